@@ -1,0 +1,199 @@
+//! Cleaning: the live records of the emptiest old log block are appended again, under the same sequence numbers; when the
+//! horizon covers that, the block is zeroed, persisted, and free (rule 6). One block at a time, to its end.
+
+use crate::error::{Error, Result};
+use crate::frame;
+use crate::ids::{POOL, TxId};
+use crate::ledger::Placed;
+use crate::log::{Block, Draft, Log, RESERVE_BLOCKS, Reserve};
+use crate::pool::Pool;
+use crate::record::Record;
+use crate::scan::{self, Found};
+
+/// Records are carried over in frames of about this many bytes, so that others are not kept waiting.
+const BATCH: usize = 64 << 10;
+
+/// A block worth cleaning.
+#[derive(Clone, Copy, Debug)]
+struct Victim {
+    index: usize,
+    incarnation: u64,
+    first: u64,
+    last: u64,
+    /// Bytes that would have to be carried over.
+    cost: u64,
+}
+
+impl Pool {
+    /// A bounded stretch of housekeeping for the log, if there is anything worth doing: cleans blocks, or grows the log
+    /// before it has to grow in somebody's way.
+    pub fn maintain(&self) -> Result<()> {
+        let worth = self.block_size() * 3 / 4;
+        let most = self.usage().log_blocks / 8 + 1;
+        for _ in 0..most {
+            let (free, wasteful) = self.waste();
+            if free > RESERVE_BLOCKS + 1 && !wasteful {
+                return Ok(());
+            }
+            if !self.clean_if(|victim| victim.cost <= worth)? {
+                break;
+            }
+        }
+        if self.state.read().log.free_blocks() > RESERVE_BLOCKS {
+            return Ok(());
+        }
+        match self.grow(&mut self.state.write()) {
+            Err(Error::NoSpace { .. }) => self.clean_if(|_| true).map(drop),
+            other => other,
+        }
+    }
+
+    /// Free blocks, and whether most of what the others hold is dead.
+    fn waste(&self) -> (usize, bool) {
+        let state = self.state.read();
+        let in_use = state.log.blocks.iter().filter_map(|block| match block {
+            Block::InUse { incarnation, .. } => Some(state.view.ledger.block(*incarnation)),
+            Block::Free => None,
+        });
+        let (mut count, mut loads) = (0, 0);
+        for load in in_use {
+            count += 1;
+            loads += load.live + load.tombs;
+        }
+        let bytes = count * state.log.block_size() as u64;
+        (state.log.free_blocks(), count > 4 && loads < bytes * 2 / 5)
+    }
+
+    /// Cleans until an ordinary transaction finds room again, or nothing is left that would help. True if it helped.
+    pub(crate) fn clean_for_room(&self) -> Result<bool> {
+        let mut cleaned = false;
+        let most = self.block_size() * 9 / 10;
+        while self.state.read().log.free_blocks() <= RESERVE_BLOCKS {
+            if !self.clean_if(|victim| victim.cost <= most)? {
+                break;
+            }
+            cleaned = true;
+        }
+        Ok(cleaned)
+    }
+
+    fn block_size(&self) -> u64 {
+        u64::from(self.superblock.lock().block_size)
+    }
+
+    /// Cleans the block that costs least, if `worth` says so.
+    fn clean_if(&self, worth: impl Fn(&Victim) -> bool) -> Result<bool> {
+        let _cleaner = self.cleaner.lock();
+        // Only records at or below the horizon are cleaned.
+        self.commit(self.newest())?;
+        let Some(victim) = self.victim().filter(worth) else { return Ok(false) };
+        self.clean(victim)?;
+        Ok(true)
+    }
+
+    /// The block whose cleaning copies least; among equals the oldest. Removals in the oldest block protect nothing any
+    /// more, and therefore cost nothing.
+    fn victim(&self) -> Option<Victim> {
+        let state = self.state.read();
+        let in_use = state.log.blocks.iter().enumerate().filter_map(|(index, block)| match *block {
+            Block::InUse { incarnation, first, last, .. } => {
+                let candidate = !state.log.is_head(index) && last <= state.log.horizon;
+                Some((incarnation, candidate.then_some((index, first, last))))
+            }
+            Block::Free => None,
+        });
+        let in_use: Vec<_> = in_use.collect();
+        let oldest = in_use.iter().map(|(incarnation, _)| *incarnation).min()?;
+        let victims = in_use.into_iter().filter_map(|(incarnation, candidate)| {
+            let (index, first, last) = candidate?;
+            let load = state.view.ledger.block(incarnation);
+            let cost = load.live + if incarnation == oldest { 0 } else { load.tombs };
+            Some(Victim { index, incarnation, first, last, cost })
+        });
+        victims.min_by_key(|victim| (victim.cost, victim.incarnation))
+    }
+
+    fn clean(&self, victim: Victim) -> Result<()> {
+        let io = |what| {
+            let path = self.path.join("log");
+            move |error| Error::io(path, what, error)
+        };
+        let superblock = self.superblock();
+        let offset = self.state.read().log.block_offset(victim.index);
+        let mut bytes = vec![0; superblock.block_size as usize];
+        self.medium.read(offset, &mut bytes).map_err(io("read"))?;
+        let scanned = scan::scan_block(&bytes, victim.index as u32, &superblock);
+        let whole = scanned.header.is_some_and(|header| header.incarnation == victim.incarnation)
+            && scanned.frames.iter().all(|found| found.sound)
+            && scanned.frames.last().map(|found| found.header.id) == Some(victim.last)
+            && scanned.frames.len() as u64 == victim.last - victim.first + 1;
+        if !whole {
+            let damaged = std::io::Error::new(std::io::ErrorKind::InvalidData, "a block to be cleaned is damaged");
+            return Err(io("clean")(damaged));
+        }
+        self.carry_over(&victim, &bytes, &scanned.frames).map_err(io("clean"))??;
+        self.commit(self.newest())?;
+        Log::zero_block(&*self.medium, offset, bytes.len()).map_err(io("zero a block"))?;
+        let mut state = self.state.write();
+        state.log.blocks[victim.index] = Block::Free;
+        state.view.ledger.forget_block(victim.incarnation);
+        log::debug!("{}: cleaned log block {}", self.path.display(), victim.index);
+        Ok(())
+    }
+
+    /// Appends the victim's live records again, and the record that nothing of its transactions is missed.
+    fn carry_over(&self, victim: &Victim, bytes: &[u8], frames: &[Found]) -> std::io::Result<Result<()>> {
+        let mut records = Vec::new();
+        for found in frames {
+            let frame = &bytes[found.offset..found.offset + found.header.length];
+            for record in frame::records(&found.header, frame) {
+                records.push(record.map_err(|what| std::io::Error::new(std::io::ErrorKind::InvalidData, what))?);
+            }
+        }
+        let mut rest = records.as_slice();
+        while !rest.is_empty() {
+            let mut size = 0;
+            let batch = rest.iter().take_while(|(_, _, encoded)| {
+                size += encoded.len();
+                size <= BATCH.min(bytes.len() / 4) || size == encoded.len()
+            });
+            let (batch, behind) = rest.split_at(batch.count());
+            rest = behind;
+            if let Err(error) = self.carry_batch(victim, batch) {
+                return Ok(Err(error));
+            }
+        }
+        let mut edit = self.edit();
+        let record = edit.retire(TxId(victim.first), TxId(victim.last));
+        let transaction = crate::record::Transaction::new(0).with(record);
+        Ok(edit.store_with(transaction, Reserve::Cleaning).map(drop))
+    }
+
+    fn carry_batch(&self, victim: &Victim, batch: &[(Record, u64, &[u8])]) -> Result<()> {
+        let mut state = self.state.write();
+        let mut draft = Draft::new(0);
+        let mut carried = Vec::new();
+        for (record, seq, encoded) in batch {
+            let placed = Placed { seq: *seq, incarnation: victim.incarnation };
+            let needed = |since, until| state.log.has_block_in(since..until);
+            if state.view.is_live(record, placed, needed) {
+                draft.push_encoded(encoded);
+                carried.push((record, placed));
+                if record.ino() == POOL {
+                    draft.flags |= frame::FLAG_POOL;
+                }
+            } else {
+                state.view.drop_tomb(record, placed);
+            }
+        }
+        if draft.is_empty() {
+            return Ok(());
+        }
+        self.append(&mut state, draft, Reserve::Cleaning)?;
+        let incarnation = state.log.head_incarnation();
+        for (record, from) in carried {
+            state.view.relocate(record, from, Placed { seq: from.seq, incarnation });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! Frames: transactions on media. A 64-byte header and the records, with a checksum each, so that damaged records do not
+//! hide the frames behind them. Both checksums are seeded with the pool's secret and the block's incarnation, so that
+//! neither a frame from the block's earlier life nor bytes of a file can pose as one.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::record::Record;
+
+/// Bytes of a frame's header.
+pub(crate) const HEADER: usize = 64;
+const MAGIC: u32 = u32::from_le_bytes(*b"TFRM");
+
+/// The frame holds records of the pool's own chain.
+pub(crate) const FLAG_POOL: u16 = 1;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Raw {
+    magic: U32,
+    length: U32,
+    id: U64,
+    horizon: U64,
+    proposal: U64,
+    unique: U64,
+    next_id: U64,
+    payload_len: U32,
+    payload_crc: U32,
+    records: U16,
+    flags: U16,
+    crc: U32,
+}
+
+const _: () = assert!(size_of::<Raw>() == HEADER);
+
+/// What a frame says beside its records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// The transaction.
+    pub id: u64,
+    /// Everything up to this transaction was durable when the frame was stored.
+    pub horizon: u64,
+    /// If all frames up to this one are there, everything up to it is durable; 0 for none.
+    pub proposal: u64,
+    /// The request that the transaction answers.
+    pub unique: u64,
+    /// The next number of the counter that objects and segments share.
+    pub next_id: u64,
+    /// Bytes of the whole frame.
+    pub length: usize,
+    pub payload_len: usize,
+    pub payload_crc: u32,
+    pub records: u16,
+    pub flags: u16,
+}
+
+/// Bytes of a frame with this many bytes of records. Records are padded, so the sum is aligned.
+pub(crate) fn frame_len(payload: usize) -> usize {
+    HEADER + payload
+}
+
+/// Completes `frame`, whose records already stand behind the room for the header.
+pub(crate) fn finish(frame: &mut [u8], header: &Header, seed: u32) {
+    let (head, payload) = frame.split_at_mut(HEADER);
+    let mut raw = Raw {
+        magic: MAGIC.into(),
+        length: ((HEADER + payload.len()) as u32).into(),
+        id: header.id.into(),
+        horizon: header.horizon.into(),
+        proposal: header.proposal.into(),
+        unique: header.unique.into(),
+        next_id: header.next_id.into(),
+        payload_len: (payload.len() as u32).into(),
+        payload_crc: crc32c::crc32c_append(seed, payload).into(),
+        records: header.records.into(),
+        flags: header.flags.into(),
+        crc: 0.into(),
+    };
+    raw.crc = crc32c::crc32c_append(seed, &raw.as_bytes()[..HEADER - 4]).into();
+    head.copy_from_slice(raw.as_bytes());
+}
+
+/// Reads a header at the front of `bytes`. `None` if there is none that its checksum vouches for and that fits.
+pub(crate) fn decode(bytes: &[u8], seed: u32) -> Option<Header> {
+    let (raw, _) = Raw::read_from_prefix(bytes).ok()?;
+    let length = raw.length.get() as usize;
+    let payload_len = raw.payload_len.get() as usize;
+    let sound = raw.magic.get() == MAGIC
+        && crc32c::crc32c_append(seed, &raw.as_bytes()[..HEADER - 4]) == raw.crc.get()
+        && length == frame_len(payload_len)
+        && length.is_multiple_of(crate::codec::ALIGN)
+        && length <= bytes.len()
+        && raw.id.get() != 0;
+    sound.then(|| Header {
+        id: raw.id.get(),
+        horizon: raw.horizon.get(),
+        proposal: raw.proposal.get(),
+        unique: raw.unique.get(),
+        next_id: raw.next_id.get(),
+        length,
+        payload_len,
+        payload_crc: raw.payload_crc.get(),
+        records: raw.records.get(),
+        flags: raw.flags.get(),
+    })
+}
+
+/// True if the records behind a header are what was stored.
+pub(crate) fn payload_is_sound(header: &Header, frame: &[u8], seed: u32) -> bool {
+    crc32c::crc32c_append(seed, &frame[HEADER..header.length]) == header.payload_crc
+}
+
+/// The records of a frame whose payload is sound, each with its sequence number and its bytes.
+pub(crate) fn records<'a>(
+    header: &Header,
+    frame: &'a [u8],
+) -> impl Iterator<Item = Result<(Record, u64, &'a [u8]), &'static str>> {
+    let mut rest = &frame[HEADER..header.length];
+    let mut left = header.records;
+    std::iter::from_fn(move || {
+        left = left.checked_sub(1)?;
+        Some(Record::decode(rest).and_then(|(record, seq, len)| {
+            let (bytes, behind) = rest.split_at_checked(len).ok_or("cut short")?;
+            rest = behind;
+            Ok((record, seq, bytes))
+        }))
+    })
+}
+
+/// A log block's own header, in front of its frames.
+pub(crate) mod block {
+    use super::{FromBytes, Immutable, IntoBytes, KnownLayout, U32, U64};
+
+    /// Bytes of a block's header.
+    pub(crate) const HEADER: usize = 64;
+    const MAGIC: [u8; 8] = *b"TFSBLOCK";
+
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+    #[repr(C)]
+    struct Raw {
+        magic: [u8; 8],
+        incarnation: U64,
+        first: U64,
+        index: U32,
+        zero: [u8; 32],
+        crc: U32,
+    }
+
+    const _: () = assert!(size_of::<Raw>() == HEADER);
+
+    /// Which use of the block this is, and the transaction that it starts with.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Header {
+        pub incarnation: u64,
+        pub first: u64,
+        pub index: u32,
+    }
+
+    pub(crate) fn encode(header: Header, seed: u32) -> [u8; HEADER] {
+        let mut raw = Raw {
+            magic: MAGIC,
+            incarnation: header.incarnation.into(),
+            first: header.first.into(),
+            index: header.index.into(),
+            zero: [0; 32],
+            crc: 0.into(),
+        };
+        raw.crc = crc32c::crc32c_append(seed, &raw.as_bytes()[..HEADER - 4]).into();
+        zerocopy::transmute!(raw)
+    }
+
+    /// Reads the header of the block at `index`; `seed` gives the checksum seed of an incarnation.
+    pub(crate) fn decode(bytes: &[u8], index: u32, seed: impl Fn(u64) -> u32) -> Option<Header> {
+        let (raw, _) = Raw::read_from_prefix(bytes).ok()?;
+        let header = Header { incarnation: raw.incarnation.get(), first: raw.first.get(), index: raw.index.get() };
+        let crc = crc32c::crc32c_append(seed(header.incarnation), &raw.as_bytes()[..HEADER - 4]);
+        (raw.magic == MAGIC && crc == raw.crc.get() && header.index == index && header.incarnation != 0)
+            .then_some(header)
+    }
+}

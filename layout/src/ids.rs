@@ -1,0 +1,47 @@
+//! The numbers that name things in a pool: objects, segments and transactions.
+//!
+//! Objects and segments draw from one counter that only ever grows, so neither number is reused in the life of a pool.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $format:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $format, self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// The number of an object (inode). Also the node id that the kernel knows it by.
+    Ino,
+    "{}"
+);
+id!(
+    /// The number of a segment: the backing file of one regular file. Its host name is this number in hexadecimal.
+    SegmentId,
+    "{:016x}"
+);
+id!(
+    /// The dense number of a transaction: the first one of a pool is 1.
+    TxId,
+    "{}"
+);
+
+/// The chain of the pool itself: records that belong to no object.
+pub const POOL: Ino = Ino(0);
+
+/// The root directory.
+pub const ROOT: Ino = Ino(1);
+
+/// The first number that the shared counter hands out.
+pub(crate) const FIRST_ID: u64 = 2;

@@ -1,0 +1,89 @@
+//! A look at a pool that is not in use, which changes nothing.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::domain::{self, Domain, Medium};
+use crate::error::{Error, Result};
+use crate::lock::holder;
+use crate::pool::{Usage, open_log, usage};
+use crate::quarantine::{self, Entry};
+use crate::recover;
+use crate::superblock::{State, Superblock};
+
+/// What is in a pool.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// What the superblock says.
+    pub superblock: Superblock,
+    /// How stores to it would become durable.
+    pub domain: Domain,
+    /// Whether it was closed.
+    pub state: State,
+    /// What it holds, as far as the log can be read.
+    pub usage: Usage,
+    /// What is set aside.
+    pub quarantine: Vec<Entry>,
+    /// Files known to have lost bytes.
+    pub damaged_files: u64,
+    /// What is missing in the log, in words.
+    pub damage: Option<String>,
+}
+
+/// A medium that takes no stores: they are kept out of the pool, and nothing of them is read back.
+#[derive(Debug)]
+struct ReadOnly(Box<dyn Medium>);
+
+impl Medium for ReadOnly {
+    fn domain(&self) -> Domain {
+        self.0.domain()
+    }
+    fn log_len(&self) -> std::io::Result<u64> {
+        self.0.log_len()
+    }
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(offset, bytes)
+    }
+    fn store(&self, _offset: u64, _bytes: &[u8]) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn persist(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn grow(&self, _from: u64, _len: u64) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn sync_segment(&self, _segment: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn sync_directory(&self, _directory: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn sync_all(&self, _directory: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Looks at a pool that is not in use. One that is gives [`Error::Busy`].
+pub fn inspect(dir: &Path) -> Result<Inspection> {
+    let log = open_log(dir, false)?;
+    if let Some(holder) = holder(dir)? {
+        return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
+    }
+    let medium = domain::open(log).map_err(|error| Error::io(dir.join("log"), "open", error))?;
+    let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium));
+    let (superblock, _) = Superblock::read(dir, &*medium)?;
+    // As if nothing but the server had ended: what is kept then is all there is to see.
+    let found = recover::read(dir, &medium, &superblock, superblock.boot_id)?;
+    let damaged = found.view.objects().filter(|(_, object)| object.attributes.damaged).count();
+    let quarantine = quarantine::list(&dir.join("quarantine"));
+    Ok(Inspection {
+        domain: medium.domain(),
+        state: superblock.state,
+        usage: usage(&found.view, &found.log, &superblock),
+        quarantine: quarantine.map_err(|error| Error::io(dir.join("quarantine"), "read", error))?,
+        damaged_files: damaged as u64,
+        damage: found.damage,
+        superblock,
+    })
+}

@@ -1,0 +1,47 @@
+//! The pool: its format on media and the rules that keep it whole.
+//!
+//! A pool is a directory with a *log* of records and one *segment* (backing file) per regular file that has bytes.
+//! This crate knows both, and nothing of FUSE: it stores transactions, makes them durable in order, recovers them,
+//! and cleans the log. It starts no threads of its own beyond a scan's, and reads no clock: callers give the time.
+//!
+//! docs/FORMAT.md describes the bytes and the ten rules, docs/SEMANTICS.md what users may rely on.
+
+mod cacheline;
+mod chain;
+mod clean;
+mod codec;
+mod domain;
+mod error;
+mod frame;
+mod ids;
+mod inspect;
+mod ledger;
+mod lock;
+mod log;
+mod object;
+mod pool;
+mod quarantine;
+mod record;
+mod recover;
+mod scan;
+mod segments;
+mod superblock;
+pub mod testing;
+mod time;
+mod view;
+
+pub use chain::{FileChain, Run};
+pub use domain::{Domain, Medium};
+pub use error::{Error, Result};
+pub use ids::{Ino, POOL, ROOT, SegmentId, TxId};
+pub use inspect::{Inspection, inspect};
+pub use lock::{Holder, holder};
+pub use object::Object;
+pub use pool::{CreateOptions, Edit, LIMIT_MIN, OpenOptions, Pool, Usage};
+pub use quarantine::{Entry, Note, Quarantine, Reason};
+pub use record::{Attributes, NAME_MAX, Record, TARGET_MAX, Transaction, XATTR_VALUE_MAX};
+pub use recover::{Kind, OpenSegment, Recovery};
+pub use segments::{SYNC_FD_LIMIT, SegmentStat, Segments};
+pub use superblock::{Features, LAYOUT_NAME_MAX, State, Superblock};
+pub use time::Timestamp;
+pub use view::{Totals, View};

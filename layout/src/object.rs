@@ -1,0 +1,162 @@
+//! Objects (inodes) of the live view.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::chain::FileChain;
+use crate::ids::{Ino, SegmentId};
+use crate::ledger::{Placed, Tomb};
+use crate::record::Attributes;
+
+/// Sequence numbers of a chain start here. A name's number is its cookie in directory listings, where smaller ones
+/// stand for `.` and `..`.
+pub(crate) const FIRST_SEQ: u64 = 16;
+
+/// One object of the tree as its chain describes it.
+#[derive(Debug)]
+pub struct Object {
+    /// Its attributes.
+    pub attributes: Attributes,
+    pub(crate) placed: Placed,
+    pub(crate) last_seq: u64,
+    pub(crate) names: u32,
+    pub(crate) content: Content,
+    pub(crate) xattrs: Xattrs,
+}
+
+#[derive(Debug)]
+pub(crate) enum Content {
+    File(Box<FileChain>),
+    Directory(Box<Directory>),
+    Symlink(Option<(Box<[u8]>, Placed)>),
+    Other,
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub ino: Ino,
+    pub placed: Placed,
+    /// Oldest block that may hold a record of this name.
+    pub since: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    pub parent: Option<Ino>,
+    pub subdirectories: u32,
+    pub entries: HashMap<Arc<[u8]>, Entry>,
+    pub order: BTreeMap<u64, Arc<[u8]>>,
+    pub removed: HashMap<Box<[u8]>, Tomb>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Xattr {
+    pub value: Box<[u8]>,
+    pub placed: Placed,
+    pub since: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Xattrs {
+    pub live: BTreeMap<Box<[u8]>, Xattr>,
+    pub removed: BTreeMap<Box<[u8]>, Tomb>,
+}
+
+impl Object {
+    /// The file type bits of the mode.
+    pub fn kind(&self) -> u32 {
+        self.attributes.mode & libc::S_IFMT
+    }
+
+    /// True for a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind() == libc::S_IFDIR
+    }
+
+    /// True for a regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind() == libc::S_IFREG
+    }
+
+    /// The number of names that point here.
+    pub fn names(&self) -> u32 {
+        self.names
+    }
+
+    /// What `stat` calls `st_nlink`: the names, and for a directory `.` and the `..` of each subdirectory too.
+    pub fn links(&self) -> u32 {
+        match &self.content {
+            Content::Directory(_) if self.names == 0 && self.parent().is_some() => 0,
+            Content::Directory(dir) => 2 + dir.subdirectories,
+            _ => self.names,
+        }
+    }
+
+    fn directory(&self) -> Option<&Directory> {
+        match &self.content {
+            Content::Directory(dir) => Some(dir),
+            _ => None,
+        }
+    }
+
+    /// A directory's parent; `None` for the root and for anything else.
+    pub fn parent(&self) -> Option<Ino> {
+        self.directory()?.parent
+    }
+
+    /// True for a directory without names in it.
+    pub fn is_empty_dir(&self) -> bool {
+        self.directory().is_some_and(|dir| dir.entries.is_empty())
+    }
+
+    /// Where a symbolic link points.
+    pub fn target(&self) -> Option<&[u8]> {
+        match &self.content {
+            Content::Symlink(target) => target.as_ref().map(|(target, _)| &**target),
+            _ => None,
+        }
+    }
+
+    /// A regular file's chain.
+    pub fn chain(&self) -> Option<&FileChain> {
+        match &self.content {
+            Content::File(chain) => Some(chain),
+            _ => None,
+        }
+    }
+
+    /// Bytes in a regular file or in a symbolic link's target; for directories the number of names.
+    pub fn size(&self) -> u64 {
+        match &self.content {
+            Content::File(chain) => chain.size(),
+            Content::Directory(dir) => dir.entries.len() as u64,
+            Content::Symlink(target) => target.as_ref().map_or(0, |(target, _)| target.len() as u64),
+            Content::Other => 0,
+        }
+    }
+
+    /// Offset and length of the last run of a file's chain: what the next data record describes again and extends.
+    pub fn tail(&self) -> (u64, u64) {
+        self.chain().and_then(|chain| chain.runs().last()).map_or((0, 0), |run| (run.offset, run.len))
+    }
+
+    /// Bytes that the host had allocated to the file's segment when it was last recorded.
+    pub fn allocated(&self) -> u64 {
+        self.chain().map_or(0, FileChain::allocated)
+    }
+
+    /// The segment that is to replace the file's own.
+    pub fn pending_replace(&self) -> Option<SegmentId> {
+        self.chain().and_then(FileChain::replacing)
+    }
+
+    /// The value of an extended attribute.
+    pub fn xattr(&self, name: &[u8]) -> Option<&[u8]> {
+        self.xattrs.live.get(name).map(|xattr| &*xattr.value)
+    }
+
+    /// Names and values of all extended attributes, by name.
+    pub fn xattrs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.xattrs.live.iter().map(|(name, xattr)| (&**name, &*xattr.value))
+    }
+}

@@ -1,0 +1,726 @@
+//! An open pool: transactions in, commits out.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Deref;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use serde::{Deserialize, Serialize};
+
+use crate::domain::{self, Domain, Medium};
+use crate::error::{Error, Result};
+use crate::frame;
+use crate::ids::{Ino, POOL, ROOT, SegmentId, TxId};
+use crate::ledger::Placed;
+use crate::lock::{Holder, PoolLock};
+use crate::log::{Draft, Full, Log, Proposal, Reserve};
+use crate::quarantine::Quarantine;
+use crate::record::{Attributes, Record, Transaction};
+use crate::recover::{self, Recovery};
+use crate::segments::Segments;
+use crate::superblock::{BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, State as PoolState, Superblock, valid_block_size};
+use crate::time::Timestamp;
+use crate::view::View;
+
+/// Log blocks of a new pool.
+const INITIAL_BLOCKS: u32 = 4;
+/// The smallest size limit: room for the log to grow a little, and for some bytes.
+pub const LIMIT_MIN: u64 = 16 << 20;
+
+/// How to make a pool.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// The layout name, checked when the pool is opened: at most 63 bytes.
+    pub layout: String,
+    /// Bytes that the pool may use on its host; no limit but the host's if `None`.
+    pub limit: Option<u64>,
+    /// Destroy a pool that is there.
+    pub force: bool,
+    /// Bytes of a log block: a power of two.
+    pub block_size: u32,
+    /// Owner and group of the root directory.
+    pub owner: (u32, u32),
+    /// Permission bits of the root directory.
+    pub root_mode: u32,
+    /// The time of creation.
+    pub now: Timestamp,
+}
+
+impl Default for CreateOptions {
+    fn default() -> Self {
+        Self {
+            layout: "tensorfs".into(),
+            limit: None,
+            force: false,
+            block_size: 1 << 20,
+            owner: (0, 0),
+            root_mode: 0o755,
+            now: Timestamp::default(),
+        }
+    }
+}
+
+/// How to open a pool.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// The layout name that the pool must have.
+    pub layout: Option<String>,
+    /// This boot of the machine; the kernel's own number if `None`.
+    pub boot_id: Option<[u8; 16]>,
+    /// The time, for what recovery writes.
+    pub now: Timestamp,
+    /// Where the pool is going to be mounted, for others to read.
+    pub mountpoint: Option<PathBuf>,
+}
+
+/// What a pool holds and uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Bytes of the log file.
+    pub log_bytes: u64,
+    /// Bytes allocated to segments, as last recorded.
+    pub segment_bytes: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Directories, the root included.
+    pub directories: u64,
+    /// All objects.
+    pub objects: u64,
+    /// Live records.
+    pub records: u64,
+    /// Log blocks.
+    pub log_blocks: u64,
+    /// Log blocks that hold nothing.
+    pub free_blocks: u64,
+    /// The size limit.
+    pub limit: Option<u64>,
+}
+
+/// A pool, opened for use. All methods may be called from several threads.
+#[derive(Debug)]
+pub struct Pool {
+    pub(crate) path: PathBuf,
+    lock: PoolLock,
+    pub(crate) medium: Arc<dyn Medium>,
+    pub(crate) state: RwLock<State>,
+    pub(crate) segments: Segments,
+    quarantine: Quarantine,
+    pub(crate) superblock: Mutex<Superblock>,
+    committer: Mutex<()>,
+    pub(crate) cleaner: Mutex<()>,
+    newest: AtomicU64,
+    horizon: AtomicU64,
+    touches_synced: AtomicU64,
+    /// The horizon that stands in the fixed places too.
+    marked: AtomicU64,
+    /// Why the pool takes no more changes.
+    failed: RwLock<Option<String>>,
+    /// Segments to remove from the host once the horizon reaches the transaction that freed them.
+    freed: Mutex<VecDeque<(TxId, SegmentId)>>,
+    recovery: Recovery,
+}
+
+/// What changes together under one lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub view: View,
+    pub log: Log,
+}
+
+fn boot_id(given: Option<[u8; 16]>) -> [u8; 16] {
+    given.unwrap_or_else(|| {
+        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let digits: Vec<u8> = text.bytes().filter_map(|c| (c as char).to_digit(16).map(|d| d as u8)).collect();
+        let mut id = [0; 16];
+        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+        id
+    })
+}
+
+/// Opens the log file of a pool that should be there.
+pub(crate) fn open_log(pool: &Path, write: bool) -> Result<File> {
+    let path = pool.join("log");
+    let no_pool = |reason: &str| Error::NotAPool { pool: pool.into(), reason: reason.into() };
+    match fs::metadata(pool) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(no_pool("no such directory")),
+        Err(error) => return Err(Error::io(pool, "open", error)),
+        Ok(metadata) if !metadata.is_dir() => return Err(no_pool("not a directory")),
+        Ok(_) => {}
+    }
+    let log = match File::options().read(true).write(write).open(&path) {
+        Ok(log) => log,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(no_pool("it has no file \"log\"")),
+        Err(error) => return Err(Error::io(path, "open", error)),
+    };
+    match log.metadata() {
+        Ok(metadata) if metadata.is_file() => Ok(log),
+        Ok(_) => Err(no_pool("\"log\" is not a regular file")),
+        Err(error) => Err(Error::io(path, "stat", error)),
+    }
+}
+
+impl Pool {
+    /// Makes a pool in `dir`, which is created if need be and must be empty unless a pool is to be destroyed.
+    pub fn create(dir: &Path, options: &CreateOptions) -> Result<()> {
+        let invalid = |what: String| Err(Error::Invalid { pool: dir.into(), what });
+        let name = &options.layout;
+        if name.is_empty() || name.len() > LAYOUT_NAME_MAX || name.contains(char::is_control) {
+            return invalid(format!("a layout name has 1 to {LAYOUT_NAME_MAX} bytes of text"));
+        }
+        if options.limit.is_some_and(|limit| limit < LIMIT_MIN) {
+            return invalid(format!("the smallest size of a pool is {} MiB", LIMIT_MIN >> 20));
+        }
+        if !valid_block_size(options.block_size) {
+            return invalid("a log block is a power of two from 4 KiB to 1 GiB".into());
+        }
+        prepare_directory(dir, options.force)?;
+        let io = |what| move |error| Error::io(dir, what, error);
+        let lock = PoolLock::take(dir, true, &Holder { pid: std::process::id(), mountpoint: None })?;
+        if options.force {
+            remove_pool(dir).map_err(io("remove the old pool"))?;
+        }
+        for part in ["segments", "quarantine"] {
+            fs::DirBuilder::new().mode(0o700).create(dir.join(part)).map_err(io("create"))?;
+        }
+        let log = File::options().read(true).write(true).create_new(true).mode(0o600).open(dir.join("log"));
+        let medium = log.and_then(|log| {
+            // The domain is probed on a file with some length; the blocks follow.
+            log.set_len(BLOCKS_OFFSET)?;
+            domain::open(log)
+        });
+        let medium: Arc<dyn Medium> = medium.map_err(io("create the log"))?.into();
+        Self::format(&medium, options).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOSPC) => Error::NoSpace { pool: dir.into(), what: "the host is full".into() },
+            _ => Error::io(dir, "write the log", error),
+        })?;
+        for path in [dir.join("segments"), dir.to_owned()] {
+            domain::sync_dir_at(&*medium, &path).map_err(io("sync"))?;
+        }
+        drop(lock);
+        Ok(())
+    }
+
+    /// Writes a log with a root directory. The superblocks come last: a pool is one once it is whole.
+    fn format(medium: &Arc<dyn Medium>, options: &CreateOptions) -> io::Result<()> {
+        let mut superblock =
+            Superblock::new(options.layout.clone(), options.block_size, INITIAL_BLOCKS, options.limit)?;
+        medium.grow(0, superblock.log_len())?;
+        let blocks = vec![crate::log::Block::Free; INITIAL_BLOCKS as usize];
+        let mut log = Log::new(medium.clone(), &superblock, blocks, 0, 0);
+        let attributes = Attributes {
+            mode: libc::S_IFDIR | (options.root_mode & 0o7777),
+            uid: options.owner.0,
+            gid: options.owner.1,
+            rdev: 0,
+            atime: options.now,
+            mtime: options.now,
+            ctime: options.now,
+            btime: options.now,
+            segment: None,
+            damaged: false,
+        };
+        let mut draft = Draft::new(0);
+        draft.push(&Record::Attributes { ino: ROOT, attributes }, crate::object::FIRST_SEQ);
+        draft.proposal = Proposal::UpTo(0);
+        if log.reserve(draft.len(), Reserve::Cleaning)? == Err(Full) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        log.append(draft, crate::ids::FIRST_ID)?;
+        superblock.store_mark(&**medium, 1)?;
+        medium.persist()?;
+        superblock.write(&**medium)
+    }
+
+    /// Opens a pool for use: takes its lock, recovers it if it was not closed, and marks it in use.
+    pub fn open(dir: &Path, options: &OpenOptions) -> Result<Self> {
+        let log = open_log(dir, true)?;
+        let holder = Holder { pid: std::process::id(), mountpoint: options.mountpoint.clone() };
+        let lock = PoolLock::take(dir, false, &holder)?;
+        let medium: Arc<dyn Medium> =
+            domain::open(log).map_err(|error| Error::io(dir.join("log"), "open", error))?.into();
+        Self::open_on(dir, options, lock, medium)
+    }
+
+    /// As [`Pool::open`], on a medium of the caller's, which stands for the pool's log and for syncs of its segments.
+    pub fn open_with_medium(dir: &Path, options: &OpenOptions, medium: Arc<dyn Medium>) -> Result<Self> {
+        let holder = Holder { pid: std::process::id(), mountpoint: options.mountpoint.clone() };
+        Self::open_on(dir, options, PoolLock::take(dir, false, &holder)?, medium)
+    }
+
+    fn open_on(dir: &Path, options: &OpenOptions, lock: PoolLock, medium: Arc<dyn Medium>) -> Result<Self> {
+        let (superblock, one_damaged) = Superblock::read(dir, &*medium)?;
+        if one_damaged {
+            log::warn!("{}: one of the two superblocks is damaged; the other one is used", dir.display());
+        }
+        if let Some(wanted) = &options.layout
+            && *wanted != superblock.layout
+        {
+            let (found, wanted) = (superblock.layout, wanted.clone());
+            return Err(Error::LayoutName { pool: dir.into(), found, wanted });
+        }
+        let boot_id = boot_id(options.boot_id);
+        let found = recover::read(dir, &medium, &superblock, boot_id)?;
+        let segments = Segments::open_all(dir, medium.clone());
+        let segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+        let mut failed = found.damage.clone();
+        if failed.is_none() && superblock.read_only_features() != 0 {
+            failed = Some("it uses features that this tensorfs can only read".into());
+        }
+        let (newest, horizon) = (found.log.newest, found.log.horizon);
+        let mut pool = Self {
+            path: dir.into(),
+            lock,
+            quarantine: Quarantine::new(dir, medium.clone()),
+            medium,
+            segments,
+            state: RwLock::new(State { view: found.view, log: found.log }),
+            superblock: Mutex::new(superblock),
+            committer: Mutex::default(),
+            cleaner: Mutex::default(),
+            newest: newest.into(),
+            horizon: horizon.into(),
+            touches_synced: 0.into(),
+            marked: 0.into(),
+            failed: RwLock::new(failed),
+            freed: Mutex::default(),
+            recovery: Recovery::default(),
+        };
+        let mut recovery = found.recovery;
+        if pool.is_read_only().is_none() {
+            recover::settle(&pool, &mut recovery, &found.owned, options.now)?;
+            // Rule 8: that recovery is over is its last persist.
+            let mut superblock = pool.superblock.lock();
+            superblock.state = PoolState::Dirty;
+            superblock.boot_id = boot_id;
+            superblock.unsafe_shutdowns += u64::from(recovery.unsafe_shutdown());
+            let written = superblock.write(&*pool.medium);
+            drop(superblock);
+            written.map_err(|error| Error::io(dir.join("log"), "write the superblock", error))?;
+        } else if let Some(reason) = pool.is_read_only() {
+            log::error!("{}: opened read-only: {reason}", dir.display());
+        }
+        pool.recovery = recovery;
+        Ok(pool)
+    }
+
+    /// The pool's directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Tells others, through the lock file, where the pool is mounted.
+    pub fn set_mountpoint(&self, mountpoint: &Path) -> io::Result<()> {
+        self.lock.announce(&Holder { pid: std::process::id(), mountpoint: Some(mountpoint.into()) })
+    }
+
+    /// The live view, to read.
+    pub fn view(&self) -> MappedRwLockReadGuard<'_, View> {
+        RwLockReadGuard::map(self.state.read(), |state| &state.view)
+    }
+
+    /// The live view, to read and to change by transactions. Nobody else reads or changes it meanwhile: never sync or
+    /// commit while holding this.
+    pub fn edit(&self) -> Edit<'_> {
+        Edit { pool: self, state: self.state.write() }
+    }
+
+    /// The newest stored transaction.
+    pub fn newest(&self) -> TxId {
+        TxId(self.newest.load(Ordering::Acquire))
+    }
+
+    /// The newest transaction up to which everything is durable.
+    pub fn horizon(&self) -> TxId {
+        TxId(self.horizon.load(Ordering::Acquire))
+    }
+
+    /// The pool's segments.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// What was set aside.
+    pub fn quarantine(&self) -> &Quarantine {
+        &self.quarantine
+    }
+
+    /// How stores to this pool become durable.
+    pub fn domain(&self) -> Domain {
+        self.medium.domain()
+    }
+
+    /// Why the pool takes no changes, if it does not.
+    pub fn is_read_only(&self) -> Option<String> {
+        self.failed.read().clone()
+    }
+
+    /// What the superblock says now.
+    pub fn superblock(&self) -> Superblock {
+        self.superblock.lock().clone()
+    }
+
+    /// What opening the pool found and did.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// What the pool holds and uses.
+    pub fn usage(&self) -> Usage {
+        let superblock = self.superblock();
+        let state = self.state.read();
+        usage(&state.view, &state.log, &superblock)
+    }
+
+    fn read_only_error(&self, reason: String) -> Error {
+        Error::ReadOnly { pool: self.path.clone(), reason }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.is_read_only().map_or(Ok(()), |reason| Err(self.read_only_error(reason)))
+    }
+
+    /// Rule 9: after a failed sync of the log nothing may rest on it any more.
+    fn fail(&self, what: &str, error: &io::Error) -> Error {
+        let reason = format!("{what} failed: {error}; what was committed before is safe");
+        log::error!("{}: read-only from now on: {reason}", self.path.display());
+        self.failed.write().get_or_insert(reason.clone());
+        self.read_only_error(reason)
+    }
+
+    /// Returns once everything up to `upto`, and every segment touched before the call, is durable. Concurrent callers
+    /// share the work. Whether the sync of a particular segment failed, [`Segments::failed`] tells.
+    pub fn commit(&self, upto: TxId) -> Result<()> {
+        let touches = self.segments.touches();
+        let done = || self.horizon() >= upto && self.touches_synced.load(Ordering::Acquire) >= touches;
+        if done() {
+            return Ok(());
+        }
+        let _leader = self.committer.lock();
+        if done() {
+            return Ok(());
+        }
+        self.check_writable()?;
+        self.commit_now()
+    }
+
+    /// Rule 3: N is the newest transaction; sync every segment that data records up to N speak of; then let a frame carry
+    /// horizon N, and persist it together with all frames before it.
+    fn commit_now(&self) -> Result<()> {
+        let (upto, due) = loop {
+            let (newest, due) = {
+                let state = self.state.read();
+                (state.log.newest, self.segments.take_due())
+            };
+            let failed = self.segments.sync(&due).map_err(|error| self.fail("syncing the segments", &error))?;
+            if failed.is_empty() {
+                break (newest, due);
+            }
+            // The horizon may pass these files only together with the word that they are damaged; what was stored
+            // meanwhile has to be synced for that, too.
+            for one in &failed {
+                log::error!("{}: sync failed: {}", self.segments.path_of(one.segment).display(), one.error);
+                self.mark_damaged(one.ino, one.segment)?;
+            }
+        };
+        let mut state = self.state.write();
+        if state.log.horizon < state.log.newest {
+            let mut draft = Draft::new(0);
+            draft.proposal = Proposal::UpTo(upto);
+            let covered = if upto == state.log.newest { upto + 1 } else { upto };
+            self.append(&mut state, draft, Reserve::Deletion)?;
+            drop(state);
+            self.medium.persist().map_err(|error| self.fail("persisting the log", &error))?;
+            let mut state = self.state.write();
+            state.log.horizon = covered;
+            drop(state);
+            self.horizon.store(covered, Ordering::Release);
+        }
+        self.touches_synced.store(due.touches, Ordering::Release);
+        Ok(())
+    }
+
+    /// Records that a file's bytes may not be what was written, unless the file is gone.
+    fn mark_damaged(&self, ino: Option<Ino>, segment: SegmentId) -> Result<()> {
+        let mut edit = self.edit();
+        let Some(ino) = ino else { return Ok(()) };
+        let Some(object) = edit.object(ino).filter(|object| object.attributes.segment == Some(segment)) else {
+            return Ok(());
+        };
+        let attributes = Attributes { damaged: true, ..object.attributes.clone() };
+        edit.store_from_reserve(Transaction::new(0).with(Record::Attributes { ino, attributes })).map(drop)
+    }
+
+    /// Makes room and appends a frame.
+    pub(crate) fn append(&self, state: &mut State, draft: Draft, reserve: Reserve) -> Result<TxId> {
+        if draft.len() > state.log.largest_frame() {
+            return Err(Error::TooLarge { pool: self.path.clone(), bytes: draft.len() });
+        }
+        let io = |error| Error::io(self.path.join("log"), "write", error);
+        if state.log.reserve(draft.len(), reserve).map_err(io)? == Err(Full) {
+            self.grow(state)?;
+            if state.log.reserve(draft.len(), reserve).map_err(io)? == Err(Full) {
+                return Err(Error::NoSpace { pool: self.path.clone(), what: "the log is full".into() });
+            }
+        }
+        let next_id = state.view.next_id;
+        // A frame that could not be stored leaves nothing behind that counts, but a medium that refuses a store to
+        // blocks that were written before is broken.
+        let id = state.log.append(draft, next_id).map_err(|error| self.fail("writing the log", &error))?;
+        self.newest.store(id.0, Ordering::Release);
+        Ok(id)
+    }
+
+    /// Rule 7: more blocks, written with zeroes and synced before they are used.
+    pub(crate) fn grow(&self, state: &mut State) -> Result<()> {
+        let full = |what: &str| Error::NoSpace { pool: self.path.clone(), what: what.into() };
+        let mut superblock = self.superblock.lock();
+        let more = (superblock.blocks / 8).clamp(1, 64);
+        let grown = Superblock { blocks: superblock.blocks + more, ..superblock.clone() };
+        if let Some(limit) = superblock.limit
+            && grown.log_len() + state.view.totals().allocated > limit
+        {
+            return Err(full("the pool's size limit is reached"));
+        }
+        match self.medium.grow(superblock.log_len(), grown.log_len()) {
+            Ok(()) => {}
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
+                return Err(full("the host is full"));
+            }
+            Err(error) => return Err(self.fail("growing the log", &error)),
+        }
+        *superblock = grown;
+        superblock.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
+        state.log.blocks.resize(superblock.blocks as usize, crate::log::Block::Free);
+        Ok(())
+    }
+
+    /// Removes segments from the host whose removal the horizon covers; returns how many.
+    pub fn unlink_covered(&self) -> usize {
+        let horizon = self.horizon();
+        let mut count = 0;
+        loop {
+            let next = {
+                let mut freed = self.freed.lock();
+                match freed.front() {
+                    Some((id, _)) if *id <= horizon => freed.pop_front(),
+                    _ => None,
+                }
+            };
+            let Some((_, segment)) = next else { return count };
+            match self.segments.unlink(segment) {
+                Ok(()) => count += 1,
+                Err(error) => log::error!("{}: unlink: {error}", self.segments.path_of(segment).display()),
+            }
+        }
+    }
+
+    /// Has a segment removed from the host once everything stored so far is durable.
+    pub fn discard_segment(&self, segment: SegmentId) {
+        self.freed.lock().push_back((self.newest(), segment));
+    }
+
+    /// The pool is quiet: writes the horizon in its two fixed places too, so that damage to the log's last frames cannot
+    /// pass for an earlier end of it. Does nothing if that is done already.
+    pub fn idle(&self) -> Result<()> {
+        self.check_writable()?;
+        self.commit(self.newest())?;
+        let horizon = self.horizon().0;
+        if self.marked.swap(horizon, Ordering::AcqRel) == horizon {
+            return Ok(());
+        }
+        let stored = self.superblock.lock().store_mark(&*self.medium, horizon);
+        stored.and_then(|()| self.medium.persist()).map_err(|error| self.fail("persisting the horizon", &error))
+    }
+
+    /// Makes room after an operation was refused for lack of it: commits, removes what is free, and cleans the log. True if
+    /// it is worth trying again.
+    pub fn reclaim(&self) -> Result<bool> {
+        self.commit(self.newest())?;
+        let unlinked = self.unlink_covered();
+        Ok(self.clean_for_room()? || unlinked > 0)
+    }
+
+    /// Commits everything, and marks the pool as closed. Further changes are refused. May be called again.
+    pub fn close(&self) -> Result<()> {
+        self.check_writable()?;
+        self.commit(self.newest())?;
+        self.unlink_covered();
+        self.idle()?;
+        self.failed.write().get_or_insert("the pool is closed".into());
+        let mut superblock = self.superblock.lock();
+        superblock.state = PoolState::Clean;
+        let written = superblock.write(&*self.medium);
+        written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))
+    }
+}
+
+pub(crate) fn usage(view: &View, log: &Log, superblock: &Superblock) -> Usage {
+    let totals = view.totals();
+    Usage {
+        log_bytes: superblock.log_len(),
+        segment_bytes: totals.allocated,
+        files: totals.files,
+        directories: totals.directories,
+        objects: totals.objects,
+        records: view.records(),
+        log_blocks: log.blocks.len() as u64,
+        free_blocks: log.free_blocks() as u64,
+        limit: superblock.limit,
+    }
+}
+
+/// What stands in the way of a new pool in a directory, which is made if it is not there.
+fn prepare_directory(dir: &Path, force: bool) -> Result<()> {
+    let io = |error| Error::io(dir, "create", error);
+    match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io);
+        }
+        Err(error) => return Err(Error::io(dir, "open", error)),
+        Ok(mut entries) => {
+            if entries.next().is_none() {
+                return Ok(());
+            }
+        }
+    }
+    if !dir.join("log").exists() && !dir.join("lock").exists() {
+        let what = "the directory is not empty, and not a pool; choose another one".into();
+        return Err(Error::Invalid { pool: dir.into(), what });
+    }
+    if !force {
+        return Err(Error::Exists { pool: dir.into(), what: "there is a pool already".into() });
+    }
+    Ok(())
+}
+
+/// Removes what a pool is made of, and nothing else. The log goes first: without it nothing is a pool.
+fn remove_pool(dir: &Path) -> io::Result<()> {
+    let absent_is_fine = |result: io::Result<()>| match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    absent_is_fine(fs::remove_file(dir.join("log")))?;
+    absent_is_fine(fs::remove_dir_all(dir.join("segments")))?;
+    absent_is_fine(fs::remove_dir_all(dir.join("quarantine")))
+}
+
+/// Exclusive access to the view: read it, and store transactions.
+#[derive(Debug)]
+pub struct Edit<'a> {
+    pool: &'a Pool,
+    state: RwLockWriteGuard<'a, State>,
+}
+
+impl Deref for Edit<'_> {
+    type Target = View;
+    fn deref(&self) -> &View {
+        &self.state.view
+    }
+}
+
+impl Edit<'_> {
+    /// A number for a new object or segment. A number that no stored transaction uses is lost, not given out again.
+    pub fn next_id(&mut self) -> u64 {
+        let id = self.state.view.next_id;
+        self.state.view.next_id += 1;
+        id
+    }
+
+    /// Stores a transaction and makes it part of the view. After `Ok` its operation may be answered; after an error
+    /// nothing has changed. On [`Error::NoSpace`] let go of this, call [`Pool::reclaim`], and try once more.
+    pub fn store(&mut self, transaction: Transaction) -> Result<TxId> {
+        self.store_with(transaction, Reserve::Untouched)
+    }
+
+    /// As [`Edit::store`], for deletion and for what completes an operation: may use space that others may not.
+    pub fn store_from_reserve(&mut self, transaction: Transaction) -> Result<TxId> {
+        self.store_with(transaction, Reserve::Deletion)
+    }
+
+    pub(crate) fn store_with(&mut self, transaction: Transaction, reserve: Reserve) -> Result<TxId> {
+        self.pool.check_writable()?;
+        let state = &mut *self.state;
+        let mut draft = Draft::new(transaction.unique);
+        let mut chains: Vec<(Ino, u64)> = Vec::new();
+        let mut numbers = Vec::with_capacity(transaction.records.len());
+        for record in &transaction.records {
+            let ino = record.ino();
+            let seq = match chains.iter_mut().find(|(chain, _)| *chain == ino) {
+                Some((_, seq)) => {
+                    *seq += 1;
+                    *seq
+                }
+                None => {
+                    if let Some(what) = state.view.objection(record) {
+                        return Err(Error::Invalid { pool: self.pool.path.clone(), what });
+                    }
+                    let seq = state.view.next_seq(ino);
+                    chains.push((ino, seq));
+                    seq
+                }
+            };
+            if ino == POOL {
+                draft.flags |= frame::FLAG_POOL;
+            }
+            draft.push(record, seq);
+            numbers.push(seq);
+        }
+        let id = self.pool.append(state, draft, reserve)?;
+        // Rule 2: the frame is stored. Should anything panic from here on, memory and log would differ.
+        let guard = AbortOnPanic;
+        let incarnation = state.log.head_incarnation();
+        for (record, seq) in transaction.records.into_iter().zip(numbers) {
+            if let Record::Data { ino, segment, .. } | Record::Truncation { ino, segment, .. } = &record {
+                self.pool.segments.mention(*segment, *ino);
+            }
+            state.view.apply(record, Placed { seq, incarnation });
+        }
+        self.queue_freed(id);
+        std::mem::forget(guard);
+        Ok(id)
+    }
+
+    fn queue_freed(&mut self, id: TxId) {
+        let freed = std::mem::take(&mut self.state.view.freed);
+        self.pool.freed.lock().extend(freed.into_iter().map(|segment| (id, segment)));
+    }
+
+    /// Drops an object that has no name left and that nothing holds. Its segments are removed from the host once the horizon
+    /// covers what was stored so far.
+    pub fn reap(&mut self, ino: Ino) {
+        if self.object(ino).is_some_and(|object| object.names() == 0) && ino != ROOT {
+            self.state.view.drop_object(ino);
+            let newest = self.pool.newest();
+            self.queue_freed(newest);
+        }
+    }
+
+    /// Drops an object that no path leads to, whatever names point to it.
+    pub(crate) fn drop_unreachable(&mut self, ino: Ino) {
+        self.state.view.drop_object(ino);
+        let newest = self.pool.newest();
+        self.queue_freed(newest);
+    }
+}
+
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            log::error!(
+                "a stored transaction could not be applied: the server ends, and recovers when it is started again"
+            );
+            std::process::abort();
+        }
+    }
+}
+
+const _: () = assert!(OFFSETS[1] < BLOCKS_OFFSET);

@@ -1,0 +1,205 @@
+//! Quarantine: what recovery or an interrupted replace set aside. An entry is a file and, beside it, a note as JSON that
+//! says whose bytes they are and why they are here. Nothing in quarantine is ever removed without being asked.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::Medium;
+use crate::ids::{Ino, SegmentId};
+use crate::segments::Segments;
+use crate::time::Timestamp;
+
+/// Why something is in quarantine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// A program that was replacing the file died of a signal: this is the version before.
+    InterruptedReplace,
+    /// Power was lost before the replacement was durable: these are the new bytes.
+    UnfinishedReplace,
+    /// Power was lost before these bytes, at the end of the file, were durable.
+    UncommittedTail,
+    /// Power was lost before the file's record was durable, or no record speaks of these bytes.
+    UnknownSegment,
+}
+
+/// Whose bytes are set aside, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// The file.
+    pub ino: Option<Ino>,
+    /// Its path when it was set aside; bytes that are not text are replaced.
+    pub path: Option<String>,
+    /// Why.
+    pub reason: Reason,
+    /// Where the bytes were in the file.
+    pub offset: u64,
+    /// When.
+    pub time: Timestamp,
+}
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its name in the quarantine directory.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// What the note beside it says; nothing if there is none that can be read.
+    #[serde(flatten)]
+    pub note: Option<Note>,
+}
+
+/// The quarantine directory of a pool.
+#[derive(Debug)]
+pub struct Quarantine {
+    path: PathBuf,
+    medium: Option<Arc<dyn Medium>>,
+}
+
+/// The entries in a pool's quarantine.
+pub(crate) fn list(path: &Path) -> io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+        if name.ends_with(".json") || !entry.file_type()?.is_file() {
+            continue;
+        }
+        let note = fs::read(path.join(format!("{name}.json"))).ok();
+        let note = note.and_then(|text| serde_json::from_slice(&text).ok());
+        entries.push(Entry { bytes: entry.metadata()?.len(), note, name });
+    }
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+impl Quarantine {
+    pub(crate) fn new(pool: &Path, medium: Arc<dyn Medium>) -> Self {
+        Self { path: pool.join("quarantine"), medium: Some(medium) }
+    }
+
+    /// The quarantine of a pool that another process may have open: to list, open and discard entries.
+    pub fn at(pool: &Path) -> Self {
+        Self { path: pool.join("quarantine"), medium: None }
+    }
+
+    /// What is set aside.
+    pub fn list(&self) -> io::Result<Vec<Entry>> {
+        list(&self.path)
+    }
+
+    /// Sets a whole segment aside, by a second name for it. The caller has the segment itself removed once no record needs
+    /// it. Returns the entry's name. Durable when it returns.
+    pub fn keep(&self, segments: &Segments, segment: SegmentId, note: &Note) -> io::Result<String> {
+        let name = self.fresh_name(segment);
+        self.medium()?.sync_segment(segments.open(segment, libc::O_RDONLY)?.as_fd())?;
+        fs::hard_link(segments.path_of(segment), self.path.join(&name))?;
+        self.write_note(&name, note)?;
+        Ok(name)
+    }
+
+    /// Copies `offset..size` of a segment here. Durable when it returns.
+    pub(crate) fn keep_tail(
+        &self,
+        segments: &Segments,
+        segment: SegmentId,
+        size: u64,
+        note: &Note,
+    ) -> io::Result<String> {
+        let name = self.fresh_name(segment);
+        let from = File::from(segments.open(segment, libc::O_RDONLY)?);
+        let to = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
+        let copied = copy_range(&from, note.offset, size, &to).and_then(|()| to.sync_all());
+        if let Err(error) = copied {
+            let _ = fs::remove_file(self.path.join(&name));
+            return Err(error);
+        }
+        self.write_note(&name, note)?;
+        Ok(name)
+    }
+
+    fn medium(&self) -> io::Result<&dyn Medium> {
+        self.medium.as_deref().ok_or_else(|| io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn fresh_name(&self, segment: SegmentId) -> String {
+        let taken = |name: &String| self.path.join(name).exists();
+        let plain = segment.to_string();
+        if !taken(&plain) {
+            return plain;
+        }
+        (1..).map(|n| format!("{segment}.{n}")).find(|name| !taken(name)).unwrap_or(plain)
+    }
+
+    fn write_note(&self, name: &str, note: &Note) -> io::Result<()> {
+        let path = self.path.join(format!("{name}.json"));
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(serde_json::to_string_pretty(note)?.as_bytes())?;
+        file.sync_all()?;
+        crate::domain::sync_dir_at(self.medium()?, &self.path)
+    }
+
+    fn entry_path(&self, name: &str) -> io::Result<PathBuf> {
+        let plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.');
+        if !plain || name.starts_with('.') || name.ends_with(".json") {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(self.path.join(name))
+    }
+
+    /// Opens an entry for reading.
+    pub fn open(&self, name: &str) -> io::Result<File> {
+        File::open(self.entry_path(name)?)
+    }
+
+    /// Removes an entry for good.
+    pub fn discard(&self, name: &str) -> io::Result<()> {
+        let path = self.entry_path(name)?;
+        fs::remove_file(&path)?;
+        fs::remove_file(self.path.join(format!("{name}.json")))
+    }
+
+    /// Takes back entries that are second names of segments still in use: their replace never became true.
+    pub(crate) fn forget_in_use(&self, segments: &Segments, in_use: impl Fn(SegmentId) -> bool) -> io::Result<()> {
+        for entry in self.list()? {
+            let digits = entry.name.split('.').next().unwrap_or_default();
+            let Ok(number) = u64::from_str_radix(digits, 16) else { continue };
+            let segment = SegmentId(number);
+            if !in_use(segment) {
+                continue;
+            }
+            let ours = fs::metadata(self.path.join(&entry.name))?;
+            let same = fs::metadata(segments.path_of(segment)).is_ok_and(|other| other.ino() == ours.ino());
+            if same {
+                log::info!("quarantine/{}: its file was not replaced after all; removed", entry.name);
+                self.discard(&entry.name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies `offset..end`, skipping what the host has not allocated.
+fn copy_range(from: &File, offset: u64, end: u64, to: &File) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = offset;
+    while at < end {
+        let part = (end - at).min(buffer.len() as u64) as usize;
+        let read = from.read_at(&mut buffer[..part], at)?;
+        if read == 0 {
+            break;
+        }
+        if buffer[..read].iter().any(|byte| *byte != 0) {
+            to.write_all_at(&buffer[..read], at - offset)?;
+        }
+        at += read as u64;
+    }
+    to.set_len(end - offset)
+}

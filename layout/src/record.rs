@@ -1,0 +1,387 @@
+//! Records: one entry each about one object, and the transactions they come in.
+//!
+//! On media a record is a 24-byte header (kind, length, object, sequence number) and a body, padded to 8 bytes;
+//! docs/FORMAT.md draws each kind. Decoding trusts nothing: what does not parse is an error, never a panic.
+
+use crate::codec::{Reader, Writer, padded};
+use crate::ids::{Ino, POOL, SegmentId, TxId};
+use crate::time::Timestamp;
+
+/// The longest name of a directory entry, in bytes.
+pub const NAME_MAX: usize = 255;
+/// The longest target of a symbolic link, in bytes.
+pub const TARGET_MAX: usize = 4095;
+/// The largest value of an extended attribute, in bytes.
+pub const XATTR_VALUE_MAX: usize = 65536;
+
+/// Bytes of a record's header.
+pub(crate) const HEADER: usize = 24;
+
+/// What an object is and whose it is: everything `stat` shows that is not derived from other records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// File type and permission bits, as in `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u32,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of the object.
+    pub ctime: Timestamp,
+    /// Creation.
+    pub btime: Timestamp,
+    /// The segment that holds the bytes of a regular file, once it has one.
+    pub segment: Option<SegmentId>,
+    /// A sync of the segment failed, or bytes are missing: what is there may not be what was written.
+    pub damaged: bool,
+}
+
+/// One entry about one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// All attributes of an object; the first one creates it. Another segment than before is a *switch*: data records
+    /// of the old segment are dead, and the old segment is removed once the horizon covers the switch.
+    Attributes {
+        /// The object.
+        ino: Ino,
+        /// Its attributes from now on.
+        attributes: Attributes,
+    },
+    /// A name in a directory: added, or pointed to another object.
+    Name {
+        /// The directory.
+        dir: Ino,
+        /// 1 to 255 bytes, no `/`, no NUL.
+        name: Box<[u8]>,
+        /// The object it names.
+        ino: Ino,
+    },
+    /// A name taken out of a directory.
+    Removal {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Box<[u8]>,
+    },
+    /// Where a symbolic link points.
+    Target {
+        /// The link.
+        ino: Ino,
+        /// Its target.
+        target: Box<[u8]>,
+    },
+    /// A run of a file's bytes. Cuts the file's chain at `offset`, then appends `[offset, offset + len)`.
+    Data {
+        /// The file.
+        ino: Ino,
+        /// Where the bytes are, at the same offset.
+        segment: SegmentId,
+        /// First byte of the run.
+        offset: u64,
+        /// Bytes in the run; 0 ends the file here.
+        len: u64,
+        /// Bytes that the host had allocated to the whole segment.
+        allocated: u64,
+    },
+    /// As [`Record::Data`], but written ahead of a truncation that is still to be done to the segment.
+    Truncation {
+        /// The file.
+        ino: Ino,
+        /// Its segment.
+        segment: SegmentId,
+        /// First byte of the last run that stays.
+        offset: u64,
+        /// Bytes of it that stay.
+        len: u64,
+        /// Bytes that the host had allocated to the whole segment.
+        allocated: u64,
+        /// Size of the segment before the truncation.
+        cut_from: u64,
+    },
+    /// Written ahead of a change of committed bytes in place (punching a hole, zeroing a range).
+    Thaw {
+        /// The file.
+        ino: Ino,
+        /// Its segment.
+        segment: SegmentId,
+        /// First byte that may change.
+        offset: u64,
+        /// Bytes that may change.
+        len: u64,
+    },
+    /// The file is being replaced: `segment` takes the new bytes, and becomes the file's own with a switch.
+    Replace {
+        /// The file.
+        ino: Ino,
+        /// The segment of the new bytes.
+        segment: SegmentId,
+    },
+    /// An extended attribute set.
+    Xattr {
+        /// The object.
+        ino: Ino,
+        /// Its name with the namespace, as in `user.x`.
+        name: Box<[u8]>,
+        /// Its value.
+        value: Box<[u8]>,
+    },
+    /// An extended attribute removed.
+    XattrRemoval {
+        /// The object.
+        ino: Ino,
+        /// Its name.
+        name: Box<[u8]>,
+    },
+    /// Written by cleaning: these transactions are no longer in the log, and nothing of them is missed.
+    Retired {
+        /// The first one.
+        first: TxId,
+        /// The last one.
+        last: TxId,
+    },
+}
+
+/// The kinds of record, as numbered on media.
+mod kind {
+    pub const ATTRIBUTES: u8 = 1;
+    pub const NAME: u8 = 2;
+    pub const REMOVAL: u8 = 3;
+    pub const TARGET: u8 = 4;
+    pub const DATA: u8 = 5;
+    pub const TRUNCATION: u8 = 6;
+    pub const THAW: u8 = 7;
+    pub const REPLACE: u8 = 8;
+    pub const XATTR: u8 = 9;
+    pub const XATTR_REMOVAL: u8 = 10;
+    pub const RETIRED: u8 = 11;
+}
+
+const FLAG_DAMAGED: u32 = 1;
+
+impl Record {
+    /// The object whose chain the record belongs to.
+    pub fn ino(&self) -> Ino {
+        match self {
+            Self::Attributes { ino, .. }
+            | Self::Target { ino, .. }
+            | Self::Data { ino, .. }
+            | Self::Truncation { ino, .. }
+            | Self::Thaw { ino, .. }
+            | Self::Replace { ino, .. }
+            | Self::Xattr { ino, .. }
+            | Self::XattrRemoval { ino, .. } => *ino,
+            Self::Name { dir, .. } | Self::Removal { dir, .. } => *dir,
+            Self::Retired { .. } => POOL,
+        }
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Attributes { .. } => kind::ATTRIBUTES,
+            Self::Name { .. } => kind::NAME,
+            Self::Removal { .. } => kind::REMOVAL,
+            Self::Target { .. } => kind::TARGET,
+            Self::Data { .. } => kind::DATA,
+            Self::Truncation { .. } => kind::TRUNCATION,
+            Self::Thaw { .. } => kind::THAW,
+            Self::Replace { .. } => kind::REPLACE,
+            Self::Xattr { .. } => kind::XATTR,
+            Self::XattrRemoval { .. } => kind::XATTR_REMOVAL,
+            Self::Retired { .. } => kind::RETIRED,
+        }
+    }
+
+    /// Bytes of the record on media, header and padding included.
+    pub(crate) fn encoded_len(&self) -> usize {
+        HEADER
+            + padded(match self {
+                Self::Attributes { .. } => ATTRIBUTES_BODY,
+                Self::Name { name, .. } => name_body(name.len()),
+                Self::Removal { name, .. } | Self::XattrRemoval { name, .. } => removal_body(name.len()),
+                Self::Target { target, .. } => target_body(target.len()),
+                Self::Data { .. } => DATA_BODY,
+                Self::Truncation { .. } => TRUNCATION_BODY,
+                Self::Thaw { .. } => THAW_BODY,
+                Self::Replace { .. } => REPLACE_BODY,
+                Self::Xattr { name, value, .. } => xattr_body(name.len(), value.len()),
+                Self::Retired { .. } => RETIRED_BODY,
+            })
+    }
+
+    /// Appends the record to `out` under a sequence number of its chain.
+    pub(crate) fn encode(&self, seq: u64, out: &mut Vec<u8>) {
+        let start = out.len();
+        let mut w = Writer::new(out);
+        w.u8(self.kind());
+        w.zeroes(3);
+        w.u32((self.encoded_len() - HEADER) as u32);
+        w.u64(self.ino().0);
+        w.u64(seq);
+        match self {
+            Self::Attributes { attributes: a, .. } => {
+                w.u32(a.mode);
+                w.u32(a.uid);
+                w.u32(a.gid);
+                w.u32(a.rdev);
+                w.u64(a.segment.map_or(0, |s| s.0));
+                w.u32(if a.damaged { FLAG_DAMAGED } else { 0 });
+                w.u32(0);
+                for time in [a.atime, a.mtime, a.ctime, a.btime] {
+                    w.u64(time.sec as u64);
+                }
+                for time in [a.atime, a.mtime, a.ctime, a.btime] {
+                    w.u32(time.nsec);
+                }
+            }
+            Self::Name { name, ino, .. } => {
+                w.u64(ino.0);
+                w.bytes16(name);
+            }
+            Self::Removal { name, .. } | Self::XattrRemoval { name, .. } => w.bytes16(name),
+            Self::Target { target, .. } => w.bytes16(target),
+            Self::Data { segment, offset, len, allocated, .. } => {
+                for value in [segment.0, *offset, *len, *allocated] {
+                    w.u64(value);
+                }
+            }
+            Self::Truncation { segment, offset, len, allocated, cut_from, .. } => {
+                for value in [segment.0, *offset, *len, *allocated, *cut_from] {
+                    w.u64(value);
+                }
+            }
+            Self::Thaw { segment, offset, len, .. } => {
+                for value in [segment.0, *offset, *len] {
+                    w.u64(value);
+                }
+            }
+            Self::Replace { segment, .. } => w.u64(segment.0),
+            Self::Xattr { name, value, .. } => {
+                w.bytes16(name);
+                w.u32(value.len() as u32);
+                w.bytes(value);
+            }
+            Self::Retired { first, last } => {
+                w.u64(first.0);
+                w.u64(last.0);
+            }
+        }
+        w.pad();
+        debug_assert_eq!(out.len() - start, self.encoded_len());
+    }
+
+    /// Reads one record from the front of `bytes`: the record, its sequence number and its length on media.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, u64, usize), &'static str> {
+        let mut r = Reader::new(bytes);
+        let kind = r.u8()?;
+        r.skip(3)?;
+        let body_len = r.u32()? as usize;
+        let ino = Ino(r.u64()?);
+        let seq = r.u64()?;
+        let mut r = Reader::new(r.take(body_len)?);
+        let record = match kind {
+            kind::ATTRIBUTES => {
+                let (mode, uid, gid, rdev) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+                let segment = Some(r.u64()?).filter(|id| *id != 0).map(SegmentId);
+                let flags = r.u32()?;
+                r.skip(4)?;
+                let secs = [r.u64()?, r.u64()?, r.u64()?, r.u64()?];
+                let mut times = [Timestamp::default(); 4];
+                for (time, sec) in times.iter_mut().zip(secs) {
+                    *time = Timestamp::new(sec as i64, r.u32()?.min(999_999_999));
+                }
+                let [atime, mtime, ctime, btime] = times;
+                let damaged = flags & FLAG_DAMAGED != 0;
+                let attributes = Attributes { mode, uid, gid, rdev, atime, mtime, ctime, btime, segment, damaged };
+                Self::Attributes { ino, attributes }
+            }
+            kind::NAME => Self::Name { dir: ino, ino: Ino(r.u64()?), name: name(r.bytes16()?)? },
+            kind::REMOVAL => Self::Removal { dir: ino, name: name(r.bytes16()?)? },
+            kind::TARGET => Self::Target { ino, target: r.bytes16()?.into() },
+            kind::DATA => {
+                let (segment, offset, len, allocated) = (SegmentId(r.u64()?), r.u64()?, r.u64()?, r.u64()?);
+                offset.checked_add(len).ok_or("data run past the largest offset")?;
+                Self::Data { ino, segment, offset, len, allocated }
+            }
+            kind::TRUNCATION => {
+                let (segment, offset, len, allocated) = (SegmentId(r.u64()?), r.u64()?, r.u64()?, r.u64()?);
+                offset.checked_add(len).ok_or("data run past the largest offset")?;
+                Self::Truncation { ino, segment, offset, len, allocated, cut_from: r.u64()? }
+            }
+            kind::THAW => Self::Thaw { ino, segment: SegmentId(r.u64()?), offset: r.u64()?, len: r.u64()? },
+            kind::REPLACE => Self::Replace { ino, segment: SegmentId(r.u64()?) },
+            kind::XATTR => {
+                let name = name(r.bytes16()?)?;
+                let len = r.u32()? as usize;
+                Self::Xattr { ino, name, value: r.take(len)?.into() }
+            }
+            kind::XATTR_REMOVAL => Self::XattrRemoval { ino, name: name(r.bytes16()?)? },
+            kind::RETIRED => Self::Retired { first: TxId(r.u64()?), last: TxId(r.u64()?) },
+            _ => return Err("unknown kind of record"),
+        };
+        Ok((record, seq, HEADER + body_len))
+    }
+}
+
+pub(crate) const ATTRIBUTES_BODY: usize = 80;
+pub(crate) const DATA_BODY: usize = 32;
+pub(crate) const TRUNCATION_BODY: usize = 40;
+const THAW_BODY: usize = 24;
+pub(crate) const REPLACE_BODY: usize = 8;
+pub(crate) const RETIRED_BODY: usize = 16;
+pub(crate) const fn name_body(name: usize) -> usize {
+    8 + 2 + name
+}
+pub(crate) const fn removal_body(name: usize) -> usize {
+    2 + name
+}
+pub(crate) const fn target_body(target: usize) -> usize {
+    2 + target
+}
+pub(crate) const fn xattr_body(name: usize, value: usize) -> usize {
+    2 + name + 4 + value
+}
+
+fn name(bytes: &[u8]) -> Result<Box<[u8]>, &'static str> {
+    if bytes.is_empty() || bytes.len() > NAME_MAX || bytes.contains(&0) || bytes.contains(&b'/') {
+        return Err("impossible name");
+    }
+    Ok(bytes.into())
+}
+
+/// The records that become true together.
+#[derive(Clone, Debug, Default)]
+pub struct Transaction {
+    pub(crate) unique: u64,
+    pub(crate) records: Vec<Record>,
+}
+
+impl Transaction {
+    /// An empty transaction. `unique` is the number of the request it answers, so that a re-sent request can be told
+    /// from a new one; 0 if there is none.
+    pub fn new(unique: u64) -> Self {
+        Self { unique, records: Vec::new() }
+    }
+
+    /// Adds a record.
+    pub fn push(&mut self, record: Record) {
+        self.records.push(record);
+    }
+
+    /// Adds a record.
+    #[must_use]
+    pub fn with(mut self, record: Record) -> Self {
+        self.push(record);
+        self
+    }
+
+    /// True if there is nothing to store.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+}

@@ -1,0 +1,550 @@
+//! Recovery: from whatever stands in the pool's directory to a tree that is as it was after some prefix of the operations.
+//!
+//! [`read`] decides which transactions are kept and builds the view from them:
+//!
+//! * the pool was closed, or its server was killed while the machine stayed up (same boot): all complete frames;
+//! * power was lost (another boot): the frames up to the newest horizon whose frames are all there.
+//!
+//! Anything missing in front of that is damage: the pool is then opened read-only and nothing in it is changed.
+//! [`settle`] then brings the segments and the records to agree. Everything it does may be interrupted and done again:
+//! the superblock still says what it said before, until the caller writes it as the last step (rule 8).
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::Medium;
+use crate::error::{Error, Result};
+use crate::ids::{Ino, ROOT, SegmentId, TxId};
+use crate::log::{Block, Log, Reserve};
+use crate::object::Object;
+use crate::pool::Pool;
+use crate::quarantine::{Note, Reason};
+use crate::record::{Attributes, Record, Transaction};
+use crate::scan::{self, Located, ScannedBlock};
+use crate::segments::SegmentStat;
+use crate::superblock::{State, Superblock};
+use crate::time::Timestamp;
+use crate::view::View;
+
+/// How the pool was left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// It was closed.
+    #[default]
+    Clean,
+    /// Its server ended without closing it; the machine stayed up.
+    ServerKilled,
+    /// The machine went down.
+    PowerLoss,
+}
+
+/// A segment that something can still write, although no server has given it out: a program that outlived its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenSegment {
+    /// The file.
+    pub ino: Ino,
+    /// Its segment.
+    pub segment: SegmentId,
+}
+
+/// What opening a pool found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// How the pool was left.
+    pub kind: Kind,
+    /// Transactions behind the horizon that a power loss undid.
+    pub dropped_transactions: u64,
+    /// Files whose newest bytes or times no record had told of yet.
+    pub learned_files: u64,
+    /// Objects without a name that were removed.
+    pub orphans: u64,
+    /// Files whose bytes are missing on the host.
+    pub damaged_files: u64,
+    /// Names of what was put into quarantine.
+    pub quarantined: Vec<String>,
+    /// Files that programs of a killed server can still write.
+    pub open_segments: Vec<OpenSegment>,
+}
+
+impl Recovery {
+    /// True unless the pool had been closed.
+    pub fn unsafe_shutdown(&self) -> bool {
+        self.kind != Kind::Clean
+    }
+}
+
+/// What [`read`] found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub view: View,
+    pub log: Log,
+    pub recovery: Recovery,
+    /// What is missing, in words.
+    pub damage: Option<String>,
+    /// Segments that belonged to some file according to a kept record.
+    pub owned: HashSet<SegmentId>,
+}
+
+/// Which transactions the blocks hold.
+struct Census<'a> {
+    blocks: &'a [ScannedBlock],
+    /// Transactions whose frames are sound, in order.
+    sound: Vec<u64>,
+}
+
+impl<'a> Census<'a> {
+    fn new(blocks: &'a [ScannedBlock]) -> Self {
+        let frames = blocks.iter().flat_map(|block| &block.frames);
+        let mut sound: Vec<u64> = frames.filter(|found| found.sound).map(|found| found.header.id).collect();
+        sound.sort_unstable();
+        sound.dedup();
+        Self { blocks, sound }
+    }
+
+    fn headers(&self) -> impl Iterator<Item = &crate::frame::Header> {
+        self.blocks.iter().flat_map(|block| &block.frames).map(|found| &found.header)
+    }
+
+    /// Ranges that frames up to `upto` say are retired.
+    fn retired(&self, upto: u64) -> Vec<(TxId, TxId)> {
+        let all = self.blocks.iter().flat_map(|block| &block.retired);
+        let mut ranges: Vec<_> = all.filter(|(id, ..)| *id <= upto).map(|(_, first, last)| (*first, *last)).collect();
+        ranges.sort_unstable();
+        ranges
+    }
+
+    /// The transactions up to `upto` that are neither there nor retired, as ranges.
+    fn missing(&self, upto: u64) -> Vec<(u64, u64)> {
+        let mut missing: Vec<(u64, u64)> = Vec::new();
+        let retired = self.retired(upto);
+        let mut sound = self.sound.iter().copied().peekable();
+        let mut next = 1;
+        while next <= upto {
+            while sound.next_if(|id| *id < next).is_some() {}
+            if sound.next_if_eq(&next).is_some() {
+                next += 1;
+            } else if let Some((_, last)) = retired.iter().find(|(first, last)| first.0 <= next && next <= last.0) {
+                next = last.0 + 1;
+            } else {
+                // Missing up to the next transaction that is there, or retired.
+                let behind = sound.peek().copied().unwrap_or(u64::MAX);
+                let retired = retired.iter().map(|(first, _)| first.0).filter(|first| *first > next).min();
+                let end = behind.min(retired.unwrap_or(u64::MAX)).min(upto + 1) - 1;
+                missing.push((next, end));
+                next = end + 1;
+            }
+        }
+        missing
+    }
+
+    /// The newest horizon that the log itself and the two fixed places vouch for.
+    fn horizon(&self, mark: u64) -> u64 {
+        self.headers().map(|header| header.horizon).max().unwrap_or(0).max(mark)
+    }
+
+    /// The newest horizon after a power loss: proposed by a frame, with all frames up to it there; or vouched for.
+    fn horizon_after_power_loss(&self, mark: u64) -> u64 {
+        let horizon = self.horizon(mark);
+        let mut proposed: Vec<u64> = self
+            .blocks
+            .iter()
+            .flat_map(|block| &block.frames)
+            .filter(|found| found.sound && found.header.proposal > horizon)
+            .map(|found| found.header.proposal)
+            .collect();
+        proposed.sort_unstable();
+        proposed.into_iter().rev().find(|upto| self.missing(*upto).is_empty()).unwrap_or(horizon)
+    }
+
+    /// The newest transaction of a log whose server stored every frame whole, but perhaps the last.
+    fn newest_complete(&self) -> u64 {
+        self.sound.last().copied().unwrap_or(0)
+    }
+}
+
+/// Reads the log and decides what is kept. Changes nothing if something is missing; else zeroes what is not kept.
+pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock, boot_id: [u8; 16]) -> Result<Found> {
+    let path = dir.join("log");
+    let io = |what| {
+        let path = path.clone();
+        move |error| Error::io(path, what, error)
+    };
+    let len = medium.log_len().map_err(io("stat"))?;
+    if len < superblock.log_len() {
+        let reason = format!("log is cut short: {len} of {} bytes", superblock.log_len());
+        return Err(Error::NotAPool { pool: dir.into(), reason });
+    }
+    let kind = match superblock.state {
+        State::Clean => Kind::Clean,
+        State::Dirty if superblock.boot_id == boot_id => Kind::ServerKilled,
+        State::Dirty => Kind::PowerLoss,
+    };
+    let blocks = scan::scan(&**medium, superblock).map_err(io("read"))?;
+    let census = Census::new(&blocks);
+    let mark = superblock.read_mark(&**medium);
+    let (keep, horizon) = match kind {
+        Kind::Clean => (census.newest_complete().max(census.horizon(mark)), census.newest_complete()),
+        Kind::ServerKilled => (census.newest_complete().max(census.horizon(mark)), census.horizon(mark)),
+        Kind::PowerLoss => {
+            let horizon = census.horizon_after_power_loss(mark);
+            (horizon, horizon)
+        }
+    };
+    let missing = census.missing(keep);
+    let mut damage = describe_missing(&missing);
+    let retired = census.retired(keep);
+    let (uses, zero) = decide_blocks(&blocks, &retired, keep);
+    let mut log = Log::new(medium.clone(), superblock, uses, keep, horizon);
+    log.raise_incarnation(blocks.iter().filter_map(|block| block.header).map(|one| one.incarnation).max().unwrap_or(0));
+    let next_id = census.headers().filter(|header| header.id <= keep).map(|header| header.next_id).max().unwrap_or(0);
+    let dropped = if kind == Kind::PowerLoss { census.headers().filter(|header| header.id > keep).count() } else { 0 };
+    if damage.is_none() && !zero.is_empty() {
+        // The proof of a horizon may stand in a frame that is about to go.
+        superblock.store_mark(&**medium, horizon).and_then(|()| medium.persist()).map_err(io("write"))?;
+        for (index, from) in zero {
+            let zeroes = vec![0; superblock.block_size as usize - from];
+            medium.store(log.block_offset(index) + from as u64, &zeroes).map_err(io("write"))?;
+        }
+        medium.persist().map_err(io("sync"))?;
+    }
+    let mut owned = HashSet::new();
+    let view = match load(&**medium, superblock, &blocks, &log, next_id, &mut owned) {
+        Ok(view) => view,
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            damage.get_or_insert_with(|| format!("a record cannot be read ({error})"));
+            View::default()
+        }
+        Err(error) => return Err(Error::io(path, "read", error)),
+    };
+    if view.object(ROOT).is_none_or(|root| !root.is_dir()) {
+        let reason = damage.unwrap_or_else(|| "its log holds no root directory".into());
+        return Err(Error::NotAPool { pool: dir.into(), reason });
+    }
+    let recovery = Recovery { kind, dropped_transactions: dropped as u64, ..Recovery::default() };
+    Ok(Found { view, log, recovery, damage, owned })
+}
+
+fn describe_missing(missing: &[(u64, u64)]) -> Option<String> {
+    let (first, last) = *missing.first()?;
+    let count: u64 = missing.iter().map(|(first, last)| last - first + 1).sum();
+    let range = if first == last { format!("transaction {first}") } else { format!("transactions {first} to {last}") };
+    let more = if missing.len() > 1 { ", among others" } else { "" };
+    Some(format!("the log is damaged: {count} of its transactions cannot be read ({range}{more})"))
+}
+
+/// What each block holds of the kept transactions, and which blocks have to be zeroed from which byte on.
+fn decide_blocks(blocks: &[ScannedBlock], retired: &[(TxId, TxId)], keep: u64) -> (Vec<Block>, Vec<(usize, usize)>) {
+    let mut zero = Vec::new();
+    let mut decide = |index: usize, block: &ScannedBlock| {
+        let kept = block.frames.iter().rfind(|found| found.header.id <= keep && found.sound);
+        if let (Some(header), Some(last_kept)) = (block.header, kept) {
+            let last = last_kept.header.id;
+            // A block whose cleaning was done but for the zeroing.
+            let gone = retired.iter().any(|(first, end)| first.0 <= header.first && last <= end.0);
+            if !gone {
+                let used = last_kept.offset + last_kept.header.length;
+                let behind = block.frames.last().is_some_and(|found| found.header.id > last);
+                if behind || block.garbage && last == keep {
+                    zero.push((index, used));
+                }
+                return Block::InUse { incarnation: header.incarnation, first: header.first, last, used };
+            }
+        }
+        if !block.empty {
+            zero.push((index, 0));
+        }
+        Block::Free
+    };
+    let uses = blocks.iter().enumerate().map(|(index, block)| decide(index, block)).collect();
+    (uses, zero)
+}
+
+/// Builds the view from the kept frames.
+fn load(
+    medium: &dyn Medium,
+    superblock: &Superblock,
+    blocks: &[ScannedBlock],
+    log: &Log,
+    next_id: u64,
+    owned: &mut HashSet<SegmentId>,
+) -> io::Result<View> {
+    let located = scan::parallel(blocks.len(), |index| match log.blocks[index] {
+        Block::InUse { incarnation, last, .. } => {
+            let kept: Vec<_> =
+                blocks[index].frames.iter().filter(|one| one.sound && one.header.id <= last).copied().collect();
+            scan::records(medium, superblock, index, incarnation, &kept)
+        }
+        Block::Free => Ok(Vec::new()),
+    })?;
+    let mut records: Vec<Located> = located.into_iter().flatten().collect();
+    records.sort_unstable_by_key(|one| (one.record.ino(), one.placed.seq, one.placed.incarnation));
+    let mut view = View::default();
+    view.next_id = view.next_id.max(next_id);
+    // Objects first: a name counts for an object whose chain may come later.
+    let (attributes, others): (Vec<_>, Vec<_>) =
+        records.into_iter().partition(|one| matches!(one.record, Record::Attributes { .. }));
+    for one in attributes {
+        if let Record::Attributes { attributes, .. } = &one.record {
+            owned.extend(attributes.segment);
+        }
+        view.apply(one.record, one.placed);
+    }
+    for one in others {
+        view.apply(one.record, one.placed);
+    }
+    view.settle_parents();
+    view.freed.clear();
+    Ok(view)
+}
+
+/// Brings segments and records to agree, and makes all that is kept durable.
+pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<SegmentId>, now: Timestamp) -> Result<()> {
+    let unreachable = pool.view().unreachable();
+    if recovery.kind == Kind::Clean {
+        // What is left of objects that were removed before the pool was closed; their segments are gone.
+        let mut state = pool.state.write();
+        for ino in unreachable {
+            state.view.drop_object(ino);
+        }
+        state.view.freed.clear();
+        return Ok(());
+    }
+    let path = pool.path.join("segments");
+    let io = |what| {
+        let path = path.clone();
+        move |error| Error::io(path, what, error)
+    };
+    recovery.orphans = unreachable.len() as u64;
+    for ino in unreachable {
+        pool.edit().drop_unreachable(ino);
+    }
+    let (present, foreign) = pool.segments.scan().map_err(io("read"))?;
+    for path in foreign {
+        log::warn!("{}: not a segment; left alone", path.display());
+    }
+    let files: Vec<(Ino, Attributes)> = {
+        let view = pool.view();
+        view.objects().filter(|(_, object)| object.is_file()).map(|(ino, one)| (ino, one.attributes.clone())).collect()
+    };
+    let in_use: HashSet<SegmentId> = files.iter().filter_map(|(_, attributes)| attributes.segment).collect();
+    pool.quarantine().forget_in_use(&pool.segments, |segment| in_use.contains(&segment)).map_err(io("quarantine"))?;
+    let mut settler = Settler { pool, recovery, present: &present, now, replacements: HashSet::new() };
+    for (ino, attributes) in &files {
+        settler.settle_file(*ino, attributes)?;
+    }
+    let replacements = settler.replacements;
+    for (segment, stat) in &present {
+        if in_use.contains(segment) || replacements.contains(segment) {
+            continue;
+        }
+        settle_unowned(pool, recovery, owned, *segment, stat, now).map_err(io("quarantine"))?;
+    }
+    if recovery.kind == Kind::ServerKilled {
+        // Nobody knows any more which segments had not been synced.
+        pool.segments.sync_host().map_err(io("sync"))?;
+        recovery.open_segments = open_segments(pool);
+    }
+    pool.commit(pool.newest())?;
+    pool.unlink_covered();
+    pool.idle()
+}
+
+struct Settler<'a> {
+    pool: &'a Pool,
+    recovery: &'a mut Recovery,
+    present: &'a HashMap<SegmentId, SegmentStat>,
+    now: Timestamp,
+    /// Replacements that were completed or set aside here.
+    replacements: HashSet<SegmentId>,
+}
+
+impl Settler<'_> {
+    fn store(&self, transaction: Transaction) -> Result<()> {
+        self.pool.edit().store_with(transaction, Reserve::Cleaning).map(drop)
+    }
+
+    fn note(&self, ino: Ino, reason: Reason, offset: u64) -> Note {
+        let path = self.pool.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+        Note { ino: Some(ino), path, reason, offset, time: self.now }
+    }
+
+    fn settle_file(&mut self, ino: Ino, attributes: &Attributes) -> Result<()> {
+        let (size, cut_from, replacing) = {
+            let view = self.pool.view();
+            let Some(object) = view.object(ino) else { return Ok(()) };
+            let cut_from = object.chain().and_then(|chain| chain.runs().last()).and_then(|run| run.cut_from);
+            (object.size(), cut_from, object.pending_replace())
+        };
+        if let Some(segment) = replacing
+            && let Some(stat) = self.present.get(&segment)
+        {
+            self.settle_replace(ino, attributes, segment, stat)?;
+            if self.recovery.kind == Kind::ServerKilled {
+                return Ok(());
+            }
+        }
+        let Some(segment) = attributes.segment else { return Ok(()) };
+        let at = |what| {
+            let path = self.pool.segments.path_of(segment);
+            move |error| Error::io(path, what, error)
+        };
+        let Some(stat) = self.present.get(&segment).copied() else {
+            if size > 0 {
+                return self.mark_damaged(ino, attributes, "its segment is missing");
+            }
+            return self.pool.segments.create(segment).map_err(at("create"));
+        };
+        if let Some(cut_from) = cut_from
+            && stat.size >= cut_from
+        {
+            // The truncation was recorded, and not yet done.
+            self.cut(segment, size).map_err(at("truncate"))?;
+            let stat = self.pool.segments.stat(segment).map_err(at("stat"))?;
+            return self.learn(ino, attributes, segment, &stat);
+        }
+        if self.recovery.kind == Kind::ServerKilled {
+            if stat.size < size && cut_from.is_none() {
+                return self.mark_damaged(ino, attributes, "its segment is too short");
+            }
+            if stat.size != size || stat.mtime > attributes.mtime || cut_from.is_some() {
+                self.learn(ino, attributes, segment, &stat)?;
+                self.recovery.learned_files += 1;
+            }
+            return Ok(());
+        }
+        if stat.size < size {
+            return self.mark_damaged(ino, attributes, "its segment is too short");
+        }
+        if stat.size > size {
+            if self.has_data(segment, size).map_err(at("read"))? {
+                let note = self.note(ino, Reason::UncommittedTail, size);
+                let kept = self.pool.quarantine().keep_tail(&self.pool.segments, segment, stat.size, &note);
+                self.recovery.quarantined.push(kept.map_err(at("copy its uncommitted tail to quarantine"))?);
+            }
+            self.cut(segment, size).map_err(at("truncate"))?;
+            let stat = self.pool.segments.stat(segment).map_err(at("stat"))?;
+            let attributes = attributes.clone();
+            self.store(describe(self.pool, ino, &attributes, segment, &stat))?;
+        }
+        Ok(())
+    }
+
+    /// A replace had begun. While the machine stayed up its bytes are what the file holds now; after a power loss the old
+    /// version is.
+    fn settle_replace(
+        &mut self,
+        ino: Ino,
+        attributes: &Attributes,
+        segment: SegmentId,
+        stat: &SegmentStat,
+    ) -> Result<()> {
+        let pool = self.pool;
+        self.replacements.insert(segment);
+        if self.recovery.kind == Kind::ServerKilled {
+            if let Some(old) = attributes.segment {
+                let note = self.note(ino, Reason::InterruptedReplace, 0);
+                match pool.quarantine().keep(&pool.segments, old, &note) {
+                    Ok(name) => self.recovery.quarantined.push(name),
+                    Err(error) => log::error!("{}: quarantine: {error}", pool.segments.path_of(old).display()),
+                }
+            }
+            self.recovery.learned_files += 1;
+            let attributes = Attributes { segment: Some(segment), ..attributes.clone() };
+            return self.learn(ino, &attributes, segment, stat);
+        }
+        if stat.size > 0 {
+            let note = self.note(ino, Reason::UnfinishedReplace, 0);
+            let kept = pool.quarantine().keep(&pool.segments, segment, &note);
+            let kept = kept.map_err(|error| Error::io(pool.segments.path_of(segment), "quarantine", error))?;
+            self.recovery.quarantined.push(kept);
+        }
+        pool.discard_segment(segment);
+        Ok(())
+    }
+
+    fn learn(&self, ino: Ino, attributes: &Attributes, segment: SegmentId, stat: &SegmentStat) -> Result<()> {
+        let mut attributes = attributes.clone();
+        attributes.mtime = stat.mtime;
+        attributes.ctime = attributes.ctime.max(stat.ctime);
+        self.store(describe(self.pool, ino, &attributes, segment, stat))
+    }
+
+    fn mark_damaged(&mut self, ino: Ino, attributes: &Attributes, why: &str) -> Result<()> {
+        self.recovery.damaged_files += 1;
+        let path = self.pool.view().path_of(ino).unwrap_or_default();
+        log::error!("{}: {}: {why}", self.pool.path.display(), String::from_utf8_lossy(&path));
+        if attributes.damaged {
+            return Ok(());
+        }
+        let attributes = Attributes { damaged: true, ..attributes.clone() };
+        self.store(Transaction::new(0).with(Record::Attributes { ino, attributes }))
+    }
+
+    fn cut(&self, segment: SegmentId, size: u64) -> io::Result<()> {
+        self.pool.segments.touch(segment)?;
+        File::from(self.pool.segments.open(segment, libc::O_RDWR)?).set_len(size)
+    }
+
+    /// True unless everything from `offset` on is a hole.
+    fn has_data(&self, segment: SegmentId, offset: u64) -> io::Result<bool> {
+        let file = self.pool.segments.open(segment, libc::O_RDONLY)?;
+        match nix::unistd::lseek(&file, offset as i64, nix::unistd::Whence::SeekData) {
+            Ok(_) => Ok(true),
+            Err(nix::errno::Errno::ENXIO) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The records that say what a file's segment is now: its attributes, and its last run up to the segment's size.
+fn describe(pool: &Pool, ino: Ino, attributes: &Attributes, segment: SegmentId, stat: &SegmentStat) -> Transaction {
+    let view = pool.view();
+    let same = view.object(ino).is_some_and(|object| object.attributes.segment == Some(segment));
+    let start = view.object(ino).filter(|_| same).map_or(0, |object| Object::tail(object).0).min(stat.size);
+    Transaction::new(0).with(Record::Attributes { ino, attributes: attributes.clone() }).with(Record::Data {
+        ino,
+        segment,
+        offset: start,
+        len: stat.size - start,
+        allocated: stat.allocated,
+    })
+}
+
+/// A segment that no file has. It was removed from its file and not yet from the host; or, after a power loss, it is newer
+/// than what is kept.
+fn settle_unowned(
+    pool: &Pool,
+    recovery: &mut Recovery,
+    owned: &HashSet<SegmentId>,
+    segment: SegmentId,
+    stat: &SegmentStat,
+    now: Timestamp,
+) -> io::Result<()> {
+    let newer = recovery.kind == Kind::PowerLoss && !owned.contains(&segment) && stat.size > 0;
+    if newer {
+        let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
+        recovery.quarantined.push(pool.quarantine().keep(&pool.segments, segment, &note)?);
+    }
+    pool.discard_segment(segment);
+    // The counter may have fallen back behind it, and its number must not be given out again.
+    let mut state = pool.state.write();
+    state.view.next_id = state.view.next_id.max(segment.0 + 1);
+    Ok(())
+}
+
+fn open_segments(pool: &Pool) -> Vec<OpenSegment> {
+    let files: Vec<OpenSegment> = {
+        let view = pool.view();
+        let segment = |(ino, object): (Ino, &Object)| Some(OpenSegment { ino, segment: object.attributes.segment? });
+        view.objects().filter_map(segment).collect()
+    };
+    let probe = |index: usize| Ok(!pool.segments.quiescent(files[index].segment));
+    let open = scan::parallel(files.len(), probe).unwrap_or_default();
+    files.iter().zip(open).filter(|(_, open)| *open).map(|(file, _)| *file).collect()
+}

@@ -1,0 +1,297 @@
+//! The superblock: what a pool is. Two copies lie a mebibyte apart; the newer valid one counts, and one is persisted
+//! before the other is touched.
+
+use std::path::Path;
+
+use serde::Serialize;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::domain::Medium;
+use crate::error::{Error, Result};
+
+/// Where the two copies are in the log file.
+pub(crate) const OFFSETS: [u64; 2] = [0, 1 << 20];
+/// Where the horizon is written for the second and third time.
+pub(crate) const MARK_OFFSETS: [u64; 2] = [4096, (1 << 20) + 4096];
+/// Where the first log block starts.
+pub(crate) const BLOCKS_OFFSET: u64 = 2 << 20;
+/// Bytes of a layout name at most.
+pub const LAYOUT_NAME_MAX: usize = 63;
+
+const MAGIC: [u8; 8] = *b"TENSORFS";
+const MARK_MAGIC: [u8; 8] = *b"TFSHORZN";
+const VERSION: u32 = 1;
+/// Features that this program knows, by what not knowing one forbids: nothing, writing, reading.
+const KNOWN: Features = Features { compat: 0, ro_compat: 0, incompat: 0 };
+
+/// Features of a pool's format that not every program knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Features {
+    /// A program that does not know one of these may use the pool.
+    pub compat: u64,
+    /// It may read the pool, but not write.
+    pub ro_compat: u64,
+    /// It may not use the pool.
+    pub incompat: u64,
+}
+
+/// Whether the pool was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Closed: everything in it is durable and in order.
+    Clean,
+    /// In use, or left without being closed.
+    Dirty,
+}
+
+/// What a pool is, apart from its content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Superblock {
+    /// Format version.
+    pub version: u32,
+    /// Feature masks.
+    pub features: Features,
+    /// The pool's identity.
+    pub uuid: [u8; 16],
+    /// Seeds every checksum of the log, so that no bytes of a file can pose as a frame.
+    #[serde(skip)]
+    pub(crate) secret: [u8; 16],
+    /// The name its user chose; checked when the pool is opened.
+    pub layout: String,
+    /// Bytes of a log block.
+    pub block_size: u32,
+    /// Log blocks.
+    pub blocks: u32,
+    /// Bytes that the pool may use on its host, if it is limited.
+    pub limit: Option<u64>,
+    /// Whether the pool was closed.
+    pub state: State,
+    /// The boot of the machine during which the pool was last in use.
+    pub boot_id: [u8; 16],
+    /// How often the pool was opened without having been closed.
+    pub unsafe_shutdowns: u64,
+    /// Grows with every write of a superblock.
+    pub(crate) sequence: u64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U32,
+    state: U32,
+    compat: U64,
+    ro_compat: U64,
+    incompat: U64,
+    sequence: U64,
+    uuid: [u8; 16],
+    secret: [u8; 16],
+    boot_id: [u8; 16],
+    layout: [u8; 64],
+    block_size: U32,
+    blocks: U32,
+    limit: U64,
+    unsafe_shutdowns: U64,
+    zero: [u8; 324],
+    crc: U32,
+}
+
+const SIZE: usize = size_of::<Raw>();
+const _: () = assert!(SIZE == 512);
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawMark {
+    magic: [u8; 8],
+    horizon: U64,
+    zero: [u8; 44],
+    crc: U32,
+}
+
+impl Superblock {
+    fn encode(&self) -> Raw {
+        let mut layout = [0; 64];
+        layout[..self.layout.len()].copy_from_slice(self.layout.as_bytes());
+        let mut raw = Raw {
+            magic: MAGIC,
+            version: self.version.into(),
+            state: u32::from(self.state == State::Dirty).into(),
+            compat: self.features.compat.into(),
+            ro_compat: self.features.ro_compat.into(),
+            incompat: self.features.incompat.into(),
+            sequence: self.sequence.into(),
+            uuid: self.uuid,
+            secret: self.secret,
+            boot_id: self.boot_id,
+            layout,
+            block_size: self.block_size.into(),
+            blocks: self.blocks.into(),
+            limit: self.limit.unwrap_or(0).into(),
+            unsafe_shutdowns: self.unsafe_shutdowns.into(),
+            zero: [0; 324],
+            crc: 0.into(),
+        };
+        raw.crc = crc32c::crc32c(&raw.as_bytes()[..SIZE - 4]).into();
+        raw
+    }
+
+    /// Reads one copy. An error says why it is none, in a few words.
+    fn decode(bytes: &[u8; SIZE]) -> std::result::Result<Self, &'static str> {
+        let raw: Raw = zerocopy::transmute!(*bytes);
+        if raw.magic != MAGIC {
+            return Err(if bytes.iter().all(|byte| *byte == 0) { "empty superblock" } else { "no superblock" });
+        }
+        if crc32c::crc32c(&bytes[..SIZE - 4]) != raw.crc.get() {
+            return Err("damaged superblock");
+        }
+        let name = raw.layout.split(|byte| *byte == 0).next().unwrap_or_default();
+        let block_size = raw.block_size.get();
+        if !valid_block_size(block_size) || raw.blocks.get() == 0 {
+            return Err("impossible geometry");
+        }
+        Ok(Self {
+            version: raw.version.get(),
+            features: Features {
+                compat: raw.compat.get(),
+                ro_compat: raw.ro_compat.get(),
+                incompat: raw.incompat.get(),
+            },
+            uuid: raw.uuid,
+            secret: raw.secret,
+            layout: String::from_utf8(name.to_vec()).map_err(|_| "layout name is not text")?,
+            block_size,
+            blocks: raw.blocks.get(),
+            limit: Some(raw.limit.get()).filter(|limit| *limit != 0),
+            state: if raw.state.get() == 0 { State::Clean } else { State::Dirty },
+            boot_id: raw.boot_id,
+            unsafe_shutdowns: raw.unsafe_shutdowns.get(),
+            sequence: raw.sequence.get(),
+        })
+    }
+
+    /// A new pool's superblock.
+    pub(crate) fn new(layout: String, block_size: u32, blocks: u32, limit: Option<u64>) -> std::io::Result<Self> {
+        Ok(Self {
+            version: VERSION,
+            features: KNOWN,
+            uuid: random()?,
+            secret: random()?,
+            layout,
+            block_size,
+            blocks,
+            limit,
+            state: State::Clean,
+            boot_id: [0; 16],
+            unsafe_shutdowns: 0,
+            sequence: 0,
+        })
+    }
+
+    /// The newer valid copy, and whether the other one is damaged.
+    pub(crate) fn read(pool: &Path, medium: &dyn Medium) -> Result<(Self, bool)> {
+        let mut newest: Option<Self> = None;
+        let mut reasons = Vec::new();
+        for offset in OFFSETS {
+            let mut bytes = [0; SIZE];
+            match medium.read(offset, &mut bytes) {
+                Ok(()) => match Self::decode(&bytes) {
+                    Ok(found) => {
+                        if newest.as_ref().is_none_or(|newest| newest.sequence < found.sequence) {
+                            newest = Some(found);
+                        }
+                    }
+                    Err(reason) => reasons.push(reason),
+                },
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    reasons.push(if offset == 0 { "log is empty or cut short" } else { "log is cut short" });
+                }
+                Err(error) => return Err(Error::io(pool.join("log"), "read", error)),
+            }
+        }
+        let Some(superblock) = newest else {
+            let reason = reasons.first().copied().unwrap_or("no superblock");
+            return Err(Error::NotAPool { pool: pool.into(), reason: format!("log: {reason}") });
+        };
+        superblock.check_supported(pool)?;
+        Ok((superblock, !reasons.is_empty()))
+    }
+
+    fn check_supported(&self, pool: &Path) -> Result<()> {
+        let unknown = self.features.incompat & !KNOWN.incompat;
+        let what = if self.version != VERSION {
+            format!("format version {}, this program knows {VERSION}", self.version)
+        } else if unknown != 0 {
+            format!("unknown incompatible features {unknown:#x}")
+        } else {
+            return Ok(());
+        };
+        Err(Error::Unsupported { pool: pool.into(), what })
+    }
+
+    /// Features because of which this program may only read the pool.
+    pub(crate) fn read_only_features(&self) -> u64 {
+        self.features.ro_compat & !KNOWN.ro_compat
+    }
+
+    /// Writes both copies under the next sequence number, each persisted before the next is touched. The older of the
+    /// two goes first.
+    pub(crate) fn write(&mut self, medium: &dyn Medium) -> std::io::Result<()> {
+        for _ in 0..2 {
+            self.sequence += 1;
+            medium.store(OFFSETS[(self.sequence % 2) as usize], self.encode().as_bytes())?;
+            medium.persist()?;
+        }
+        Ok(())
+    }
+
+    /// Stores the horizon in its two fixed places; the caller persists.
+    pub(crate) fn store_mark(&self, medium: &dyn Medium, horizon: u64) -> std::io::Result<()> {
+        let mut raw = RawMark { magic: MARK_MAGIC, horizon: horizon.into(), zero: [0; 44], crc: 0.into() };
+        raw.crc = self.mark_crc(raw.as_bytes()).into();
+        for offset in MARK_OFFSETS {
+            medium.store(offset, raw.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// The newest horizon in the fixed places, 0 if there is none that can be read.
+    pub(crate) fn read_mark(&self, medium: &dyn Medium) -> u64 {
+        let read = |offset| {
+            let mut bytes = [0; size_of::<RawMark>()];
+            medium.read(offset, &mut bytes).ok()?;
+            let raw: RawMark = zerocopy::transmute!(bytes);
+            let valid = raw.magic == MARK_MAGIC && raw.crc.get() == self.mark_crc(&bytes);
+            valid.then_some(raw.horizon.get())
+        };
+        MARK_OFFSETS.into_iter().filter_map(read).max().unwrap_or(0)
+    }
+
+    fn mark_crc(&self, mark: &[u8]) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c(&self.secret), &mark[..mark.len() - 4])
+    }
+
+    /// Seeds the checksums of a log block's incarnation.
+    pub(crate) fn seed(&self, incarnation: u64) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c(&self.secret), &incarnation.to_le_bytes())
+    }
+
+    /// Bytes of the log file.
+    pub(crate) fn log_len(&self) -> u64 {
+        BLOCKS_OFFSET + u64::from(self.blocks) * u64::from(self.block_size)
+    }
+}
+
+/// Log blocks are powers of two from 4 KiB to 1 GiB.
+pub(crate) fn valid_block_size(size: u32) -> bool {
+    size.is_power_of_two() && (4096..=1 << 30).contains(&size)
+}
+
+/// Bytes from the kernel's random source.
+fn random() -> std::io::Result<[u8; 16]> {
+    use std::io::Read;
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,590 @@
+//! The live view: what all kept records together say, in memory.
+//!
+//! One function, `View::apply`, gives records their meaning, both when a transaction is stored and when the pool is
+//! opened again. It therefore accepts what only a reopened log holds: copies of a record in several blocks, and
+//! records whose successors or whose object are gone. Applied in the order of their chains, any set of records that
+//! contains all live ones gives the same view.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::chain::Run;
+use crate::codec::padded;
+use crate::ids::{FIRST_ID, Ino, POOL, ROOT, SegmentId, TxId};
+use crate::ledger::{Ledger, Placed, Tomb};
+use crate::object::{Content, Directory, Entry, FIRST_SEQ, Object, Xattr, Xattrs};
+use crate::record::{
+    ATTRIBUTES_BODY, Attributes, HEADER, RETIRED_BODY, Record, name_body, removal_body, target_body, xattr_body,
+};
+
+const ATTRIBUTES_LEN: usize = HEADER + padded(ATTRIBUTES_BODY);
+const RETIRED_LEN: usize = HEADER + padded(RETIRED_BODY);
+const fn name_len(name: usize) -> usize {
+    HEADER + padded(name_body(name))
+}
+const fn removal_len(name: usize) -> usize {
+    HEADER + padded(removal_body(name))
+}
+const fn target_len(target: usize) -> usize {
+    HEADER + padded(target_body(target))
+}
+const fn xattr_len(name: usize, value: usize) -> usize {
+    HEADER + padded(xattr_body(name, value))
+}
+
+/// The tree and the files as all stored transactions made them.
+#[derive(Debug)]
+pub struct View {
+    objects: HashMap<Ino, Object>,
+    pub(crate) next_id: u64,
+    pub(crate) ledger: Ledger,
+    retired: BTreeMap<TxId, (TxId, Placed)>,
+    pool_seq: u64,
+    totals: Totals,
+    /// Segments that an applied record took from their file; whoever applied it queues them for removal.
+    pub(crate) freed: Vec<SegmentId>,
+}
+
+/// Counts over the whole view.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Regular files.
+    pub files: u64,
+    /// Directories, the root included.
+    pub directories: u64,
+    /// All objects.
+    pub objects: u64,
+    /// Bytes that the host has allocated to recorded segments.
+    pub allocated: u64,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self {
+            objects: HashMap::new(),
+            next_id: FIRST_ID,
+            ledger: Ledger::default(),
+            retired: BTreeMap::new(),
+            pool_seq: 0,
+            totals: Totals::default(),
+            freed: Vec::new(),
+        }
+    }
+}
+
+impl View {
+    /// The object of that number, if it exists.
+    pub fn object(&self, ino: Ino) -> Option<&Object> {
+        self.objects.get(&ino)
+    }
+
+    /// All objects, in no order.
+    pub fn objects(&self) -> impl Iterator<Item = (Ino, &Object)> {
+        self.objects.iter().map(|(ino, object)| (*ino, object))
+    }
+
+    /// What a name in a directory points to.
+    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
+        match &self.objects.get(&dir)?.content {
+            Content::Directory(dir) => dir.entries.get(name).map(|entry| entry.ino),
+            _ => None,
+        }
+    }
+
+    /// The names in a directory whose cookie is above `cookie`, in the order of their cookies: cookie, name, object.
+    /// A name keeps its cookie, which is 16 or more, for as long as it exists.
+    pub fn entries_after(&self, dir: Ino, cookie: u64) -> impl Iterator<Item = (u64, &[u8], Ino)> {
+        let dir = match self.objects.get(&dir).map(|object| &object.content) {
+            Some(Content::Directory(dir)) => Some(dir),
+            _ => None,
+        };
+        dir.into_iter().flat_map(move |dir| {
+            dir.order
+                .range(cookie.saturating_add(1)..)
+                .filter_map(|(seq, name)| Some((*seq, &**name, dir.entries.get(name)?.ino)))
+        })
+    }
+
+    /// Counts over the whole view.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Live records.
+    pub fn records(&self) -> u64 {
+        self.ledger.records()
+    }
+
+    /// The path of an object from the root, by the first name found for each step; for messages, as it searches.
+    pub fn path_of(&self, ino: Ino) -> Option<Vec<u8>> {
+        let mut parts: Vec<Arc<[u8]>> = Vec::new();
+        let mut at = ino;
+        for _ in 0..4096 {
+            if at == ROOT {
+                let mut path = Vec::new();
+                for part in parts.iter().rev() {
+                    path.push(b'/');
+                    path.extend_from_slice(part);
+                }
+                return Some(if path.is_empty() { b"/".to_vec() } else { path });
+            }
+            let (dir, name) = self.name_of(at)?;
+            parts.push(name);
+            at = dir;
+        }
+        None
+    }
+
+    fn name_of(&self, ino: Ino) -> Option<(Ino, Arc<[u8]>)> {
+        let named = |dir: Ino, object: &Object| match &object.content {
+            Content::Directory(content) => {
+                content.entries.iter().find(|(_, e)| e.ino == ino).map(|(name, _)| (dir, name.clone()))
+            }
+            _ => None,
+        };
+        match self.objects.get(&ino)?.parent() {
+            Some(parent) => named(parent, self.objects.get(&parent)?),
+            None => self.objects.iter().find_map(|(dir, object)| named(*dir, object)),
+        }
+    }
+
+    /// The sequence number for the next record of a chain.
+    pub(crate) fn next_seq(&self, ino: Ino) -> u64 {
+        if ino == POOL {
+            return self.pool_seq + 1;
+        }
+        self.objects.get(&ino).map_or(FIRST_SEQ, |object| object.last_seq + 1)
+    }
+
+    /// Why a record cannot be stored now, if it cannot.
+    pub(crate) fn objection(&self, record: &Record) -> Option<String> {
+        let ino = record.ino();
+        let fits = match record {
+            Record::Retired { .. } => return None,
+            Record::Attributes { attributes, .. } => {
+                let kind = self.objects.get(&ino).map(Object::kind);
+                kind.is_none_or(|kind| kind == attributes.mode & libc::S_IFMT) && ino != POOL
+            }
+            Record::Name { .. } | Record::Removal { .. } => {
+                self.objects.get(&ino).is_some_and(|object| matches!(object.content, Content::Directory(_)))
+            }
+            Record::Target { .. } => {
+                self.objects.get(&ino).is_some_and(|object| matches!(object.content, Content::Symlink(_)))
+            }
+            Record::Data { .. } | Record::Truncation { .. } | Record::Thaw { .. } | Record::Replace { .. } => {
+                self.objects.get(&ino).is_some_and(Object::is_file)
+            }
+            Record::Xattr { .. } | Record::XattrRemoval { .. } => self.objects.contains_key(&ino),
+        };
+        (!fits).then(|| format!("record does not fit object {ino}: {record:?}"))
+    }
+
+    /// Gives a record its meaning. Records of one chain come in the order of their sequence numbers.
+    pub(crate) fn apply(&mut self, record: Record, placed: Placed) {
+        match record {
+            Record::Attributes { ino, attributes } => self.apply_attributes(ino, attributes, placed),
+            Record::Name { dir, name, ino } => self.apply_name(dir, &name, ino, placed),
+            Record::Removal { dir, name } => self.apply_removal(dir, name, placed),
+            Record::Target { ino, target } => self.apply_target(ino, target, placed),
+            Record::Data { ino, segment, offset, len, allocated } => {
+                self.apply_run(ino, segment, Run { offset, len, placed, cut_from: None }, allocated);
+            }
+            Record::Truncation { ino, segment, offset, len, allocated, cut_from } => {
+                self.apply_run(ino, segment, Run { offset, len, placed, cut_from: Some(cut_from) }, allocated);
+            }
+            // Sealing will read it; until a file can be sealed there is nothing to take back.
+            Record::Thaw { ino, .. } => self.note_seq(ino, placed.seq),
+            Record::Replace { ino, segment } => self.apply_replace(ino, segment, placed),
+            Record::Xattr { ino, name, value } => self.apply_xattr(ino, name, value, placed),
+            Record::XattrRemoval { ino, name } => self.apply_xattr_removal(ino, name, placed),
+            Record::Retired { first, last } => self.apply_retired(first, last, placed),
+        }
+    }
+
+    fn note_seq(&mut self, ino: Ino, seq: u64) {
+        if let Some(object) = self.objects.get_mut(&ino) {
+            object.last_seq = object.last_seq.max(seq);
+        }
+    }
+
+    fn apply_attributes(&mut self, ino: Ino, attributes: Attributes, placed: Placed) {
+        let Some(object) = self.objects.get_mut(&ino) else {
+            let content = match attributes.mode & libc::S_IFMT {
+                libc::S_IFREG => Content::File(Box::default()),
+                libc::S_IFDIR => Content::Directory(Box::<Directory>::default()),
+                libc::S_IFLNK => Content::Symlink(None),
+                _ => Content::Other,
+            };
+            self.totals.objects += 1;
+            self.totals.files += u64::from(matches!(content, Content::File(_)));
+            self.totals.directories += u64::from(matches!(content, Content::Directory(_)));
+            self.ledger.add(placed, ATTRIBUTES_LEN);
+            let xattrs = Xattrs::default();
+            self.objects.insert(ino, Object { attributes, placed, last_seq: placed.seq, names: 0, content, xattrs });
+            return;
+        };
+        object.last_seq = object.last_seq.max(placed.seq);
+        if placed.seq < object.placed.seq {
+            return;
+        }
+        self.ledger.sub(object.placed, ATTRIBUTES_LEN);
+        self.ledger.add(placed, ATTRIBUTES_LEN);
+        object.placed = placed;
+        if let Content::File(chain) = &mut object.content
+            && attributes.segment != object.attributes.segment
+        {
+            if let Some(old) = object.attributes.segment {
+                self.freed.push(old);
+            }
+            self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated());
+            chain.clear(&mut self.ledger);
+            if chain.replacing() <= attributes.segment {
+                chain.set_replacing(&mut self.ledger, None);
+            }
+        }
+        object.attributes = attributes;
+    }
+
+    fn apply_name(&mut self, dir_ino: Ino, name: &[u8], ino: Ino, placed: Placed) {
+        let Some(Object { content: Content::Directory(dir), last_seq, .. }) = self.objects.get_mut(&dir_ino) else {
+            return;
+        };
+        *last_seq = (*last_seq).max(placed.seq);
+        let mut since = placed.incarnation;
+        if let Some(tomb) = dir.removed.remove(name) {
+            since = since.min(tomb.since);
+            self.ledger.sub_tomb(&tomb, removal_len(name.len()));
+        }
+        let key: Arc<[u8]> = name.into();
+        let mut replaced = None;
+        if let Some(old) = dir.entries.remove(name) {
+            since = since.min(old.since);
+            dir.order.remove(&old.placed.seq);
+            self.ledger.sub(old.placed, name_len(name.len()));
+            replaced = Some(old.ino);
+        }
+        self.ledger.add(placed, name_len(name.len()));
+        dir.order.insert(placed.seq, key.clone());
+        dir.entries.insert(key, Entry { ino, placed, since });
+        if let Some(old) = replaced {
+            self.unlink(dir_ino, old);
+        }
+        let Some(child) = self.objects.get_mut(&ino) else { return };
+        child.names += 1;
+        if let Content::Directory(child) = &mut child.content {
+            child.parent = Some(dir_ino);
+            self.count_subdirectory(dir_ino, 1);
+        }
+    }
+
+    /// A name in `dir` no longer points to `ino`.
+    fn unlink(&mut self, dir: Ino, ino: Ino) {
+        let Some(child) = self.objects.get_mut(&ino) else { return };
+        child.names = child.names.saturating_sub(1);
+        if child.is_dir() {
+            self.count_subdirectory(dir, -1);
+        }
+    }
+
+    fn count_subdirectory(&mut self, dir: Ino, by: i32) {
+        if let Some(Object { content: Content::Directory(dir), .. }) = self.objects.get_mut(&dir) {
+            dir.subdirectories = dir.subdirectories.saturating_add_signed(by);
+        }
+    }
+
+    fn apply_removal(&mut self, dir_ino: Ino, name: Box<[u8]>, placed: Placed) {
+        let Some(Object { content: Content::Directory(dir), last_seq, .. }) = self.objects.get_mut(&dir_ino) else {
+            return;
+        };
+        *last_seq = (*last_seq).max(placed.seq);
+        let len = removal_len(name.len());
+        let mut since = placed.incarnation;
+        let mut removed = None;
+        if let Some(old) = dir.entries.remove(&*name) {
+            since = since.min(old.since);
+            dir.order.remove(&old.placed.seq);
+            self.ledger.sub(old.placed, name_len(name.len()));
+            removed = Some(old.ino);
+        }
+        if let Some(tomb) = dir.removed.remove(&name) {
+            since = since.min(tomb.since);
+            self.ledger.sub_tomb(&tomb, len);
+        }
+        if since < placed.incarnation {
+            let tomb = Tomb { placed, since };
+            self.ledger.add_tomb(&tomb, len);
+            dir.removed.insert(name, tomb);
+        }
+        if let Some(ino) = removed {
+            self.unlink(dir_ino, ino);
+        }
+    }
+
+    fn apply_target(&mut self, ino: Ino, target: Box<[u8]>, placed: Placed) {
+        let Some(Object { content: Content::Symlink(current), last_seq, .. }) = self.objects.get_mut(&ino) else {
+            return;
+        };
+        *last_seq = (*last_seq).max(placed.seq);
+        if let Some((old, placed)) = current.take() {
+            self.ledger.sub(placed, target_len(old.len()));
+        }
+        self.ledger.add(placed, target_len(target.len()));
+        *current = Some((target, placed));
+    }
+
+    fn apply_run(&mut self, ino: Ino, segment: SegmentId, run: Run, allocated: u64) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(run.placed.seq);
+        // A run of a segment that the file no longer has, or does not have yet, says nothing about it.
+        if object.attributes.segment != Some(segment) {
+            return;
+        }
+        if let Content::File(chain) = &mut object.content {
+            self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated()) + allocated;
+            chain.append(&mut self.ledger, run, allocated);
+        }
+    }
+
+    fn apply_replace(&mut self, ino: Ino, segment: SegmentId, placed: Placed) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(placed.seq);
+        // Segment numbers only grow: a replacement older than the file's own segment was completed or given up.
+        let pending = object.attributes.segment < Some(segment);
+        if let Content::File(chain) = &mut object.content {
+            let replacing = pending.then_some((segment, placed));
+            chain.set_replacing(&mut self.ledger, replacing);
+        }
+    }
+
+    fn apply_xattr(&mut self, ino: Ino, name: Box<[u8]>, value: Box<[u8]>, placed: Placed) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(placed.seq);
+        let mut since = placed.incarnation;
+        if let Some(old) = object.xattrs.live.remove(&name) {
+            since = since.min(old.since);
+            self.ledger.sub(old.placed, xattr_len(name.len(), old.value.len()));
+        }
+        if let Some(tomb) = object.xattrs.removed.remove(&name) {
+            since = since.min(tomb.since);
+            self.ledger.sub_tomb(&tomb, removal_len(name.len()));
+        }
+        self.ledger.add(placed, xattr_len(name.len(), value.len()));
+        object.xattrs.live.insert(name, Xattr { value, placed, since });
+    }
+
+    fn apply_xattr_removal(&mut self, ino: Ino, name: Box<[u8]>, placed: Placed) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(placed.seq);
+        let len = removal_len(name.len());
+        let mut since = placed.incarnation;
+        if let Some(old) = object.xattrs.live.remove(&name) {
+            since = since.min(old.since);
+            self.ledger.sub(old.placed, xattr_len(name.len(), old.value.len()));
+        }
+        if let Some(tomb) = object.xattrs.removed.remove(&name) {
+            since = since.min(tomb.since);
+            self.ledger.sub_tomb(&tomb, len);
+        }
+        if since < placed.incarnation {
+            let tomb = Tomb { placed, since };
+            self.ledger.add_tomb(&tomb, len);
+            object.xattrs.removed.insert(name, tomb);
+        }
+    }
+
+    fn apply_retired(&mut self, first: TxId, last: TxId, placed: Placed) {
+        self.pool_seq = self.pool_seq.max(placed.seq);
+        if self.retired.range(..=first).next_back().is_some_and(|(_, (end, old))| *end >= last && old.seq > placed.seq)
+        {
+            return;
+        }
+        let within: Vec<TxId> =
+            self.retired.range(first..=last).filter(|(_, (end, _))| *end <= last).map(|(start, _)| *start).collect();
+        for start in within {
+            if let Some((_, old)) = self.retired.remove(&start) {
+                self.ledger.sub(old, RETIRED_LEN);
+            }
+        }
+        self.ledger.add(placed, RETIRED_LEN);
+        self.retired.insert(first, (last, placed));
+    }
+
+    /// The record that says `first..=last` is retired, merged with what borders on it.
+    pub(crate) fn retire(&self, first: TxId, last: TxId) -> Record {
+        let before = self.retired.range(..first).next_back().filter(|(_, (end, _))| end.0 + 1 >= first.0);
+        let behind = self.retired.range(first..).find(|(start, _)| start.0 <= last.0 + 1);
+        Record::Retired {
+            first: before.map_or(first, |(start, _)| *start),
+            last: behind.map_or(last, |(_, (end, _))| (*end).max(last)),
+        }
+    }
+
+    /// Drops an object that has no names left. Its segments go to `freed`.
+    pub(crate) fn drop_object(&mut self, ino: Ino) {
+        let Some(mut object) = self.objects.remove(&ino) else { return };
+        self.totals.objects -= 1;
+        self.ledger.sub(object.placed, ATTRIBUTES_LEN);
+        match &mut object.content {
+            Content::File(chain) => {
+                self.totals.files -= 1;
+                self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated());
+                self.freed.extend(object.attributes.segment);
+                self.freed.extend(chain.replacing());
+                chain.clear(&mut self.ledger);
+                chain.set_replacing(&mut self.ledger, None);
+            }
+            Content::Directory(dir) => {
+                self.totals.directories -= 1;
+                for (name, tomb) in &dir.removed {
+                    self.ledger.sub_tomb(tomb, removal_len(name.len()));
+                }
+                let children: Vec<(usize, Placed, Ino)> =
+                    dir.entries.iter().map(|(name, entry)| (name.len(), entry.placed, entry.ino)).collect();
+                for (name, placed, child) in children {
+                    self.ledger.sub(placed, name_len(name));
+                    self.unlink(ino, child);
+                }
+            }
+            Content::Symlink(target) => {
+                if let Some((target, placed)) = target {
+                    self.ledger.sub(*placed, target_len(target.len()));
+                }
+            }
+            Content::Other => {}
+        }
+        for (name, xattr) in &object.xattrs.live {
+            self.ledger.sub(xattr.placed, xattr_len(name.len(), xattr.value.len()));
+        }
+        for (name, tomb) in &object.xattrs.removed {
+            self.ledger.sub_tomb(tomb, removal_len(name.len()));
+        }
+    }
+
+    /// Sets every directory's parent from the names that are there. Records of several chains that were applied chain by
+    /// chain leave the last one applied, not the newest one.
+    pub(crate) fn settle_parents(&mut self) {
+        let mut parents = Vec::with_capacity(self.totals.directories as usize);
+        for (dir, object) in &self.objects {
+            if let Content::Directory(content) = &object.content {
+                parents.extend(content.entries.values().map(|entry| (entry.ino, *dir)));
+            }
+        }
+        for (child, parent) in parents {
+            if let Some(Object { content: Content::Directory(child), .. }) = self.objects.get_mut(&child) {
+                child.parent = Some(parent);
+            }
+        }
+    }
+
+    /// The objects that no path from the root leads to.
+    pub(crate) fn unreachable(&self) -> Vec<Ino> {
+        let mut reached = std::collections::HashSet::with_capacity(self.objects.len());
+        let mut queue = vec![ROOT];
+        while let Some(ino) = queue.pop() {
+            let Some(object) = self.objects.get(&ino) else { continue };
+            if reached.insert(ino)
+                && let Content::Directory(dir) = &object.content
+            {
+                queue.extend(dir.entries.values().map(|entry| entry.ino));
+            }
+        }
+        self.objects.keys().filter(|ino| !reached.contains(ino)).copied().collect()
+    }
+
+    /// True if a record at `placed` is one that the view rests on, so that cleaning must carry it to another block.
+    /// `needed` says whether a block of these incarnations (first included, last not) is still in the log.
+    pub(crate) fn is_live(&self, record: &Record, placed: Placed, needed: impl Fn(u64, u64) -> bool) -> bool {
+        let tomb_live = |tomb: Option<&Tomb>| {
+            tomb.is_some_and(|tomb| tomb.placed == placed && needed(tomb.since, placed.incarnation))
+        };
+        if let Record::Retired { first, last } = record {
+            return self.retired.get(first).is_some_and(|(end, at)| end == last && *at == placed);
+        }
+        let Some(object) = self.objects.get(&record.ino()) else { return false };
+        match (record, &object.content) {
+            (Record::Attributes { .. }, _) => object.placed == placed,
+            (Record::Name { name, .. }, Content::Directory(dir)) => {
+                dir.entries.get(&**name).is_some_and(|entry| entry.placed == placed)
+            }
+            (Record::Removal { name, .. }, Content::Directory(dir)) => tomb_live(dir.removed.get(name)),
+            (Record::Target { .. }, Content::Symlink(target)) => target.as_ref().is_some_and(|(_, at)| *at == placed),
+            (Record::Data { .. } | Record::Truncation { .. }, Content::File(chain)) => {
+                chain.runs().iter().any(|run| run.placed == placed)
+            }
+            (Record::Replace { .. }, Content::File(chain)) => chain.replacing_placed() == Some(placed),
+            (Record::Xattr { name, .. }, _) => object.xattrs.live.get(name).is_some_and(|xattr| xattr.placed == placed),
+            (Record::XattrRemoval { name, .. }, _) => tomb_live(object.xattrs.removed.get(name)),
+            _ => false,
+        }
+    }
+
+    /// Cleaning copied a live record to another block.
+    pub(crate) fn relocate(&mut self, record: &Record, from: Placed, to: Placed) {
+        let ledger = &mut self.ledger;
+        let mut carry = |at: &mut Placed, len: usize| {
+            ledger.sub(*at, len);
+            ledger.add(to, len);
+            *at = to;
+        };
+        if let Record::Retired { first, .. } = record {
+            if let Some((_, at)) = self.retired.get_mut(first).filter(|(_, at)| *at == from) {
+                carry(at, RETIRED_LEN);
+            }
+            return;
+        }
+        let Some(object) = self.objects.get_mut(&record.ino()) else { return };
+        match (record, &mut object.content) {
+            (Record::Attributes { .. }, _) => carry(&mut object.placed, ATTRIBUTES_LEN),
+            (Record::Name { name, .. }, Content::Directory(dir)) => {
+                if let Some(entry) = dir.entries.get_mut(&**name) {
+                    carry(&mut entry.placed, name_len(name.len()));
+                }
+            }
+            (Record::Target { target, .. }, Content::Symlink(Some((_, at)))) => carry(at, target_len(target.len())),
+            (Record::Data { .. } | Record::Truncation { .. } | Record::Replace { .. }, Content::File(chain)) => {
+                chain.relocate(ledger, from, to);
+            }
+            (Record::Xattr { name, value, .. }, _) => {
+                if let Some(xattr) = object.xattrs.live.get_mut(name) {
+                    carry(&mut xattr.placed, xattr_len(name.len(), value.len()));
+                }
+            }
+            (Record::Removal { name, .. }, Content::Directory(dir)) => {
+                relocate_tomb(ledger, dir.removed.get_mut(name), name.len(), to);
+            }
+            (Record::XattrRemoval { name, .. }, _) => {
+                relocate_tomb(ledger, object.xattrs.removed.get_mut(name), name.len(), to);
+            }
+            _ => {}
+        }
+    }
+
+    /// A removal that cleaning did not carry on: nothing in the log contradicts it any more.
+    pub(crate) fn drop_tomb(&mut self, record: &Record, placed: Placed) {
+        let Some(object) = self.objects.get_mut(&record.ino()) else { return };
+        let (tomb, len) = match (record, &mut object.content) {
+            (Record::Removal { name, .. }, Content::Directory(dir))
+                if dir.removed.get(name).is_some_and(|tomb| tomb.placed == placed) =>
+            {
+                (dir.removed.remove(name), name.len())
+            }
+            (Record::XattrRemoval { name, .. }, _)
+                if object.xattrs.removed.get(name).is_some_and(|tomb| tomb.placed == placed) =>
+            {
+                (object.xattrs.removed.remove(name), name.len())
+            }
+            _ => return,
+        };
+        if let Some(tomb) = tomb {
+            self.ledger.sub_tomb(&tomb, removal_len(len));
+        }
+    }
+}
+
+fn relocate_tomb(ledger: &mut Ledger, tomb: Option<&mut Tomb>, name: usize, to: Placed) {
+    if let Some(tomb) = tomb {
+        ledger.sub_tomb(tomb, removal_len(name));
+        tomb.placed = to;
+        ledger.add_tomb(tomb, removal_len(name));
+    }
+}

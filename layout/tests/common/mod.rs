@@ -1,0 +1,352 @@
+//! A simulated medium, and pools on it: what a killed server leaves, what a power loss may leave, and syncs that fail.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use tensorfs_layout::{
+    Attributes, CreateOptions, Domain, Ino, Medium, OpenOptions, Pool, ROOT, Record, SegmentId, Timestamp, Transaction,
+    TxId, View,
+};
+
+/// What a power loss may tear a store into.
+const SECTOR: usize = 512;
+
+#[derive(Debug, Default)]
+struct Image {
+    stored: Vec<u8>,
+    durable: Vec<u8>,
+    /// Stores since the last persist: offset and bytes.
+    unpersisted: Vec<(usize, Vec<u8>)>,
+    persists: u64,
+    segment_syncs: u64,
+    fail_persist: bool,
+    fail_segment: bool,
+    /// Every call, for tests of their order.
+    calls: Vec<Call>,
+}
+
+/// A call that went through the seam.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    Store { offset: u64, len: usize },
+    Persist,
+    SyncSegment,
+    SyncDirectory,
+    SyncAll,
+    Grow,
+}
+
+/// A log in memory that remembers what is durable. Segments are real files; only their syncs are seen here.
+#[derive(Debug, Default)]
+pub struct SimMedium(Mutex<Image>);
+
+impl SimMedium {
+    pub fn new(image: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Image { stored: image.clone(), durable: image, ..Image::default() })))
+    }
+
+    /// The log as a killed server leaves it.
+    pub fn stored(&self) -> Vec<u8> {
+        self.0.lock().unwrap().stored.clone()
+    }
+
+    /// The log as a power loss may leave it: of each sector that was stored to since the last persist, `choose` says whether
+    /// its newest, or only an older content, reached the medium.
+    pub fn after_power_loss(&self, mut choose: impl FnMut() -> bool) -> Vec<u8> {
+        let image = self.0.lock().unwrap();
+        let mut bytes = image.durable.clone();
+        bytes.resize(image.stored.len(), 0);
+        for (offset, store) in &image.unpersisted {
+            let mut at = *offset;
+            let end = offset + store.len();
+            while at < end {
+                let until = ((at / SECTOR + 1) * SECTOR).min(end);
+                if choose() {
+                    bytes[at..until].copy_from_slice(&store[at - offset..until - offset]);
+                }
+                at = until;
+            }
+        }
+        bytes
+    }
+
+    pub fn fail_next_persist(&self) {
+        self.0.lock().unwrap().fail_persist = true;
+    }
+
+    pub fn fail_next_segment_sync(&self) {
+        self.0.lock().unwrap().fail_segment = true;
+    }
+
+    pub fn persists(&self) -> u64 {
+        self.0.lock().unwrap().persists
+    }
+
+    pub fn segment_syncs(&self) -> u64 {
+        self.0.lock().unwrap().segment_syncs
+    }
+
+    /// The calls since the last time this was asked.
+    pub fn take_calls(&self) -> Vec<Call> {
+        std::mem::take(&mut self.0.lock().unwrap().calls)
+    }
+}
+
+impl Medium for SimMedium {
+    fn domain(&self) -> Domain {
+        Domain::Cached
+    }
+    fn log_len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().unwrap().stored.len() as u64)
+    }
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let image = self.0.lock().unwrap();
+        let from = image.stored.get(offset as usize..offset as usize + bytes.len());
+        bytes.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+    fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut image = self.0.lock().unwrap();
+        let offset = offset as usize;
+        image.calls.push(Call::Store { offset: offset as u64, len: bytes.len() });
+        image.stored.get_mut(offset..offset + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(bytes);
+        image.unpersisted.push((offset, bytes.to_vec()));
+        Ok(())
+    }
+    fn persist(&self) -> io::Result<()> {
+        let mut image = self.0.lock().unwrap();
+        image.calls.push(Call::Persist);
+        if std::mem::take(&mut image.fail_persist) {
+            // What was to be written is lost, and the next sync of the file would report success.
+            image.unpersisted.clear();
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        image.persists += 1;
+        image.unpersisted.clear();
+        image.durable = image.stored.clone();
+        Ok(())
+    }
+    fn grow(&self, from: u64, len: u64) -> io::Result<()> {
+        let mut image = self.0.lock().unwrap();
+        image.calls.push(Call::Grow);
+        image.stored.truncate(from as usize);
+        image.stored.resize(len as usize, 0);
+        image.durable.truncate(from as usize);
+        image.durable.resize(len as usize, 0);
+        Ok(())
+    }
+    fn sync_segment(&self, _segment: BorrowedFd<'_>) -> io::Result<()> {
+        let mut image = self.0.lock().unwrap();
+        image.calls.push(Call::SyncSegment);
+        if std::mem::take(&mut image.fail_segment) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        image.segment_syncs += 1;
+        Ok(())
+    }
+    fn sync_directory(&self, _directory: BorrowedFd<'_>) -> io::Result<()> {
+        self.0.lock().unwrap().calls.push(Call::SyncDirectory);
+        Ok(())
+    }
+    fn sync_all(&self, _directory: BorrowedFd<'_>) -> io::Result<()> {
+        self.0.lock().unwrap().calls.push(Call::SyncAll);
+        Ok(())
+    }
+}
+
+pub const BOOT: [u8; 16] = [1; 16];
+pub const NEXT_BOOT: [u8; 16] = [2; 16];
+
+/// A pool directory of a test, removed with it.
+pub struct Scratch {
+    dir: tempfile::TempDir,
+}
+
+impl Scratch {
+    /// A new pool with small log blocks, so that growth and cleaning happen.
+    pub fn new(block_size: u32) -> Self {
+        Self::with(CreateOptions { block_size, ..CreateOptions::default() })
+    }
+
+    pub fn with(options: CreateOptions) -> Self {
+        let shm = Path::new("/dev/shm");
+        let dir = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() }.unwrap();
+        let scratch = Self { dir };
+        Pool::create(&scratch.pool(), &options).unwrap();
+        scratch
+    }
+
+    pub fn pool(&self) -> PathBuf {
+        self.dir.path().join("pool")
+    }
+
+    pub fn log(&self) -> Vec<u8> {
+        fs::read(self.pool().join("log")).unwrap()
+    }
+
+    /// A copy of the pool directory without its log: segments, quarantine and lock as they are now.
+    pub fn copy(&self) -> Self {
+        let shm = self.dir.path().parent().unwrap();
+        let dir = tempfile::tempdir_in(shm).unwrap();
+        copy_tree(&self.pool(), &dir.path().join("pool"));
+        Self { dir }
+    }
+
+    pub fn open(&self, image: Vec<u8>, boot: [u8; 16]) -> (Pool, Arc<SimMedium>) {
+        let (pool, medium) = self.try_open(image, boot);
+        (pool.unwrap(), medium)
+    }
+
+    pub fn try_open(&self, image: Vec<u8>, boot: [u8; 16]) -> (tensorfs_layout::Result<Pool>, Arc<SimMedium>) {
+        let medium = SimMedium::new(image);
+        let options = OpenOptions { boot_id: Some(boot), ..OpenOptions::default() };
+        (Pool::open_with_medium(&self.pool(), &options, medium.clone()), medium)
+    }
+
+    /// A fresh pool, opened on a simulated medium.
+    pub fn first_open(&self) -> (Pool, Arc<SimMedium>) {
+        self.open(self.log(), BOOT)
+    }
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else if entry.file_name() != "log" {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+pub fn attributes(mode: u32) -> Attributes {
+    let now = Timestamp::new(1_700_000_000, 1);
+    Attributes {
+        mode,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        segment: None,
+        damaged: false,
+    }
+}
+
+/// Stores a transaction.
+pub fn store(pool: &Pool, records: impl IntoIterator<Item = Record>) -> TxId {
+    try_store(pool, records).unwrap()
+}
+
+pub fn try_store(pool: &Pool, records: impl IntoIterator<Item = Record>) -> tensorfs_layout::Result<TxId> {
+    let mut transaction = Transaction::new(0);
+    for record in records {
+        transaction.push(record);
+    }
+    pool.edit().store(transaction)
+}
+
+/// Creates an object under a name in the root.
+pub fn make(pool: &Pool, name: &str, mode: u32) -> Ino {
+    let ino = Ino(pool.edit().next_id());
+    store(pool, [Record::Attributes { ino, attributes: attributes(mode) }, named(ROOT, name, ino)]);
+    ino
+}
+
+pub fn named(dir: Ino, name: &str, ino: Ino) -> Record {
+    Record::Name { dir, name: name.as_bytes().into(), ino }
+}
+
+pub fn removal(dir: Ino, name: &str) -> Record {
+    Record::Removal { dir, name: name.as_bytes().into() }
+}
+
+/// Creates a file with a segment that holds `bytes`, recorded and not yet synced.
+pub fn make_file(pool: &Pool, name: &str, bytes: &[u8]) -> (Ino, SegmentId) {
+    let (ino, segment) = {
+        let mut edit = pool.edit();
+        (Ino(edit.next_id()), SegmentId(edit.next_id()))
+    };
+    pool.segments().create(segment).unwrap();
+    let attributes = Attributes { segment: Some(segment), ..attributes(libc::S_IFREG | 0o644) };
+    store(pool, [Record::Attributes { ino, attributes }, named(ROOT, name, ino)]);
+    append(pool, ino, segment, bytes);
+    (ino, segment)
+}
+
+/// Writes bytes at the end of a segment and records them.
+pub fn append(pool: &Pool, ino: Ino, segment: SegmentId, bytes: &[u8]) -> TxId {
+    write_unrecorded(pool, segment, bytes);
+    let size = pool.segments().stat(segment).unwrap().size;
+    let offset = pool.view().object(ino).unwrap().tail().0;
+    store(pool, [Record::Data { ino, segment, offset, len: size - offset, allocated: 4096 }])
+}
+
+/// Writes bytes at the end of a segment, as a client does through the kernel.
+pub fn write_unrecorded(pool: &Pool, segment: SegmentId, bytes: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    pool.segments().begin_write(segment).unwrap();
+    let file = fs::File::from(pool.segments().open(segment, libc::O_RDWR).unwrap());
+    let size = file.metadata().unwrap().len();
+    file.write_all_at(bytes, size).unwrap();
+    drop(file);
+    pool.segments().end_write(segment);
+}
+
+pub fn read_segment(pool: &Pool, segment: SegmentId) -> Vec<u8> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let file = pool.segments().open(segment, libc::O_RDONLY).unwrap();
+    fs::File::from(file).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// The tree as text: path to everything that a user could see.
+pub fn tree(view: &View) -> BTreeMap<String, String> {
+    let mut tree = BTreeMap::new();
+    walk(view, ROOT, String::new(), &mut tree, 0);
+    tree
+}
+
+fn walk(view: &View, ino: Ino, path: String, tree: &mut BTreeMap<String, String>, depth: usize) {
+    assert!(depth < 64, "a directory contains itself");
+    let object = view.object(ino).unwrap_or_else(|| panic!("{path} names object {ino}, which does not exist"));
+    let xattrs: Vec<_> = object
+        .xattrs()
+        .map(|(name, value)| format!("{}={}", String::from_utf8_lossy(name), String::from_utf8_lossy(value)))
+        .collect();
+    let target = object.target().map(|target| String::from_utf8_lossy(target).into_owned());
+    let size = if object.is_dir() { 0 } else { object.size() };
+    let text = format!(
+        "{ino} mode {:o} uid {} links {} size {size} target {target:?} xattrs {xattrs:?}",
+        object.attributes.mode,
+        object.attributes.uid,
+        object.links(),
+    );
+    if object.is_dir() {
+        let mut last = 15;
+        for (cookie, name, child) in view.entries_after(ino, 0) {
+            assert!(cookie > last, "cookies of {path} are not in order");
+            last = cookie;
+            let name = String::from_utf8_lossy(name);
+            assert_eq!(view.lookup(ino, name.as_bytes()), Some(child));
+            if let Some(parent) = view.object(child).and_then(|child| child.parent()) {
+                assert_eq!(parent, ino, "parent of {path}/{name}");
+            }
+            walk(view, child, format!("{path}/{name}"), tree, depth + 1);
+        }
+    }
+    tree.insert(if path.is_empty() { "/".into() } else { path }, text);
+}

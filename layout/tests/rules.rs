@@ -1,0 +1,455 @@
+//! The ten rules of docs/FORMAT.md, each with a test named after it.
+
+mod common;
+
+use std::fs;
+
+use common::*;
+use tensorfs_layout::{Attributes, CreateOptions, Error, Kind, LIMIT_MIN, ROOT, Record, State, Transaction, TxId};
+
+const DIR: u32 = libc::S_IFDIR | 0o755;
+const FILE: u32 = libc::S_IFREG | 0o644;
+/// Where the first log block starts, and where it holds its first frame.
+const BLOCKS: usize = 2 << 20;
+const FIRST_FRAME: usize = BLOCKS + 64;
+
+fn position(calls: &[Call], what: impl Fn(&Call) -> bool) -> usize {
+    calls.iter().position(what).unwrap_or_else(|| panic!("no such call in {calls:?}"))
+}
+
+#[test]
+fn rule_1_a_frame_is_stored_before_its_operation_is_answered() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    make(&pool, "a", DIR);
+    let persists = medium.persists();
+    make(&pool, "b", DIR);
+    let left = medium.stored();
+    assert_eq!(medium.persists(), persists, "an answer does not wait for a persist");
+    let before = tree(&pool.view());
+    drop(pool);
+    let (again, _) = scratch.open(left, BOOT);
+    assert_eq!(again.recovery().kind, Kind::ServerKilled);
+    assert_eq!(tree(&again.view()), before, "the server was killed, the machine stayed up: nothing is lost");
+}
+
+#[test]
+fn rule_2_space_is_reserved_before_the_id_and_the_reserve_is_for_deletion() {
+    // The limit is far above what fits the log's first blocks, and below what the log would grow to.
+    let scratch = Scratch::with(CreateOptions { block_size: 1 << 20, limit: Some(LIMIT_MIN), ..Default::default() });
+    let (pool, _) = scratch.first_open();
+    let ino = make(&pool, "f", FILE);
+    let value: Box<[u8]> = vec![7; 60_000].into();
+    let mut stored = 0;
+    let refused = loop {
+        let name = format!("user.{stored}").into_bytes().into();
+        let newest = pool.newest();
+        match try_store(&pool, [Record::Xattr { ino, name, value: value.clone() }]) {
+            Ok(_) => stored += 1,
+            Err(error) => {
+                assert_eq!(pool.newest(), newest, "no id is taken by what is refused");
+                break error;
+            }
+        }
+    };
+    assert!(matches!(refused, Error::NoSpace { .. }), "{refused}");
+    assert!(stored > 20);
+    let name = |n: usize| -> Box<[u8]> { format!("user.{n}").into_bytes().into() };
+    for n in 0..stored {
+        let removal = Transaction::new(0).with(Record::XattrRemoval { ino, name: name(n) });
+        pool.edit().store_from_reserve(removal).expect("deletion has room of its own");
+    }
+    assert!(pool.reclaim().unwrap());
+    store(&pool, [Record::Xattr { ino, name: name(0), value }]);
+}
+
+#[test]
+fn rule_3_segments_are_synced_before_a_frame_carries_the_horizon() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    make_file(&pool, "f", b"bytes");
+    let newest = pool.newest();
+    assert!(pool.horizon() < newest);
+    medium.take_calls();
+    pool.commit(newest).unwrap();
+    let calls = medium.take_calls();
+    let directory = position(&calls, |call| *call == Call::SyncDirectory);
+    let segment = position(&calls, |call| *call == Call::SyncSegment);
+    let frame = position(&calls, |call| matches!(call, Call::Store { .. }));
+    let persist = position(&calls, |call| *call == Call::Persist);
+    assert!(directory < frame && segment < frame && frame < persist, "{calls:?}");
+    assert_eq!(calls.iter().filter(|call| **call == Call::Persist).count(), 1, "one flush makes it durable");
+    assert!(pool.horizon() >= newest);
+}
+
+#[test]
+fn rule_3_what_the_horizon_does_not_cover_is_gone_after_a_power_loss() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    make(&pool, "durable", DIR);
+    pool.commit(pool.newest()).unwrap();
+    let durable = tree(&pool.view());
+    let newest = pool.newest();
+    make(&pool, "not yet", DIR);
+    // Every store reached the medium, but no horizon says so.
+    let image = medium.after_power_loss(|| true);
+    drop(pool);
+    let (again, medium) = scratch.open(image, NEXT_BOOT);
+    assert_eq!(again.recovery().kind, Kind::PowerLoss);
+    assert_eq!(again.recovery().dropped_transactions, 1);
+    assert_eq!(tree(&again.view()), durable);
+    assert!(again.newest() >= newest);
+    // What was zeroed stays away, whatever happens to the machine next.
+    make(&again, "new", DIR);
+    let image = medium.after_power_loss(|| true);
+    drop(again);
+    let (again, _) = scratch.open(image, BOOT);
+    assert_eq!(tree(&again.view()), durable);
+}
+
+#[test]
+fn rule_4_a_damaged_frame_in_front_of_the_horizon_is_damage_and_not_the_end() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    for name in ["a", "b", "c"] {
+        make(&pool, name, DIR);
+    }
+    pool.close().unwrap();
+    let whole = tree(&pool.view());
+    drop(pool);
+    let image = medium.stored();
+    let used = image[BLOCKS..BLOCKS + 4096].iter().rposition(|byte| *byte != 0).unwrap();
+    for offset in (FIRST_FRAME - BLOCKS..=used).step_by(7) {
+        let mut damaged = image.clone();
+        damaged[BLOCKS + offset] ^= 0x10;
+        for boot in [BOOT, NEXT_BOOT] {
+            let (opened, medium) = scratch.try_open(damaged.clone(), boot);
+            match opened {
+                Ok(pool) => {
+                    let reason = pool.is_read_only().unwrap_or_else(|| panic!("byte {offset}: damage was not seen"));
+                    assert!(reason.contains("damaged"), "{reason}");
+                    let error = try_store(&pool, [removal(ROOT, "a")]).unwrap_err();
+                    assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+                }
+                // The frame that holds the root directory itself.
+                Err(error) => assert!(matches!(error, Error::NotAPool { .. }), "byte {offset}: {error}"),
+            }
+            assert_eq!(medium.stored(), damaged, "byte {offset}: a damaged log is not written to");
+        }
+    }
+    assert_eq!(tree(&scratch.open(image, BOOT).0.view()), whole);
+}
+
+#[test]
+fn rule_4_damaged_records_do_not_hide_the_frames_behind_them() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    let start = medium.stored()[BLOCKS..BLOCKS + 4096].iter().rposition(|byte| *byte != 0).unwrap();
+    make(&pool, "lost", DIR);
+    make(&pool, "kept", DIR);
+    pool.close().unwrap();
+    drop(pool);
+    let mut image = medium.stored();
+    let lost = image.windows(4).position(|bytes| bytes == b"lost").unwrap();
+    assert!(lost > BLOCKS + start);
+    image[lost] ^= 1;
+    let (pool, _) = scratch.open(image, BOOT);
+    assert!(pool.is_read_only().is_some());
+    assert!(tree(&pool.view()).contains_key("/kept"));
+}
+
+#[test]
+fn rule_4_the_log_ends_at_zeroes_and_a_torn_last_frame_is_cut_off() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    make(&pool, "a", DIR);
+    let before = medium.stored();
+    let tree_before = tree(&pool.view());
+    make(&pool, "b", DIR);
+    let after = medium.stored();
+    drop(pool);
+    let changed: Vec<usize> = (0..before.len()).filter(|at| before[*at] != after[*at]).collect();
+    let (start, end) = (changed[0], changed[changed.len() - 1]);
+    // A server that is killed inside pwrite leaves a part of its last frame.
+    for cut in (start..end).step_by(5) {
+        let mut torn = after.clone();
+        torn[cut..].copy_from_slice(&before[cut..]);
+        let (pool, medium) = scratch.open(torn, BOOT);
+        assert_eq!(pool.is_read_only(), None, "cut at {cut}");
+        assert_eq!(tree(&pool.view()), tree_before);
+        make(&pool, "c", DIR);
+        let left = medium.stored();
+        drop(pool);
+        let (pool, _) = scratch.open(left, BOOT);
+        assert!(tree(&pool.view()).contains_key("/c"));
+    }
+}
+
+#[test]
+fn rule_4_an_idle_pool_has_its_horizon_in_two_places() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    make(&pool, "acknowledged", DIR);
+    pool.idle().unwrap();
+    let image = medium.after_power_loss(|| false);
+    let whole = tree(&pool.view());
+    drop(pool);
+    // The last frame, which proposed the horizon, is damaged: that must not pass for a shorter log.
+    let last = image[BLOCKS..BLOCKS + 4096].iter().rposition(|byte| *byte != 0).unwrap();
+    let mut damaged = image.clone();
+    damaged[BLOCKS + last] ^= 1;
+    let (pool, _) = scratch.open(damaged, NEXT_BOOT);
+    assert!(pool.is_read_only().is_some());
+    drop(pool);
+    // One of the fixed places is damaged: the frame still says it.
+    let mut damaged = image;
+    damaged[4096 + 9] ^= 1;
+    let (pool, _) = scratch.open(damaged, NEXT_BOOT);
+    assert_eq!(pool.is_read_only(), None);
+    assert_eq!(tree(&pool.view()), whole);
+}
+
+#[test]
+fn rule_5_a_recorded_truncation_is_done_again_and_an_unrecorded_one_never_happened() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"0123456789");
+    pool.commit(pool.newest()).unwrap();
+    let truncation = Record::Truncation { ino, segment, offset: 0, len: 4, allocated: 4096, cut_from: 10 };
+    let id = store(&pool, [truncation]);
+    pool.commit(id).unwrap();
+    // Killed, or without power, between the record and the deed.
+    let images = [(medium.stored(), BOOT), (medium.after_power_loss(|| false), NEXT_BOOT)];
+    drop(pool);
+    for (image, boot) in images {
+        let copy = scratch.copy();
+        let (pool, _) = copy.open(image, boot);
+        assert_eq!(pool.view().object(ino).unwrap().size(), 4);
+        assert_eq!(read_segment(&pool, segment), b"0123");
+        assert!(pool.recovery().quarantined.is_empty(), "what was truncated on purpose is not kept");
+    }
+}
+
+#[test]
+fn rule_5_a_segment_goes_only_when_the_horizon_covers_its_removal() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, _) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"bytes");
+    pool.commit(pool.newest()).unwrap();
+    let mut edit = pool.edit();
+    edit.store(Transaction::new(0).with(removal(ROOT, "f"))).unwrap();
+    edit.reap(ino);
+    drop(edit);
+    assert_eq!(pool.unlink_covered(), 0);
+    assert!(pool.segments().stat(segment).is_ok(), "a power loss now would bring the file back");
+    pool.commit(pool.newest()).unwrap();
+    assert_eq!(pool.unlink_covered(), 1);
+    assert!(pool.segments().stat(segment).is_err());
+}
+
+#[test]
+fn rule_6_cleaning_moves_live_records_and_zeroes_after_the_horizon() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    let keep = make(&pool, "keep", DIR);
+    for round in 0..400u32 {
+        let attributes = Attributes { uid: round, ..attributes(DIR) };
+        store(&pool, [Record::Attributes { ino: keep, attributes }]);
+    }
+    pool.commit(pool.newest()).unwrap();
+    let before = tree(&pool.view());
+    let used = pool.usage();
+    medium.take_calls();
+    let mut images = Vec::new();
+    for _ in 0..64 {
+        pool.maintain().unwrap();
+        images.push(medium.stored());
+        images.push(medium.after_power_loss(|| true));
+        images.push(medium.after_power_loss(|| false));
+    }
+    let calls = medium.take_calls();
+    let zeroed = |call: &Call| matches!(call, Call::Store { len: 4096, .. });
+    let first = position(&calls, zeroed);
+    assert!(calls[..first].contains(&Call::Persist), "zeroed before the horizon covered the copies");
+    assert_eq!(calls[first + 1], Call::Persist);
+    assert!(pool.usage().free_blocks > used.free_blocks + 10, "{:?} then {:?}", used, pool.usage());
+    assert_eq!(tree(&pool.view()), before);
+    drop(pool);
+    for image in images {
+        for boot in [BOOT, NEXT_BOOT] {
+            let (again, _) = scratch.open(image.clone(), boot);
+            assert_eq!(again.is_read_only(), None);
+            assert_eq!(tree(&again.view()), before);
+        }
+    }
+}
+
+#[test]
+fn rule_6_a_removed_name_does_not_come_back_when_its_removal_is_cleaned() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    // Old names among long-lived ones, so that their blocks stay for long.
+    let mut live = Vec::new();
+    for n in 0..120 {
+        live.push(make(&pool, &format!("live {n}"), DIR));
+        make(&pool, &format!("gone {n}"), DIR);
+    }
+    for n in 0..120 {
+        let ino = pool.view().lookup(ROOT, format!("gone {n}").as_bytes()).unwrap();
+        let mut edit = pool.edit();
+        edit.store(Transaction::new(0).with(removal(ROOT, &format!("gone {n}")))).unwrap();
+        edit.reap(ino);
+    }
+    for round in 0..2000u32 {
+        let ino = live[round as usize % live.len()];
+        store(&pool, [Record::Attributes { ino, attributes: Attributes { uid: round, ..attributes(DIR) } }]);
+        if round % 50 == 0 {
+            pool.maintain().unwrap();
+            let expected = tree(&pool.view());
+            let copy = scratch.copy();
+            let (again, _) = copy.open(medium.stored(), BOOT);
+            assert_eq!(again.is_read_only(), None);
+            assert_eq!(tree(&again.view()), expected, "round {round}");
+        }
+    }
+    assert!(!tree(&pool.view()).keys().any(|path| path.contains("gone")));
+    let usage = pool.usage();
+    assert!(usage.log_blocks < 64, "cleaning keeps the log in bounds: {usage:?}");
+}
+
+#[test]
+fn rule_7_growth_is_written_and_synced_before_it_is_used() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    let blocks = pool.usage().log_blocks;
+    medium.take_calls();
+    let mut n = 0;
+    while pool.usage().log_blocks == blocks {
+        make(&pool, &format!("dir {n}"), DIR);
+        n += 1;
+    }
+    let calls = medium.take_calls();
+    let grow = position(&calls, |call| *call == Call::Grow);
+    // Then both superblocks, each persisted before the next; only then a block of the new ones is used.
+    let superblocks: Vec<_> = calls[grow + 1..grow + 5].to_vec();
+    assert!(matches!(superblocks[0], Call::Store { len: 512, .. }), "{superblocks:?}");
+    assert_eq!(superblocks[1], Call::Persist);
+    assert!(matches!(superblocks[2], Call::Store { len: 512, .. }));
+    assert_eq!(superblocks[3], Call::Persist);
+    let expected = tree(&pool.view());
+    let left = medium.stored();
+    drop(pool);
+    assert_eq!(tree(&scratch.open(left, BOOT).0.view()), expected);
+}
+
+#[test]
+fn rule_8_recovery_that_is_interrupted_starts_again_from_the_same_word() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    make(&pool, "a", DIR);
+    pool.commit(pool.newest()).unwrap();
+    let durable = tree(&pool.view());
+    make(&pool, "b", DIR);
+    let image = medium.after_power_loss(|| true);
+    drop(pool);
+    let (pool, medium) = scratch.open(image, NEXT_BOOT);
+    let calls = medium.take_calls();
+    assert_eq!(tree(&pool.view()), durable);
+    let superblock = |call: &Call| matches!(call, Call::Store { offset: 0 | 0x10_0000, len: 512 });
+    let first = position(&calls, superblock);
+    assert!(calls[first..].iter().all(|call| superblock(call) || *call == Call::Persist), "{calls:?}");
+    assert_eq!(pool.superblock().unsafe_shutdowns, 1);
+    assert_eq!(pool.superblock().state, State::Dirty);
+}
+
+#[test]
+fn rule_9_a_failed_log_sync_makes_the_pool_read_only_and_is_not_retried() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    make(&pool, "safe", DIR);
+    pool.commit(pool.newest()).unwrap();
+    let durable = tree(&pool.view());
+    make(&pool, "lost", DIR);
+    medium.fail_next_persist();
+    assert!(matches!(pool.commit(pool.newest()), Err(Error::ReadOnly { .. })));
+    let persists = medium.persists();
+    assert!(pool.commit(pool.newest()).is_err());
+    assert!(pool.close().is_err());
+    assert_eq!(medium.persists(), persists, "the kernel would call the lost pages clean");
+    assert!(matches!(try_store(&pool, [removal(ROOT, "safe")]), Err(Error::ReadOnly { .. })));
+    let image = medium.after_power_loss(|| false);
+    drop(pool);
+    assert_eq!(tree(&scratch.open(image, NEXT_BOOT).0.view()), durable);
+}
+
+#[test]
+fn rule_9_a_failed_segment_sync_marks_that_file_and_no_other() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (bad, bad_segment) = make_file(&pool, "bad", b"bytes");
+    medium.fail_next_segment_sync();
+    pool.commit(pool.newest()).unwrap();
+    let (good, good_segment) = make_file(&pool, "good", b"bytes");
+    pool.commit(pool.newest()).unwrap();
+    assert!(pool.segments().failed(bad_segment) && !pool.segments().failed(good_segment));
+    assert!(pool.view().object(bad).unwrap().attributes.damaged);
+    assert!(!pool.view().object(good).unwrap().attributes.damaged);
+    // The word that it is damaged is durable with the horizon that passed it.
+    let image = medium.after_power_loss(|| false);
+    drop(pool);
+    let (again, _) = scratch.open(image, NEXT_BOOT);
+    assert!(again.view().object(bad).unwrap().attributes.damaged);
+}
+
+#[test]
+fn rule_9_the_descriptor_that_syncs_is_held_from_before_the_first_write_until_after_the_sync() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, _) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"");
+    pool.commit(pool.newest()).unwrap();
+    assert_eq!(pool.segments().dirty_count(), 0);
+    pool.segments().begin_write(segment).unwrap();
+    assert_eq!(pool.segments().dirty_count(), 1);
+    pool.segments().end_write(segment);
+    assert_eq!(pool.segments().dirty_count(), 1, "written to, and not yet synced");
+    append(&pool, ino, segment, b"bytes");
+    pool.commit(pool.newest()).unwrap();
+    assert_eq!(pool.segments().dirty_count(), 0);
+}
+
+#[test]
+fn rule_10_a_segment_is_created_under_its_final_name_which_is_never_used_again() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (_, first) = make_file(&pool, "f", b"one");
+    assert!(pool.segments().create(first).is_err(), "a segment is never created over another");
+    pool.commit(pool.newest()).unwrap();
+    let (_, lost) = make_file(&pool, "g", b"two");
+    // Power goes before the horizon covers the second file: its number stays taken.
+    let image = medium.after_power_loss(|| true);
+    drop(pool);
+    let (again, _) = scratch.open(image, NEXT_BOOT);
+    assert_eq!(again.quarantine().list().unwrap()[0].name, lost.to_string());
+    assert!(again.edit().next_id() > lost.0);
+    assert!(fs::exists(again.path().join(format!("segments/00/{first}"))).unwrap());
+}
+
+#[test]
+fn horizon_is_monotonic_and_commits_are_shared() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let ids: Vec<TxId> = (0..50)
+        .map(|n| {
+            make(&pool, &format!("{n}"), DIR);
+            pool.newest()
+        })
+        .collect();
+    let persists = medium.persists();
+    std::thread::scope(|scope| {
+        for id in &ids {
+            scope.spawn(|| pool.commit(*id).unwrap());
+        }
+    });
+    assert!(pool.horizon() >= ids[49]);
+    assert_eq!(medium.persists(), persists + 1, "one flush for all of them");
+}
