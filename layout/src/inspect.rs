@@ -32,7 +32,7 @@ pub struct Inspection {
 
 /// A medium that takes no stores: they are kept out of the pool, and nothing of them is read back.
 #[derive(Debug)]
-struct ReadOnly(Box<dyn Medium>);
+pub(crate) struct ReadOnly(pub Box<dyn Medium>);
 
 impl Medium for ReadOnly {
     fn domain(&self) -> Domain {

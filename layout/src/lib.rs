@@ -8,6 +8,7 @@
 
 mod cacheline;
 mod chain;
+mod check;
 mod clean;
 mod codec;
 mod domain;
@@ -31,6 +32,7 @@ mod time;
 mod view;
 
 pub use chain::{FileChain, Run};
+pub use check::{Finding, Progress, Report, Subject, check};
 pub use domain::{Domain, Medium};
 pub use error::{Error, Result};
 pub use ids::{Ino, POOL, ROOT, SegmentId, TxId};

@@ -1,8 +1,9 @@
 //! The pool's lock: one process at a time may open a pool. The lock file also says who that is, for messages.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -18,6 +19,7 @@ pub struct Holder {
     /// Its process.
     pub pid: u32,
     /// Where it has mounted the pool.
+    #[serde(with = "path")]
     pub mountpoint: Option<PathBuf>,
 }
 
@@ -58,11 +60,11 @@ impl PoolLock {
 
     /// Writes who holds the lock.
     pub fn announce(&self, holder: &Holder) -> io::Result<()> {
-        let mut file = self.file.lock();
+        let file = self.file.lock();
         let text = serde_json::to_string(holder)?;
-        file.rewind()?;
-        file.set_len(0)?;
-        file.write_all(text.as_bytes())
+        // In one write, so that no reader finds half of it; what an earlier holder wrote may be longer.
+        file.write_all_at(text.as_bytes(), 0)?;
+        file.set_len(text.len() as u64)
     }
 }
 
@@ -89,5 +91,62 @@ fn exclusive() -> libc::flock {
 fn announced(file: &mut File) -> Holder {
     let mut text = String::new();
     let _ = file.read_to_string(&mut text);
-    serde_json::from_str(&text).unwrap_or_default()
+    // A longer text of an earlier holder may still end it.
+    let mut values = serde_json::Deserializer::from_str(&text).into_iter();
+    values.next().and_then(std::result::Result::ok).unwrap_or_default()
+}
+
+/// A path as text, or as an array of bytes where it is none.
+mod path {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Text(String),
+        Bytes(Vec<u8>),
+    }
+
+    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+        let form = path.as_ref().map(|path| match path.to_str() {
+            Some(text) => Form::Text(text.to_owned()),
+            None => Form::Bytes(path.as_os_str().as_bytes().to_vec()),
+        });
+        form.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+        Ok(Option::<Form>::deserialize(deserializer)?.map(|form| match form {
+            Form::Text(text) => text.into(),
+            Form::Bytes(bytes) => OsString::from_vec(bytes).into(),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn the_holder_is_named_wherever_it_has_mounted_the_pool() {
+        let dir = tempfile::tempdir().unwrap();
+        for mountpoint in [&b"/mnt/tensors"[..], b"/mnt/\xff", b"/m"] {
+            let mountpoint = PathBuf::from(OsStr::from_bytes(mountpoint));
+            let lock = PoolLock::take(dir.path(), true, &Holder { pid: 7, mountpoint: None }).unwrap();
+            lock.announce(&Holder { pid: 7, mountpoint: Some(mountpoint.clone()) }).unwrap();
+            let found = holder(dir.path()).unwrap().unwrap();
+            assert_eq!((found.pid, found.mountpoint.as_ref()), (7, Some(&mountpoint)));
+            let refused = PoolLock::take(dir.path(), true, &Holder::default()).unwrap_err();
+            assert!(matches!(refused, Error::Busy { pid: 7, .. }));
+            drop(lock);
+            assert!(holder(dir.path()).unwrap().is_none());
+        }
+    }
 }

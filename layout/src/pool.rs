@@ -590,14 +590,26 @@ fn prepare_directory(dir: &Path, force: bool) -> Result<()> {
             }
         }
     }
-    if !dir.join("log").exists() && !dir.join("lock").exists() {
-        let what = "the directory is not empty, and not a pool; choose another one".into();
+    if !holds_only_a_pool(dir).map_err(|error| Error::io(dir, "read", error))? {
+        let what = "the directory is not empty, and holds other things than a pool; choose another one".into();
         return Err(Error::Invalid { pool: dir.into(), what });
     }
     if !force {
         return Err(Error::Exists { pool: dir.into(), what: "there is a pool already".into() });
     }
     Ok(())
+}
+
+/// True if every name in the directory is one that a pool has, so that a pool, or what is left of one, is all that
+/// `--force` can destroy.
+fn holds_only_a_pool(dir: &Path) -> io::Result<bool> {
+    const PARTS: [&str; 4] = ["lock", "log", "quarantine", "segments"];
+    for entry in fs::read_dir(dir)? {
+        if !PARTS.iter().any(|part| entry.as_ref().is_ok_and(|entry| entry.file_name() == *part)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Removes what a pool is made of, and nothing else. The log goes first: without it nothing is a pool.

@@ -92,14 +92,14 @@ pub(crate) struct Found {
 }
 
 /// Which transactions the blocks hold.
-struct Census<'a> {
+pub(crate) struct Census<'a> {
     blocks: &'a [ScannedBlock],
     /// Transactions whose frames are sound, in order.
     sound: Vec<u64>,
 }
 
 impl<'a> Census<'a> {
-    fn new(blocks: &'a [ScannedBlock]) -> Self {
+    pub(crate) fn new(blocks: &'a [ScannedBlock]) -> Self {
         let frames = blocks.iter().flat_map(|block| &block.frames);
         let mut sound: Vec<u64> = frames.filter(|found| found.sound).map(|found| found.header.id).collect();
         sound.sort_unstable();
@@ -107,12 +107,12 @@ impl<'a> Census<'a> {
         Self { blocks, sound }
     }
 
-    fn headers(&self) -> impl Iterator<Item = &crate::frame::Header> {
+    pub(crate) fn headers(&self) -> impl Iterator<Item = &crate::frame::Header> {
         self.blocks.iter().flat_map(|block| &block.frames).map(|found| &found.header)
     }
 
     /// Ranges that frames up to `upto` say are retired.
-    fn retired(&self, upto: u64) -> Vec<(TxId, TxId)> {
+    pub(crate) fn retired(&self, upto: u64) -> Vec<(TxId, TxId)> {
         let all = self.blocks.iter().flat_map(|block| &block.retired);
         let mut ranges: Vec<_> = all.filter(|(id, ..)| *id <= upto).map(|(_, first, last)| (*first, *last)).collect();
         ranges.sort_unstable();
@@ -120,7 +120,7 @@ impl<'a> Census<'a> {
     }
 
     /// The transactions up to `upto` that are neither there nor retired, as ranges.
-    fn missing(&self, upto: u64) -> Vec<(u64, u64)> {
+    pub(crate) fn missing(&self, upto: u64) -> Vec<(u64, u64)> {
         let mut missing: Vec<(u64, u64)> = Vec::new();
         let retired = self.retired(upto);
         let mut sound = self.sound.iter().copied().peekable();
@@ -144,12 +144,12 @@ impl<'a> Census<'a> {
     }
 
     /// The newest horizon that the log itself and the two fixed places vouch for.
-    fn horizon(&self, mark: u64) -> u64 {
+    pub(crate) fn horizon(&self, mark: u64) -> u64 {
         self.headers().map(|header| header.horizon).max().unwrap_or(0).max(mark)
     }
 
     /// The newest horizon after a power loss: proposed by a frame, with all frames up to it there; or vouched for.
-    fn horizon_after_power_loss(&self, mark: u64) -> u64 {
+    pub(crate) fn horizon_after_power_loss(&self, mark: u64) -> u64 {
         let horizon = self.horizon(mark);
         let mut proposed: Vec<u64> = self
             .blocks
@@ -163,7 +163,7 @@ impl<'a> Census<'a> {
     }
 
     /// The newest transaction of a log whose server stored every frame whole, but perhaps the last.
-    fn newest_complete(&self) -> u64 {
+    pub(crate) fn newest_complete(&self) -> u64 {
         self.sound.last().copied().unwrap_or(0)
     }
 }
@@ -239,7 +239,11 @@ fn describe_missing(missing: &[(u64, u64)]) -> Option<String> {
 }
 
 /// What each block holds of the kept transactions, and which blocks have to be zeroed from which byte on.
-fn decide_blocks(blocks: &[ScannedBlock], retired: &[(TxId, TxId)], keep: u64) -> (Vec<Block>, Vec<(usize, usize)>) {
+pub(crate) fn decide_blocks(
+    blocks: &[ScannedBlock],
+    retired: &[(TxId, TxId)],
+    keep: u64,
+) -> (Vec<Block>, Vec<(usize, usize)>) {
     let mut zero = Vec::new();
     let mut decide = |index: usize, block: &ScannedBlock| {
         let kept = block.frames.iter().rfind(|found| found.header.id <= keep && found.sound);
@@ -266,7 +270,7 @@ fn decide_blocks(blocks: &[ScannedBlock], retired: &[(TxId, TxId)], keep: u64) -
 }
 
 /// Builds the view from the kept frames.
-fn load(
+pub(crate) fn load(
     medium: &dyn Medium,
     superblock: &Superblock,
     blocks: &[ScannedBlock],

@@ -176,7 +176,7 @@ impl Superblock {
         Ok(Self {
             version: VERSION,
             features: KNOWN,
-            uuid: random()?,
+            uuid: random_uuid()?,
             secret: random()?,
             layout,
             block_size,
@@ -187,6 +187,22 @@ impl Superblock {
             unsafe_shutdowns: 0,
             sequence: 0,
         })
+    }
+
+    /// What is wrong with each copy, in its place; nothing if it is whole.
+    pub(crate) fn examine(medium: &dyn Medium) -> [Option<&'static str>; 2] {
+        OFFSETS.map(|offset| {
+            let mut bytes = [0; SIZE];
+            match medium.read(offset, &mut bytes) {
+                Ok(()) => Self::decode(&bytes).err(),
+                Err(_) => Some("cannot be read"),
+            }
+        })
+    }
+
+    /// What is wrong with each horizon mark.
+    pub(crate) fn examine_marks(&self, medium: &dyn Medium) -> [Option<&'static str>; 2] {
+        MARK_OFFSETS.map(|offset| self.read_mark_at(medium, offset).is_none().then_some("damaged horizon mark"))
     }
 
     /// The newer valid copy, and whether the other one is damaged.
@@ -258,18 +274,25 @@ impl Superblock {
 
     /// The newest horizon in the fixed places, 0 if there is none that can be read.
     pub(crate) fn read_mark(&self, medium: &dyn Medium) -> u64 {
-        let read = |offset| {
-            let mut bytes = [0; size_of::<RawMark>()];
-            medium.read(offset, &mut bytes).ok()?;
-            let raw: RawMark = zerocopy::transmute!(bytes);
-            let valid = raw.magic == MARK_MAGIC && raw.crc.get() == self.mark_crc(&bytes);
-            valid.then_some(raw.horizon.get())
-        };
-        MARK_OFFSETS.into_iter().filter_map(read).max().unwrap_or(0)
+        MARK_OFFSETS.into_iter().filter_map(|offset| self.read_mark_at(medium, offset)).max().unwrap_or(0)
+    }
+
+    fn read_mark_at(&self, medium: &dyn Medium, offset: u64) -> Option<u64> {
+        let mut bytes = [0; size_of::<RawMark>()];
+        medium.read(offset, &mut bytes).ok()?;
+        let raw: RawMark = zerocopy::transmute!(bytes);
+        let valid = raw.magic == MARK_MAGIC && raw.crc.get() == self.mark_crc(&bytes);
+        valid.then_some(raw.horizon.get())
     }
 
     fn mark_crc(&self, mark: &[u8]) -> u32 {
         crc32c::crc32c_append(crc32c::crc32c(&self.secret), &mark[..mark.len() - 4])
+    }
+
+    /// The uuid as text, in the usual groups of hexadecimal digits.
+    pub fn uuid_text(&self) -> String {
+        let digits: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
     }
 
     /// Seeds the checksums of a log block's incarnation.
@@ -286,6 +309,14 @@ impl Superblock {
 /// Log blocks are powers of two from 4 KiB to 1 GiB.
 pub(crate) fn valid_block_size(size: u32) -> bool {
     size.is_power_of_two() && (4096..=1 << 30).contains(&size)
+}
+
+/// A random uuid: version 4 of RFC 9562.
+fn random_uuid() -> std::io::Result<[u8; 16]> {
+    let mut uuid = random()?;
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
 }
 
 /// Bytes from the kernel's random source.

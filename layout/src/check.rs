@@ -1,0 +1,344 @@
+//! `check`: everything in a pool that can be compared with something else is. Changes nothing.
+//!
+//! A pool that was closed must agree in everything. One that was left open (its server was killed, or power was lost)
+//! is checked as recovery would find it: what recovery puts right by itself is no finding.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::domain::{self, Medium};
+use crate::error::{Error, Result};
+use crate::ids::{Ino, ROOT, SegmentId};
+use crate::inspect::ReadOnly;
+use crate::lock::holder;
+use crate::log::Log;
+use crate::object::Object;
+use crate::pool::open_log;
+use crate::quarantine;
+use crate::recover::{self, Census};
+use crate::scan::{self, ScannedBlock};
+use crate::segments::{SegmentStat, Segments};
+use crate::superblock::{MARK_OFFSETS, OFFSETS, State, Superblock};
+use crate::view::View;
+
+/// What a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subject {
+    /// One of the two superblocks.
+    Superblock,
+    /// One of the two horizon marks.
+    HorizonMark,
+    /// Transactions that should be in the log.
+    Transactions,
+    /// Bytes in the log that are neither a frame nor zeroes.
+    LogBlock,
+    /// The tree that the records describe.
+    Tree,
+    /// A regular file and its segment.
+    File,
+    /// A file in the segments directory.
+    Segment,
+    /// An entry of the quarantine.
+    Quarantine,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is about.
+    pub subject: Subject,
+    /// The file or directory on the mount, if one is concerned.
+    pub path: Option<String>,
+    /// Its object.
+    pub ino: Option<Ino>,
+    /// The host file, relative to the pool.
+    pub host_file: String,
+    /// Where in the host file.
+    pub offset: Option<u64>,
+    /// What is wrong.
+    pub what: String,
+    /// What that means for whoever owns the data.
+    pub meaning: String,
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// What was found; nothing if the pool is whole.
+    pub findings: Vec<Finding>,
+    /// Frames whose checksums were verified.
+    pub frames: u64,
+    /// Live records.
+    pub records: u64,
+    /// Objects reached from the root.
+    pub objects: u64,
+    /// Segments looked at.
+    pub segments: u64,
+    /// True if the pool had not been closed: the next mount recovers it.
+    pub unclean: bool,
+}
+
+/// How far a check has come: what it does now, and how much of it is done.
+pub type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
+
+/// Checks a pool that is not in use. One that is gives [`Error::Busy`]; what cannot even be read as a pool gives the
+/// error that a mount would give.
+pub fn check(dir: &Path, progress: Progress<'_>) -> Result<Report> {
+    if let Some(holder) = holder(dir)? {
+        return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
+    }
+    let io = |what| move |error| Error::io(dir.join("log"), what, error);
+    let medium: Arc<dyn Medium> = Arc::new(ReadOnly(domain::open(open_log(dir, false)?).map_err(io("open"))?));
+    let (superblock, _) = Superblock::read(dir, &*medium)?;
+    let mut checker = Checker { superblock: &superblock, report: Report::default() };
+    checker.report.unclean = superblock.state == State::Dirty;
+    checker.superblocks(&*medium);
+    if medium.log_len().map_err(io("stat"))? < superblock.log_len() {
+        checker.log_finding(
+            Subject::Transactions,
+            None,
+            "the log is cut short".into(),
+            "the pool cannot be mounted; what the missing blocks held is lost",
+        );
+        return Ok(checker.report);
+    }
+    progress("log", 0, u64::from(superblock.blocks));
+    let blocks = scan::scan(&*medium, &superblock).map_err(io("read"))?;
+    progress("log", u64::from(superblock.blocks), u64::from(superblock.blocks));
+    let view = checker.log(&medium, &blocks).map_err(io("read"))?;
+    let segments = Segments::open_all(dir, medium.clone());
+    let segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+    let scanned = segments.scan().map_err(|error| Error::io(dir.join("segments"), "read", error))?;
+    checker.tree(&view);
+    checker.files(&view, &scanned.0, progress);
+    checker.foreign(dir, &scanned.1);
+    checker.quarantine(dir)?;
+    Ok(checker.report)
+}
+
+struct Checker<'a> {
+    superblock: &'a Superblock,
+    report: Report,
+}
+
+impl Checker<'_> {
+    fn log_finding(&mut self, subject: Subject, offset: Option<u64>, what: String, meaning: &str) {
+        self.report.findings.push(Finding {
+            subject,
+            path: None,
+            ino: None,
+            host_file: "log".into(),
+            offset,
+            what,
+            meaning: meaning.into(),
+        });
+    }
+
+    fn superblocks(&mut self, medium: &dyn Medium) {
+        for (offset, what) in OFFSETS.into_iter().zip(Superblock::examine(medium)) {
+            if let Some(what) = what {
+                let meaning = "the other copy is used; if that is damaged too, the pool is lost";
+                self.log_finding(Subject::Superblock, Some(offset), what.into(), meaning);
+            }
+        }
+        for (offset, what) in MARK_OFFSETS.into_iter().zip(self.superblock.examine_marks(medium)) {
+            if let Some(what) = what {
+                let meaning = "nothing is lost; the log says the same";
+                self.log_finding(Subject::HorizonMark, Some(offset), what.into(), meaning);
+            }
+        }
+    }
+
+    /// Every frame, and that none is missing. Returns the view of what is there.
+    fn log(&mut self, medium: &Arc<dyn Medium>, blocks: &[ScannedBlock]) -> std::io::Result<View> {
+        let census = Census::new(blocks);
+        let keep = census.newest_complete().max(census.horizon(self.superblock.read_mark(&**medium)));
+        self.report.frames = blocks.iter().map(|block| block.frames.len() as u64).sum();
+        for (first, last) in census.missing(keep) {
+            let at = blocks.iter().enumerate().find_map(|(index, block)| {
+                let found = block.frames.iter().find(|found| found.header.id == first)?;
+                Some(self.block_offset(index) + found.offset as u64)
+            });
+            let what = if first == last {
+                format!("transaction {first} cannot be read")
+            } else {
+                format!("transactions {first} to {last} cannot be read")
+            };
+            let meaning = "the pool is mounted read-only; names, sizes or attributes that they changed may be wrong";
+            self.log_finding(Subject::Transactions, at, what, meaning);
+        }
+        let (uses, _) = recover::decide_blocks(blocks, &census.retired(keep), keep);
+        let log = Log::new(medium.clone(), self.superblock, uses, keep, keep);
+        for (index, block) in blocks.iter().enumerate() {
+            // What a torn or half-zeroed block of an unclean pool looks like; recovery zeroes it.
+            if block.garbage && !self.report.unclean {
+                let what = format!("log block {index} holds bytes that belong to no frame");
+                let meaning = "if no transaction is missing, nothing is lost";
+                self.log_finding(Subject::LogBlock, Some(self.block_offset(index)), what, meaning);
+            }
+        }
+        let mut owned = HashSet::new();
+        match recover::load(&**medium, self.superblock, blocks, &log, 0, &mut owned) {
+            Ok(mut view) => {
+                for ino in view.unreachable() {
+                    view.drop_object(ino);
+                }
+                self.report.records = view.records();
+                Ok(view)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                let meaning = "the pool cannot be mounted; a newer tensorfs may know more";
+                self.log_finding(Subject::Transactions, None, format!("a record does not parse: {error}"), meaning);
+                Ok(View::default())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn block_offset(&self, index: usize) -> u64 {
+        crate::superblock::BLOCKS_OFFSET + index as u64 * u64::from(self.superblock.block_size)
+    }
+
+    /// Every name leads to an object, every directory has one name, and all that is reached ends.
+    fn tree(&mut self, view: &View) {
+        if view.object(ROOT).is_none_or(|root| !root.is_dir()) {
+            let meaning = "the pool cannot be mounted";
+            self.log_finding(Subject::Tree, None, "there is no root directory".into(), meaning);
+            return;
+        }
+        let mut queue = vec![ROOT];
+        let mut directories = HashSet::from([ROOT]);
+        let mut objects = HashSet::from([ROOT]);
+        while let Some(dir) = queue.pop() {
+            for (_, name, ino) in view.entries_after(dir, 0) {
+                let tree = |what: String, meaning: &str| Finding {
+                    subject: Subject::Tree,
+                    path: Some(join(view, dir, name)),
+                    ino: Some(ino),
+                    host_file: "log".into(),
+                    offset: None,
+                    what,
+                    meaning: meaning.into(),
+                };
+                let Some(object) = view.object(ino) else {
+                    let what = format!("names object {ino}, of which there is no record");
+                    self.report.findings.push(tree(what, "the name is there and cannot be opened"));
+                    continue;
+                };
+                objects.insert(ino);
+                if object.is_dir() {
+                    if directories.insert(ino) {
+                        queue.push(ino);
+                    } else {
+                        let what = "a directory that has another name already".to_owned();
+                        self.report.findings.push(tree(what, "programs that walk the tree may not end"));
+                    }
+                }
+            }
+        }
+        self.report.objects = objects.len() as u64;
+    }
+
+    /// Every file has its segment to itself, and the segment has what the file says.
+    fn files(&mut self, view: &View, present: &HashMap<SegmentId, SegmentStat>, progress: Progress<'_>) {
+        let mut owners: HashMap<SegmentId, Ino> = HashMap::new();
+        let mut replacements = HashSet::new();
+        let total = view.totals().files;
+        let files = view.objects().filter(|(_, object)| object.is_file());
+        for (done, (ino, object)) in files.enumerate() {
+            if done % 4096 == 0 {
+                progress("files", done as u64, total);
+            }
+            replacements.extend(object.pending_replace());
+            let Some(segment) = object.attributes.segment else { continue };
+            if let Some(other) = owners.insert(segment, ino) {
+                let what = format!("shares its segment with object {other}");
+                self.file(view, ino, segment, None, what, "writing one of them changes the other");
+            }
+            if object.attributes.damaged {
+                let what = "is marked as damaged: a sync failed, or bytes were missing".to_owned();
+                self.file(view, ino, segment, None, what, "what it holds may not be what was written");
+            }
+            self.segment_of(view, ino, object, segment, present.get(&segment));
+        }
+        progress("files", total, total);
+        self.report.segments = present.len() as u64;
+        if self.report.unclean {
+            return;
+        }
+        for segment in present.keys().filter(|segment| !owners.contains_key(segment)) {
+            let (what, meaning) = ("belongs to no file", "it takes space, and no file misses it");
+            self.host_file(Subject::Segment, segment_path(*segment), what.into(), meaning);
+        }
+    }
+
+    fn segment_of(&mut self, view: &View, ino: Ino, object: &Object, id: SegmentId, found: Option<&SegmentStat>) {
+        let size = object.size();
+        let truncating = object.chain().and_then(|chain| chain.runs().last()).is_some_and(|run| run.cut_from.is_some());
+        let Some(found) = found else {
+            if size > 0 {
+                self.file(view, ino, id, None, "its segment is missing".into(), "its bytes are lost");
+            }
+            return;
+        };
+        if found.size < size {
+            let what = format!("its segment ends at {}, the file at {size}", found.size);
+            self.file(view, ino, id, Some(found.size), what, "the bytes behind that are lost");
+        }
+        if found.size > size && !self.report.unclean && !truncating {
+            let what = format!("its segment has {} bytes behind the end of the file", found.size - size);
+            self.file(view, ino, id, Some(size), what, "they were never part of the file; readers may see them");
+        }
+    }
+
+    fn file(&mut self, view: &View, ino: Ino, id: SegmentId, offset: Option<u64>, what: String, meaning: &str) {
+        self.report.findings.push(Finding {
+            subject: Subject::File,
+            path: view.path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned()),
+            ino: Some(ino),
+            host_file: segment_path(id),
+            offset,
+            what,
+            meaning: meaning.into(),
+        });
+    }
+
+    fn host_file(&mut self, subject: Subject, host_file: String, what: String, meaning: &str) {
+        let (path, ino, offset, meaning) = (None, None, None, meaning.into());
+        self.report.findings.push(Finding { subject, path, ino, host_file, offset, what, meaning });
+    }
+
+    fn foreign(&mut self, dir: &Path, paths: &[std::path::PathBuf]) {
+        for path in paths {
+            let path = path.strip_prefix(dir).unwrap_or(path).display().to_string();
+            let meaning = "tensorfs did not put it there, and leaves it alone";
+            self.host_file(Subject::Segment, path, "is no segment".into(), meaning);
+        }
+    }
+
+    fn quarantine(&mut self, dir: &Path) -> Result<()> {
+        let path = dir.join("quarantine");
+        for entry in quarantine::list(&path).map_err(|error| Error::io(path, "read", error))? {
+            if entry.note.is_none() {
+                let host_file = format!("quarantine/{}", entry.name);
+                let meaning = "it cannot be told whose bytes these are";
+                self.host_file(Subject::Quarantine, host_file, "has no note that can be read".into(), meaning);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn segment_path(id: SegmentId) -> String {
+    format!("segments/{:02x}/{id}", crate::segments::shard(id))
+}
+
+fn join(view: &View, dir: Ino, name: &[u8]) -> String {
+    let parent = view.path_of(dir).unwrap_or_default();
+    let parent = String::from_utf8_lossy(&parent).into_owned();
+    format!("{}/{}", parent.trim_end_matches('/'), String::from_utf8_lossy(name))
+}

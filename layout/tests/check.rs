@@ -1,0 +1,146 @@
+//! `check` finds what is wrong, names it, and finds nothing in a pool that is whole.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use common::*;
+use tensorfs_layout::{OpenOptions, Pool, ROOT, Report, Subject, check};
+
+const DIR: u32 = libc::S_IFDIR | 0o755;
+
+fn run(scratch: &Scratch) -> Report {
+    check(&scratch.pool(), &|_, _, _| {}).unwrap()
+}
+
+fn open(scratch: &Scratch) -> tensorfs_layout::Result<Pool> {
+    Pool::open(&scratch.pool(), &OpenOptions { boot_id: Some(BOOT), ..OpenOptions::default() })
+}
+
+/// A closed pool with directories and two files, and their segments' paths.
+fn pool_with_files() -> (Scratch, [std::path::PathBuf; 2]) {
+    let scratch = Scratch::new(4096);
+    let pool = open(&scratch).unwrap();
+    make(&pool, "dir", DIR);
+    let (_, one) = make_file(&pool, "one", b"first file");
+    let (_, two) = make_file(&pool, "two", b"second file");
+    let gone = make(&pool, "gone", DIR);
+    let mut edit = pool.edit();
+    edit.store(tensorfs_layout::Transaction::new(0).with(removal(ROOT, "gone"))).unwrap();
+    edit.reap(gone);
+    drop(edit);
+    let paths = [one, two].map(|segment| pool.segments().path_of(segment));
+    pool.close().unwrap();
+    drop(pool);
+    (scratch, paths)
+}
+
+fn flip(log: &Path, offset: u64, bit: u8) {
+    let file = fs::File::options().read(true).write(true).open(log).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ bit], offset).unwrap();
+}
+
+#[test]
+fn a_whole_pool_has_no_findings_and_is_not_changed() {
+    let (scratch, _) = pool_with_files();
+    let before = scratch.log();
+    let report = run(&scratch);
+    assert_eq!(report.findings, []);
+    assert!(!report.unclean);
+    assert_eq!((report.objects, report.segments), (4, 2));
+    assert!(report.frames > 6 && report.records > 6, "{report:?}");
+    assert!(scratch.log() == before);
+}
+
+#[test]
+fn a_pool_whose_server_was_killed_has_no_findings_but_says_so() {
+    let scratch = Scratch::new(4096);
+    let pool = open(&scratch).unwrap();
+    let (_, segment) = make_file(&pool, "f", b"recorded");
+    write_unrecorded(&pool, segment, b" and not recorded");
+    drop(pool);
+    let report = run(&scratch);
+    assert_eq!(report.findings, []);
+    assert!(report.unclean);
+}
+
+#[test]
+fn a_flipped_bit_anywhere_in_the_log_is_found_and_never_shows_a_tree_that_was_not() {
+    let (scratch, _) = pool_with_files();
+    let log = scratch.pool().join("log");
+    let image = fs::read(&log).unwrap();
+    let whole = tree(&open(&scratch).unwrap().view());
+    fs::write(&log, &image).unwrap();
+    let places =
+        [0..512, 4096..4160, 1 << 20..(1 << 20) + 512, (1 << 20) + 4096..(1 << 20) + 4160, 2 << 20..(2 << 20) + 4096];
+    let mut flips = 0;
+    for offset in places.into_iter().flatten() {
+        // Of the zeroes one in eight will do.
+        if image[offset as usize] == 0 && offset % 8 != 3 {
+            continue;
+        }
+        let bit = 1 << (offset % 8);
+        flip(&log, offset, bit);
+        let found = check(&scratch.pool(), &|_, _, _| {});
+        match found {
+            Ok(report) => assert!(!report.findings.is_empty(), "byte {offset}: not found"),
+            Err(error) => assert!(error.to_string().contains("not a tensorfs pool"), "byte {offset}: {error}"),
+        }
+        match open(&scratch) {
+            Ok(pool) if pool.is_read_only().is_some() => {}
+            Ok(pool) => assert_eq!(tree(&pool.view()), whole, "byte {offset}"),
+            Err(error) => assert!(error.to_string().contains("not a tensorfs pool"), "byte {offset}: {error}"),
+        }
+        fs::write(&log, &image).unwrap();
+        flips += 1;
+    }
+    assert!(flips > 1000, "{flips}");
+}
+
+#[test]
+fn each_fault_of_a_segment_is_named() {
+    let (scratch, [one, two]) = pool_with_files();
+    fs::remove_file(&one).unwrap();
+    fs::File::options().write(true).open(&two).unwrap().set_len(3).unwrap();
+    let stray = two.with_file_name("0000000000000fff");
+    let shard = stray.parent().unwrap().with_file_name("0f");
+    fs::create_dir(&shard).unwrap();
+    fs::write(shard.join("0000000000000fff"), b"stray").unwrap();
+    fs::write(shard.join("readme"), b"foreign").unwrap();
+    let mut found: Vec<_> = run(&scratch)
+        .findings
+        .into_iter()
+        .map(|finding| (finding.subject, finding.path.unwrap_or(finding.host_file), finding.offset, finding.what))
+        .collect();
+    found.sort_by(|a, b| a.1.cmp(&b.1));
+    let expected = [
+        (Subject::File, "/one", None, "its segment is missing"),
+        (Subject::File, "/two", Some(3), "its segment ends at 3, the file at 11"),
+        (Subject::Segment, "segments/0f/0000000000000fff", None, "belongs to no file"),
+        (Subject::Segment, "segments/0f/readme", None, "is no segment"),
+    ];
+    let expected = expected.map(|(subject, path, offset, what)| (subject, path.to_owned(), offset, what.to_owned()));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn bytes_behind_the_end_of_a_closed_file_are_found() {
+    let (scratch, [one, _]) = pool_with_files();
+    fs::File::options().write(true).open(&one).unwrap().set_len(100).unwrap();
+    let report = run(&scratch);
+    assert_eq!(report.findings.len(), 1);
+    assert_eq!(report.findings[0].what, "its segment has 90 bytes behind the end of the file");
+}
+
+#[test]
+fn a_quarantine_entry_without_a_note_is_found() {
+    let (scratch, _) = pool_with_files();
+    fs::write(scratch.pool().join("quarantine/0000000000000042"), b"whose?").unwrap();
+    let report = run(&scratch);
+    assert_eq!(report.findings.len(), 1);
+    assert_eq!(report.findings[0].subject, Subject::Quarantine);
+}
