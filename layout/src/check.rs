@@ -24,6 +24,9 @@ use crate::segments::{SegmentStat, Segments};
 use crate::superblock::{MARK_OFFSETS, OFFSETS, State, Superblock};
 use crate::view::View;
 
+/// What is said of a file that tensorfs did not put where it is.
+pub(crate) const NOT_A_SEGMENT: &str = "is no segment";
+
 /// What a finding is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -316,7 +319,7 @@ impl Checker<'_> {
         for path in paths {
             let path = path.strip_prefix(dir).unwrap_or(path).display().to_string();
             let meaning = "tensorfs did not put it there, and leaves it alone";
-            self.host_file(Subject::Segment, path, "is no segment".into(), meaning);
+            self.host_file(Subject::Segment, path, NOT_A_SEGMENT.into(), meaning);
         }
     }
 

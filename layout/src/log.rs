@@ -95,6 +95,11 @@ impl Draft {
         self.records == 0
     }
 
+    /// True if no more records may go into one frame.
+    pub fn is_crowded(&self) -> bool {
+        self.records == u16::MAX
+    }
+
     pub fn push(&mut self, record: &crate::record::Record, seq: u64) {
         record.encode(seq, &mut self.bytes);
         self.records += 1;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::chain::FileChain;
 use crate::ids::{Ino, SegmentId};
 use crate::ledger::{Placed, Tomb};
-use crate::record::Attributes;
+use crate::record::{Attributes, Record};
 
 /// Sequence numbers of a chain start here. A name's number is its cookie in directory listings, where smaller ones
 /// stand for `.` and `..`.
@@ -148,6 +148,36 @@ impl Object {
     /// The segment that is to replace the file's own.
     pub fn pending_replace(&self) -> Option<SegmentId> {
         self.chain().and_then(FileChain::replacing)
+    }
+
+    /// Adds the object's live records, with their sequence numbers. Removals are not among them: in a log of live records
+    /// alone there is nothing to remove.
+    pub(crate) fn export(&self, ino: Ino, records: &mut Vec<(Record, u64)>) {
+        records.push((Record::Attributes { ino, attributes: self.attributes.clone() }, self.placed.seq));
+        match &self.content {
+            Content::File(chain) => {
+                let (segment, allocated) = (self.attributes.segment.unwrap_or_default(), chain.allocated());
+                let runs = chain.runs().iter().map(|run| {
+                    let (offset, len) = (run.offset, run.len);
+                    (Record::Data { ino, segment, offset, len, allocated }, run.placed.seq)
+                });
+                records.extend(runs);
+            }
+            Content::Directory(dir) => {
+                let names = dir.entries.iter().map(|(name, entry)| {
+                    (Record::Name { dir: ino, name: (**name).into(), ino: entry.ino }, entry.placed.seq)
+                });
+                records.extend(names);
+            }
+            Content::Symlink(Some((target, placed))) => {
+                records.push((Record::Target { ino, target: target.clone() }, placed.seq));
+            }
+            Content::Symlink(None) | Content::Other => {}
+        }
+        for (name, xattr) in &self.xattrs.live {
+            let record = Record::Xattr { ino, name: name.clone(), value: xattr.value.clone() };
+            records.push((record, xattr.placed.seq));
+        }
     }
 
     /// The value of an extended attribute.

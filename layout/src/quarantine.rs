@@ -27,6 +27,10 @@ pub enum Reason {
     UncommittedTail,
     /// Power was lost before the file's record was durable, or no record speaks of these bytes.
     UnknownSegment,
+    /// A log that could not be read in full, before it was written anew.
+    DamagedLog,
+    /// From the offset on the file's bytes were missing, or had not been synced: there is only this note.
+    LostBytes,
 }
 
 /// Whose bytes are set aside, and why.
@@ -98,7 +102,7 @@ impl Quarantine {
     /// Sets a whole segment aside, by a second name for it. The caller has the segment itself removed once no record needs
     /// it. Returns the entry's name. Durable when it returns.
     pub fn keep(&self, segments: &Segments, segment: SegmentId, note: &Note) -> io::Result<String> {
-        let name = self.fresh_name(segment);
+        let name = self.fresh_name(&segment.to_string());
         self.medium()?.sync_segment(segments.open(segment, libc::O_RDONLY)?.as_fd())?;
         fs::hard_link(segments.path_of(segment), self.path.join(&name))?;
         self.write_note(&name, note)?;
@@ -113,7 +117,7 @@ impl Quarantine {
         size: u64,
         note: &Note,
     ) -> io::Result<String> {
-        let name = self.fresh_name(segment);
+        let name = self.fresh_name(&segment.to_string());
         let from = File::from(segments.open(segment, libc::O_RDONLY)?);
         let to = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
         let copied = copy_range(&from, note.offset, size, &to).and_then(|()| to.sync_all());
@@ -125,25 +129,56 @@ impl Quarantine {
         Ok(name)
     }
 
+    /// Copies a file here. Durable when it returns.
+    pub(crate) fn copy(&self, from: &Path, stem: &str, note: &Note) -> io::Result<String> {
+        let name = self.fresh_name(stem);
+        let from = File::open(from)?;
+        let to = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
+        copy_range(&from, 0, from.metadata()?.len(), &to)?;
+        to.sync_all()?;
+        self.write_note(&name, note)?;
+        Ok(name)
+    }
+
+    /// Moves a foreign file or directory here.
+    pub(crate) fn adopt(&self, from: &Path, note: &Note) -> io::Result<String> {
+        let name = self.fresh_name("foreign");
+        fs::rename(from, self.path.join(&name))?;
+        self.write_note(&name, note)?;
+        Ok(name)
+    }
+
+    /// An empty entry, for the sake of its note.
+    pub(crate) fn note_only(&self, ino: Ino, note: &Note) -> io::Result<String> {
+        let name = self.fresh_name(&format!("lost{ino}"));
+        File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
+        self.write_note(&name, note)?;
+        Ok(name)
+    }
+
     fn medium(&self) -> io::Result<&dyn Medium> {
         self.medium.as_deref().ok_or_else(|| io::ErrorKind::PermissionDenied.into())
     }
 
-    fn fresh_name(&self, segment: SegmentId) -> String {
+    fn fresh_name(&self, stem: &str) -> String {
         let taken = |name: &String| self.path.join(name).exists();
-        let plain = segment.to_string();
+        let plain = stem.to_owned();
         if !taken(&plain) {
             return plain;
         }
-        (1..).map(|n| format!("{segment}.{n}")).find(|name| !taken(name)).unwrap_or(plain)
+        (1..).map(|n| format!("{stem}.{n}")).find(|name| !taken(name)).unwrap_or(plain)
     }
 
-    fn write_note(&self, name: &str, note: &Note) -> io::Result<()> {
+    /// Writes the note beside an entry. Durable when it returns.
+    pub(crate) fn write_note(&self, name: &str, note: &Note) -> io::Result<()> {
         let path = self.path.join(format!("{name}.json"));
         let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         file.write_all(serde_json::to_string_pretty(note)?.as_bytes())?;
         file.sync_all()?;
-        crate::domain::sync_dir_at(self.medium()?, &self.path)
+        match &self.medium {
+            Some(medium) => crate::domain::sync_dir_at(&**medium, &self.path),
+            None => File::open(&self.path)?.sync_all(),
+        }
     }
 
     fn entry_path(&self, name: &str) -> io::Result<PathBuf> {

@@ -476,6 +476,52 @@ impl View {
         }
     }
 
+    /// A root directory, if there is none left: what is found below it by other names is set aside by whoever asks.
+    pub(crate) fn ensure_root(&mut self) {
+        if self.objects.get(&ROOT).is_some_and(Object::is_dir) {
+            return;
+        }
+        self.drop_object(ROOT);
+        let zero = crate::time::Timestamp::default();
+        let attributes = Attributes {
+            mode: libc::S_IFDIR | 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            atime: zero,
+            mtime: zero,
+            ctime: zero,
+            btime: zero,
+            segment: None,
+            damaged: false,
+        };
+        self.apply_attributes(ROOT, attributes, Placed { seq: FIRST_SEQ, incarnation: 0 });
+    }
+
+    /// Removes names that lead to no object, and all but one name of a directory; returns how many.
+    pub(crate) fn drop_dangling_names(&mut self) -> usize {
+        let mut named = std::collections::HashSet::from([ROOT]);
+        let mut dangling = Vec::new();
+        let mut queue = vec![ROOT];
+        while let Some(dir) = queue.pop() {
+            for (_, name, ino) in self.entries_after(dir, 0) {
+                match self.objects.get(&ino) {
+                    Some(object) if !object.is_dir() => {}
+                    Some(_) if named.insert(ino) => queue.push(ino),
+                    _ => dangling.push((dir, Box::<[u8]>::from(name))),
+                }
+            }
+        }
+        for (dir, name) in &dangling {
+            if let Some(Object { content: Content::Directory(content), .. }) = self.objects.get_mut(dir)
+                && let Some(entry) = content.entries.remove(&**name)
+            {
+                content.order.remove(&entry.placed.seq);
+            }
+        }
+        dangling.len()
+    }
+
     /// The objects that no path from the root leads to.
     pub(crate) fn unreachable(&self) -> Vec<Ino> {
         let mut reached = std::collections::HashSet::with_capacity(self.objects.len());

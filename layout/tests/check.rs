@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::*;
-use tensorfs_layout::{OpenOptions, Pool, ROOT, Report, Subject, check};
+use tensorfs_layout::{OpenOptions, Pool, ROOT, Reason, Repair, Report, Subject, Timestamp, check, repair};
 
 const DIR: u32 = libc::S_IFDIR | 0o755;
 
@@ -143,4 +143,82 @@ fn a_quarantine_entry_without_a_note_is_found() {
     let report = run(&scratch);
     assert_eq!(report.findings.len(), 1);
     assert_eq!(report.findings[0].subject, Subject::Quarantine);
+}
+
+fn mend(scratch: &Scratch) -> Repair {
+    let done = repair(&scratch.pool(), Timestamp::new(1_700_000_001, 0), &|_, _, _| {}).unwrap();
+    assert_eq!(done.after.findings, [], "{:?}", done.actions);
+    let again = repair(&scratch.pool(), Timestamp::new(1_700_000_002, 0), &|_, _, _| {}).unwrap();
+    assert_eq!(again.actions, Vec::<String>::new(), "repairing again finds nothing to do");
+    done
+}
+
+#[test]
+fn repair_leaves_a_whole_pool_alone() {
+    let (scratch, _) = pool_with_files();
+    let before = scratch.log();
+    assert!(mend(&scratch).actions.is_empty());
+    assert!(scratch.log() == before);
+}
+
+#[test]
+fn a_repaired_pool_is_whole_whichever_bit_was_flipped() {
+    let (scratch, _) = pool_with_files();
+    let whole = tree(&open(&scratch).unwrap().view());
+    let image = {
+        let pool = open(&scratch).unwrap();
+        pool.close().unwrap();
+        scratch.log()
+    };
+    let blocks = 2 << 20;
+    let used: Vec<usize> = (0..image.len()).filter(|at| image[*at] != 0).collect();
+    for offset in used.into_iter().step_by(9) {
+        let copy = scratch.copy();
+        let mut damaged = image.clone();
+        damaged[offset] ^= 1 << (offset % 8);
+        fs::write(copy.pool().join("log"), &damaged).unwrap();
+        if let Err(error) = check(&copy.pool(), &|_, _, _| {}) {
+            panic!("byte {offset}: one flipped bit makes the pool unreadable: {error}");
+        }
+        let done = mend(&copy);
+        let pool = open(&copy).unwrap();
+        assert_eq!(pool.is_read_only(), None);
+        if offset < blocks {
+            assert_eq!(tree(&pool.view()), whole, "byte {offset}");
+        } else {
+            let kept = done.actions.iter().any(|action| action.contains("the old one is quarantine/log"));
+            assert!(kept, "byte {offset}: {:?}", done.actions);
+        }
+        // Whatever became of the names, no byte of a file is thrown away.
+        let in_files = pool.view().objects().filter(|(_, object)| object.is_file() && object.size() > 0).count();
+        let kept = pool.quarantine().list().unwrap();
+        let set_aside = kept.iter().filter(|entry| entry.bytes == 10 || entry.bytes == 11).count();
+        assert_eq!(in_files + set_aside, 2, "byte {offset}: {:?} {kept:?}", done.actions);
+    }
+}
+
+#[test]
+fn repair_sets_aside_what_does_not_fit_and_notes_what_is_lost() {
+    let (scratch, [one, two]) = pool_with_files();
+    fs::remove_file(&one).unwrap();
+    fs::File::options().write(true).open(&two).unwrap().set_len(3).unwrap();
+    let shard = two.parent().unwrap().with_file_name("0f");
+    fs::create_dir(&shard).unwrap();
+    fs::write(shard.join("0000000000000fff"), b"stray").unwrap();
+    fs::write(shard.join("readme"), b"foreign").unwrap();
+    let done = mend(&scratch);
+    assert_eq!(done.before.findings.len(), 4);
+    let pool = open(&scratch).unwrap();
+    let sizes = |name: &str| {
+        let view = pool.view();
+        let ino = view.lookup(ROOT, name.as_bytes()).unwrap();
+        view.object(ino).unwrap().size()
+    };
+    assert_eq!((sizes("one"), sizes("two")), (0, 3));
+    let kept: Vec<_> = pool.quarantine().list().unwrap();
+    let reasons: Vec<_> = kept.iter().map(|entry| (entry.bytes, entry.note.as_ref().unwrap().reason)).collect();
+    for expected in [(5, Reason::UnknownSegment), (7, Reason::UnknownSegment), (0, Reason::LostBytes)] {
+        assert!(reasons.contains(&expected), "{expected:?} is not in {reasons:?}");
+    }
+    assert!(pool.edit().next_id() > 0xfff, "the stray segment's number is not given out");
 }
