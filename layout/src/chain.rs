@@ -3,17 +3,33 @@
 use crate::codec::padded;
 use crate::ids::SegmentId;
 use crate::ledger::{Ledger, Placed};
-use crate::record::{DATA_BODY, HEADER, REPLACE_BODY, TRUNCATION_BODY};
+use crate::record::{HEADER, REPLACE_BODY, THAW_BODY};
+
+const REPLACE_LEN: usize = HEADER + padded(REPLACE_BODY);
+const THAW_LEN: usize = HEADER + padded(THAW_BODY);
+
+/// What sealing found out about a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// CRC32C of the run's bytes.
+    pub crc: u32,
+    /// What the bytes are, if they were recognised; empty if not.
+    pub description: Box<[u8]>,
+}
 
 /// One run of a file's bytes, as a data record describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// First byte.
     pub offset: u64,
     /// Bytes; 0 only in the last run, where it marks the end of the file.
     pub len: u64,
+    /// Its seal, if it has one that holds.
+    pub seal: Option<Seal>,
     pub(crate) placed: Placed,
-    /// Size of the segment before a truncation that has not been confirmed, with the record's kind.
+    /// Bytes of its record on media.
+    pub(crate) record_len: usize,
+    /// Size of the segment before a truncation that has not been confirmed.
     pub(crate) cut_from: Option<u64>,
 }
 
@@ -21,10 +37,6 @@ impl Run {
     /// The first byte behind the run.
     pub fn end(&self) -> u64 {
         self.offset + self.len
-    }
-
-    fn record_len(&self) -> usize {
-        HEADER + padded(if self.cut_from.is_some() { TRUNCATION_BODY } else { DATA_BODY })
     }
 }
 
@@ -34,6 +46,8 @@ pub struct FileChain {
     runs: Vec<Run>,
     allocated: u64,
     replacing: Option<(SegmentId, Placed)>,
+    /// Where the record is that voids the seals of all runs before it. Kept while such runs are there.
+    thaw: Option<Placed>,
 }
 
 impl FileChain {
@@ -45,6 +59,11 @@ impl FileChain {
     /// Bytes in the file.
     pub fn size(&self) -> u64 {
         self.runs.last().map_or(0, Run::end)
+    }
+
+    /// True if every byte is in a run whose seal holds.
+    pub fn is_sealed(&self) -> bool {
+        self.runs.iter().all(|run| run.seal.is_some() || run.len == 0)
     }
 
     /// Bytes that the host had allocated to the segment when the newest data record was made.
@@ -64,49 +83,97 @@ impl FileChain {
     pub(crate) fn append(&mut self, ledger: &mut Ledger, run: Run, allocated: u64) {
         while let Some(last) = self.runs.last_mut() {
             if last.offset >= run.offset {
-                ledger.sub(last.placed, last.record_len());
+                ledger.sub(last.placed, last.record_len);
                 self.runs.pop();
             } else {
-                last.len = last.len.min(run.offset - last.offset);
+                if last.end() > run.offset {
+                    last.len = run.offset - last.offset;
+                    last.seal = None;
+                }
                 break;
             }
         }
-        ledger.add(run.placed, run.record_len());
+        ledger.add(run.placed, run.record_len);
         self.runs.push(run);
         self.allocated = allocated;
+        if let Some(thaw) = self.thaw
+            && self.runs.iter().all(|run| run.placed.seq > thaw.seq)
+        {
+            self.set_thaw(ledger, None);
+        }
+    }
+
+    /// Voids all seals.
+    pub(crate) fn thaw(&mut self, ledger: &mut Ledger, placed: Placed) {
+        for run in &mut self.runs {
+            run.seal = None;
+        }
+        // Without a run that the record could void again when the log is read back, it need not be kept.
+        self.set_thaw(ledger, (!self.runs.is_empty()).then_some(placed));
+    }
+
+    fn set_thaw(&mut self, ledger: &mut Ledger, thaw: Option<Placed>) {
+        if let Some(placed) = self.thaw {
+            ledger.sub(placed, THAW_LEN);
+        }
+        if let Some(placed) = thaw {
+            ledger.add(placed, THAW_LEN);
+        }
+        self.thaw = thaw;
+    }
+
+    /// The run that a record of this offset, at this place, describes.
+    fn run_at(&mut self, offset: u64, placed: Placed) -> Option<&mut Run> {
+        let index = self.runs.partition_point(|run| run.offset < offset);
+        self.runs.get_mut(index).filter(|run| run.offset == offset && run.placed == placed)
+    }
+
+    /// True if the chain rests on the data record of this offset at this place.
+    pub(crate) fn has_run(&self, offset: u64, placed: Placed) -> bool {
+        let index = self.runs.partition_point(|run| run.offset < offset);
+        self.runs.get(index).is_some_and(|run| run.offset == offset && run.placed == placed)
+    }
+
+    /// True if the chain rests on the thaw record at this place.
+    pub(crate) fn is_thawed_at(&self, placed: Placed) -> bool {
+        self.thaw == Some(placed)
     }
 
     /// Drops all runs: the file's bytes are in another segment now, or gone.
     pub(crate) fn clear(&mut self, ledger: &mut Ledger) {
         for run in self.runs.drain(..) {
-            ledger.sub(run.placed, run.record_len());
+            ledger.sub(run.placed, run.record_len);
         }
+        self.set_thaw(ledger, None);
         self.allocated = 0;
     }
 
     pub(crate) fn set_replacing(&mut self, ledger: &mut Ledger, replacing: Option<(SegmentId, Placed)>) {
-        const LEN: usize = HEADER + padded(REPLACE_BODY);
         if let Some((_, placed)) = self.replacing.take() {
-            ledger.sub(placed, LEN);
+            ledger.sub(placed, REPLACE_LEN);
         }
         if let Some((_, placed)) = replacing {
-            ledger.add(placed, LEN);
+            ledger.add(placed, REPLACE_LEN);
         }
         self.replacing = replacing;
     }
 
-    /// A live record of the chain was copied to another block; false if it is not live.
-    pub(crate) fn relocate(&mut self, ledger: &mut Ledger, from: Placed, to: Placed) -> bool {
-        if let Some(run) = self.runs.iter_mut().find(|run| run.placed == from) {
-            ledger.sub(from, run.record_len());
-            ledger.add(to, run.record_len());
+    /// The data record of a run was copied to another block.
+    pub(crate) fn relocate_run(&mut self, ledger: &mut Ledger, offset: u64, from: Placed, to: Placed) {
+        if let Some(run) = self.run_at(offset, from) {
+            ledger.sub(from, run.record_len);
+            ledger.add(to, run.record_len);
             run.placed = to;
-            return true;
+        }
+    }
+
+    /// The thaw or replace record was copied to another block.
+    pub(crate) fn relocate_state(&mut self, ledger: &mut Ledger, from: Placed, to: Placed) {
+        if self.thaw == Some(from) {
+            self.set_thaw(ledger, Some(to));
         }
         if let Some((segment, _)) = self.replacing.filter(|(_, placed)| *placed == from) {
             self.set_replacing(ledger, Some((segment, to)));
-            return true;
         }
-        false
     }
 }

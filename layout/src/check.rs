@@ -4,11 +4,15 @@
 //! is checked as recovery would find it: what recovery puts right by itself is no finding.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use crate::chain::{FileChain, Run};
 use crate::domain::{self, Medium};
 use crate::error::{Error, Result};
 use crate::ids::{Ino, ROOT, SegmentId};
@@ -81,6 +85,10 @@ pub struct Report {
     pub objects: u64,
     /// Segments looked at.
     pub segments: u64,
+    /// Bytes of files whose checksums were verified.
+    pub verified_bytes: u64,
+    /// Bytes of files that have no checksum, because they are not sealed.
+    pub unsealed_bytes: u64,
     /// True if the pool had not been closed: the next mount recovers it.
     pub unclean: bool,
 }
@@ -88,9 +96,18 @@ pub struct Report {
 /// How far a check has come: what it does now, and how much of it is done.
 pub type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
 
+/// How much to check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Everything but the bytes of files.
+    Metadata,
+    /// The bytes of sealed runs too, against their checksums.
+    Data,
+}
+
 /// Checks a pool that is not in use. One that is gives [`Error::Busy`]; what cannot even be read as a pool gives the
 /// error that a mount would give.
-pub fn check(dir: &Path, progress: Progress<'_>) -> Result<Report> {
+pub fn check(dir: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report> {
     if let Some(holder) = holder(dir)? {
         return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
     }
@@ -118,6 +135,9 @@ pub fn check(dir: &Path, progress: Progress<'_>) -> Result<Report> {
     let scanned = segments.scan().map_err(|error| Error::io(dir.join("segments"), "read", error))?;
     checker.tree(&view);
     checker.files(&view, &scanned.0, progress);
+    if depth == Depth::Data {
+        checker.data(&view, &scanned.0, &segments, progress);
+    }
     checker.foreign(dir, &scanned.1);
     checker.quarantine(dir)?;
     Ok(checker.report)
@@ -279,6 +299,42 @@ impl Checker<'_> {
         }
     }
 
+    /// The bytes of sealed runs, several files at once.
+    fn data(
+        &mut self,
+        view: &View,
+        present: &HashMap<SegmentId, SegmentStat>,
+        segments: &Segments,
+        progress: Progress<'_>,
+    ) {
+        let files: Vec<(Ino, SegmentId, &FileChain)> = view
+            .objects()
+            .filter_map(|(ino, object)| Some((ino, object.attributes.segment?, object.chain()?)))
+            .filter(|(_, segment, _)| present.contains_key(segment))
+            .collect();
+        let total: u64 = files.iter().map(|(_, _, chain)| chain.size()).sum();
+        let done = AtomicU64::new(0);
+        let verified = scan::parallel(files.len(), |index| {
+            let (_, segment, chain) = &files[index];
+            let verdicts = verify_runs(segments, *segment, chain, &|bytes| {
+                progress("data", done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
+            });
+            Ok(verdicts)
+        });
+        for ((ino, segment, chain), verdicts) in files.iter().zip(verified.unwrap_or_default()) {
+            for run in chain.runs().iter().filter(|run| run.seal.is_none()) {
+                self.report.unsealed_bytes += run.len;
+            }
+            for verdict in verdicts {
+                self.report.verified_bytes += verdict.len;
+                if let Some(what) = verdict.fault {
+                    let meaning = "these bytes are not what was written; other parts of the file are not affected";
+                    self.file(view, *ino, *segment, Some(verdict.offset), what, meaning);
+                }
+            }
+        }
+    }
+
     fn segment_of(&mut self, view: &View, ino: Ino, object: &Object, id: SegmentId, found: Option<&SegmentStat>) {
         let size = object.size();
         let truncating = object.chain().and_then(|chain| chain.runs().last()).is_some_and(|run| run.cut_from.is_some());
@@ -334,6 +390,41 @@ impl Checker<'_> {
         }
         Ok(())
     }
+}
+
+/// What came of verifying one sealed run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// First byte of the run.
+    pub offset: u64,
+    /// Bytes in the run.
+    pub len: u64,
+    /// What is wrong with it; nothing if its bytes are what was sealed.
+    pub fault: Option<String>,
+}
+
+/// Reads the sealed runs of a file and compares their checksums.
+pub fn verify_runs(segments: &Segments, id: SegmentId, chain: &FileChain, read: &dyn Fn(u64)) -> Vec<Verdict> {
+    let file = segments.open(id, libc::O_RDONLY).map(File::from);
+    let mut buffer = vec![0; 1 << 20];
+    let sealed = chain.runs().iter().filter_map(|run| Some((run, run.seal.as_ref()?.crc)));
+    let mut verdict = |run: &Run, expected: u32| {
+        let (mut at, mut crc) = (run.offset, 0);
+        while at < run.end() {
+            let part = (run.end() - at).min(buffer.len() as u64) as usize;
+            match file.as_ref().map(|file| file.read_exact_at(&mut buffer[..part], at)) {
+                Ok(Ok(())) => crc = crc32c::crc32c_append(crc, &buffer[..part]),
+                Ok(Err(error)) => return Some(format!("cannot be read: {error}")),
+                Err(error) => return Some(format!("cannot be opened: {error}")),
+            }
+            at += part as u64;
+            read(part as u64);
+        }
+        (crc != expected).then(|| {
+            format!("{} bytes from offset {} do not have the checksum they were sealed with", run.len, run.offset)
+        })
+    };
+    sealed.map(|(run, crc)| Verdict { offset: run.offset, len: run.len, fault: verdict(run, crc) }).collect()
 }
 
 fn segment_path(id: SegmentId) -> String {

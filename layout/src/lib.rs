@@ -32,8 +32,8 @@ pub mod testing;
 mod time;
 mod view;
 
-pub use chain::{FileChain, Run};
-pub use check::{Finding, Progress, Report, Subject, check};
+pub use chain::{FileChain, Run, Seal};
+pub use check::{Depth, Finding, Progress, Report, Subject, Verdict, check, verify_runs};
 pub use domain::{Domain, Medium};
 pub use error::{Error, Result};
 pub use ids::{Ino, POOL, ROOT, SegmentId, TxId};

@@ -135,9 +135,13 @@ impl Object {
         }
     }
 
-    /// Offset and length of the last run of a file's chain: what the next data record describes again and extends.
+    /// Offset and length of what the next data record describes again and extends: the last run of a file's chain, or
+    /// nothing behind it if that is sealed.
     pub fn tail(&self) -> (u64, u64) {
-        self.chain().and_then(|chain| chain.runs().last()).map_or((0, 0), |run| (run.offset, run.len))
+        self.chain().and_then(|chain| chain.runs().last()).map_or((0, 0), |run| match run.seal {
+            Some(_) => (run.end(), 0),
+            None => (run.offset, run.len),
+        })
     }
 
     /// Bytes that the host had allocated to the file's segment when it was last recorded.
@@ -159,7 +163,11 @@ impl Object {
                 let (segment, allocated) = (self.attributes.segment.unwrap_or_default(), chain.allocated());
                 let runs = chain.runs().iter().map(|run| {
                     let (offset, len) = (run.offset, run.len);
-                    (Record::Data { ino, segment, offset, len, allocated }, run.placed.seq)
+                    let record = match run.seal.clone() {
+                        Some(seal) => Record::Sealed { ino, segment, offset, len, allocated, seal },
+                        None => Record::Data { ino, segment, offset, len, allocated },
+                    };
+                    (record, run.placed.seq)
                 });
                 records.extend(runs);
             }

@@ -689,6 +689,7 @@ impl Edit<'_> {
         let guard = AbortOnPanic;
         let incarnation = state.log.head_incarnation();
         for (record, seq) in transaction.records.into_iter().zip(numbers) {
+            // Sealed bytes were committed before.
             if let Record::Data { ino, segment, .. } | Record::Truncation { ino, segment, .. } = &record {
                 self.pool.segments.mention(*segment, *ino);
             }

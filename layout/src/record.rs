@@ -3,6 +3,7 @@
 //! On media a record is a 24-byte header (kind, length, object, sequence number) and a body, padded to 8 bytes;
 //! docs/FORMAT.md draws each kind. Decoding trusts nothing: what does not parse is an error, never a panic.
 
+use crate::chain::Seal;
 use crate::codec::{Reader, Writer, padded};
 use crate::ids::{Ino, POOL, SegmentId, TxId};
 use crate::time::Timestamp;
@@ -104,7 +105,24 @@ pub enum Record {
         /// Size of the segment before the truncation.
         cut_from: u64,
     },
-    /// Written ahead of a change of committed bytes in place (punching a hole, zeroing a range).
+    /// As [`Record::Data`], of bytes that nothing could write any more when they were read and checksummed; a *tensor
+    /// record* if they were recognised.
+    Sealed {
+        /// The file.
+        ino: Ino,
+        /// Its segment.
+        segment: SegmentId,
+        /// First byte of the run.
+        offset: u64,
+        /// Bytes in the run.
+        len: u64,
+        /// Bytes that the host had allocated to the whole segment.
+        allocated: u64,
+        /// Checksum, and what the bytes are.
+        seal: Seal,
+    },
+    /// Written ahead of whatever may change committed bytes in place: a sealed file opened for writing, punching a hole,
+    /// zeroing a range. Voids the seals of the file's runs.
     Thaw {
         /// The file.
         ino: Ino,
@@ -160,6 +178,7 @@ mod kind {
     pub const XATTR: u8 = 9;
     pub const XATTR_REMOVAL: u8 = 10;
     pub const RETIRED: u8 = 11;
+    pub const SEALED: u8 = 12;
 }
 
 const FLAG_DAMAGED: u32 = 1;
@@ -172,6 +191,7 @@ impl Record {
             | Self::Target { ino, .. }
             | Self::Data { ino, .. }
             | Self::Truncation { ino, .. }
+            | Self::Sealed { ino, .. }
             | Self::Thaw { ino, .. }
             | Self::Replace { ino, .. }
             | Self::Xattr { ino, .. }
@@ -194,6 +214,7 @@ impl Record {
             Self::Xattr { .. } => kind::XATTR,
             Self::XattrRemoval { .. } => kind::XATTR_REMOVAL,
             Self::Retired { .. } => kind::RETIRED,
+            Self::Sealed { .. } => kind::SEALED,
         }
     }
 
@@ -211,6 +232,7 @@ impl Record {
                 Self::Replace { .. } => REPLACE_BODY,
                 Self::Xattr { name, value, .. } => xattr_body(name.len(), value.len()),
                 Self::Retired { .. } => RETIRED_BODY,
+                Self::Sealed { seal, .. } => sealed_body(seal.description.len()),
             })
     }
 
@@ -254,6 +276,14 @@ impl Record {
                 for value in [segment.0, *offset, *len, *allocated, *cut_from] {
                     w.u64(value);
                 }
+            }
+            Self::Sealed { segment, offset, len, allocated, seal, .. } => {
+                for value in [segment.0, *offset, *len, *allocated] {
+                    w.u64(value);
+                }
+                w.u32(seal.crc);
+                w.u32(seal.description.len() as u32);
+                w.bytes(&seal.description);
             }
             Self::Thaw { segment, offset, len, .. } => {
                 for value in [segment.0, *offset, *len] {
@@ -313,6 +343,13 @@ impl Record {
                 offset.checked_add(len).ok_or("data run past the largest offset")?;
                 Self::Truncation { ino, segment, offset, len, allocated, cut_from: r.u64()? }
             }
+            kind::SEALED => {
+                let (segment, offset, len, allocated) = (SegmentId(r.u64()?), r.u64()?, r.u64()?, r.u64()?);
+                offset.checked_add(len).ok_or("data run past the largest offset")?;
+                let (crc, description) = (r.u32()?, r.u32()? as usize);
+                let seal = Seal { crc, description: r.take(description)?.into() };
+                Self::Sealed { ino, segment, offset, len, allocated, seal }
+            }
             kind::THAW => Self::Thaw { ino, segment: SegmentId(r.u64()?), offset: r.u64()?, len: r.u64()? },
             kind::REPLACE => Self::Replace { ino, segment: SegmentId(r.u64()?) },
             kind::XATTR => {
@@ -329,9 +366,12 @@ impl Record {
 }
 
 pub(crate) const ATTRIBUTES_BODY: usize = 80;
-pub(crate) const DATA_BODY: usize = 32;
-pub(crate) const TRUNCATION_BODY: usize = 40;
-const THAW_BODY: usize = 24;
+const DATA_BODY: usize = 32;
+const TRUNCATION_BODY: usize = 40;
+pub(crate) const THAW_BODY: usize = 24;
+const fn sealed_body(description: usize) -> usize {
+    DATA_BODY + 8 + description
+}
 pub(crate) const REPLACE_BODY: usize = 8;
 pub(crate) const RETIRED_BODY: usize = 16;
 pub(crate) const fn name_body(name: usize) -> usize {

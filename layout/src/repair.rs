@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::check::{Progress, Report, Subject, check};
+use crate::check::{Depth, Progress, Report, Subject, check};
 use crate::domain::{self, Medium};
 use crate::error::{Error, Result};
 use crate::ids::{Ino, POOL};
@@ -45,12 +45,12 @@ pub struct Repair {
 
 /// Repairs a pool that is not in use. A pool without findings is left as it is.
 pub fn repair(dir: &Path, now: Timestamp, progress: Progress<'_>) -> Result<Repair> {
-    let before = check(dir, progress)?;
+    let before = check(dir, Depth::Metadata, progress)?;
     let mut actions = Vec::new();
     if before.unclean {
         recover_now(dir, now, &mut actions)?;
     }
-    let found = if before.unclean { check(dir, progress)? } else { before.clone() };
+    let found = if before.unclean { check(dir, Depth::Metadata, progress)? } else { before.clone() };
     if !found.findings.is_empty() {
         let about = |subjects: &[Subject]| found.findings.iter().any(|finding| subjects.contains(&finding.subject));
         let log = about(&[Subject::Transactions, Subject::LogBlock, Subject::Tree]);
@@ -68,7 +68,7 @@ pub fn repair(dir: &Path, now: Timestamp, progress: Progress<'_>) -> Result<Repa
         }
         settle(dir, now, &mut actions)?;
     }
-    let after = check(dir, progress)?;
+    let after = check(dir, Depth::Metadata, progress)?;
     Ok(Repair { before, actions, after })
 }
 

@@ -171,9 +171,11 @@ impl View {
             Record::Target { .. } => {
                 self.objects.get(&ino).is_some_and(|object| matches!(object.content, Content::Symlink(_)))
             }
-            Record::Data { .. } | Record::Truncation { .. } | Record::Thaw { .. } | Record::Replace { .. } => {
-                self.objects.get(&ino).is_some_and(Object::is_file)
-            }
+            Record::Data { .. }
+            | Record::Truncation { .. }
+            | Record::Sealed { .. }
+            | Record::Thaw { .. }
+            | Record::Replace { .. } => self.objects.get(&ino).is_some_and(Object::is_file),
             Record::Xattr { .. } | Record::XattrRemoval { .. } => self.objects.contains_key(&ino),
         };
         (!fits).then(|| format!("record does not fit object {ino}: {record:?}"))
@@ -181,29 +183,29 @@ impl View {
 
     /// Gives a record its meaning. Records of one chain come in the order of their sequence numbers.
     pub(crate) fn apply(&mut self, record: Record, placed: Placed) {
+        let record_len = record.encoded_len();
         match record {
             Record::Attributes { ino, attributes } => self.apply_attributes(ino, attributes, placed),
             Record::Name { dir, name, ino } => self.apply_name(dir, &name, ino, placed),
             Record::Removal { dir, name } => self.apply_removal(dir, name, placed),
             Record::Target { ino, target } => self.apply_target(ino, target, placed),
             Record::Data { ino, segment, offset, len, allocated } => {
-                self.apply_run(ino, segment, Run { offset, len, placed, cut_from: None }, allocated);
+                let run = Run { offset, len, seal: None, placed, record_len, cut_from: None };
+                self.apply_run(ino, segment, run, allocated);
             }
             Record::Truncation { ino, segment, offset, len, allocated, cut_from } => {
-                self.apply_run(ino, segment, Run { offset, len, placed, cut_from: Some(cut_from) }, allocated);
+                let run = Run { offset, len, seal: None, placed, record_len, cut_from: Some(cut_from) };
+                self.apply_run(ino, segment, run, allocated);
             }
-            // Sealing will read it; until a file can be sealed there is nothing to take back.
-            Record::Thaw { ino, .. } => self.note_seq(ino, placed.seq),
+            Record::Sealed { ino, segment, offset, len, allocated, seal } => {
+                let run = Run { offset, len, seal: Some(seal), placed, record_len, cut_from: None };
+                self.apply_run(ino, segment, run, allocated);
+            }
+            Record::Thaw { ino, segment, .. } => self.apply_thaw(ino, segment, placed),
             Record::Replace { ino, segment } => self.apply_replace(ino, segment, placed),
             Record::Xattr { ino, name, value } => self.apply_xattr(ino, name, value, placed),
             Record::XattrRemoval { ino, name } => self.apply_xattr_removal(ino, name, placed),
             Record::Retired { first, last } => self.apply_retired(first, last, placed),
-        }
-    }
-
-    fn note_seq(&mut self, ino: Ino, seq: u64) {
-        if let Some(object) = self.objects.get_mut(&ino) {
-            object.last_seq = object.last_seq.max(seq);
         }
     }
 
@@ -342,6 +344,16 @@ impl View {
         if let Content::File(chain) = &mut object.content {
             self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated()) + allocated;
             chain.append(&mut self.ledger, run, allocated);
+        }
+    }
+
+    fn apply_thaw(&mut self, ino: Ino, segment: SegmentId, placed: Placed) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(placed.seq);
+        if let Content::File(chain) = &mut object.content
+            && object.attributes.segment == Some(segment)
+        {
+            chain.thaw(&mut self.ledger, placed);
         }
     }
 
@@ -554,9 +566,11 @@ impl View {
             }
             (Record::Removal { name, .. }, Content::Directory(dir)) => tomb_live(dir.removed.get(name)),
             (Record::Target { .. }, Content::Symlink(target)) => target.as_ref().is_some_and(|(_, at)| *at == placed),
-            (Record::Data { .. } | Record::Truncation { .. }, Content::File(chain)) => {
-                chain.runs().iter().any(|run| run.placed == placed)
-            }
+            (
+                Record::Data { offset, .. } | Record::Truncation { offset, .. } | Record::Sealed { offset, .. },
+                Content::File(chain),
+            ) => chain.has_run(*offset, placed),
+            (Record::Thaw { .. }, Content::File(chain)) => chain.is_thawed_at(placed),
             (Record::Replace { .. }, Content::File(chain)) => chain.replacing_placed() == Some(placed),
             (Record::Xattr { name, .. }, _) => object.xattrs.live.get(name).is_some_and(|xattr| xattr.placed == placed),
             (Record::XattrRemoval { name, .. }, _) => tomb_live(object.xattrs.removed.get(name)),
@@ -587,8 +601,12 @@ impl View {
                 }
             }
             (Record::Target { target, .. }, Content::Symlink(Some((_, at)))) => carry(at, target_len(target.len())),
-            (Record::Data { .. } | Record::Truncation { .. } | Record::Replace { .. }, Content::File(chain)) => {
-                chain.relocate(ledger, from, to);
+            (
+                Record::Data { offset, .. } | Record::Truncation { offset, .. } | Record::Sealed { offset, .. },
+                Content::File(chain),
+            ) => chain.relocate_run(ledger, *offset, from, to),
+            (Record::Thaw { .. } | Record::Replace { .. }, Content::File(chain)) => {
+                chain.relocate_state(ledger, from, to);
             }
             (Record::Xattr { name, value, .. }, _) => {
                 if let Some(xattr) = object.xattrs.live.get_mut(name) {

@@ -7,12 +7,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::*;
-use tensorfs_layout::{OpenOptions, Pool, ROOT, Reason, Repair, Report, Subject, Timestamp, check, repair};
+use tensorfs_layout::{
+    Depth, OpenOptions, Pool, ROOT, Reason, Record, Repair, Report, Seal, Subject, Timestamp, check, repair,
+};
 
 const DIR: u32 = libc::S_IFDIR | 0o755;
 
 fn run(scratch: &Scratch) -> Report {
-    check(&scratch.pool(), &|_, _, _| {}).unwrap()
+    check(&scratch.pool(), Depth::Metadata, &|_, _, _| {}).unwrap()
 }
 
 fn open(scratch: &Scratch) -> tensorfs_layout::Result<Pool> {
@@ -85,7 +87,7 @@ fn a_flipped_bit_anywhere_in_the_log_is_found_and_never_shows_a_tree_that_was_no
         }
         let bit = 1 << (offset % 8);
         flip(&log, offset, bit);
-        let found = check(&scratch.pool(), &|_, _, _| {});
+        let found = check(&scratch.pool(), Depth::Metadata, &|_, _, _| {});
         match found {
             Ok(report) => assert!(!report.findings.is_empty(), "byte {offset}: not found"),
             Err(error) => assert!(error.to_string().contains("not a tensorfs pool"), "byte {offset}: {error}"),
@@ -177,7 +179,7 @@ fn a_repaired_pool_is_whole_whichever_bit_was_flipped() {
         let mut damaged = image.clone();
         damaged[offset] ^= 1 << (offset % 8);
         fs::write(copy.pool().join("log"), &damaged).unwrap();
-        if let Err(error) = check(&copy.pool(), &|_, _, _| {}) {
+        if let Err(error) = check(&copy.pool(), Depth::Metadata, &|_, _, _| {}) {
             panic!("byte {offset}: one flipped bit makes the pool unreadable: {error}");
         }
         let done = mend(&copy);
@@ -221,4 +223,36 @@ fn repair_sets_aside_what_does_not_fit_and_notes_what_is_lost() {
         assert!(reasons.contains(&expected), "{expected:?} is not in {reasons:?}");
     }
     assert!(pool.edit().next_id() > 0xfff, "the stray segment's number is not given out");
+}
+
+#[test]
+fn a_flipped_bit_in_a_sealed_file_is_found_in_its_run_and_in_no_other() {
+    let scratch = Scratch::new(1 << 20);
+    let pool = open(&scratch).unwrap();
+    let (ino, segment) = make_file(&pool, "f", b"aaaabbbbcccc");
+    let (_, other) = make_file(&pool, "unsealed", b"dddd");
+    pool.commit(pool.newest()).unwrap();
+    let sealed = |offset: u64, bytes: &[u8]| Record::Sealed {
+        ino,
+        segment,
+        offset,
+        len: bytes.len() as u64,
+        allocated: 4096,
+        seal: Seal { crc: crc32c::crc32c(bytes), description: Box::default() },
+    };
+    store(&pool, [sealed(0, b"aaaa"), sealed(4, b"bbbb"), sealed(8, b"cccc")]);
+    assert!(pool.view().object(ino).unwrap().chain().unwrap().is_sealed());
+    let paths = [segment, other].map(|segment| pool.segments().path_of(segment));
+    pool.close().unwrap();
+    drop(pool);
+    let data = || check(&scratch.pool(), Depth::Data, &|_, _, _| {}).unwrap();
+    let whole = data();
+    assert_eq!((whole.findings.len(), whole.verified_bytes, whole.unsealed_bytes), (0, 12, 4));
+    for path in &paths {
+        flip(path, 2, 1);
+        flip(path, 3, 1);
+    }
+    let report = data();
+    assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
+    assert_eq!((report.findings[0].path.as_deref(), report.findings[0].offset), (Some("/f"), Some(0)));
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use common::*;
 use proptest::prelude::*;
-use tensorfs_layout::{Attributes, Ino, Kind, Pool, ROOT, Record, SegmentId, Transaction};
+use tensorfs_layout::{Attributes, Ino, Kind, Pool, ROOT, Record, Seal, SegmentId, Transaction};
 
 /// An operation; numbers pick among what exists.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ enum Op {
     Append { pick: usize, len: u16 },
     Truncate { pick: usize, to: u16 },
     Replace { pick: usize, len: u16 },
+    Seal { pick: usize, parts: u8 },
+    Thaw { pick: usize },
     Commit,
     CommitWithFailingSegment,
     Maintain,
@@ -48,6 +50,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (pick(), 1..5000u16).prop_map(|(pick, len)| Op::Append { pick, len }),
         2 => (pick(), 0..9000u16).prop_map(|(pick, to)| Op::Truncate { pick, to }),
         1 => (pick(), 0..5000u16).prop_map(|(pick, len)| Op::Replace { pick, len }),
+        3 => (pick(), 1..5u8).prop_map(|(pick, parts)| Op::Seal { pick, parts }),
+        1 => pick().prop_map(|pick| Op::Thaw { pick }),
         2 => Just(Op::Commit),
         1 => Just(Op::CommitWithFailingSegment),
         2 => Just(Op::Maintain),
@@ -62,6 +66,8 @@ struct Node {
     size: u64,
     target: Option<String>,
     xattrs: BTreeMap<String, String>,
+    /// The parts that are sealed, and how long each is: all of the file up to some offset.
+    sealed: Vec<u64>,
     children: Option<BTreeMap<String, u64>>,
 }
 
@@ -124,12 +130,13 @@ impl Model {
         let node = &self.nodes[&ino];
         let xattrs: Vec<String> = node.xattrs.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let text = format!(
-            "{ino} mode {:o} uid {} links {} size {} target {:?} xattrs {xattrs:?}",
+            "{ino} mode {:o} uid {} links {} size {} target {:?} xattrs {xattrs:?} sealed {:?}",
             node.mode,
             node.uid,
             self.links(ino),
             node.size,
             node.target,
+            node.sealed,
         );
         for (name, child) in node.children.iter().flatten() {
             self.walk(*child, format!("{path}/{name}"), tree);
@@ -281,7 +288,14 @@ fn apply(pool: &Pool, medium: &SimMedium, model: &mut Model, op: &Op) {
             }
             set_len(pool, segment, to);
             store(pool, [Record::Data { ino: ino_, segment, offset, len, allocated }]);
-            model.nodes.get_mut(&ino).unwrap().size = to;
+            let node = model.nodes.get_mut(&ino).unwrap();
+            node.size = to;
+            // What the records cut into is not sealed any more.
+            let mut end = 0;
+            node.sealed.retain(|len| {
+                end += len;
+                end <= start
+            });
         }
         Op::Replace { pick: number, len } => {
             let Some(ino) = pick(&model.files(), *number) else { return };
@@ -293,7 +307,28 @@ fn apply(pool: &Pool, medium: &SimMedium, model: &mut Model, op: &Op) {
             attributes.segment = Some(segment);
             let data = Record::Data { ino: Ino(ino), segment, offset: 0, len: u64::from(*len), allocated: 4096 };
             store(pool, [Record::Attributes { ino: Ino(ino), attributes }, data]);
-            model.nodes.get_mut(&ino).unwrap().size = u64::from(*len);
+            let node = model.nodes.get_mut(&ino).unwrap();
+            node.size = u64::from(*len);
+            node.sealed.clear();
+        }
+        Op::Seal { pick: number, parts } => {
+            let Some(ino) = pick(&model.files(), *number) else { return };
+            let node = model.nodes.get_mut(&ino).unwrap();
+            let (segment, part) = (segment_of(pool, ino), node.size.div_ceil(u64::from(*parts)).max(1));
+            let mut records = Vec::new();
+            node.sealed.clear();
+            for offset in (0..node.size).step_by(part as usize) {
+                let len = part.min(node.size - offset);
+                let seal = Seal { crc: offset as u32, description: vec![7; usize::from(*parts)].into() };
+                records.push(Record::Sealed { ino: Ino(ino), segment, offset, len, allocated: 4096, seal });
+                node.sealed.push(len);
+            }
+            store(pool, records);
+        }
+        Op::Thaw { pick: number } => {
+            let Some(ino) = pick(&model.files(), *number) else { return };
+            store(pool, [Record::Thaw { ino: Ino(ino), segment: segment_of(pool, ino), offset: 0, len: u64::MAX }]);
+            model.nodes.get_mut(&ino).unwrap().sealed.clear();
         }
         Op::Commit => pool.commit(pool.newest()).unwrap(),
         Op::CommitWithFailingSegment => {

@@ -329,8 +329,10 @@ fn walk(view: &View, ino: Ino, path: String, tree: &mut BTreeMap<String, String>
         .collect();
     let target = object.target().map(|target| String::from_utf8_lossy(target).into_owned());
     let size = if object.is_dir() { 0 } else { object.size() };
+    let runs = object.chain().map_or(&[][..], |chain| chain.runs());
+    let sealed: Vec<u64> = runs.iter().filter(|run| run.seal.is_some()).map(|run| run.len).collect();
     let text = format!(
-        "{ino} mode {:o} uid {} links {} size {size} target {target:?} xattrs {xattrs:?}",
+        "{ino} mode {:o} uid {} links {} size {size} target {target:?} xattrs {xattrs:?} sealed {sealed:?}",
         object.attributes.mode,
         object.attributes.uid,
         object.links(),
