@@ -1,0 +1,148 @@
+//! How much of the pool's limit is used, and the limit itself.
+//!
+//! What is recorded, the pool knows; what open files have grown by since is estimated from above by the bytes that
+//! went through the server. Only near the limit is each file asked, and then writes pass one at a time.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use nix::sys::statvfs::fstatvfs;
+use parking_lot::{Mutex, MutexGuard};
+use tensorfs_layout::Pool;
+
+use crate::error::{Host, Result};
+use crate::filesystem::Filesystem;
+use crate::host;
+
+/// The unit in which space is counted and shown.
+pub(crate) const BLOCK: u64 = 4096;
+
+/// "Near" is this far from the limit, or a sixteenth of it if that is less.
+const NEAR: u64 = 64 << 20;
+
+/// The state of the limit.
+pub(crate) struct Capacity {
+    pub limit: Option<u64>,
+    /// Not less than what is used, if only the server has written since it was last counted.
+    estimate: AtomicU64,
+    /// Held while a write near the limit is measured and done.
+    gate: Mutex<()>,
+}
+
+impl Capacity {
+    pub fn new(pool: &Pool) -> Self {
+        let usage = pool.usage();
+        let used = usage.log_bytes + usage.segment_bytes;
+        Self { limit: usage.limit, estimate: AtomicU64::new(used), gate: Mutex::default() }
+    }
+}
+
+/// What `statfs` shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Space {
+    pub total: u64,
+    pub free: u64,
+    pub available: u64,
+    pub objects: u64,
+    pub free_objects: u64,
+}
+
+impl Filesystem {
+    /// Bytes of the host that the pool uses: its log and its segments.
+    pub fn used(&self) -> u64 {
+        let usage = self.pool.usage();
+        usage.log_bytes + usage.segment_bytes
+    }
+
+    /// Counts what is used, open files included.
+    pub fn recount(&self) -> u64 {
+        let files: Vec<_> =
+            self.writers.lock().iter().map(|(ino, watched)| (*ino, watched.segment, watched.fd.clone())).collect();
+        let mut used = self.used();
+        let view = self.pool.view();
+        for (ino, segment, fd) in files {
+            let Ok(host) = host::stat(&*fd) else { continue };
+            // A segment that is still to replace the file's own comes on top of it.
+            let object = view.object(ino).filter(|object| object.attributes.segment == Some(segment));
+            used = (used + host.allocated).saturating_sub(object.map_or(0, |object| object.allocated()));
+        }
+        drop(view);
+        self.capacity.estimate.store(used, Relaxed);
+        used
+    }
+
+    fn near(limit: u64) -> u64 {
+        limit - NEAR.min(limit / 16)
+    }
+
+    /// True if the next large write might meet the limit.
+    pub fn nearly_full(&self) -> bool {
+        self.capacity.limit.is_some_and(|limit| {
+            let near = Self::near(limit);
+            self.capacity.estimate.load(Relaxed) >= near && self.recount() >= near
+        })
+    }
+
+    /// True if nothing more fits.
+    pub fn is_full(&self) -> bool {
+        self.capacity
+            .limit
+            .is_some_and(|limit| self.capacity.estimate.load(Relaxed) >= limit && self.recount() >= limit)
+    }
+
+    /// True if the kernel has written more than fits.
+    pub fn is_over(&self) -> bool {
+        self.capacity.limit.is_some_and(|limit| self.recount() > limit)
+    }
+
+    /// How much of `len` bytes at `offset` may be written. Near the limit the guard keeps other writers waiting until
+    /// the write is done.
+    pub fn admit(
+        &self,
+        fd: impl std::os::fd::AsFd,
+        offset: u64,
+        len: u64,
+    ) -> Result<(u64, Option<MutexGuard<'_, ()>>)> {
+        let Some(limit) = self.capacity.limit else { return Ok((len, None)) };
+        let most = len + 2 * BLOCK;
+        if self.capacity.estimate.fetch_add(most, Relaxed) + most <= Self::near(limit) {
+            return Ok((len, None));
+        }
+        let gate = self.capacity.gate.lock();
+        let free = limit.saturating_sub(self.recount()) / BLOCK * BLOCK;
+        let missing = host::unallocated(&fd, offset, len, BLOCK).host("measuring a segment")?;
+        let mut fits = len;
+        if missing > free {
+            // The longest front part whose holes are not larger than what is free.
+            let (mut low, mut high) = (0, len);
+            while low < high {
+                let middle = low + (high - low).div_ceil(2);
+                if host::unallocated(&fd, offset, middle, BLOCK).host("measuring a segment")? <= free {
+                    low = middle;
+                } else {
+                    high = middle - 1;
+                }
+            }
+            fits = low;
+        }
+        Ok((fits, Some(gate)))
+    }
+
+    /// The space of the pool, in bytes and objects.
+    pub fn space(&self) -> Result<Space> {
+        let usage = self.pool.usage();
+        let dir = std::fs::File::open(self.pool.path()).host("opening the pool")?;
+        let host = fstatvfs(&dir).host("asking for the host's space")?;
+        let unit = host.fragment_size();
+        let host_free = host.blocks_free() * unit;
+        let host_available = host.blocks_available() * unit;
+        let (total, free, available) = match self.capacity.limit {
+            Some(limit) => {
+                let left = limit.saturating_sub(self.recount());
+                (limit, left.min(host_free), left.min(host_available))
+            }
+            None => (host.blocks() * unit, host_free, host_available),
+        };
+        let free_objects = host.files_available();
+        Ok(Space { total, free, available, objects: usage.objects + free_objects, free_objects })
+    }
+}

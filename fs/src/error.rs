@@ -1,0 +1,127 @@
+//! What goes wrong: errors of the server for people, and faults of one request for the client and the log.
+
+use std::borrow::Cow;
+use std::io;
+use std::path::PathBuf;
+
+use log::Level;
+
+/// Why a mount cannot be served, or stopped being served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel and this program did not agree on how to talk.
+    #[error("{}: FUSE handshake failed: {source}", mountpoint.display())]
+    Handshake {
+        /// The mount point.
+        mountpoint: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// Passthrough was demanded and is not to be had.
+    #[error("{}: kernel passthrough is not available: {reason}", mountpoint.display())]
+    NoPassthrough {
+        /// The mount point.
+        mountpoint: PathBuf,
+        /// The reason.
+        reason: String,
+    },
+    /// Requests can no longer be read or answered.
+    #[error("{}: FUSE session failed: {source}", mountpoint.display())]
+    Session {
+        /// The mount point.
+        mountpoint: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The server could not get a thread.
+    #[error("{}: cannot start a thread: {source}", mountpoint.display())]
+    Thread {
+        /// The mount point.
+        mountpoint: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// Something could not be made durable.
+    #[error("{}: commit failed: {reason}", pool.display())]
+    Commit {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The reason.
+        reason: String,
+    },
+    /// The pool.
+    #[error(transparent)]
+    Pool(#[from] tensorfs_layout::Error),
+}
+
+/// Why a request fails: what the client gets, how loudly the log says so, and what there is to say.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub errno: i32,
+    pub level: Level,
+    pub cause: Cow<'static, str>,
+}
+
+/// The result of a request.
+pub(crate) type Result<T> = std::result::Result<T, Fault>;
+
+impl Fault {
+    /// An answer that a working filesystem gives every day.
+    pub fn new(errno: i32) -> Self {
+        Self { errno, level: Level::Debug, cause: Cow::Borrowed("") }
+    }
+
+    /// An answer that the operator should know of.
+    pub fn warn(errno: i32, cause: impl Into<Cow<'static, str>>) -> Self {
+        Self { errno, level: Level::Warn, cause: cause.into() }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &*self.cause {
+            "" => io::Error::from_raw_os_error(self.errno).fmt(f),
+            cause => f.write_str(cause),
+        }
+    }
+}
+
+impl From<tensorfs_layout::Error> for Fault {
+    fn from(error: tensorfs_layout::Error) -> Self {
+        let level = match error {
+            tensorfs_layout::Error::NoSpace { .. } | tensorfs_layout::Error::ReadOnly { .. } => Level::Debug,
+            _ => Level::Error,
+        };
+        Self { errno: error.errno(), level, cause: Cow::Owned(error.to_string()) }
+    }
+}
+
+/// Names the step of a request that a failed call of the host belongs to.
+pub(crate) trait Host<T> {
+    fn host(self, doing: &'static str) -> Result<T>;
+}
+
+impl<T> Host<T> for io::Result<T> {
+    fn host(self, doing: &'static str) -> Result<T> {
+        self.map_err(|error| fault(error.raw_os_error().unwrap_or(libc::EIO), doing))
+    }
+}
+
+impl<T> Host<T> for nix::Result<T> {
+    fn host(self, doing: &'static str) -> Result<T> {
+        self.map_err(|errno| fault(errno as i32, doing))
+    }
+}
+
+fn fault(errno: i32, doing: &'static str) -> Fault {
+    let level = match errno {
+        libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::ENXIO | libc::EOPNOTSUPP | libc::EINVAL => Level::Debug,
+        _ => Level::Error,
+    };
+    // A client knows nothing of segments, so what is wrong with one is an I/O error to it.
+    let errno = match errno {
+        libc::ENOENT | libc::EACCES | libc::EPERM | libc::EBADF | libc::ESTALE => libc::EIO,
+        other => other,
+    };
+    Fault { errno, level, cause: Cow::Owned(format!("{doing}: {}", io::Error::from_raw_os_error(errno))) }
+}

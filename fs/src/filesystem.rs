@@ -1,0 +1,180 @@
+//! What all operations share: the pool, the files in use, and how a request changes the pool.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use fuser::Notifier;
+use parking_lot::Mutex;
+use tensorfs_layout::{Attributes, Edit, Ino, Pool, Record, SYNC_FD_LIMIT, SegmentId, Timestamp, Transaction};
+
+use crate::capacity::Capacity;
+use crate::counters::Counters;
+use crate::error::{Fault, Host, Result};
+use crate::fds::SegmentFds;
+use crate::ghosts::Ghosts;
+use crate::handles::Handles;
+use crate::nodes::{NodeRef, Nodes};
+use crate::options::{Durability, Options};
+use crate::workers::Workers;
+
+/// Who asks, and under which number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub unique: u64,
+    pub uid: u32,
+    pub gid: u32,
+    pub pid: u32,
+}
+
+/// A file that something may still write.
+pub(crate) struct Watched {
+    pub node: NodeRef,
+    pub segment: SegmentId,
+    /// The descriptor that will sync the segment.
+    pub fd: Arc<OwnedFd>,
+}
+
+/// A mounted pool.
+pub(crate) struct Filesystem {
+    pub pool: Arc<Pool>,
+    pub options: Options,
+    pub durability: Durability,
+    /// `Ok` if the kernel grants passthrough, else why not. Set once, before the first request.
+    pub passthrough: OnceLock<std::result::Result<(), String>>,
+    pub notifier: OnceLock<Notifier>,
+    pub nodes: Nodes,
+    pub handles: Handles,
+    pub fds: SegmentFds,
+    pub ghosts: Ghosts,
+    pub counters: Counters,
+    pub capacity: Capacity,
+    pub workers: Workers,
+    /// The files that something may still write: open for writing, or mapped since.
+    pub writers: Mutex<HashMap<Ino, Watched>>,
+    /// The host turned down sharing bytes between segments; not asked again.
+    pub no_clone: AtomicBool,
+}
+
+impl Filesystem {
+    pub fn new(pool: Arc<Pool>, options: Options, durability: Durability, fd_limit: u64) -> Self {
+        let capacity = Capacity::new(&pool);
+        Self {
+            pool,
+            options,
+            durability,
+            passthrough: OnceLock::new(),
+            notifier: OnceLock::new(),
+            nodes: Nodes::default(),
+            handles: Handles::default(),
+            fds: SegmentFds::new(fd_limit),
+            ghosts: Ghosts::default(),
+            counters: Counters::default(),
+            capacity,
+            workers: Workers::default(),
+            writers: Mutex::default(),
+            no_clone: AtomicBool::new(false),
+        }
+    }
+
+    /// True if open files are given to the kernel on this mount.
+    pub fn has_passthrough(&self) -> bool {
+        matches!(self.passthrough.get(), Some(Ok(())))
+    }
+
+    /// Runs a change of the pool. Where space runs out, what is already deleted is made free and the change is tried
+    /// once more.
+    pub fn edit<T>(&self, mut change: impl FnMut(&mut Edit<'_>) -> Result<T>) -> Result<T> {
+        let first = change(&mut self.pool.edit());
+        match first {
+            Err(fault) if fault.errno == libc::ENOSPC && self.relieve() => change(&mut self.pool.edit()),
+            result => result,
+        }
+    }
+
+    /// Gives back to the host what deleted files and records still hold; true if there was something.
+    pub fn relieve(&self) -> bool {
+        self.pool.reclaim().unwrap_or(false)
+    }
+
+    /// Makes everything stored so far durable.
+    pub fn commit(&self) -> Result<()> {
+        self.pool.commit(self.pool.newest()).map_err(|error| {
+            self.counters.commits_failed.add(1);
+            Fault { errno: libc::EIO, ..Fault::from(error) }
+        })
+    }
+
+    /// A commit that a client waits for.
+    pub fn commit_for_client(&self) -> Result<()> {
+        self.counters.commits_waited.add(1);
+        self.commit()
+    }
+
+    /// `Err` if the pool takes no more changes.
+    pub fn check_writable(&self) -> Result<()> {
+        match self.pool.is_read_only() {
+            Some(_) => Err(Fault::new(libc::EROFS)),
+            None => Ok(()),
+        }
+    }
+
+    /// A new, empty segment.
+    pub fn new_segment(&self) -> Result<SegmentId> {
+        // A number can only be taken if a crash kept a segment but not the record that counted it.
+        for _ in 0..16 {
+            let segment = SegmentId(self.pool.edit().next_id());
+            match self.pool.segments().create(segment) {
+                Ok(()) => return Ok(segment),
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && self.relieve() => {}
+                Err(error) => return Err(error).host("creating a segment"),
+            }
+        }
+        Err(Fault::warn(libc::EIO, "no free segment number"))
+    }
+
+    /// Announces writes to a segment.
+    pub fn begin_write(&self, segment: SegmentId) -> Result<Arc<OwnedFd>> {
+        if self.pool.segments().dirty_count() > SYNC_FD_LIMIT {
+            self.commit()?;
+        }
+        self.pool.segments().begin_write(segment).host("opening a segment to sync it")
+    }
+
+    /// Tells the kernel that it no longer knows an inode's attributes.
+    pub fn forget_attributes(&self, ino: Ino) {
+        if let Some(notifier) = self.notifier.get() {
+            // A negative offset means the attributes alone, which waits for nothing. Fails only for unknown inodes.
+            let _ = notifier.inval_inode(fuser::INodeNo(ino.0), -1, 0);
+        }
+    }
+
+    /// The host cannot share bytes between segments.
+    pub fn give_up_cloning(&self) {
+        if !self.no_clone.swap(true, Ordering::Relaxed) {
+            log::debug!("the host cannot share bytes between files; copying them instead");
+        }
+    }
+}
+
+/// The record that a directory's content changed.
+pub(crate) fn touched(edit: &Edit<'_>, dir: Ino, now: Timestamp) -> Option<Record> {
+    let attributes = Attributes { mtime: now, ctime: now, ..edit.object(dir)?.attributes.clone() };
+    Some(Record::Attributes { ino: dir, attributes })
+}
+
+/// The record that an object changed, but not its content.
+pub(crate) fn changed(edit: &Edit<'_>, ino: Ino, now: Timestamp) -> Option<Record> {
+    let attributes = Attributes { ctime: now, ..edit.object(ino)?.attributes.clone() };
+    Some(Record::Attributes { ino, attributes })
+}
+
+/// Adds what there is of records.
+pub(crate) fn with(mut tx: Transaction, records: impl IntoIterator<Item = Record>) -> Transaction {
+    for record in records {
+        tx.push(record);
+    }
+    tx
+}

@@ -1,0 +1,166 @@
+//! What there is to know about a pool and its mount.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize, Serializer};
+use tensorfs_layout::{Domain, Entry as QuarantineEntry, Ino, Recovery};
+
+use crate::counters::Counts;
+use crate::filesystem::Filesystem;
+use crate::options::Durability;
+
+/// What a pool is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum State {
+    /// A server has it in use.
+    #[serde(rename = "mounted")]
+    Mounted,
+    /// It was closed in order.
+    #[serde(rename = "clean")]
+    Clean,
+    /// Its last server did not close it; the next mount recovers it.
+    #[serde(rename = "unsafe shutdown")]
+    UnsafeShutdown,
+}
+
+/// What there is to know about a pool and its mount: the file `.tensorfs/info`, and `tensorfs info --json`.
+///
+/// Fields are only ever added. Where a pool is not mounted, what only a server knows is `null`, `false` or empty.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Info {
+    /// Version of the program that answers.
+    pub version: String,
+    /// The pool's directory.
+    #[serde(serialize_with = "lossy")]
+    pub pool: PathBuf,
+    /// The pool's number, as 8-4-4-4-12 hexadecimal digits.
+    pub uuid: String,
+    /// The layout name chosen when the pool was created.
+    pub layout: String,
+    /// Whether the pool is mounted, and if not, how it was left.
+    pub state: State,
+    /// The server's process.
+    pub pid: Option<u32>,
+    /// Where it is mounted.
+    #[serde(serialize_with = "lossy_option")]
+    pub mountpoint: Option<PathBuf>,
+    /// How stores to the pool become durable.
+    pub domain: Option<Domain>,
+    /// When data survives a power loss.
+    pub durability: Option<Durability>,
+    /// Seconds between commits in the background.
+    pub commit_seconds: Option<f64>,
+    /// Whether the kernel reads, writes and maps open files itself.
+    pub passthrough: bool,
+    /// If not, why.
+    pub passthrough_reason: Option<String>,
+    /// Bytes that the pool can hold: its limit, or the size of the host filesystem.
+    pub capacity: u64,
+    /// Bytes of the host that it uses, log included.
+    pub used: u64,
+    /// The size limit chosen when the pool was created.
+    pub limit: Option<u64>,
+    /// Regular files.
+    pub files: u64,
+    /// Directories, the root included.
+    pub directories: u64,
+    /// Live records in the log.
+    pub records: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// How often a server ended without closing the pool.
+    pub unsafe_shutdowns: u64,
+    /// What opening the pool for this mount found and did.
+    pub recovery: Option<Recovery>,
+    /// Files that a process outside this mount still has open or mapped, since a server was killed.
+    pub open_segments: Vec<String>,
+    /// Files whose bytes may not be what was written.
+    pub damaged_files: Vec<String>,
+    /// What was set aside.
+    pub quarantine: Vec<QuarantineEntry>,
+    /// How often what happened since the mount.
+    pub counters: Counts,
+    /// Why the pool takes no more changes.
+    pub read_only: Option<String>,
+}
+
+impl Filesystem {
+    /// What there is to know about this pool and mount.
+    pub fn info(&self) -> Info {
+        let pool = &self.pool;
+        let usage = pool.usage();
+        let superblock = pool.superblock();
+        let recovery = pool.recovery().clone();
+        let still_open = recovery.open_segments.iter().filter(|open| !pool.segments().quiescent(open.segment));
+        let still_open: Vec<Ino> = still_open.map(|open| open.ino).collect();
+        let (open_segments, damaged_files) = {
+            let view = pool.view();
+            let path = |ino: Ino| match view.path_of(ino) {
+                Some(path) => String::from_utf8_lossy(&path).into_owned(),
+                None => format!("inode {ino}"),
+            };
+            let damaged = view.objects().filter(|(_, object)| object.attributes.damaged);
+            (still_open.into_iter().map(path).collect(), damaged.map(|(ino, _)| path(ino)).collect())
+        };
+        let passthrough = self.passthrough.get();
+        Info {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pool: pool.path().to_owned(),
+            uuid: uuid(&superblock.uuid),
+            layout: superblock.layout,
+            state: State::Mounted,
+            pid: Some(std::process::id()),
+            mountpoint: Some(self.options.mountpoint.clone()),
+            domain: Some(pool.domain()),
+            durability: Some(self.durability),
+            commit_seconds: Some(self.options.commit.as_secs_f64()),
+            passthrough: self.has_passthrough(),
+            passthrough_reason: passthrough.and_then(|result| result.as_ref().err().cloned()),
+            capacity: self.space().map_or(0, |space| space.total),
+            used: self.recount(),
+            limit: usage.limit,
+            files: usage.files,
+            directories: usage.directories,
+            records: usage.records,
+            log_bytes: usage.log_bytes,
+            unsafe_shutdowns: superblock.unsafe_shutdowns,
+            open_segments,
+            recovery: Some(recovery),
+            damaged_files,
+            quarantine: pool.quarantine().list().unwrap_or_default(),
+            counters: self.counters.read(),
+            read_only: pool.is_read_only(),
+        }
+    }
+}
+
+/// A path need not be text; what is not is replaced.
+fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
+
+fn lossy_option<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    path.as_ref().map(|path| path.to_string_lossy()).serialize(serializer)
+}
+
+fn uuid(bytes: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (i, byte) in bytes.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_shown_as_usual() {
+        let bytes = std::array::from_fn(|i| i as u8);
+        assert_eq!(uuid(&bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+}

@@ -1,0 +1,188 @@
+//! Learning: recording what the segments of files in use have become, and bringing files to rest when they close.
+
+use tensorfs_layout::{Attributes, Ino, Record, Transaction};
+
+use crate::attributes::{Stat, change_time};
+use crate::clock;
+use crate::error::{Host, Result};
+use crate::filesystem::Filesystem;
+use crate::host::HostStat;
+use crate::nodes::{Node, Seen, State};
+
+/// What to do about a pending replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Switch {
+    /// The new content stands from now on.
+    Store,
+    /// Only if it has been pending too long.
+    Leave,
+}
+
+/// What learning found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Learned {
+    /// The segment may differ from what was last synced.
+    pub changed: bool,
+    /// It takes more space than was recorded.
+    pub grew: bool,
+}
+
+impl Filesystem {
+    /// Brings a file's records up to date with its segment. Says nothing about durability.
+    pub fn learn(&self, node: &Node, state: &mut State, unique: u64, switch: Switch) -> Result<Learned> {
+        let Some(segment) = state.segment.filter(|_| state.writing.is_some()) else {
+            return Ok(Learned::default());
+        };
+        if let Some(replace) = state.replace {
+            if switch == Switch::Leave && replace.since.elapsed() < crate::replace::PATIENCE {
+                return Ok(Learned::default());
+            }
+            self.store_switch(node, state, unique)?;
+            return Ok(Learned { changed: true, grew: true });
+        }
+        let at = clock::now();
+        let host = self.look(state)?;
+        if state.seen.is_some_and(|seen| seen.still(&host)) {
+            return Ok(Learned::default());
+        }
+        self.pool.segments().touch(segment).host("opening a segment to sync it")?;
+        let grew = self.edit(|edit| {
+            let Some(object) = edit.object(node.ino).filter(|object| object.names() > 0) else {
+                return Ok(false);
+            };
+            let grew = host.allocated > object.allocated();
+            let mut tx = Transaction::new(unique);
+            if host.size != object.size() || host.allocated != object.allocated() {
+                let offset = object.tail().0.min(host.size);
+                let (ino, len, allocated) = (node.ino, host.size - offset, host.allocated);
+                tx.push(Record::Data { ino, segment, offset, len, allocated });
+            }
+            let attributes = observed(&object.attributes, &host, state);
+            if attributes != object.attributes {
+                tx.push(Record::Attributes { ino: node.ino, attributes });
+            }
+            if !tx.is_empty() {
+                edit.store(tx)?;
+                self.counters.learned.add(1);
+            }
+            Ok(grew)
+        })?;
+        state.seen = Some(Seen { ctime: host.ctime, size: host.size, at });
+        Ok(Learned { changed: true, grew })
+    }
+
+    /// Learns every file that something may write, and says whether any had changed. One that fails does not keep
+    /// the others from being learned.
+    pub fn learn_all(&self, switch: Switch) -> Result<bool> {
+        let nodes: Vec<_> = self.writers.lock().values().map(|watched| watched.node.clone()).collect();
+        let mut changed = false;
+        let mut first = Ok(());
+        for node in nodes {
+            let mut state = node.lock();
+            let before = state.seen;
+            match self.learn(&node, &mut state, 0, switch) {
+                Ok(learned) => changed |= learned.changed,
+                Err(fault) => {
+                    first = first.and(Err(fault));
+                    continue;
+                }
+            }
+            let stale = state.mappable && state.seen.map(|seen| seen.ctime) != before.map(|seen| seen.ctime);
+            if state.writers == 0 {
+                self.settle(&node, &mut state, 0);
+            }
+            drop(state);
+            if stale {
+                self.forget_attributes(node.ino);
+            }
+        }
+        first.map(|()| changed)
+    }
+
+    /// Learns a file before it gets a name, so that no name points to bytes that are not recorded.
+    pub fn learn_before_naming(&self, ino: Ino, unique: u64) -> Result<()> {
+        if let Some(node) = self.nodes.peek(ino) {
+            let mut state = node.lock();
+            self.learn(&node, &mut state, unique, Switch::Store)?;
+        }
+        Ok(())
+    }
+
+    /// Brings an inode to rest as far as its handles allow: after a release, or an open that failed.
+    pub fn settle(&self, node: &Node, state: &mut State, unique: u64) {
+        if state.writers == 0 {
+            self.end_writing(node, state, unique);
+        }
+        if state.handles() > 0 {
+            return;
+        }
+        state.backing = None;
+        state.mode = None;
+        if let Some(segment) = state.segment {
+            self.fds.forget(segment);
+        }
+        if self.pool.view().object(node.ino).is_some_and(|object| object.names() == 0) {
+            self.reap(node, state, false);
+        } else if state.writing.is_none() {
+            state.segment = None;
+            state.seen = None;
+            state.mappable = false;
+        }
+    }
+
+    /// No handle can write any more: records what was written, and ends the watch unless a mapping still can.
+    fn end_writing(&self, node: &Node, state: &mut State, unique: u64) {
+        let (Some(segment), true) = (state.segment, state.writing.is_some()) else { return };
+        self.fds.forget(segment);
+        // Looked at before learning, so that what is learned is the last word.
+        let quiescent = self.pool.segments().quiescent(segment);
+        if let Err(fault) = self.learn(node, state, unique, Switch::Store) {
+            // It stays on the list of writers, so the next background commit tries again.
+            log::log!(fault.level.min(log::Level::Warn), "inode {}: not recorded at close: {}", node.ino, fault);
+            return;
+        }
+        if quiescent {
+            self.stop_watching(node.ino, state);
+        }
+    }
+
+    /// Takes a file off the list of writers.
+    pub fn stop_watching(&self, ino: Ino, state: &mut State) {
+        if let (Some(segment), Some(_)) = (state.segment, state.writing.take()) {
+            self.pool.segments().end_write(segment);
+        }
+        let gone = self.writers.lock().remove(&ino);
+        drop(gone);
+    }
+
+    /// Drops an object that has no name left and no handle. `known` if the kernel may still ask about it.
+    fn reap(&self, node: &Node, state: &mut State, known: bool) {
+        self.stop_watching(node.ino, state);
+        state.replace = None;
+        state.segment = None;
+        state.seen = None;
+        let mut edit = self.pool.edit();
+        let Some(object) = edit.object(node.ino).filter(|object| object.names() == 0) else { return };
+        if known {
+            self.ghosts.keep(Stat::of(node.ino, object));
+        }
+        edit.reap(node.ino);
+    }
+
+    /// Drops an object that has just lost a name, if that was the last thing that held it.
+    pub fn reap_if_dead(&self, ino: Ino) {
+        let node = self.nodes.take(ino);
+        let mut state = node.lock();
+        if state.handles() == 0 && self.pool.view().object(ino).is_some_and(|object| object.names() == 0) {
+            if let Some(segment) = state.segment {
+                self.fds.forget(segment);
+            }
+            self.reap(&node, &mut state, true);
+        }
+    }
+}
+
+/// A file's attributes with what its segment says of times.
+pub(crate) fn observed(recorded: &Attributes, host: &HostStat, state: &State) -> Attributes {
+    Attributes { atime: host.atime, mtime: host.mtime, ctime: change_time(recorded, host, state), ..recorded.clone() }
+}

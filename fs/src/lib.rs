@@ -1,0 +1,58 @@
+//! The filesystem: a pool's tree behind a mounted `/dev/fuse` descriptor.
+//!
+//! [`Server::start`] shakes hands with the kernel, [`Server::run`] serves until the mount is gone and then closes the
+//! pool. What a client may rely on:
+//!
+//! * The kernel moves the bytes where it can (passthrough); otherwise this crate does (server mode). Both show the
+//!   same files.
+//! * An operation is stored in the pool's log before it is answered, so a server that is killed while the machine
+//!   stays up loses nothing.
+//! * [`Durability`] says when bytes and records survive a power loss. In every mode the tree is then a prefix of what
+//!   happened, and a name never points to bytes that were not there when the name was made.
+//! * A file rewritten through `open(O_TRUNC)` keeps its old content until the new one is complete.
+//!
+//! # Locks
+//!
+//! In this order, each to be let go before one further left is taken:
+//!
+//! 1. the state of one inode (`nodes::Node`), never of two at a time;
+//! 2. the capacity gate (`capacity`), only near the pool's limit;
+//! 3. the pool's view (`Pool::view`, `Pool::edit`), under which nothing is ever synced or waited for.
+//!
+//! The shards of the node and handle tables and the list of writers are leaves: nothing is taken under them.
+
+mod acl;
+mod adapter;
+mod attributes;
+mod capacity;
+mod clock;
+mod committer;
+mod control;
+mod counters;
+mod error;
+mod fds;
+mod filesystem;
+mod ghosts;
+mod handles;
+mod host;
+mod info;
+mod io;
+mod learn;
+mod listing;
+mod mode;
+mod mountinfo;
+mod namespace;
+mod nodes;
+mod open;
+mod options;
+mod replace;
+mod server;
+mod setattr;
+mod workers;
+mod xattr;
+
+pub use counters::Counts;
+pub use error::Error;
+pub use info::{Info, State};
+pub use options::{Durability, Options, PassthroughMode};
+pub use server::{Server, ServerHandle};

@@ -1,0 +1,363 @@
+//! Opening, creating and releasing regular files.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use fuser::{BackingId, FopenFlags};
+use parking_lot::MutexGuard;
+use tensorfs_layout::{Attributes, Ino, Record, SegmentId, Transaction};
+
+use crate::attributes::Stat;
+use crate::clock;
+use crate::control;
+use crate::error::{Fault, Host, Result};
+use crate::filesystem::{Caller, Filesystem, Watched};
+use crate::handles::{Handle, Opened};
+use crate::host;
+use crate::learn::Switch;
+use crate::mode::{Access, Mode, Told, Wish, choose, fopen_flags, is_synchronous};
+use crate::namespace::New;
+use crate::nodes::{NodeRef, Seen, State};
+use crate::options::Durability;
+use crate::replace::is_dying;
+
+/// Gives a descriptor to the kernel for passthrough.
+pub(crate) type Register<'a> = &'a dyn Fn(BorrowedFd<'_>) -> io::Result<BackingId>;
+
+/// How an open is answered.
+pub(crate) struct OpenReply {
+    pub handle: u64,
+    pub flags: FopenFlags,
+    /// In passthrough, the kernel's name of the segment.
+    pub backing: Option<Arc<BackingId>>,
+}
+
+impl Filesystem {
+    /// Opens an existing file.
+    pub fn open(&self, caller: Caller, ino: Ino, flags: i32, register: Register<'_>) -> Result<OpenReply> {
+        if control::is_control(ino) {
+            return self.open_control(ino, flags);
+        }
+        let node = self.nodes.take(ino);
+        let mut state = node.lock();
+        let result = self.open_in(caller, &node, &mut state, flags, register);
+        if result.is_err() {
+            self.settle(&node, &mut state, caller.unique);
+        }
+        result
+    }
+
+    fn open_in(
+        &self,
+        caller: Caller,
+        node: &NodeRef,
+        state: &mut MutexGuard<'_, State>,
+        flags: i32,
+        register: Register<'_>,
+    ) -> Result<OpenReply> {
+        let access = Access::of(flags);
+        let writes = access.write || flags & libc::O_TRUNC != 0;
+        if writes {
+            self.check_writable()?;
+        }
+        let segment = self.attach(caller, node.ino, state)?;
+        if writes {
+            self.drop_privileges(caller, node.ino)?;
+        }
+        if flags & libc::O_TRUNC != 0 {
+            self.truncate_at_open(caller, node, state, segment)?;
+        }
+        self.finish_open(node, state, flags, register)
+    }
+
+    /// Gives a file that is about to be used its segment, with the times that are recorded.
+    pub fn attach(&self, caller: Caller, ino: Ino, state: &mut State) -> Result<SegmentId> {
+        if let Some(segment) = state.segment {
+            return Ok(segment);
+        }
+        let attributes = self.regular(ino)?;
+        let segment = match attributes.segment {
+            Some(segment) => segment,
+            None => self.first_segment(caller, ino)?,
+        };
+        state.segment = Some(segment);
+        if let Err(fault) = self.align(&attributes, state, segment) {
+            state.segment = None;
+            return Err(fault);
+        }
+        Ok(segment)
+    }
+
+    fn regular(&self, ino: Ino) -> Result<Attributes> {
+        let view = self.pool.view();
+        let object = view.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+        match object.kind() {
+            libc::S_IFREG => Ok(object.attributes.clone()),
+            libc::S_IFDIR => Err(Fault::new(libc::EISDIR)),
+            _ => Err(Fault::new(libc::EINVAL)),
+        }
+    }
+
+    /// A file made by mknod gets its segment when it is first opened.
+    fn first_segment(&self, caller: Caller, ino: Ino) -> Result<SegmentId> {
+        self.check_writable()?;
+        let segment = self.new_segment()?;
+        let stored = self.edit(|edit| {
+            let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+            let attributes = Attributes { segment: Some(segment), ..object.attributes.clone() };
+            edit.store(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
+            Ok(())
+        });
+        if let Err(fault) = stored {
+            self.pool.discard_segment(segment);
+            return Err(fault);
+        }
+        Ok(segment)
+    }
+
+    /// Times set while the file was closed are in the records alone; from now on the segment's count.
+    fn align(&self, recorded: &Attributes, state: &mut State, segment: SegmentId) -> Result<()> {
+        let mut host = self.look(state)?;
+        if host.mtime != recorded.mtime || host.atime != recorded.atime {
+            let fd = self.pool.segments().open(segment, libc::O_RDONLY).host("opening a segment")?;
+            host::set_times(&fd, Some(recorded.atime), Some(recorded.mtime)).host("setting a segment's times")?;
+            host = host::stat(&fd).host("looking at a segment")?;
+        }
+        state.seen = Some(Seen { ctime: host.ctime, size: host.size, at: clock::now() });
+        Ok(())
+    }
+
+    /// Puts a file on the list of writers, before the first byte can be written.
+    pub fn start_watching(&self, node: &NodeRef, state: &mut State, segment: SegmentId) -> Result<()> {
+        if state.writing.is_none() {
+            let fd = self.begin_write(segment)?;
+            state.writing = Some(fd.clone());
+            self.writers.lock().insert(node.ino, Watched { node: node.clone(), segment, fd });
+        }
+        Ok(())
+    }
+
+    /// Decides who moves the bytes, and makes the handle.
+    fn finish_open(&self, node: &NodeRef, state: &mut State, flags: i32, register: Register<'_>) -> Result<OpenReply> {
+        let access = Access::of(flags);
+        let segment = state.segment.ok_or(Fault::new(libc::EIO))?;
+        if access.write {
+            self.start_watching(node, state, segment)?;
+        }
+        let wish = Wish {
+            passthrough: self.has_passthrough(),
+            see_bytes: self.durability == Durability::Write
+                || is_synchronous(flags)
+                || (access.write && self.nearly_full()),
+        };
+        let mapped = || {
+            self.fds.forget(segment);
+            !self.pool.segments().exclusive(segment)
+        };
+        let mut mode = choose(state.mode, wish, mapped);
+        if mode == Mode::Passthrough && access.write && self.is_full() {
+            return Err(Fault::new(libc::ENOSPC));
+        }
+        if mode == Mode::Passthrough && state.backing.is_none() {
+            match self.register(state, segment, register) {
+                Ok(backing) => state.backing = Some(Arc::new(backing)),
+                Err(error) => {
+                    log::warn!("inode {}: no passthrough for this open: {error}", node.ino);
+                    mode = Mode::Server;
+                }
+            }
+        }
+        state.mode = Some(mode);
+        if access.write {
+            state.writers += 1;
+            state.mappable |= access.read && mode == Mode::Passthrough;
+        } else {
+            state.readers += 1;
+        }
+        match mode {
+            Mode::Passthrough => self.counters.opened_passthrough.add(1),
+            Mode::Server => self.counters.opened_server.add(1),
+        }
+        let told = Told {
+            mode,
+            access,
+            hear_close: self.durability != Durability::Fsync || state.replace.is_some(),
+            // Where the mode is always the server's, the kernel's cache has seen every change.
+            keep_cache: !wish.passthrough || self.durability == Durability::Write,
+        };
+        let handle = Handle { node: node.clone(), access, mode };
+        let handle = self.handles.insert(Opened::File(Arc::new(handle)));
+        let backing = state.backing.clone().filter(|_| mode == Mode::Passthrough);
+        Ok(OpenReply { handle, flags: fopen_flags(told), backing })
+    }
+
+    /// The kernel keeps its own reference to the open file, and opens it again with each client's flags.
+    fn register(&self, state: &State, segment: SegmentId, register: Register<'_>) -> io::Result<BackingId> {
+        match &state.writing {
+            Some(fd) => register(fd.as_fd()),
+            None => register(self.pool.segments().open(segment, libc::O_RDONLY)?.as_fd()),
+        }
+    }
+
+    /// Creates and opens a file.
+    pub fn create(
+        &self,
+        caller: Caller,
+        dir: Ino,
+        name: &[u8],
+        new: New,
+        flags: i32,
+        register: Register<'_>,
+    ) -> Result<(Stat, OpenReply)> {
+        self.check_new_name(dir, name)?;
+        self.check_writable()?;
+        // Asked again when it is stored; here it saves making a segment in vain.
+        if self.pool.view().lookup(dir, name).is_some() {
+            return Err(Fault::new(libc::EEXIST));
+        }
+        let now = clock::coarse();
+        let segment = self.new_segment()?;
+        let ino = Ino(self.pool.edit().next_id());
+        let node = self.nodes.take(ino);
+        let mut state = node.lock();
+        state.segment = Some(segment);
+        let result = self.start_watching(&node, &mut state, segment).and_then(|()| {
+            self.edit(|edit| {
+                let tx = self.new_object(edit, caller, ino, dir, name, &new, now, Some(segment))?;
+                edit.store(tx)?;
+                Ok(())
+            })
+        });
+        if let Err(fault) = result {
+            self.stop_watching(ino, &mut state);
+            state.segment = None;
+            self.pool.discard_segment(segment);
+            return Err(fault);
+        }
+        if !Access::of(flags).write {
+            // Made to be read only: nothing can write it through this handle.
+            self.stop_watching(ino, &mut state);
+        }
+        let host = self.look(&state)?;
+        state.seen = Some(Seen { ctime: host.ctime, size: host.size, at: now });
+        let reply = self.finish_open(&node, &mut state, flags, register);
+        if reply.is_err() {
+            self.settle(&node, &mut state, caller.unique);
+        }
+        let reply = reply?;
+        let stat = self.stat_in(ino, &state)?;
+        Ok((stat, reply))
+    }
+
+    /// A handle is closed by one of the processes that share it.
+    pub fn flush(&self, caller: Caller, handle: u64) -> Result<()> {
+        let Opened::File(handle) = self.handles.get(handle)? else { return Ok(()) };
+        if !handle.access.write {
+            return Ok(());
+        }
+        let mut state = handle.node.lock();
+        if let Some(replace) = &mut state.replace {
+            replace.dying = is_dying(caller.pid);
+        }
+        if self.flush_commits() {
+            return self.make_durable(caller, &handle.node, state, true);
+        }
+        Ok(())
+    }
+
+    /// True if closing a file commits.
+    pub fn flush_commits(&self) -> bool {
+        self.durability == Durability::Close
+    }
+
+    /// Makes everything durable that was done through this mount, except what is still replacing something.
+    pub fn sync_all(&self) -> Result<()> {
+        let learned = self.learn_all(Switch::Leave);
+        self.commit_for_client()?;
+        learned.map(|_| ())
+    }
+
+    /// `fsync` of a file.
+    pub fn fsync(&self, caller: Caller, ino: Ino, handle: u64) -> Result<()> {
+        if control::is_control(ino) {
+            return Ok(());
+        }
+        let handle = self.handles.file(handle)?;
+        let state = handle.node.lock();
+        self.make_durable(caller, &handle.node, state, handle.access.write)
+    }
+
+    /// Records what a file has become, and waits until that is durable.
+    pub fn make_durable(
+        &self,
+        caller: Caller,
+        node: &NodeRef,
+        mut state: MutexGuard<'_, State>,
+        writer: bool,
+    ) -> Result<()> {
+        let learned = self.learn(node, &mut state, caller.unique, Switch::Store)?;
+        let segment = state.segment;
+        if let (Some(segment), true) = (segment, state.writing.is_some()) {
+            self.pool.segments().touch(segment).host("opening a segment to sync it")?;
+        }
+        drop(state);
+        self.commit_for_client()?;
+        if segment.is_some_and(|segment| self.pool.segments().failed(segment)) {
+            return Err(Fault::warn(libc::EIO, "the file's segment could not be synced"));
+        }
+        // The kernel wrote past the limit, and this is the first that is heard of it.
+        if writer && learned.grew && self.is_over() {
+            return Err(Fault::new(libc::ENOSPC));
+        }
+        Ok(())
+    }
+
+    /// The last use of a handle is over.
+    pub fn release(&self, caller: Caller, handle: u64) {
+        if let Some(Opened::File(handle)) = self.handles.remove(handle) {
+            self.release_file(caller.unique, &handle);
+        }
+    }
+
+    /// The same for a handle that is already off the table.
+    pub fn release_file(&self, unique: u64, handle: &Handle) {
+        let node = &handle.node;
+        let mut state = node.lock();
+        let before = state.seen.map(|seen| seen.ctime);
+        if handle.access.write {
+            state.writers = state.writers.saturating_sub(1);
+        } else {
+            state.readers = state.readers.saturating_sub(1);
+            self.learn_access_time(node.ino, &state, unique);
+        }
+        let mapped = handle.access.write && state.mappable;
+        self.settle(node, &mut state, unique);
+        let stale = mapped && state.seen.map(|seen| seen.ctime) != before;
+        drop(state);
+        node.released.notify_all();
+        if stale {
+            self.forget_attributes(node.ino);
+        }
+    }
+
+    /// Records that a file was read, once it is closed: writers record it with the rest.
+    fn learn_access_time(&self, ino: Ino, state: &State, unique: u64) {
+        if state.handles() > 0 || state.writing.is_some() {
+            return;
+        }
+        let Ok(host) = self.look(state) else { return };
+        let stored = self.edit(|edit| {
+            let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else { return Ok(()) };
+            if object.attributes.atime == host.atime {
+                return Ok(());
+            }
+            let attributes = Attributes { atime: host.atime, ..object.attributes.clone() };
+            edit.store(Transaction::new(unique).with(Record::Attributes { ino, attributes }))?;
+            Ok(())
+        });
+        if let Err(fault) = stored {
+            log::debug!("inode {ino}: access time not recorded: {}", fault);
+        }
+    }
+}

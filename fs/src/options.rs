@@ -1,0 +1,125 @@
+//! How to serve a pool.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// When bytes and their records survive a power loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// When `write` returns.
+    Write,
+    /// When `close` returns.
+    Close,
+    /// When `fsync` returns; everything else within the commit interval.
+    Fsync,
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Write => "write",
+            Self::Close => "close",
+            Self::Fsync => "fsync",
+        })
+    }
+}
+
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "write" => Ok(Self::Write),
+            "close" => Ok(Self::Close),
+            "fsync" => Ok(Self::Fsync),
+            _ => Err(format!("{word:?} is not one of write, close, fsync")),
+        }
+    }
+}
+
+/// Whether the kernel is to move the bytes of open files itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PassthroughMode {
+    /// Where the kernel grants it.
+    #[default]
+    Auto,
+    /// Or else refuse to mount.
+    On,
+    /// Never.
+    Off,
+}
+
+impl fmt::Display for PassthroughMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::On => "on",
+            Self::Off => "off",
+        })
+    }
+}
+
+impl FromStr for PassthroughMode {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(format!("{word:?} is not one of auto, on, off")),
+        }
+    }
+}
+
+/// How to serve a pool.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// When data survives a power loss; `None` is `close` on dax and `fsync` elsewhere.
+    pub durability: Option<Durability>,
+    /// How often the background commits.
+    pub commit: Duration,
+    /// Whether to use kernel passthrough.
+    pub passthrough: PassthroughMode,
+    /// Threads that read requests.
+    pub threads: usize,
+    /// Where the filesystem is mounted; for messages, `info` and the read-ahead setting.
+    pub mountpoint: PathBuf,
+    /// Whether users other than the mounting one are served.
+    pub allow_other: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            durability: None,
+            commit: Duration::from_secs(1),
+            passthrough: PassthroughMode::Auto,
+            threads: 4,
+            mountpoint: PathBuf::new(),
+            allow_other: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_round_trip() {
+        for word in ["write", "close", "fsync"] {
+            assert_eq!(word.parse::<Durability>().unwrap().to_string(), word);
+        }
+        for word in ["auto", "on", "off"] {
+            assert_eq!(word.parse::<PassthroughMode>().unwrap().to_string(), word);
+        }
+        assert!("".parse::<Durability>().is_err());
+    }
+}

@@ -1,0 +1,203 @@
+//! `open(O_TRUNC)`: a file that nobody else uses gets a new segment, and keeps its old content until the new one is
+//! complete. A process that has the old one mapped keeps it.
+//!
+//! The switch to the new segment is stored at the first fsync, before a rename or link, when the last writer closes,
+//! or after [`PATIENCE`]. A power loss before that leaves the old content. Where the writer is killed by a signal, the
+//! new content stands, as POSIX has it, and the old version goes to quarantine.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
+use tensorfs_layout::{Attributes, Ino, Note, Reason, Record, SegmentId, Transaction};
+
+use crate::clock;
+use crate::error::{Fault, Host, Result};
+use crate::filesystem::{Caller, Filesystem};
+use crate::learn::observed;
+use crate::nodes::{Node, NodeRef, Replace, Seen, State};
+
+/// A pending replace does not hold back a file that stays open, such as a log, for longer than this.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// RELEASE comes after `close` has returned: so long is waited for one that may be on its way.
+const RELEASES: Duration = Duration::from_millis(2);
+
+impl Filesystem {
+    /// Empties a file that is being opened with `O_TRUNC`.
+    pub fn truncate_at_open(
+        &self,
+        caller: Caller,
+        node: &NodeRef,
+        state: &mut MutexGuard<'_, State>,
+        segment: SegmentId,
+    ) -> Result<()> {
+        if self.look(state)?.size == 0 {
+            return self.stamp(node.ino, state, caller);
+        }
+        if self.wait_until_alone(node, state, segment) {
+            match self.start_replace(caller, node.ino, state, segment) {
+                Err(fault) if fault.errno != libc::EROFS => {
+                    log::debug!("inode {}: truncating in place: {}", node.ino, fault);
+                }
+                done => return done,
+            }
+        }
+        self.counters.truncated_in_place.add(1);
+        self.truncate(node, state, caller, 0)
+    }
+
+    /// Waits a moment for the file's other handles to go; true if nothing else uses the segment then.
+    fn wait_until_alone(&self, node: &Node, state: &mut MutexGuard<'_, State>, segment: SegmentId) -> bool {
+        let deadline = Instant::now() + RELEASES;
+        loop {
+            if state.segment != Some(segment) || state.replace.is_some() {
+                return false;
+            }
+            if state.handles() == 0 {
+                self.fds.forget(segment);
+                // A mapping to read keeps the old segment and is not in the way; one to write must go on to be seen.
+                if self.pool.segments().quiescent(segment) {
+                    return true;
+                }
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return false;
+            }
+            // The lease can also be held up by the kernel's own last close, which signals nobody.
+            let step = if state.handles() == 0 { Duration::from_micros(100) } else { deadline - now };
+            node.released.wait_for(state, step.min(deadline - now));
+        }
+    }
+
+    fn start_replace(&self, caller: Caller, ino: Ino, state: &mut State, old: SegmentId) -> Result<()> {
+        let new = self.new_segment()?;
+        self.edit(|edit| {
+            if edit.object(ino).is_none_or(|object| object.names() == 0) {
+                return Err(Fault::new(libc::ENOENT));
+            }
+            Ok(edit.store(Transaction::new(caller.unique).with(Record::Replace { ino, segment: new }))?)
+        })?;
+        self.stop_watching(ino, state);
+        state.segment = Some(new);
+        state.seen = None;
+        state.replace = Some(Replace { old, since: Instant::now(), dying: false });
+        self.counters.replaced.add(1);
+        Ok(())
+    }
+
+    /// Makes the new segment of a pending replace the file's own.
+    pub fn store_switch(&self, node: &Node, state: &mut State, unique: u64) -> Result<()> {
+        let (Some(replace), Some(segment)) = (state.replace, state.segment) else { return Ok(()) };
+        if replace.dying {
+            self.quarantine(node.ino, replace.old);
+        }
+        let at = clock::now();
+        let host = self.look(state)?;
+        let stored = self.edit(|edit| {
+            let Some(object) = edit.object(node.ino).filter(|object| object.names() > 0) else {
+                return Ok(false);
+            };
+            let attributes =
+                Attributes { segment: Some(segment), damaged: false, ..observed(&object.attributes, &host, state) };
+            let ino = node.ino;
+            let tx = Transaction::new(unique).with(Record::Attributes { ino, attributes }).with(Record::Data {
+                ino,
+                segment,
+                offset: 0,
+                len: host.size,
+                allocated: host.allocated,
+            });
+            edit.store_from_reserve(tx)?;
+            Ok(true)
+        })?;
+        self.pool.segments().touch(segment).host("opening a segment to sync it")?;
+        if stored {
+            state.replace = None;
+            state.seen = Some(Seen { ctime: host.ctime, size: host.size, at });
+            self.counters.learned.add(1);
+        }
+        Ok(())
+    }
+
+    fn quarantine(&self, ino: Ino, old: SegmentId) {
+        let path = self.pool.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+        let shown = path.clone().unwrap_or_else(|| format!("inode {ino}"));
+        let note = Note { ino: Some(ino), path, reason: Reason::InterruptedReplace, offset: 0, time: clock::now() };
+        match self.pool.quarantine().keep(self.pool.segments(), old, &note) {
+            Ok(entry) => log::warn!("{shown}: its writer was killed; the old version is in quarantine as {entry}"),
+            Err(error) => log::error!("{shown}: its writer was killed; the old version is lost: {error}"),
+        }
+    }
+
+    /// An `O_TRUNC` of an empty file changes its times alone.
+    fn stamp(&self, ino: Ino, state: &mut State, caller: Caller) -> Result<()> {
+        let now = clock::coarse();
+        if let Some(fd) = &state.writing {
+            let _ = crate::host::set_times(fd, None, Some(now));
+        }
+        self.edit(|edit| {
+            let Some(object) = edit.object(ino) else { return Err(Fault::new(libc::ENOENT)) };
+            let attributes = Attributes { mtime: now, ctime: now, ..object.attributes.clone() };
+            edit.store(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
+            Ok(())
+        })
+    }
+}
+
+/// True if a signal is killing the process (or thread) that sends a request.
+///
+/// `/proc/PID/stat` would tell, but it waits for a lock that a process holds while it executes another program, and one
+/// that closes files in doing so waits for our answer. So it is read only of a process that has given up its memory,
+/// which one that executes a program never has; `/proc/PID/status` tells that and waits for nothing.
+pub(crate) fn is_dying(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    if status.is_empty() || has_memory(&status) {
+        return false;
+    }
+    fs::read_to_string(format!("/proc/{pid}/stat")).ok().and_then(|stat| exit_signal(&stat)).is_some()
+}
+
+fn has_memory(status: &str) -> bool {
+    status.lines().any(|line| line.starts_with("VmSize:"))
+}
+
+/// The signal in the exit code, the 52nd field of `/proc/PID/stat`, while its process exits.
+fn exit_signal(stat: &str) -> Option<i32> {
+    // The second field is the program's name, which may hold blanks and brackets.
+    let rest = &stat[stat.rfind(')')? + 1..];
+    let code: i32 = rest.split_whitespace().nth(49)?.parse().ok()?;
+    Some(code & 0x7f).filter(|signal| *signal != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_signal_of_an_exiting_process() {
+        let stat = |code: i32| {
+            let mut fields = vec!["0".to_owned(); 49];
+            fields[0] = "X".into();
+            format!("7 (a) b (c)) {} {code}\n", fields.join(" "))
+        };
+        assert_eq!(exit_signal(&stat(9)), Some(9));
+        assert_eq!(exit_signal(&stat(0x80 | 11)), Some(11));
+        assert_eq!(exit_signal(&stat(0)), None);
+        assert_eq!(exit_signal(&stat(3 << 8)), None);
+        assert_eq!(exit_signal("nonsense"), None);
+        assert_eq!(exit_signal("1 (x) R 1"), None);
+    }
+
+    #[test]
+    fn a_process_that_exits_has_no_memory() {
+        assert!(has_memory("Name:\tx\nVmPeak:\t1 kB\nVmSize:\t1 kB\n"));
+        assert!(!has_memory("Name:\tVmSize:\nState:\tX (dead)\n"));
+    }
+
+    #[test]
+    fn a_living_process_is_not_dying() {
+        assert!(!is_dying(std::process::id()));
+    }
+}

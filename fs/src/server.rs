@@ -1,0 +1,205 @@
+//! The server: from the handshake with the kernel to the pool's orderly end.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use fuser::{BackingId, Config, Session, SessionACL};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigHandler, Signal, signal};
+use tensorfs_layout::{Domain, Pool};
+
+use crate::adapter::Adapter;
+use crate::committer::Committer;
+use crate::error::Error;
+use crate::filesystem::{Caller, Filesystem};
+use crate::handles::Opened;
+use crate::info::Info;
+use crate::learn::Switch;
+use crate::mountinfo;
+use crate::options::{Durability, Options, PassthroughMode};
+
+/// Read-ahead for files that are read through the server, in KiB: the kernel's own choice is 128.
+const READ_AHEAD_KB: &str = "1024";
+
+/// A mounted pool, ready to serve.
+pub struct Server {
+    fs: Arc<Filesystem>,
+    session: Session<Adapter>,
+}
+
+impl Server {
+    /// Shakes hands with the kernel on a `/dev/fuse` descriptor that is already mounted, and finds out whether the
+    /// kernel grants passthrough. After an error the caller unmounts.
+    pub fn start(pool: Pool, fuse: OwnedFd, options: Options) -> Result<Server, Error> {
+        ignore_lease_signals();
+        let fd_limit = raise_fd_limit();
+        let durability = options.durability.unwrap_or(match pool.domain() {
+            Domain::Dax => Durability::Close,
+            _ => Durability::Fsync,
+        });
+        let fs = Arc::new(Filesystem::new(Arc::new(pool), options, durability, fd_limit));
+        let acl = if fs.options.allow_other { SessionACL::All } else { SessionACL::Owner };
+        let mut config = Config::default();
+        config.n_threads = Some(fs.options.threads.max(1));
+        // Requests read through a cloned descriptor die with it.
+        config.clone_fd = false;
+        let mountpoint = fs.options.mountpoint.clone();
+        let session = Session::from_fd(Adapter(fs.clone()), fuse, acl, config).map_err(|source| {
+            fs.close_unused();
+            Error::Handshake { mountpoint: mountpoint.clone(), source }
+        })?;
+        let granted = fs.passthrough.get_or_init(|| probe_passthrough(&session, &fs.pool));
+        match granted {
+            Ok(()) => log::info!("{}: the kernel moves the bytes (passthrough)", mountpoint.display()),
+            Err(reason) if fs.options.passthrough == PassthroughMode::On => {
+                fs.close_unused();
+                return Err(Error::NoPassthrough { mountpoint, reason: reason.clone() });
+            }
+            Err(reason) => log::info!("{}: bytes go through the server: {reason}", mountpoint.display()),
+        }
+        let _ = fs.notifier.set(session.notifier());
+        Ok(Server { fs, session })
+    }
+
+    /// Serves until the filesystem is unmounted, then commits everything and closes the pool.
+    pub fn run(self) -> Result<(), Error> {
+        let Server { fs, session } = self;
+        let mountpoint = fs.options.mountpoint.clone();
+        if !fs.has_passthrough() {
+            raise_read_ahead(&fs.options);
+        }
+        let committer =
+            Committer::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
+        fs.adopt();
+        let served = session.run();
+        fs.workers.finish();
+        drop(committer);
+        fs.close_files();
+        let closed = fs.pool.close();
+        served.map_err(|source| Error::Session { mountpoint, source })?;
+        Ok(closed?)
+    }
+
+    /// For a thread that has something to say while [`Server::run`] serves.
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle { fs: self.fs.clone() }
+    }
+
+    /// The pool that is served.
+    pub fn pool(&self) -> Arc<Pool> {
+        self.fs.pool.clone()
+    }
+
+    /// What there is to know about the pool and the mount.
+    pub fn info(&self) -> Info {
+        self.fs.info()
+    }
+}
+
+/// Reaches a server that is running.
+#[derive(Clone)]
+pub struct ServerHandle {
+    fs: Arc<Filesystem>,
+}
+
+impl ServerHandle {
+    /// Makes everything durable that clients have done so far, as `fsync` of a directory does. Needs no mount.
+    pub fn commit(&self) -> Result<(), Error> {
+        self.fs
+            .sync_all()
+            .map_err(|fault| Error::Commit { pool: self.fs.pool.path().into(), reason: fault.to_string() })
+    }
+}
+
+impl std::fmt::Debug for ServerHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerHandle").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("options", &self.fs.options).finish_non_exhaustive()
+    }
+}
+
+impl Filesystem {
+    /// Closes the pool of a server that never served.
+    fn close_unused(&self) {
+        if let Err(error) = self.pool.close() {
+            log::error!("{error}");
+        }
+    }
+
+    /// Watches the files that programs of a killed server can still write.
+    fn adopt(&self) {
+        let caller = Caller { unique: 0, uid: 0, gid: 0, pid: 0 };
+        for open in &self.pool.recovery().open_segments {
+            let node = self.nodes.take(open.ino);
+            let mut state = node.lock();
+            let watched = self
+                .attach(caller, open.ino, &mut state)
+                .and_then(|segment| self.start_watching(&node, &mut state, segment));
+            state.seen = None;
+            if let Err(fault) = watched {
+                log::warn!("inode {}: cannot be watched: {}", open.ino, fault);
+                self.settle(&node, &mut state, 0);
+            }
+        }
+    }
+
+    /// The kernel is gone: whatever is still open counts as closed.
+    fn close_files(&self) {
+        for opened in self.handles.drain() {
+            if let Opened::File(handle) = opened {
+                self.release_file(0, &handle);
+            }
+        }
+        // Files that are still mapped get their last word too.
+        if let Err(fault) = self.learn_all(Switch::Store) {
+            log::error!("at the end: {}", fault);
+        }
+    }
+}
+
+/// A broken lease is announced by SIGIO, which would end the process.
+fn ignore_lease_signals() {
+    // SAFETY: ignoring a signal installs no handler.
+    if let Err(errno) = unsafe { signal(Signal::SIGIO, SigHandler::SigIgn) } {
+        log::warn!("cannot ignore SIGIO: {errno}");
+    }
+}
+
+/// Every file that clients write costs a descriptor. Returns how many there may be.
+fn raise_fd_limit() -> u64 {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 1024 };
+    if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() { hard } else { soft }
+}
+
+/// Registers the pool's log as a backing file, and takes it back: that needs all that segments will need.
+fn probe_passthrough(session: &Session<Adapter>, pool: &Pool) -> Result<(), String> {
+    let reason = |error: io::Error| match error.raw_os_error() {
+        Some(libc::EPERM) => "the server lacks the privilege (CAP_SYS_ADMIN)".to_owned(),
+        Some(libc::ELOOP) => "the pool lies on a stacked filesystem (such as overlayfs)".to_owned(),
+        Some(libc::EOPNOTSUPP | libc::ENOTTY) => "the kernel has none".to_owned(),
+        _ => format!("the kernel refused it: {error}"),
+    };
+    let file = File::open(pool.path().join("log")).map_err(reason)?;
+    let id = BackingId::create_raw(session.as_fd(), &file).map_err(reason)?;
+    nix::ioctl_write_ptr!(backing_close, 229, 2, u32);
+    // SAFETY: the descriptor is open, and the kernel only reads the number.
+    unsafe { backing_close(session.as_fd().as_raw_fd(), &id) }.map_err(|errno| reason(errno.into()))?;
+    Ok(())
+}
+
+/// Reads of files in server mode come in larger pieces, if we may say so.
+fn raise_read_ahead(options: &Options) {
+    let Ok(mountinfo) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
+    let Some(device) = mountinfo::device_at(&mountinfo, &options.mountpoint) else { return };
+    let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
+    if let Err(error) = std::fs::write(&path, READ_AHEAD_KB) {
+        log::debug!("{path}: {error}");
+    }
+}
