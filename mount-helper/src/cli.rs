@@ -1,0 +1,259 @@
+//! Every command and every flag.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use tensorfs_fs::{Durability, PassthroughMode};
+
+use crate::options::{self, MountOptions};
+use crate::size;
+
+const EXAMPLES: &str = "\
+Examples:
+  tensorfs mount --create /var/lib/tensors /mnt/tensors
+  cp model.safetensors /mnt/tensors/
+  tensorfs info /mnt/tensors
+  tensorfs umount /mnt/tensors
+
+Exit status: 0 done, 1 failed (one line says why), 2 wrong usage.";
+
+/// A filesystem for tensors over a persistent memory pool
+#[derive(Debug, Parser)]
+#[command(name = "tensorfs", version, after_help = EXAMPLES, max_term_width = 80)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Create(Create),
+    Mount(Mount),
+    #[command(visible_alias = "unmount")]
+    Umount(Umount),
+    Info(Info),
+    Sync(Sync),
+    Restore(Restore),
+}
+
+/// Create a pool in a directory
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs create /var/lib/tensors
+  tensorfs create /mnt/pmem0/checkpoints --size 100G --layout run-42")]
+pub struct Create {
+    /// The pool's directory: new or empty, on fsdax, ext4, XFS or tmpfs
+    pub pool: PathBuf,
+    /// Most bytes the pool may take; none means all the host has
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// A name of your choice; `mount --layout` checks it
+    #[arg(long, value_name = "NAME", value_parser = options::parse_layout)]
+    pub layout: Option<String>,
+    /// Destroy the pool that is there, after saying what it holds
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Mount a pool
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs mount /var/lib/tensors /mnt/tensors
+  tensorfs mount --create --size 10G /var/lib/tensors /mnt/tensors
+  tensorfs mount -f --durability close /mnt/pmem0/pool /mnt/tensors
+
+Returns as soon as the mount serves. The server logs to syslog, or to --log FILE;
+with -f to the terminal.")]
+pub struct Mount {
+    /// The pool's directory
+    pub pool: PathBuf,
+    /// The directory the files appear in
+    pub mountpoint: PathBuf,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Create the pool and the mount point if they are not there
+    #[arg(long)]
+    pub create: bool,
+    /// With --create: most bytes a new pool may take
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// Refuse a pool with another layout name
+    #[arg(long, value_name = "NAME", value_parser = options::parse_layout)]
+    pub layout: Option<String>,
+    /// What is durable when: write, close or fsync returns [default: close on
+    /// dax, else fsync]
+    #[arg(long, value_name = "WHEN", value_parser = options::parse_durability)]
+    pub durability: Option<Durability>,
+    /// Make everything durable at least this often [default: 1]
+    #[arg(long, value_name = "SECONDS", value_parser = options::parse_seconds)]
+    pub commit: Option<Duration>,
+    /// Let the kernel move the bytes: auto, on (refuse to mount without) or off
+    /// [default: auto]
+    #[arg(long, value_name = "MODE", value_parser = options::parse_passthrough)]
+    pub passthrough: Option<PassthroughMode>,
+    /// Threads that answer the kernel [default: 4]
+    #[arg(long, value_name = "N", value_parser = options::parse_threads)]
+    pub threads: Option<usize>,
+    /// Log to this file
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Mount options as in /etc/fstab: ro, noexec, noatime, allow_other, and the
+    /// flags above (durability=, commit=, ...)
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Standard output is the pipe of the process that started this server
+    #[arg(long, hide = true)]
+    pub handshake: bool,
+}
+
+impl Mount {
+    /// The options, flags over `-o`.
+    pub fn merged(&self) -> Result<MountOptions, String> {
+        let mut merged = MountOptions::default();
+        for list in &self.options {
+            merged.apply(list, false)?;
+        }
+        merged.create |= self.create;
+        merged.size = self.size.or(merged.size);
+        merged.layout = self.layout.clone().or(merged.layout);
+        merged.durability = self.durability.or(merged.durability);
+        merged.commit = self.commit.or(merged.commit);
+        merged.passthrough = self.passthrough.or(merged.passthrough);
+        merged.threads = self.threads.or(merged.threads);
+        merged.log = self.log.clone().or(merged.log);
+        Ok(merged)
+    }
+}
+
+/// Unmount, and wait until everything is in the pool
+#[derive(Debug, Args)]
+pub struct Umount {
+    /// Where a pool is mounted
+    pub mountpoint: PathBuf,
+    /// Detach now, even when files are open; the server goes on for them until
+    /// the last one is closed
+    #[arg(short, long)]
+    pub lazy: bool,
+}
+
+/// Show what a pool is, holds and does
+#[derive(Debug, Args)]
+pub struct Info {
+    /// A pool or a mount point
+    #[arg(value_name = "POOL|MOUNTPOINT")]
+    pub target: PathBuf,
+    /// Print JSON, with stable field names
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Make everything written so far durable, now
+///
+/// sync(1) does not reach a FUSE filesystem; this does.
+#[derive(Debug, Args)]
+pub struct Sync {
+    /// Where a pool is mounted
+    pub mountpoint: PathBuf,
+}
+
+/// List quarantined versions of files, or bring one back
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs restore /mnt/tensors
+  tensorfs restore /mnt/tensors NAME
+  tensorfs restore /mnt/tensors NAME --to /tmp/old.pt")]
+pub struct Restore {
+    /// A mounted pool, or its mount point
+    #[arg(value_name = "POOL|MOUNTPOINT")]
+    pub target: PathBuf,
+    /// The version to bring back, as listed; without it, list them all
+    pub name: Option<String>,
+    /// Bring it back here instead of where it was
+    #[arg(long, value_name = "PATH", requires = "name")]
+    pub to: Option<PathBuf>,
+}
+
+/// Mount a tensorfs pool; called by mount(8)
+///
+/// In /etc/fstab:
+///   /var/lib/tensors  /mnt/tensors  tensorfs  defaults,nofail  0 0
+#[derive(Debug, Parser)]
+#[command(
+    name = "mount.tensorfs",
+    version,
+    verbatim_doc_comment,
+    max_term_width = 80
+)]
+pub struct Mount8 {
+    /// The pool's directory
+    pub pool: PathBuf,
+    /// The directory the files appear in
+    pub mountpoint: PathBuf,
+    /// Tolerate unknown options
+    #[arg(short, action = ArgAction::Count)]
+    pub sloppy: u8,
+    /// Check everything, but do not mount
+    #[arg(short, action = ArgAction::Count)]
+    pub fake: u8,
+    /// Leave /etc/mtab alone (as always)
+    #[arg(short, action = ArgAction::Count)]
+    pub no_mtab: u8,
+    /// Say what is done
+    #[arg(short, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// The type from /etc/fstab
+    #[arg(short = 't', value_name = "TYPE", hide = true)]
+    pub fs_type: Option<OsString>,
+    /// Mount options
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn flags_are_consistent() {
+        Cli::command().debug_assert();
+        Mount8::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_go_over_options() {
+        let cli = Cli::parse_from(["tensorfs", "mount", "p", "m", "-o", "commit=3,ro,size=1K"]);
+        let Command::Mount(mut mount) = cli.command else {
+            panic!("not a mount")
+        };
+        mount.commit = Some(Duration::from_secs(2));
+        let merged = mount.merged().unwrap();
+        assert_eq!(merged.commit, Some(Duration::from_secs(2)));
+        assert_eq!(merged.size, Some(1024));
+        assert!(merged.read_only);
+    }
+
+    #[test]
+    fn mount8_takes_what_mount_gives() {
+        let mount = Mount8::parse_from([
+            "mount.tensorfs",
+            "/p",
+            "/m",
+            "-s",
+            "-v",
+            "-n",
+            "-t",
+            "tensorfs",
+            "-o",
+            "rw,nofail",
+        ]);
+        assert_eq!((mount.sloppy, mount.verbose, mount.fake), (1, 1, 0));
+        assert_eq!(mount.options, ["rw,nofail"]);
+    }
+}

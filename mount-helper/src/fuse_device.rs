@@ -1,0 +1,146 @@
+//! Opening `/dev/fuse` and mounting.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::mount;
+use nix::unistd::{getegid, geteuid};
+
+use crate::failure::{At, Failure, reason};
+use crate::mountinfo::{FS_TYPE, Table};
+use crate::options::MountOptions;
+use crate::{busy, fusermount, unmount};
+
+const DEVICE: &str = "/dev/fuse";
+
+/// A mount of ours, known by its device number: whatever else is mounted at the same place is left alone.
+#[derive(Debug, Clone)]
+pub struct Mounted {
+    pub mountpoint: PathBuf,
+    device: (u32, u32),
+}
+
+/// Mounts, and returns the descriptor that the filesystem serves.
+pub fn mount_pool(
+    pool: &Path,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<(OwnedFd, Mounted), Failure> {
+    let fuse = match mount_directly(pool, mountpoint, options) {
+        Err(Refused::Privilege) if !geteuid().is_root() => {
+            fusermount::mount(pool, mountpoint, options)?
+        }
+        Err(Refused::Privilege) => {
+            return Err(Failure::at(
+                mountpoint,
+                "mounting is not permitted here (it needs CAP_SYS_ADMIN; in a container: --cap-add SYS_ADMIN --device /dev/fuse)",
+            ));
+        }
+        Err(Refused::Failed(failure)) => return Err(failure),
+        Ok(fuse) => fuse,
+    };
+    let mounted = Mounted::find(mountpoint)?;
+    Ok((fuse, mounted))
+}
+
+enum Refused {
+    Privilege,
+    Failed(Failure),
+}
+
+fn mount_directly(
+    pool: &Path,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<OwnedFd, Refused> {
+    let device = open_device()?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        geteuid(),
+        getegid()
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = Some(data.as_str());
+    mount(
+        Some(pool),
+        mountpoint,
+        Some(FS_TYPE),
+        options.flags(),
+        data,
+    )
+    .map_err(|errno| match errno {
+        Errno::EPERM | Errno::EACCES => Refused::Privilege,
+        Errno::ENODEV => Refused::Failed(Failure::at(mountpoint, "this kernel has no FUSE")),
+        errno => Refused::Failed(Failure::at(mountpoint, format!("mount: {}", errno.desc()))),
+    })?;
+    Ok(device.into())
+}
+
+fn open_device() -> Result<File, Refused> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(DEVICE)
+        .map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => Refused::Privilege,
+            ErrorKind::NotFound => Refused::Failed(Failure::at(
+                Path::new(DEVICE),
+                "not there; load the module (modprobe fuse), in a container: --device /dev/fuse",
+            )),
+            _ => Refused::Failed(Failure::at(Path::new(DEVICE), reason(&error))),
+        })
+}
+
+/// How a mount of ours went away.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// Nothing is left of it.
+    Unmounted,
+    /// Out of sight, but files are open.
+    Detached,
+}
+
+impl Mounted {
+    /// The mount that was just made at `mountpoint`.
+    fn find(mountpoint: &Path) -> Result<Mounted, Failure> {
+        let table = Table::read().at(Path::new("/proc/self/mountinfo"))?;
+        let mount = table
+            .top_at(mountpoint)
+            .filter(|mount| mount.is_tensorfs())
+            .ok_or_else(|| Failure::at(mountpoint, "the new mount is not in /proc/self/mountinfo"))?;
+        Ok(Mounted {
+            mountpoint: mountpoint.to_owned(),
+            device: mount.device,
+        })
+    }
+
+    /// Unmounts it wherever it is mounted (bind mounts too); lazily where files are open.
+    pub fn unmount(&self) -> io::Result<Gone> {
+        let table = Table::read()?;
+        let mut gone = Gone::Unmounted;
+        for mount in table.of_device(self.device) {
+            let path = &mount.mount_point;
+            if table.top_at(path).map(|top| top.device) != Some(self.device) {
+                return Err(io::Error::other(format!(
+                    "something else is mounted on top of {}",
+                    path.display()
+                )));
+            }
+            match unmount::unmount(path, false) {
+                Err(error) if unmount::is_busy(&error) => {
+                    log::warn!("{}: {}", path.display(), busy::reason(path));
+                    unmount::unmount(path, true)?;
+                    gone = Gone::Detached;
+                }
+                result => result?,
+            }
+        }
+        Ok(gone)
+    }
+}

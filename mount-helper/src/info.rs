@@ -1,0 +1,120 @@
+//! `tensorfs info`: what a pool is, holds and does.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use nix::sys::statvfs::statvfs;
+use tensorfs_fs::{Counts, Info, State};
+use tensorfs_layout::{Error, Inspection};
+
+use crate::failure::{At, Failure};
+use crate::mountinfo::Table;
+use crate::target::Target;
+use crate::{cli, info_text, output};
+
+/// Where a mounted filesystem tells about itself.
+const CONTROL: &str = ".tensorfs/info";
+
+/// The command.
+pub fn run(arguments: &cli::Info) -> Result<(), Failure> {
+    let json = match Target::of(&arguments.target)? {
+        Target::Mount(mount) if mount.is_dead() => {
+            let (pool, place) = (mount.source.display(), mount.mount_point.display());
+            output::complain(format!("{place}: the server of {pool} is gone; mount it again"));
+            of_pool(&mount.source)?
+        }
+        Target::Mount(mount) => of_mount(&mount.mount_point)?,
+        Target::Pool(pool) => of_pool(&pool)?,
+    };
+    if arguments.json {
+        return output::print(&json);
+    }
+    let info: Info = serde_json::from_str(&json).map_err(|error| {
+        Failure::at(&arguments.target, format!("its server speaks of something unknown here ({error}); try --json"))
+    })?;
+    output::print(&info_text::table(&info))
+}
+
+/// What the server says. It may be another version of this program, so it is passed on as it is.
+fn of_mount(root: &Path) -> Result<String, Failure> {
+    fs::read_to_string(root.join(CONTROL)).at(root)
+}
+
+fn of_pool(pool: &Path) -> Result<String, Failure> {
+    match tensorfs_layout::inspect(pool) {
+        Ok(inspection) => {
+            let json = serde_json::to_string_pretty(&unmounted(pool, inspection));
+            json.map(|json| json + "\n").map_err(|error| Failure::at(pool, error))
+        }
+        Err(Error::Busy { pid, mountpoint: Some(mountpoint), .. }) => of_server(pool, pid, &mountpoint),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Asks the server that has the pool in use, at its mount point; in another mount namespace, through /proc.
+fn of_server(pool: &Path, pid: u32, mountpoint: &Path) -> Result<String, Failure> {
+    let here = Table::read().at(pool)?;
+    let is_ours = here.top_at(mountpoint).is_some_and(|mount| mount.is_tensorfs() && mount.source == pool);
+    let elsewhere = || {
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        root.join(mountpoint.strip_prefix("/").unwrap_or(mountpoint))
+    };
+    let root = if is_ours { mountpoint.to_owned() } else { elsewhere() };
+    match fs::symlink_metadata(root.join(CONTROL)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(Failure::at(pool, format!("process {pid} is closing it, or serves files that are still open after an unmount")))
+        }
+        _ => of_mount(&root),
+    }
+}
+
+fn unmounted(pool: &Path, found: Inspection) -> Info {
+    let (superblock, usage) = (found.superblock, found.usage);
+    let clean = superblock.state == tensorfs_layout::State::Clean;
+    let host = statvfs(pool).map_or(0, |host| host.blocks() * host.fragment_size());
+    Info {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pool: pool.to_owned(),
+        uuid: uuid(&superblock.uuid),
+        layout: superblock.layout,
+        state: if clean { State::Clean } else { State::UnsafeShutdown },
+        pid: None,
+        mountpoint: None,
+        domain: Some(found.domain),
+        durability: None,
+        commit_seconds: None,
+        passthrough: false,
+        passthrough_reason: None,
+        capacity: usage.limit.unwrap_or(host),
+        used: usage.segment_bytes + usage.log_bytes,
+        limit: usage.limit,
+        files: usage.files,
+        directories: usage.directories,
+        records: usage.records,
+        log_bytes: usage.log_bytes,
+        unsafe_shutdowns: superblock.unsafe_shutdowns,
+        recovery: None,
+        open_segments: Vec::new(),
+        damaged_files: Vec::new(),
+        quarantine: found.quarantine,
+        counters: Counts::default(),
+        read_only: found.damage,
+    }
+}
+
+fn uuid(bytes: &[u8; 16]) -> String {
+    let digits = |part: &[u8]| part.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(digits).join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_a_uuid_as_usual() {
+        let bytes = std::array::from_fn(|n| n as u8);
+        assert_eq!(uuid(&bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+}

@@ -1,0 +1,231 @@
+//! What is mounted where: `/proc/PID/mountinfo`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use nix::errno::Errno;
+use nix::sys::statfs::statfs;
+
+/// The type tensorfs mounts with.
+pub const FS_TYPE: &str = "fuse.tensorfs";
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Major and minor number of the filesystem: what `stat` shows for its files. Bind mounts share it.
+    pub device: (u32, u32),
+    pub mount_point: PathBuf,
+    pub fs_type: OsString,
+    /// For tensorfs: the pool.
+    pub source: PathBuf,
+}
+
+impl Mount {
+    pub fn is_tensorfs(&self) -> bool {
+        self.fs_type == FS_TYPE
+    }
+
+    fn is_fuse(&self) -> bool {
+        let name = self.fs_type.as_bytes();
+        name == b"fuse" || name.starts_with(b"fuse.")
+    }
+
+    /// A FUSE mount whose server is gone.
+    ///
+    /// `stat` alone may be answered from the kernel's cache, long after the server died; `statfs` never is.
+    pub fn is_dead(&self) -> bool {
+        self.is_fuse()
+            && matches!(
+                statfs(&self.mount_point),
+                Err(Errno::ENOTCONN | Errno::ECONNABORTED)
+            )
+    }
+}
+
+/// A table of mounts, in the order they were made where they lie on top of each other.
+#[derive(Debug, Clone, Default)]
+pub struct Table(Vec<Mount>);
+
+impl Table {
+    /// What this process sees.
+    pub fn read() -> io::Result<Table> {
+        fs::read("/proc/self/mountinfo").map(|text| Table::parse(&text))
+    }
+
+    /// What another process sees, which may live in another mount namespace.
+    pub fn of(pid: u32) -> io::Result<Table> {
+        fs::read(format!("/proc/{pid}/mountinfo")).map(|text| Table::parse(&text))
+    }
+
+    /// Lines that make no sense are left out: the kernel may add fields, not take them.
+    fn parse(text: &[u8]) -> Table {
+        Table(
+            text.split(|&byte| byte == b'\n')
+                .filter_map(parse_line)
+                .collect(),
+        )
+    }
+
+    /// What one sees at `path`: the mount on top of all others there.
+    pub fn top_at(&self, path: &Path) -> Option<&Mount> {
+        self.0.iter().rev().find(|mount| mount.mount_point == path)
+    }
+
+    /// Everything mounted below `path`.
+    pub fn below(&self, path: &Path) -> impl Iterator<Item = &Mount> {
+        self.0.iter().filter(move |mount| {
+            mount.mount_point.starts_with(path) && mount.mount_point != path
+        })
+    }
+
+    /// All mounts of one filesystem, the last one made first.
+    pub fn of_device(&self, device: (u32, u32)) -> impl Iterator<Item = &Mount> {
+        self.0
+            .iter()
+            .rev()
+            .filter(move |mount| mount.device == device)
+    }
+
+    /// Where `pool` is mounted.
+    pub fn of_pool(&self, pool: &Path) -> impl Iterator<Item = &Mount> {
+        self.0
+            .iter()
+            .filter(move |mount| mount.is_tensorfs() && mount.source == pool)
+    }
+
+    /// The mount that `path` lies in.
+    pub fn around(&self, path: &Path) -> Option<&Mount> {
+        path.ancestors().find_map(|ancestor| self.top_at(ancestor))
+    }
+}
+
+/// `36 35 98:0 /root /mount\040point rw,noatime shared:1 - fuse.tensorfs /the/pool rw,user_id=0`
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = parse_device(fields.nth(2)?)?;
+    let mount_point = unescape(fields.nth(1)?);
+    // options and any number of optional fields, up to a lone dash
+    fields.find(|field| *field == b"-")?;
+    let fs_type = unescape(fields.next()?);
+    let source = unescape(fields.next()?);
+    Some(Mount {
+        device,
+        mount_point: mount_point.into(),
+        fs_type,
+        source: source.into(),
+    })
+}
+
+fn parse_device(field: &[u8]) -> Option<(u32, u32)> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The kernel writes space, tab, newline, backslash and some others as `\` and three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        match (byte, octal(tail)) {
+            (b'\\', Some(escaped)) => {
+                plain.push(escaped);
+                rest = &tail[3..];
+            }
+            _ => {
+                plain.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(plain)
+}
+
+fn octal(text: &[u8]) -> Option<u8> {
+    let digits = std::str::from_utf8(text.get(..3)?).ok()?;
+    // from_str_radix would take a sign
+    digits
+        .bytes()
+        .all(|digit| digit.is_ascii_digit())
+        .then(|| u8::from_str_radix(digits, 8).ok())?
+}
+
+/// Whether a path that `/proc` shows (an open file, a mapping) lies at or below `root`.
+pub fn shown_within(shown: &OsStr, root: &Path) -> bool {
+    let shown = shown.as_bytes();
+    let shown = shown.strip_suffix(b" (deleted)").unwrap_or(shown);
+    Path::new(OsStr::from_bytes(shown)).starts_with(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"\
+22 27 0:21 / /proc rw,nosuid - proc proc rw
+27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
+40 27 0:33 / /mnt/a\\040b\\134c rw,nosuid,nodev shared:7 master:2 - fuse.tensorfs /pools/p\\011q rw,user_id=0
+41 40 0:34 / /mnt/a\\040b\\134c rw - tmpfs none rw
+42 27 0:33 /sub /bind rw - fuse.tensorfs /pools/p\\011q rw
+garbage
+43 27 0:35 / /mnt/ab rw no dash
+";
+
+    #[test]
+    fn reads_escapes_and_optional_fields() {
+        let table = Table::parse(TEXT);
+        assert_eq!(table.0.len(), 5);
+        let mount = &table.0[2];
+        assert_eq!(mount.device, (0, 33));
+        assert_eq!(mount.mount_point, Path::new("/mnt/a b\\c"));
+        assert_eq!(mount.source, Path::new("/pools/p\tq"));
+        assert!(mount.is_tensorfs());
+    }
+
+    #[test]
+    fn keeps_broken_escapes_as_they_are() {
+        assert_eq!(unescape(b"a\\04"), "a\\04");
+        assert_eq!(unescape(b"\\999\\"), "\\999\\");
+        assert_eq!(unescape(b"\\134040"), "\\040");
+        assert_eq!(unescape(b"\\377").as_bytes(), b"\xff");
+        assert_eq!(unescape(b"\\777"), "\\777");
+        assert_eq!(unescape(b"\\+12"), "\\+12");
+    }
+
+    #[test]
+    fn finds_the_mount_on_top() {
+        let table = Table::parse(TEXT);
+        let top = table.top_at(Path::new("/mnt/a b\\c")).unwrap();
+        assert_eq!(top.fs_type, "tmpfs");
+        assert!(table.top_at(Path::new("/mnt")).is_none());
+        let around = table.around(Path::new("/bind/x/y")).unwrap();
+        assert_eq!(around.mount_point, Path::new("/bind"));
+    }
+
+    #[test]
+    fn finds_all_mounts_of_a_filesystem_last_first() {
+        let table = Table::parse(TEXT);
+        let found: Vec<_> = table.of_device((0, 33)).map(|m| &m.mount_point).collect();
+        assert_eq!(found, [Path::new("/bind"), Path::new("/mnt/a b\\c")]);
+        assert_eq!(table.of_pool(Path::new("/pools/p\tq")).count(), 2);
+        assert_eq!(table.below(Path::new("/mnt")).count(), 2);
+    }
+
+    #[test]
+    fn reads_this_machine() {
+        let table = Table::read().unwrap();
+        assert!(table.top_at(Path::new("/")).is_some());
+        assert!(!table.top_at(Path::new("/")).unwrap().is_dead());
+    }
+
+    #[test]
+    fn sees_what_lies_within() {
+        let root = Path::new("/mnt/t");
+        assert!(shown_within(OsStr::new("/mnt/t"), root));
+        assert!(shown_within(OsStr::new("/mnt/t/x (deleted)"), root));
+        assert!(shown_within(OsStr::new("/mnt/t (deleted)"), root));
+        assert!(!shown_within(OsStr::new("/mnt/tx"), root));
+        assert!(!shown_within(OsStr::new("socket:[12]"), root));
+    }
+}

@@ -1,0 +1,23 @@
+//! Printing: a reader that closes the pipe early (`tensorfs info | head -1`) is not an error.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+use crate::failure::Failure;
+
+/// Prints to standard output, in one write.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("cannot print: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// One line on standard error, with the program's name in front.
+pub fn complain(line: impl Display) {
+    // Standard error may be closed; there is nowhere left to say so.
+    let _ = writeln!(io::stderr().lock(), "tensorfs: {line}");
+}

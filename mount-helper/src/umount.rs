@@ -1,0 +1,96 @@
+//! `tensorfs umount`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tensorfs_layout::Holder;
+
+use crate::failure::{At, Failure};
+use crate::process::Process;
+use crate::target::Target;
+use crate::{busy, cli, output, unmount};
+
+/// After this time of waiting in silence, say what for.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// The command.
+pub fn run(arguments: &cli::Umount) -> Result<(), Failure> {
+    let mount = Target::of(&arguments.mountpoint)?.mount()?;
+    let (pool, mountpoint) = (&mount.source, &mount.mount_point);
+    let server = Server::of(pool);
+    match unmount::unmount(mountpoint, arguments.lazy) {
+        Err(error) if unmount::is_busy(&error) && mount.is_dead() => {
+            log::warn!(
+                "{}: its server is gone; detaching it",
+                mountpoint.display()
+            );
+            unmount::unmount(mountpoint, true).at(mountpoint)?;
+        }
+        Err(error) if unmount::is_busy(&error) => {
+            return Err(Failure::at(mountpoint, busy::reason(mountpoint)));
+        }
+        result => result.at(mountpoint)?,
+    }
+    match server {
+        Some(server) if arguments.lazy => server.watch_briefly(pool),
+        Some(server) => server.wait(pool),
+        None => Ok(()),
+    }
+}
+
+/// The process that serves a pool.
+struct Server {
+    pid: u32,
+    /// None: it cannot be seen from here (another process namespace).
+    process: Option<Process>,
+}
+
+impl Server {
+    fn of(pool: &Path) -> Option<Server> {
+        let Holder { pid, .. } = tensorfs_layout::holder(pool).ok()??;
+        let process = Process::open(pid).ok();
+        // The process id was read before it was pinned down: if it holds the pool now, it is the right one.
+        let still = tensorfs_layout::holder(pool).ok()??;
+        (still.pid == pid).then_some(Server { pid, process })
+    }
+
+    /// Until the pool is closed: everything is in it then, and it can be mounted, copied or moved.
+    fn wait(&self, pool: &Path) -> Result<(), Failure> {
+        if self.has_closed(pool, SILENCE)? {
+            return Ok(());
+        }
+        output::complain(format!(
+            "{}: waiting for process {} to write and close it",
+            pool.display(),
+            self.pid
+        ));
+        while !self.has_closed(pool, SILENCE)? {}
+        Ok(())
+    }
+
+    fn watch_briefly(&self, pool: &Path) -> Result<(), Failure> {
+        if !self.has_closed(pool, Duration::from_millis(500))? {
+            output::complain(format!(
+                "{}: process {} goes on with it until the last open file is closed",
+                pool.display(),
+                self.pid
+            ));
+        }
+        Ok(())
+    }
+
+    fn has_closed(&self, pool: &Path, timeout: Duration) -> Result<bool, Failure> {
+        if let Some(process) = &self.process {
+            return process.wait(timeout).at(pool);
+        }
+        let holds = |holder: Option<Holder>| holder.is_some_and(|holder| holder.pid == self.pid);
+        let start = Instant::now();
+        while start.elapsed() < timeout {
+            if !holds(tensorfs_layout::holder(pool)?) {
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(false)
+    }
+}
