@@ -1,0 +1,98 @@
+"""h5py: write, append, groups and attributes, in-place update, and a SWMR reader process."""
+
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+
+from common import array, check, main, same
+
+STEPS = 60
+ROW = (64, 8)
+
+
+def rows(count):
+    return np.stack([array(f"row{n}", ROW, "f4") for n in range(count)])
+
+
+def write(directory):
+    at = lambda name: os.path.join(directory, name)  # noqa: E731
+    with h5py.File(at("model.h5"), "w") as file:
+        file.attrs["epoch"] = 1
+        layer = file.create_group("encoder/layer0")
+        layer["weight"] = array("weight", (400, 300), "f4")
+        layer.create_dataset(
+            "packed", data=array("packed", (500, 40), "i4"), chunks=(50, 40), compression="gzip"
+        )
+        layer.create_dataset("history", shape=(0,), maxshape=(None,), dtype="f8", chunks=(128,))
+    for n in range(8):
+        with h5py.File(at("model.h5"), "a") as file:
+            history = file["encoder/layer0/history"]
+            history.resize(((n + 1) * 100,))
+            history[n * 100 :] = array(f"history{n}", (100,), "f8")
+            file.attrs["epoch"] = n + 2
+            file[f"extra/{n}"] = array(f"extra{n}", (11,), "i8")
+    with h5py.File(at("model.h5"), "r+") as file:
+        file["encoder/layer0/weight"][3, :] = 7.0
+        del file["extra/0"]
+
+    # Single writer, many readers: the reader is told how many rows are flushed and must find
+    # exactly those, bit for bit, while the writer goes on.
+    with h5py.File(at("swmr.h5"), "w", libver="latest") as file:
+        data = file.create_dataset(
+            "rows", shape=(0, *ROW), maxshape=(None, *ROW), dtype="f4", chunks=(4, *ROW)
+        )
+        file.swmr_mode = True
+        reader = subprocess.Popen(
+            [sys.executable, os.path.abspath(__file__), directory, "follow"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for n in range(STEPS):
+            data.resize((n + 1, *ROW))
+            data[n] = array(f"row{n}", ROW, "f4")
+            data.flush()
+            if n % 5 == 4:
+                print(n + 1, file=reader.stdin, flush=True)
+                answer = reader.stdout.readline()
+                check(answer == f"{n + 1}\n", "the SWMR reader says", repr(answer))
+        reader.stdin.close()
+        check(reader.wait() == 0, "the SWMR reader failed")
+    verify(directory)
+
+
+def follow(directory):
+    """The SWMR reader: answers each row count on its input once it has read that many rows."""
+    with h5py.File(os.path.join(directory, "swmr.h5"), "r", libver="latest", swmr=True) as file:
+        data = file["rows"]
+        for line in sys.stdin:
+            count = int(line)
+            data.refresh()
+            check(data.shape[0] >= count, "only", data.shape[0], "rows of", count)
+            same(data[:count], rows(count), f"{count} rows")
+            print(count, flush=True)
+    os._exit(0)  # without main()'s last line
+
+
+def verify(directory):
+    at = lambda name: os.path.join(directory, name)  # noqa: E731
+    with h5py.File(at("model.h5"), "r") as file:
+        check(file.attrs["epoch"] == 9, file.attrs["epoch"])
+        weight = array("weight", (400, 300), "f4")
+        weight[3, :] = 7.0
+        same(file["encoder/layer0/weight"][...], weight, "weight")
+        same(file["encoder/layer0/packed"][...], array("packed", (500, 40), "i4"), "packed")
+        want = np.concatenate([array(f"history{n}", (100,), "f8") for n in range(8)])
+        same(file["encoder/layer0/history"][...], want, "history")
+        check(sorted(file["extra"]) == [str(n) for n in range(1, 8)], list(file["extra"]))
+        for n in range(1, 8):
+            same(file[f"extra/{n}"][...], array(f"extra{n}", (11,), "i8"), f"extra {n}")
+    with h5py.File(at("swmr.h5"), "r") as file:
+        same(file["rows"][...], rows(STEPS), "rows")
+
+
+if __name__ == "__main__":
+    main(write, verify, follow=follow)

@@ -1,0 +1,147 @@
+# Shared by the suites in this directory; sourced, not run.
+#
+# A suite runs on ext4 and on tensorfs, side by side on the same machine, and fails on whatever tensorfs does not pass
+# and ext4 does. Everything it makes lies in one scratch directory, and goes with it.
+#
+#   TENSORFS_BIN       the program to test (default: target/debug/tensorfs, built if it is not there)
+#   TENSORFS_TEST_DIR  where pools, images and scratch files go (default: target/tmp)
+#   TENSORFS_SUITES    where programs that cargo installs are kept (default: target/suites)
+#   TENSORFS_INSTALL   0: what is missing is not installed; the suite is skipped
+
+set -euo pipefail
+
+suites=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$suites/../.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+tools=${TENSORFS_SUITES:-$target/suites}
+suite=$(basename "$0")
+# How long a call of tensorfs itself may take: no suite waits for ever.
+patience=60
+
+die() {
+    echo "$suite: $*" >&2
+    exit 1
+}
+
+# Says why nothing can be tested here, and is no failure.
+skip() {
+    echo "SKIPPED: $suite: $*"
+    exit 0
+}
+
+need_root() {
+    [[ $EUID == 0 ]] || skip "needs root"
+    [[ -w /dev/fuse ]] || skip "/dev/fuse: not writable"
+}
+
+# A program of a package: installed when that is possible, else the suite is skipped.
+need() { # PROGRAM PACKAGE
+    command -v "$1" >/dev/null && return
+    if [[ ${TENSORFS_INSTALL:-1} != 0 && $EUID == 0 ]] && command -v apt-get >/dev/null; then
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$2" >&2 || true
+    fi
+    command -v "$1" >/dev/null || skip "$1: not found (package $2)"
+}
+
+# A program from crates.io, installed under the target directory. Sets `crate` to its path.
+need_crate() { # NAME VERSION
+    local program=$tools/bin/$1
+    if [[ ! -x $program || $("$program" --version 2>/dev/null) != "$1 $2" ]]; then
+        [[ ${TENSORFS_INSTALL:-1} != 0 ]] || skip "$1 $2: not installed"
+        CARGO_TARGET_DIR=$tools/build cargo install --quiet --locked --root "$tools" --version "$2" "$1" >&2 ||
+            skip "$1 $2: cannot be installed"
+    fi
+    crate=$program
+}
+
+# The argument of --passthrough, as a list in `modes`.
+passthrough_modes() {
+    case $1 in
+        on | off) modes=("$1") ;;
+        both) modes=(on off) ;;
+        *) die "--passthrough: $1: not one of on, off, both" ;;
+    esac
+}
+
+tensorfs() {
+    timeout "$patience" "$TENSORFS_BIN" "$@"
+}
+
+# --- the scratch directory, and what is mounted in it ---------------------------------------------
+
+scratch=
+# Mount points have short names: a socket's path has at most 107 bytes.
+mounts=
+mounted=()
+
+start() {
+    if [[ -z ${TENSORFS_BIN:-} ]]; then
+        TENSORFS_BIN=$target/debug/tensorfs
+        [[ -x $TENSORFS_BIN ]] || (cd "$root" && cargo build --quiet --workspace --bins)
+    fi
+    TENSORFS_BIN=$(realpath "$TENSORFS_BIN")
+    local parent=${TENSORFS_TEST_DIR:-$target/tmp}
+    mkdir -p "$parent"
+    scratch=$(mktemp -d "$(realpath "$parent")/$suite.XXXXXX")
+    mounts=$(mktemp -d)
+    # Tests become other users.
+    chmod 755 "$mounts"
+    trap finish EXIT
+    trap 'exit 130' INT TERM
+}
+
+finish() {
+    local status=$? at
+    for at in "${mounted[@]}"; do
+        if [[ $at == "$mounts"/t* ]]; then
+            tensorfs umount "$at" || tensorfs umount --lazy "$at" || umount -l "$at" || true
+        else
+            umount "$at" || umount -l "$at"
+        fi
+    done
+    for at in "${mounted[@]}"; do
+        if mountpoint -q "$at"; then
+            echo "$suite: $at: still mounted" >&2
+            exit 1
+        fi
+    done
+    if [[ -n ${KEEP:-} ]]; then
+        echo "kept: $scratch"
+        rm -rf --one-file-system "$mounts"
+    else
+        rm -rf --one-file-system "$scratch" "$mounts"
+    fi
+    exit "$status"
+}
+
+# Mounts a new ext4 in a file: what tensorfs is compared with. Sets `at`.
+mount_ext4() { # SIZE
+    at=$mounts/ext4
+    mkdir "$at"
+    truncate -s "$1" "$scratch/ext4.image"
+    mkfs.ext4 -q "$scratch/ext4.image"
+    mount -o loop "$scratch/ext4.image" "$at" || skip "ext4 cannot be mounted from a file here"
+    mounted+=("$at")
+}
+
+pools=0
+
+# Creates a pool and mounts it. Sets `at`.
+mount_tensorfs() { # OPTION...
+    pools=$((pools + 1))
+    at=$mounts/t$pools
+    mkdir "$at"
+    tensorfs create "$scratch/pool$pools" >/dev/null
+    tensorfs mount "$scratch/pool$pools" "$at" --log "$scratch/server$pools.log" "$@"
+    mounted+=("$at")
+}
+
+# Unmounts what was mounted last. The server must not have met anything it calls an error.
+umount_tensorfs() {
+    tensorfs umount "${mounted[-1]}"
+    unset 'mounted[-1]'
+    if grep -E ' ERROR |panicked' "$scratch/server$pools.log"; then
+        echo "FAILED: errors in the server's log"
+        return 1
+    fi
+}

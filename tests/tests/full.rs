@@ -1,0 +1,239 @@
+//! A pool with a size limit, and what happens at it.
+
+use nix::errno::Errno;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, on_mounts};
+
+const LIMIT: u64 = 64 << 20;
+
+on_mounts!(
+    no_space_at_the_limit,
+    deleting_gives_space_at_once,
+    everything_committed_stays_readable,
+    a_full_pool_mounts_again,
+    metadata_runs_out_too,
+);
+
+fn limited(setup: Setup) -> Mount {
+    let mount = setup.create(["--size", "64M"]).mount();
+    if !mount.is_plain() {
+        let info = mount.info();
+        assert_eq!(info["limit"], LIMIT, "{info}");
+        let statfs = nix::sys::statvfs::statvfs(mount.path()).unwrap();
+        let size = statfs.blocks() * statfs.fragment_size();
+        assert_eq!(size, LIMIT, "statfs says {size}");
+    }
+    mount
+}
+
+fn free(mount: &Mount) -> u64 {
+    let statfs = nix::sys::statvfs::statvfs(mount.path()).unwrap();
+    statfs.blocks_available() * statfs.fragment_size()
+}
+
+fn no_space(result: std::io::Result<impl std::fmt::Debug>) -> bool {
+    match result {
+        Ok(_) => false,
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+            true
+        }
+    }
+}
+
+/// Writes files of a mebibyte until there is no space; returns the bytes that were accepted.
+fn fill(mount: &Mount, prefix: &str) -> u64 {
+    let mut accepted = 0;
+    for n in 0.. {
+        assert!(n < 200, "{accepted} bytes were accepted, and still no ENOSPC");
+        let mut file = match OpenOptions::new().write(true).create_new(true).open(mount.at(format!("{prefix}{n}"))) {
+            Ok(file) => file,
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+                break;
+            }
+        };
+        let mut offset = 0;
+        while offset < 1 << 20 {
+            match file.write(&Pattern(n).bytes(offset, 64 << 10)) {
+                Ok(len) => offset += len as u64,
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+                    return accepted + offset;
+                }
+            }
+        }
+        accepted += offset;
+    }
+    accepted
+}
+
+fn check(mount: &Mount, prefix: &str) -> u64 {
+    let mut total = 0;
+    for n in 0.. {
+        let Ok(bytes) = std::fs::read(mount.at(format!("{prefix}{n}"))) else { break };
+        assert_eq!(Pattern(n).mismatch(0, &bytes), None, "{prefix}{n}");
+        total += bytes.len() as u64;
+    }
+    total
+}
+
+fn no_space_at_the_limit(setup: Setup) {
+    let mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let before = free(&mount);
+    assert!(before <= LIMIT && before > LIMIT / 2, "{before} bytes free at first");
+    if mount.passthrough() == Passthrough::Off {
+        // To the byte: what statfs said can be written, and nothing more. (One file, so that what
+        // the books need is a handful of records.)
+        let mut file = File::create(mount.at("exact")).unwrap();
+        let mut written = 0;
+        let error = loop {
+            match file.write(&Pattern(1).bytes(written, 4096)) {
+                Ok(len) => written += len as u64,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+        assert!(written <= LIMIT, "{written} bytes went into a pool of {LIMIT}");
+        assert!(before - written.min(before) <= 2 << 20, "{written} of {before} bytes");
+        assert!(free(&mount) < 4096, "{} bytes free in a full pool", free(&mount));
+        let info = mount.info();
+        assert!(info["used"].as_u64().unwrap() <= LIMIT, "{info}");
+        // Reading and overwriting go on.
+        drop(file);
+        let bytes = std::fs::read(mount.at("exact")).unwrap();
+        assert_eq!((bytes.len() as u64, Pattern(1).mismatch(0, &bytes)), (written, None));
+        let file = OpenOptions::new().write(true).open(mount.at("exact")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &Pattern(2).bytes(0, 8192), 0).unwrap();
+        assert!(no_space(
+            file.set_len(written)
+                .and_then(|()| { std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], written) })
+        ));
+    } else {
+        // Files that are open pass the limit by; the next open or commit tells.
+        let accepted = fill(&mount, "f");
+        assert!(accepted <= LIMIT + (2 << 20), "{accepted} bytes went into a pool of {LIMIT}");
+        assert!(accepted + (4 << 20) >= before, "only {accepted} of {before} bytes were accepted");
+        mount.sync();
+        assert!(no_space(File::create(mount.at("one more")).and_then(|mut f| f.write_all(&[1; 4096]))));
+        assert!(free(&mount) < 1 << 20, "{} bytes free in a full pool", free(&mount));
+        assert_eq!(check(&mount, "f"), accepted);
+    }
+}
+
+fn deleting_gives_space_at_once(setup: Setup) {
+    let mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let before = free(&mount);
+    for round in 0..5 {
+        let prefix = format!("r{round}-");
+        fill(&mount, &prefix);
+        let full = free(&mount);
+        std::fs::remove_file(mount.at(format!("{prefix}3"))).unwrap();
+        let after = free(&mount);
+        assert!(after >= full + (1 << 20) - 8192, "deleting a mebibyte left {after} free after {full}");
+        std::fs::write(mount.at("again"), Pattern(1).bytes(0, 900 << 10)).unwrap();
+        std::fs::remove_file(mount.at("again")).unwrap();
+        for entry in std::fs::read_dir(mount.path()).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        assert!(free(&mount) + (3 << 20) >= before, "{} of {before} bytes free again", free(&mount));
+    }
+}
+
+fn everything_committed_stays_readable(setup: Setup) {
+    let mut mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::write(mount.at("committed"), Pattern(77).bytes(0, 5 << 20)).unwrap();
+    mount.sync();
+    let accepted = fill(&mount, "f");
+    for round in 0..3 {
+        let bytes = std::fs::read(mount.at("committed")).unwrap();
+        assert_eq!((bytes.len(), Pattern(77).mismatch(0, &bytes)), (5 << 20, None));
+        assert_eq!(check(&mount, "f"), accepted);
+        match round {
+            0 => mount.remount(),
+            1 => {
+                mount.kill9();
+                mount.mount();
+            }
+            _ => {}
+        }
+    }
+    // Renaming and deleting work in a full pool.
+    for n in 0..40 {
+        let result = std::fs::rename(mount.at(format!("f{n}")), mount.at(format!("g{n}")));
+        if let Err(error) = result {
+            assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+        }
+    }
+    for entry in std::fs::read_dir(mount.path()).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), 0);
+    std::fs::write(mount.at("after"), Pattern(5).bytes(0, 30 << 20)).unwrap();
+    mount.remount();
+    assert!(std::fs::read(mount.at("after")).unwrap() == Pattern(5).bytes(0, 30 << 20));
+}
+
+fn a_full_pool_mounts_again(setup: Setup) {
+    let mut mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let accepted = fill(&mount, "f");
+    mount.sync();
+    mount.power_loss();
+    mount.mount();
+    assert_eq!(check(&mount, "f"), accepted);
+    std::fs::remove_file(mount.at("f0")).unwrap();
+    std::fs::write(mount.at("small"), "fits").unwrap();
+    mount.remount();
+    assert_eq!(std::fs::read_to_string(mount.at("small")).unwrap(), "fits");
+}
+
+/// Empty files take no bytes but those of the log; at the end of those there is ENOSPC, too, and
+/// deleting still works.
+fn metadata_runs_out_too(setup: Setup) {
+    let mut mount = setup.create(["--size", "16M"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let mut made = 0;
+    let error = loop {
+        assert!(made < 2_000_000, "{made} files in a pool of 16 MiB");
+        if let Err(error) = nix::sys::stat::mknod(
+            &mount.at(format!("{made:0200}")),
+            nix::sys::stat::SFlag::S_IFREG,
+            nix::sys::stat::Mode::S_IRUSR,
+            0,
+        ) {
+            break error;
+        }
+        made += 1;
+    };
+    assert_eq!(error, Errno::ENOSPC);
+    assert!(made > 5000, "only {made} names fit into 16 MiB");
+    assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), made);
+    for n in (0..made).step_by(2) {
+        std::fs::remove_file(mount.at(format!("{n:0200}"))).unwrap();
+    }
+    mount.remount();
+    assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), made / 2);
+    for n in 0..made / 4 {
+        File::create(mount.at(format!("again-{n}"))).unwrap_or_else(|e| panic!("{n} of {made}: {e}"));
+    }
+    for entry in std::fs::read_dir(mount.path()).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    mount.remount();
+    assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), 0);
+}

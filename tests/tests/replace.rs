@@ -1,0 +1,199 @@
+//! Saving a checkpoint over the old one, and what interrupts it.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+use tensorfs_tests::{Mount, Pattern, Setup, child, on_mounts};
+
+const OLD: usize = 700_000;
+const NEW: usize = 300_000;
+
+on_mounts!(
+    power_loss_leaves_the_old_one,
+    power_loss_after_the_close_and_commit_leaves_the_new_one,
+    power_loss_after_fsync_leaves_what_was_synced,
+    a_killed_server_loses_neither,
+    a_killed_writer_leaves_the_old_one_in_quarantine,
+    a_writer_that_exits_leaves_nothing_in_quarantine,
+    a_readers_open_file_is_truncated_in_place,
+    rename_over_needs_no_quarantine,
+);
+
+fn old() -> Vec<u8> {
+    Pattern(1).bytes(0, OLD)
+}
+
+fn new() -> Vec<u8> {
+    Pattern(2).bytes(0, NEW)
+}
+
+/// A mount with a durable checkpoint in a directory.
+fn with_checkpoint(setup: Setup) -> (Mount, PathBuf) {
+    let mount = setup.mount();
+    std::fs::create_dir(mount.at("run")).unwrap();
+    let path = mount.at("run/model.pt");
+    std::fs::write(&path, old()).unwrap();
+    mount.sync();
+    (mount, path)
+}
+
+/// The bytes of the only entry in quarantine, brought to a file of the host.
+#[track_caller]
+fn only_quarantined(mount: &Mount) -> (String, Vec<u8>) {
+    let quarantine = mount.quarantine();
+    assert_eq!(quarantine.len(), 1, "{quarantine:?}");
+    let entry = &quarantine[0];
+    let name = entry["name"].as_str().expect("a name").to_owned();
+    let path = entry["path"].as_str().unwrap_or_default();
+    assert_eq!(path.trim_start_matches('/'), "run/model.pt", "{entry}");
+    let to = mount.host().join("restored");
+    let _ = std::fs::remove_file(&to);
+    mount.tensorfs_ok(["restore".as_ref(), mount.path().as_os_str(), name.as_ref(), "--to".as_ref(), to.as_os_str()]);
+    let bytes = std::fs::read(to).unwrap();
+    assert_eq!(entry["bytes"], bytes.len(), "{entry}");
+    (name, bytes)
+}
+
+fn power_loss_leaves_the_old_one(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let mut writer = std::fs::File::create(&path).unwrap();
+    writer.write_all(&new()).unwrap();
+    // Other work is committed meanwhile, and background commits have had their time.
+    std::fs::write(mount.at("other"), "other").unwrap();
+    mount.sync();
+    std::thread::sleep(Duration::from_millis(2500));
+    mount.kill9();
+    drop(writer);
+    mount.power_loss();
+    mount.mount();
+    assert!(std::fs::read(&path).unwrap() == old(), "the old checkpoint is not whole");
+    assert_eq!(std::fs::read_to_string(mount.at("other")).unwrap(), "other");
+    let (_, bytes) = only_quarantined(&mount);
+    assert!(bytes == new(), "{} bytes in quarantine", bytes.len());
+    // The file is an ordinary one again.
+    std::fs::write(&path, new()).unwrap();
+    mount.remount();
+    assert!(std::fs::read(&path).unwrap() == new());
+    assert!(only_quarantined(&mount).1 == new());
+}
+
+fn power_loss_after_the_close_and_commit_leaves_the_new_one(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    std::fs::write(&path, new()).unwrap();
+    mount.sync();
+    mount.power_loss();
+    mount.mount();
+    assert!(std::fs::read(&path).unwrap() == new());
+    if !mount.is_plain() {
+        assert_eq!(mount.quarantine().len(), 0);
+    }
+}
+
+fn power_loss_after_fsync_leaves_what_was_synced(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    let mut writer = std::fs::File::create(&path).unwrap();
+    writer.write_all(&new()).unwrap();
+    writer.sync_all().unwrap();
+    mount.kill9();
+    drop(writer);
+    mount.power_loss();
+    mount.mount();
+    assert!(std::fs::read(&path).unwrap() == new());
+}
+
+fn a_killed_server_loses_neither(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    let mut writer = std::fs::File::create(&path).unwrap();
+    writer.write_all(&new()).unwrap();
+    mount.kill9();
+    drop(writer);
+    mount.mount();
+    // write() accepted them.
+    assert!(std::fs::read(&path).unwrap() == new());
+    mount.remount();
+    assert!(std::fs::read(&path).unwrap() == new());
+}
+
+fn a_killed_writer_leaves_the_old_one_in_quarantine(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    for (round, signal) in [libc::SIGKILL, libc::SIGSEGV].into_iter().enumerate() {
+        let mut writer = child(["do"]);
+        assert_eq!(writer.ask(&format!("open f wct {}", path.display())), "ok");
+        assert_eq!(writer.ask(&format!("write f 0 2 {NEW}")), "ok");
+        writer.kill(signal);
+        if mount.is_plain() {
+            return;
+        }
+        // The new content stands, as POSIX says; the old one can be had back.
+        assert!(std::fs::read(&path).unwrap() == new());
+        let (name, bytes) = only_quarantined(&mount);
+        assert!(bytes == old(), "{} bytes in quarantine", bytes.len());
+        if round == 0 {
+            mount.remount();
+            assert!(std::fs::read(&path).unwrap() == new());
+            assert!(only_quarantined(&mount).1 == old());
+        }
+        let text = mount.tensorfs_ok(["info".as_ref(), mount.path().as_os_str()]);
+        assert!(text.contains("model.pt"), "info does not name it:\n{text}");
+        mount.tensorfs_ok(["restore".as_ref(), mount.path().as_os_str(), name.as_ref()]);
+        assert!(std::fs::read(&path).unwrap() == old());
+        if mount.quarantine().iter().any(|entry| entry["name"] == name.as_str()) {
+            panic!("a restored version is still in quarantine: {}", mount.info());
+        }
+        mount.remount();
+        assert!(std::fs::read(&path).unwrap() == old());
+        // What restoring replaced may be kept; make room for the second round.
+        for entry in std::fs::read_dir(mount.pool().join("quarantine")).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+    }
+}
+
+fn a_writer_that_exits_leaves_nothing_in_quarantine(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    for _ in 0..3 {
+        let mut writer = child(["do"]);
+        assert_eq!(writer.ask(&format!("open f wct {}", path.display())), "ok");
+        assert_eq!(writer.ask(&format!("write f 0 2 {NEW}")), "ok");
+        // It ends without closing its files; the kernel closes them.
+        writer.end();
+    }
+    mount.remount();
+    assert!(std::fs::read(&path).unwrap() == new());
+    if !mount.is_plain() {
+        assert_eq!(mount.quarantine().len(), 0);
+    }
+}
+
+fn a_readers_open_file_is_truncated_in_place(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    let mut reader = child(["do"]);
+    assert_eq!(reader.ask(&format!("open f r {}", path.display())), "ok");
+    assert_eq!(reader.ask(&format!("same f 0 1 {OLD}")), "ok");
+    let mut writer = std::fs::File::create(&path).unwrap();
+    assert_eq!(reader.ask("size f"), "0");
+    writer.write_all(&new()).unwrap();
+    writer.sync_all().unwrap();
+    drop(writer);
+    assert_eq!(reader.ask("size f"), NEW.to_string());
+    assert_eq!(reader.ask(&format!("same f 0 2 {NEW}")), "ok");
+    reader.end();
+    mount.remount();
+    assert!(std::fs::read(&path).unwrap() == new());
+}
+
+fn rename_over_needs_no_quarantine(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    let temporary = mount.at("run/model.pt.tmp");
+    std::fs::write(&temporary, new()).unwrap();
+    std::fs::rename(&temporary, &path).unwrap();
+    mount.power_loss();
+    mount.mount();
+    // One or the other, and whole: the rename may or may not have been committed.
+    let got = std::fs::read(&path).unwrap();
+    assert!(got == new() || got == old(), "{} bytes", got.len());
+    assert!(got == new() || temporary.exists() || !mount.is_plain());
+}
