@@ -36,6 +36,7 @@ pub enum Command {
     Info(Info),
     Sync(Sync),
     Restore(Restore),
+    Check(Check),
 }
 
 /// Create a pool in a directory
@@ -128,6 +129,27 @@ impl Mount {
         merged.log = self.log.clone().or(merged.log);
         Ok(merged)
     }
+}
+
+/// Check a pool that is not mounted, and repair it if asked to
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without --repair nothing is changed. A repair throws nothing away: what does not
+fit goes to the pool's quarantine, with a note.
+
+Exit status: 0 whole, 1 repaired, 4 faults are left, 8 could not be checked.")]
+pub struct Check {
+    /// The pool's directory
+    pub pool: PathBuf,
+    /// Read the bytes of files too, and compare their checksums
+    #[arg(long)]
+    pub data: bool,
+    /// Put right what can be put right
+    #[arg(long)]
+    pub repair: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Unmount, and wait until everything is in the pool

@@ -5,6 +5,7 @@
 
 mod background;
 mod busy;
+mod check;
 mod cli;
 mod clock;
 mod create;
@@ -47,9 +48,13 @@ fn main() -> ExitCode {
     let called = std::env::args_os().next().unwrap_or_default();
     let by_mount = Path::new(&called).file_name().is_some_and(|name| name == MOUNT8);
     logging::catching_panics(|| {
-        let result = if by_mount { mount8::run(cli::Mount8::parse()) } else { run(Cli::parse().command) };
+        let result = if by_mount {
+            mount8::run(cli::Mount8::parse()).map(|()| ExitCode::SUCCESS)
+        } else {
+            run(Cli::parse().command)
+        };
         match result {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(code) => code,
             Err(failure) => {
                 output::complain(&failure);
                 ExitCode::FAILURE
@@ -58,12 +63,12 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(command: Command) -> Result<(), Failure> {
-    if let Command::Mount(arguments) = command {
-        return mount::run(arguments);
+fn run(command: Command) -> Result<ExitCode, Failure> {
+    if !matches!(command, Command::Mount(_)) {
+        logging::to_terminal(log::LevelFilter::Warn);
     }
-    logging::to_terminal(log::LevelFilter::Warn);
     match command {
+        Command::Check(arguments) => return Ok(check::run(&arguments)),
         Command::Create(arguments) => create::run(&arguments),
         Command::Mount(arguments) => mount::run(arguments),
         Command::Umount(arguments) => umount::run(&arguments),
@@ -71,4 +76,5 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Sync(arguments) => sync::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),
     }
+    .map(|()| ExitCode::SUCCESS)
 }
