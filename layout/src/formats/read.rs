@@ -1,0 +1,344 @@
+//! A tensor's bytes, in the order of its `.npy` header, wherever and however they lie in the file.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read};
+use std::ops::ControlFlow;
+
+use super::npy;
+use super::source::{Part, Source, read_exact};
+use super::{Dtype, Location, Order, Tensor};
+
+/// What [`read_tensor`] gives at a time.
+const CHUNK: usize = 1 << 20;
+/// Strided tensors are gathered from blocks of this size ...
+const BLOCK: usize = 64 << 10;
+/// ... of which so many are kept.
+const BLOCKS: usize = 128;
+
+/// The `.npy` header of a tensor: with the bytes of [`read_tensor`] behind it, it is what `numpy.load` opens. None if
+/// the tensor's elements are no plain bytes. bfloat16 and the 8-bit floats, which NumPy has no types for, are `V2`
+/// and `V1` (as `ml_dtypes` saves them: `.view("bfloat16")` brings them back), complex32 is `V4`, and floats of 4 and
+/// 6 bits are a line of packed `u1`.
+pub fn npy_header(tensor: &Tensor) -> Option<Vec<u8>> {
+    let len = tensor_len(tensor)?;
+    if tensor.dtype.bits().is_some_and(|bits| bits % 8 != 0) {
+        return Some(npy::write_header("'|u1'", false, &[len]));
+    }
+    let descr = match (&tensor.descr, tensor.dtype.numpy()) {
+        (Some(descr), _) => descr.clone(),
+        (None, Some(code)) => {
+            let order = match (tensor.item_size, tensor.big_endian) {
+                _ if code.starts_with('V') => '|',
+                (1, _) => '|',
+                (_, true) => '>',
+                (_, false) => '<',
+            };
+            format!("'{order}{code}'")
+        }
+        (None, None) if tensor.dtype == Dtype::String => format!("'|S{}'", tensor.item_size),
+        _ => return None,
+    };
+    Some(npy::write_header(&descr, tensor.order == Order::ColumnMajor, &tensor.shape))
+}
+
+/// Bytes that reading the whole tensor gives; none if its elements are no plain bytes.
+fn tensor_len(tensor: &Tensor) -> Option<u64> {
+    let plain = !matches!(tensor.location, Location::Encoded { .. }) && tensor.dtype != Dtype::Object;
+    plain.then(|| tensor.bytes())
+}
+
+/// Gives a tensor's bytes to `sink`, piece by piece, in the order and byte order of [`npy_header`].
+pub fn read_tensor(
+    source: &dyn Source,
+    tensor: &Tensor,
+    sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+) -> io::Result<()> {
+    let mut reader = TensorReader::new(source, tensor)?;
+    let mut buffer = vec![0; usize::try_from(reader.len()).unwrap_or(CHUNK).min(CHUNK)];
+    let mut at = 0;
+    while at < reader.len() {
+        let count = reader.read_at(at, &mut buffer)?;
+        if sink(&buffer[..count]).is_break() {
+            break;
+        }
+        at += count as u64;
+    }
+    Ok(())
+}
+
+/// Reads any part of a tensor's bytes, in the order and byte order of [`npy_header`].
+pub struct TensorReader<'a> {
+    source: &'a dyn Source,
+    tensor: &'a Tensor,
+    len: u64,
+    way: Way<'a>,
+}
+
+enum Way<'a> {
+    Plain(u64),
+    Held(&'a [u8]),
+    Strided(Gather<'a>),
+    Inflated(Box<Inflate<'a>>),
+}
+
+impl<'a> TensorReader<'a> {
+    /// Fails if the tensor's elements are no plain bytes.
+    pub fn new(source: &'a dyn Source, tensor: &'a Tensor) -> io::Result<Self> {
+        let unreadable = || io::Error::new(ErrorKind::Unsupported, "its elements are not stored as plain bytes");
+        let len = tensor_len(tensor).ok_or_else(unreadable)?;
+        let way = match (&tensor.location, &tensor.order) {
+            (Location::Raw { offset, .. }, Order::Strides(strides)) => {
+                Way::Strided(Gather::new(source, *offset, tensor, strides))
+            }
+            (Location::Raw { offset, .. }, _) => Way::Plain(*offset),
+            (Location::Inline(bytes), _) => Way::Held(bytes),
+            (&Location::Deflated { offset, len, skip }, _) => {
+                Way::Inflated(Box::new(Inflate::new(source, offset, len, skip)))
+            }
+            (Location::Encoded { .. }, _) => return Err(unreadable()),
+        };
+        Ok(TensorReader { source, tensor, len, way })
+    }
+
+    /// Bytes of the whole tensor.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The tensor that is read.
+    pub fn tensor(&self) -> &Tensor {
+        self.tensor
+    }
+
+    /// Fills `buffer` with the bytes from `offset` on, as far as there are any. What lies compressed is fast to read
+    /// only from front to back.
+    pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let want = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+        let buffer = &mut buffer[..want];
+        if want > 0 {
+            match &mut self.way {
+                Way::Plain(start) => read_exact(self.source, start.saturating_add(offset), buffer)?,
+                Way::Held(bytes) => read_exact(bytes, offset, buffer)?,
+                Way::Strided(gather) => gather.read(offset, buffer)?,
+                Way::Inflated(inflate) => inflate.read(offset, buffer)?,
+            }
+        }
+        Ok(want)
+    }
+}
+
+/// Reads elements that lie in strides, in row-major order.
+struct Gather<'a> {
+    source: &'a dyn Source,
+    offset: u64,
+    item: u64,
+    /// Size and stride (in bytes) of each dimension, those aside whose elements lie together.
+    outer: Vec<(u64, u64)>,
+    /// Bytes that lie together.
+    run: u64,
+    blocks: HashMap<u64, Box<[u8]>>,
+}
+
+impl<'a> Gather<'a> {
+    fn new(source: &'a dyn Source, offset: u64, tensor: &Tensor, strides: &[u64]) -> Self {
+        let item = tensor.item_size;
+        let mut outer: Vec<_> =
+            tensor.shape.iter().copied().zip(strides.iter().map(|n| n.saturating_mul(item))).collect();
+        let mut run = item;
+        while let Some(&(size, stride)) = outer.last()
+            && (stride == run || size == 1)
+        {
+            run = run.saturating_mul(size);
+            outer.pop();
+        }
+        Gather { source, offset, item, outer, run, blocks: HashMap::new() }
+    }
+
+    fn read(&mut self, offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
+        // Which run the offset is in, and where that one is.
+        let (mut inside, mut index) = (offset % self.run, offset / self.run);
+        let mut counters = vec![0; self.outer.len()];
+        for (counter, (size, _)) in counters.iter_mut().zip(&self.outer).rev() {
+            *counter = index % size;
+            index /= size;
+        }
+        while !buffer.is_empty() {
+            let place: u64 = counters.iter().zip(&self.outer).map(|(counter, (_, stride))| counter * stride).sum();
+            let count = usize::try_from(self.run - inside).unwrap_or(usize::MAX).min(buffer.len());
+            let (now, rest) = buffer.split_at_mut(count);
+            self.copy(self.offset + place + inside, now)?;
+            (buffer, inside) = (rest, 0);
+            for (counter, (size, _)) in counters.iter_mut().zip(&self.outer).rev() {
+                *counter += 1;
+                if *counter < *size {
+                    break;
+                }
+                *counter = 0;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        debug_assert!(self.item > 0);
+        if out.len() >= BLOCK {
+            return read_exact(self.source, at, out);
+        }
+        let (mut at, mut out) = (at, out);
+        while !out.is_empty() {
+            let (number, inside) = (at / BLOCK as u64, (at % BLOCK as u64) as usize);
+            let block = self.block(number)?;
+            let count = block.len().saturating_sub(inside).min(out.len());
+            if count == 0 {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the file ends before the tensor does"));
+            }
+            let (now, rest) = out.split_at_mut(count);
+            now.copy_from_slice(&block[inside..inside + count]);
+            (at, out) = (at + count as u64, rest);
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, number: u64) -> io::Result<&[u8]> {
+        if self.blocks.len() >= BLOCKS && !self.blocks.contains_key(&number) {
+            self.blocks.clear();
+        }
+        match self.blocks.entry(number) {
+            std::collections::hash_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                let mut block = vec![0; BLOCK];
+                let len = super::source::read_up_to(self.source, number * BLOCK as u64, &mut block)?;
+                block.truncate(len);
+                Ok(entry.insert(block.into_boxed_slice()))
+            }
+        }
+    }
+}
+
+/// Reads what is compressed: forward from where it is, or from the start again.
+struct Inflate<'a> {
+    source: &'a dyn Source,
+    offset: u64,
+    len: u64,
+    skip: u64,
+    /// Bytes that `decoder` has given; more than there are after an error.
+    at: u64,
+    decoder: flate2::bufread::DeflateDecoder<io::BufReader<Part<'a>>>,
+}
+
+/// A decoder of the deflated bytes of a file.
+pub(super) fn inflate(
+    source: &dyn Source,
+    offset: u64,
+    len: u64,
+) -> flate2::bufread::DeflateDecoder<io::BufReader<Part<'_>>> {
+    let part = Part { source, at: offset, end: offset.saturating_add(len) };
+    flate2::bufread::DeflateDecoder::new(io::BufReader::with_capacity(8 << 10, part))
+}
+
+impl<'a> Inflate<'a> {
+    fn new(source: &'a dyn Source, offset: u64, len: u64, skip: u64) -> Self {
+        Inflate { source, offset, len, skip, at: 0, decoder: inflate(source, offset, len) }
+    }
+
+    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let wanted = offset.saturating_add(self.skip);
+        if wanted < self.at {
+            self.decoder = inflate(self.source, self.offset, self.len);
+            self.at = 0;
+        }
+        let ahead = wanted - self.at;
+        self.at = u64::MAX;
+        if io::copy(&mut (&mut self.decoder).take(ahead), &mut io::sink())? < ahead {
+            return Err(io::Error::new(ErrorKind::UnexpectedEof, "the compressed bytes end before the tensor does"));
+        }
+        self.decoder.read_exact(buffer)?;
+        self.at = wanted + buffer.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(source: &[u8], tensor: &Tensor) -> Vec<u8> {
+        let mut all = Vec::new();
+        read_tensor(&source, tensor, &mut |bytes| {
+            all.extend_from_slice(bytes);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        all
+    }
+
+    fn strided(shape: &[u64], strides: &[u64], offset: u64) -> Tensor {
+        let mut tensor = Tensor::new(b"t".to_vec(), Dtype::U16, shape.to_vec(), Location::Raw { offset, len: 0 });
+        tensor.order = Order::Strides(strides.to_vec());
+        tensor
+    }
+
+    #[test]
+    fn gathers_strides() {
+        let bytes: Vec<u8> = (0..300_000_u32).flat_map(|n| (n as u16).to_le_bytes()).collect();
+        for (shape, strides) in [
+            (vec![3, 4], vec![1, 3]),
+            (vec![2, 3, 4], vec![1, 100, 7]),
+            (vec![5, 6], vec![10, 1]),
+            (vec![5, 6], vec![0, 1]),
+            (vec![7], vec![2]),
+            (vec![1, 7, 1], vec![9, 1, 9]),
+            (vec![300, 400], vec![1, 700]),
+            (vec![2, 40_000], vec![100_000, 1]),
+        ] {
+            let tensor = strided(&shape, &strides, 10);
+            let mut want = Vec::new();
+            for flat in 0..tensor.elements() {
+                let (mut rest, mut place) = (flat, 5);
+                for (size, stride) in shape.iter().zip(&strides).rev() {
+                    place += rest % size * stride;
+                    rest /= size;
+                }
+                want.extend_from_slice(&(place as u16).to_le_bytes());
+            }
+            assert_eq!(read(&bytes, &tensor), want, "{shape:?} {strides:?}");
+            // Any part of it, too.
+            let source = &bytes[..];
+            let mut reader = TensorReader::new(&source, &tensor).unwrap();
+            for (at, len) in [(0, 1), (1, 3), (3, 5), (7, 7)] {
+                let mut part = vec![0; len];
+                let count = reader.read_at(at, &mut part).unwrap();
+                assert_eq!(part[..count], want[at as usize..(at as usize + len).min(want.len())]);
+            }
+            assert_eq!(reader.read_at(u64::MAX, &mut [0; 4]).unwrap(), 0);
+        }
+    }
+
+    #[test]
+    fn says_that_the_file_is_short() {
+        let source: &[u8] = &[0; 64];
+        for tensor in [strided(&[40], &[2], 0), strided(&[4, 40], &[1, 1], 0)] {
+            let error = read_tensor(&source, &tensor, &mut |_| ControlFlow::Continue(())).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+        }
+        let raw = Tensor::new(b"t".to_vec(), Dtype::U16, vec![40], Location::Raw { offset: 0, len: 80 });
+        assert!(read_tensor(&source, &raw, &mut |_| ControlFlow::Continue(())).is_err());
+    }
+
+    #[test]
+    fn heads_are_numpys() {
+        let mut tensor = strided(&[2, 3], &[9, 1], 0);
+        let text = |tensor: &Tensor| String::from_utf8_lossy(&npy_header(tensor).unwrap()[10..]).trim_end().to_owned();
+        assert_eq!(text(&tensor), "{'descr': '<u2', 'fortran_order': False, 'shape': (2, 3), }");
+        tensor.order = Order::ColumnMajor;
+        tensor.big_endian = true;
+        assert_eq!(text(&tensor), "{'descr': '>u2', 'fortran_order': True, 'shape': (2, 3), }");
+        let brain = Tensor::new(b"t".to_vec(), Dtype::Bf16, vec![5], Location::Raw { offset: 0, len: 10 });
+        assert_eq!(text(&brain), "{'descr': '|V2', 'fortran_order': False, 'shape': (5,), }");
+        let four = Tensor::new(b"t".to_vec(), Dtype::F4, vec![2, 5], Location::Raw { offset: 0, len: 5 });
+        assert_eq!(text(&four), "{'descr': '|u1', 'fortran_order': False, 'shape': (5,), }");
+        let encoded = Tensor::new(b"t".to_vec(), Dtype::String, vec![5], Location::Encoded { offset: 0, len: 10 });
+        assert_eq!(npy_header(&encoded), None);
+    }
+}
