@@ -1,12 +1,14 @@
 //! Cleaning: the live records of the emptiest old log block are appended again, under the same sequence numbers; when the
 //! horizon covers that, the block is zeroed, persisted, and free (rule 6). One block at a time, to its end.
 
+use std::collections::BTreeMap;
+
 use crate::error::{Error, Result};
 use crate::frame;
 use crate::ids::{POOL, TxId};
 use crate::ledger::Placed;
 use crate::log::{Block, Draft, Log, RESERVE_BLOCKS, Reserve};
-use crate::pool::Pool;
+use crate::pool::{Pool, State};
 use crate::record::Record;
 use crate::scan::{self, Found};
 
@@ -24,10 +26,19 @@ struct Victim {
     cost: u64,
 }
 
+/// What cleaning each block in use would have to carry over, by incarnation.
+fn costs(state: &State) -> BTreeMap<u64, u64> {
+    let mut in_use: Vec<u64> = state.log.blocks.iter().filter_map(Block::incarnation).collect();
+    in_use.sort_unstable();
+    let older = std::iter::once(None).chain(in_use.iter().copied().map(Some));
+    in_use.iter().zip(older).map(|(one, older)| (*one, state.view.ledger.cost(*one, older))).collect()
+}
+
 impl Pool {
     /// A bounded stretch of housekeeping for the log, if there is anything worth doing: cleans blocks, or grows the log
     /// before it has to grow in somebody's way.
     pub fn maintain(&self) -> Result<()> {
+        self.check_writable()?;
         let worth = self.block_size() * 3 / 4;
         let most = self.usage().log_blocks / 8 + 1;
         for _ in 0..most {
@@ -42,7 +53,9 @@ impl Pool {
         if self.state.read().log.free_blocks() > RESERVE_BLOCKS {
             return Ok(());
         }
-        match self.grow(&mut self.state.write()) {
+        // Not in the match, which would hold the lock to its end.
+        let grown = self.grow(&mut self.state.write());
+        match grown {
             Err(Error::NoSpace { .. }) => self.clean_if(|_| true).map(drop),
             other => other,
         }
@@ -51,30 +64,23 @@ impl Pool {
     /// Free blocks, and whether most of what the others hold is dead.
     fn waste(&self) -> (usize, bool) {
         let state = self.state.read();
-        let in_use = state.log.blocks.iter().filter_map(|block| match block {
-            Block::InUse { incarnation, .. } => Some(state.view.ledger.block(*incarnation)),
-            Block::Free => None,
-        });
-        let (mut count, mut loads) = (0, 0);
-        for load in in_use {
-            count += 1;
-            loads += load.live + load.tombs;
-        }
+        let costs = costs(&state);
+        let (count, loads): (u64, u64) = (costs.len() as u64, costs.values().sum());
         let bytes = count * state.log.block_size() as u64;
         (state.log.free_blocks(), count > 4 && loads < bytes * 2 / 5)
     }
 
     /// Cleans until an ordinary transaction finds room again, or nothing is left that would help. True if it helped.
     pub(crate) fn clean_for_room(&self) -> Result<bool> {
-        let mut cleaned = false;
-        let most = self.block_size() * 9 / 10;
-        while self.state.read().log.free_blocks() <= RESERVE_BLOCKS {
-            if !self.clean_if(|victim| victim.cost <= most)? {
+        let blocks = || self.state.read().log.free_blocks();
+        let (before, most) = (blocks(), self.block_size() * 9 / 10);
+        // Each block once at most: what is carried over may fill as much as was freed.
+        for _ in 0..self.usage().log_blocks {
+            if blocks() > RESERVE_BLOCKS || !self.clean_if(|victim| victim.cost <= most)? {
                 break;
             }
-            cleaned = true;
         }
-        Ok(cleaned)
+        Ok(blocks() > before)
     }
 
     fn block_size(&self) -> u64 {
@@ -86,31 +92,33 @@ impl Pool {
         let _cleaner = self.cleaner.lock();
         // Only records at or below the horizon are cleaned.
         self.commit(self.newest())?;
-        let Some(victim) = self.victim().filter(worth) else { return Ok(false) };
+        let Some(victim) = self.victim().filter(worth).filter(|victim| self.fits(victim)) else { return Ok(false) };
         self.clean(victim)?;
         Ok(true)
     }
 
-    /// The block whose cleaning copies least; among equals the oldest. Removals in the oldest block protect nothing any
-    /// more, and therefore cost nothing.
+    /// The block whose cleaning copies least; among equals the oldest.
     fn victim(&self) -> Option<Victim> {
         let state = self.state.read();
-        let in_use = state.log.blocks.iter().enumerate().filter_map(|(index, block)| match *block {
-            Block::InUse { incarnation, first, last, .. } => {
-                let candidate = !state.log.is_head(index) && last <= state.log.horizon;
-                Some((incarnation, candidate.then_some((index, first, last))))
+        let costs = costs(&state);
+        let victims = state.log.blocks.iter().enumerate().filter_map(|(index, block)| match *block {
+            Block::InUse { incarnation, first, last, .. } if !state.log.is_head(index) && last <= state.log.horizon => {
+                Some(Victim { index, incarnation, first, last, cost: *costs.get(&incarnation)? })
             }
-            Block::Free => None,
-        });
-        let in_use: Vec<_> = in_use.collect();
-        let oldest = in_use.iter().map(|(incarnation, _)| *incarnation).min()?;
-        let victims = in_use.into_iter().filter_map(|(incarnation, candidate)| {
-            let (index, first, last) = candidate?;
-            let load = state.view.ledger.block(incarnation);
-            let cost = load.live + if incarnation == oldest { 0 } else { load.tombs };
-            Some(Victim { index, incarnation, first, last, cost })
+            _ => None,
         });
         victims.min_by_key(|victim| (victim.cost, victim.incarnation))
+    }
+
+    /// True if there is room for all that cleaning the victim appends. A cleaning that ran out of it half-way would have
+    /// used up the last block, and freed none.
+    fn fits(&self, victim: &Victim) -> bool {
+        let state = self.state.read();
+        // Two batches that follow each other are larger than one may be, but at the end of a block; somebody's commit may
+        // come behind each.
+        let frames = 2 * victim.cost as usize / BATCH.min(state.log.largest_frame()) + 4;
+        let overhead = 2 * frames * frame::HEADER + crate::record::HEADER + crate::record::RETIRED_BODY;
+        victim.cost as usize + overhead <= state.log.room_for_cleaning()
     }
 
     fn clean(&self, victim: Victim) -> Result<()> {
@@ -126,14 +134,15 @@ impl Pool {
         let whole = scanned.header.is_some_and(|header| header.incarnation == victim.incarnation)
             && scanned.frames.iter().all(|found| found.sound)
             && scanned.frames.last().map(|found| found.header.id) == Some(victim.last)
-            && scanned.frames.len() as u64 == victim.last - victim.first + 1;
+            && victim.last.checked_sub(victim.first).is_some_and(|more| scanned.frames.len() as u64 == more + 1);
         if !whole {
             let damaged = std::io::Error::new(std::io::ErrorKind::InvalidData, "a block to be cleaned is damaged");
             return Err(io("clean")(damaged));
         }
         self.carry_over(&victim, &bytes, &scanned.frames).map_err(io("clean"))??;
         self.commit(self.newest())?;
-        Log::zero_block(&*self.medium, offset, bytes.len()).map_err(io("zero a block"))?;
+        let zeroed = Log::zero_block(&*self.medium, offset, bytes.len());
+        zeroed.map_err(|error| self.fail("zeroing a block of the log", &error))?;
         let mut state = self.state.write();
         state.log.blocks[victim.index] = Block::Free;
         state.view.ledger.forget_block(victim.incarnation);
@@ -152,10 +161,11 @@ impl Pool {
         }
         let mut rest = records.as_slice();
         while !rest.is_empty() {
+            let most = BATCH.min(self.state.read().log.room_for_batch() - frame::HEADER);
             let mut size = 0;
             let batch = rest.iter().take_while(|(_, _, encoded)| {
                 size += encoded.len();
-                size <= BATCH.min(bytes.len() / 4) || size == encoded.len()
+                size <= most || size == encoded.len()
             });
             let (batch, behind) = rest.split_at(batch.count());
             rest = behind;

@@ -93,7 +93,11 @@ fn grow_file(log: &File, from: u64, len: u64) -> io::Result<()> {
     let mut at = from;
     while at < len {
         let part = (len - at).min(zeroes.len() as u64) as usize;
-        log.write_all_at(&zeroes[..part], at)?;
+        if let Err(error) = log.write_all_at(&zeroes[..part], at) {
+            // On a full host, what did not suffice is left to others.
+            let _ = log.set_len(from);
+            return Err(error);
+        }
         at += part as u64;
     }
     log.sync_all()
@@ -146,6 +150,8 @@ struct DaxMedium {
     log: File,
     map: RwLock<Map>,
     unflushed: Mutex<Vec<(u64, usize)>>,
+    /// Held by a persist until it is done: another one that finds nothing left to flush must not return before it.
+    flushing: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -202,7 +208,7 @@ impl DaxMedium {
 
     fn new(log: File) -> io::Result<Self> {
         let map = Map::new(&log, log.metadata()?.len(), SYNC_FLAGS)?;
-        Ok(Self { log, map: RwLock::new(map), unflushed: Mutex::default() })
+        Ok(Self { log, map: RwLock::new(map), unflushed: Mutex::default(), flushing: Mutex::default() })
     }
 }
 
@@ -226,6 +232,7 @@ impl Medium for DaxMedium {
         Ok(())
     }
     fn persist(&self) -> io::Result<()> {
+        let _flushing = self.flushing.lock();
         let ranges = std::mem::take(&mut *self.unflushed.lock());
         let map = self.map.read();
         for (offset, len) in ranges {
@@ -271,7 +278,8 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
         let map = Map::new(&file, 8192, libc::MAP_SHARED).unwrap();
-        let medium = DaxMedium { log: file, map: RwLock::new(map), unflushed: Mutex::default() };
+        let medium =
+            DaxMedium { log: file, map: RwLock::new(map), unflushed: Mutex::default(), flushing: Mutex::default() };
         medium.store(4090, b"across a page").unwrap();
         assert_eq!(medium.unflushed.lock().len(), 1);
         medium.persist().unwrap();

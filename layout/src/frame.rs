@@ -5,6 +5,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::ids::NUMBER_LIMIT;
 use crate::record::Record;
 
 /// Bytes of a frame's header.
@@ -90,7 +91,8 @@ pub(crate) fn decode(bytes: &[u8], seed: u32) -> Option<Header> {
         && length == frame_len(payload_len)
         && length.is_multiple_of(crate::codec::ALIGN)
         && length <= bytes.len()
-        && raw.id.get() != 0;
+        && raw.id.get() != 0
+        && [raw.id, raw.horizon, raw.proposal, raw.next_id].iter().all(|number| number.get() < NUMBER_LIMIT);
     sound.then(|| Header {
         id: raw.id.get(),
         horizon: raw.horizon.get(),
@@ -129,7 +131,7 @@ pub(crate) fn records<'a>(
 
 /// A log block's own header, in front of its frames.
 pub(crate) mod block {
-    use super::{FromBytes, Immutable, IntoBytes, KnownLayout, U32, U64};
+    use super::{FromBytes, Immutable, IntoBytes, KnownLayout, NUMBER_LIMIT, U32, U64};
 
     /// Bytes of a block's header.
     pub(crate) const HEADER: usize = 64;
@@ -174,7 +176,68 @@ pub(crate) mod block {
         let (raw, _) = Raw::read_from_prefix(bytes).ok()?;
         let header = Header { incarnation: raw.incarnation.get(), first: raw.first.get(), index: raw.index.get() };
         let crc = crc32c::crc32c_append(seed(header.incarnation), &raw.as_bytes()[..HEADER - 4]);
-        (raw.magic == MAGIC && crc == raw.crc.get() && header.index == index && header.incarnation != 0)
-            .then_some(header)
+        let sound = raw.magic == MAGIC
+            && crc == raw.crc.get()
+            && header.index == index
+            && header.incarnation != 0
+            && header.incarnation.max(header.first) < NUMBER_LIMIT;
+        sound.then_some(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SEED: u32 = 7;
+
+    fn a_frame() -> Vec<u8> {
+        let mut frame = vec![0; HEADER];
+        for n in 0..3 {
+            let record = Record::XattrRemoval { ino: crate::ids::ROOT, name: vec![b'x'; n + 1].into() };
+            record.encode(16 + n as u64, &mut frame);
+        }
+        finish(&mut frame, &Header { id: 5, horizon: 3, proposal: 4, records: 3, ..Header::default() }, SEED);
+        frame
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_frame_is_noticed() {
+        let whole = a_frame();
+        let header = decode(&whole, SEED).unwrap();
+        assert!(payload_is_sound(&header, &whole, SEED));
+        assert_eq!(records(&header, &whole).flatten().count(), 3);
+        assert!(decode(&whole, SEED + 1).is_none(), "a frame of another incarnation");
+        assert!(decode(&whole[..whole.len() - 8], SEED).is_none(), "a frame that ends behind its block");
+        for bit in 0..whole.len() * 8 {
+            let mut frame = whole.clone();
+            frame[bit / 8] ^= 1 << (bit % 8);
+            let sound = decode(&frame, SEED).is_some_and(|header| payload_is_sound(&header, &frame, SEED));
+            assert!(!sound, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_block_header_is_noticed() {
+        let whole = block::encode(block::Header { incarnation: 9, first: 4, index: 2 }, SEED);
+        assert!(block::decode(&whole, 2, |_| SEED).is_some());
+        assert!(block::decode(&whole, 3, |_| SEED).is_none(), "a block in another's place");
+        for bit in 0..whole.len() * 8 {
+            let mut header = whole;
+            header[bit / 8] ^= 1 << (bit % 8);
+            assert!(block::decode(&header, 2, |_| SEED).is_none(), "bit {bit}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_bytes_pass_for_a_frame_or_break_its_decoding(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(decode(&bytes, SEED).is_none());
+            prop_assert!(block::decode(&bytes, 0, |_| SEED).is_none());
+        }
     }
 }

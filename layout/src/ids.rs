@@ -43,5 +43,8 @@ pub const POOL: Ino = Ino(0);
 /// The root directory.
 pub const ROOT: Ino = Ino(1);
 
+/// All numbers that a log counts with stay below this, so that counting on from any that was read cannot overflow.
+pub(crate) const NUMBER_LIMIT: u64 = 1 << 63;
+
 /// The first number that the shared counter hands out.
 pub(crate) const FIRST_ID: u64 = 2;

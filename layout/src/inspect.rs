@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::domain::{self, Domain, Medium};
 use crate::error::{Error, Result};
 use crate::lock::holder;
-use crate::pool::{Usage, open_log, usage};
+use crate::pool::{Usage, boot_id, open_log, usage};
 use crate::quarantine::{self, Entry};
 use crate::recover;
 use crate::superblock::{State, Superblock};
@@ -25,7 +25,7 @@ pub struct Inspection {
     /// What is set aside.
     pub quarantine: Vec<Entry>,
     /// Files known to have lost bytes.
-    pub damaged_files: u64,
+    pub damaged_files: Vec<String>,
     /// What is missing in the log, in words.
     pub damage: Option<String>,
 }
@@ -73,16 +73,19 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
     let medium = domain::open(log).map_err(|error| Error::io(dir.join("log"), "open", error))?;
     let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium));
     let (superblock, _) = Superblock::read(dir, &*medium)?;
-    // As if nothing but the server had ended: what is kept then is all there is to see.
-    let found = recover::read(dir, &medium, &superblock, superblock.boot_id)?;
-    let damaged = found.view.objects().filter(|(_, object)| object.attributes.damaged).count();
+    // What opening it now would find.
+    let found = recover::read(dir, &medium, &superblock, boot_id(None))?;
+    let shown = |path: Vec<u8>| String::from_utf8_lossy(&path).into_owned();
+    let damaged = found.view.objects().filter(|(_, object)| object.attributes.damaged);
+    let damaged_files =
+        damaged.map(|(ino, _)| found.view.path_of(ino).map_or_else(|| format!("inode {ino}"), shown)).collect();
     let quarantine = quarantine::list(&dir.join("quarantine"));
     Ok(Inspection {
         domain: medium.domain(),
         state: superblock.state,
         usage: usage(&found.view, &found.log, &superblock),
         quarantine: quarantine.map_err(|error| Error::io(dir.join("quarantine"), "read", error))?,
-        damaged_files: damaged as u64,
+        damaged_files,
         damage: found.damage,
         superblock,
     })

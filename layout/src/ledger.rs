@@ -19,12 +19,12 @@ pub(crate) struct Tomb {
     pub since: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct BlockLoad {
+#[derive(Debug, Default)]
+struct BlockLoad {
     /// Bytes of records that the view rests on.
-    pub live: u64,
-    /// Bytes of removals kept for older blocks' sake.
-    pub tombs: u64,
+    live: u64,
+    /// Bytes of removals kept for older blocks' sake, by the oldest such block.
+    tombs: BTreeMap<u64, u64>,
 }
 
 /// Live bytes per block in use, and the number of live records.
@@ -48,17 +48,25 @@ impl Ledger {
     }
 
     pub fn add_tomb(&mut self, tomb: &Tomb, bytes: usize) {
-        self.blocks.entry(tomb.placed.incarnation).or_default().tombs += bytes as u64;
+        let load = self.blocks.entry(tomb.placed.incarnation).or_default();
+        *load.tombs.entry(tomb.since).or_default() += bytes as u64;
     }
 
     pub fn sub_tomb(&mut self, tomb: &Tomb, bytes: usize) {
         if let Some(load) = self.blocks.get_mut(&tomb.placed.incarnation) {
-            load.tombs = load.tombs.saturating_sub(bytes as u64);
+            let left = load.tombs.remove(&tomb.since).unwrap_or_default().saturating_sub(bytes as u64);
+            if left > 0 {
+                load.tombs.insert(tomb.since, left);
+            }
         }
     }
 
-    pub fn block(&self, incarnation: u64) -> BlockLoad {
-        self.blocks.get(&incarnation).copied().unwrap_or_default()
+    /// Bytes of a block that cleaning has to carry over. `older` is the youngest block in use among those older than it:
+    /// removals that were kept for the sake of others alone have nothing to protect any more.
+    pub fn cost(&self, incarnation: u64, older: Option<u64>) -> u64 {
+        let Some(load) = self.blocks.get(&incarnation) else { return 0 };
+        let tombs = older.map_or(0, |older| load.tombs.range(..=older).map(|(_, bytes)| bytes).sum());
+        load.live + tombs
     }
 
     /// The block is no longer in the log.

@@ -4,6 +4,8 @@
 //! This crate knows both, and nothing of FUSE: it stores transactions, makes them durable in order, recovers them,
 //! and cleans the log. It starts no threads of its own beyond a scan's, and reads no clock: callers give the time.
 //!
+//! Beside that, and apart from pools, [`formats`] says which tensors a file holds; docs/TENSORS.md describes it.
+//!
 //! docs/FORMAT.md describes the bytes and the ten rules, docs/SEMANTICS.md what users may rely on.
 
 mod cacheline;
@@ -13,6 +15,7 @@ mod clean;
 mod codec;
 mod domain;
 mod error;
+pub mod formats;
 mod frame;
 mod ids;
 mod inspect;

@@ -15,9 +15,9 @@ use crate::superblock::{BLOCKS_OFFSET, Superblock};
 pub(crate) enum Reserve {
     /// Leaves two blocks free.
     Untouched,
-    /// Deletion and commits: leave one block free.
+    /// Deletion: leaves one block free.
     Deletion,
-    /// Cleaning and recovery: may take the last one.
+    /// Commits, cleaning and recovery: may take the last one.
     Cleaning,
 }
 
@@ -45,6 +45,16 @@ pub(crate) enum Block {
         /// Bytes up to the end of the last frame.
         used: usize,
     },
+}
+
+impl Block {
+    /// Which use of the block this is, if it is in use.
+    pub fn incarnation(&self) -> Option<u64> {
+        match self {
+            Self::InUse { incarnation, .. } => Some(*incarnation),
+            Self::Free => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -164,12 +174,31 @@ impl Log {
         self.block_size() - block::HEADER
     }
 
+    /// Room behind the newest frame.
+    fn head_room(&self) -> usize {
+        match self.head.map(|index| self.blocks[index]) {
+            Some(Block::InUse { used, .. }) => self.block_size() - used,
+            _ => 0,
+        }
+    }
+
+    /// Room that cleaning is sure to find in one block.
+    pub fn room_for_cleaning(&self) -> usize {
+        if self.free_blocks() > 0 { self.largest_frame() } else { self.head_room() }
+    }
+
+    /// How large a frame that may have any size should be: it fills the newest block, unless little is left there.
+    pub fn room_for_batch(&self) -> usize {
+        if self.head_room() > self.block_size() / 8 { self.head_room() } else { self.largest_frame() }
+    }
+
     /// Makes sure that the next frame of `len` bytes fits: after `Ok`, [`Log::append`] needs no more room.
     pub fn reserve(&mut self, len: usize, reserve: Reserve) -> std::io::Result<Result<(), Full>> {
-        if let Some(index) = self.head
-            && let Block::InUse { used, .. } = self.blocks[index]
-            && self.block_size() - used >= len
-        {
+        // A block that was taken from the reserve is still the reserve's: it is not filled by others.
+        if self.free_blocks() < reserve.keeps_free() {
+            return Ok(Err(Full));
+        }
+        if self.head_room() >= len {
             return Ok(Ok(()));
         }
         if self.free_blocks() <= reserve.keeps_free() {

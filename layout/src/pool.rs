@@ -23,10 +23,14 @@ use crate::quarantine::Quarantine;
 use crate::record::{Attributes, Record, Transaction};
 use crate::recover::{self, Recovery};
 use crate::segments::Segments;
-use crate::superblock::{BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, State as PoolState, Superblock, valid_block_size};
+use crate::superblock::{
+    BLOCKS_MAX, BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, State as PoolState, Superblock, valid_block_size,
+};
 use crate::time::Timestamp;
 use crate::view::View;
 
+/// Why a pool takes no more changes once it is closed.
+const CLOSED: &str = "the pool is closed";
 /// Log blocks of a new pool.
 const INITIAL_BLOCKS: u32 = 4;
 /// The smallest size limit: room for the log to grow a little, and for some bytes.
@@ -116,8 +120,8 @@ pub struct Pool {
     newest: AtomicU64,
     horizon: AtomicU64,
     touches_synced: AtomicU64,
-    /// The horizon that stands in the fixed places too.
-    marked: AtomicU64,
+    /// The horizon that stands in the fixed places too. Locked while it is written there.
+    marked: Mutex<u64>,
     /// Why the pool takes no more changes.
     failed: RwLock<Option<String>>,
     /// Segments to remove from the host once the horizon reaches the transaction that freed them.
@@ -132,7 +136,8 @@ pub(crate) struct State {
     pub log: Log,
 }
 
-fn boot_id(given: Option<[u8; 16]>) -> [u8; 16] {
+/// This boot of the machine; zeroes, which no recovery takes for the same boot, if it cannot be known.
+pub(crate) fn boot_id(given: Option<[u8; 16]>) -> [u8; 16] {
     given.unwrap_or_else(|| {
         let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: Vec<u8> = text.bytes().filter_map(|c| (c as char).to_digit(16).map(|d| d as u8)).collect();
@@ -178,9 +183,9 @@ impl Pool {
             return invalid(format!("the smallest size of a pool is {} MiB", LIMIT_MIN >> 20));
         }
         if !valid_block_size(options.block_size) {
-            return invalid("a log block is a power of two from 4 KiB to 1 GiB".into());
+            return invalid("a log block is a power of two from 4 KiB to 16 MiB".into());
         }
-        prepare_directory(dir, options.force)?;
+        let parent = prepare_directory(dir, options.force)?;
         let io = |what| move |error| Error::io(dir, what, error);
         let lock = PoolLock::take(dir, true, &Holder { pid: std::process::id(), mountpoint: None })?;
         if options.force {
@@ -200,7 +205,7 @@ impl Pool {
             Some(libc::ENOSPC) => Error::NoSpace { pool: dir.into(), what: "the host is full".into() },
             _ => Error::io(dir, "write the log", error),
         })?;
-        for path in [dir.join("segments"), dir.to_owned()] {
+        for path in [dir.join("segments"), dir.to_owned()].into_iter().chain(parent) {
             domain::sync_dir_at(&*medium, &path).map_err(io("sync"))?;
         }
         drop(lock);
@@ -240,9 +245,11 @@ impl Pool {
 
     /// Opens a pool for use: takes its lock, recovers it if it was not closed, and marks it in use.
     pub fn open(dir: &Path, options: &OpenOptions) -> Result<Self> {
-        let log = open_log(dir, true)?;
+        open_log(dir, true)?;
         let holder = Holder { pid: std::process::id(), mountpoint: options.mountpoint.clone() };
         let lock = PoolLock::take(dir, false, &holder)?;
+        // Opened again: until the lock was ours, the pool could be made anew.
+        let log = open_log(dir, true)?;
         let medium: Arc<dyn Medium> =
             domain::open(log).map_err(|error| Error::io(dir.join("log"), "open", error))?.into();
         Self::open_on(dir, options, lock, medium)
@@ -273,6 +280,10 @@ impl Pool {
         if failed.is_none() && superblock.read_only_features() != 0 {
             failed = Some("it uses features that this tensorfs can only read".into());
         }
+        if failed.is_none() {
+            recover::cut_off(&found, &*medium, &superblock)
+                .map_err(|error| Error::io(dir.join("log"), "write", error))?;
+        }
         let (newest, horizon) = (found.log.newest, found.log.horizon);
         let mut pool = Self {
             path: dir.into(),
@@ -287,7 +298,7 @@ impl Pool {
             newest: newest.into(),
             horizon: horizon.into(),
             touches_synced: 0.into(),
-            marked: 0.into(),
+            marked: Mutex::default(),
             failed: RwLock::new(failed),
             freed: Mutex::default(),
             recovery: Recovery::default(),
@@ -299,7 +310,8 @@ impl Pool {
             let mut superblock = pool.superblock.lock();
             superblock.state = PoolState::Dirty;
             superblock.boot_id = boot_id;
-            superblock.unsafe_shutdowns += u64::from(recovery.unsafe_shutdown());
+            let unsafe_shutdown = u64::from(recovery.unsafe_shutdown());
+            superblock.unsafe_shutdowns = superblock.unsafe_shutdowns.saturating_add(unsafe_shutdown);
             let written = superblock.write(&*pool.medium);
             drop(superblock);
             written.map_err(|error| Error::io(dir.join("log"), "write the superblock", error))?;
@@ -382,12 +394,12 @@ impl Pool {
         Error::ReadOnly { pool: self.path.clone(), reason }
     }
 
-    fn check_writable(&self) -> Result<()> {
+    pub(crate) fn check_writable(&self) -> Result<()> {
         self.is_read_only().map_or(Ok(()), |reason| Err(self.read_only_error(reason)))
     }
 
     /// Rule 9: after a failed sync of the log nothing may rest on it any more.
-    fn fail(&self, what: &str, error: &io::Error) -> Error {
+    pub(crate) fn fail(&self, what: &str, error: &io::Error) -> Error {
         let reason = format!("{what} failed: {error}; what was committed before is safe");
         log::error!("{}: read-only from now on: {reason}", self.path.display());
         self.failed.write().get_or_insert(reason.clone());
@@ -418,15 +430,11 @@ impl Pool {
                 let state = self.state.read();
                 (state.log.newest, self.segments.take_due())
             };
-            let failed = self.segments.sync(&due).map_err(|error| self.fail("syncing the segments", &error))?;
-            if failed.is_empty() {
+            self.segments.sync(&due).map_err(|error| self.fail("syncing the segments", &error))?;
+            // The horizon may pass damaged files only together with the word that they are; what was stored meanwhile
+            // has to be synced for that, too.
+            if !self.mark_damaged()? {
                 break (newest, due);
-            }
-            // The horizon may pass these files only together with the word that they are damaged; what was stored
-            // meanwhile has to be synced for that, too.
-            for one in &failed {
-                log::error!("{}: sync failed: {}", self.segments.path_of(one.segment).display(), one.error);
-                self.mark_damaged(one.ino, one.segment)?;
             }
         };
         let mut state = self.state.write();
@@ -434,7 +442,7 @@ impl Pool {
             let mut draft = Draft::new(0);
             draft.proposal = Proposal::UpTo(upto);
             let covered = if upto == state.log.newest { upto + 1 } else { upto };
-            self.append(&mut state, draft, Reserve::Deletion)?;
+            self.append(&mut state, draft, Reserve::Cleaning)?;
             drop(state);
             self.medium.persist().map_err(|error| self.fail("persisting the log", &error))?;
             let mut state = self.state.write();
@@ -446,19 +454,41 @@ impl Pool {
         Ok(())
     }
 
-    /// Records that a file's bytes may not be what was written, unless the file is gone.
-    fn mark_damaged(&self, ino: Option<Ino>, segment: SegmentId) -> Result<()> {
+    /// Records which files have a segment whose sync failed; true if there is one of which that was not recorded yet. A
+    /// segment that no file has, as one that is to replace another, is kept in mind until a file has it.
+    fn mark_damaged(&self) -> Result<bool> {
+        let failed = self.segments.unmarked();
+        if failed.is_empty() {
+            return Ok(false);
+        }
         let mut edit = self.edit();
-        let Some(ino) = ino else { return Ok(()) };
-        let Some(object) = edit.object(ino).filter(|object| object.attributes.segment == Some(segment)) else {
-            return Ok(());
+        let owned = |(ino, object): (Ino, &crate::object::Object)| {
+            let segment = object.attributes.segment.filter(|segment| failed.contains(segment))?;
+            Some((ino, segment, object.attributes.clone()))
         };
-        let attributes = Attributes { damaged: true, ..object.attributes.clone() };
-        edit.store_from_reserve(Transaction::new(0).with(Record::Attributes { ino, attributes })).map(drop)
+        let files: Vec<(Ino, SegmentId, Attributes)> = edit.objects().filter_map(owned).collect();
+        let mut stored = false;
+        for (ino, segment, attributes) in files {
+            if !attributes.damaged {
+                let attributes = Attributes { damaged: true, ..attributes };
+                let word = Transaction::new(0).with(Record::Attributes { ino, attributes });
+                match edit.store_with(word, Reserve::Cleaning) {
+                    // Without the word there can be no horizon any more.
+                    Err(Error::NoSpace { .. }) => {
+                        return Err(self.fail("recording a failed sync", &io::ErrorKind::StorageFull.into()));
+                    }
+                    other => drop(other?),
+                }
+                stored = true;
+            }
+            self.segments.set_marked(segment);
+        }
+        Ok(stored)
     }
 
     /// Makes room and appends a frame.
     pub(crate) fn append(&self, state: &mut State, draft: Draft, reserve: Reserve) -> Result<TxId> {
+        self.check_writable()?;
         if draft.len() > state.log.largest_frame() {
             return Err(Error::TooLarge { pool: self.path.clone(), bytes: draft.len() });
         }
@@ -479,12 +509,16 @@ impl Pool {
 
     /// Rule 7: more blocks, written with zeroes and synced before they are used.
     pub(crate) fn grow(&self, state: &mut State) -> Result<()> {
+        self.check_writable()?;
         let full = |what: &str| Error::NoSpace { pool: self.path.clone(), what: what.into() };
         let mut superblock = self.superblock.lock();
-        let more = (superblock.blocks / 8).clamp(1, 64);
+        let more = (superblock.blocks / 8).clamp(1, 64).min(BLOCKS_MAX.saturating_sub(superblock.blocks));
+        if more == 0 {
+            return Err(full("the log has as many blocks as it can have"));
+        }
         let grown = Superblock { blocks: superblock.blocks + more, ..superblock.clone() };
         if let Some(limit) = superblock.limit
-            && grown.log_len() + state.view.totals().allocated > limit
+            && grown.log_len().saturating_add(state.view.totals().allocated) > limit
         {
             return Err(full("the pool's size limit is reached"));
         }
@@ -531,12 +565,19 @@ impl Pool {
     pub fn idle(&self) -> Result<()> {
         self.check_writable()?;
         self.commit(self.newest())?;
+        self.mark_horizon()
+    }
+
+    fn mark_horizon(&self) -> Result<()> {
+        let mut marked = self.marked.lock();
         let horizon = self.horizon().0;
-        if self.marked.swap(horizon, Ordering::AcqRel) == horizon {
-            return Ok(());
+        if *marked != horizon {
+            let stored = self.superblock.lock().store_mark(&*self.medium, horizon);
+            let stored = stored.and_then(|()| self.medium.persist());
+            stored.map_err(|error| self.fail("persisting the horizon", &error))?;
+            *marked = horizon;
         }
-        let stored = self.superblock.lock().store_mark(&*self.medium, horizon);
-        stored.and_then(|()| self.medium.persist()).map_err(|error| self.fail("persisting the horizon", &error))
+        Ok(())
     }
 
     /// Makes room after an operation was refused for lack of it: commits, removes what is free, and cleans the log. True if
@@ -549,11 +590,24 @@ impl Pool {
 
     /// Commits everything, and marks the pool as closed. Further changes are refused. May be called again.
     pub fn close(&self) -> Result<()> {
+        // No cleaning goes on beside this, nor another close.
+        let _cleaner = self.cleaner.lock();
+        if self.superblock.lock().state == PoolState::Clean && self.is_read_only().as_deref() == Some(CLOSED) {
+            return Ok(());
+        }
         self.check_writable()?;
-        self.commit(self.newest())?;
+        self.segments.touch_all();
+        loop {
+            self.commit(self.newest())?;
+            let state = self.state.write();
+            if state.log.horizon == state.log.newest {
+                // Under the lock that every change needs: what was stored is durable, and nothing more will be.
+                self.failed.write().get_or_insert(CLOSED.into());
+                break;
+            }
+        }
         self.unlink_covered();
-        self.idle()?;
-        self.failed.write().get_or_insert("the pool is closed".into());
+        self.mark_horizon()?;
         let mut superblock = self.superblock.lock();
         superblock.state = PoolState::Clean;
         let written = superblock.write(&*self.medium);
@@ -576,17 +630,19 @@ pub(crate) fn usage(view: &View, log: &Log, superblock: &Superblock) -> Usage {
     }
 }
 
-/// What stands in the way of a new pool in a directory, which is made if it is not there.
-fn prepare_directory(dir: &Path, force: bool) -> Result<()> {
+/// What stands in the way of a new pool in a directory, which is made if it is not there. Then its parent is returned, to
+/// be synced.
+fn prepare_directory(dir: &Path, force: bool) -> Result<Option<PathBuf>> {
     let io = |error| Error::io(dir, "create", error);
     match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io);
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
+            return Ok(dir.canonicalize().map_err(io)?.parent().map(Path::to_owned));
         }
         Err(error) => return Err(Error::io(dir, "open", error)),
         Ok(mut entries) => {
             if entries.next().is_none() {
-                return Ok(());
+                return Ok(None);
             }
         }
     }
@@ -597,7 +653,7 @@ fn prepare_directory(dir: &Path, force: bool) -> Result<()> {
     if !force {
         return Err(Error::Exists { pool: dir.into(), what: "there is a pool already".into() });
     }
-    Ok(())
+    Ok(None)
 }
 
 /// True if every name in the directory is one that a pool has, so that a pool, or what is left of one, is all that
@@ -658,12 +714,19 @@ impl Edit<'_> {
 
     pub(crate) fn store_with(&mut self, transaction: Transaction, reserve: Reserve) -> Result<TxId> {
         self.pool.check_writable()?;
+        if transaction.records.len() > usize::from(u16::MAX) {
+            let bytes = transaction.records.iter().map(Record::encoded_len).sum();
+            return Err(Error::TooLarge { pool: self.pool.path.clone(), bytes });
+        }
         let state = &mut *self.state;
         let mut draft = Draft::new(transaction.unique);
         let mut chains: Vec<(Ino, u64)> = Vec::new();
         let mut numbers = Vec::with_capacity(transaction.records.len());
         for record in &transaction.records {
             let ino = record.ino();
+            if let Some(flaw) = record.flaw() {
+                return Err(Error::Invalid { pool: self.pool.path.clone(), what: flaw.into() });
+            }
             let seq = match chains.iter_mut().find(|(chain, _)| *chain == ino) {
                 Some((_, seq)) => {
                     *seq += 1;
@@ -684,15 +747,19 @@ impl Edit<'_> {
             draft.push(record, seq);
             numbers.push(seq);
         }
+        for record in &transaction.records {
+            if let Record::Data { segment, .. } | Record::Truncation { segment, .. } = record {
+                let segments = &self.pool.segments;
+                let mentioned = segments.mention(*segment);
+                mentioned.map_err(|error| Error::io(segments.path_of(*segment), "open to sync", error))?;
+            }
+        }
         let id = self.pool.append(state, draft, reserve)?;
         // Rule 2: the frame is stored. Should anything panic from here on, memory and log would differ.
         let guard = AbortOnPanic;
         let incarnation = state.log.head_incarnation();
         for (record, seq) in transaction.records.into_iter().zip(numbers) {
             // Sealed bytes were committed before.
-            if let Record::Data { ino, segment, .. } | Record::Truncation { ino, segment, .. } = &record {
-                self.pool.segments.mention(*segment, *ino);
-            }
             state.view.apply(record, Placed { seq, incarnation });
         }
         self.queue_freed(id);

@@ -102,11 +102,23 @@ impl Quarantine {
     /// Sets a whole segment aside, by a second name for it. The caller has the segment itself removed once no record needs
     /// it. Returns the entry's name. Durable when it returns.
     pub fn keep(&self, segments: &Segments, segment: SegmentId, note: &Note) -> io::Result<String> {
+        if let Some(name) = self.kept(segments, segment)? {
+            return Ok(name);
+        }
         let name = self.fresh_name(&segment.to_string());
         self.medium()?.sync_segment(segments.open(segment, libc::O_RDONLY)?.as_fd())?;
         fs::hard_link(segments.path_of(segment), self.path.join(&name))?;
         self.write_note(&name, note)?;
         Ok(name)
+    }
+
+    /// The entry that is the segment already, with its note: what set it aside was interrupted, and is done again.
+    fn kept(&self, segments: &Segments, segment: SegmentId) -> io::Result<Option<String>> {
+        let ours = fs::metadata(segments.path_of(segment))?.ino();
+        let names = std::iter::once(segment.to_string()).chain((1..).map(|n| format!("{segment}.{n}")));
+        let mut taken = names.take_while(|name| self.path.join(name).exists());
+        let same = |name: &String| fs::metadata(self.path.join(name)).is_ok_and(|entry| entry.ino() == ours);
+        Ok(taken.find(same).filter(|name| self.path.join(format!("{name}.json")).exists()))
     }
 
     /// Copies `offset..size` of a segment here. Durable when it returns.

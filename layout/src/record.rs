@@ -5,7 +5,7 @@
 
 use crate::chain::Seal;
 use crate::codec::{Reader, Writer, padded};
-use crate::ids::{Ino, POOL, SegmentId, TxId};
+use crate::ids::{Ino, NUMBER_LIMIT, POOL, SegmentId, TxId};
 use crate::time::Timestamp;
 
 /// The longest name of a directory entry, in bytes.
@@ -218,6 +218,21 @@ impl Record {
         }
     }
 
+    /// What is wrong with the record itself, if anything: such a record could be written, but not be read back.
+    pub(crate) fn flaw(&self) -> Option<&'static str> {
+        let sound = match self {
+            Self::Name { name, .. } | Self::Removal { name, .. } | Self::XattrRemoval { name, .. } => is_name(name),
+            Self::Xattr { name, value, .. } => is_name(name) && value.len() <= XATTR_VALUE_MAX,
+            Self::Target { target, .. } => target.len() <= TARGET_MAX,
+            Self::Data { offset, len, .. }
+            | Self::Truncation { offset, len, .. }
+            | Self::Sealed { offset, len, .. } => offset.checked_add(*len).is_some(),
+            Self::Retired { first, last } => first <= last && last.0 < NUMBER_LIMIT,
+            Self::Attributes { .. } | Self::Thaw { .. } | Self::Replace { .. } => true,
+        };
+        (!sound).then_some("impossible name, length or range")
+    }
+
     /// Bytes of the record on media, header and padding included.
     pub(crate) fn encoded_len(&self) -> usize {
         HEADER
@@ -313,6 +328,9 @@ impl Record {
         let body_len = r.u32()? as usize;
         let ino = Ino(r.u64()?);
         let seq = r.u64()?;
+        if seq >= NUMBER_LIMIT {
+            return Err("impossible sequence number");
+        }
         let mut r = Reader::new(r.take(body_len)?);
         let record = match kind {
             kind::ATTRIBUTES => {
@@ -330,22 +348,19 @@ impl Record {
                 let attributes = Attributes { mode, uid, gid, rdev, atime, mtime, ctime, btime, segment, damaged };
                 Self::Attributes { ino, attributes }
             }
-            kind::NAME => Self::Name { dir: ino, ino: Ino(r.u64()?), name: name(r.bytes16()?)? },
-            kind::REMOVAL => Self::Removal { dir: ino, name: name(r.bytes16()?)? },
+            kind::NAME => Self::Name { dir: ino, ino: Ino(r.u64()?), name: r.bytes16()?.into() },
+            kind::REMOVAL => Self::Removal { dir: ino, name: r.bytes16()?.into() },
             kind::TARGET => Self::Target { ino, target: r.bytes16()?.into() },
             kind::DATA => {
                 let (segment, offset, len, allocated) = (SegmentId(r.u64()?), r.u64()?, r.u64()?, r.u64()?);
-                offset.checked_add(len).ok_or("data run past the largest offset")?;
                 Self::Data { ino, segment, offset, len, allocated }
             }
             kind::TRUNCATION => {
                 let (segment, offset, len, allocated) = (SegmentId(r.u64()?), r.u64()?, r.u64()?, r.u64()?);
-                offset.checked_add(len).ok_or("data run past the largest offset")?;
                 Self::Truncation { ino, segment, offset, len, allocated, cut_from: r.u64()? }
             }
             kind::SEALED => {
                 let (segment, offset, len, allocated) = (SegmentId(r.u64()?), r.u64()?, r.u64()?, r.u64()?);
-                offset.checked_add(len).ok_or("data run past the largest offset")?;
                 let (crc, description) = (r.u32()?, r.u32()? as usize);
                 let seal = Seal { crc, description: r.take(description)?.into() };
                 Self::Sealed { ino, segment, offset, len, allocated, seal }
@@ -353,15 +368,18 @@ impl Record {
             kind::THAW => Self::Thaw { ino, segment: SegmentId(r.u64()?), offset: r.u64()?, len: r.u64()? },
             kind::REPLACE => Self::Replace { ino, segment: SegmentId(r.u64()?) },
             kind::XATTR => {
-                let name = name(r.bytes16()?)?;
+                let name = r.bytes16()?.into();
                 let len = r.u32()? as usize;
                 Self::Xattr { ino, name, value: r.take(len)?.into() }
             }
-            kind::XATTR_REMOVAL => Self::XattrRemoval { ino, name: name(r.bytes16()?)? },
+            kind::XATTR_REMOVAL => Self::XattrRemoval { ino, name: r.bytes16()?.into() },
             kind::RETIRED => Self::Retired { first: TxId(r.u64()?), last: TxId(r.u64()?) },
             _ => return Err("unknown kind of record"),
         };
-        Ok((record, seq, HEADER + body_len))
+        match record.flaw() {
+            Some(flaw) => Err(flaw),
+            None => Ok((record, seq, HEADER + body_len)),
+        }
     }
 }
 
@@ -387,11 +405,8 @@ pub(crate) const fn xattr_body(name: usize, value: usize) -> usize {
     2 + name + 4 + value
 }
 
-fn name(bytes: &[u8]) -> Result<Box<[u8]>, &'static str> {
-    if bytes.is_empty() || bytes.len() > NAME_MAX || bytes.contains(&0) || bytes.contains(&b'/') {
-        return Err("impossible name");
-    }
-    Ok(bytes.into())
+fn is_name(bytes: &[u8]) -> bool {
+    (1..=NAME_MAX).contains(&bytes.len()) && !bytes.contains(&0) && !bytes.contains(&b'/')
 }
 
 /// The records that become true together.
@@ -423,5 +438,128 @@ impl Transaction {
     /// True if there is nothing to store.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Numbers of all sizes, and the ones at which counting goes wrong.
+    pub(crate) fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![0..40u64, any::<u64>(), Just(u64::MAX), Just(NUMBER_LIMIT - 1), Just(NUMBER_LIMIT)]
+    }
+
+    fn bytes(max: usize) -> impl Strategy<Value = Box<[u8]>> {
+        prop::collection::vec(any::<u8>(), 0..max).prop_map(Into::into)
+    }
+
+    fn attributes() -> impl Strategy<Value = Attributes> {
+        let time = || (any::<i64>(), 0..1_000_000_000u32).prop_map(|(sec, nsec)| Timestamp::new(sec, nsec));
+        let mode = prop_oneof![Just(libc::S_IFDIR), Just(libc::S_IFREG), Just(libc::S_IFLNK), any::<u32>()];
+        let segment = number().prop_map(|id| Some(SegmentId(id)).filter(|_| id != 0));
+        (mode, any::<[u32; 3]>(), time(), time(), time(), time(), segment, any::<bool>()).prop_map(
+            |(mode, [uid, gid, rdev], atime, mtime, ctime, btime, segment, damaged)| Attributes {
+                mode,
+                uid,
+                gid,
+                rdev,
+                atime,
+                mtime,
+                ctime,
+                btime,
+                segment,
+                damaged,
+            },
+        )
+    }
+
+    /// Records of every kind, possible and impossible.
+    pub(crate) fn record() -> impl Strategy<Value = Record> {
+        let ino = || number().prop_map(Ino);
+        let segment = || number().prop_map(SegmentId);
+        let run = || (ino(), segment(), number(), number(), number());
+        let seal = (any::<u32>(), bytes(40)).prop_map(|(crc, description)| Seal { crc, description });
+        prop_oneof![
+            (ino(), attributes()).prop_map(|(ino, attributes)| Record::Attributes { ino, attributes }),
+            (ino(), bytes(300), ino()).prop_map(|(dir, name, ino)| Record::Name { dir, name, ino }),
+            (ino(), bytes(300)).prop_map(|(dir, name)| Record::Removal { dir, name }),
+            (ino(), bytes(5000)).prop_map(|(ino, target)| Record::Target { ino, target }),
+            run().prop_map(|(ino, segment, offset, len, allocated)| Record::Data {
+                ino,
+                segment,
+                offset,
+                len,
+                allocated
+            }),
+            (run(), number()).prop_map(|((ino, segment, offset, len, allocated), cut_from)| Record::Truncation {
+                ino,
+                segment,
+                offset,
+                len,
+                allocated,
+                cut_from
+            }),
+            (run(), seal).prop_map(|((ino, segment, offset, len, allocated), seal)| Record::Sealed {
+                ino,
+                segment,
+                offset,
+                len,
+                allocated,
+                seal
+            }),
+            run().prop_map(|(ino, segment, offset, len, _)| Record::Thaw { ino, segment, offset, len }),
+            (ino(), segment()).prop_map(|(ino, segment)| Record::Replace { ino, segment }),
+            (ino(), bytes(300), bytes(3000)).prop_map(|(ino, name, value)| Record::Xattr { ino, name, value }),
+            (ino(), bytes(300)).prop_map(|(ino, name)| Record::XattrRemoval { ino, name }),
+            (number(), number()).prop_map(|(first, last)| Record::Retired { first: TxId(first), last: TxId(last) }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_record_is_read_back_as_it_was_written_or_refused(record in record(), seq in number()) {
+            let mut bytes = Vec::new();
+            record.encode(seq, &mut bytes);
+            prop_assert_eq!(bytes.len(), record.encoded_len());
+            bytes.extend_from_slice(&[0xff; 16]);
+            match Record::decode(&bytes) {
+                Ok(found) => prop_assert_eq!(found, (record.clone(), seq, record.encoded_len())),
+                Err(_) => prop_assert!(record.flaw().is_some() || seq >= NUMBER_LIMIT),
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_decoding_fail_otherwise_than_by_an_error(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..400),
+            kind in 0..14u8,
+            len in 0..400u32,
+        ) {
+            let _ = Record::decode(&bytes);
+            // The same with a header that leads further.
+            if bytes.len() >= HEADER {
+                bytes[0] = kind;
+                bytes[4..8].copy_from_slice(&len.to_le_bytes());
+                bytes[23] = 0;
+                if let Ok((record, _, taken)) = Record::decode(&bytes) {
+                    prop_assert!(taken <= bytes.len());
+                    prop_assert!(record.flaw().is_none());
+                }
+            }
+        }
+
+        #[test]
+        fn a_record_with_a_flipped_bit_is_an_error_or_a_record(record in record(), bit in any::<prop::sample::Index>()) {
+            let mut bytes = Vec::new();
+            record.encode(16, &mut bytes);
+            let bit = bit.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let _ = Record::decode(&bytes);
+            let _ = Record::decode(&bytes[..bit / 8]);
+        }
     }
 }

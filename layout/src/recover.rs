@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::domain::Medium;
 use crate::error::{Error, Result};
 use crate::ids::{Ino, ROOT, SegmentId, TxId};
-use crate::log::{Block, Log, Reserve};
+use crate::log::{Block, Draft, Log, Reserve};
 use crate::object::Object;
 use crate::pool::Pool;
 use crate::quarantine::{Note, Reason};
@@ -89,6 +89,8 @@ pub(crate) struct Found {
     pub damage: Option<String>,
     /// Segments that belonged to some file according to a kept record.
     pub owned: HashSet<SegmentId>,
+    /// Blocks that hold something behind what is kept, and from which byte on.
+    rest: Vec<(usize, usize)>,
 }
 
 /// Which transactions the blocks hold.
@@ -168,7 +170,7 @@ impl<'a> Census<'a> {
     }
 }
 
-/// Reads the log and decides what is kept. Changes nothing if something is missing; else zeroes what is not kept.
+/// Reads the log and decides what is kept. Changes nothing.
 pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock, boot_id: [u8; 16]) -> Result<Found> {
     let path = dir.join("log");
     let io = |what| {
@@ -182,7 +184,7 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
     }
     let kind = match superblock.state {
         State::Clean => Kind::Clean,
-        State::Dirty if superblock.boot_id == boot_id => Kind::ServerKilled,
+        State::Dirty if superblock.boot_id == boot_id && boot_id != [0; 16] => Kind::ServerKilled,
         State::Dirty => Kind::PowerLoss,
     };
     let blocks = scan::scan(&**medium, superblock).map_err(io("read"))?;
@@ -198,21 +200,12 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
     };
     let missing = census.missing(keep);
     let mut damage = describe_missing(&missing);
-    let retired = census.retired(keep);
-    let (uses, zero) = decide_blocks(&blocks, &retired, keep);
+    // A block whose cleaning the horizon does not cover stays: should power be lost next, it is needed.
+    let (uses, rest) = decide_blocks(&blocks, &census.retired(horizon), keep);
     let mut log = Log::new(medium.clone(), superblock, uses, keep, horizon);
     log.raise_incarnation(blocks.iter().filter_map(|block| block.header).map(|one| one.incarnation).max().unwrap_or(0));
     let next_id = census.headers().filter(|header| header.id <= keep).map(|header| header.next_id).max().unwrap_or(0);
     let dropped = if kind == Kind::PowerLoss { census.headers().filter(|header| header.id > keep).count() } else { 0 };
-    if damage.is_none() && !zero.is_empty() {
-        // The proof of a horizon may stand in a frame that is about to go.
-        superblock.store_mark(&**medium, horizon).and_then(|()| medium.persist()).map_err(io("write"))?;
-        for (index, from) in zero {
-            let zeroes = vec![0; superblock.block_size as usize - from];
-            medium.store(log.block_offset(index) + from as u64, &zeroes).map_err(io("write"))?;
-        }
-        medium.persist().map_err(io("sync"))?;
-    }
     let mut owned = HashSet::new();
     let view = match load(&**medium, superblock, &blocks, &log, next_id, &mut owned) {
         Ok(view) => view,
@@ -227,7 +220,22 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
         return Err(Error::NotAPool { pool: dir.into(), reason });
     }
     let recovery = Recovery { kind, dropped_transactions: dropped as u64, ..Recovery::default() };
-    Ok(Found { view, log, recovery, damage, owned })
+    Ok(Found { view, log, recovery, damage, owned, rest })
+}
+
+/// Zeroes what stands behind the kept transactions, durably, before the first new id is given out.
+pub(crate) fn cut_off(found: &Found, medium: &dyn Medium, superblock: &Superblock) -> io::Result<()> {
+    if found.rest.is_empty() {
+        return Ok(());
+    }
+    // The proof of the horizon may stand in a frame that is about to go.
+    superblock.store_mark(medium, found.log.horizon)?;
+    medium.persist()?;
+    for (index, from) in &found.rest {
+        let zeroes = vec![0; superblock.block_size as usize - from];
+        medium.store(found.log.block_offset(*index) + *from as u64, &zeroes)?;
+    }
+    medium.persist()
 }
 
 fn describe_missing(missing: &[(u64, u64)]) -> Option<String> {
@@ -311,12 +319,11 @@ pub(crate) fn load(
 pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<SegmentId>, now: Timestamp) -> Result<()> {
     let unreachable = pool.view().unreachable();
     if recovery.kind == Kind::Clean {
-        // What is left of objects that were removed before the pool was closed; their segments are gone.
-        let mut state = pool.state.write();
+        // What is left of objects that were removed before the pool was closed. Most of their segments are gone; that of a
+        // file that was still open then is not.
         for ino in unreachable {
-            state.view.drop_object(ino);
+            pool.edit().drop_unreachable(ino);
         }
-        state.view.freed.clear();
         return Ok(());
     }
     let path = pool.path.join("segments");
@@ -328,6 +335,13 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     for ino in unreachable {
         pool.edit().drop_unreachable(ino);
     }
+    if recovery.kind == Kind::ServerKilled {
+        // Nobody knows any more which segments had not been synced. What is recorded comes under the horizon before
+        // anything is done to the segments (rule 5).
+        pool.segments.sync_host().map_err(io("sync"))?;
+        pool.commit(pool.newest())?;
+    }
+    let counted = pool.view().next_id;
     let (present, foreign) = pool.segments.scan().map_err(io("read"))?;
     for path in foreign {
         log::warn!("{}: not a segment; left alone", path.display());
@@ -350,9 +364,11 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
         settle_unowned(pool, recovery, owned, *segment, stat, now).map_err(io("quarantine"))?;
     }
     if recovery.kind == Kind::ServerKilled {
-        // Nobody knows any more which segments had not been synced.
-        pool.segments.sync_host().map_err(io("sync"))?;
         recovery.open_segments = open_segments(pool);
+    }
+    if pool.view().next_id > counted {
+        // Numbers of segments that are about to be removed: the log has to say that they are taken.
+        pool.append(&mut pool.state.write(), Draft::new(0), Reserve::Cleaning)?;
     }
     pool.commit(pool.newest())?;
     pool.unlink_covered();
@@ -370,7 +386,15 @@ struct Settler<'a> {
 
 impl Settler<'_> {
     fn store(&self, transaction: Transaction) -> Result<()> {
-        self.pool.edit().store_with(transaction, Reserve::Cleaning).map(drop)
+        let store = |transaction, reserve| self.pool.edit().store_with(transaction, reserve).map(drop);
+        match store(transaction.clone(), Reserve::Deletion) {
+            Err(Error::NoSpace { .. }) => {
+                // Before the last block is taken, as cleaning may need it.
+                self.pool.clean_for_room()?;
+                store(transaction, Reserve::Cleaning)
+            }
+            other => other,
+        }
     }
 
     fn note(&self, ino: Ino, reason: Reason, offset: u64) -> Note {
@@ -551,4 +575,105 @@ fn open_segments(pool: &Pool) -> Vec<OpenSegment> {
     let probe = |index: usize| Ok(!pool.segments.quiescent(files[index].segment));
     let open = scan::parallel(files.len(), probe).unwrap_or_default();
     files.iter().zip(open).filter(|(_, open)| *open).map(|(file, _)| *file).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::frame::{self, block};
+    use crate::pool::{CreateOptions, OpenOptions, open_log};
+    use crate::record::tests::{number, record};
+
+    #[derive(Clone, Debug)]
+    struct Forged {
+        header: block::Header,
+        frames: Vec<(frame::Header, Vec<(Record, u64)>)>,
+    }
+
+    fn forged() -> impl Strategy<Value = Forged> {
+        let header = (number(), number()).prop_map(|(incarnation, first)| (incarnation.max(1), first));
+        let numbers = (number(), number(), number(), number());
+        let frame = (numbers, prop::collection::vec((record(), number()), 0..4), any::<bool>());
+        let frames = prop::collection::vec(frame, 0..4);
+        (header, frames).prop_map(|((incarnation, first), frames)| Forged {
+            header: block::Header { incarnation, first, index: 0 },
+            frames: frames
+                .into_iter()
+                .map(|((id, horizon, proposal, next_id), records, pool)| {
+                    let flags = if pool { frame::FLAG_POOL } else { 0 };
+                    let (records_count, id) = (records.len() as u16, id.max(1));
+                    let header = frame::Header {
+                        id,
+                        horizon,
+                        proposal,
+                        next_id,
+                        records: records_count,
+                        flags,
+                        ..Default::default()
+                    };
+                    (header, records)
+                })
+                .collect(),
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whoever knows the pool's secret can write a log with right checksums that says anything.
+        #[test]
+        fn no_forged_log_breaks_recovery(
+            blocks in prop::collection::vec(forged(), 1..4),
+            same_boot in any::<bool>(),
+            in_order in any::<bool>(),
+        ) {
+            let mut id = 1;
+            let dir = tempfile::tempdir().unwrap();
+            let pool = dir.path().join("pool");
+            Pool::create(&pool, &CreateOptions { block_size: 16384, ..CreateOptions::default() }).unwrap();
+            let first = OpenOptions { boot_id: Some([1; 16]), ..OpenOptions::default() };
+            // Left open, as by a killed server.
+            drop(Pool::open(&pool, &first).unwrap());
+            {
+                let medium = crate::domain::open(open_log(&pool, true).unwrap()).unwrap();
+                let (superblock, _) = Superblock::read(&pool, &*medium).unwrap();
+                for (index, forged) in blocks.iter().enumerate().map(|(index, forged)| (index + 1, forged)) {
+                    let mut header = block::Header { index: index as u32, ..forged.header };
+                    if in_order {
+                        header = block::Header { incarnation: index as u64 + 1, first: id + 1, ..header };
+                    }
+                    let seed = superblock.seed(header.incarnation);
+                    let mut bytes = block::encode(header, seed).to_vec();
+                    for (header, records) in &forged.frames {
+                        let mut frame = vec![0; frame::HEADER];
+                        for (record, seq) in records {
+                            record.encode(*seq, &mut frame);
+                        }
+                        if bytes.len() + frame.len() > 16384 {
+                            break;
+                        }
+                        let mut header = *header;
+                        if in_order {
+                            // A log that is whole, but for what its records say.
+                            id += 1;
+                            header = frame::Header { id, horizon: 0, proposal: 0, next_id: header.next_id >> 1, ..header };
+                        }
+                        frame::finish(&mut frame, &header, seed);
+                        bytes.extend_from_slice(&frame);
+                    }
+                    medium.store(crate::superblock::BLOCKS_OFFSET + index as u64 * 16384, &bytes).unwrap();
+                }
+            }
+            let second = OpenOptions { boot_id: Some([if same_boot { 1 } else { 2 }; 16]), ..OpenOptions::default() };
+            let _ = crate::inspect::inspect(&pool);
+            if let Ok(pool) = Pool::open(&pool, &second) {
+                let ino = Ino(pool.edit().next_id());
+                let name: Box<[u8]> = b"new".as_slice().into();
+                let _ = pool.edit().store(Transaction::new(0).with(Record::Name { dir: ROOT, name, ino }));
+                let _ = (pool.usage(), pool.commit(pool.newest()), pool.maintain(), pool.reclaim(), pool.close());
+            }
+        }
+    }
 }

@@ -11,13 +11,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::sys::stat::FileStat;
 use parking_lot::Mutex;
 
 use crate::domain::Medium;
-use crate::ids::{Ino, SegmentId};
+use crate::ids::{NUMBER_LIMIT, SegmentId};
 use crate::time::Timestamp;
 
 /// Above this many descriptors held for syncing, commit before opening more files for writing.
@@ -61,7 +61,11 @@ pub struct Segments {
     tracked: Mutex<HashMap<SegmentId, Tracked>>,
     /// Directories that got new names since they were last synced.
     grown: Mutex<Grown>,
-    failed: Mutex<HashSet<SegmentId>>,
+    /// Segments with a failed sync, and whether the file that has it is marked as damaged.
+    failed: Mutex<HashMap<SegmentId, bool>>,
+    /// A sync of the whole host failed once. It reports a failure only once, and that may have been the failure of a
+    /// segment that was not due: from then on each segment is asked itself.
+    suspicious: AtomicBool,
     touches: AtomicU64,
 }
 
@@ -69,8 +73,6 @@ pub struct Segments {
 #[derive(Debug)]
 struct Tracked {
     fd: Arc<OwnedFd>,
-    /// The file it belongs to, once a record has said so.
-    ino: Option<Ino>,
     writers: u32,
     /// The next commit must sync it.
     due: bool,
@@ -88,17 +90,9 @@ struct Grown {
 /// What one commit has to sync.
 #[derive(Debug)]
 pub(crate) struct Due {
-    segments: Vec<(SegmentId, Arc<OwnedFd>, Option<Ino>)>,
+    segments: Vec<(SegmentId, Arc<OwnedFd>)>,
     grown: Grown,
     pub touches: u64,
-}
-
-/// A segment whose sync failed.
-#[derive(Debug)]
-pub(crate) struct FailedSync {
-    pub segment: SegmentId,
-    pub ino: Option<Ino>,
-    pub error: io::Error,
 }
 
 pub(crate) fn shard(id: SegmentId) -> u8 {
@@ -125,6 +119,7 @@ impl Segments {
             tracked: Mutex::default(),
             grown: Mutex::default(),
             failed: Mutex::default(),
+            suspicious: AtomicBool::new(false),
             touches: AtomicU64::new(0),
         })
     }
@@ -154,11 +149,13 @@ impl Segments {
 
     fn create_shard(&self, shard: u8) -> io::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
+        // Held so that whoever creates a segment in the new directory finds it noted for the next commit.
+        let mut grown = self.grown.lock();
         match std::fs::DirBuilder::new().mode(0o700).create(self.path.join(format!("{shard:02x}"))) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        self.grown.lock().top = true;
+        grown.top = true;
         Ok(())
     }
 
@@ -186,7 +183,10 @@ impl Segments {
     pub fn end_write(&self, id: SegmentId) {
         if let Some(entry) = self.tracked.lock().get_mut(&id) {
             entry.writers = entry.writers.saturating_sub(1);
-            entry.due |= entry.dirty;
+            if entry.dirty && !entry.due {
+                entry.due = true;
+                self.touches.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -200,20 +200,21 @@ impl Segments {
         Ok(())
     }
 
-    /// A stored record speaks of bytes in the segment.
-    pub(crate) fn mention(&self, id: SegmentId, ino: Ino) {
+    /// A record that is about to be stored speaks of bytes in the segment. On an error it must not be stored.
+    pub(crate) fn mention(&self, id: SegmentId) -> io::Result<()> {
         let mut tracked = self.tracked.lock();
-        match self.track(&mut tracked, id) {
-            Ok(entry) => {
-                entry.due = true;
-                entry.dirty = true;
-                entry.ino = Some(ino);
-            }
-            Err(error) => {
-                log::error!("{}: open to sync: {error}", self.path_of(id).display());
-                self.failed.lock().insert(id);
-            }
+        let entry = self.track(&mut tracked, id)?;
+        entry.due = true;
+        entry.dirty = true;
+        Ok(())
+    }
+
+    /// Everything that may have bytes that are not durable is due, whether it is still open for writing or not.
+    pub(crate) fn touch_all(&self) {
+        for entry in self.tracked.lock().values_mut() {
+            entry.due = true;
         }
+        self.touches.fetch_add(1, Ordering::Relaxed);
     }
 
     fn track<'a>(&self, tracked: &'a mut HashMap<SegmentId, Tracked>, id: SegmentId) -> io::Result<&'a mut Tracked> {
@@ -221,12 +222,12 @@ impl Segments {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
                 let fd = Arc::new(self.open_with(id, libc::O_RDONLY)?);
-                entry.insert(Tracked { fd, ino: None, writers: 0, due: false, dirty: false })
+                entry.insert(Tracked { fd, writers: 0, due: false, dirty: false })
             }
         })
     }
 
-    /// How often [`Segments::touch`] was called.
+    /// How often a segment became due without a record that says so.
     pub(crate) fn touches(&self) -> u64 {
         self.touches.load(Ordering::Relaxed)
     }
@@ -240,13 +241,13 @@ impl Segments {
         for (id, entry) in tracked.iter_mut().filter(|(_, entry)| entry.due) {
             entry.due = false;
             entry.dirty = entry.writers > 0;
-            segments.push((*id, entry.fd.clone(), entry.ino));
+            segments.push((*id, entry.fd.clone()));
         }
         Due { segments, grown, touches }
     }
 
-    /// Syncs what is due. An error is one of a directory, or of the host as a whole; segments that failed are returned.
-    pub(crate) fn sync(&self, due: &Due) -> io::Result<Vec<FailedSync>> {
+    /// Syncs what is due. An error is one of a directory; segments that failed are [`Segments::unmarked`] afterwards.
+    pub(crate) fn sync(&self, due: &Due) -> io::Result<()> {
         if due.grown.top {
             self.medium.sync_directory(self.dir.as_fd())?;
         }
@@ -254,16 +255,14 @@ impl Segments {
             let dir = std::fs::File::open(self.path.join(format!("{shard:02x}")))?;
             self.medium.sync_directory(dir.as_fd())?;
         }
-        let mut failed = Vec::new();
-        // If the whole host filesystem has a failure to report, find out whose it is.
-        if due.segments.len() < SYNC_ALL_FROM || self.medium.sync_all(self.dir.as_fd()).is_err() {
-            for (segment, fd, ino) in &due.segments {
+        if !self.sync_at_once(due) {
+            for (id, fd) in &due.segments {
                 if let Err(error) = self.medium.sync_segment(fd.as_fd()) {
-                    failed.push(FailedSync { segment: *segment, ino: *ino, error });
+                    log::error!("{}: sync failed: {error}", self.path_of(*id).display());
+                    self.failed.lock().insert(*id, false);
                 }
             }
         }
-        self.failed.lock().extend(failed.iter().map(|one| one.segment));
         let mut tracked = self.tracked.lock();
         for (id, ..) in &due.segments {
             let done = |entry: &Tracked| entry.writers == 0 && !entry.due && !entry.dirty;
@@ -271,7 +270,29 @@ impl Segments {
                 tracked.remove(id);
             }
         }
-        Ok(failed)
+        Ok(())
+    }
+
+    /// Syncs the whole host filesystem if that is cheaper; true if it reported no failure.
+    fn sync_at_once(&self, due: &Due) -> bool {
+        if due.segments.len() < SYNC_ALL_FROM || self.suspicious.load(Ordering::Relaxed) {
+            return false;
+        }
+        let result = self.medium.sync_all(self.dir.as_fd());
+        self.suspicious.fetch_or(result.is_err(), Ordering::Relaxed);
+        result.is_ok()
+    }
+
+    /// Segments with a failed sync whose file is not marked as damaged yet.
+    pub(crate) fn unmarked(&self) -> HashSet<SegmentId> {
+        self.failed.lock().iter().filter(|(_, marked)| !**marked).map(|(id, _)| *id).collect()
+    }
+
+    /// The file that has the segment is marked as damaged, in a record that was stored.
+    pub(crate) fn set_marked(&self, id: SegmentId) {
+        if let Some(marked) = self.failed.lock().get_mut(&id) {
+            *marked = true;
+        }
     }
 
     /// Syncs everything on the host filesystem: after a server was killed nobody knows what it had not synced.
@@ -290,7 +311,7 @@ impl Segments {
 
     /// True if a sync of the segment failed, so that what it holds may not be what was written.
     pub fn failed(&self, id: SegmentId) -> bool {
-        self.failed.lock().contains(&id)
+        self.failed.lock().contains_key(&id)
     }
 
     /// What the host says about a segment.
@@ -352,9 +373,13 @@ impl Segments {
     fn shards(&self) -> io::Result<Vec<u8>> {
         let mut shards = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
-            let name = entry?.file_name();
-            let shard = name.to_str().filter(|name| name.len() == 2).and_then(|name| u8::from_str_radix(name, 16).ok());
-            shards.extend(shard);
+            let entry = entry?;
+            let name = entry.file_name();
+            let shard = name.to_str().and_then(|name| u8::from_str_radix(name, 16).ok());
+            let ours = |shard: &u8| name.to_str() == Some(&format!("{shard:02x}"));
+            if entry.file_type()?.is_dir() {
+                shards.extend(shard.filter(ours));
+            }
         }
         Ok(shards)
     }
@@ -369,7 +394,7 @@ impl Segments {
                 let entry = entry?;
                 let id = entry.file_name().to_str().and_then(|name| {
                     let id = SegmentId(u64::from_str_radix(name, 16).ok()?);
-                    (id.to_string() == name && self::shard(id) == shard).then_some(id)
+                    (id.to_string() == name && self::shard(id) == shard && id.0 < NUMBER_LIMIT).then_some(id)
                 });
                 match id {
                     Some(id) if entry.file_type()?.is_file() => {

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::domain::Medium;
 use crate::error::{Error, Result};
+use crate::ids::NUMBER_LIMIT;
 
 /// Where the two copies are in the log file.
 pub(crate) const OFFSETS: [u64; 2] = [0, 1 << 20];
@@ -18,6 +19,9 @@ pub(crate) const MARK_OFFSETS: [u64; 2] = [4096, (1 << 20) + 4096];
 pub(crate) const BLOCKS_OFFSET: u64 = 2 << 20;
 /// Bytes of a layout name at most.
 pub const LAYOUT_NAME_MAX: usize = 63;
+
+/// The most log blocks of a pool. Together with the largest block it bounds what a superblock can make us allocate.
+pub(crate) const BLOCKS_MAX: u32 = 1 << 20;
 
 const MAGIC: [u8; 8] = *b"TENSORFS";
 const MARK_MAGIC: [u8; 8] = *b"TFSHORZN";
@@ -148,7 +152,11 @@ impl Superblock {
         }
         let name = raw.layout.split(|byte| *byte == 0).next().unwrap_or_default();
         let block_size = raw.block_size.get();
-        if !valid_block_size(block_size) || raw.blocks.get() == 0 {
+        // What a later version says about itself is for that version to judge.
+        let possible = valid_block_size(block_size)
+            && (1..=BLOCKS_MAX).contains(&raw.blocks.get())
+            && raw.sequence.get() < NUMBER_LIMIT;
+        if raw.version.get() == VERSION && !possible {
             return Err("impossible geometry");
         }
         Ok(Self {
@@ -282,7 +290,7 @@ impl Superblock {
         medium.read(offset, &mut bytes).ok()?;
         let raw: RawMark = zerocopy::transmute!(bytes);
         let valid = raw.magic == MARK_MAGIC && raw.crc.get() == self.mark_crc(&bytes);
-        valid.then_some(raw.horizon.get())
+        Some(raw.horizon.get()).filter(|horizon| valid && *horizon < NUMBER_LIMIT)
     }
 
     fn mark_crc(&self, mark: &[u8]) -> u32 {
@@ -306,9 +314,9 @@ impl Superblock {
     }
 }
 
-/// Log blocks are powers of two from 4 KiB to 1 GiB.
+/// Log blocks are powers of two from 4 KiB to 16 MiB: several are held in memory at once when a pool is opened.
 pub(crate) fn valid_block_size(size: u32) -> bool {
-    size.is_power_of_two() && (4096..=1 << 30).contains(&size)
+    size.is_power_of_two() && (4096..=16 << 20).contains(&size)
 }
 
 /// A random uuid: version 4 of RFC 9562.
@@ -325,4 +333,50 @@ fn random() -> std::io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_of_a_superblock_is_noticed() {
+        let superblock = Superblock::new("name".into(), 1 << 20, 4, Some(1 << 30)).unwrap();
+        let whole: [u8; SIZE] = zerocopy::transmute!(superblock.encode());
+        assert_eq!(Superblock::decode(&whole), Ok(superblock));
+        for bit in 0..SIZE * 8 {
+            let mut bytes = whole;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&bytes).is_err(), "bit {bit}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_superblock_with_a_right_checksum_is_possible_or_refused(
+            mut bytes in prop::collection::vec(any::<u8>(), SIZE),
+            likely in any::<bool>(),
+        ) {
+            bytes[..8].copy_from_slice(&MAGIC);
+            if likely {
+                bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+                bytes[40..48].fill(0);
+                bytes[96..160].fill(0);
+                bytes[160..164].copy_from_slice(&4096u32.to_le_bytes());
+                bytes[166..168].fill(0);
+            }
+            let crc = crc32c::crc32c(&bytes[..SIZE - 4]).to_le_bytes();
+            bytes[SIZE - 4..].copy_from_slice(&crc);
+            if let Ok(found) = Superblock::decode(bytes.as_slice().try_into().unwrap())
+                && found.version == VERSION
+            {
+                prop_assert!(found.blocks <= BLOCKS_MAX && found.sequence < NUMBER_LIMIT);
+                let _ = (found.encode(), found.log_len());
+            }
+        }
+    }
 }

@@ -235,12 +235,15 @@ impl View {
         if let Content::File(chain) = &mut object.content
             && attributes.segment != object.attributes.segment
         {
+            // A replacement that became the file's own, or gave way to a later segment.
+            let replacing = chain.replacing().filter(|replacing| Some(*replacing) <= attributes.segment);
             if let Some(old) = object.attributes.segment {
                 self.freed.push(old);
             }
             self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated());
             chain.clear(&mut self.ledger);
-            if chain.replacing() <= attributes.segment {
+            if replacing.is_some() {
+                self.freed.extend(replacing.filter(|replacing| Some(*replacing) != attributes.segment));
                 chain.set_replacing(&mut self.ledger, None);
             }
         }
@@ -342,7 +345,7 @@ impl View {
             return;
         }
         if let Content::File(chain) = &mut object.content {
-            self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated()) + allocated;
+            self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated()).saturating_add(allocated);
             chain.append(&mut self.ledger, run, allocated);
         }
     }
@@ -364,6 +367,7 @@ impl View {
         let pending = object.attributes.segment < Some(segment);
         if let Content::File(chain) = &mut object.content {
             let replacing = pending.then_some((segment, placed));
+            self.freed.extend(chain.replacing().filter(|other| *other != segment));
             chain.set_replacing(&mut self.ledger, replacing);
         }
     }
@@ -472,18 +476,22 @@ impl View {
         }
     }
 
-    /// Sets every directory's parent from the names that are there. Records of several chains that were applied chain by
-    /// chain leave the last one applied, not the newest one.
+    /// Sets the parent of every directory that a path from the root leads to. Records of several chains that were applied
+    /// chain by chain leave the last one applied, not the newest one; and what is left of a removed directory may still
+    /// name one that was moved out of it.
     pub(crate) fn settle_parents(&mut self) {
-        let mut parents = Vec::with_capacity(self.totals.directories as usize);
-        for (dir, object) in &self.objects {
-            if let Content::Directory(content) = &object.content {
-                parents.extend(content.entries.values().map(|entry| (entry.ino, *dir)));
-            }
-        }
-        for (child, parent) in parents {
-            if let Some(Object { content: Content::Directory(child), .. }) = self.objects.get_mut(&child) {
-                child.parent = Some(parent);
+        let mut reached = std::collections::HashSet::from([ROOT]);
+        let mut queue = vec![ROOT];
+        while let Some(dir) = queue.pop() {
+            let Some(Object { content: Content::Directory(content), .. }) = self.objects.get(&dir) else { continue };
+            let children: Vec<Ino> = content.entries.values().map(|entry| entry.ino).collect();
+            for ino in children {
+                if let Some(Object { content: Content::Directory(child), .. }) = self.objects.get_mut(&ino)
+                    && reached.insert(ino)
+                {
+                    child.parent = Some(dir);
+                    queue.push(ino);
+                }
             }
         }
     }

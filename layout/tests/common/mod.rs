@@ -27,9 +27,69 @@ struct Image {
     persists: u64,
     segment_syncs: u64,
     fail_persist: bool,
+    fail_persist_behind: Option<usize>,
+    fail_persist_number: Option<u64>,
     fail_segment: bool,
+    fail_sync_all: bool,
+    host_full: bool,
+    /// The log when the medium was made, and everything that happened to it since.
+    base: Vec<u8>,
+    events: Vec<Event>,
     /// Every call, for tests of their order.
     calls: Vec<Call>,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Store(usize, Vec<u8>),
+    Persist,
+    Grow(usize),
+}
+
+/// All that happened to a log, to build the image of a crash at any point of it.
+pub struct History {
+    base: Vec<u8>,
+    events: Vec<Event>,
+}
+
+impl History {
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// The log of a server that was killed behind the first `count` events.
+    pub fn killed(&self, count: usize) -> Vec<u8> {
+        self.power_lost(count, || true)
+    }
+
+    /// The log after a power loss behind the first `count` events; `choose` as for [`SimMedium::after_power_loss`].
+    pub fn power_lost(&self, count: usize, mut choose: impl FnMut() -> bool) -> Vec<u8> {
+        let events = &self.events[..count];
+        let durable = events.iter().rposition(|event| matches!(event, Event::Persist)).map_or(0, |at| at + 1);
+        let mut image = self.base.clone();
+        for (at, event) in events.iter().enumerate() {
+            match event {
+                Event::Store(offset, bytes) if at < durable => {
+                    image[*offset..offset + bytes.len()].copy_from_slice(bytes);
+                }
+                Event::Store(offset, bytes) => store_sectors(&mut image, *offset, bytes, &mut choose),
+                Event::Persist => {}
+                Event::Grow(len) => image.resize(*len, 0),
+            }
+        }
+        image
+    }
+}
+
+fn store_sectors(image: &mut [u8], offset: usize, bytes: &[u8], mut choose: impl FnMut() -> bool) {
+    let (mut at, end) = (offset, offset + bytes.len());
+    while at < end {
+        let until = ((at / SECTOR + 1) * SECTOR).min(end);
+        if choose() {
+            image[at..until].copy_from_slice(&bytes[at - offset..until - offset]);
+        }
+        at = until;
+    }
 }
 
 /// A call that went through the seam.
@@ -49,7 +109,12 @@ pub struct SimMedium(Mutex<Image>);
 
 impl SimMedium {
     pub fn new(image: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Image { stored: image.clone(), durable: image, ..Image::default() })))
+        Arc::new(Self(Mutex::new(Image {
+            stored: image.clone(),
+            durable: image.clone(),
+            base: image,
+            ..Image::default()
+        })))
     }
 
     /// The log as a killed server leaves it.
@@ -64,21 +129,37 @@ impl SimMedium {
         let mut bytes = image.durable.clone();
         bytes.resize(image.stored.len(), 0);
         for (offset, store) in &image.unpersisted {
-            let mut at = *offset;
-            let end = offset + store.len();
-            while at < end {
-                let until = ((at / SECTOR + 1) * SECTOR).min(end);
-                if choose() {
-                    bytes[at..until].copy_from_slice(&store[at - offset..until - offset]);
-                }
-                at = until;
-            }
+            store_sectors(&mut bytes, *offset, store, &mut choose);
         }
         bytes
     }
 
     pub fn fail_next_persist(&self) {
         self.0.lock().unwrap().fail_persist = true;
+    }
+
+    /// Fails the next persist that comes right behind a store of so many bytes.
+    pub fn fail_next_persist_behind(&self, len: usize) {
+        self.0.lock().unwrap().fail_persist_behind = Some(len);
+    }
+
+    /// Fails the persist that comes after `count` others on this medium, and all behind it.
+    pub fn fail_persist_number(&self, count: u64) {
+        self.0.lock().unwrap().fail_persist_number = Some(count);
+    }
+
+    pub fn fail_next_sync_all(&self) {
+        self.0.lock().unwrap().fail_sync_all = true;
+    }
+
+    /// From now on the host has, or has not, room for the log to grow.
+    pub fn set_host_full(&self, full: bool) {
+        self.0.lock().unwrap().host_full = full;
+    }
+
+    pub fn history(&self) -> History {
+        let image = self.0.lock().unwrap();
+        History { base: image.base.clone(), events: image.events.clone() }
     }
 
     pub fn fail_next_segment_sync(&self) {
@@ -118,24 +199,38 @@ impl Medium for SimMedium {
         image.calls.push(Call::Store { offset: offset as u64, len: bytes.len() });
         image.stored.get_mut(offset..offset + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(bytes);
         image.unpersisted.push((offset, bytes.to_vec()));
+        image.events.push(Event::Store(offset, bytes.to_vec()));
         Ok(())
     }
     fn persist(&self) -> io::Result<()> {
         let mut image = self.0.lock().unwrap();
+        let behind = match image.calls.last() {
+            Some(Call::Store { len, .. }) => Some(*len),
+            _ => None,
+        };
         image.calls.push(Call::Persist);
-        if std::mem::take(&mut image.fail_persist) {
+        let last = image.fail_persist_number == Some(image.persists);
+        let fail = std::mem::take(&mut image.fail_persist) || last;
+        if fail || image.fail_persist_behind.is_some() && image.fail_persist_behind == behind {
             // What was to be written is lost, and the next sync of the file would report success.
+            image.fail_persist_behind = None;
             image.unpersisted.clear();
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         image.persists += 1;
-        image.unpersisted.clear();
-        image.durable = image.stored.clone();
+        for (offset, bytes) in std::mem::take(&mut image.unpersisted) {
+            image.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        }
+        image.events.push(Event::Persist);
         Ok(())
     }
     fn grow(&self, from: u64, len: u64) -> io::Result<()> {
         let mut image = self.0.lock().unwrap();
+        if image.host_full {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
         image.calls.push(Call::Grow);
+        image.events.push(Event::Grow(len as usize));
         image.stored.truncate(from as usize);
         image.stored.resize(len as usize, 0);
         image.durable.truncate(from as usize);
@@ -156,7 +251,11 @@ impl Medium for SimMedium {
         Ok(())
     }
     fn sync_all(&self, _directory: BorrowedFd<'_>) -> io::Result<()> {
-        self.0.lock().unwrap().calls.push(Call::SyncAll);
+        let mut image = self.0.lock().unwrap();
+        image.calls.push(Call::SyncAll);
+        if std::mem::take(&mut image.fail_sync_all) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         Ok(())
     }
 }
