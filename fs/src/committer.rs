@@ -11,40 +11,73 @@ use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::learn::Switch;
 
-/// The thread that commits in the background.
+/// What the thread is waiting for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Call {
+    #[default]
+    None,
+    Commit,
+    Stop,
+}
+
+/// Calls the thread that commits in the background.
+#[derive(Default)]
+pub(crate) struct Bell {
+    call: Mutex<Call>,
+    rung: Condvar,
+}
+
+impl Bell {
+    /// Has a commit begin at once, and does not wait for it.
+    pub fn commit(&self) {
+        self.ring(Call::Commit);
+    }
+
+    fn ring(&self, call: Call) {
+        let mut now = self.call.lock();
+        if *now != Call::Stop {
+            *now = call;
+        }
+        self.rung.notify_all();
+    }
+
+    /// Waits until it is time for a commit; false if there is to be none any more.
+    fn wait(&self, interval: Duration) -> bool {
+        let mut call = self.call.lock();
+        if *call == Call::None {
+            self.rung.wait_for(&mut call, interval);
+        }
+        if *call == Call::Commit {
+            *call = Call::None;
+        }
+        *call != Call::Stop
+    }
+}
+
+/// The thread that commits in the background; it ends when this is dropped.
 pub(crate) struct Committer {
-    stop: Arc<(Mutex<bool>, Condvar)>,
+    fs: Arc<Filesystem>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Committer {
     /// Starts it.
     pub fn start(fs: Arc<Filesystem>) -> io::Result<Self> {
-        let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let stopped = stop.clone();
+        let served = fs.clone();
         let thread = thread::Builder::new().name("tensorfs-commit".into()).spawn(move || {
-            let interval = fs.options.commit.max(Duration::from_millis(1));
+            let interval = served.options.commit.max(Duration::from_millis(1));
             let mut quiet = false;
-            loop {
-                let mut stop = stopped.0.lock();
-                if !*stop {
-                    stopped.1.wait_for(&mut stop, interval);
-                }
-                if *stop {
-                    return;
-                }
-                drop(stop);
-                quiet = round(&fs, quiet);
+            while served.bell.wait(interval) {
+                quiet = round(&served, quiet);
             }
         })?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { fs, thread: Some(thread) })
     }
 }
 
 impl Drop for Committer {
     fn drop(&mut self) {
-        *self.stop.0.lock() = true;
-        self.stop.1.notify_all();
+        self.fs.bell.ring(Call::Stop);
         if let Some(thread) = self.thread.take() {
             // It catches its own panics.
             let _ = thread.join();

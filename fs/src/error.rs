@@ -118,10 +118,13 @@ fn fault(errno: i32, doing: &'static str) -> Fault {
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::ENXIO | libc::EOPNOTSUPP | libc::EINVAL => Level::Debug,
         _ => Level::Error,
     };
+    let cause = Cow::Owned(format!("{doing}: {}", io::Error::from_raw_os_error(errno)));
     // A client knows nothing of segments, so what is wrong with one is an I/O error to it.
     let errno = match errno {
         libc::ENOENT | libc::EACCES | libc::EPERM | libc::EBADF | libc::ESTALE => libc::EIO,
+        // It is the server that has too many files open, not the client.
+        libc::EMFILE => libc::ENFILE,
         other => other,
     };
-    Fault { errno, level, cause: Cow::Owned(format!("{doing}: {}", io::Error::from_raw_os_error(errno))) }
+    Fault { errno, level, cause }
 }

@@ -9,14 +9,18 @@ use tensorfs_layout::{Pool, SegmentId};
 
 use crate::error::{Host, Result};
 
-/// At most this many are kept, and never more than an eighth of what the process may open.
-const MOST: usize = 4096;
+/// At most this many are kept, and never more than a sixteenth of what the process may open.
+const MOST: usize = 1024;
+/// What the server needs besides: the log, connections, what is opened for a moment.
+const OTHERS: usize = 512;
 
 /// A bounded cache of descriptors. Closing one loses no error of a sync: those are reported to the descriptor that
 /// `begin_write` holds.
 pub(crate) struct SegmentFds {
     cache: Mutex<Cache>,
     bound: usize,
+    /// How many descriptors are left for syncing.
+    pub for_syncing: usize,
 }
 
 #[derive(Default)]
@@ -33,8 +37,10 @@ struct Slot {
 impl SegmentFds {
     /// A cache for a process that may have `limit` descriptors.
     pub fn new(limit: u64) -> Self {
-        let bound = usize::try_from(limit / 8).unwrap_or(MOST).clamp(16, MOST);
-        Self { cache: Mutex::default(), bound }
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let bound = (limit / 16).clamp(16, MOST);
+        let for_syncing = limit.saturating_sub(bound + OTHERS).max(limit / 2);
+        Self { cache: Mutex::default(), bound, for_syncing }
     }
 
     /// A descriptor to read a segment, or with `write` to read and write it.

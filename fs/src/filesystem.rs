@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tensorfs_layout::{Attributes, Edit, Ino, Pool, Record, SYNC_FD_LIMIT, SegmentId, Timestamp, Transaction};
 
 use crate::capacity::Capacity;
+use crate::committer::Bell;
 use crate::counters::Counters;
 use crate::error::{Fault, Host, Result};
 use crate::fds::SegmentFds;
@@ -51,6 +52,7 @@ pub(crate) struct Filesystem {
     pub counters: Counters,
     pub capacity: Capacity,
     pub workers: Workers,
+    pub bell: Bell,
     /// The files that something may still write: open for writing, or mapped since.
     pub writers: Mutex<HashMap<Ino, Watched>>,
     /// The host turned down sharing bytes between segments; not asked again.
@@ -73,6 +75,7 @@ impl Filesystem {
             counters: Counters::default(),
             capacity,
             workers: Workers::default(),
+            bell: Bell::default(),
             writers: Mutex::default(),
             no_clone: AtomicBool::new(false),
         }
@@ -137,8 +140,14 @@ impl Filesystem {
 
     /// Announces writes to a segment.
     pub fn begin_write(&self, segment: SegmentId) -> Result<Arc<OwnedFd>> {
-        if self.pool.segments().dirty_count() > SYNC_FD_LIMIT {
+        // A commit closes those that nobody writes any more. What is left must leave room for the server's own needs.
+        let held = self.pool.segments().dirty_count();
+        let written = self.writers.lock().len();
+        if held.saturating_sub(written) > SYNC_FD_LIMIT.min(self.fds.for_syncing / 2) || held >= self.fds.for_syncing {
             self.commit()?;
+            if self.pool.segments().dirty_count() >= self.fds.for_syncing {
+                return Err(Fault::warn(libc::ENFILE, "too many files are open for writing"));
+            }
         }
         self.pool.segments().begin_write(segment).host("opening a segment to sync it")
     }

@@ -9,6 +9,9 @@ use crate::filesystem::Filesystem;
 use crate::host::HostStat;
 use crate::nodes::{Node, Seen, State};
 
+/// The host gets the space of a deleted file of this size back at once, not only after the commit interval.
+const LARGE: u64 = 16 << 20;
+
 /// What to do about a pending replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Switch {
@@ -121,6 +124,9 @@ impl Filesystem {
         if let Some(segment) = state.segment {
             self.fds.forget(segment);
         }
+        if state.opening > 0 {
+            return;
+        }
         if self.pool.view().object(node.ino).is_some_and(|object| object.names() == 0) {
             self.reap(node, state, false);
         } else if state.writing.is_none() {
@@ -166,14 +172,20 @@ impl Filesystem {
         if known {
             self.ghosts.keep(Stat::of(node.ino, object));
         }
+        let allocated = object.allocated();
         edit.reap(node.ino);
+        drop(edit);
+        if allocated >= LARGE {
+            self.bell.commit();
+        }
     }
 
     /// Drops an object that has just lost a name, if that was the last thing that held it.
     pub fn reap_if_dead(&self, ino: Ino) {
         let node = self.nodes.take(ino);
         let mut state = node.lock();
-        if state.handles() == 0 && self.pool.view().object(ino).is_some_and(|object| object.names() == 0) {
+        let held = state.handles() > 0 || state.opening > 0;
+        if !held && self.pool.view().object(ino).is_some_and(|object| object.names() == 0) {
             if let Some(segment) = state.segment {
                 self.fds.forget(segment);
             }

@@ -30,6 +30,8 @@ pub(crate) struct State {
     pub readers: u32,
     /// Handles that can write.
     pub writers: u32,
+    /// Opens that are under way; one may let go of the lock to wait for releases.
+    pub opening: u32,
     /// Who moves the bytes; `None` while nothing is open.
     pub mode: Option<Mode>,
     /// The segment that serves reads and writes: the file's own, or the one that is to replace it.

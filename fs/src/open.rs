@@ -41,7 +41,9 @@ impl Filesystem {
         }
         let node = self.nodes.take(ino);
         let mut state = node.lock();
+        state.opening += 1;
         let result = self.open_in(caller, &node, &mut state, flags, register);
+        state.opening -= 1;
         if result.is_err() {
             self.settle(&node, &mut state, caller.unique);
         }
@@ -261,7 +263,7 @@ impl Filesystem {
             replace.dying = is_dying(caller.pid);
         }
         if self.flush_commits() {
-            return self.make_durable(caller, &handle.node, state, true);
+            return self.make_durable(caller, &handle.node, state, unchecked(&handle));
         }
         Ok(())
     }
@@ -285,16 +287,17 @@ impl Filesystem {
         }
         let handle = self.handles.file(handle)?;
         let state = handle.node.lock();
-        self.make_durable(caller, &handle.node, state, handle.access.write)
+        self.make_durable(caller, &handle.node, state, unchecked(&handle))
     }
 
-    /// Records what a file has become, and waits until that is durable.
+    /// Records what a file has become, and waits until that is durable. `unchecked` if nobody kept the writer within the
+    /// limit.
     pub fn make_durable(
         &self,
         caller: Caller,
         node: &NodeRef,
         mut state: MutexGuard<'_, State>,
-        writer: bool,
+        unchecked: bool,
     ) -> Result<()> {
         let learned = self.learn(node, &mut state, caller.unique, Switch::Store)?;
         let segment = state.segment;
@@ -307,7 +310,7 @@ impl Filesystem {
             return Err(Fault::warn(libc::EIO, "the file's segment could not be synced"));
         }
         // The kernel wrote past the limit, and this is the first that is heard of it.
-        if writer && learned.grew && self.is_over() {
+        if unchecked && learned.grew && self.is_over() {
             return Err(Fault::new(libc::ENOSPC));
         }
         Ok(())
@@ -360,4 +363,9 @@ impl Filesystem {
             log::debug!("inode {ino}: access time not recorded: {}", fault);
         }
     }
+}
+
+/// True if the kernel takes this handle's writes, and so lets it pass the limit.
+fn unchecked(handle: &Handle) -> bool {
+    handle.access.write && handle.mode == Mode::Passthrough
 }

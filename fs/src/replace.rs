@@ -90,7 +90,7 @@ impl Filesystem {
     /// Makes the new segment of a pending replace the file's own.
     pub fn store_switch(&self, node: &Node, state: &mut State, unique: u64) -> Result<()> {
         let (Some(replace), Some(segment)) = (state.replace, state.segment) else { return Ok(()) };
-        if replace.dying {
+        if replace.dying && self.pool.view().object(node.ino).is_some_and(|object| object.names() > 0) {
             self.quarantine(node.ino, replace.old);
         }
         let at = clock::now();

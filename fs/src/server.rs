@@ -172,10 +172,14 @@ fn ignore_lease_signals() {
     }
 }
 
-/// Every file that clients write costs a descriptor. Returns how many there may be.
+/// Every file that clients have open to write costs a descriptor, and together they may have more open than one process:
+/// as many as the system allows, if it lets us, else what this process was given. Returns how many there may be.
 fn raise_fd_limit() -> u64 {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 1024 };
-    if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() { hard } else { soft }
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
+    let wanted = [most.unwrap_or(hard), hard];
+    let raised = wanted.into_iter().find(|n| *n >= hard && setrlimit(Resource::RLIMIT_NOFILE, *n, *n).is_ok());
+    raised.unwrap_or(soft)
 }
 
 /// Registers the pool's log as a backing file, and takes it back: that needs all that segments will need.

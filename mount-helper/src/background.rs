@@ -8,6 +8,7 @@ use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::stat::{Mode, umask};
 use nix::sys::statfs::statfs;
@@ -15,8 +16,9 @@ use nix::unistd::{dup2_stdout, setsid};
 
 use crate::failure::{At, Failure, reason};
 use crate::mount::Request;
+use crate::mountinfo::{Mount, Table};
 use crate::server::{self, Report};
-use crate::{logging, output};
+use crate::{logging, output, unmount};
 
 /// The name a server runs under, whatever this program was called by.
 const PROGRAM: &str = "tensorfs";
@@ -26,16 +28,28 @@ pub fn start(request: &Request) -> Result<(), Failure> {
     let (reader, writer) = io::pipe().map_err(cannot_start)?;
     let mut child = spawn(request, writer).map_err(cannot_start)?;
     match wait(reader)? {
-        Answer::Ready => statfs(&request.mountpoint)
-            .map(drop)
-            .at(&request.mountpoint),
+        Answer::Ready => match statfs(&request.mountpoint) {
+            Err(Errno::ENOTCONN | Errno::ECONNABORTED) => Err(died(request, &mut child)),
+            result => result.map(drop).at(&request.mountpoint),
+        },
         Answer::Error(line) => {
             // It ends by itself; without this, a unit's manager would see a process that nobody waited for.
             let _ = child.wait();
             Err(Failure::new(line))
         }
-        Answer::Silence => Err(Failure::at(&request.pool, ended(&mut child))),
+        Answer::Silence => Err(died(request, &mut child)),
     }
+}
+
+/// A server that was killed, or ran into its limits. Nothing of its mount is left behind.
+fn died(request: &Request, child: &mut Child) -> Failure {
+    let how = child.wait().map_or_else(|error| reason(&error), |status| status.to_string());
+    let dead = Table::read().is_ok_and(|table| table.top_at(&request.mountpoint).is_some_and(Mount::is_dead));
+    if dead {
+        // Fails only if somebody else was faster.
+        let _ = unmount::unmount(&request.mountpoint, true);
+    }
+    Failure::at(&request.pool, format!("the server ended during its start ({how}); its log may say why"))
 }
 
 fn cannot_start(error: io::Error) -> Failure {
@@ -72,13 +86,6 @@ fn wait(reader: PipeReader) -> Result<Answer, Failure> {
         }
     }
     Ok(Answer::Silence)
-}
-
-fn ended(child: &mut Child) -> String {
-    match child.wait() {
-        Ok(status) => format!("the server ended before it served ({status}); see its log"),
-        Err(error) => format!("the server ended before it served ({error}); see its log"),
-    }
 }
 
 /// The server's side: serves the mount, and answers on standard output until it is ready.

@@ -60,23 +60,29 @@ fn users(mountpoint: &Path) -> impl Iterator<Item = String> + '_ {
         if pid == std::process::id() && !cfg!(test) {
             return None; // inherited from a shell that is named anyway
         }
+        if is_stuck(&process) {
+            return None;
+        }
         uses(&process, mountpoint).then(|| format!("{pid} ({})", process::name(pid)))
     })
+}
+
+/// Whether a process waits in the kernel for something that no signal interrupts. To look at what it has open may mean
+/// to wait with it; its `status` can always be read.
+fn is_stuck(process: &DirEntry) -> bool {
+    let status = fs::read_to_string(process.path().join("status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:\tD"))
 }
 
 /// Only the names that `/proc` shows are looked at: a `stat` would go through the mount.
 fn uses(process: &DirEntry, mountpoint: &Path) -> bool {
     let dir = process.path();
-    let link_within = |link: &Path| {
-        fs::read_link(link).is_ok_and(|shown| shown_within(shown.as_os_str(), mountpoint))
-    };
+    let link_within = |link: &Path| fs::read_link(link).is_ok_and(|shown| shown_within(shown.as_os_str(), mountpoint));
     let one_of = ["cwd", "root", "exe"];
     if one_of.iter().any(|link| link_within(&dir.join(link))) {
         return true;
     }
-    let open = fs::read_dir(dir.join("fd")).is_ok_and(|fds| {
-        fds.flatten().any(|fd| link_within(&fd.path()))
-    });
+    let open = fs::read_dir(dir.join("fd")).is_ok_and(|fds| fds.flatten().any(|fd| link_within(&fd.path())));
     open || fs::read(dir.join("maps")).is_ok_and(|maps| maps_within(&maps, mountpoint))
 }
 
@@ -97,10 +103,7 @@ mod tests {
     fn finds_an_open_file_of_this_process() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
-        assert_eq!(
-            reason(&path),
-            "busy: a file or directory in it is in use"
-        );
+        assert_eq!(reason(&path), "busy: a file or directory in it is in use");
         let _open = File::create(path.join("x")).unwrap();
         let said = reason(&path);
         let me = format!("in use by {} (", std::process::id());
@@ -109,7 +112,8 @@ mod tests {
 
     #[test]
     fn reads_mappings() {
-        let maps = b"7f00-7f01 rw-s 00000000 00:21 12                 /mnt/t/a b (deleted)\n7f02-7f03 rw-p 00000000 00:00 0\n";
+        let maps =
+            b"7f00-7f01 rw-s 00000000 00:21 12                 /mnt/t/a b (deleted)\n7f02-7f03 rw-p 00000000 00:00 0\n";
         assert!(maps_within(maps, Path::new("/mnt/t")));
         assert!(!maps_within(maps, Path::new("/mnt/u")));
     }

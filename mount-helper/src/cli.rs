@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use tensorfs_fs::{Durability, PassthroughMode};
+use tensorfs_layout::formats::{Dtype, Mode};
 
 use crate::options::{self, MountOptions};
+use crate::selection::{self, Glob, Steps};
 use crate::size;
 
 const EXAMPLES: &str = "\
@@ -37,6 +39,10 @@ pub enum Command {
     Sync(Sync),
     Restore(Restore),
     Check(Check),
+    Tensors(Tensors),
+    Cat(Cat),
+    Stat(Stat),
+    Diff(Diff),
 }
 
 /// Create a pool in a directory
@@ -201,17 +207,93 @@ pub struct Restore {
     pub to: Option<PathBuf>,
 }
 
+/// List the tensors in files: smdebug, TensorBoard, torch, safetensors, NumPy
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs tensors model.safetensors
+  tensorfs tensors /mnt/tensors/run-7 --name '*.weight' --step 100..200
+  tensorfs tensors checkpoint.pt --json | jq .name
+
+Works on any file, in a pool or not. --json prints a line for each tensor.
+
+Exit status: 0 done, 1 a file could not be read or holds no tensors, 2 wrong
+usage, 4 an event file is damaged.")]
+pub struct Tensors {
+    /// Files, or directories to look into
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Only tensors with such a name: * is any text, ? any character, [a-z] one
+    /// of these; may be given more than once
+    #[arg(long, value_name = "GLOB")]
+    pub name: Vec<Glob>,
+    /// Only those of a step or a range of steps, both ends included: 5, 5..9, 5..
+    #[arg(long, value_name = "A..B", allow_hyphen_values = true)]
+    pub step: Option<Steps>,
+    /// Only those of this mode of smdebug: train, eval, predict, global
+    #[arg(long, value_name = "MODE", value_parser = selection::parse_mode)]
+    pub mode: Option<Mode>,
+    /// Only those of this type: float32, bf16, int64, ...
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<Dtype>,
+    /// Print JSON, a line for each tensor
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Write a tensor to standard output, as a .npy file
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs cat model.safetensors layer.0.weight > x.npy
+  tensorfs cat events.tfevents loss@last > loss.npy")]
+pub struct Cat {
+    /// The file that the tensor is in
+    pub path: PathBuf,
+    /// Its name, with @STEP or @last if there are several of that name
+    #[arg(value_name = "TENSOR[@STEP]")]
+    pub tensor: String,
+}
+
+/// Show what the numbers in a tensor are like
+///
+/// Minimum, maximum, mean and standard deviation are those of the finite numbers.
+#[derive(Debug, Args)]
+pub struct Stat {
+    /// The file that the tensor is in
+    pub path: PathBuf,
+    /// Its name, with @STEP or @last if there are several of that name
+    #[arg(value_name = "TENSOR[@STEP]")]
+    pub tensor: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Show which tensors differ between two files, and by how much
+///
+/// Tensors are compared by name, step and mode; the formats may differ. MAX ABS is
+/// the largest difference, MAX REL the largest one in proportion to the larger
+/// element, ELEMENTS how many differ. NaN equals NaN.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit status: 0 all the same, 1 some differ, 2 could not be compared.")]
+pub struct Diff {
+    /// A file
+    pub old: PathBuf,
+    /// Another one
+    pub new: PathBuf,
+    /// Print JSON, a line for each tensor that differs
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Mount a tensorfs pool; called by mount(8)
 ///
 /// In /etc/fstab:
 ///   /var/lib/tensors  /mnt/tensors  tensorfs  defaults,nofail  0 0
 #[derive(Debug, Parser)]
-#[command(
-    name = "mount.tensorfs",
-    version,
-    verbatim_doc_comment,
-    max_term_width = 80
-)]
+#[command(name = "mount.tensorfs", version, verbatim_doc_comment, max_term_width = 80)]
 pub struct Mount8 {
     /// The pool's directory
     pub pool: PathBuf,
@@ -251,9 +333,7 @@ mod tests {
     #[test]
     fn flags_go_over_options() {
         let cli = Cli::parse_from(["tensorfs", "mount", "p", "m", "-o", "commit=3,ro,size=1K"]);
-        let Command::Mount(mut mount) = cli.command else {
-            panic!("not a mount")
-        };
+        let Command::Mount(mut mount) = cli.command else { panic!("not a mount") };
         mount.commit = Some(Duration::from_secs(2));
         let merged = mount.merged().unwrap();
         assert_eq!(merged.commit, Some(Duration::from_secs(2)));
@@ -263,18 +343,8 @@ mod tests {
 
     #[test]
     fn mount8_takes_what_mount_gives() {
-        let mount = Mount8::parse_from([
-            "mount.tensorfs",
-            "/p",
-            "/m",
-            "-s",
-            "-v",
-            "-n",
-            "-t",
-            "tensorfs",
-            "-o",
-            "rw,nofail",
-        ]);
+        let mount =
+            Mount8::parse_from(["mount.tensorfs", "/p", "/m", "-s", "-v", "-n", "-t", "tensorfs", "-o", "rw,nofail"]);
         assert_eq!((mount.sloppy, mount.verbose, mount.fake), (1, 1, 0));
         assert_eq!(mount.options, ["rw,nofail"]);
     }

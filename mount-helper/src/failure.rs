@@ -66,10 +66,7 @@ mod tests {
     fn says_the_path_and_the_bare_reason() {
         let error = io::Error::from_raw_os_error(libc::ENOENT);
         let result: Result<(), Failure> = Err(error).at(Path::new("/a b"));
-        assert_eq!(
-            result.unwrap_err().to_string(),
-            "/a b: No such file or directory"
-        );
+        assert_eq!(result.unwrap_err().to_string(), "/a b: No such file or directory");
     }
 
     #[test]

@@ -7,9 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair,
-};
+use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair};
 
 use crate::failure::{Failure, reason};
 use crate::options::MountOptions;
@@ -19,13 +17,8 @@ const PROGRAMS: [&str; 2] = ["fusermount3", "fusermount"];
 
 /// Mounts, and returns the open `/dev/fuse` of the new mount.
 pub fn mount(pool: &Path, mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, Failure> {
-    let (ours, theirs) = socketpair(
-        AddressFamily::Unix,
-        SockType::Stream,
-        None,
-        SockFlag::SOCK_CLOEXEC,
-    )
-    .map_err(|errno| Failure::new(format!("socketpair: {}", errno.desc())))?;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
+        .map_err(|errno| Failure::new(format!("socketpair: {}", errno.desc())))?;
     let output = run(|program| {
         let stdin = theirs.try_clone()?;
         Command::new(program)
@@ -43,8 +36,7 @@ pub fn mount(pool: &Path, mountpoint: &Path, options: &MountOptions) -> Result<O
     if !output.status.success() {
         return Err(Failure::at(mountpoint, said(&output)));
     }
-    receive(&ours)
-        .map_err(|error| Failure::at(mountpoint, format!("fusermount3: {}", reason(&error))))
+    receive(&ours).map_err(|error| Failure::at(mountpoint, format!("fusermount3: {}", reason(&error))))
 }
 
 /// Unmounts. A refusal because the mount is busy is EBUSY.
@@ -85,10 +77,7 @@ fn is_missing(error: &io::Error) -> bool {
 
 fn missing(error: &io::Error, mountpoint: &Path) -> Failure {
     if is_missing(error) {
-        Failure::at(
-            mountpoint,
-            "only root may mount without fusermount3; install the package fuse3, or mount as root",
-        )
+        Failure::at(mountpoint, "only root may mount without fusermount3; install the package fuse3, or mount as root")
     } else {
         Failure::at(mountpoint, format!("fusermount3: {}", reason(error)))
     }
@@ -136,12 +125,7 @@ fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
     let mut byte = [0u8; 1];
     let mut buffers = [IoSliceMut::new(&mut byte)];
     let mut space = nix::cmsg_space!([RawFd; 1]);
-    let message = recvmsg::<()>(
-        socket.as_raw_fd(),
-        &mut buffers,
-        Some(&mut space),
-        MsgFlags::MSG_CMSG_CLOEXEC,
-    )?;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(fds) = control
             && let Some(&fd) = fds.first()
@@ -159,10 +143,7 @@ mod tests {
 
     #[test]
     fn escapes_the_pool() {
-        let options = MountOptions {
-            read_only: true,
-            ..MountOptions::default()
-        };
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
         assert_eq!(
             list(Path::new("/a,b\\c"), &options),
             "nosuid,nodev,default_permissions,subtype=tensorfs,ro,fsname=/a\\,b\\\\c"

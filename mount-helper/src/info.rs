@@ -62,9 +62,10 @@ fn of_server(pool: &Path, pid: u32, mountpoint: &Path) -> Result<String, Failure
     };
     let root = if is_ours { mountpoint.to_owned() } else { elsewhere() };
     match fs::symlink_metadata(root.join(CONTROL)) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(Failure::at(pool, format!("process {pid} is closing it, or serves files that are still open after an unmount")))
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Failure::at(
+            pool,
+            format!("process {pid} is closing it, or serves files that are still open after an unmount"),
+        )),
         _ => of_mount(&root),
     }
 }
@@ -76,7 +77,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
     Info {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pool: pool.to_owned(),
-        uuid: uuid(&superblock.uuid),
+        uuid: superblock.uuid_text(),
         layout: superblock.layout,
         state: if clean { State::Clean } else { State::UnsafeShutdown },
         pid: None,
@@ -96,25 +97,9 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         unsafe_shutdowns: superblock.unsafe_shutdowns,
         recovery: None,
         open_segments: Vec::new(),
-        damaged_files: Vec::new(),
+        damaged_files: found.damaged_files,
         quarantine: found.quarantine,
         counters: Counts::default(),
         read_only: found.damage,
-    }
-}
-
-fn uuid(bytes: &[u8; 16]) -> String {
-    let digits = |part: &[u8]| part.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(digits).join("-")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shows_a_uuid_as_usual() {
-        let bytes = std::array::from_fn(|n| n as u8);
-        assert_eq!(uuid(&bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
     }
 }

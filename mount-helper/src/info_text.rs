@@ -19,9 +19,7 @@ pub fn table(info: &Info) -> String {
     rows.add("uuid", &info.uuid);
     rows.add("layout", &info.layout);
     rows.add("state", state(info));
-    if let Some(mountpoint) = &info.mountpoint {
-        rows.add("mounted at", mountpoint.display());
-    }
+    rows.some("mounted at", info.mountpoint.as_ref().map(|path| path.display()));
     rows.some("read-only", info.read_only.as_ref());
     rows.some("domain", info.domain);
     rows.some("durability", durability(info));

@@ -13,11 +13,16 @@ use log::{LevelFilter, Record};
 use crate::failure::{At, Failure};
 use crate::syslog::Syslog;
 
+/// The module of fuser that logs, as an error, every reply that the kernel does not want any more: the client was
+/// interrupted meanwhile. It logs nothing else.
+pub const UNHEARD_REPLIES: &str = "fuser::reply";
+
 /// To standard error, as the program's own messages.
 pub fn to_terminal(level: LevelFilter) {
     let mut builder = Builder::new();
     builder
         .filter_level(level)
+        .filter_module(UNHEARD_REPLIES, LevelFilter::Off)
         .parse_default_env()
         .format(|out, record| writeln!(out, "tensorfs: {}", line(record)));
     // Fails only if there is a logger already, which is then as good.
@@ -26,15 +31,11 @@ pub fn to_terminal(level: LevelFilter) {
 
 /// Appends to a file, with time and level.
 pub fn to_file(path: &Path) -> Result<(), Failure> {
-    let file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .open(path)
-        .at(path)?;
+    let file = OpenOptions::new().append(true).create(true).mode(0o640).open(path).at(path)?;
     let mut builder = Builder::new();
     builder
         .filter_level(LevelFilter::Info)
+        .filter_module(UNHEARD_REPLIES, LevelFilter::Off)
         .parse_default_env()
         .target(Target::Pipe(Box::new(file)))
         .format(|out, record| {

@@ -5,10 +5,12 @@
 
 mod background;
 mod busy;
+mod cat;
 mod check;
 mod cli;
 mod clock;
 mod create;
+mod diff;
 mod failure;
 mod fuse_device;
 mod fusermount;
@@ -19,17 +21,22 @@ mod mount;
 mod mount8;
 mod mountinfo;
 mod notify;
+mod numbers;
 mod options;
 mod output;
 mod paths;
 mod process;
 mod restore;
+mod selection;
 mod server;
 mod signals;
 mod size;
+mod stat;
 mod sync;
 mod syslog;
 mod target;
+mod tensors;
+mod text;
 mod umount;
 mod unmount;
 
@@ -69,6 +76,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
     }
     match command {
         Command::Check(arguments) => return Ok(check::run(&arguments)),
+        Command::Diff(arguments) => return Ok(diff::run(&arguments)),
+        Command::Tensors(arguments) => return tensors::run(&arguments),
+        Command::Cat(arguments) => cat::run(&arguments),
+        Command::Stat(arguments) => stat::run(&arguments),
         Command::Create(arguments) => create::run(&arguments),
         Command::Mount(arguments) => mount::run(arguments),
         Command::Umount(arguments) => umount::run(&arguments),

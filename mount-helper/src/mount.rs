@@ -29,12 +29,8 @@ pub struct Request {
 
 /// The command.
 pub fn run(arguments: cli::Mount) -> Result<(), Failure> {
-    let options = arguments.merged().map_err(Failure::new)?;
-    let request = Request {
-        pool: arguments.pool,
-        mountpoint: arguments.mountpoint,
-        options,
-    };
+    let options = arguments.merged().map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
+    let request = Request { pool: arguments.pool, mountpoint: arguments.mountpoint, options };
     if arguments.handshake {
         return background::serve(&request);
     }
@@ -86,14 +82,8 @@ impl Request {
             self.pool = paths::future(&self.pool)?;
             self.mountpoint = paths::future(&self.mountpoint)?;
         } else {
-            require(
-                &self.pool,
-                "no such directory; create a pool with: tensorfs create",
-            )?;
-            require(
-                &self.mountpoint,
-                "no such directory; make it, or mount with --create",
-            )?;
+            require(&self.pool, "no such directory; create a pool with: tensorfs create")?;
+            require(&self.mountpoint, "no such directory; make it, or mount with --create")?;
             self.pool = paths::real(&self.pool)?;
             self.mountpoint = paths::real(&self.mountpoint)?;
         }
@@ -105,8 +95,7 @@ impl Request {
 
     /// The command line of the server that this request becomes.
     pub fn server_arguments(&self) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> =
-            vec!["mount".into(), "--foreground".into(), "--handshake".into()];
+        let mut arguments: Vec<OsString> = vec!["mount".into(), "--foreground".into(), "--handshake".into()];
         let list = self.options.to_list();
         if !list.is_empty() {
             arguments.extend(["-o".into(), list.into()]);
@@ -123,9 +112,7 @@ impl Request {
 
 fn require(path: &Path, hint: &str) -> Result<(), Failure> {
     match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Failure::at(path, hint))
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Failure::at(path, hint)),
         // a dead mount, or no permission: whoever comes next sees it too
         _ => Ok(()),
     }
@@ -140,11 +127,7 @@ fn clear_dead(mountpoint: &Path) -> Result<(), Failure> {
     while let Some(mount) = mounts()?.top_at(mountpoint)
         && mount.is_dead()
     {
-        log::warn!(
-            "{}: detaching the mount of {}, whose server is gone",
-            mountpoint.display(),
-            mount.source.display()
-        );
+        log::warn!("{}: detaching the mount of {}, whose server is gone", mountpoint.display(), mount.source.display());
         unmount::unmount(mountpoint, true).at(mountpoint)?;
     }
     Ok(())
@@ -165,10 +148,7 @@ fn refuse_second_mount(mountpoint: &Path) -> Result<(), Failure> {
         _ => String::new(),
     };
     let pool = mount.source.display();
-    Err(Failure::at(
-        mountpoint,
-        format!("the pool {pool} is mounted here already{by}"),
-    ))
+    Err(Failure::at(mountpoint, format!("the pool {pool} is mounted here already{by}")))
 }
 
 /// Waits for a server that has lost its mount and is closing the pool; refuses if another one is using it.
@@ -182,18 +162,11 @@ fn wait_until_free(pool: &Path) -> Result<(), Failure> {
         if start.elapsed() > PATIENCE {
             return Err(Failure::at(
                 pool,
-                format!(
-                    "still in use by process {}, probably for files that are open on a detached mount",
-                    holder.pid
-                ),
+                format!("still in use by process {}, probably for files that are open on a detached mount", holder.pid),
             ));
         }
         if !said {
-            output::complain(format!(
-                "{}: waiting for process {} to close it",
-                pool.display(),
-                holder.pid
-            ));
+            output::complain(format!("{}: waiting for process {} to close it", pool.display(), holder.pid));
             said = true;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -202,19 +175,15 @@ fn wait_until_free(pool: &Path) -> Result<(), Failure> {
 }
 
 fn holder(pool: &Path) -> Result<Option<Holder>, Failure> {
-    if !pool.exists() {
-        return Ok(None);
+    if !pool.is_dir() {
+        return Ok(None); // opening it will say so
     }
     Ok(tensorfs_layout::holder(pool)?)
 }
 
 fn busy(pool: &Path, holder: &Holder) -> Failure {
-    tensorfs_layout::Error::Busy {
-        pool: pool.to_owned(),
-        pid: holder.pid,
-        mountpoint: holder.mountpoint.clone(),
-    }
-    .into()
+    tensorfs_layout::Error::Busy { pool: pool.to_owned(), pid: holder.pid, mountpoint: holder.mountpoint.clone() }
+        .into()
 }
 
 /// A server that has a mount point but no mount: it is about to end (or about to mount, which the next look will show).
@@ -226,9 +195,7 @@ fn is_closing(pool: &Path, holder: &Holder) -> bool {
     let Ok(table) = Table::of(holder.pid).or_else(|_| Table::read()) else {
         return false;
     };
-    let here = table
-        .top_at(mountpoint)
-        .filter(|mount| mount.is_tensorfs());
+    let here = table.top_at(mountpoint).filter(|mount| mount.is_tensorfs());
     !here.into_iter().chain(table.of_pool(pool)).any(|mount| !mount.is_dead())
 }
 
@@ -242,16 +209,10 @@ mod tests {
         let mut options = MountOptions::default();
         options.apply("ro,commit=2,threads=3,layout=x", false).unwrap();
         options.log = Some("/var/log/a,b".into());
-        let request = Request {
-            pool: "/p q".into(),
-            mountpoint: "-m".into(),
-            options,
-        };
+        let request = Request { pool: "/p q".into(), mountpoint: "-m".into(), options };
         let mut line = request.server_arguments();
         line.insert(0, "tensorfs".into());
-        let cli::Command::Mount(mount) = cli::Cli::parse_from(line).command else {
-            panic!("not a mount")
-        };
+        let cli::Command::Mount(mount) = cli::Cli::parse_from(line).command else { panic!("not a mount") };
         assert!(mount.handshake);
         assert_eq!(mount.pool, request.pool);
         assert_eq!(mount.mountpoint, request.mountpoint);

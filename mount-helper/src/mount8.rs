@@ -12,15 +12,9 @@ pub fn run(arguments: cli::Mount8) -> Result<(), Failure> {
     logging::to_terminal(LevelFilter::Warn);
     let mut options = MountOptions::default();
     for list in &arguments.options {
-        options
-            .apply(list, arguments.sloppy > 0)
-            .map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
+        options.apply(list, arguments.sloppy > 0).map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
     }
-    let mut request = Request {
-        pool: arguments.pool,
-        mountpoint: arguments.mountpoint,
-        options,
-    };
+    let mut request = Request { pool: arguments.pool, mountpoint: arguments.mountpoint, options };
     let fake = arguments.fake > 0;
     if fake {
         request.options.create = false;

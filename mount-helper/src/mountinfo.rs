@@ -1,11 +1,14 @@
 //! What is mounted where: `/proc/PID/mountinfo`.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::statfs;
 
 /// The type tensorfs mounts with.
@@ -36,11 +39,7 @@ impl Mount {
     ///
     /// `stat` alone may be answered from the kernel's cache, long after the server died; `statfs` never is.
     pub fn is_dead(&self) -> bool {
-        self.is_fuse()
-            && matches!(
-                statfs(&self.mount_point),
-                Err(Errno::ENOTCONN | Errno::ECONNABORTED)
-            )
+        self.is_fuse() && matches!(statfs(&self.mount_point), Err(Errno::ENOTCONN | Errno::ECONNABORTED))
     }
 }
 
@@ -51,21 +50,17 @@ pub struct Table(Vec<Mount>);
 impl Table {
     /// What this process sees.
     pub fn read() -> io::Result<Table> {
-        fs::read("/proc/self/mountinfo").map(|text| Table::parse(&text))
+        read_whole("/proc/self/mountinfo").map(|text| Table::parse(&text))
     }
 
     /// What another process sees, which may live in another mount namespace.
     pub fn of(pid: u32) -> io::Result<Table> {
-        fs::read(format!("/proc/{pid}/mountinfo")).map(|text| Table::parse(&text))
+        read_whole(&format!("/proc/{pid}/mountinfo")).map(|text| Table::parse(&text))
     }
 
     /// Lines that make no sense are left out: the kernel may add fields, not take them.
     fn parse(text: &[u8]) -> Table {
-        Table(
-            text.split(|&byte| byte == b'\n')
-                .filter_map(parse_line)
-                .collect(),
-        )
+        Table(text.split(|&byte| byte == b'\n').filter_map(parse_line).collect())
     }
 
     /// What one sees at `path`: the mount on top of all others there.
@@ -75,30 +70,43 @@ impl Table {
 
     /// Everything mounted below `path`.
     pub fn below(&self, path: &Path) -> impl Iterator<Item = &Mount> {
-        self.0.iter().filter(move |mount| {
-            mount.mount_point.starts_with(path) && mount.mount_point != path
-        })
+        self.0.iter().filter(move |mount| mount.mount_point.starts_with(path) && mount.mount_point != path)
     }
 
-    /// All mounts of one filesystem, the last one made first.
-    pub fn of_device(&self, device: (u32, u32)) -> impl Iterator<Item = &Mount> {
-        self.0
-            .iter()
-            .rev()
-            .filter(move |mount| mount.device == device)
+    /// All mounts, the last one made first.
+    pub fn latest_first(&self) -> impl Iterator<Item = &Mount> {
+        self.0.iter().rev()
     }
 
     /// Where `pool` is mounted.
     pub fn of_pool(&self, pool: &Path) -> impl Iterator<Item = &Mount> {
-        self.0
-            .iter()
-            .filter(move |mount| mount.is_tensorfs() && mount.source == pool)
+        self.0.iter().filter(move |mount| mount.is_tensorfs() && mount.source == pool)
     }
 
     /// The mount that `path` lies in.
     pub fn around(&self, path: &Path) -> Option<&Mount> {
         path.ancestors().find_map(|ancestor| self.top_at(ancestor))
     }
+}
+
+/// The kernel gives the table out in pieces and may skip mounts if the table changes between two of them. It also tells
+/// of changes, by poll(2): then it is read again.
+fn read_whole(path: &str) -> io::Result<Vec<u8>> {
+    const TRIES: usize = 100;
+    let mut file = File::open(path)?;
+    let mut text = Vec::new();
+    for _ in 0..TRIES {
+        text.clear();
+        file.rewind()?;
+        file.read_to_end(&mut text)?;
+        let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLPRI)];
+        poll(&mut polled, PollTimeout::ZERO)?;
+        let changed = polled[0].revents().is_none_or(|events| events.contains(PollFlags::POLLERR));
+        if !changed {
+            break;
+        }
+    }
+    Ok(text)
 }
 
 /// `36 35 98:0 /root /mount\040point rw,noatime shared:1 - fuse.tensorfs /the/pool rw,user_id=0`
@@ -110,12 +118,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     fields.find(|field| *field == b"-")?;
     let fs_type = unescape(fields.next()?);
     let source = unescape(fields.next()?);
-    Some(Mount {
-        device,
-        mount_point: mount_point.into(),
-        fs_type,
-        source: source.into(),
-    })
+    Some(Mount { device, mount_point: mount_point.into(), fs_type, source: source.into() })
 }
 
 fn parse_device(field: &[u8]) -> Option<(u32, u32)> {
@@ -145,10 +148,7 @@ fn unescape(field: &[u8]) -> OsString {
 fn octal(text: &[u8]) -> Option<u8> {
     let digits = std::str::from_utf8(text.get(..3)?).ok()?;
     // from_str_radix would take a sign
-    digits
-        .bytes()
-        .all(|digit| digit.is_ascii_digit())
-        .then(|| u8::from_str_radix(digits, 8).ok())?
+    digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| u8::from_str_radix(digits, 8).ok())?
 }
 
 /// Whether a path that `/proc` shows (an open file, a mapping) lies at or below `root`.
@@ -204,11 +204,11 @@ garbage
     }
 
     #[test]
-    fn finds_all_mounts_of_a_filesystem_last_first() {
+    fn finds_all_mounts_of_a_pool() {
         let table = Table::parse(TEXT);
-        let found: Vec<_> = table.of_device((0, 33)).map(|m| &m.mount_point).collect();
-        assert_eq!(found, [Path::new("/bind"), Path::new("/mnt/a b\\c")]);
-        assert_eq!(table.of_pool(Path::new("/pools/p\tq")).count(), 2);
+        let found: Vec<_> = table.of_pool(Path::new("/pools/p\tq")).map(|mount| &mount.mount_point).collect();
+        assert_eq!(found, [Path::new("/mnt/a b\\c"), Path::new("/bind")]);
+        assert_eq!(table.latest_first().next().map(|mount| &*mount.mount_point), Some(Path::new("/bind")));
         assert_eq!(table.below(Path::new("/mnt")).count(), 2);
     }
 

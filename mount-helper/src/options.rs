@@ -77,25 +77,18 @@ impl MountOptions {
             // every tensorfs mount is so
             "nosuid" | "nodev" | "default_permissions" => {}
             "suid" | "dev" => {
-                return Err(format!(
-                    "option {name:?}: tensorfs always mounts nosuid,nodev"
-                ));
+                return Err(format!("option {name:?}: tensorfs always mounts nosuid,nodev"));
             }
             "sync" | "dirsync" => {
-                return Err(format!(
-                    "option {name:?}: say durability=write (or close) instead"
-                ));
+                return Err(format!("option {name:?}: say durability=write (or close) instead"));
             }
             "remount" => {
-                return Err(
-                    "option \"remount\": not supported; unmount and mount again".to_owned()
-                );
+                return Err("option \"remount\": not supported; unmount and mount again".to_owned());
             }
             // for mount(8), systemd and the kernel's own defaults
-            "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "group"
-            | "owner" | "_netdev" | "nofail" | "async" | "relatime" | "norelatime"
-            | "strictatime" | "nostrictatime" | "lazytime" | "nolazytime" | "iversion"
-            | "noiversion" | "silent" | "loud" | "mand" | "nomand" => {}
+            "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "group" | "owner" | "_netdev"
+            | "nofail" | "async" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime"
+            | "nolazytime" | "iversion" | "noiversion" | "silent" | "loud" | "mand" | "nomand" => {}
             "size" | "layout" | "durability" | "commit" | "passthrough" | "threads" | "log" => {
                 return Err(format!("option {name:?} needs a value: {name}=..."));
             }
@@ -172,14 +165,12 @@ fn words(list: &str) -> Result<Vec<String>, String> {
 
 /// A value of `--durability`.
 pub fn parse_durability(text: &str) -> Result<Durability, String> {
-    text.parse()
-        .map_err(|_| "must be write, close or fsync".to_owned())
+    text.parse().map_err(|_| "must be write, close or fsync".to_owned())
 }
 
 /// A value of `--passthrough`.
 pub fn parse_passthrough(text: &str) -> Result<PassthroughMode, String> {
-    text.parse()
-        .map_err(|_| "must be auto, on or off".to_owned())
+    text.parse().map_err(|_| "must be auto, on or off".to_owned())
 }
 
 /// A value of `--commit`.
@@ -246,10 +237,7 @@ mod tests {
     fn refuses_what_it_does_not_know() {
         assert_eq!(parse("rw,frob").unwrap_err(), "unknown option \"frob\"");
         assert_eq!(parse("frob=1").unwrap_err(), "unknown option \"frob=1\"");
-        assert_eq!(
-            parse("commit").unwrap_err(),
-            "option \"commit\" needs a value: commit=..."
-        );
+        assert_eq!(parse("commit").unwrap_err(), "option \"commit\" needs a value: commit=...");
         for list in [
             "commit=0",
             "commit=x",

@@ -37,20 +37,13 @@ pub fn future(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn is_dead(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENOTCONN | libc::ECONNABORTED)
-    )
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
 fn split(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let parent = path.parent()?;
     let name = path.file_name()?;
-    let parent = if parent.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        parent
-    };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     Some((parent.to_owned(), name.into()))
 }
 
@@ -78,15 +71,9 @@ mod tests {
         std::fs::create_dir(root.join("real")).unwrap();
         std::os::unix::fs::symlink("real", root.join("link")).unwrap();
         assert_eq!(real(&root.join("link")).unwrap(), root.join("real"));
-        assert_eq!(
-            future(&root.join("link/a/b")).unwrap(),
-            root.join("real/a/b")
-        );
+        assert_eq!(future(&root.join("link/a/b")).unwrap(), root.join("real/a/b"));
         let missing = real(&root.join("none")).unwrap_err().to_string();
-        assert!(
-            missing.ends_with("none: No such file or directory"),
-            "{missing}"
-        );
+        assert!(missing.ends_with("none: No such file or directory"), "{missing}");
         assert!(future(Path::new("")).is_err());
     }
 

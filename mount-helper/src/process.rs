@@ -53,11 +53,7 @@ mod tests {
 
     #[test]
     fn waits_for_the_end() {
-        let mut child = Command::new("cat")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let process = Process::open(child.id()).unwrap();
         assert!(!process.wait(Duration::ZERO).unwrap());
         drop(child.stdin.take());

@@ -116,9 +116,8 @@ impl Place {
         let dir = match parent {
             None => top,
             Some(parent) => {
-                let how = OpenHow::new()
-                    .flags(OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-                    .resolve(ResolveFlag::RESOLVE_BENEATH);
+                let how =
+                    OpenHow::new().flags(OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_BENEATH);
                 openat2(&top, parent, how).map_err(|errno| {
                     let reason = format!("its directory: {}; give a place with --to PATH", errno.desc());
                     Failure::at(&shown, reason)
@@ -136,7 +135,10 @@ impl Place {
             result => Some(result.at(&self.shown)?),
         };
         if current.is_some_and(|found| found.st_mode & libc::S_IFMT != libc::S_IFREG) {
-            return Err(Failure::at(&self.shown, "something that is not a file is there now; give a place with --to PATH"));
+            return Err(Failure::at(
+                &self.shown,
+                "something that is not a file is there now; give a place with --to PATH",
+            ));
         }
         let temporary = PathBuf::from(format!(".tensorfs-restore.{}", std::process::id()));
         let result = self.write(&temporary, &mut source, current.as_ref());

@@ -1,12 +1,13 @@
 //! The server's life: open the pool, mount, serve, unmount, close the pool.
 
+use std::io;
 use std::time::SystemTime;
 
 use nix::sys::signal::Signal;
 use tensorfs_fs::{Options, Server};
 use tensorfs_layout::{Kind, OpenOptions, Pool, Timestamp};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, reason};
 use crate::fuse_device::{self, Gone, Mounted};
 use crate::mount::Request;
 use crate::{notify, signals};
@@ -25,24 +26,24 @@ pub fn serve(request: &Request, report: &mut dyn Report) -> Result<(), Failure> 
     let pool = open(request)?;
     // Until here SIGTERM simply ends the process: a pool survives that at any moment.
     signals::block(&[Signal::SIGTERM, Signal::SIGINT])?;
-    if let Some(line) = recovery_note(&pool) {
+    for line in [recovery_note(&pool), read_only_note(&pool)].into_iter().flatten() {
         log::warn!("{line}");
         report.note(&line);
     }
-    let (fuse, mounted) =
-        match fuse_device::mount_pool(&request.pool, &request.mountpoint, &request.options) {
-            Ok(done) => done,
-            Err(failure) => {
-                pool.close()?;
-                return Err(failure);
-            }
-        };
-    let result = serve_mount(pool, fuse, &mounted, request, report);
-    // Normally it is gone by now. It is not if the start failed, or if the connection was aborted.
-    if let Err(error) = mounted.unmount() {
-        log::error!("{}: cannot unmount: {error}", mounted.mountpoint.display());
+    let (fuse, mounted) = match fuse_device::mount_pool(&request.pool, &request.mountpoint, &request.options) {
+        Ok(done) => done,
+        Err(failure) => {
+            pool.close()?;
+            return Err(failure);
+        }
+    };
+    match Server::start(pool, fuse, server_options(request)) {
+        Ok(server) => serve_mount(server, &mounted, request, report),
+        Err(error) => {
+            mounted.clean_up().unwrap_or_else(|error| cannot_unmount(&mounted, error));
+            Err(error.into())
+        }
     }
-    result
 }
 
 fn open(request: &Request) -> Result<Pool, Failure> {
@@ -55,46 +56,55 @@ fn open(request: &Request) -> Result<Pool, Failure> {
     Ok(Pool::open(&request.pool, &options)?)
 }
 
-fn serve_mount(
-    pool: Pool,
-    fuse: std::os::fd::OwnedFd,
+fn serve_mount(server: Server, mounted: &Mounted, request: &Request, report: &mut dyn Report) -> Result<(), Failure> {
+    // Keeps the pool locked until the mount is gone for certain.
+    let pool = server.pool();
+    let result = serve_until_unmounted(server, mounted, request, report);
+    // Normally it is gone by now. It is not if nobody wanted it, or if the connection was aborted.
+    mounted.unmount().map_or_else(|error| cannot_unmount(mounted, error), drop);
+    pool.close()?;
+    result?;
+    log::info!("{}: closed", request.pool.display());
+    Ok(())
+}
+
+fn serve_until_unmounted(
+    server: Server,
     mounted: &Mounted,
     request: &Request,
     report: &mut dyn Report,
 ) -> Result<(), Failure> {
-    let server = Server::start(pool, fuse, server_options(request))?;
-    let served = server.pool();
+    let handle = server.handle();
     let stopping = mounted.clone();
     let pool = request.pool.clone();
     signals::watch(move |signal| {
         log::info!("{}: {signal}: committing and unmounting", pool.display());
         notify::notify("STOPPING=1");
-        if let Err(error) = served.commit(served.newest()) {
+        if let Err(error) = handle.commit() {
             log::error!("{error}");
         }
         stop(&stopping);
     })?;
+    let (pool, mountpoint) = (request.pool.display(), mounted.mountpoint.display());
+    log::info!("{pool}: mounted at {mountpoint}");
     report.ready()?;
     notify::notify("READY=1");
-    log::info!(
-        "{}: mounted at {}",
-        request.pool.display(),
-        mounted.mountpoint.display()
-    );
-    server.run()?;
-    log::info!("{}: closed", request.pool.display());
-    Ok(())
+    Ok(server.run()?)
 }
 
 fn stop(mounted: &Mounted) {
-    let path = mounted.mountpoint.display();
     match mounted.unmount() {
         Ok(Gone::Unmounted) => {}
         Ok(Gone::Detached) => {
+            let path = mounted.mountpoint.display();
             log::warn!("{path}: detached; serving until the last open file is closed");
         }
-        Err(error) => log::error!("{path}: cannot unmount: {error}"),
+        Err(error) => cannot_unmount(mounted, error),
     }
+}
+
+fn cannot_unmount(mounted: &Mounted, error: io::Error) {
+    log::error!("{}: cannot unmount: {}", mounted.mountpoint.display(), reason(&error));
 }
 
 fn server_options(request: &Request) -> Options {
@@ -107,9 +117,14 @@ fn server_options(request: &Request) -> Options {
         threads: wanted.threads.unwrap_or(default.threads),
         mountpoint: request.mountpoint.clone(),
         allow_other: wanted.allow_other,
-        ..default
     }
 }
+
+fn read_only_note(pool: &Pool) -> Option<String> {
+    let reason = pool.is_read_only()?;
+    Some(format!("{}: takes no changes: {reason}", pool.path().display()))
+}
+
 /// What recovery did, for whoever mounts a pool that was not closed.
 fn recovery_note(pool: &Pool) -> Option<String> {
     let recovery = pool.recovery();

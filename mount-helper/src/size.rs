@@ -3,12 +3,10 @@
 /// Parses `10G`, `512MiB`, `1.5T`, `4096`: one letter or `..iB` counts in 1024s, `KB`, `MB`, ... in 1000s.
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let factor = factor(unit.trim_start())
-        .ok_or_else(|| format!("unknown unit {:?} (try 512M, 10GiB, 1.5T)", unit.trim()))?;
+    let factor =
+        factor(unit.trim_start()).ok_or_else(|| format!("unknown unit {:?} (try 512M, 10GiB, 1.5T)", unit.trim()))?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return Err("not a size (try 512M, 10GiB, 1.5T)".to_owned());
@@ -31,21 +29,11 @@ fn factor(unit: &str) -> Option<u128> {
 
 /// Whole numbers all the way: a size is never off by a rounding of floats. Digits far behind the point are dropped.
 fn bytes(whole: &str, fraction: &str, factor: u128) -> Option<u64> {
-    let whole: u128 = if whole.is_empty() {
-        0
-    } else {
-        whole.parse().ok()?
-    };
+    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
     let fraction = &fraction[..fraction.len().min(12)];
     let scale = 10u128.pow(fraction.len() as u32);
-    let part: u128 = if fraction.is_empty() {
-        0
-    } else {
-        fraction.parse().ok()?
-    };
-    let bytes = whole
-        .checked_mul(factor)?
-        .checked_add(part * factor / scale)?;
+    let part: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
+    let bytes = whole.checked_mul(factor)?.checked_add(part * factor / scale)?;
     u64::try_from(bytes).ok()
 }
 
@@ -96,7 +84,20 @@ mod tests {
     #[test]
     fn refuses_the_rest() {
         for text in [
-            "", " ", "G", ".", ".G", "1.2.3G", "-1", "10X", "10Gi", "10GG", "1e9", "16E", "∞", "1µ",
+            "",
+            " ",
+            "G",
+            ".",
+            ".G",
+            "1.2.3G",
+            "-1",
+            "10X",
+            "10Gi",
+            "10GG",
+            "1e9",
+            "16E",
+            "∞",
+            "1µ",
             "18446744073709551616",
         ] {
             assert!(parse(text).is_err(), "{text}");

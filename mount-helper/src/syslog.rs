@@ -4,7 +4,7 @@ use std::ffi::CString;
 
 use log::{Level, Log, Metadata, Record};
 
-use crate::logging::line;
+use crate::logging::{UNHEARD_REPLIES, line};
 
 /// Sends what is logged to syslog(3), as `tensorfs[PID]`.
 pub struct Syslog;
@@ -19,7 +19,7 @@ impl Syslog {
 
 impl Log for Syslog {
     fn enabled(&self, metadata: &Metadata) -> bool {
-        metadata.level() <= log::max_level()
+        metadata.level() <= log::max_level() && metadata.target() != UNHEARD_REPLIES
     }
 
     fn log(&self, record: &Record) {

@@ -24,13 +24,9 @@ impl Target {
             return Ok(Target::Mount(mount.clone()));
         }
         match table.around(&path).filter(|mount| mount.is_tensorfs()) {
-            Some(mount) => Err(Failure::at(
-                &path,
-                format!(
-                    "inside a mount, not its root; say {}",
-                    mount.mount_point.display()
-                ),
-            )),
+            Some(mount) => {
+                Err(Failure::at(&path, format!("inside a mount, not its root; say {}", mount.mount_point.display())))
+            }
             None => Ok(Target::Pool(path)),
         }
     }

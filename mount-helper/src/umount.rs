@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tensorfs_layout::Holder;
 
 use crate::failure::{At, Failure};
+use crate::mountinfo::Table;
 use crate::process::Process;
 use crate::target::Target;
 use crate::{busy, cli, output, unmount};
@@ -20,10 +21,7 @@ pub fn run(arguments: &cli::Umount) -> Result<(), Failure> {
     let server = Server::of(pool);
     match unmount::unmount(mountpoint, arguments.lazy) {
         Err(error) if unmount::is_busy(&error) && mount.is_dead() => {
-            log::warn!(
-                "{}: its server is gone; detaching it",
-                mountpoint.display()
-            );
+            log::warn!("{}: its server is gone; detaching it", mountpoint.display());
             unmount::unmount(mountpoint, true).at(mountpoint)?;
         }
         Err(error) if unmount::is_busy(&error) => {
@@ -59,11 +57,13 @@ impl Server {
         if self.has_closed(pool, SILENCE)? {
             return Ok(());
         }
-        output::complain(format!(
-            "{}: waiting for process {} to write and close it",
-            pool.display(),
-            self.pid
-        ));
+        let pid = self.pid;
+        let elsewhere = Table::read().ok().and_then(|table| Some(table.of_pool(pool).next()?.mount_point.clone()));
+        let what = match elsewhere {
+            Some(place) => format!("process {pid} goes on, because it is mounted at {} too", place.display()),
+            None => format!("waiting for process {pid} to write and close it"),
+        };
+        output::complain(format!("{}: {what}", pool.display()));
         while !self.has_closed(pool, SILENCE)? {}
         Ok(())
     }

@@ -449,13 +449,19 @@ fn detach(path: &Path) {
     }
 }
 
-/// Waits until a process, which need not be our child, is gone (or is a zombie nobody reaps).
+/// Waits until a process, which need not be our child, is gone, or is a zombie that nobody reaps. The first thread can
+/// be a zombie while others still hold the pool, so all of them are looked at.
 fn wait_for_end(pid: i32) {
-    while let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        let state = stat.rsplit(')').next().unwrap_or("").trim_start().chars();
-        if matches!(state.clone().next(), Some('Z' | 'X')) {
-            return;
+    let ended = |task: &Path| {
+        let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
+        match status.lines().find_map(|line| line.strip_prefix("State:")) {
+            Some(state) => state.trim_start().starts_with(['Z', 'X']),
+            None => true,
         }
+    };
+    while std::fs::read_dir(format!("/proc/{pid}/task"))
+        .is_ok_and(|tasks| tasks.flatten().any(|task| !ended(&task.path())))
+    {
         std::thread::sleep(Duration::from_millis(2));
     }
 }

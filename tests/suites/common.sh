@@ -43,15 +43,19 @@ need() { # PROGRAM PACKAGE
     command -v "$1" >/dev/null || skip "$1: not found (package $2)"
 }
 
-# A program from crates.io, installed under the target directory. Sets `crate` to its path.
-need_crate() { # NAME VERSION
-    local program=$tools/bin/$1
-    if [[ ! -x $program || $("$program" --version 2>/dev/null) != "$1 $2" ]]; then
-        [[ ${TENSORFS_INSTALL:-1} != 0 ]] || skip "$1 $2: not installed"
-        CARGO_TARGET_DIR=$tools/build cargo install --quiet --locked --root "$tools" --version "$2" "$1" >&2 ||
-            skip "$1 $2: cannot be installed"
+# What comes from crates.io.
+declare -A versions=([pjdfstest]=0.2.2 [fsx]=0.3.2)
+
+# One of them, installed under the target directory. Sets `program` to its path and `name` to its name and version.
+need_crate() { # NAME
+    program=$tools/bin/$1
+    name="$1 ${versions[$1]}"
+    if [[ ! -x $program || $("$program" --version 2>/dev/null) != "$name" ]]; then
+        [[ ${TENSORFS_INSTALL:-1} != 0 ]] || skip "$name: not installed"
+        CARGO_TARGET_DIR=$tools/build \
+            cargo install --quiet --locked --root "$tools" --version "${versions[$1]}" "$1" >&2 ||
+            skip "$name: cannot be installed"
     fi
-    crate=$program
 }
 
 # The argument of --passthrough, as a list in `modes`.

@@ -37,7 +37,7 @@ fn with_checkpoint(setup: Setup) -> (Mount, PathBuf) {
     (mount, path)
 }
 
-/// The bytes of the only entry in quarantine, brought to a file of the host.
+/// The name and the bytes of the only entry in quarantine.
 #[track_caller]
 fn only_quarantined(mount: &Mount) -> (String, Vec<u8>) {
     let quarantine = mount.quarantine();
@@ -46,12 +46,19 @@ fn only_quarantined(mount: &Mount) -> (String, Vec<u8>) {
     let name = entry["name"].as_str().expect("a name").to_owned();
     let path = entry["path"].as_str().unwrap_or_default();
     assert_eq!(path.trim_start_matches('/'), "run/model.pt", "{entry}");
-    let to = mount.host().join("restored");
-    let _ = std::fs::remove_file(&to);
-    mount.tensorfs_ok(["restore".as_ref(), mount.path().as_os_str(), name.as_ref(), "--to".as_ref(), to.as_os_str()]);
-    let bytes = std::fs::read(to).unwrap();
+    let bytes = std::fs::read(mount.pool().join("quarantine").join(&name)).unwrap();
     assert_eq!(entry["bytes"], bytes.len(), "{entry}");
     (name, bytes)
+}
+
+/// Takes the only entry out of quarantine, to a place outside of the pool.
+#[track_caller]
+fn restore_outside(mount: &Mount) -> Vec<u8> {
+    let (name, _) = only_quarantined(mount);
+    let to = mount.host().join("restored");
+    mount.tensorfs_ok(["restore".as_ref(), mount.path().as_os_str(), name.as_ref(), "--to".as_ref(), to.as_os_str()]);
+    assert_eq!(mount.quarantine().len(), 0);
+    std::fs::read(to).unwrap()
 }
 
 fn power_loss_leaves_the_old_one(setup: Setup) {
@@ -77,7 +84,8 @@ fn power_loss_leaves_the_old_one(setup: Setup) {
     std::fs::write(&path, new()).unwrap();
     mount.remount();
     assert!(std::fs::read(&path).unwrap() == new());
-    assert!(only_quarantined(&mount).1 == new());
+    assert!(restore_outside(&mount) == new());
+    assert!(std::fs::read(&path).unwrap() == new());
 }
 
 fn power_loss_after_the_close_and_commit_leaves_the_new_one(setup: Setup) {
