@@ -24,6 +24,8 @@ pub(crate) struct Capacity {
     pub limit: Option<u64>,
     /// Not less than what is used, if only the server has written since it was last counted.
     estimate: AtomicU64,
+    /// How often it was asked whether the pool is nearly full.
+    asked: AtomicU64,
     /// Held while a write near the limit is measured and done.
     gate: Mutex<()>,
 }
@@ -32,7 +34,7 @@ impl Capacity {
     pub fn new(pool: &Pool) -> Self {
         let usage = pool.usage();
         let used = usage.log_bytes + usage.segment_bytes;
-        Self { limit: usage.limit, estimate: AtomicU64::new(used), gate: Mutex::default() }
+        Self { limit: usage.limit, estimate: AtomicU64::new(used), asked: AtomicU64::new(0), gate: Mutex::default() }
     }
 }
 
@@ -74,12 +76,17 @@ impl Filesystem {
         limit - NEAR.min(limit / 16)
     }
 
-    /// True if the next large write might meet the limit.
+    /// True if the next large write might meet the limit. Asked at every open for writing, so that what the kernel has
+    /// written past the server is counted too; with many open files that takes longer, and is done less often.
     pub fn nearly_full(&self) -> bool {
-        self.capacity.limit.is_some_and(|limit| {
-            let near = Self::near(limit);
-            self.capacity.estimate.load(Relaxed) >= near && self.recount() >= near
-        })
+        let Some(limit) = self.capacity.limit else { return false };
+        let every = 1 + self.writers.lock().len() as u64 / 64;
+        let asked = self.capacity.asked.fetch_add(1, Relaxed);
+        let estimate = self.capacity.estimate.load(Relaxed);
+        if estimate >= Self::near(limit) || asked.is_multiple_of(every) {
+            return self.recount() >= Self::near(limit);
+        }
+        false
     }
 
     /// True if nothing more fits.

@@ -14,7 +14,7 @@ use crate::failure::{At, Failure};
 use crate::mountinfo::Table;
 use crate::options::MountOptions;
 use crate::server::{self, Report};
-use crate::{background, create, logging, output, paths, unmount};
+use crate::{background, create, logging, output, paths, process, unmount};
 
 /// How long to wait for a server that is closing the pool.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -191,6 +191,9 @@ fn is_closing(pool: &Path, holder: &Holder) -> bool {
     let Some(mountpoint) = &holder.mountpoint else {
         return false;
     };
+    if process::is_ending(holder.pid) {
+        return true;
+    }
     // its own view: it may live in another mount namespace
     let Ok(table) = Table::of(holder.pid).or_else(|_| Table::read()) else {
         return false;

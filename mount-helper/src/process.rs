@@ -46,6 +46,15 @@ pub fn name(pid: u32) -> String {
         .unwrap_or_else(|_| "?".to_owned())
 }
 
+/// Whether a process is gone, or has been killed and is giving back what it has. Its first thread is dead then, while
+/// others may still hold a lock.
+pub fn is_ending(pid: u32) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/status")) {
+        Ok(status) => status.lines().any(|line| line.starts_with("State:\tZ") || line.starts_with("State:\tX")),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,7 +67,9 @@ mod tests {
         assert!(!process.wait(Duration::ZERO).unwrap());
         drop(child.stdin.take());
         assert!(process.wait(Duration::from_secs(600)).unwrap());
+        assert!(is_ending(child.id()), "a zombie");
         child.wait().unwrap();
+        assert!(!is_ending(std::process::id()));
         assert!(Process::open(u32::MAX).is_err());
     }
 }

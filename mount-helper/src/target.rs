@@ -46,7 +46,9 @@ impl Target {
             Target::Pool(pool) => pool,
         };
         let table = mounts()?;
-        match table.of_pool(&pool).next() {
+        // A dead mount of an earlier server may be left somewhere else.
+        let alive = table.of_pool(&pool).find(|mount| !mount.is_dead());
+        match alive.or_else(|| table.of_pool(&pool).next()) {
             Some(mount) => Ok(mount.clone()),
             None => Err(not_mounted(&pool)),
         }

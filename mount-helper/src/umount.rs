@@ -1,5 +1,6 @@
 //! `tensorfs umount`.
 
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,8 @@ use crate::process::Process;
 use crate::target::Target;
 use crate::{busy, cli, output, unmount};
 
+/// How long to try to unmount what is busy.
+const A_MOMENT: Duration = Duration::from_millis(500);
 /// After this time of waiting in silence, say what for.
 const SILENCE: Duration = Duration::from_secs(2);
 
@@ -18,9 +21,11 @@ const SILENCE: Duration = Duration::from_secs(2);
 pub fn run(arguments: &cli::Umount) -> Result<(), Failure> {
     let mount = Target::of(&arguments.mountpoint)?.mount()?;
     let (pool, mountpoint) = (&mount.source, &mount.mount_point);
-    let server = Server::of(pool);
-    match unmount::unmount(mountpoint, arguments.lazy) {
-        Err(error) if unmount::is_busy(&error) && mount.is_dead() => {
+    // A dead mount has none, whoever serves the pool by now.
+    let is_dead = mount.is_dead();
+    let server = if is_dead { None } else { Server::of(pool) };
+    match unmount_patiently(mountpoint, arguments.lazy) {
+        Err(error) if unmount::is_busy(&error) && is_dead => {
             log::warn!("{}: its server is gone; detaching it", mountpoint.display());
             unmount::unmount(mountpoint, true).at(mountpoint)?;
         }
@@ -33,6 +38,19 @@ pub fn run(arguments: &cli::Umount) -> Result<(), Failure> {
         Some(server) if arguments.lazy => server.watch_briefly(pool),
         Some(server) => server.wait(pool),
         None => Ok(()),
+    }
+}
+
+/// `df` and its like look into every mount, for a moment each: not a reason to give up.
+fn unmount_patiently(mountpoint: &Path, lazy: bool) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match unmount::unmount(mountpoint, lazy) {
+            Err(error) if unmount::is_busy(&error) && start.elapsed() < A_MOMENT => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            result => return result,
+        }
     }
 }
 

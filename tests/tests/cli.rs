@@ -613,6 +613,25 @@ fn killed_server() {
     assert_eq!(room.info("mnt")["unsafe_shutdowns"], 1);
 }
 
+/// A server that is killed dies by and by: whoever mounts at once, also elsewhere, waits for it.
+#[test]
+fn mount_at_once_after_a_kill() {
+    needs_mount!();
+    let room = Room::mounted();
+    for place in ["other", "mnt", "mnt", "other", "mnt", "other"] {
+        fs::write(room.at("mnt/x"), place).or_else(|_| fs::write(room.at("other/x"), place)).unwrap();
+        kill(room.pid("pool"), libc::SIGKILL);
+        room.mount("pool", place);
+        assert_eq!(fs::read_to_string(room.at(place).join("x")).unwrap(), place);
+    }
+    // The dead mount at the other place is not what is meant by the pool.
+    assert!(room.is_mounted("mnt"));
+    room.ok(["umount", "pool"]);
+    assert!(!room.is_mounted("other"));
+    assert_eq!(room.info("pool")["state"], "clean");
+    room.ok(["umount", "mnt"]);
+}
+
 #[test]
 fn umount_of_a_dead_mount() {
     needs_mount!();

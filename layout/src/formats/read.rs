@@ -1,19 +1,18 @@
 //! A tensor's bytes, in the order of its `.npy` header, wherever and however they lie in the file.
 
-use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read};
 use std::ops::ControlFlow;
 
 use super::npy;
-use super::source::{Part, Source, read_exact};
+use super::source::{Part, Source, read_exact, read_up_to};
 use super::{Dtype, Location, Order, Tensor};
 
 /// What [`read_tensor`] gives at a time.
 const CHUNK: usize = 1 << 20;
-/// Strided tensors are gathered from blocks of this size ...
-const BLOCK: usize = 64 << 10;
-/// ... of which so many are kept.
-const BLOCKS: usize = 128;
+/// What is read of the file at a time to gather a strided tensor, and the smallest tile.
+const BLOCK: u64 = 64 << 10;
+/// The largest tile.
+const TILE: u64 = 16 << 20;
 
 /// The `.npy` header of a tensor: with the bytes of [`read_tensor`] behind it, it is what `numpy.load` opens. None if
 /// the tensor's elements are no plain bytes. bfloat16 and the 8-bit floats, which NumPy has no types for, are `V2`
@@ -129,90 +128,179 @@ impl<'a> TensorReader<'a> {
 }
 
 /// Reads elements that lie in strides, in row-major order.
+///
+/// Going through the file in the order of the elements would jump to and fro in it, once for each element in the worst
+/// case (a transposed matrix). So elements are gathered in tiles, which are as large a part of the row-major order as
+/// is held in memory, and each tile is filled in the order of the file.
 struct Gather<'a> {
     source: &'a dyn Source,
     offset: u64,
-    item: u64,
     /// Size and stride (in bytes) of each dimension, those aside whose elements lie together.
     outer: Vec<(u64, u64)>,
     /// Bytes that lie together.
     run: u64,
-    blocks: HashMap<u64, Box<[u8]>>,
+    /// Bytes of the row-major order, from `tile_at` on.
+    tile: Vec<u8>,
+    tile_at: u64,
+    /// How large the next tile may be: small after a jump, larger as reading goes on.
+    ahead: u64,
+    /// Bytes of the file, from `window_at` on.
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+/// A dimension of a tile.
+#[derive(Clone, Copy)]
+struct Side {
+    size: u64,
+    /// Bytes from one index to the next, in the file and in the tile.
+    stride: u64,
+    step: usize,
 }
 
 impl<'a> Gather<'a> {
     fn new(source: &'a dyn Source, offset: u64, tensor: &Tensor, strides: &[u64]) -> Self {
-        let item = tensor.item_size;
-        let mut outer: Vec<_> =
-            tensor.shape.iter().copied().zip(strides.iter().map(|n| n.saturating_mul(item))).collect();
-        let mut run = item;
+        let bytes = |stride: &u64| stride.saturating_mul(tensor.item_size);
+        let mut outer: Vec<_> = tensor.shape.iter().copied().zip(strides.iter().map(bytes)).collect();
+        let mut run = tensor.item_size;
         while let Some(&(size, stride)) = outer.last()
             && (stride == run || size == 1)
         {
             run = run.saturating_mul(size);
             outer.pop();
         }
-        Gather { source, offset, item, outer, run, blocks: HashMap::new() }
+        let none = Vec::new;
+        Gather { source, offset, outer, run, tile: none(), tile_at: 0, ahead: 0, window: none(), window_at: 0 }
     }
 
-    fn read(&mut self, offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
-        // Which run the offset is in, and where that one is.
-        let (mut inside, mut index) = (offset % self.run, offset / self.run);
-        let mut counters = vec![0; self.outer.len()];
-        for (counter, (size, _)) in counters.iter_mut().zip(&self.outer).rev() {
-            *counter = index % size;
-            index /= size;
-        }
+    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let (mut at, mut buffer) = (offset, buffer);
         while !buffer.is_empty() {
-            let place: u64 = counters.iter().zip(&self.outer).map(|(counter, (_, stride))| counter * stride).sum();
-            let count = usize::try_from(self.run - inside).unwrap_or(usize::MAX).min(buffer.len());
-            let (now, rest) = buffer.split_at_mut(count);
-            self.copy(self.offset + place + inside, now)?;
-            (buffer, inside) = (rest, 0);
-            for (counter, (size, _)) in counters.iter_mut().zip(&self.outer).rev() {
-                *counter += 1;
-                if *counter < *size {
+            let inside = at.wrapping_sub(self.tile_at);
+            let count = if self.run >= BLOCK {
+                // Long runs need no tile.
+                let count = (self.run - at % self.run).min(buffer.len() as u64) as usize;
+                let place = self.place(at / self.run, self.outer.len()).0;
+                read_exact(self.source, self.offset + place + at % self.run, &mut buffer[..count])?;
+                count
+            } else if inside < self.tile.len() as u64 {
+                let tile = &self.tile[inside as usize..];
+                let count = tile.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&tile[..count]);
+                count
+            } else {
+                self.fill(at)?;
+                continue;
+            };
+            (at, buffer) = (at + count as u64, &mut buffer[count..]);
+        }
+        Ok(())
+    }
+
+    /// Where the run is that has this number among the first `dims` dimensions, and its index in the last of them.
+    fn place(&self, number: u64, dims: usize) -> (u64, u64) {
+        let (mut rest, mut place, mut last) = (number, 0, None);
+        for (size, stride) in self.outer[..dims].iter().rev() {
+            let index = rest % size;
+            last.get_or_insert(index);
+            place += index * stride;
+            rest /= size;
+        }
+        (place, last.unwrap_or(0))
+    }
+
+    /// Makes the tile that begins with the row that `at` is in, or with its run.
+    fn fill(&mut self, at: u64) -> io::Result<()> {
+        let follows = at == self.tile_at.wrapping_add(self.tile.len() as u64);
+        self.ahead = if follows { (self.ahead * 2).clamp(BLOCK, TILE) } else { BLOCK };
+        // The tile is some of the indices of one dimension, with all of what is inside of them.
+        let (mut dim, mut inside) = (self.outer.len(), self.run);
+        while let Some(&(size, _)) = self.outer[..dim].last()
+            && dim > 1
+            && inside.saturating_mul(size) <= self.ahead
+        {
+            inside *= size;
+            dim -= 1;
+        }
+        let size = self.outer[..dim].last().map_or(1, |&(size, _)| size);
+        let (place, index) = self.place(at / inside, dim);
+        let count = (self.ahead / inside).clamp(1, size - index);
+        self.tile.clear();
+        self.tile.resize((count * inside) as usize, 0);
+        self.tile_at = at - at % inside;
+
+        let mut sides = Vec::new();
+        let mut step = self.run as usize;
+        for (number, &(size, stride)) in self.outer.iter().enumerate().skip(dim.saturating_sub(1)).rev() {
+            let size = if number + 1 == dim { count } else { size };
+            if size > 1 {
+                sides.push(Side { size, stride, step });
+            }
+            step *= size as usize;
+        }
+        // The file's own order; what is repeated comes last.
+        sides.sort_by_key(|side| if side.stride == 0 { u64::MAX } else { side.stride });
+        let mut tile = std::mem::take(&mut self.tile);
+        let result = self.scatter(&sides, self.offset + place, &mut tile);
+        self.tile = tile;
+        if result.is_err() {
+            self.tile.clear();
+        }
+        result
+    }
+
+    /// Copies every run of a tile from the file to its place. The first side is the one to go along.
+    fn scatter(&mut self, sides: &[Side], start: u64, tile: &mut [u8]) -> io::Result<()> {
+        let run = self.run as usize;
+        let (first, rest) = match sides.split_first() {
+            Some((first, rest)) => (*first, rest),
+            None => (Side { size: 1, stride: 0, step: 0 }, sides),
+        };
+        let piece = (BLOCK / first.stride.max(1)).max(1);
+        let mut indices = vec![0; rest.len()];
+        let (mut from, mut to) = (start, 0);
+        loop {
+            let mut index = 0;
+            while index < first.size {
+                let count = piece.min(first.size - index);
+                let span = (count - 1) * first.stride + self.run;
+                let bytes = self.fetch(from + index * first.stride, span as usize)?;
+                for n in 0..count as usize {
+                    let (source, target) = (n * first.stride as usize, to + (index as usize + n) * first.step);
+                    tile[target..target + run].copy_from_slice(&bytes[source..source + run]);
+                }
+                index += count;
+            }
+            let mut sides = rest.iter().zip(&mut indices);
+            loop {
+                let Some((side, index)) = sides.next() else { return Ok(()) };
+                *index += 1;
+                if *index < side.size {
+                    (from, to) = (from + side.stride, to + side.step);
                     break;
                 }
-                *counter = 0;
+                *index = 0;
+                (from, to) = (from - (side.size - 1) * side.stride, to - (side.size as usize - 1) * side.step);
             }
         }
-        Ok(())
     }
 
-    fn copy(&mut self, at: u64, out: &mut [u8]) -> io::Result<()> {
-        debug_assert!(self.item > 0);
-        if out.len() >= BLOCK {
-            return read_exact(self.source, at, out);
-        }
-        let (mut at, mut out) = (at, out);
-        while !out.is_empty() {
-            let (number, inside) = (at / BLOCK as u64, (at % BLOCK as u64) as usize);
-            let block = self.block(number)?;
-            let count = block.len().saturating_sub(inside).min(out.len());
-            if count == 0 {
+    /// Bytes of the file, with more of them ahead where reading goes on in sequence.
+    fn fetch(&mut self, at: u64, len: usize) -> io::Result<&[u8]> {
+        let inside = at.wrapping_sub(self.window_at);
+        if inside.saturating_add(len as u64) > self.window.len() as u64 {
+            let follows = inside <= self.window.len() as u64;
+            let want = if follows { len.max(BLOCK as usize) } else { len };
+            self.window.resize(want, 0);
+            self.window_at = at;
+            let got = read_up_to(self.source, at, &mut self.window);
+            self.window.truncate(*got.as_ref().unwrap_or(&0));
+            if got? < len {
                 return Err(io::Error::new(ErrorKind::UnexpectedEof, "the file ends before the tensor does"));
             }
-            let (now, rest) = out.split_at_mut(count);
-            now.copy_from_slice(&block[inside..inside + count]);
-            (at, out) = (at + count as u64, rest);
         }
-        Ok(())
-    }
-
-    fn block(&mut self, number: u64) -> io::Result<&[u8]> {
-        if self.blocks.len() >= BLOCKS && !self.blocks.contains_key(&number) {
-            self.blocks.clear();
-        }
-        match self.blocks.entry(number) {
-            std::collections::hash_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                let mut block = vec![0; BLOCK];
-                let len = super::source::read_up_to(self.source, number * BLOCK as u64, &mut block)?;
-                block.truncate(len);
-                Ok(entry.insert(block.into_boxed_slice()))
-            }
-        }
+        let inside = (at - self.window_at) as usize;
+        Ok(&self.window[inside..inside + len])
     }
 }
 
@@ -291,6 +379,12 @@ mod tests {
             (vec![1, 7, 1], vec![9, 1, 9]),
             (vec![300, 400], vec![1, 700]),
             (vec![2, 40_000], vec![100_000, 1]),
+            (vec![4, 5, 6, 7], vec![1, 28, 140, 4]),
+            (vec![3, 0, 2], vec![1, 1, 9]),
+            (vec![50, 3, 40], vec![0, 7, 100]),
+            (vec![2, 3, 40_000], vec![1, 2, 6]),
+            (vec![100_000], vec![2]),
+            (vec![9, 9], vec![0, 0]),
         ] {
             let tensor = strided(&shape, &strides, 10);
             let mut want = Vec::new();
@@ -309,7 +403,10 @@ mod tests {
             for (at, len) in [(0, 1), (1, 3), (3, 5), (7, 7)] {
                 let mut part = vec![0; len];
                 let count = reader.read_at(at, &mut part).unwrap();
-                assert_eq!(part[..count], want[at as usize..(at as usize + len).min(want.len())]);
+                assert_eq!(
+                    part[..count],
+                    *want.get(at as usize..(at as usize + len).min(want.len())).unwrap_or_default()
+                );
             }
             assert_eq!(reader.read_at(u64::MAX, &mut [0; 4]).unwrap(), 0);
         }
