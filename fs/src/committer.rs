@@ -115,10 +115,11 @@ fn commit_if_changed(fs: &Filesystem, was_quiet: bool) -> Result<bool> {
         fs.counters.commits_background.add(1);
         fs.commit()?;
         fs.pool.unlink_covered();
-        fs.pool.maintain()?;
     } else if !was_quiet {
         fs.pool.idle()?;
     }
+    // Also while nobody changes anything: what was deleted last leaves a log that is longer than it need be.
+    fs.pool.maintain()?;
     learned?;
     Ok(!changed)
 }

@@ -12,6 +12,9 @@ use crate::pool::{Pool, State};
 use crate::record::Record;
 use crate::scan::{self, Found};
 
+/// The log is not made shorter by fewer blocks than this.
+const SHRINK_BY: usize = 8;
+
 /// Records are carried over in frames of about this many bytes, so that others are not kept waiting.
 const BATCH: usize = 64 << 10;
 
@@ -34,11 +37,21 @@ fn costs(state: &State) -> BTreeMap<u64, u64> {
     in_use.iter().zip(older).map(|(one, older)| (*one, state.view.ledger.cost(*one, older))).collect()
 }
 
+/// The block whose cleaning copies least; among equals the oldest.
+fn cheapest(victims: &mut dyn Iterator<Item = Victim>) -> Option<Victim> {
+    victims.min_by_key(|victim| (victim.cost, victim.incarnation))
+}
+
 impl Pool {
-    /// A bounded stretch of housekeeping for the log, if there is anything worth doing: cleans blocks, or grows the log
-    /// before it has to grow in somebody's way.
+    /// A bounded stretch of housekeeping for the log, if there is anything worth doing: cleans blocks, gives blocks that it
+    /// will not need soon back to the host, or grows the log before it has to grow in somebody's way.
     pub fn maintain(&self) -> Result<()> {
         self.check_writable()?;
+        self.clean_some()?;
+        self.shrink()
+    }
+
+    fn clean_some(&self) -> Result<()> {
         let worth = self.block_size() * 3 / 4;
         let most = self.usage().log_blocks / 8 + 1;
         for _ in 0..most {
@@ -46,7 +59,7 @@ impl Pool {
             if free > RESERVE_BLOCKS + 1 && !wasteful {
                 return Ok(());
             }
-            if !self.clean_if(|victim| victim.cost <= worth)? {
+            if !self.clean_if(|victims| cheapest(victims).filter(|victim| victim.cost <= worth))? {
                 break;
             }
         }
@@ -56,9 +69,40 @@ impl Pool {
         // Not in the match, which would hold the lock to its end.
         let grown = self.grow(&mut self.state.write());
         match grown {
-            Err(Error::NoSpace { .. }) => self.clean_if(|_| true).map(drop),
+            Err(Error::NoSpace { .. }) => self.clean_if(|victims| cheapest(victims)).map(drop),
             other => other,
         }
+    }
+
+    /// Cuts free blocks off the end of the log when it has many more than it needs.
+    fn shrink(&self) -> Result<()> {
+        let mut state = self.state.write();
+        let log = &mut state.log;
+        let (blocks, free) = (log.blocks.len(), log.free_blocks());
+        // What stays lets the log grow by a quarter before the host has to be asked again.
+        let stay = blocks - free + (blocks - free) / 4 + 2 * RESERVE_BLOCKS;
+        if blocks < stay + SHRINK_BY {
+            return Ok(());
+        }
+        let trailing = log.blocks.iter().rev().take_while(|block| **block == Block::Free).count();
+        let cut = trailing.min(blocks - stay);
+        if cut < SHRINK_BY {
+            // A block near the end is in the way; its live records go to one further in front.
+            log.leave_head_behind(stay);
+            drop(state);
+            return self
+                .clean_if(|victims| victims.max_by_key(|victim| victim.index).filter(|last| last.index >= stay))
+                .map(drop);
+        }
+        let mut superblock = self.superblock.lock();
+        superblock.blocks -= cut as u32;
+        superblock.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
+        log.blocks.truncate(blocks - cut);
+        // A log that is longer than the superblock says is fine, too.
+        if let Err(error) = self.medium.shrink(superblock.log_len()) {
+            log::warn!("{}: cannot make the log shorter: {error}", self.path.display());
+        }
+        Ok(())
     }
 
     /// Free blocks, and whether most of what the others hold is dead.
@@ -76,7 +120,9 @@ impl Pool {
         let (before, most) = (blocks(), self.block_size() * 9 / 10);
         // Each block once at most: what is carried over may fill as much as was freed.
         for _ in 0..self.usage().log_blocks {
-            if blocks() > RESERVE_BLOCKS || !self.clean_if(|victim| victim.cost <= most)? {
+            if blocks() > RESERVE_BLOCKS
+                || !self.clean_if(|victims| cheapest(victims).filter(|victim| victim.cost <= most))?
+            {
                 break;
             }
         }
@@ -87,18 +133,19 @@ impl Pool {
         u64::from(self.superblock.lock().block_size)
     }
 
-    /// Cleans the block that costs least, if `worth` says so.
-    fn clean_if(&self, worth: impl Fn(&Victim) -> bool) -> Result<bool> {
+    /// Cleans the block that `choose` chooses, if it chooses one.
+    fn clean_if(&self, choose: impl Fn(&mut dyn Iterator<Item = Victim>) -> Option<Victim>) -> Result<bool> {
         let _cleaner = self.cleaner.lock();
         // Only records at or below the horizon are cleaned.
         self.commit(self.newest())?;
-        let Some(victim) = self.victim().filter(worth).filter(|victim| self.fits(victim)) else { return Ok(false) };
+        let victim = choose(&mut self.victims().into_iter());
+        let Some(victim) = victim.filter(|victim| self.fits(victim)) else { return Ok(false) };
         self.clean(victim)?;
         Ok(true)
     }
 
-    /// The block whose cleaning copies least; among equals the oldest.
-    fn victim(&self) -> Option<Victim> {
+    /// The blocks that can be cleaned.
+    fn victims(&self) -> Vec<Victim> {
         let state = self.state.read();
         let costs = costs(&state);
         let victims = state.log.blocks.iter().enumerate().filter_map(|(index, block)| match *block {
@@ -107,7 +154,7 @@ impl Pool {
             }
             _ => None,
         });
-        victims.min_by_key(|victim| (victim.cost, victim.incarnation))
+        victims.collect()
     }
 
     /// True if there is room for all that cleaning the victim appends. A cleaning that ran out of it half-way would have

@@ -54,6 +54,8 @@ pub trait Medium: Send + Sync + fmt::Debug {
     fn persist(&self) -> io::Result<()>;
     /// Makes the log file `len` bytes long: allocated, zeroed from its old length on, and durable.
     fn grow(&self, from: u64, len: u64) -> io::Result<()>;
+    /// Makes the log file shorter. Need not be durable.
+    fn shrink(&self, len: u64) -> io::Result<()>;
     /// Makes a segment's bytes and size durable.
     fn sync_segment(&self, segment: BorrowedFd<'_>) -> io::Result<()>;
     /// Makes a directory's entries durable.
@@ -131,6 +133,9 @@ impl Medium for FileMedium {
     }
     fn grow(&self, from: u64, len: u64) -> io::Result<()> {
         grow_file(&self.log, from, len)
+    }
+    fn shrink(&self, len: u64) -> io::Result<()> {
+        self.log.set_len(len)
     }
     fn sync_segment(&self, segment: BorrowedFd<'_>) -> io::Result<()> {
         if self.domain == Domain::Volatile { Ok(()) } else { sync_segment(segment) }
@@ -247,6 +252,11 @@ impl Medium for DaxMedium {
         grow_file(&self.log, from, len)?;
         *self.map.write() = Map::new(&self.log, len, SYNC_FLAGS)?;
         Ok(())
+    }
+    fn shrink(&self, len: u64) -> io::Result<()> {
+        // The mapping first: a store behind the end of the file would be a signal.
+        *self.map.write() = Map::new(&self.log, len, SYNC_FLAGS)?;
+        self.log.set_len(len)
     }
     fn sync_segment(&self, segment: BorrowedFd<'_>) -> io::Result<()> {
         sync_segment(segment)

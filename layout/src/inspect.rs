@@ -53,6 +53,9 @@ impl Medium for ReadOnly {
     fn grow(&self, _from: u64, _len: u64) -> std::io::Result<()> {
         Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
     }
+    fn shrink(&self, _len: u64) -> std::io::Result<()> {
+        Ok(())
+    }
     fn sync_segment(&self, _segment: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()> {
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Files that lie, loop, nest and swell: recognising them never panics, always ends, and stays within its bounds of
 //! memory and reading.
+//!
+//! `TENSORFS_SHOW=1` prints what each file took; `TENSORFS_FUZZ=N` makes N mutants of each sample.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -586,7 +588,6 @@ fn mutate(file: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// `TENSORFS_FUZZ=N` makes N files of every sample.
 #[test]
 fn mutated_samples() {
     let rounds = std::env::var("TENSORFS_FUZZ").ok().and_then(|n| n.parse().ok()).unwrap_or(150);

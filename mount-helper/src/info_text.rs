@@ -37,7 +37,12 @@ pub fn table(info: &Info) -> String {
     rows.list("damaged", &info.damaged_files);
     if !info.quarantine.is_empty() {
         let entries = count(info.quarantine.len() as u64, "entry", "entries");
-        rows.add("quarantine", format!("{entries}; `tensorfs restore` lists them"));
+        rows.add("quarantine", format!("{entries}; `tensorfs restore` brings one back"));
+        let named = info.quarantine.iter().map(|entry| {
+            let path = entry.note.as_ref().and_then(|note| note.path.as_deref()).unwrap_or("nobody knows where from");
+            format!("{}: {path}, {}", entry.name, humane(entry.bytes))
+        });
+        rows.list("", &named.collect::<Vec<_>>());
     }
     rows.0
 }

@@ -101,6 +101,7 @@ pub enum Call {
     SyncDirectory,
     SyncAll,
     Grow,
+    Shrink,
 }
 
 /// A log in memory that remembers what is durable. Segments are real files; only their syncs are seen here.
@@ -235,6 +236,16 @@ impl Medium for SimMedium {
         image.stored.resize(len as usize, 0);
         image.durable.truncate(from as usize);
         image.durable.resize(len as usize, 0);
+        Ok(())
+    }
+    fn shrink(&self, len: u64) -> io::Result<()> {
+        let mut image = self.0.lock().unwrap();
+        image.calls.push(Call::Shrink);
+        let len = len as usize;
+        // Nothing that is still to be persisted lies behind the new end.
+        assert!(image.unpersisted.iter().all(|(offset, bytes)| offset + bytes.len() <= len));
+        image.stored.truncate(len);
+        image.durable.truncate(len);
         Ok(())
     }
     fn sync_segment(&self, _segment: BorrowedFd<'_>) -> io::Result<()> {
