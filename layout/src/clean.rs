@@ -8,12 +8,9 @@ use crate::frame;
 use crate::ids::{POOL, TxId};
 use crate::ledger::Placed;
 use crate::log::{Block, Draft, Log, RESERVE_BLOCKS, Reserve};
-use crate::pool::{Pool, State};
+use crate::pool::{INITIAL_BLOCKS, Pool, State};
 use crate::record::Record;
 use crate::scan::{self, Found};
-
-/// The log is not made shorter by fewer blocks than this.
-const SHRINK_BY: usize = 8;
 
 /// Records are carried over in frames of about this many bytes, so that others are not kept waiting.
 const BATCH: usize = 64 << 10;
@@ -79,14 +76,17 @@ impl Pool {
         let mut state = self.state.write();
         let log = &mut state.log;
         let (blocks, free) = (log.blocks.len(), log.free_blocks());
-        // What stays lets the log grow by a quarter before the host has to be asked again.
-        let stay = blocks - free + (blocks - free) / 4 + 2 * RESERVE_BLOCKS;
-        if blocks < stay + SHRINK_BY {
+        // What stays lets the log grow by a quarter before the host has to be asked again. The log is left alone until it
+        // is worth a few flushes.
+        let in_use = blocks - free;
+        let stay = (in_use + in_use / 4 + RESERVE_BLOCKS).max(INITIAL_BLOCKS as usize);
+        let worth = (blocks / 4).max(2);
+        if blocks < stay + worth {
             return Ok(());
         }
         let trailing = log.blocks.iter().rev().take_while(|block| **block == Block::Free).count();
         let cut = trailing.min(blocks - stay);
-        if cut < SHRINK_BY {
+        if cut < worth {
             // A block near the end is in the way; its live records go to one further in front.
             log.leave_head_behind(stay);
             drop(state);
@@ -111,7 +111,7 @@ impl Pool {
         let costs = costs(&state);
         let (count, loads): (u64, u64) = (costs.len() as u64, costs.values().sum());
         let bytes = count * state.log.block_size() as u64;
-        (state.log.free_blocks(), count > 4 && loads < bytes * 2 / 5)
+        (state.log.free_blocks(), count > 2 && loads < bytes * 2 / 5)
     }
 
     /// Cleans until an ordinary transaction finds room again, or nothing is left that would help. True if it helped.

@@ -32,7 +32,7 @@ use crate::view::View;
 /// Why a pool takes no more changes once it is closed.
 const CLOSED: &str = "the pool is closed";
 /// Log blocks of a new pool.
-const INITIAL_BLOCKS: u32 = 4;
+pub(crate) const INITIAL_BLOCKS: u32 = 4;
 /// The smallest size limit: room for the log to grow a little, and for some bytes.
 pub const LIMIT_MIN: u64 = 16 << 20;
 

@@ -939,3 +939,87 @@ fn a_panic_or_signal_never_reaches_the_user() {
         assert!(!room.is_mounted("mnt"));
     }
 }
+
+/// Changes both superblocks, and completes their checksums.
+fn patch_superblocks(log: &Path, offset: usize, bytes: &[u8]) {
+    let file = File::options().read(true).write(true).open(log).unwrap();
+    for place in [0, 1 << 20] {
+        let mut superblock = [0; 512];
+        file.read_exact_at(&mut superblock, place).unwrap();
+        superblock[offset..offset + bytes.len()].copy_from_slice(bytes);
+        let crc = tensorfs_layout::formats::crc32c(&superblock[..508]);
+        superblock[508..].copy_from_slice(&crc.to_le_bytes());
+        file.write_all_at(&superblock, place).unwrap();
+    }
+}
+
+#[test]
+fn format_newer_than_the_program() {
+    needs_mount!();
+    // Where the superblock has its version, and its masks of incompatible and of read-only compatible features.
+    const VERSION: usize = 8;
+    const RO_COMPAT: usize = 24;
+    const INCOMPAT: usize = 32;
+
+    let room = Room::with_pool();
+    let (pool, log) = (room.at("pool"), room.at("pool").join(LOG));
+    let whole = fs::read(&log).unwrap();
+    patch_superblocks(&log, VERSION, &2u32.to_le_bytes());
+    let version = format!("{}: needs a newer tensorfs (format version 2, this program knows 1)", pool.display());
+    for command in [&["mount", "pool", "mnt"][..], &["info", "pool"]] {
+        assert_eq!(room.fails(command), version);
+    }
+    fs::write(&log, &whole).unwrap();
+    patch_superblocks(&log, INCOMPAT, &0x10u64.to_le_bytes());
+    let feature = format!("{}: needs a newer tensorfs (unknown incompatible features 0x10)", pool.display());
+    assert_eq!(room.fails(["mount", "pool", "mnt"]), feature);
+    assert!(!room.is_mounted("mnt"));
+
+    // A feature that only forbids writing: mounted, and read-only.
+    fs::write(&log, &whole).unwrap();
+    patch_superblocks(&log, RO_COMPAT, &1u64.to_le_bytes());
+    let before = fs::read(&log).unwrap();
+    room.mount("pool", "mnt");
+    let refused = fs::write(room.at("mnt/f"), "x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    assert_eq!(fs::read_dir(room.at("mnt")).unwrap().count(), 0);
+    assert_eq!(room.info("mnt")["read_only"], "it uses features that this tensorfs can only read");
+    room.ok(["umount", "mnt"]);
+    assert!(fs::read(&log).unwrap() == before, "a pool that may only be read is not written to");
+}
+
+#[test]
+fn check_tells_by_its_exit_status() {
+    needs_mount!();
+    let check = |room: &Room, arguments: &[&str]| {
+        let output = room.run(["check"].iter().chain(arguments));
+        (output.status.code(), said(&output))
+    };
+    let room = Room::mounted();
+    fs::write(room.at("mnt/f"), "bytes").unwrap();
+    let (code, text) = check(&room, &["pool"]);
+    assert_eq!(code, Some(8), "a pool in use is not checked: {text}");
+    assert!(text.contains("already in use by process"), "{text}");
+    assert_eq!(check(&room, &["mnt"]).0, Some(8));
+    room.ok(["umount", "mnt"]);
+    let (code, text) = check(&room, &["pool", "--data"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains(": whole: "), "{text}");
+
+    // The first superblock damaged: the pool mounts all the same, check says so, a repair restores it.
+    let log = File::options().read(true).write(true).open(room.at("pool").join(LOG)).unwrap();
+    log.write_all_at(b"garbage", 100).unwrap();
+    room.mount("pool", "mnt");
+    assert_eq!(fs::read(room.at("mnt/f")).unwrap(), b"bytes");
+    room.ok(["umount", "mnt"]);
+    log.write_all_at(b"garbage", 100).unwrap();
+    let (code, text) = check(&room, &["pool"]);
+    assert_eq!(code, Some(4), "{text}");
+    assert!(text.contains("log at 0: damaged superblock"), "{text}");
+    assert_eq!(check(&room, &["pool", "--repair"]).0, Some(1));
+    assert_eq!(check(&room, &["pool", "--repair"]).0, Some(0), "there is nothing left to repair");
+    let report: Value = serde_json::from_str(&room.ok(["check", "pool", "--json"])).unwrap();
+    assert_eq!(report["findings"].as_array().unwrap().len(), 0);
+    room.mount("pool", "mnt");
+    assert_eq!(fs::read(room.at("mnt/f")).unwrap(), b"bytes");
+}
