@@ -17,6 +17,7 @@ on_mounts!(
     a_writer_that_exits_leaves_nothing_in_quarantine,
     a_readers_open_file_is_truncated_in_place,
     rename_over_needs_no_quarantine,
+    a_child_that_executes_a_program_during_a_replace_does_not_hang,
 );
 
 fn old() -> Vec<u8> {
@@ -204,4 +205,24 @@ fn rename_over_needs_no_quarantine(setup: Setup) {
     let got = std::fs::read(&path).unwrap();
     assert!(got == new() || got == old(), "{} bytes", got.len());
     assert!(got == new() || temporary.exists() || !mount.is_plain());
+}
+
+/// The child closes its copy of the descriptor in execve, and holds a lock there that reading `/proc/PID/stat` takes: a
+/// server that reads it to see how the closing process ends waits for a process that waits for the server.
+fn a_child_that_executes_a_program_during_a_replace_does_not_hang(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    // Opened close-on-exec, as Rust and Python open everything.
+    let mut file = std::fs::File::create(&path).unwrap();
+    file.write_all(&new()[..1000]).unwrap();
+    for _ in 0..20 {
+        assert!(std::process::Command::new("true").status().unwrap().success());
+    }
+    file.write_all(&new()[1000..]).unwrap();
+    drop(file);
+    assert!(std::fs::read(&path).unwrap() == new());
+    if !mount.is_plain() {
+        mount.remount();
+        assert!(std::fs::read(&path).unwrap() == new());
+        assert_eq!(mount.quarantine().len(), 0, "nobody died");
+    }
 }
