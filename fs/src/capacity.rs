@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use nix::sys::statvfs::fstatvfs;
+use nix::sys::statvfs::{fstatvfs, statvfs};
 use parking_lot::{Mutex, MutexGuard};
 use tensorfs_layout::Pool;
 
@@ -18,6 +18,9 @@ pub(crate) const BLOCK: u64 = 4096;
 
 /// "Near" is this far from the limit, or a sixteenth of it if that is less.
 const NEAR: u64 = 64 << 20;
+
+/// The host is tight if it has less than this left, or less than a 64th of all it has if that is less.
+const TIGHT: u64 = 256 << 20;
 
 /// The state of the limit.
 pub(crate) struct Capacity {
@@ -134,8 +137,21 @@ impl Filesystem {
         Ok((fits, Some(gate)))
     }
 
+    /// True if deleted files hold space on the host that somebody may be waiting for.
+    pub fn is_tight(&self) -> bool {
+        let tight = || {
+            let host = statvfs(self.pool.path()).ok()?;
+            let unit = host.fragment_size();
+            Some(host.blocks_available() * unit < TIGHT.min(host.blocks() * unit / 64))
+        };
+        self.pool.has_freed() && tight().unwrap_or(false)
+    }
+
     /// The space of the pool, in bytes and objects.
     pub fn space(&self) -> Result<Space> {
+        if self.is_tight() {
+            self.relieve();
+        }
         let usage = self.pool.usage();
         let dir = std::fs::File::open(self.pool.path()).host("opening the pool")?;
         let host = fstatvfs(&dir).host("asking for the host's space")?;

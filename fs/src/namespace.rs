@@ -221,6 +221,9 @@ impl Filesystem {
         })?;
         if last {
             self.reap_if_dead(ino);
+            if self.is_tight() {
+                self.bell.commit();
+            }
         }
         Ok(())
     }

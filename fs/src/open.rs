@@ -144,6 +144,10 @@ impl Filesystem {
     fn finish_open(&self, node: &NodeRef, state: &mut State, flags: i32, register: Register<'_>) -> Result<OpenReply> {
         let access = Access::of(flags);
         let segment = state.segment.ok_or(Fault::new(libc::EIO))?;
+        // In passthrough nobody asks again before the host says that it is full.
+        if access.write && self.is_tight() {
+            self.relieve();
+        }
         if access.write {
             self.start_watching(node, state, segment)?;
         }
@@ -277,6 +281,7 @@ impl Filesystem {
     pub fn sync_all(&self) -> Result<()> {
         let learned = self.learn_all(Switch::Leave);
         self.commit_for_client()?;
+        self.pool.unlink_covered();
         learned.map(|_| ())
     }
 

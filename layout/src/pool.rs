@@ -555,6 +555,11 @@ impl Pool {
         }
     }
 
+    /// True if the host still holds segments that no file has any more.
+    pub fn has_freed(&self) -> bool {
+        !self.freed.lock().is_empty()
+    }
+
     /// Has a segment removed from the host once everything stored so far is durable.
     pub fn discard_segment(&self, segment: SegmentId) {
         self.freed.lock().push_back((self.newest(), segment));
