@@ -106,7 +106,7 @@ impl Filesystem {
         Info {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pool: pool.path().to_owned(),
-            uuid: uuid(&superblock.uuid),
+            uuid: superblock.uuid_text(),
             layout: superblock.layout,
             state: State::Mounted,
             pid: Some(std::process::id()),
@@ -141,26 +141,4 @@ fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
 
 fn lossy_option<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
     path.as_ref().map(|path| path.to_string_lossy()).serialize(serializer)
-}
-
-fn uuid(bytes: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (i, byte) in bytes.iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_uuid_is_shown_as_usual() {
-        let bytes = std::array::from_fn(|i| i as u8);
-        assert_eq!(uuid(&bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
-    }
 }

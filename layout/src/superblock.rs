@@ -342,6 +342,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_uuid_is_shown_as_usual() {
+        let mut superblock = Superblock::new("x".into(), 4096, 4, None).unwrap();
+        superblock.uuid = std::array::from_fn(|i| i as u8);
+        assert_eq!(superblock.uuid_text(), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+
+    #[test]
     fn every_flipped_bit_of_a_superblock_is_noticed() {
         let superblock = Superblock::new("name".into(), 1 << 20, 4, Some(1 << 30)).unwrap();
         let whole: [u8; SIZE] = zerocopy::transmute!(superblock.encode());

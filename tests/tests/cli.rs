@@ -1053,3 +1053,40 @@ fn deleting_on_a_full_host_makes_room_at_once() {
         fs::remove_dir_all(room.at("other/pool")).unwrap();
     }
 }
+
+/// A pool on overlayfs: the kernel passes nothing through to a stacked filesystem.
+#[test]
+fn passthrough_where_it_is_not_to_be_had() {
+    needs_mount!();
+    let room = Room::new();
+    for name in ["lower", "upper", "work"] {
+        fs::create_dir(room.at(name)).unwrap();
+    }
+    let layers = "lowerdir=lower,upperdir=upper,workdir=work";
+    let overlay = Command::new("mount")
+        .current_dir(room.at(""))
+        .args(["-t", "overlay", "overlay", "-o", layers, "other"])
+        .output();
+    if !overlay.is_ok_and(|output| output.status.success()) {
+        skip("passthrough_where_it_is_not_to_be_had", "overlayfs cannot be mounted here");
+        return;
+    }
+    let reason = "the pool lies on a stacked filesystem (such as overlayfs)";
+    room.ok(["create", "other/pool"]);
+    let refused = room.fails(["mount", "other/pool", "mnt", "--passthrough", "on", "--log", "server.log"]);
+    assert!(refused.starts_with(&format!("{}: ", room.at("mnt").display())) && refused.contains(reason), "{refused}");
+    assert!(!room.is_mounted("mnt"));
+    assert_eq!(room.info("other/pool")["state"], "clean", "a start that fails leaves the pool closed");
+
+    // Left to itself it serves all the same, and says once why it is slower.
+    room.mount("other/pool", "mnt");
+    fs::write(room.at("mnt/f"), "through the server").unwrap();
+    assert_eq!(fs::read(room.at("mnt/f")).unwrap(), b"through the server");
+    let info = room.info("mnt");
+    assert_eq!((&info["passthrough"], &info["passthrough_reason"]), (&false.into(), &reason.into()));
+    let log = room.log();
+    let served = log.rsplit("bytes go through the server").next().unwrap();
+    assert_eq!(log.matches("bytes go through the server").count(), 1, "{log}");
+    assert!(served.starts_with(&format!(": {reason}")), "{log}");
+    room.ok(["umount", "mnt"]);
+}
