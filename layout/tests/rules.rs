@@ -6,7 +6,7 @@ use std::fs;
 
 use common::*;
 use tensorfs_layout::{
-    Attributes, CreateOptions, Error, Kind, LIMIT_MIN, ROOT, Record, State, Transaction, TxId, Usage,
+    Attributes, CreateOptions, Error, Kind, LIMIT_MIN, Pool, ROOT, Record, Seal, State, Transaction, TxId, Usage,
 };
 
 const DIR: u32 = libc::S_IFDIR | 0o755;
@@ -230,6 +230,42 @@ fn rule_5_a_recorded_truncation_is_done_again_and_an_unrecorded_one_never_happen
         assert_eq!(read_segment(&pool, segment), b"0123");
         assert!(pool.recovery().quarantined.is_empty(), "what was truncated on purpose is not kept");
     }
+}
+
+#[test]
+fn rule_5_a_thaw_voids_the_seals_before_it_and_none_behind_it_wherever_the_log_is_cut_or_cleaned() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"aaaabbbb");
+    let seal = |offset| {
+        let seal = Seal { crc: 1, description: Box::default() };
+        Record::Sealed { ino, segment, offset, len: 4, allocated: 4096, seal }
+    };
+    let sealed = |pool: &Pool| pool.view().object(ino).unwrap().chain().unwrap().is_sealed();
+    let reopened = |image: Vec<u8>, boot| {
+        let (again, _) = scratch.copy().open(image, boot);
+        assert_eq!(again.is_read_only(), None);
+        sealed(&again)
+    };
+    store(&pool, [seal(0), seal(4)]);
+    pool.commit(pool.newest()).unwrap();
+    assert!(sealed(&pool) && reopened(medium.stored(), BOOT));
+
+    let id = store(&pool, [Record::Thaw { ino, segment, offset: 0, len: 8 }]);
+    assert!(!sealed(&pool) && !reopened(medium.stored(), BOOT));
+    assert!(reopened(medium.after_power_loss(|| true), NEXT_BOOT), "not committed, so the bytes were not changed");
+    pool.commit(id).unwrap();
+    assert!(!reopened(medium.after_power_loss(|| false), NEXT_BOOT));
+
+    // Cleaning moves the old seals to newer blocks than the thaw was in; it goes on to void them.
+    for round in 0..400u32 {
+        let attributes = Attributes { uid: round, ..attributes(DIR) };
+        store(&pool, [Record::Attributes { ino: ROOT, attributes }]);
+        pool.maintain().unwrap();
+    }
+    assert!(!sealed(&pool) && !reopened(medium.stored(), BOOT));
+    store(&pool, [seal(0), seal(4)]);
+    assert!(sealed(&pool) && reopened(medium.stored(), BOOT));
 }
 
 #[test]
