@@ -14,6 +14,8 @@ on_mounts!(
     killed_while_idle,
     power_loss_keeps_what_was_synced,
     power_loss_keeps_a_prefix_of_the_tree,
+    power_loss_leaves_no_new_name_without_its_bytes,
+    power_loss_after_a_truncation_finds_it_recorded,
 );
 
 /// What a writer's ledger says of one of its files.
@@ -351,4 +353,48 @@ fn power_loss_keeps_a_prefix_of_the_tree(setup: Setup) {
         assert_eq!(Pattern(whole).mismatch(0, &bytes), None, "{last} shows bytes never written");
     }
     eprintln!("{whole} of {FILES} files were committed");
+}
+
+/// What is written and then renamed or linked has its bytes, although nobody synced it, or even closed it.
+fn power_loss_leaves_no_new_name_without_its_bytes(setup: Setup) {
+    // Only the fsync of another file makes the names durable.
+    let mut mount = setup.mount_with(["--commit", "3600"]).mount();
+    let bytes = Pattern(1).bytes(0, 300_000);
+    let mut open = Vec::new();
+    for name in ["renamed", "linked"] {
+        let mut file = File::create(mount.at(format!("{name}.tmp"))).unwrap();
+        std::io::Write::write_all(&mut file, &bytes).unwrap();
+        open.push(file);
+    }
+    std::fs::rename(mount.at("renamed.tmp"), mount.at("renamed")).unwrap();
+    std::fs::hard_link(mount.at("linked.tmp"), mount.at("linked")).unwrap();
+    let other = File::create(mount.at("other")).unwrap();
+    other.sync_all().unwrap();
+    mount.power_loss();
+    drop((open, other));
+    if mount.is_plain() {
+        return;
+    }
+    mount.mount();
+    for name in ["renamed", "linked"] {
+        let kept = std::fs::read(mount.at(name)).unwrap();
+        assert!(kept == bytes, "{name}: {} bytes", kept.len());
+    }
+}
+
+/// A truncation destroys what was durable: unless it is durable itself by then, a power loss leaves a file that is damaged.
+fn power_loss_after_a_truncation_finds_it_recorded(setup: Setup) {
+    let mut mount = setup.mount_with(["--commit", "3600"]).mount();
+    let bytes = Pattern(1).bytes(0, 300_000);
+    std::fs::write(mount.at("f"), &bytes).unwrap();
+    mount.sync();
+    File::options().write(true).open(mount.at("f")).unwrap().set_len(1000).unwrap();
+    mount.power_loss();
+    if mount.is_plain() {
+        return;
+    }
+    mount.mount();
+    assert!(std::fs::read(mount.at("f")).unwrap() == bytes[..1000]);
+    let info = mount.info();
+    assert_eq!((info["damaged_files"].as_array().unwrap().len(), mount.quarantine().len()), (0, 0), "{info}");
 }
