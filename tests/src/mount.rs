@@ -255,7 +255,15 @@ impl Mount {
             self.kill9();
         }
         detach(&self.path);
-        tensorfs_layout::testing::change_boot_id(&self.pool).expect("change the boot id");
+        // The kernel may let go of a killed server's files, and so of the pool's lock, a moment after the process is gone.
+        let changed = (0..1000).find_map(|_| match tensorfs_layout::testing::change_boot_id(&self.pool) {
+            Err(tensorfs_layout::Error::Busy { .. }) => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                None
+            }
+            done => Some(done),
+        });
+        changed.expect("a pool that nobody holds").expect("change the boot id");
     }
 
     /// What the server logged.
