@@ -380,6 +380,8 @@ proptest! {
     }
 
     /// After a power loss the tree is the model's after some prefix, and no earlier than what was acknowledged as durable.
+    ///
+    /// Proves D5, D6.
     #[test]
     fn after_a_power_loss_the_tree_is_a_prefix_that_holds_all_that_was_committed(
         ops in prop::collection::vec(op(), 1..40),

@@ -435,6 +435,7 @@ fn rule_8_recovery_that_is_interrupted_starts_again_from_the_same_word() {
     assert_eq!(pool.superblock().state, State::Dirty);
 }
 
+/// Proves D12.
 #[test]
 fn rule_9_a_failed_log_sync_makes_the_pool_read_only_and_is_not_retried() {
     let scratch = Scratch::new(4096);

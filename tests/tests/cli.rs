@@ -1055,6 +1055,8 @@ fn deleting_on_a_full_host_makes_room_at_once() {
 }
 
 /// A pool on overlayfs: the kernel passes nothing through to a stacked filesystem.
+///
+/// Proves F1.
 #[test]
 fn passthrough_where_it_is_not_to_be_had() {
     needs_mount!();

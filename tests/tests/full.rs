@@ -79,6 +79,7 @@ fn check(mount: &Mount, prefix: &str) -> u64 {
     total
 }
 
+/// Proves S1, S2.
 fn no_space_at_the_limit(setup: Setup) {
     let mount = limited(setup);
     if mount.is_plain() {
@@ -125,6 +126,7 @@ fn no_space_at_the_limit(setup: Setup) {
     }
 }
 
+/// Proves S3.
 fn deleting_gives_space_at_once(setup: Setup) {
     let mount = limited(setup);
     if mount.is_plain() {
@@ -147,6 +149,7 @@ fn deleting_gives_space_at_once(setup: Setup) {
     }
 }
 
+/// Proves S4.
 fn everything_committed_stays_readable(setup: Setup) {
     let mut mount = limited(setup);
     if mount.is_plain() {

@@ -124,6 +124,7 @@ fn write_and_kill(mount: &mut Mount, seeds: std::ops::Range<u64>, steps: usize) 
     writers
 }
 
+/// Proves D8, D9.
 fn fifty_writers(setup: Setup) {
     let mut mount = setup.mount();
     let writers = write_and_kill(&mut mount, 1..51, 4000);
@@ -250,6 +251,7 @@ fn a_mapping_that_outlives_the_server(setup: Setup) {
     assert!(std::fs::read(mount.at("f")).unwrap() == want);
 }
 
+/// Proves N4.
 fn killed_while_idle(setup: Setup) {
     let mut mount = setup.mount();
     std::fs::create_dir_all(mount.at("a/b/c")).unwrap();
@@ -285,6 +287,7 @@ fn segments(pool: &Path) -> usize {
     count
 }
 
+/// Proves D3, D4, D10.
 fn power_loss_keeps_what_was_synced(setup: Setup) {
     // No commit of its own accord for an hour.
     let mut mount = setup.mount_with(["--commit", "3600"]).mount();
@@ -321,6 +324,7 @@ fn power_loss_keeps_what_was_synced(setup: Setup) {
     assert!(std::fs::read(mount.at("fsynced")).unwrap() == synced);
 }
 
+/// Proves D5, D7, D8.
 fn power_loss_keeps_a_prefix_of_the_tree(setup: Setup) {
     let mut mount = setup.mount();
     if mount.is_plain() {
@@ -356,6 +360,8 @@ fn power_loss_keeps_a_prefix_of_the_tree(setup: Setup) {
 }
 
 /// What is written and then renamed or linked has its bytes, although nobody synced it, or even closed it.
+///
+/// Proves D7.
 fn power_loss_leaves_no_new_name_without_its_bytes(setup: Setup) {
     // Only the fsync of another file makes the names durable.
     let mut mount = setup.mount_with(["--commit", "3600"]).mount();

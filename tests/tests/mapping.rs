@@ -49,6 +49,7 @@ fn file_with(mount: &Mount, name: &str, seed: u64) -> PathBuf {
     path
 }
 
+/// Proves F3.
 fn stores_are_seen_by_mappings_and_reads_of_other_processes(setup: Setup) {
     let mount = setup.mount();
     let path = file_with(&mount, "f", 1);
@@ -86,6 +87,7 @@ fn stores_are_seen_by_mappings_and_reads_of_other_processes(setup: Setup) {
     }
 }
 
+/// Proves F4, N4.
 fn a_mapping_survives_unlink(setup: Setup) {
     let mount = setup.mount();
     let path = file_with(&mount, "f", 1);
@@ -109,6 +111,7 @@ fn a_mapping_survives_unlink(setup: Setup) {
     writer.end();
 }
 
+/// Proves F4.
 fn a_mapping_survives_rename_over(setup: Setup) {
     let mount = setup.mount();
     let path = file_with(&mount, "f", 1);
@@ -130,6 +133,8 @@ fn a_mapping_survives_rename_over(setup: Setup) {
 
 /// Saving a checkpoint over the old one (`O_TRUNC`), while a reader has the old one mapped and its
 /// descriptor closed, as NumPy, safetensors and PyTorch do.
+///
+/// Proves F4, R1.
 fn survives_replace(setup: Setup) {
     let mount = setup.mount();
     let path = file_with(&mount, "f", 1);
@@ -159,6 +164,7 @@ fn survives_replace(setup: Setup) {
     second.end();
 }
 
+/// Proves R5.
 fn a_mapping_whose_file_is_open_while_it_is_replaced(setup: Setup) {
     let mut mount = setup.mount();
     let path = file_with(&mount, "f", 1);
@@ -230,6 +236,7 @@ fn segment_of(mount: &Mount, path: &Path) -> PathBuf {
     panic!("no segment holds the bytes of {}", path.display());
 }
 
+/// Proves F1, F3.
 fn the_segments_memory(setup: Setup) {
     if !is_root() {
         return setup.skip("needs root, to see physical page numbers");
@@ -249,6 +256,7 @@ fn the_segments_memory(setup: Setup) {
     assert_eq!(host.ask("same f 123456 5 1000"), "ok");
 }
 
+/// Proves F3.
 fn readers_share_one_copy(setup: Setup) {
     const READERS: usize = 6;
     const LARGE: usize = 32 << 20;

@@ -60,6 +60,7 @@ fn names(directory: &Path) -> BTreeSet<OsString> {
     std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect()
 }
 
+/// Proves N1.
 fn names_of_255_arbitrary_bytes(setup: Setup) {
     let mut mount = setup.mount();
     let mut want = BTreeSet::new();
@@ -116,6 +117,7 @@ fn set_times(path: &Path, atime: (i64, i64), mtime: (i64, i64)) {
         .unwrap();
 }
 
+/// Proves A1.
 fn nanosecond_times(setup: Setup) {
     let mut mount = setup.mount();
     std::fs::write(mount.at("file"), "x").unwrap();
@@ -241,6 +243,7 @@ fn list_xattrs(path: &Path) -> BTreeSet<String> {
         .collect()
 }
 
+/// Proves A4.
 fn extended_attributes(setup: Setup) {
     let mut mount = setup.mount();
     let file = mount.at("file");
@@ -296,6 +299,7 @@ fn extended_attributes(setup: Setup) {
     assert_eq!(list_xattrs(&mount.at("directory")), want);
 }
 
+/// Proves A4, A5.
 fn access_control_lists(setup: Setup) {
     if std::process::Command::new("setfacl").arg("--version").output().is_err() {
         return setup.skip("setfacl is not installed");
@@ -338,6 +342,7 @@ fn access_control_lists(setup: Setup) {
     assert_eq!(as_user(12345, "echo x >> f").trim(), "no");
 }
 
+/// Proves N5.
 fn hard_links(setup: Setup) {
     let mut mount = setup.mount();
     std::fs::write(mount.at("a"), "one").unwrap();
@@ -373,6 +378,7 @@ fn hard_links(setup: Setup) {
     assert_eq!(std::fs::metadata(mount.at("d/7")).unwrap().nlink(), 1001);
 }
 
+/// Proves N6.
 fn nodes_of_every_kind(setup: Setup) {
     let mut mount = setup.mount();
     let node = |name: &str, mode: u32, device: u64| {
@@ -414,6 +420,7 @@ fn nodes_of_every_kind(setup: Setup) {
     assert_eq!(text, "hello");
 }
 
+/// Proves A5.
 fn modes_and_owners(setup: Setup) {
     let mut mount = setup.mount();
     shell(mount.path(), "umask 027; echo x > f; mkdir d; umask 0; echo x > g; mkdir e");
@@ -457,6 +464,7 @@ fn modes_and_owners(setup: Setup) {
     assert_eq!(std::fs::metadata(mount.at("d")).unwrap().mode() & 0o7777, 0o750);
 }
 
+/// Proves A5.
 fn suid_bits_are_cleared_by_writing(setup: Setup) {
     if !is_root() {
         return setup.skip("needs root, to become somebody else");
@@ -473,6 +481,7 @@ fn suid_bits_are_cleared_by_writing(setup: Setup) {
     assert_eq!(mode, 0o777, "chown left mode {mode:o}");
 }
 
+/// Proves N4.
 fn unlink_while_open(setup: Setup) {
     let mut mount = setup.mount();
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(mount.at("f")).unwrap();
@@ -529,6 +538,7 @@ fn rename2(from: &Path, to: &Path, flags: u32) -> Result<(), Errno> {
     errno(unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) })
 }
 
+/// Proves N3.
 fn rename_noreplace_and_exchange(setup: Setup) {
     let mut mount = setup.mount();
     shell(mount.path(), "echo a > a; echo b > b; mkdir d e; echo x > d/x; echo y > e/y");
@@ -707,6 +717,7 @@ fn fallocate(file: &File, mode: i32, offset: i64, len: i64) -> Result<(), Errno>
     errno(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) })
 }
 
+/// Proves F6.
 fn fallocate_modes(setup: Setup) {
     let mut mount = setup.mount();
     let path = mount.at("f");
@@ -748,6 +759,7 @@ fn fallocate_modes(setup: Setup) {
     assert!(std::fs::read(&path).unwrap() == want);
 }
 
+/// Proves F5.
 fn seek_hole_and_data(setup: Setup) {
     let mut mount = setup.mount();
     let path = mount.at("f");
@@ -783,6 +795,7 @@ fn seek_hole_and_data(setup: Setup) {
     assert_eq!((beyond, Errno::last()), (-1, Errno::ENXIO));
 }
 
+/// Proves F7.
 fn copy_file_range(setup: Setup) {
     let mut mount = setup.mount();
     let bytes = Pattern(1).bytes(0, 3_000_000);
@@ -824,6 +837,7 @@ fn copy_file_range(setup: Setup) {
     assert_eq!(n, 0);
 }
 
+/// Proves L1.
 fn locks_between_processes(setup: Setup) {
     let mount = setup.mount();
     let path = mount.at("f");
@@ -857,6 +871,7 @@ fn locks_between_processes(setup: Setup) {
     two.end();
 }
 
+/// Proves S2.
 fn statfs_numbers(setup: Setup) {
     let mount = setup.mount();
     let numbers = || nix::sys::statvfs::statvfs(mount.path()).unwrap();
@@ -888,6 +903,7 @@ fn statfs_numbers(setup: Setup) {
     assert!(shell(mount.path(), "df -P . && df -Pi . && du -s f").contains("f"));
 }
 
+/// Proves N2.
 fn stable_readdir_over_100_000_names(setup: Setup) {
     let mut mount = setup.mount();
     let directory = mount.at("d");
@@ -980,6 +996,7 @@ fn errors_for_wrong_objects(setup: Setup) {
     }
 }
 
+/// Proves F5.
 fn sparse_and_large_offsets(setup: Setup) {
     let mut mount = setup.mount();
     let path = mount.at("f");
@@ -1075,6 +1092,7 @@ fn many_open_files(setup: Setup) {
     }
 }
 
+/// Proves N7.
 fn control_tree_is_not_listed(setup: Setup) {
     let mount = setup.mount();
     if mount.is_plain() {

@@ -62,6 +62,7 @@ fn restore_outside(mount: &Mount) -> Vec<u8> {
     std::fs::read(to).unwrap()
 }
 
+/// Proves R1, R3.
 fn power_loss_leaves_the_old_one(setup: Setup) {
     let (mut mount, path) = with_checkpoint(setup);
     if mount.is_plain() {
@@ -89,6 +90,7 @@ fn power_loss_leaves_the_old_one(setup: Setup) {
     assert!(std::fs::read(&path).unwrap() == new());
 }
 
+/// Proves R2.
 fn power_loss_after_the_close_and_commit_leaves_the_new_one(setup: Setup) {
     let (mut mount, path) = with_checkpoint(setup);
     std::fs::write(&path, new()).unwrap();
@@ -101,6 +103,7 @@ fn power_loss_after_the_close_and_commit_leaves_the_new_one(setup: Setup) {
     }
 }
 
+/// Proves R2, D3.
 fn power_loss_after_fsync_leaves_what_was_synced(setup: Setup) {
     let (mut mount, path) = with_checkpoint(setup);
     let mut writer = std::fs::File::create(&path).unwrap();
@@ -113,6 +116,7 @@ fn power_loss_after_fsync_leaves_what_was_synced(setup: Setup) {
     assert!(std::fs::read(&path).unwrap() == new());
 }
 
+/// Proves D9.
 fn a_killed_server_loses_neither(setup: Setup) {
     let (mut mount, path) = with_checkpoint(setup);
     let mut writer = std::fs::File::create(&path).unwrap();
@@ -126,6 +130,7 @@ fn a_killed_server_loses_neither(setup: Setup) {
     assert!(std::fs::read(&path).unwrap() == new());
 }
 
+/// Proves R4.
 fn a_killed_writer_leaves_the_old_one_in_quarantine(setup: Setup) {
     let (mut mount, path) = with_checkpoint(setup);
     for (round, signal) in [libc::SIGKILL, libc::SIGABRT].into_iter().enumerate() {
@@ -177,6 +182,7 @@ fn a_writer_that_exits_leaves_nothing_in_quarantine(setup: Setup) {
     }
 }
 
+/// Proves R5.
 fn a_readers_open_file_is_truncated_in_place(setup: Setup) {
     let (mut mount, path) = with_checkpoint(setup);
     let mut reader = child(["do"]);
