@@ -55,7 +55,7 @@ impl Filesystem {
             };
             let grew = host.allocated > object.allocated();
             let mut tx = Transaction::new(unique);
-            if host.size != object.size() || host.allocated != object.allocated() {
+            if host.size != object.size() || host.allocated != object.allocated() || object.is_cut_unconfirmed() {
                 let offset = object.tail().0.min(host.size);
                 let (ino, len, allocated) = (node.ino, host.size - offset, host.allocated);
                 tx.push(Record::Data { ino, segment, offset, len, allocated });

@@ -337,7 +337,7 @@ impl Checker<'_> {
 
     fn segment_of(&mut self, view: &View, ino: Ino, object: &Object, id: SegmentId, found: Option<&SegmentStat>) {
         let size = object.size();
-        let truncating = object.chain().and_then(|chain| chain.runs().last()).is_some_and(|run| run.cut_from.is_some());
+        let truncating = object.is_cut_unconfirmed();
         let Some(found) = found else {
             if size > 0 {
                 self.file(view, ino, id, None, "its segment is missing".into(), "its bytes are lost");

@@ -8,7 +8,7 @@ use crate::ids::{Ino, SegmentId};
 use crate::ledger::{Placed, Tomb};
 use crate::record::{Attributes, Record};
 
-/// Sequence numbers of a chain start here. A name's number is its cookie in directory listings, where smaller ones
+/// Sequence numbers of a chain start here. A name's first number is its cookie in directory listings, where smaller ones
 /// stand for `.` and `..`.
 pub(crate) const FIRST_SEQ: u64 = 16;
 
@@ -38,6 +38,9 @@ pub(crate) struct Entry {
     pub placed: Placed,
     /// Oldest block that may hold a record of this name.
     pub since: u64,
+    /// Where the name stands in listings: the number of its first record since the name was not there, or since the pool
+    /// was opened. A name that is pointed to another object keeps its place, so that a listing does not meet it twice.
+    pub cookie: u64,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +48,7 @@ pub(crate) struct Directory {
     pub parent: Option<Ino>,
     pub subdirectories: u32,
     pub entries: HashMap<Arc<[u8]>, Entry>,
+    /// The names by their cookies.
     pub order: BTreeMap<u64, Arc<[u8]>>,
     pub removed: HashMap<Box<[u8]>, Tomb>,
 }
@@ -147,6 +151,12 @@ impl Object {
     /// Bytes that the host had allocated to the file's segment when it was last recorded.
     pub fn allocated(&self) -> u64 {
         self.chain().map_or(0, FileChain::allocated)
+    }
+
+    /// True if a truncation was written ahead, and no record says that it was done: recovery does it again to a segment
+    /// that has, or has again, the size it had before.
+    pub fn is_cut_unconfirmed(&self) -> bool {
+        self.chain().and_then(|chain| chain.runs().last()).is_some_and(|run| run.cut_from.is_some())
     }
 
     /// The segment that is to replace the file's own.

@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nix::sys::stat::FileStat;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::{FileStat, Mode};
 use parking_lot::Mutex;
 
 use crate::domain::Medium;
@@ -99,6 +101,10 @@ pub(crate) fn shard(id: SegmentId) -> u8 {
     (id.0 >> 8) as u8
 }
 
+fn shard_name(shard: u8) -> CString {
+    CString::new(format!("{shard:02x}")).unwrap_or_default()
+}
+
 fn name(id: SegmentId) -> CString {
     // Hexadecimal digits and a slash: there is no NUL in it.
     CString::new(format!("{:02x}/{id}", shard(id))).unwrap_or_default()
@@ -148,15 +154,19 @@ impl Segments {
     }
 
     fn create_shard(&self, shard: u8) -> io::Result<()> {
-        use std::os::unix::fs::DirBuilderExt;
         // Held so that whoever creates a segment in the new directory finds it noted for the next commit.
         let mut grown = self.grown.lock();
-        match std::fs::DirBuilder::new().mode(0o700).create(self.path.join(format!("{shard:02x}"))) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        match nix::sys::stat::mkdirat(&self.dir, shard_name(shard).as_c_str(), Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(errno.into()),
         }
         grown.top = true;
         Ok(())
+    }
+
+    fn open_shard(&self, shard: u8) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        Ok(nix::fcntl::openat(&self.dir, shard_name(shard).as_c_str(), flags, Mode::empty())?)
     }
 
     /// Opens a segment with the given access mode.
@@ -252,8 +262,15 @@ impl Segments {
             self.medium.sync_directory(self.dir.as_fd())?;
         }
         for shard in &due.grown.shards {
-            let dir = std::fs::File::open(self.path.join(format!("{shard:02x}")))?;
-            self.medium.sync_directory(dir.as_fd())?;
+            match self.open_shard(*shard) {
+                Ok(dir) => self.medium.sync_directory(dir.as_fd())?,
+                // Such as no descriptor left, which is no failed sync. A sync of the whole host needs none.
+                Err(error) => {
+                    log::debug!("{}: syncing the whole host instead: {error}", self.path.display());
+                    self.medium.sync_all(self.dir.as_fd())?;
+                    break;
+                }
+            }
         }
         if !self.sync_at_once(due) {
             for (id, fd) in &due.segments {

@@ -260,17 +260,18 @@ impl View {
             since = since.min(tomb.since);
             self.ledger.sub_tomb(&tomb, removal_len(name.len()));
         }
-        let key: Arc<[u8]> = name.into();
         let mut replaced = None;
-        if let Some(old) = dir.entries.remove(name) {
+        if let Some(old) = dir.entries.get_mut(name) {
             since = since.min(old.since);
-            dir.order.remove(&old.placed.seq);
             self.ledger.sub(old.placed, name_len(name.len()));
             replaced = Some(old.ino);
+            *old = Entry { ino, placed, since, cookie: old.cookie };
+        } else {
+            let (key, cookie): (Arc<[u8]>, u64) = (name.into(), placed.seq);
+            dir.order.insert(cookie, key.clone());
+            dir.entries.insert(key, Entry { ino, placed, since, cookie });
         }
         self.ledger.add(placed, name_len(name.len()));
-        dir.order.insert(placed.seq, key.clone());
-        dir.entries.insert(key, Entry { ino, placed, since });
         if let Some(old) = replaced {
             self.unlink(dir_ino, old);
         }
@@ -307,7 +308,7 @@ impl View {
         let mut removed = None;
         if let Some(old) = dir.entries.remove(&*name) {
             since = since.min(old.since);
-            dir.order.remove(&old.placed.seq);
+            dir.order.remove(&old.cookie);
             self.ledger.sub(old.placed, name_len(name.len()));
             removed = Some(old.ino);
         }
@@ -536,7 +537,7 @@ impl View {
             if let Some(Object { content: Content::Directory(content), .. }) = self.objects.get_mut(dir)
                 && let Some(entry) = content.entries.remove(&**name)
             {
-                content.order.remove(&entry.placed.seq);
+                content.order.remove(&entry.cookie);
             }
         }
         dangling.len()
