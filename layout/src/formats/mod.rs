@@ -32,7 +32,7 @@ use std::ops::ControlFlow;
 
 pub use crc32c::{crc32c, crc32c_append};
 pub use dtype::Dtype;
-pub use read::{TensorReader, npy_header, read_tensor};
+pub use read::{Reader, TensorReader, npy_header, npy_len, read_tensor};
 pub use source::Source;
 pub use tensor::{Kind, Location, Mode, Order, Storage, Tensor};
 
@@ -143,7 +143,7 @@ pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
         } else if head.starts_with(zip::LOCAL_MAGIC) || head.starts_with(zip::END_MAGIC) {
             of_zip(source, out)
         } else if tfrecord::starts(head) {
-            tfrecord::recognise(source, 0, out)
+            tfrecord::recognise(source, 0, u64::MAX, out)
         } else if safetensors::starts(head, size) {
             safetensors::recognise(source, out)
         } else if is_hdf5(source, size)? {
@@ -159,7 +159,13 @@ pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
 
 /// Goes on with an event file that has grown, at the [`Recognised::end`] of the last time.
 pub fn resume(source: &dyn Source, from: u64, sink: &mut Sink<'_>) -> Recognised {
-    run(source, sink, |source, out| tfrecord::recognise(source, from, out))
+    resume_some(source, from, u64::MAX, sink)
+}
+
+/// The same, but it stops behind the frame that makes it `limit` tensors or more. [`Recognised::stopped`] says whether it
+/// did.
+pub fn resume_some(source: &dyn Source, from: u64, limit: u64, sink: &mut Sink<'_>) -> Recognised {
+    run(source, sink, |source, out| tfrecord::recognise(source, from, limit, out))
 }
 
 const HEAD: usize = 32;

@@ -1,5 +1,6 @@
 //! A tensor's bytes, in the order of its `.npy` header, wherever and however they lie in the file.
 
+use std::borrow::Borrow;
 use std::io::{self, ErrorKind, Read};
 use std::ops::ControlFlow;
 
@@ -46,6 +47,12 @@ fn tensor_len(tensor: &Tensor) -> Option<u64> {
     plain.then(|| tensor.bytes())
 }
 
+/// Bytes of the header and of what follows it: the size of the `.npy` file. None if there can be none.
+pub fn npy_len(tensor: &Tensor) -> Option<u64> {
+    let header = npy_header(tensor)?.len() as u64;
+    tensor_len(tensor)?.checked_add(header).filter(|&len| len <= i64::MAX as u64)
+}
+
 /// Gives a tensor's bytes to `sink`, piece by piece, in the order and byte order of [`npy_header`].
 pub fn read_tensor(
     source: &dyn Source,
@@ -65,38 +72,42 @@ pub fn read_tensor(
     Ok(())
 }
 
+/// A [`Reader`] that borrows what it reads.
+pub type TensorReader<'a> = Reader<&'a dyn Source, &'a Tensor>;
+
 /// Reads any part of a tensor's bytes, in the order and byte order of [`npy_header`].
-pub struct TensorReader<'a> {
-    source: &'a dyn Source,
-    tensor: &'a Tensor,
+pub struct Reader<S, T> {
+    source: S,
+    tensor: T,
     len: u64,
-    way: Way<'a>,
+    way: Way<S>,
 }
 
-enum Way<'a> {
+enum Way<S> {
     Plain(u64),
-    Held(&'a [u8]),
-    Strided(Gather<'a>),
-    Inflated(Box<Inflate<'a>>),
+    Held,
+    Strided(Gather<S>),
+    Inflated(Box<Inflate<S>>),
 }
 
-impl<'a> TensorReader<'a> {
+impl<S: Source + Clone, T: Borrow<Tensor>> Reader<S, T> {
     /// Fails if the tensor's elements are no plain bytes.
-    pub fn new(source: &'a dyn Source, tensor: &'a Tensor) -> io::Result<Self> {
+    pub fn new(source: S, tensor: T) -> io::Result<Self> {
         let unreadable = || io::Error::new(ErrorKind::Unsupported, "its elements are not stored as plain bytes");
-        let len = tensor_len(tensor).ok_or_else(unreadable)?;
-        let way = match (&tensor.location, &tensor.order) {
+        let what = tensor.borrow();
+        let len = tensor_len(what).ok_or_else(unreadable)?;
+        let way = match (&what.location, &what.order) {
             (Location::Raw { offset, .. }, Order::Strides(strides)) => {
-                Way::Strided(Gather::new(source, *offset, tensor, strides))
+                Way::Strided(Gather::new(source.clone(), *offset, what, strides))
             }
             (Location::Raw { offset, .. }, _) => Way::Plain(*offset),
-            (Location::Inline(bytes), _) => Way::Held(bytes),
+            (Location::Inline(_), _) => Way::Held,
             (&Location::Deflated { offset, len, skip }, _) => {
-                Way::Inflated(Box::new(Inflate::new(source, offset, len, skip)))
+                Way::Inflated(Box::new(Inflate::new(source.clone(), offset, len, skip)))
             }
             (Location::Encoded { .. }, _) => return Err(unreadable()),
         };
-        Ok(TensorReader { source, tensor, len, way })
+        Ok(Reader { source, tensor, len, way })
     }
 
     /// Bytes of the whole tensor.
@@ -107,7 +118,7 @@ impl<'a> TensorReader<'a> {
 
     /// The tensor that is read.
     pub fn tensor(&self) -> &Tensor {
-        self.tensor
+        self.tensor.borrow()
     }
 
     /// Fills `buffer` with the bytes from `offset` on, as far as there are any. What lies compressed is fast to read
@@ -117,8 +128,8 @@ impl<'a> TensorReader<'a> {
         let buffer = &mut buffer[..want];
         if want > 0 {
             match &mut self.way {
-                Way::Plain(start) => read_exact(self.source, start.saturating_add(offset), buffer)?,
-                Way::Held(bytes) => read_exact(bytes, offset, buffer)?,
+                Way::Plain(start) => read_exact(&self.source, start.saturating_add(offset), buffer)?,
+                Way::Held => read_exact(&held(self.tensor.borrow()), offset, buffer)?,
                 Way::Strided(gather) => gather.read(offset, buffer)?,
                 Way::Inflated(inflate) => inflate.read(offset, buffer)?,
             }
@@ -127,13 +138,21 @@ impl<'a> TensorReader<'a> {
     }
 }
 
+/// The bytes of a tensor that has them with it.
+fn held(tensor: &Tensor) -> &[u8] {
+    match &tensor.location {
+        Location::Inline(bytes) => bytes,
+        _ => &[],
+    }
+}
+
 /// Reads elements that lie in strides, in row-major order.
 ///
 /// Going through the file in the order of the elements would jump to and fro in it, once for each element in the worst
 /// case (a transposed matrix). So elements are gathered in tiles, which are as large a part of the row-major order as
 /// is held in memory, and each tile is filled in the order of the file.
-struct Gather<'a> {
-    source: &'a dyn Source,
+struct Gather<S> {
+    source: S,
     offset: u64,
     /// Size and stride (in bytes) of each dimension, those aside whose elements lie together.
     outer: Vec<(u64, u64)>,
@@ -158,8 +177,8 @@ struct Side {
     step: usize,
 }
 
-impl<'a> Gather<'a> {
-    fn new(source: &'a dyn Source, offset: u64, tensor: &Tensor, strides: &[u64]) -> Self {
+impl<S: Source> Gather<S> {
+    fn new(source: S, offset: u64, tensor: &Tensor, strides: &[u64]) -> Self {
         let bytes = |stride: &u64| stride.saturating_mul(tensor.item_size);
         let mut outer: Vec<_> = tensor.shape.iter().copied().zip(strides.iter().map(bytes)).collect();
         let mut run = tensor.item_size;
@@ -181,7 +200,7 @@ impl<'a> Gather<'a> {
                 // Long runs need no tile.
                 let count = (self.run - at % self.run).min(buffer.len() as u64) as usize;
                 let place = self.place(at / self.run, self.outer.len()).0;
-                read_exact(self.source, self.offset + place + at % self.run, &mut buffer[..count])?;
+                read_exact(&self.source, self.offset + place + at % self.run, &mut buffer[..count])?;
                 count
             } else if inside < self.tile.len() as u64 {
                 let tile = &self.tile[inside as usize..];
@@ -293,7 +312,7 @@ impl<'a> Gather<'a> {
             let want = if follows { len.max(BLOCK as usize) } else { len };
             self.window.resize(want, 0);
             self.window_at = at;
-            let got = read_up_to(self.source, at, &mut self.window);
+            let got = read_up_to(&self.source, at, &mut self.window);
             self.window.truncate(*got.as_ref().unwrap_or(&0));
             if got? < len {
                 return Err(io::Error::new(ErrorKind::UnexpectedEof, "the file ends before the tensor does"));
@@ -305,35 +324,36 @@ impl<'a> Gather<'a> {
 }
 
 /// Reads what is compressed: forward from where it is, or from the start again.
-struct Inflate<'a> {
-    source: &'a dyn Source,
+struct Inflate<S> {
+    source: S,
     offset: u64,
     len: u64,
     skip: u64,
     /// Bytes that `decoder` has given; more than there are after an error.
     at: u64,
-    decoder: flate2::bufread::DeflateDecoder<io::BufReader<Part<'a>>>,
+    decoder: flate2::bufread::DeflateDecoder<io::BufReader<Part<S>>>,
 }
 
 /// A decoder of the deflated bytes of a file.
-pub(super) fn inflate(
-    source: &dyn Source,
+pub(super) fn inflate<S: Source>(
+    source: S,
     offset: u64,
     len: u64,
-) -> flate2::bufread::DeflateDecoder<io::BufReader<Part<'_>>> {
+) -> flate2::bufread::DeflateDecoder<io::BufReader<Part<S>>> {
     let part = Part { source, at: offset, end: offset.saturating_add(len) };
     flate2::bufread::DeflateDecoder::new(io::BufReader::with_capacity(8 << 10, part))
 }
 
-impl<'a> Inflate<'a> {
-    fn new(source: &'a dyn Source, offset: u64, len: u64, skip: u64) -> Self {
-        Inflate { source, offset, len, skip, at: 0, decoder: inflate(source, offset, len) }
+impl<S: Source + Clone> Inflate<S> {
+    fn new(source: S, offset: u64, len: u64, skip: u64) -> Self {
+        let decoder = inflate(source.clone(), offset, len);
+        Inflate { source, offset, len, skip, at: 0, decoder }
     }
 
     fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let wanted = offset.saturating_add(self.skip);
         if wanted < self.at {
-            self.decoder = inflate(self.source, self.offset, self.len);
+            self.decoder = inflate(self.source.clone(), self.offset, self.len);
             self.at = 0;
         }
         let ahead = wanted - self.at;

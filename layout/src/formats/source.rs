@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// Bytes at offsets.
 pub trait Source {
@@ -10,6 +11,26 @@ pub trait Source {
     fn size(&self) -> io::Result<u64>;
     /// Reads bytes from `offset` on, as pread(2) does: possibly fewer than fit in `buffer`, none at the end.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+}
+
+impl<S: Source + ?Sized> Source for &S {
+    fn size(&self) -> io::Result<u64> {
+        (**self).size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        (**self).read_at(offset, buffer)
+    }
+}
+
+impl<S: Source + ?Sized> Source for Arc<S> {
+    fn size(&self) -> io::Result<u64> {
+        (**self).size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        (**self).read_at(offset, buffer)
+    }
 }
 
 impl Source for &[u8] {
@@ -59,13 +80,13 @@ pub(super) fn read_exact(source: &dyn Source, offset: u64, buffer: &mut [u8]) ->
 }
 
 /// The bytes from `at` to `end` as a reader.
-pub(super) struct Part<'s> {
-    pub source: &'s dyn Source,
+pub(super) struct Part<S> {
+    pub source: S,
     pub at: u64,
     pub end: u64,
 }
 
-impl io::Read for Part<'_> {
+impl<S: Source> io::Read for Part<S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let want = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX).min(buffer.len());
         let count = self.source.read_at(self.at, &mut buffer[..want])?.min(want);

@@ -29,7 +29,8 @@ fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-pub(super) fn recognise(source: &dyn Source, from: u64, out: &mut Out<'_, '_>) -> Result<()> {
+/// From a frame on, up to the end of the frame that makes it `limit` tensors.
+pub(super) fn recognise(source: &dyn Source, from: u64, limit: u64, out: &mut Out<'_, '_>) -> Result<()> {
     out.found.format = Format::TfRecord;
     out.found.end = from;
     let mut cursor = Cursor::new(source, from, u64::MAX)?;
@@ -62,6 +63,9 @@ pub(super) fn recognise(source: &dyn Source, from: u64, out: &mut Out<'_, '_>) -
         cursor.seek(payload.end + FOOTER);
         out.found.frames += 1;
         out.found.end = cursor.at();
+        if out.found.tensors >= limit && cursor.left() > 0 {
+            return Err(Fault::Stopped);
+        }
     }
     Ok(())
 }
@@ -91,7 +95,7 @@ fn frame(cursor: &mut Cursor<'_>, payload: Range, out: &mut Out<'_, '_>) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Recognised, Tensor, recognise, resume};
+    use super::super::{Recognised, Tensor, recognise, resume, resume_some};
     use super::*;
     use std::ops::ControlFlow;
 
@@ -140,6 +144,23 @@ mod tests {
         assert_eq!(found.end, whole + frame(&scalar(4)).len() as u64);
         let (found, tensors) = list(&file, found.end);
         assert_eq!((found.frames, found.reason, tensors.len()), (0, None, 0));
+    }
+
+    #[test]
+    fn stops_between_frames() {
+        let file = [frame(&scalar(1)), frame(&scalar(2)), frame(&scalar(3))].concat();
+        let (mut at, mut steps, mut parts) = (0, Vec::new(), 0);
+        loop {
+            let found = resume_some(&&file[..], at, 2, &mut |tensor| {
+                steps.push(tensor.step);
+                ControlFlow::Continue(())
+            });
+            (at, parts) = (found.end, parts + 1);
+            if !found.stopped {
+                break;
+            }
+        }
+        assert_eq!((steps, at, parts), (vec![Some(1), Some(2), Some(3)], file.len() as u64, 2));
     }
 
     #[test]
