@@ -51,7 +51,7 @@ pub struct Child {
 
 /// Starts a helper process; see `src/bin/child.rs` for what it can do.
 pub fn child<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Child {
-    let mut process = Command::new(program("tensorfs-test-child"))
+    let mut process = program("tensorfs-test-child")
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -60,8 +60,13 @@ pub fn child<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) 
     Child { stdin: process.stdin.take(), stdout: BufReader::new(process.stdout.take().unwrap()), process }
 }
 
-/// A program that cargo built beside the running test.
-pub(crate) fn program(name: &str) -> PathBuf {
+/// A program that cargo built beside the running test, to be run.
+pub fn program(name: &str) -> Command {
+    Command::new(program_path(name))
+}
+
+/// Where it is.
+pub(crate) fn program_path(name: &str) -> PathBuf {
     let mut path = std::env::current_exe().expect("the test's own path");
     path.pop();
     if path.ends_with("deps") {

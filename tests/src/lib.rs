@@ -18,9 +18,10 @@
 mod children;
 mod mount;
 mod pattern;
+pub mod storm;
 mod tree;
 
-pub use children::{Child, child, run, run_ok, shell};
+pub use children::{Child, child, program, run, run_ok, shell};
 pub use mount::{Mount, Passthrough, Setup, Started, is_root, scratch, skip, skip_all, tensorfs, venv};
 pub use pattern::Pattern;
 pub use tree::{Tree, assert_same_tree, assert_same_tree_but};

@@ -1,6 +1,6 @@
 //! A pool, mounted, for the time of one test.
 
-use crate::children::{program, run, run_ok};
+use crate::children::{program_path, run, run_ok};
 use nix::errno::Errno;
 use serde_json::Value;
 use std::ffi::{CString, OsStr};
@@ -315,7 +315,7 @@ fn plain() -> bool {
 pub fn scratch() -> TempDir {
     let parent = match std::env::var_os("TENSORFS_TEST_DIR") {
         Some(path) => PathBuf::from(path),
-        None => program("..").join("tmp"),
+        None => program_path("..").join("tmp"),
     };
     std::fs::create_dir_all(&parent).expect("the directory for tests");
     let parent = parent.canonicalize().unwrap();
@@ -334,7 +334,7 @@ fn binary() -> &'static Path {
         if let Some(path) = std::env::var_os("TENSORFS_BIN") {
             return PathBuf::from(path);
         }
-        let path = program("tensorfs");
+        let path = program_path("tensorfs");
         // `cargo test -p tensorfs-tests` does not build the binaries of other packages.
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
         build.args(["build", "--quiet", "--workspace", "--bins"]);
@@ -350,7 +350,7 @@ fn binary() -> &'static Path {
 pub fn venv(name: &str) -> Option<PathBuf> {
     let parent = match std::env::var_os("TENSORFS_VENV") {
         Some(path) => PathBuf::from(path),
-        None => program("..").join("venv"),
+        None => program_path("..").join("venv"),
     };
     let python = parent.join(name).join("bin/python");
     python.exists().then_some(python)

@@ -1,0 +1,72 @@
+//! The writer and the check of the crash storms, as a program: a writer has to be a process of its own, and inside a
+//! guest no test runs.
+//!
+//! ```text
+//! tensorfs-test-storm write SEED MOUNT LEDGER STEPS [MAPPED-DEVICE]
+//! tensorfs-test-storm check server-killed|power-loss DURABILITY MOUNT LEDGERS
+//! ```
+//!
+//! A writer ends when a call fails. `check` takes all files `ledger-SEED` in the directory LEDGERS.
+
+use std::path::Path;
+use std::process::ExitCode;
+use tensorfs_tests::storm::{self, Crash, Durability, Ledger, Plan, Writer, log_writes::Marker};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["write", seed, mount, ledger, steps] => write(seed, mount, ledger, steps, None),
+        ["write", seed, mount, ledger, steps, device] => write(seed, mount, ledger, steps, Some(device)),
+        ["check", crash, durability, mount, ledgers] => check(crash, durability, mount.as_ref(), ledgers.as_ref()),
+        _ => Err(format!("see the source for usage: {arguments:?}")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("not a number: {text:?}"))
+}
+
+fn write(seed: &str, mount: &str, ledger: &str, steps: &str, device: Option<&str>) -> Result<(), String> {
+    let plan = Plan::new(number(seed)?);
+    let marker = device.map(Marker::open).transpose().map_err(|error| format!("device mapper: {error}"))?;
+    match storm::write(plan, mount.as_ref(), ledger.as_ref(), number(steps)? as usize, marker) {
+        // What ended it is in the ledger, for whoever has to know whether it may.
+        Ok(Some(error)) => {
+            eprintln!("writer {seed} ended: {error}");
+            Ok(())
+        }
+        Ok(None) => Ok(()),
+        Err(error) => Err(format!("writer {seed}: {error}")),
+    }
+}
+
+fn check(crash: &str, durability: &str, mount: &Path, ledgers: &Path) -> Result<(), String> {
+    let durability = Durability::from_word(durability).ok_or(format!("not a durability: {durability:?}"))?;
+    let crash = match crash {
+        "server-killed" => Crash::ServerKilled,
+        "power-loss" => Crash::PowerLoss(durability),
+        _ => return Err(format!("not a crash: {crash:?}")),
+    };
+    let mut writers = Vec::new();
+    for entry in std::fs::read_dir(ledgers).map_err(|error| format!("{}: {error}", ledgers.display()))? {
+        let path = entry.map_err(|error| error.to_string())?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(seed) = name.strip_prefix("ledger-") else { continue };
+        let ledger = Ledger::read(&path).map_err(|error| error.to_string())?;
+        writers.push(Writer::new(Plan::new(number(seed)?), ledger));
+    }
+    if writers.is_empty() {
+        return Err(format!("{}: no ledgers", ledgers.display()));
+    }
+    let outcome = storm::check(&mut writers, mount, crash)?;
+    let storm::Outcome { steps, files, bytes, undone } = outcome;
+    println!("{} writers, {steps} steps, {undone} undone, {files} files, {bytes} bytes", writers.len());
+    Ok(())
+}
