@@ -312,7 +312,11 @@ impl fuser::Filesystem for Adapter {
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (caller, number) = (caller(req), ino(number));
         // Emptying a file that is in use may wait for its other handles, whose release must find a thread.
-        let slow = flags.0 & libc::O_TRUNC != 0 && self.0.nodes.peek(number).is_some();
+        let empties = flags.0 & libc::O_TRUNC != 0;
+        let writes = empties || flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
+        // And a sealed file is thawed first.
+        let slow = (empties && self.0.nodes.peek(number).is_some())
+            || (writes && self.commits_slowly() && self.0.is_frozen(number));
         self.later(
             slow,
             |c| &c.open,

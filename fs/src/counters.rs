@@ -123,4 +123,10 @@ counters! {
     commits_background,
     /// Commits that failed.
     commits_failed,
+    /// Files that were sealed.
+    sealed,
+    /// Bytes of files that were sealed.
+    sealed_bytes,
+    /// Sealed files that were opened for writing.
+    thawed,
 }

@@ -18,6 +18,7 @@ use crate::ghosts::Ghosts;
 use crate::handles::Handles;
 use crate::nodes::{NodeRef, Nodes};
 use crate::options::{Durability, Options};
+use crate::seal::SealQueue;
 use crate::workers::Workers;
 
 /// Who asks, and under which number.
@@ -53,6 +54,7 @@ pub(crate) struct Filesystem {
     pub capacity: Capacity,
     pub workers: Workers,
     pub bell: Bell,
+    pub sealing: SealQueue,
     /// The files that something may still write: open for writing, or mapped since.
     pub writers: Mutex<HashMap<Ino, Watched>>,
     /// The host turned down sharing bytes between segments; not asked again.
@@ -76,6 +78,7 @@ impl Filesystem {
             capacity,
             workers: Workers::default(),
             bell: Bell::default(),
+            sealing: SealQueue::default(),
             writers: Mutex::default(),
             no_clone: AtomicBool::new(false),
         }

@@ -76,6 +76,9 @@ pub struct Info {
     pub open_segments: Vec<String>,
     /// Files whose bytes may not be what was written.
     pub damaged_files: Vec<String>,
+    /// Files that wait to be sealed.
+    #[serde(default)]
+    pub unsealed_files: u64,
     /// What was set aside.
     pub quarantine: Vec<QuarantineEntry>,
     /// How often what happened since the mount.
@@ -127,6 +130,7 @@ impl Filesystem {
             open_segments,
             recovery: Some(recovery),
             damaged_files,
+            unsealed_files: self.sealing.len() as u64,
             quarantine: pool.quarantine().list().unwrap_or_default(),
             counters: self.counters.read(),
             read_only: pool.is_read_only(),

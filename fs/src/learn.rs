@@ -149,6 +149,7 @@ impl Filesystem {
         }
         if quiescent {
             self.stop_watching(node.ino, state);
+            self.sealing.add(node.ino, self.pool.newest(), crate::seal::QUIET);
         }
     }
 

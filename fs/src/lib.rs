@@ -46,6 +46,7 @@ mod nodes;
 mod open;
 mod options;
 mod replace;
+mod seal;
 mod server;
 mod setattr;
 mod workers;

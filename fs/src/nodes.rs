@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use fuser::BackingId;
@@ -21,6 +22,8 @@ pub(crate) struct Node {
     state: Mutex<State>,
     /// Signalled whenever a handle is released.
     pub released: Condvar,
+    /// How often something was about to begin writing. Whoever seals the file watches it.
+    pub writes_begun: AtomicU64,
 }
 
 /// What is true of a file in use, beyond what the pool records.
@@ -44,6 +47,8 @@ pub(crate) struct State {
     pub replace: Option<Replace>,
     /// What the segment looked like when the records were last brought up to date with it.
     pub seen: Option<Seen>,
+    /// The segment is being read to be sealed.
+    pub sealing: bool,
     /// A handle could map the segment for writing, which changes times without the kernel knowing.
     pub mappable: bool,
 }
@@ -110,7 +115,7 @@ impl Nodes {
 
     /// The node of an inode, which is in use from now on.
     pub fn take(&self, ino: Ino) -> NodeRef {
-        let new = || Arc::new(Node { ino, state: Mutex::default(), released: Condvar::new() });
+        let new = || Arc::new(Node { ino, state: Mutex::default(), released: Condvar::new(), writes_begun: 0.into() });
         let node = self.shard(ino).lock().entry(ino).or_insert_with(new).clone();
         NodeRef { nodes: self.clone(), node: Some(node) }
     }

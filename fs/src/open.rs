@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fuser::{BackingId, FopenFlags};
 use parking_lot::MutexGuard;
@@ -62,6 +63,9 @@ impl Filesystem {
         let writes = access.write || flags & libc::O_TRUNC != 0;
         if writes {
             self.check_writable()?;
+        }
+        if state.sealing && self.wants_to_see_bytes(flags) {
+            self.interrupt_seal(node, state);
         }
         let segment = self.attach(caller, node.ino, state)?;
         if writes {
@@ -133,11 +137,18 @@ impl Filesystem {
     /// Puts a file on the list of writers, before the first byte can be written.
     pub fn start_watching(&self, node: &NodeRef, state: &mut State, segment: SegmentId) -> Result<()> {
         if state.writing.is_none() {
+            node.writes_begun.fetch_add(1, Ordering::Relaxed);
+            self.thaw(node.ino, segment)?;
             let fd = self.begin_write(segment)?;
             state.writing = Some(fd.clone());
             self.writers.lock().insert(node.ino, Watched { node: node.clone(), segment, fd });
         }
         Ok(())
+    }
+
+    /// True if a file that is opened so should be in server mode: every write is to be durable, or the limit is near.
+    fn wants_to_see_bytes(&self, flags: i32) -> bool {
+        self.durability == Durability::Write || is_synchronous(flags) || (Access::of(flags).write && self.nearly_full())
     }
 
     /// Decides who moves the bytes, and makes the handle.
@@ -151,12 +162,7 @@ impl Filesystem {
         if access.write {
             self.start_watching(node, state, segment)?;
         }
-        let wish = Wish {
-            passthrough: self.has_passthrough(),
-            see_bytes: self.durability == Durability::Write
-                || is_synchronous(flags)
-                || (access.write && self.nearly_full()),
-        };
+        let wish = Wish { passthrough: self.has_passthrough(), see_bytes: self.wants_to_see_bytes(flags) };
         let mapped = || {
             self.fds.forget(segment);
             !self.pool.segments().exclusive(segment)

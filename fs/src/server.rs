@@ -19,6 +19,7 @@ use crate::info::Info;
 use crate::learn::Switch;
 use crate::mountinfo;
 use crate::options::{Durability, Options, PassthroughMode};
+use crate::seal::Sealer;
 
 /// Read-ahead for files that are read through the server, in KiB: the kernel's own choice is 128.
 const READ_AHEAD_KB: &str = "1024";
@@ -72,11 +73,14 @@ impl Server {
         }
         let committer =
             Committer::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
+        let sealer =
+            Sealer::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
         fs.adopt();
         let served = session.run();
         fs.workers.finish();
-        drop(committer);
+        drop((sealer, committer));
         fs.close_files();
+        fs.seal_the_rest();
         let closed = fs.pool.close();
         served.map_err(|source| Error::Session { mountpoint, source })?;
         Ok(closed?)

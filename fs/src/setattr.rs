@@ -157,7 +157,8 @@ impl Filesystem {
 
     /// True if changing the size will wait for a commit.
     pub fn cuts_recorded(&self, ino: Ino, size: u64) -> bool {
-        self.pool.view().object(ino).is_some_and(|object| object.is_file() && object.size() > size)
+        self.is_frozen(ino)
+            || self.pool.view().object(ino).is_some_and(|object| object.is_file() && object.size() > size)
     }
 
     /// What writing a file takes away from it, done before the first byte can be written: the kernel moves the bytes

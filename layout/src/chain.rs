@@ -1,6 +1,7 @@
 //! A regular file's chain: the runs that partition `[0, size)`, in order, and the segment they lie in.
 
 use crate::codec::padded;
+use crate::description::{self, Entry, Summary};
 use crate::ids::SegmentId;
 use crate::ledger::{Ledger, Placed};
 use crate::record::{HEADER, REPLACE_BODY, THAW_BODY};
@@ -64,6 +65,21 @@ impl FileChain {
     /// True if every byte is in a run whose seal holds.
     pub fn is_sealed(&self) -> bool {
         self.runs.iter().all(|run| run.seal.is_some() || run.len == 0)
+    }
+
+    /// True if some run has a seal that holds, so that a thaw must come before the bytes may change.
+    pub fn has_seals(&self) -> bool {
+        self.runs.iter().any(|run| run.seal.is_some())
+    }
+
+    /// What the file was recognised as when it was sealed. None if it is not sealed, or opaque.
+    pub fn summary(&self) -> Option<Summary> {
+        description::summary(&self.runs.first()?.seal.as_ref()?.description)
+    }
+
+    /// The tensors of a sealed file, in the order of their bytes.
+    pub fn tensors(&self) -> impl Iterator<Item = Entry> {
+        self.runs.iter().filter_map(|run| run.seal.as_ref()).flat_map(|seal| description::entries(&seal.description))
     }
 
     /// Bytes that the host had allocated to the segment when the newest data record was made.

@@ -4,15 +4,13 @@
 //! is checked as recovery would find it: what recovery puts right by itself is no finding.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use crate::chain::{FileChain, Run};
+use crate::chain::FileChain;
 use crate::domain::{self, Medium};
 use crate::error::{Error, Result};
 use crate::ids::{Ino, ROOT, SegmentId};
@@ -26,6 +24,7 @@ use crate::recover::{self, Census};
 use crate::scan::{self, ScannedBlock};
 use crate::segments::{SegmentStat, Segments};
 use crate::superblock::{MARK_OFFSETS, OFFSETS, State, Superblock};
+use crate::verify::verify_runs;
 use crate::view::View;
 
 /// What is said of a file that tensorfs did not put where it is.
@@ -66,6 +65,8 @@ pub struct Finding {
     pub host_file: String,
     /// Where in the host file.
     pub offset: Option<u64>,
+    /// The tensors that are hurt, as far as that is known: `NAME@STEP`, the first few.
+    pub tensors: Vec<String>,
     /// What is wrong.
     pub what: String,
     /// What that means for whoever owns the data.
@@ -156,6 +157,7 @@ impl Checker<'_> {
             ino: None,
             host_file: "log".into(),
             offset,
+            tensors: Vec::new(),
             what,
             meaning: meaning.into(),
         });
@@ -244,6 +246,7 @@ impl Checker<'_> {
                     ino: Some(ino),
                     host_file: "log".into(),
                     offset: None,
+                    tensors: Vec::new(),
                     what,
                     meaning: meaning.into(),
                 };
@@ -330,6 +333,9 @@ impl Checker<'_> {
                 if let Some(what) = verdict.fault {
                     let meaning = "these bytes are not what was written; other parts of the file are not affected";
                     self.file(view, *ino, *segment, Some(verdict.offset), what, meaning);
+                    if let Some(finding) = self.report.findings.last_mut() {
+                        finding.tensors = verdict.tensors;
+                    }
                 }
             }
         }
@@ -361,14 +367,15 @@ impl Checker<'_> {
             ino: Some(ino),
             host_file: segment_path(id),
             offset,
+            tensors: Vec::new(),
             what,
             meaning: meaning.into(),
         });
     }
 
     fn host_file(&mut self, subject: Subject, host_file: String, what: String, meaning: &str) {
-        let (path, ino, offset, meaning) = (None, None, None, meaning.into());
-        self.report.findings.push(Finding { subject, path, ino, host_file, offset, what, meaning });
+        let (path, ino, offset, tensors, meaning) = (None, None, None, Vec::new(), meaning.into());
+        self.report.findings.push(Finding { subject, path, ino, host_file, offset, tensors, what, meaning });
     }
 
     fn foreign(&mut self, dir: &Path, paths: &[std::path::PathBuf]) {
@@ -390,41 +397,6 @@ impl Checker<'_> {
         }
         Ok(())
     }
-}
-
-/// What came of verifying one sealed run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// First byte of the run.
-    pub offset: u64,
-    /// Bytes in the run.
-    pub len: u64,
-    /// What is wrong with it; nothing if its bytes are what was sealed.
-    pub fault: Option<String>,
-}
-
-/// Reads the sealed runs of a file and compares their checksums.
-pub fn verify_runs(segments: &Segments, id: SegmentId, chain: &FileChain, read: &dyn Fn(u64)) -> Vec<Verdict> {
-    let file = segments.open(id, libc::O_RDONLY).map(File::from);
-    let mut buffer = vec![0; 1 << 20];
-    let sealed = chain.runs().iter().filter_map(|run| Some((run, run.seal.as_ref()?.crc)));
-    let mut verdict = |run: &Run, expected: u32| {
-        let (mut at, mut crc) = (run.offset, 0);
-        while at < run.end() {
-            let part = (run.end() - at).min(buffer.len() as u64) as usize;
-            match file.as_ref().map(|file| file.read_exact_at(&mut buffer[..part], at)) {
-                Ok(Ok(())) => crc = crc32c::crc32c_append(crc, &buffer[..part]),
-                Ok(Err(error)) => return Some(format!("cannot be read: {error}")),
-                Err(error) => return Some(format!("cannot be opened: {error}")),
-            }
-            at += part as u64;
-            read(part as u64);
-        }
-        (crc != expected).then(|| {
-            format!("{} bytes from offset {} do not have the checksum they were sealed with", run.len, run.offset)
-        })
-    };
-    sealed.map(|(run, crc)| Verdict { offset: run.offset, len: run.len, fault: verdict(run, crc) }).collect()
 }
 
 fn segment_path(id: SegmentId) -> String {

@@ -22,6 +22,7 @@ use crate::log::{Draft, Full, Log, Proposal, Reserve};
 use crate::quarantine::Quarantine;
 use crate::record::{Attributes, Record, Transaction};
 use crate::recover::{self, Recovery};
+use crate::seal::SealedRun;
 use crate::segments::Segments;
 use crate::superblock::{
     BLOCKS_MAX, BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, State as PoolState, Superblock, valid_block_size,
@@ -33,6 +34,12 @@ use crate::view::View;
 const CLOSED: &str = "the pool is closed";
 /// Log blocks of a new pool.
 pub(crate) const INITIAL_BLOCKS: u32 = 4;
+/// The most bytes of one seal's description.
+const DESCRIPTION_MAX: usize = 16 << 10;
+/// Seals are stored in frames of about this size, so that others need not wait long for their turn.
+const SEAL_FRAME: usize = 256 << 10;
+/// Room for the data record behind the seals of a frame.
+const SEAL_REST: usize = 64;
 /// The smallest size limit: room for the log to grow a little, and for some bytes.
 pub const LIMIT_MIN: u64 = 16 << 20;
 
@@ -404,6 +411,48 @@ impl Pool {
         log::error!("{}: read-only from now on: {reason}", self.path.display());
         self.failed.write().get_or_insert(reason.clone());
         self.read_only_error(reason)
+    }
+
+    /// The most bytes that the description of a seal may have, so that its record fits in a frame.
+    pub fn description_room(&self) -> usize {
+        (self.state.read().log.largest_frame() / 2).min(DESCRIPTION_MAX)
+    }
+
+    /// Stores the seals of a file, which cover it from its first byte to its last; the caller sees to it that nothing can
+    /// write the file meanwhile. False if the file is not as it was any more: it has another size or segment, no name,
+    /// or is damaged. Long lists take several transactions; a crash between them leaves the rest of the file unsealed.
+    pub fn seal(&self, ino: Ino, segment: SegmentId, allocated: u64, runs: Vec<SealedRun>) -> Result<bool> {
+        let size = runs.last().map_or(0, |run| run.offset + run.len);
+        let mut runs = runs.into_iter().peekable();
+        while runs.peek().is_some() {
+            let mut edit = self.edit();
+            let as_it_was = edit.object(ino).is_some_and(|object| {
+                object.names() > 0
+                    && object.attributes.segment == Some(segment)
+                    && !object.attributes.damaged
+                    && object.size() == size
+            });
+            if !as_it_was {
+                return Ok(false);
+            }
+            let room = edit.state.log.largest_frame().min(SEAL_FRAME) - frame::HEADER - SEAL_REST;
+            let mut tx = Transaction::new(0);
+            let (mut used, mut end) = (0, 0);
+            while let Some(run) = runs.next_if(|run| {
+                used += Record::sealed_len(run.seal.description.len());
+                used <= room || tx.is_empty()
+            }) {
+                end = run.offset + run.len;
+                let SealedRun { offset, len, seal } = run;
+                tx.push(Record::Sealed { ino, segment, offset, len, allocated, seal });
+            }
+            // A data record ends the chain before it: what is not sealed yet stays part of the file.
+            if end < size {
+                tx.push(Record::Data { ino, segment, offset: end, len: size - end, allocated });
+            }
+            edit.store(tx)?;
+        }
+        Ok(true)
     }
 
     /// Returns once everything up to `upto`, and every segment touched before the call, is durable. Concurrent callers

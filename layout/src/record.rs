@@ -251,6 +251,11 @@ impl Record {
             })
     }
 
+    /// Bytes of a sealed record with a description of this length on media.
+    pub(crate) const fn sealed_len(description: usize) -> usize {
+        HEADER + padded(sealed_body(description))
+    }
+
     /// Appends the record to `out` under a sequence number of its chain.
     pub(crate) fn encode(&self, seq: u64, out: &mut Vec<u8>) {
         let start = out.len();

@@ -12,6 +12,7 @@ use crate::cli::Check;
 use crate::failure::{At, Failure};
 use crate::output;
 use crate::target::Target;
+use crate::text;
 
 /// As fsck(8) has them.
 const REPAIRED: u8 = 1;
@@ -75,6 +76,10 @@ fn describe(pool: &str, report: &Report, actions: &[String]) -> String {
     }
     for finding in &report.findings {
         let _ = writeln!(text, "{pool}: {}\n    {}", line(finding), finding.meaning);
+        if !finding.tensors.is_empty() {
+            let names: Vec<String> = finding.tensors.iter().map(|name| text::plain(name)).collect();
+            let _ = writeln!(text, "    tensors: {}", names.join(", "));
+        }
     }
     let verdict = match report.findings.len() {
         0 if report.unclean => "whole; it was not closed, and is recovered when it is mounted next".to_owned(),

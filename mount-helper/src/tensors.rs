@@ -189,7 +189,7 @@ impl Row {
 fn describe(path: &Path, tensor: &Tensor) -> serde_json::Value {
     let (place, offset, len) = match tensor.location {
         Location::Raw { offset, len } => ("raw", Some(offset), Some(len)),
-        Location::Inline(_) => ("inline", None, None),
+        Location::Inline { offset, len, .. } => ("inline", Some(offset), Some(len)),
         Location::Deflated { offset, len, .. } => ("deflated", Some(offset), Some(len)),
         Location::Encoded { offset, len } => ("encoded", Some(offset), Some(len)),
     };

@@ -202,6 +202,24 @@ impl Mount {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("info --json: {e}: {text}"))
     }
 
+    /// Waits until the server has sealed so many files since it was started.
+    #[track_caller]
+    pub fn wait_for_seals(&self, count: u64) {
+        self.wait_for("seals", |info| info["counters"]["sealed"].as_u64() >= Some(count));
+    }
+
+    /// Waits for something that the server does by itself, and fails only long after it should have been done.
+    #[track_caller]
+    pub fn wait_for(&self, what: &str, done: impl Fn(&Value) -> bool) {
+        for _ in 0..1200 {
+            if done(&self.info()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("still no {what}: {}\n{}", self.info(), self.log());
+    }
+
     /// `tensorfs sync`: everything is durable when this returns.
     #[track_caller]
     pub fn sync(&self) {

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The type of a tensor's elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+use serde::{Deserialize, Serialize};
+
+/// The type of a tensor's elements. The log holds its number: new ones go behind the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Dtype {
     /// One byte, 0 or 1.
     Bool,

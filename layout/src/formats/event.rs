@@ -76,7 +76,7 @@ fn value(cursor: &mut Cursor<'_>, range: Range, step: i64) -> Result<Option<Tens
     let name = fields.bytes(tag)?.to_vec();
     let tensor = match found {
         (2, Field::Fixed32(bits)) => {
-            let mut tensor = Tensor::new(name, Dtype::F32, Vec::new(), Location::Inline(bits.to_le_bytes().to_vec()));
+            let mut tensor = Tensor::new(name, Dtype::F32, Vec::new(), inline(bits.to_le_bytes().to_vec()));
             tensor.kind = Kind::Scalar;
             Some(tensor)
         }
@@ -85,11 +85,19 @@ fn value(cursor: &mut Cursor<'_>, range: Range, step: i64) -> Result<Option<Tens
         _ => return malformed("a value that is none"),
     };
     let Some(mut tensor) = tensor else { return Ok(None) };
+    if let Location::Inline { offset, len, .. } = &mut tensor.location {
+        (*offset, *len) = (range.start, range.len());
+    }
     tensor.step = Some(step);
     if let Some(range) = metadata {
         plugins(cursor, range, &mut tensor)?;
     }
     Ok(Some(tensor))
+}
+
+/// Elements of a value that were decoded from it.
+fn inline(bytes: Vec<u8>) -> Location {
+    Location::Inline { offset: 0, len: 0, bytes }
 }
 
 /// smdebug's mode and its step, which it keeps where TensorBoard keeps what plugins know of a value.
@@ -142,7 +150,7 @@ fn histogram(cursor: &mut Cursor<'_>, range: Range, name: Vec<u8>) -> Result<Ten
     }
     let location = if limits.bytes.len() as u64 == limits.count * 8 && counts.bytes.len() as u64 == counts.count * 8 {
         let rows = limits.bytes.chunks_exact(8).zip(counts.bytes.chunks_exact(8));
-        Location::Inline(rows.flat_map(|(limit, count)| limit.iter().chain(count)).copied().collect())
+        inline(rows.flat_map(|(limit, count)| limit.iter().chain(count)).copied().collect())
     } else {
         Location::Encoded { offset: range.start, len: range.len() }
     };
@@ -346,6 +354,6 @@ impl Values {
             let missing = (wanted - bytes.len()).min(one);
             bytes.extend_from_slice(&last[..missing]);
         }
-        Ok(Location::Inline(bytes))
+        Ok(inline(bytes))
     }
 }

@@ -30,10 +30,13 @@ use std::fmt;
 use std::io;
 use std::ops::ControlFlow;
 
+use serde::{Deserialize, Serialize};
+
 pub use crc32c::{crc32c, crc32c_append};
 pub use dtype::Dtype;
 pub use read::{Reader, TensorReader, npy_header, npy_len, read_tensor};
 pub use source::Source;
+pub(crate) use source::read_exact;
 pub use tensor::{Kind, Location, Mode, Order, Storage, Tensor};
 
 /// The most memory that recognising a file takes, in bytes.
@@ -45,8 +48,8 @@ pub const NAME_MAX: usize = 65_535;
 /// The most tensors in a file, event files excepted.
 pub const TENSORS_MAX: usize = 1 << 20;
 
-/// How a file is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// How a file is laid out. The log holds its number: new ones go behind the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Format {
     /// Nothing that is recognised.
     Opaque,

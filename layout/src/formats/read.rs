@@ -101,7 +101,7 @@ impl<S: Source + Clone, T: Borrow<Tensor>> Reader<S, T> {
                 Way::Strided(Gather::new(source.clone(), *offset, what, strides))
             }
             (Location::Raw { offset, .. }, _) => Way::Plain(*offset),
-            (Location::Inline(_), _) => Way::Held,
+            (Location::Inline { .. }, _) => Way::Held,
             (&Location::Deflated { offset, len, skip }, _) => {
                 Way::Inflated(Box::new(Inflate::new(source.clone(), offset, len, skip)))
             }
@@ -141,7 +141,7 @@ impl<S: Source + Clone, T: Borrow<Tensor>> Reader<S, T> {
 /// The bytes of a tensor that has them with it.
 fn held(tensor: &Tensor) -> &[u8] {
     match &tensor.location {
-        Location::Inline(bytes) => bytes,
+        Location::Inline { bytes, .. } => bytes,
         _ => &[],
     }
 }

@@ -72,7 +72,7 @@ pub(super) fn read_up_to(source: &dyn Source, offset: u64, buffer: &mut [u8]) ->
 }
 
 /// Reads the whole buffer.
-pub(super) fn read_exact(source: &dyn Source, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+pub(crate) fn read_exact(source: &dyn Source, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
     match read_up_to(source, offset, buffer)? {
         count if count == buffer.len() => Ok(()),
         _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before the tensor does")),

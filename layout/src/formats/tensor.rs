@@ -2,10 +2,15 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Dtype, elements};
 
 /// One tensor of a file.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// Seals hold tensors in the pool's log (docs/FORMAT.md): of these types, fields and variants may be added only behind
+/// the last one, and never change places.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tensor {
     /// Its name as the file has it: bytes, mostly UTF-8. docs/TENSORS.md says how nested names are joined.
     pub name: Vec<u8>,
@@ -36,7 +41,7 @@ pub struct Tensor {
 }
 
 /// What a tensor is in its file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// An array of elements.
     Tensor,
@@ -58,7 +63,7 @@ impl Kind {
 }
 
 /// What the training job was doing, as smdebug tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mode {
     /// Training.
     Train,
@@ -86,7 +91,7 @@ impl Mode {
 }
 
 /// How elements follow each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// The last index runs fastest (C).
     RowMajor,
@@ -97,7 +102,7 @@ pub enum Order {
 }
 
 /// Where a tensor's bytes are.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Location {
     /// In the file, as they are in memory: they can be mapped.
     Raw {
@@ -106,8 +111,15 @@ pub enum Location {
         /// Bytes from the first to the last that belongs to it.
         len: u64,
     },
-    /// In the file, but encoded among other things; these are they, little-endian.
-    Inline(Vec<u8>),
+    /// In the file, but encoded among other things.
+    Inline {
+        /// First byte of the encoding.
+        offset: u64,
+        /// Bytes of the encoding.
+        len: u64,
+        /// The elements, little-endian.
+        bytes: Vec<u8>,
+    },
     /// In the file, compressed with deflate.
     Deflated {
         /// First compressed byte.
@@ -127,7 +139,7 @@ pub enum Location {
 }
 
 /// A storage of torch: bytes that tensors are views of.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Storage {
     /// Its key, which is the name of its member in the zip.
     pub key: String,
@@ -139,7 +151,7 @@ pub struct Storage {
 
 impl Tensor {
     /// A tensor without step, mode or storage, little-endian and in row-major order.
-    pub(super) fn new(name: Vec<u8>, dtype: Dtype, shape: Vec<u64>, location: Location) -> Self {
+    pub(crate) fn new(name: Vec<u8>, dtype: Dtype, shape: Vec<u64>, location: Location) -> Self {
         Tensor {
             name,
             dtype,
@@ -162,6 +174,14 @@ impl Tensor {
         String::from_utf8_lossy(&self.name)
     }
 
+    /// The name and what tells tensors of that name apart, in print: `NAME@STEP`.
+    pub fn label(&self) -> String {
+        match self.step {
+            Some(step) => format!("{}@{step}", self.name_text()),
+            None => self.name_text().into_owned(),
+        }
+    }
+
     /// The type in print: NumPy's description where the name of the type does not say it.
     pub fn dtype_text(&self) -> Cow<'_, str> {
         match &self.descr {
@@ -181,6 +201,16 @@ impl Tensor {
             (Location::Encoded { len, .. }, _) => *len,
             (_, Some(bits)) if bits % 8 != 0 => packed_bytes(self.elements(), bits).unwrap_or(0),
             _ => self.elements().saturating_mul(self.item_size),
+        }
+    }
+
+    /// First byte and number of the bytes of the file that it is made of.
+    pub fn range(&self) -> (u64, u64) {
+        match self.location {
+            Location::Raw { offset, len }
+            | Location::Inline { offset, len, .. }
+            | Location::Deflated { offset, len, .. }
+            | Location::Encoded { offset, len } => (offset, len),
         }
     }
 
