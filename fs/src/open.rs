@@ -1,7 +1,7 @@
 //! Opening, creating and releasing regular files.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -140,10 +140,16 @@ impl Filesystem {
             node.writes_begun.fetch_add(1, Ordering::Relaxed);
             self.thaw(node.ino, segment)?;
             let fd = self.begin_write(segment)?;
-            state.writing = Some(fd.clone());
-            self.writers.lock().insert(node.ino, Watched { node: node.clone(), segment, fd });
+            self.watch(node, state, segment, fd);
         }
         Ok(())
+    }
+
+    /// The same, with the segment's descriptor already there.
+    pub fn watch(&self, node: &NodeRef, state: &mut State, segment: SegmentId, fd: Arc<OwnedFd>) {
+        node.writes_begun.fetch_add(1, Ordering::Relaxed);
+        state.writing = Some(fd.clone());
+        self.writers.lock().insert(node.ino, Watched { node: node.clone(), segment, fd });
     }
 
     /// True if a file that is opened so should be in server mode: every write is to be durable, or the limit is near.

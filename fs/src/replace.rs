@@ -36,7 +36,7 @@ impl Filesystem {
             return self.stamp(node.ino, state, caller);
         }
         if self.wait_until_alone(node, state, segment) {
-            match self.start_replace(caller, node.ino, state, segment) {
+            match self.start_replace(caller, node, state, segment) {
                 Err(fault) if fault.errno != libc::EROFS => {
                     log::debug!("inode {}: truncating in place: {}", node.ino, fault);
                 }
@@ -71,16 +71,26 @@ impl Filesystem {
         }
     }
 
-    fn start_replace(&self, caller: Caller, ino: Ino, state: &mut State, old: SegmentId) -> Result<()> {
+    fn start_replace(&self, caller: Caller, node: &NodeRef, state: &mut State, old: SegmentId) -> Result<()> {
+        let ino = node.ino;
         let new = self.new_segment()?;
-        self.edit(|edit| {
+        // The file counts as written from now on, whatever it is opened for: who closes it last stores the switch.
+        let watch = self.begin_write(new).inspect_err(|_| self.pool.discard_segment(new))?;
+        let stored = self.edit(|edit| {
             if edit.object(ino).is_none_or(|object| object.names() == 0) {
                 return Err(Fault::new(libc::ENOENT));
             }
             Ok(edit.store(Transaction::new(caller.unique).with(Record::Replace { ino, segment: new }))?)
-        })?;
+        });
+        if let Err(fault) = stored {
+            drop(watch);
+            self.pool.segments().end_write(new);
+            self.pool.discard_segment(new);
+            return Err(fault);
+        }
         self.stop_watching(ino, state);
         state.segment = Some(new);
+        self.watch(node, state, new, watch);
         state.seen = None;
         state.replace = Some(Replace { old, since: Instant::now(), dying: false });
         self.counters.replaced.add(1);

@@ -11,6 +11,7 @@ use crate::filesystem::{Caller, Filesystem};
 use crate::host;
 use crate::learn::Switch;
 use crate::nodes::{NodeRef, State};
+use crate::xattr::groups;
 
 /// The attribute that gives a program capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -69,9 +70,13 @@ impl Filesystem {
         if state.segment.is_some() && (atime.is_some() || mtime.is_some()) {
             ctime = now.max(self.set_segment_times(node, state, atime, mtime)?);
         }
-        if change.mode.is_none() && change.uid.is_none() && change.gid.is_none() && atime.is_none() && mtime.is_none() {
+        // The kernel sends `chown` with neither user nor group as a change of nothing.
+        let nothing = change.mode.is_none() && atime.is_none() && mtime.is_none();
+        let owner = change.uid.is_some() || change.gid.is_some() || (nothing && change.size.is_none());
+        if nothing && !owner {
             return Ok(());
         }
+        let outsider = owner && self.is_outsider(caller, ino);
         self.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
             let mut tx = Transaction::new(caller.unique);
@@ -83,11 +88,11 @@ impl Filesystem {
                     tx.push(Record::Xattr { ino, name: acl::ACCESS.into(), value: access.to_value().into() });
                 }
             }
-            if change.uid.is_some() || change.gid.is_some() {
+            if owner {
                 a.uid = change.uid.unwrap_or(a.uid);
                 a.gid = change.gid.unwrap_or(a.gid);
                 if !object.is_dir() && change.mode.is_none() {
-                    a.mode = without_privileges(a.mode);
+                    a.mode = without_privileges(a.mode, outsider);
                 }
                 if object.xattr(CAPABILITY).is_some() {
                     tx.push(Record::XattrRemoval { ino, name: CAPABILITY.into() });
@@ -164,26 +169,38 @@ impl Filesystem {
     /// What writing a file takes away from it, done before the first byte can be written: the kernel moves the bytes
     /// and leaves this to us. Set-user-id goes where the writer is not root, as on any Linux filesystem.
     pub fn drop_privileges(&self, caller: Caller, ino: Ino) -> Result<()> {
-        let needed = |mode: u32| caller.uid != 0 && without_privileges(mode) != mode;
-        if !self.pool.view().object(ino).is_some_and(|object| needed(object.attributes.mode)) {
+        let special = |mode: u32| caller.uid != 0 && mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+        if !self.pool.view().object(ino).is_some_and(|object| special(object.attributes.mode)) {
             return Ok(());
         }
+        let outsider = self.is_outsider(caller, ino);
         self.edit(|edit| {
             let Some(object) = edit.object(ino) else { return Ok(()) };
-            let mut attributes = Attributes { ctime: clock::now(), ..object.attributes.clone() };
-            attributes.mode = without_privileges(attributes.mode);
+            let mode = without_privileges(object.attributes.mode, outsider);
+            if mode == object.attributes.mode {
+                return Ok(());
+            }
+            let attributes = Attributes { ctime: clock::now(), mode, ..object.attributes.clone() };
             edit.store(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
             Ok(())
         })?;
         self.forget_attributes(ino);
         Ok(())
     }
+
+    /// True if the caller is not in the group of a file that has the set-group-id bit. Asked only where that counts.
+    fn is_outsider(&self, caller: Caller, ino: Ino) -> bool {
+        let asked = self.pool.view().object(ino).map(|object| (object.attributes.mode, object.attributes.gid));
+        let Some((mode, gid)) = asked.filter(|_| caller.uid != 0) else { return false };
+        mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID && !groups(caller).contains(&gid)
+    }
 }
 
-/// A mode without set-user-id, and without set-group-id where that means something.
-fn without_privileges(mode: u32) -> u32 {
+/// A mode without set-user-id, and without set-group-id where that means something, or where the caller is not in the
+/// group and could not have set it.
+fn without_privileges(mode: u32, outsider: bool) -> u32 {
     let mode = mode & !libc::S_ISUID;
-    if mode & libc::S_IXGRP != 0 { mode & !libc::S_ISGID } else { mode }
+    if mode & libc::S_IXGRP != 0 || outsider { mode & !libc::S_ISGID } else { mode }
 }
 
 #[cfg(test)]
@@ -192,8 +209,9 @@ mod tests {
 
     #[test]
     fn set_group_id_without_execute_is_no_privilege() {
-        assert_eq!(without_privileges(0o106_755), 0o100_755);
-        assert_eq!(without_privileges(0o102_644), 0o102_644);
-        assert_eq!(without_privileges(0o104_644), 0o100_644);
+        assert_eq!(without_privileges(0o106_755, false), 0o100_755);
+        assert_eq!(without_privileges(0o102_644, false), 0o102_644);
+        assert_eq!(without_privileges(0o102_644, true), 0o100_644);
+        assert_eq!(without_privileges(0o104_644, false), 0o100_644);
     }
 }

@@ -20,8 +20,8 @@ impl Filesystem {
         let view = self.pool.view();
         // Asked before nearly every first write; hardly any file has one.
         let object = view.object(ino);
-        if name != CAPABILITY && !is_stored(name) {
-            return Err(Fault::new(libc::EOPNOTSUPP));
+        if name != CAPABILITY {
+            check_name(name)?;
         }
         object.and_then(|object| object.xattr(name)).map(<[u8]>::to_vec).ok_or(Fault::new(libc::ENODATA))
     }
@@ -44,9 +44,7 @@ impl Filesystem {
         if control::is_control(ino) {
             return Err(Fault::new(libc::EPERM));
         }
-        if !is_stored(name) {
-            return Err(Fault::new(libc::EOPNOTSUPP));
-        }
+        check_name(name)?;
         if name.len() > tensorfs_layout::NAME_MAX {
             return Err(Fault::new(libc::ERANGE));
         }
@@ -83,12 +81,14 @@ impl Filesystem {
         if control::is_control(ino) {
             return Err(Fault::new(libc::EPERM));
         }
-        if !is_stored(name) {
-            return Err(Fault::new(libc::EOPNOTSUPP));
-        }
+        check_name(name)?;
         self.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
-            object.xattr(name).ok_or(Fault::new(libc::ENODATA))?;
+            if object.xattr(name).is_none() {
+                // To have no list is what was asked for.
+                let is_list = name == acl::ACCESS || name == acl::DEFAULT;
+                return if is_list { Ok(()) } else { Err(Fault::new(libc::ENODATA)) };
+            }
             let attributes = Attributes { ctime: clock::now(), ..object.attributes.clone() };
             let removal = Record::XattrRemoval { ino, name: name.into() };
             edit.store(Transaction::new(caller.unique).with(removal).with(Record::Attributes { ino, attributes }))?;
@@ -146,14 +146,27 @@ impl Filesystem {
 }
 
 /// The namespaces that are kept. The kernel has checked who may use them.
+const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+/// Objections to an attribute's name.
+fn check_name(name: &[u8]) -> Result<()> {
+    if PREFIXES.contains(&name) {
+        // A namespace, and no name in it.
+        return Err(Fault::new(libc::EINVAL));
+    }
+    if !is_stored(name) {
+        return Err(Fault::new(libc::EOPNOTSUPP));
+    }
+    Ok(())
+}
+
 fn is_stored(name: &[u8]) -> bool {
-    const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     let named = |prefix: &&[u8]| name.starts_with(prefix) && name.len() > prefix.len();
     PREFIXES.iter().any(named) || name == acl::ACCESS || name == acl::DEFAULT
 }
 
 /// The groups of the caller: its own, and those its process is in.
-fn groups(caller: Caller) -> Vec<u32> {
+pub(crate) fn groups(caller: Caller) -> Vec<u32> {
     let status = fs::read_to_string(format!("/proc/{}/status", caller.pid)).unwrap_or_default();
     let listed = status.lines().find_map(|line| line.strip_prefix("Groups:"));
     let listed = listed.into_iter().flat_map(str::split_whitespace).filter_map(|id| id.parse().ok());

@@ -22,6 +22,10 @@ on_mounts!(
     nodes_of_every_kind,
     modes_and_owners,
     suid_bits_are_cleared_by_writing,
+    suid_bits_are_cleared_by_a_chown_to_nobody_else,
+    sgid_without_execute_is_cleared_by_an_outsider,
+    removing_an_access_list_that_is_not_there_succeeds,
+    an_attribute_with_an_empty_name_is_invalid,
     unlink_while_open,
     rename_over_an_open_file,
     rename_noreplace_and_exchange,
@@ -479,6 +483,56 @@ fn suid_bits_are_cleared_by_writing(setup: Setup) {
     shell(mount.path(), "chmod 6777 f; chown 1235:1235 f");
     let mode = std::fs::metadata(mount.at("f")).unwrap().mode() & 0o7777;
     assert_eq!(mode, 0o777, "chown left mode {mode:o}");
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// `chown(path, -1, -1)` names nobody, and takes the bits all the same. Found by the model test.
+fn suid_bits_are_cleared_by_a_chown_to_nobody_else(setup: Setup) {
+    let mut mount = setup.mount();
+    std::fs::write(mount.at("f"), "x").unwrap();
+    std::fs::set_permissions(mount.at("f"), std::fs::Permissions::from_mode(0o6755)).unwrap();
+    std::os::unix::fs::chown(mount.at("f"), None, None).unwrap();
+    assert_eq!(mode(&mount.at("f")), 0o755);
+    mount.remount();
+    assert_eq!(mode(&mount.at("f")), 0o755);
+}
+
+/// Set-group-id without execute is no privilege, but who is not in the group could not have set it. Found by the model
+/// test.
+fn sgid_without_execute_is_cleared_by_an_outsider(setup: Setup) {
+    if !is_root() {
+        return setup.skip("needs root, to become somebody else");
+    }
+    let mount = setup.mount();
+    for (group, left) in [("4321", 0o666), ("4321 --groups 1234", 0o2666), ("1234", 0o2666)] {
+        shell(mount.path(), "rm -f f; echo some > f; chown 1:1234 f; chmod 2666 f");
+        let groups = if group.contains("--groups") { "" } else { "--clear-groups" };
+        shell(mount.path(), &format!("setpriv --reuid 1235 --regid {group} {groups} bash -c 'echo more >> f'"));
+        assert_eq!(mode(&mount.at("f")), left, "in group {group}");
+    }
+}
+
+/// Found by the model test.
+fn removing_an_access_list_that_is_not_there_succeeds(setup: Setup) {
+    let mount = setup.mount();
+    std::fs::create_dir(mount.at("d")).unwrap();
+    for name in ["system.posix_acl_access", "system.posix_acl_default"] {
+        assert_eq!(remove_xattr(&mount.at("d"), name), Ok(()), "{name}");
+    }
+    assert_eq!(remove_xattr(&mount.at("d"), "user.x"), Err(Errno::ENODATA));
+}
+
+/// Found by the model test.
+fn an_attribute_with_an_empty_name_is_invalid(setup: Setup) {
+    let mount = setup.mount();
+    std::fs::write(mount.at("f"), "x").unwrap();
+    assert_eq!(get_xattr(&mount.at("f"), "user."), Err(Errno::EINVAL));
+    assert_eq!(set_xattr(&mount.at("f"), "user.", b"x", 0), Err(Errno::EINVAL));
+    assert_eq!(remove_xattr(&mount.at("f"), "user."), Err(Errno::EINVAL));
+    assert_eq!(get_xattr(&mount.at("f"), "bogus.x"), Err(Errno::EOPNOTSUPP));
 }
 
 /// Proves N4.

@@ -17,6 +17,7 @@ on_mounts!(
     a_writer_that_exits_leaves_nothing_in_quarantine,
     a_readers_open_file_is_truncated_in_place,
     rename_over_needs_no_quarantine,
+    truncating_through_a_descriptor_for_reading_lasts,
     a_child_that_executes_a_program_during_a_replace_does_not_hang,
 );
 
@@ -231,4 +232,16 @@ fn a_child_that_executes_a_program_during_a_replace_does_not_hang(setup: Setup) 
         assert!(std::fs::read(&path).unwrap() == new());
         assert_eq!(mount.quarantine().len(), 0, "nobody died");
     }
+}
+
+/// `open(O_RDONLY | O_TRUNC)` empties a file, too. It came back whole when it was closed. Found by the model test.
+fn truncating_through_a_descriptor_for_reading_lasts(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    let mut options = std::fs::OpenOptions::new();
+    drop(std::os::unix::fs::OpenOptionsExt::custom_flags(options.read(true), libc::O_TRUNC).open(&path).unwrap());
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
+    mount.remount();
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
+    mount.umount();
+    mount.tensorfs_ok(["check".as_ref(), mount.pool().as_os_str()]);
 }
