@@ -363,7 +363,7 @@ impl fuser::Filesystem for Adapter {
         fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
@@ -372,7 +372,7 @@ impl fuser::Filesystem for Adapter {
             "read",
             |c| &c.read,
             |fs| {
-                fs.read(fh.0, offset, size, |bytes| {
+                fs.read(fh.0, offset, size, flags.0, |bytes| {
                     if let Some(reply) = reply.take() {
                         reply.data(bytes);
                     }

@@ -43,7 +43,6 @@ impl Stat {
     pub fn overlay(&mut self, host: &HostStat, state: &State) {
         self.size = host.size;
         self.allocated = host.allocated;
-        self.attributes.atime = host.atime;
         if state.writing.is_some() {
             self.attributes.ctime = change_time(&self.attributes, host, state);
             self.attributes.mtime = host.mtime;
@@ -126,7 +125,11 @@ impl Filesystem {
     pub fn stat_in(&self, ino: Ino, state: &State) -> Result<Stat> {
         let mut stat = self.recorded(ino)?;
         if state.handles() > 0 || state.writing.is_some() {
-            stat.overlay(&self.look(state)?, state);
+            let host = self.look(state)?;
+            stat.overlay(&host, state);
+            if !self.options.noatime {
+                stat.attributes.atime = host.atime;
+            }
         }
         Ok(stat)
     }

@@ -46,8 +46,8 @@ pub(crate) struct Written {
 }
 
 impl Filesystem {
-    /// Reads, and hands what was read to `take`.
-    pub fn read<T>(&self, handle: u64, offset: u64, size: u32, take: impl FnOnce(&[u8]) -> T) -> Result<T> {
+    /// Reads, and hands what was read to `take`. `flags` are the handle's, as they are now.
+    pub fn read<T>(&self, handle: u64, offset: u64, size: u32, flags: i32, take: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let handle = match self.handles.get(handle)? {
             Opened::File(handle) => handle,
             Opened::Control(content) => {
@@ -56,7 +56,13 @@ impl Filesystem {
                 return Ok(take(&content[start..end]));
             }
         };
-        let (_, fd) = self.segment_of(&handle, false)?;
+        let fd = if flags & libc::O_NOATIME != 0 {
+            let segment = handle.node.lock().segment.ok_or(Fault::new(libc::EIO))?;
+            let unnoticed = self.pool.segments().open(segment, libc::O_RDONLY | libc::O_NOATIME);
+            Arc::new(unnoticed.host("opening a segment")?)
+        } else {
+            self.segment_of(&handle, false)?.1
+        };
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < size as usize {
                 buffer.resize(size as usize, 0);

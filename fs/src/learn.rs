@@ -37,7 +37,7 @@ impl Filesystem {
             return Ok(Learned::default());
         };
         if let Some(replace) = state.replace {
-            if switch == Switch::Leave && replace.since.elapsed() < crate::replace::PATIENCE {
+            if switch == Switch::Leave && replace.since.elapsed() < self.options.replace {
                 return Ok(Learned::default());
             }
             self.store_switch(node, state, unique)?;
@@ -60,7 +60,7 @@ impl Filesystem {
                 let (ino, len, allocated) = (node.ino, host.size - offset, host.allocated);
                 tx.push(Record::Data { ino, segment, offset, len, allocated });
             }
-            let attributes = observed(&object.attributes, &host, state);
+            let attributes = self.observed(&object.attributes, &host, state);
             if attributes != object.attributes {
                 tx.push(Record::Attributes { ino: node.ino, attributes });
             }
@@ -193,9 +193,10 @@ impl Filesystem {
             self.reap(&node, &mut state, true);
         }
     }
-}
 
-/// A file's attributes with what its segment says of times.
-pub(crate) fn observed(recorded: &Attributes, host: &HostStat, state: &State) -> Attributes {
-    Attributes { atime: host.atime, mtime: host.mtime, ctime: change_time(recorded, host, state), ..recorded.clone() }
+    /// A file's attributes with what its segment says of times.
+    pub fn observed(&self, recorded: &Attributes, host: &HostStat, state: &State) -> Attributes {
+        let atime = if self.options.noatime { recorded.atime } else { host.atime };
+        Attributes { atime, mtime: host.mtime, ctime: change_time(recorded, host, state), ..recorded.clone() }
+    }
 }

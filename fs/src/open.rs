@@ -363,7 +363,7 @@ impl Filesystem {
 
     /// Records that a file was read, once it is closed: writers record it with the rest.
     fn learn_access_time(&self, ino: Ino, state: &State, unique: u64) {
-        if state.handles() > 0 || state.writing.is_some() {
+        if self.options.noatime || state.handles() > 0 || state.writing.is_some() {
             return;
         }
         let Ok(host) = self.look(state) else { return };

@@ -85,6 +85,10 @@ pub struct Options {
     pub durability: Option<Durability>,
     /// How often the background commits.
     pub commit: Duration,
+    /// How long a file that is being replaced keeps its old version while its writer neither syncs nor closes it.
+    pub replace: Duration,
+    /// Reading a file leaves its access time alone.
+    pub noatime: bool,
     /// Whether to use kernel passthrough.
     pub passthrough: PassthroughMode,
     /// Threads that read requests.
@@ -100,6 +104,8 @@ impl Default for Options {
         Self {
             durability: None,
             commit: Duration::from_secs(1),
+            replace: Duration::from_secs(120),
+            noatime: false,
             passthrough: PassthroughMode::Auto,
             threads: 4,
             mountpoint: PathBuf::new(),

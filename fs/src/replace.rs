@@ -2,7 +2,8 @@
 //! complete. A process that has the old one mapped keeps it.
 //!
 //! The switch to the new segment is stored at the first fsync, before a rename or link, when the last writer closes,
-//! or after [`PATIENCE`]. A power loss before that leaves the old content. Where the writer is killed by a signal, the
+//! or after the time in [`Options::replace`](crate::Options): a pending replace does not hold back a file that stays open,
+//! such as a log, for longer. A power loss before that leaves the old content. Where the writer is killed by a signal, the
 //! new content stands, as POSIX has it, and the old version goes to quarantine.
 
 use std::fs;
@@ -14,11 +15,7 @@ use tensorfs_layout::{Attributes, Ino, Note, Reason, Record, SegmentId, Transact
 use crate::clock;
 use crate::error::{Fault, Host, Result};
 use crate::filesystem::{Caller, Filesystem};
-use crate::learn::observed;
 use crate::nodes::{Node, NodeRef, Replace, Seen, State};
-
-/// A pending replace does not hold back a file that stays open, such as a log, for longer than this.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// RELEASE comes after `close` has returned: so long is waited for one that may be on its way.
 const RELEASES: Duration = Duration::from_millis(2);
@@ -109,8 +106,11 @@ impl Filesystem {
             let Some(object) = edit.object(node.ino).filter(|object| object.names() > 0) else {
                 return Ok(false);
             };
-            let attributes =
-                Attributes { segment: Some(segment), damaged: false, ..observed(&object.attributes, &host, state) };
+            let attributes = Attributes {
+                segment: Some(segment),
+                damaged: false,
+                ..self.observed(&object.attributes, &host, state)
+            };
             let ino = node.ino;
             let tx = Transaction::new(unique).with(Record::Attributes { ino, attributes }).with(Record::Data {
                 ino,

@@ -21,6 +21,7 @@ pub struct MountOptions {
     pub layout: Option<String>,
     pub durability: Option<Durability>,
     pub commit: Option<Duration>,
+    pub replace: Option<Duration>,
     pub passthrough: Option<PassthroughMode>,
     pub threads: Option<usize>,
     pub log: Option<PathBuf>,
@@ -52,6 +53,7 @@ impl MountOptions {
             "layout" => self.layout = Some(value.to_owned()),
             "durability" => self.durability = Some(parse_durability(value).map_err(invalid)?),
             "commit" => self.commit = Some(parse_seconds(value).map_err(invalid)?),
+            "replace" => self.replace = Some(parse_seconds(value).map_err(invalid)?),
             "passthrough" => self.passthrough = Some(parse_passthrough(value).map_err(invalid)?),
             "threads" => self.threads = Some(parse_threads(value).map_err(invalid)?),
             "log" => self.log = Some(value.into()),
@@ -89,7 +91,7 @@ impl MountOptions {
             "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "group" | "owner" | "_netdev"
             | "nofail" | "async" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime"
             | "nolazytime" | "iversion" | "noiversion" | "silent" | "loud" | "mand" | "nomand" => {}
-            "size" | "layout" | "durability" | "commit" | "passthrough" | "threads" | "log" => {
+            "size" | "layout" | "durability" | "commit" | "replace" | "passthrough" | "threads" | "log" => {
                 return Err(format!("option {name:?} needs a value: {name}=..."));
             }
             _ => return Ok(is_private(name)),
@@ -120,6 +122,9 @@ impl MountOptions {
         }
         if let Some(commit) = self.commit {
             words.push(format!("commit={}", commit.as_secs_f64()));
+        }
+        if let Some(replace) = self.replace {
+            words.push(format!("replace={}", replace.as_secs_f64()));
         }
         if let Some(passthrough) = self.passthrough {
             words.push(format!("passthrough={passthrough}"));
@@ -262,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_server_is_told_everything() {
-        let mut options = parse("ro,noexec,noatime,nodiratime,allow_other,layout=\"a,b\",durability=write,commit=0.25,passthrough=on,threads=3").unwrap();
+        let mut options = parse("ro,noexec,noatime,nodiratime,allow_other,layout=\"a,b\",durability=write,commit=0.25,replace=7.5,passthrough=on,threads=3").unwrap();
         assert_eq!(parse(&options.to_list()).as_ref(), Ok(&options));
         options = MountOptions::default();
         assert_eq!(parse(&options.to_list()), Ok(options));

@@ -113,6 +113,8 @@ fn server_options(request: &Request) -> Options {
     Options {
         durability: wanted.durability,
         commit: wanted.commit.unwrap_or(default.commit),
+        replace: wanted.replace.unwrap_or(default.replace),
+        noatime: wanted.noatime,
         passthrough: wanted.passthrough.unwrap_or(default.passthrough),
         threads: wanted.threads.unwrap_or(default.threads),
         mountpoint: request.mountpoint.clone(),

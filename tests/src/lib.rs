@@ -16,12 +16,14 @@
 //! | `TENSORFS_LARGE` | `1`: run the client tests that need gigabytes of packages |
 
 mod children;
+mod disk;
 mod mount;
 mod pattern;
 pub mod storm;
 mod tree;
 
 pub use children::{Child, child, program, run, run_ok, shell};
+pub use disk::{Disk, FailingDisk};
 pub use mount::{Mount, Passthrough, Setup, Started, is_root, scratch, skip, skip_all, tensorfs, venv};
 pub use pattern::Pattern;
 pub use tree::{Tree, assert_same_tree, assert_same_tree_but};

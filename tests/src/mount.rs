@@ -37,6 +37,7 @@ pub struct Setup {
     passthrough: Passthrough,
     create: Vec<String>,
     mount: Vec<String>,
+    pool: Option<PathBuf>,
 }
 
 /// How a [`Mount`] was started; returned by [`Mount::try_mount`].
@@ -54,7 +55,7 @@ impl Setup {
 
     /// For tests that choose the mode themselves. Prefer [`crate::on_mounts!`].
     pub fn new(name: &str, passthrough: Passthrough) -> Setup {
-        Setup { name: name.to_owned(), passthrough, create: Vec::new(), mount: Vec::new() }
+        Setup { name: name.to_owned(), passthrough, create: Vec::new(), mount: Vec::new(), pool: None }
     }
 
     /// More arguments for `tensorfs create`.
@@ -66,6 +67,12 @@ impl Setup {
     /// More arguments for every `tensorfs mount`.
     pub fn mount_with<const N: usize>(mut self, arguments: [&str; N]) -> Setup {
         self.mount.extend(arguments.map(str::to_owned));
+        self
+    }
+
+    /// A place for the pool that is not the test's own directory. A pool that is there already is mounted as it is.
+    pub fn pool_at(mut self, path: impl Into<PathBuf>) -> Setup {
+        self.pool = Some(path.into());
         self
     }
 
@@ -83,15 +90,17 @@ impl Setup {
     #[track_caller]
     pub fn mount(self) -> Mount {
         let base = scratch();
-        let pool = base.path().join("pool");
+        let pool = self.pool.clone().unwrap_or_else(|| base.path().join("pool"));
         let path = base.path().join("mnt");
         std::fs::create_dir(&path).unwrap();
         std::fs::create_dir(base.path().join("host")).unwrap();
         let mut mount = Mount { base: Some(base), pool, path, pid: None, setup: self };
         if !plain() {
-            let mut create = mount.program();
-            create.arg("create").arg(&mount.pool).args(&mount.setup.create);
-            run_ok(&mut create);
+            if !mount.pool.exists() {
+                let mut create = mount.program();
+                create.arg("create").arg(&mount.pool).args(&mount.setup.create);
+                run_ok(&mut create);
+            }
             mount.mount();
         }
         mount

@@ -45,6 +45,12 @@ on_mounts!(
     vectored_and_direct_io,
     many_open_files,
     control_tree_is_not_listed,
+    inode_numbers_are_not_used_again,
+    access_times,
+    noatime_of_the_mount,
+    a_store_through_a_mapping_moves_the_modification_time,
+    locks_end_with_the_mount,
+    what_is_not_there,
 );
 
 fn c(path: &Path) -> CString {
@@ -131,6 +137,9 @@ fn nanosecond_times(setup: Setup) {
         ((0, 0), (0, 1)),
         ((-1, 999_999_999), (-86400 * 365 * 60, 5)),
         ((1 << 33, 123_456_789), (1 << 32, 987_654_321)),
+        // The bounds of ext4: 1901 and 2446.
+        ((-(1 << 31), 0), (15_032_385_535, 999_999_999)),
+        ((15_032_385_535, 0), (-(1 << 31), 0)),
     ];
     for (atime, mtime) in times {
         let check = |name: &str| {
@@ -270,6 +279,10 @@ fn extended_attributes(setup: Setup) {
         assert_eq!(remove_xattr(path, "user.none"), Err(Errno::ENODATA));
         assert_eq!(set_xattr(path, "user.none", b"", libc::XATTR_REPLACE), Err(Errno::ENODATA));
     }
+    if is_root() {
+        set_xattr(&file, "trusted.a", b"trusted", 0).unwrap();
+        set_xattr(&file, "security.a", b"security", 0).unwrap();
+    }
     if !mount.is_plain() {
         // As long as the kernel lets them be.
         set_xattr(&file, "user.longest", &Pattern(2).bytes(0, 65536), 0).unwrap();
@@ -292,6 +305,11 @@ fn extended_attributes(setup: Setup) {
     if !mount.is_plain() {
         assert_eq!(get_xattr(&file, "user.longest").unwrap(), Pattern(2).bytes(0, 65536));
         remove_xattr(&file, "user.longest").unwrap();
+    }
+    if is_root() {
+        assert_eq!(get_xattr(&file, "trusted.a").unwrap(), b"trusted");
+        assert_eq!(get_xattr(&file, "security.a").unwrap(), b"security");
+        remove_xattr(&file, "trusted.a").unwrap();
     }
     let want: BTreeSet<String> = values.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(list_xattrs(&file), want);
@@ -409,6 +427,9 @@ fn nodes_of_every_kind(setup: Setup) {
         assert!(kind("loop").is_block_device());
         let rdev = std::fs::metadata(mount.at("loop")).unwrap().rdev();
         assert_eq!((libc::major(rdev), libc::minor(rdev)), (7, 300));
+    }
+    if devices && !mount.is_plain() {
+        assert_eq!(File::open(mount.at("null")).unwrap_err().raw_os_error(), Some(libc::EACCES), "the mount is nodev");
     }
     // They work: two processes meet in the FIFO and at the socket.
     assert_eq!(shell(mount.path(), "echo through > fifo & cat fifo; wait"), "through\n");
@@ -592,7 +613,7 @@ fn rename2(from: &Path, to: &Path, flags: u32) -> Result<(), Errno> {
     errno(unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) })
 }
 
-/// Proves N3.
+/// Proves N3, X3.
 fn rename_noreplace_and_exchange(setup: Setup) {
     let mut mount = setup.mount();
     shell(mount.path(), "echo a > a; echo b > b; mkdir d e; echo x > d/x; echo y > e/y");
@@ -608,6 +629,9 @@ fn rename_noreplace_and_exchange(setup: Setup) {
     rename2(&mount.at("e/x"), &mount.at("b"), exchange).unwrap();
     assert_eq!(rename2(&mount.at("d"), &mount.at("e"), noreplace | exchange), Err(Errno::EINVAL));
     assert_eq!(rename2(&mount.at("e"), &mount.at("e/x"), exchange), Err(Errno::EINVAL));
+    if !mount.is_plain() {
+        assert_eq!(rename2(&mount.at("new"), &mount.at("x"), libc::RENAME_WHITEOUT), Err(Errno::EINVAL));
+    }
     let want = "./b\n./d\n./e\n./e/x\n./e/x/y\n./new\n";
     for _ in 0..2 {
         assert_eq!(shell(mount.path(), "find . -mindepth 1 | sort"), want);
@@ -771,7 +795,7 @@ fn fallocate(file: &File, mode: i32, offset: i64, len: i64) -> Result<(), Errno>
     errno(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) })
 }
 
-/// Proves F6.
+/// Proves F6, X3.
 fn fallocate_modes(setup: Setup) {
     let mut mount = setup.mount();
     let path = mount.at("f");
@@ -804,6 +828,11 @@ fn fallocate_modes(setup: Setup) {
     want[600_000..1_000_000].fill(0);
     assert!(meta().blocks() + 700 < before, "{before} {}", meta().blocks());
     assert_eq!(fallocate(&file, libc::FALLOC_FL_PUNCH_HOLE, 0, 10), Err(Errno::EOPNOTSUPP));
+    if !mount.is_plain() {
+        for mode in [libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE, libc::FALLOC_FL_UNSHARE_RANGE] {
+            assert_eq!(fallocate(&file, mode, 0, 4096), Err(Errno::EOPNOTSUPP));
+        }
+    }
     assert_eq!(fallocate(&file, 0, -1, 10), Err(Errno::EINVAL));
     assert_eq!(fallocate(&file, 0, 0, 0), Err(Errno::EINVAL));
     let read_only = File::open(&path).unwrap();
@@ -1168,4 +1197,193 @@ fn control_tree_is_not_listed(setup: Setup) {
     assert!(!mount.at("d/.tensorfs").exists());
     std::fs::write(mount.at("d/.tensorfs"), "mine").unwrap();
     assert_eq!(names(&mount.at("d")), [".tensorfs".into()].into());
+}
+
+/// Proves N5.
+fn inode_numbers_are_not_used_again(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for round in 0..4 {
+        for n in 0..200 {
+            let path = mount.at(format!("{round}-{n}"));
+            match n % 3 {
+                0 => std::fs::create_dir(&path).unwrap(),
+                1 => std::fs::write(&path, "x").unwrap(),
+                _ => symlink("x", &path).unwrap(),
+            }
+            let ino = std::fs::symlink_metadata(&path).unwrap().ino();
+            assert!(seen.insert(ino), "inode {ino} is used again");
+            if n % 2 == 0 {
+                shell(mount.path(), &format!("rm -d {round}-{n}"));
+            }
+        }
+        match round {
+            0 => mount.remount(),
+            1 => {
+                mount.kill9();
+                mount.mount();
+            }
+            2 => {
+                mount.sync();
+                mount.power_loss();
+                mount.mount();
+            }
+            _ => {}
+        }
+    }
+    // The links of a directory: itself, its name, and the `..` of each subdirectory.
+    let links = |name: &str| std::fs::metadata(mount.at(name)).unwrap().nlink();
+    shell(mount.path(), "mkdir d; touch d/file; ln -s x d/link");
+    assert_eq!(links("d"), 2);
+    shell(mount.path(), "mkdir d/a d/b d/a/c");
+    assert_eq!((links("d"), links("d/a")), (4, 3));
+    shell(mount.path(), "mv d/a/c d/c; rmdir d/b");
+    assert_eq!((links("d"), links("d/a")), (4, 2));
+}
+
+/// Reads a file; not from the kernel's cache.
+fn read_with(path: &Path, flags: i32) {
+    let mut bytes = Vec::new();
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path).unwrap();
+    // SAFETY: plain system call on an open descriptor.
+    assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+    file.read_to_end(&mut bytes).unwrap();
+    assert!(!bytes.is_empty());
+}
+
+fn atime(path: &Path) -> (i64, i64) {
+    let meta = std::fs::symlink_metadata(path).unwrap();
+    (meta.atime(), meta.atime_nsec())
+}
+
+/// Proves A2, X4.
+fn access_times(setup: Setup) {
+    let mut mount = setup.mount();
+    let old = (1_000_000_000, 0);
+    // What the host does, a file of the mount does.
+    let on_host = mount.host().join("f");
+    for path in [on_host.clone(), mount.at("f")] {
+        std::fs::write(&path, "bytes").unwrap();
+    }
+    let now = (1_500_000_000, 0);
+    for (flags, mtime) in [(libc::O_NOATIME, now), (0, now), (0, old)] {
+        for path in [&on_host, &mount.at("f")] {
+            set_times(path, old, mtime);
+            read_with(path, flags);
+        }
+        let moved = [&on_host, &mount.at("f")].map(|path| atime(path) != old);
+        assert_eq!(moved[0], moved[1], "flags {flags:x}: the host, the mount");
+        assert!(flags == 0 || !moved[1], "O_NOATIME");
+    }
+    // It is recorded.
+    set_times(&mount.at("f"), old, now);
+    read_with(&mount.at("f"), 0);
+    let read = atime(&mount.at("f"));
+    mount.remount();
+    assert_eq!(atime(&mount.at("f")), read);
+    shell(mount.path(), "mkdir d; touch d/x; ln -s f link");
+    for name in ["d", "link"] {
+        set_times(&mount.at(name), old, now);
+    }
+    if !mount.is_plain() {
+        shell(mount.path(), "ls -l d; cat link; readlink link");
+        assert_eq!((atime(&mount.at("d")), atime(&mount.at("link"))), (old, old));
+    }
+}
+
+/// Proves A2.
+fn noatime_of_the_mount(setup: Setup) {
+    let mut mount = setup.mount_with(["-o", "noatime"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (old, now) = ((1_000_000_000, 0), (1_500_000_000, 0));
+    let path = mount.at("f");
+    std::fs::write(&path, "bytes").unwrap();
+    set_times(&path, old, now);
+    read_with(&path, 0);
+    assert_eq!(atime(&path), old);
+    // While it is open, too, and when something else of it is recorded.
+    let mut file = OpenOptions::new().read(true).append(true).open(&path).unwrap();
+    let mut bytes = [0; 3];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(atime(&path), old);
+    file.write_all(b"more").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(atime(&path), old);
+    mount.remount();
+    assert_eq!(atime(&path), old);
+    // Set by hand, it is set.
+    set_times(&path, now, now);
+    read_with(&path, 0);
+    assert_eq!(atime(&path), now);
+}
+
+/// Proves A3.
+fn a_store_through_a_mapping_moves_the_modification_time(setup: Setup) {
+    let mut mount = setup.mount();
+    let path = mount.at("f");
+    std::fs::write(&path, vec![0; 8192]).unwrap();
+    let old = (1_000_000_000, 0);
+    set_times(&path, old, old);
+    let mut child = child(["do"]);
+    assert_eq!(child.ask(&format!("open f rw {}", path.display())), "ok");
+    assert_eq!(child.ask("map f m 8192 w"), "ok");
+    assert_eq!(child.ask("store m 0 1 5000"), "ok");
+    // fsync of the file has its pages written back.
+    assert_eq!(child.ask("fsync f"), "ok");
+    let mtime = || std::fs::metadata(&path).unwrap().mtime();
+    assert!(mtime() > old.0);
+    set_times(&path, old, old);
+    assert_eq!(child.ask("store m 5000 1 1000"), "ok");
+    child.end();
+    // Unmounting does, too.
+    mount.remount();
+    assert!(mtime() > old.0);
+    assert_eq!(Pattern(1).mismatch(0, &std::fs::read(&path).unwrap()[..6000]), None);
+}
+
+/// Proves L1.
+fn locks_end_with_the_mount(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::write(mount.at("f"), "x").unwrap();
+    let (mut one, mut two) = (child(["do"]), child(["do"]));
+    assert_eq!(one.ask(&format!("open f rw {}", mount.at("f").display())), "ok");
+    assert_eq!(one.ask("flock f ex"), "ok");
+    assert_eq!(one.ask("lock f w 0 10"), "ok");
+    // The one who holds them lives on, with what is left of the mount.
+    mount.kill9();
+    mount.mount();
+    assert_eq!(two.ask(&format!("open f rw {}", mount.at("f").display())), "ok");
+    assert_eq!(two.ask("flock f ex"), "ok");
+    assert_eq!(two.ask("lock f w 0 10"), "ok");
+    one.end();
+    two.end();
+}
+
+/// Proves X3.
+fn what_is_not_there(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let unnamed = OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).open(mount.path());
+    assert_eq!(kind(unnamed), Errno::EOPNOTSUPP);
+    let file = File::create(mount.at("f")).unwrap();
+    let mut flags: libc::c_int = 0x10; // FS_IMMUTABLE_FL
+    // SAFETY: FS_IOC_SETFLAGS reads an int.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &mut flags) };
+    assert_eq!((done, Errno::last()), (-1, Errno::ENOTTY));
+    let mut attributes = [0u8; 28]; // struct fsxattr, of which project ids are a part
+    const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801c_581f;
+    // SAFETY: FS_IOC_FSGETXATTR fills the struct, which is as long as its number says.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSGETXATTR, attributes.as_mut_ptr()) };
+    assert_eq!((done, Errno::last()), (-1, Errno::ENOTTY));
 }
