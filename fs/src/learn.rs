@@ -17,6 +17,8 @@ const LARGE: u64 = 16 << 20;
 pub(crate) enum Switch {
     /// The new content stands from now on.
     Store,
+    /// The same, and it is the last word: what is recorded may use space that is otherwise kept for deletion.
+    Last,
     /// Only if it has been pending too long.
     Leave,
 }
@@ -26,8 +28,6 @@ pub(crate) enum Switch {
 pub(crate) struct Learned {
     /// The segment may differ from what was last synced.
     pub changed: bool,
-    /// It takes more space than was recorded.
-    pub grew: bool,
 }
 
 impl Filesystem {
@@ -41,7 +41,8 @@ impl Filesystem {
                 return Ok(Learned::default());
             }
             self.store_switch(node, state, unique)?;
-            return Ok(Learned { changed: true, grew: true });
+            state.grew = true;
+            return Ok(Learned { changed: true });
         }
         let at = clock::now();
         let host = self.look(state)?;
@@ -65,13 +66,14 @@ impl Filesystem {
                 tx.push(Record::Attributes { ino: node.ino, attributes });
             }
             if !tx.is_empty() {
-                edit.store(tx)?;
+                if switch == Switch::Last { edit.store_from_reserve(tx) } else { edit.store(tx) }?;
                 self.counters.learned.add(1);
             }
             Ok(grew)
         })?;
         state.seen = Some(Seen { ctime: host.ctime, size: host.size, at });
-        Ok(Learned { changed: true, grew })
+        state.grew |= grew;
+        Ok(Learned { changed: true })
     }
 
     /// Learns every file that something may write, and says whether any had changed. One that fails does not keep
@@ -132,6 +134,7 @@ impl Filesystem {
         } else if state.writing.is_none() {
             state.segment = None;
             state.seen = None;
+            state.grew = false;
             state.mappable = false;
         }
     }

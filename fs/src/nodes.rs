@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub seen: Option<Seen>,
     /// The segment is being read to be sealed.
     pub sealing: bool,
+    /// It grew since a client last waited for it to be durable.
+    pub grew: bool,
     /// A handle could map the segment for writing, which changes times without the kernel knowing.
     pub mappable: bool,
 }

@@ -72,7 +72,11 @@ impl Filesystem {
             self.drop_privileges(caller, node.ino)?;
         }
         if flags & libc::O_TRUNC != 0 {
-            self.truncate_at_open(caller, node, state, segment)?;
+            // An open that fails must not have emptied the file.
+            if access.write && state.mode == Some(Mode::Passthrough) && self.nearly_full() && self.is_full() {
+                return Err(Fault::new(libc::ENOSPC));
+            }
+            self.truncate_at_open(caller, node, state, segment, access)?;
         }
         self.finish_open(node, state, flags, register)
     }
@@ -174,7 +178,7 @@ impl Filesystem {
             !self.pool.segments().exclusive(segment)
         };
         let mut mode = choose(state.mode, wish, mapped);
-        if mode == Mode::Passthrough && access.write && self.is_full() {
+        if mode == Mode::Passthrough && access.write && flags & libc::O_TRUNC == 0 && self.is_full() {
             return Err(Fault::new(libc::ENOSPC));
         }
         if mode == Mode::Passthrough && state.backing.is_none() {
@@ -316,8 +320,9 @@ impl Filesystem {
         mut state: MutexGuard<'_, State>,
         unchecked: bool,
     ) -> Result<()> {
-        let learned = self.learn(node, &mut state, caller.unique, Switch::Store)?;
+        self.learn(node, &mut state, caller.unique, Switch::Store)?;
         let segment = state.segment;
+        let grew = std::mem::take(&mut state.grew);
         if let (Some(segment), true) = (segment, state.writing.is_some()) {
             self.pool.segments().touch(segment).host("opening a segment to sync it")?;
         }
@@ -327,7 +332,7 @@ impl Filesystem {
             return Err(Fault::warn(libc::EIO, "the file's segment could not be synced"));
         }
         // The kernel wrote past the limit, and this is the first that is heard of it.
-        if unchecked && learned.grew && self.is_over() {
+        if unchecked && grew && self.is_over() {
             return Err(Fault::new(libc::ENOSPC));
         }
         Ok(())

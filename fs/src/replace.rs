@@ -15,6 +15,7 @@ use tensorfs_layout::{Attributes, Ino, Note, Reason, Record, SegmentId, Transact
 use crate::clock;
 use crate::error::{Fault, Host, Result};
 use crate::filesystem::{Caller, Filesystem};
+use crate::mode::Access;
 use crate::nodes::{Node, NodeRef, Replace, Seen, State};
 
 /// RELEASE comes after `close` has returned: so long is waited for one that may be on its way.
@@ -28,11 +29,13 @@ impl Filesystem {
         node: &NodeRef,
         state: &mut MutexGuard<'_, State>,
         segment: SegmentId,
+        access: Access,
     ) -> Result<()> {
         if self.look(state)?.size == 0 {
             return self.stamp(node.ino, state, caller);
         }
-        if self.wait_until_alone(node, state, segment) {
+        // Who can only read never says when the new content is complete.
+        if access.write && self.wait_until_alone(node, state, segment) {
             match self.start_replace(caller, node, state, segment) {
                 Err(fault) if fault.errno != libc::EROFS => {
                     log::debug!("inode {}: truncating in place: {}", node.ino, fault);
@@ -144,8 +147,11 @@ impl Filesystem {
     /// An `O_TRUNC` of an empty file changes its times alone.
     fn stamp(&self, ino: Ino, state: &mut State, caller: Caller) -> Result<()> {
         let now = clock::coarse();
-        if let Some(fd) = &state.writing {
-            let _ = crate::host::set_times(fd, None, Some(now));
+        if let Some(segment) = state.segment {
+            // Its times are the ones that count while the file is open.
+            let fd = self.pool.segments().open(segment, libc::O_RDONLY).host("opening a segment")?;
+            crate::host::set_times(&fd, None, Some(now)).host("setting a segment's times")?;
+            state.seen = None;
         }
         self.edit(|edit| {
             let Some(object) = edit.object(ino) else { return Err(Fault::new(libc::ENOENT)) };

@@ -79,9 +79,10 @@ impl Server {
         let served = session.run();
         fs.workers.finish();
         drop((sealer, committer));
-        fs.close_files();
+        // What could not be recorded here, recovery records: a pool that is closed is taken at its word.
+        let recorded = fs.close_files();
         fs.seal_the_rest();
-        let closed = fs.pool.close();
+        let closed = if recorded { fs.pool.close() } else { fs.pool.commit(fs.pool.newest()) };
         served.map_err(|source| Error::Session { mountpoint, source })?;
         Ok(closed?)
     }
@@ -154,16 +155,20 @@ impl Filesystem {
         }
     }
 
-    /// The kernel is gone: whatever is still open counts as closed.
-    fn close_files(&self) {
+    /// The kernel is gone: whatever is still open counts as closed. False if what became of a file could not be recorded.
+    fn close_files(&self) -> bool {
         for opened in self.handles.drain() {
             if let Opened::File(handle) = opened {
                 self.release_file(0, &handle);
             }
         }
         // Files that are still mapped get their last word too.
-        if let Err(fault) = self.learn_all(Switch::Store) {
-            log::error!("at the end: {}", fault);
+        match self.learn_all(Switch::Last) {
+            Ok(_) => true,
+            Err(fault) => {
+                log::error!("at the end: {}", fault);
+                self.pool.is_read_only().is_some()
+            }
         }
     }
 }

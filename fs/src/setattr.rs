@@ -1,6 +1,6 @@
 //! Changing attributes: modes, owners, times and sizes.
 
-use tensorfs_layout::{Attributes, Ino, Record, Timestamp, Transaction};
+use tensorfs_layout::{Attributes, Ino, Object, Record, Timestamp, Transaction};
 
 use crate::acl::{self, Acl};
 use crate::attributes::Stat;
@@ -167,21 +167,33 @@ impl Filesystem {
     }
 
     /// What writing a file takes away from it, done before the first byte can be written: the kernel moves the bytes
-    /// and leaves this to us. Set-user-id goes where the writer is not root, as on any Linux filesystem.
+    /// and leaves this to us. Set-user-id goes where the writer is not root, capabilities always, as on any Linux
+    /// filesystem.
     pub fn drop_privileges(&self, caller: Caller, ino: Ino) -> Result<()> {
-        let special = |mode: u32| caller.uid != 0 && mode & (libc::S_ISUID | libc::S_ISGID) != 0;
-        if !self.pool.view().object(ino).is_some_and(|object| special(object.attributes.mode)) {
+        let needed = |object: &Object| {
+            let special = object.attributes.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+            caller.uid != 0 && special || object.xattr(CAPABILITY).is_some()
+        };
+        if !self.pool.view().object(ino).is_some_and(needed) {
             return Ok(());
         }
         let outsider = self.is_outsider(caller, ino);
         self.edit(|edit| {
             let Some(object) = edit.object(ino) else { return Ok(()) };
-            let mode = without_privileges(object.attributes.mode, outsider);
-            if mode == object.attributes.mode {
+            let mut mode = object.attributes.mode;
+            if caller.uid != 0 {
+                mode = without_privileges(mode, outsider);
+            }
+            let capable = object.xattr(CAPABILITY).is_some();
+            if mode == object.attributes.mode && !capable {
                 return Ok(());
             }
             let attributes = Attributes { ctime: clock::now(), mode, ..object.attributes.clone() };
-            edit.store(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
+            let mut tx = Transaction::new(caller.unique).with(Record::Attributes { ino, attributes });
+            if capable {
+                tx.push(Record::XattrRemoval { ino, name: CAPABILITY.into() });
+            }
+            edit.store(tx)?;
             Ok(())
         })?;
         self.forget_attributes(ino);

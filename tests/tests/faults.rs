@@ -1,19 +1,103 @@
 //! Faults that a review of the filesystem found, each with the test that shows it.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
 use nix::errno::Errno;
-use tensorfs_tests::{Pattern, Setup, on_mounts};
+use nix::sys::stat::{UtimensatFlags, utimensat};
+use nix::sys::time::TimeSpec;
+use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, is_root, on_mounts};
 
 on_mounts!(
+    truncating_through_a_descriptor_that_can_only_read_lasts,
+    truncating_an_empty_file_changes_its_times,
+    opening_for_writing_takes_a_files_capabilities,
     replacing_a_name_during_a_listing_does_not_list_it_again,
     a_file_that_grew_again_after_a_truncation_is_not_cut_by_recovery,
     no_descriptors_left_during_a_commit_is_no_failed_sync,
+    fsync_after_a_commit_in_the_background_still_tells_of_the_limit,
+    an_open_that_fails_leaves_the_file_as_it_was,
+    what_was_written_in_a_full_log_is_there_after_unmounting,
+    a_replacement_that_cannot_begin_leaves_nothing,
     a_pool_that_is_moved_while_mounted_goes_on,
 );
+
+/// `open(O_RDONLY | O_TRUNC)` truncates, too: the new, empty content stands.
+fn truncating_through_a_descriptor_that_can_only_read_lasts(setup: Setup) {
+    let mut mount = setup.mount();
+    let path = mount.at("f");
+    for round in 0..3 {
+        std::fs::write(&path, Pattern(1).bytes(0, 10_000)).unwrap();
+        let c = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a NUL-terminated path.
+        let fd = Errno::result(unsafe { libc::open(c.as_ptr(), libc::O_RDONLY | libc::O_TRUNC) }).unwrap();
+        // SAFETY: the descriptor is ours.
+        let file = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
+        assert_eq!(file.metadata().unwrap().len(), 0);
+        if round == 1 {
+            file.sync_all().unwrap();
+        }
+        drop(file);
+        // The release may still be under way.
+        let _ = File::open(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0, "round {round}");
+        assert_eq!(std::fs::read(&path).unwrap().len(), 0, "round {round}");
+        if round == 2 {
+            mount.remount();
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+        }
+    }
+}
+
+/// The records and the segment both have times, and an empty file is not replaced.
+fn truncating_an_empty_file_changes_its_times(setup: Setup) {
+    let mut mount = setup.mount();
+    let path = mount.at("stamp");
+    File::create(&path).unwrap();
+    let old = TimeSpec::new(1_000_000_000, 5);
+    utimensat(nix::fcntl::AT_FDCWD, &path, &old, &old, UtimensatFlags::FollowSymlink).unwrap();
+    // The file is closed for certain.
+    mount.remount();
+    assert_eq!(std::fs::metadata(&path).unwrap().mtime(), 1_000_000_000);
+    let file = File::create(&path).unwrap();
+    let open = file.metadata().unwrap();
+    assert!(open.mtime() > 1_000_000_000, "while it is open: {}", open.mtime());
+    drop(file);
+    mount.sync();
+    let closed = std::fs::metadata(&path).unwrap();
+    assert!(closed.mtime() > 1_000_000_000, "when it is closed: {}", closed.mtime());
+}
+
+/// As for set-user-id bits: what is written to a program must not run with the capabilities the one before had.
+fn opening_for_writing_takes_a_files_capabilities(setup: Setup) {
+    if !is_root() {
+        return setup.skip("only root gives a file capabilities");
+    }
+    let mount = setup.mount();
+    let name = c"security.capability";
+    // Revision 2: CAP_NET_RAW, permitted and effective.
+    let value: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    for how in ["write", "truncate", "replace"] {
+        let path = mount.at(how);
+        std::fs::write(&path, "program").unwrap();
+        let c = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: NUL-terminated strings and a buffer of the given length.
+        let set = unsafe { libc::setxattr(c.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+        Errno::result(set).unwrap();
+        match how {
+            "write" => File::options().write(true).open(&path).unwrap().write_all_at(b"P", 0).unwrap(),
+            "truncate" => nix::unistd::truncate(&path, 3).unwrap(),
+            _ => std::fs::write(&path, "another").unwrap(),
+        }
+        // SAFETY: as above; a size of 0 asks for the length.
+        let got = unsafe { libc::getxattr(c.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
+        assert_eq!(Errno::result(got), Err(Errno::ENODATA), "{how}");
+    }
+}
 
 /// A loop that lists a directory and replaces each file it finds, as `for e in os.scandir(d): os.replace(tmp, e)`, ends;
 /// it lists each name once.
@@ -91,6 +175,114 @@ fn no_descriptors_left_during_a_commit_is_no_failed_sync(setup: Setup) {
     assert_eq!(info["read_only"], serde_json::Value::Null, "{info}");
     std::fs::write(mount.at("after"), "y").unwrap();
     open.sync_all().unwrap();
+}
+
+fn limited(setup: Setup) -> Mount {
+    setup.create(["--size", "64M"]).mount_with(["--commit", "3600"]).mount()
+}
+
+/// In passthrough the kernel writes past the limit; whoever did must hear of it, also if the background saw it first.
+fn fsync_after_a_commit_in_the_background_still_tells_of_the_limit(setup: Setup) {
+    if setup.passthrough() == Passthrough::Off {
+        return;
+    }
+    let mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let file = File::create(mount.at("f")).unwrap();
+    file.write_all_at(&vec![1; 80 << 20], 0).unwrap();
+    mount.sync();
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    // Told once, and then the bytes are there.
+    file.sync_all().unwrap();
+}
+
+/// A file that is open elsewhere, in a pool that is more than full.
+fn an_open_that_fails_leaves_the_file_as_it_was(setup: Setup) {
+    let mount = limited(setup);
+    if mount.is_plain() || mount.passthrough() == Passthrough::Off {
+        return;
+    }
+    std::fs::write(mount.at("small"), Pattern(1).bytes(0, 1 << 20)).unwrap();
+    let reader = File::open(mount.at("small")).unwrap();
+    let big = File::create(mount.at("big")).unwrap();
+    big.write_all_at(&vec![1; 80 << 20], 0).unwrap();
+    mount.sync();
+    let opened = OpenOptions::new().write(true).truncate(true).open(mount.at("small"));
+    assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(reader.metadata().unwrap().len(), 1 << 20);
+    let bytes = std::fs::read(mount.at("small")).unwrap();
+    assert!(bytes == Pattern(1).bytes(0, 1 << 20), "{} bytes", bytes.len());
+}
+
+fn segments(pool: &Path) -> usize {
+    std::fs::read_dir(pool.join("segments"))
+        .unwrap()
+        .flat_map(|shard| std::fs::read_dir(shard.unwrap().path()).unwrap())
+        .count()
+}
+
+/// Stores attributes of ever smaller size until there is no room for another, and then names.
+fn fill_the_log(mount: &Mount) {
+    let path = mount.at("attributes");
+    std::fs::create_dir(&path).unwrap();
+    let c = CString::new(path.as_os_str().as_bytes()).unwrap();
+    for len in [60_000, 4000, 200] {
+        let value = vec![7u8; len];
+        let set = |n| {
+            let name = CString::new(format!("user.{len}-{n}")).unwrap();
+            // SAFETY: NUL-terminated strings and a buffer of the given length.
+            Errno::result(unsafe { libc::setxattr(c.as_ptr(), name.as_ptr(), value.as_ptr().cast(), len, 0) })
+        };
+        assert_eq!((0..).map(set).find_map(Result::err), Some(Errno::ENOSPC));
+    }
+    let make = |n| nix::unistd::mkfifo(&mount.at(format!("{n}")), nix::sys::stat::Mode::S_IRUSR);
+    assert_eq!((0..).map(make).find_map(Result::err), Some(Errno::ENOSPC));
+}
+
+/// Bytes may still fit where no record does: that of a file's last change may use what deletion may use.
+fn what_was_written_in_a_full_log_is_there_after_unmounting(setup: Setup) {
+    let mut mount = setup.create(["--size", "16M"]).mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let open =
+        |n| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(mount.at(format!("f{n}")));
+    let files: Vec<File> = (0..20).map(|n| open(n).unwrap()).collect();
+    for (n, file) in files.iter().enumerate() {
+        file.write_all_at(&Pattern(n as u64).bytes(0, 4096), 0).unwrap();
+    }
+    mount.sync();
+    fill_the_log(&mount);
+    let mut written = Vec::new();
+    for (n, file) in files.iter().enumerate() {
+        written.push(1096 + 3000 + file.write_at(&Pattern(n as u64).bytes(4096, 4096), 4096).unwrap_or(0));
+    }
+    drop(files);
+    mount.remount();
+    for (n, len) in written.into_iter().enumerate() {
+        let path = mount.at(format!("f{n}"));
+        let told = std::fs::metadata(&path).unwrap().len();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!((told, bytes.len(), Pattern(n as u64).mismatch(0, &bytes)), (len as u64, len, None), "f{n}");
+    }
+}
+
+/// A replacement that the log has no room for leaves no segment behind.
+fn a_replacement_that_cannot_begin_leaves_nothing(setup: Setup) {
+    let mut mount = setup.create(["--size", "16M"]).mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::write(mount.at("whole"), Pattern(9).bytes(0, 8192)).unwrap();
+    mount.sync();
+    fill_the_log(&mount);
+    let replaced = OpenOptions::new().write(true).truncate(true).open(mount.at("whole")).map(drop);
+    let len = std::fs::metadata(mount.at("whole")).unwrap().len();
+    assert_eq!(len, if replaced.is_ok() { 0 } else { 8192 }, "{replaced:?}");
+    mount.remount();
+    assert_eq!(segments(mount.pool()), 1);
 }
 
 /// An operator's `mv` of the pool's directory does not end the mount.
