@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use nix::sys::statvfs::{fstatvfs, statvfs};
+use nix::sys::statvfs::statvfs;
 use parking_lot::{Mutex, MutexGuard};
 use tensorfs_layout::Pool;
 
@@ -113,8 +113,10 @@ impl Filesystem {
         len: u64,
     ) -> Result<(u64, Option<MutexGuard<'_, ()>>)> {
         let Some(limit) = self.capacity.limit else { return Ok((len, None)) };
-        let most = len + 2 * BLOCK;
-        if self.capacity.estimate.fetch_add(most, Relaxed) + most <= Self::near(limit) {
+        // Whatever a client asks for, the estimate does not run over.
+        let raised = |estimate: u64| estimate.saturating_add(len).saturating_add(2 * BLOCK);
+        let before = self.capacity.estimate.fetch_update(Relaxed, Relaxed, |estimate| Some(raised(estimate)));
+        if before.is_ok_and(|before| raised(before) <= Self::near(limit)) {
             return Ok((len, None));
         }
         let gate = self.capacity.gate.lock();
@@ -153,8 +155,7 @@ impl Filesystem {
             self.relieve();
         }
         let usage = self.pool.usage();
-        let dir = std::fs::File::open(self.pool.path()).host("opening the pool")?;
-        let host = fstatvfs(&dir).host("asking for the host's space")?;
+        let host = statvfs(self.pool.path()).host("asking for the host's space")?;
         let unit = host.fragment_size();
         let host_free = host.blocks_free() * unit;
         let host_available = host.blocks_available() * unit;

@@ -62,6 +62,8 @@ pub(crate) struct Replace {
     pub since: Instant,
     /// The newest FLUSH of a writer came from a process that a signal is killing.
     pub dying: bool,
+    /// A writer has closed its descriptor. If that was the last one, RELEASE is on its way.
+    pub closed: bool,
 }
 
 /// A look at a segment.

@@ -281,6 +281,7 @@ impl Filesystem {
         let mut state = handle.node.lock();
         if let Some(replace) = &mut state.replace {
             replace.dying = is_dying(caller.pid);
+            replace.closed = true;
         }
         if self.flush_commits() {
             return self.make_durable(caller, &handle.node, state, unchecked(&handle));
@@ -295,6 +296,7 @@ impl Filesystem {
 
     /// Makes everything durable that was done through this mount, except what is still replacing something.
     pub fn sync_all(&self) -> Result<()> {
+        self.wait_for_closed_replaces();
         let learned = self.learn_all(Switch::Leave);
         self.commit_for_client()?;
         self.pool.unlink_covered();

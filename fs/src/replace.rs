@@ -20,6 +20,8 @@ use crate::nodes::{Node, NodeRef, Replace, Seen, State};
 
 /// RELEASE comes after `close` has returned: so long is waited for one that may be on its way.
 const RELEASES: Duration = Duration::from_millis(2);
+/// The same where a close is known of and much depends on it.
+const LATE_RELEASES: Duration = Duration::from_millis(50);
 
 impl Filesystem {
     /// Empties a file that is being opened with `O_TRUNC`.
@@ -71,6 +73,24 @@ impl Filesystem {
         }
     }
 
+    /// Waits for the RELEASE of files being replaced that were closed before this was called: what a client did before it
+    /// asks for all to be durable is durable then. Other descriptors may hold it back, which is found out once.
+    pub fn wait_for_closed_replaces(&self) {
+        let nodes: Vec<NodeRef> = self.writers.lock().values().map(|watched| watched.node.clone()).collect();
+        let deadline = Instant::now() + LATE_RELEASES;
+        for node in nodes {
+            let mut state = node.lock();
+            while state.replace.is_some_and(|replace| replace.closed) {
+                let now = Instant::now();
+                if now >= deadline {
+                    state.replace.iter_mut().for_each(|replace| replace.closed = false);
+                    break;
+                }
+                node.released.wait_for(&mut state, deadline - now);
+            }
+        }
+    }
+
     fn start_replace(&self, caller: Caller, node: &NodeRef, state: &mut State, old: SegmentId) -> Result<()> {
         let ino = node.ino;
         let new = self.new_segment()?;
@@ -92,7 +112,7 @@ impl Filesystem {
         state.segment = Some(new);
         self.watch(node, state, new, watch);
         state.seen = None;
-        state.replace = Some(Replace { old, since: Instant::now(), dying: false });
+        state.replace = Some(Replace { old, since: Instant::now(), dying: false, closed: false });
         self.counters.replaced.add(1);
         Ok(())
     }

@@ -24,6 +24,8 @@ on_mounts!(
     what_was_written_in_a_full_log_is_there_after_unmounting,
     a_replacement_that_cannot_begin_leaves_nothing,
     a_pool_that_is_moved_while_mounted_goes_on,
+    a_close_just_before_fsync_of_the_directory_counts,
+    asking_for_more_than_there_can_be_only_gets_no_space,
 );
 
 /// `open(O_RDONLY | O_TRUNC)` truncates, too: the new, empty content stands.
@@ -168,8 +170,10 @@ fn no_descriptors_left_during_a_commit_is_no_failed_sync(setup: Setup) {
     let before = limit_descriptors(mount.pid().unwrap(), 0);
     let synced = open.sync_all();
     let refused = File::create(mount.at("refused"));
+    let space = nix::sys::statvfs::statvfs(mount.path());
     limit_descriptors(mount.pid().unwrap(), before.rlim_cur);
     synced.unwrap();
+    space.unwrap();
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::ENFILE));
     let info = mount.info();
     assert_eq!(info["read_only"], serde_json::Value::Null, "{info}");
@@ -302,4 +306,47 @@ fn a_pool_that_is_moved_while_mounted_goes_on(setup: Setup) {
     synced.unwrap();
     let info = mount.info();
     assert_eq!(info["read_only"], serde_json::Value::Null, "{info}");
+}
+
+/// The kernel tells of the last close behind its back: it may still be under way when the directory is synced. Proves D4.
+fn a_close_just_before_fsync_of_the_directory_counts(setup: Setup) {
+    let mut mount = setup.mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let mut lost = 0;
+    for round in 0..30u64 {
+        let path = mount.at("f");
+        let directory = File::open(mount.path()).unwrap();
+        std::fs::write(&path, Pattern(round).bytes(0, 5000)).unwrap();
+        directory.sync_all().unwrap();
+        drop(directory);
+        mount.power_loss();
+        mount.mount();
+        let bytes = std::fs::read(&path).unwrap();
+        lost += usize::from(Pattern(round).mismatch(0, &bytes).is_some());
+    }
+    assert_eq!(lost, 0);
+}
+
+/// Many at a time, so that together they ask for more than a number holds.
+fn asking_for_more_than_there_can_be_only_gets_no_space(setup: Setup) {
+    let mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let path = mount.at(format!("f{n}"));
+            scope.spawn(move || {
+                let file = File::create(path).unwrap();
+                for _ in 0..300 {
+                    let refused = nix::fcntl::fallocate(&file, nix::fcntl::FallocateFlags::empty(), 0, i64::MAX - 5000);
+                    assert_eq!(refused, Err(Errno::ENOSPC));
+                }
+            });
+        }
+    });
+    assert_eq!(mount.info()["counters"]["panics"], 0);
+    std::fs::write(mount.at("fits"), Pattern(1).bytes(0, 1 << 20)).unwrap();
 }
