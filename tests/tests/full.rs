@@ -13,6 +13,9 @@ on_mounts!(
     everything_committed_stays_readable,
     a_full_pool_mounts_again,
     metadata_runs_out_too,
+    what_passes_the_limit_is_told_at_fsync_and_close,
+    near_the_limit_the_server_writes,
+    deleted_space_comes_back_on_the_host,
 );
 
 fn limited(setup: Setup) -> Mount {
@@ -239,4 +242,89 @@ fn metadata_runs_out_too(setup: Setup) {
     }
     mount.remount();
     assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), 0);
+}
+
+/// What a file that is open in passthrough grows by, the server learns only at its next sync.
+///
+/// Proves S1.
+fn what_passes_the_limit_is_told_at_fsync_and_close(setup: Setup) {
+    if setup.passthrough() == Passthrough::Off {
+        return; // `no_space_at_the_limit` is exact to the block
+    }
+    for durability in ["fsync", "close"] {
+        let mount = limited(setup.clone().mount_with(["--durability", durability, "--commit", "3600"]));
+        let small = File::create(mount.at("small")).unwrap();
+        let mut large = File::create(mount.at("large")).unwrap();
+        for n in 0..80 {
+            large.write_all(&Pattern(1).bytes(n << 20, 1 << 20)).unwrap();
+        }
+        let told = match durability {
+            "fsync" => large.sync_all(),
+            _ => {
+                let fd = std::os::fd::IntoRawFd::into_raw_fd(large.try_clone().unwrap());
+                // SAFETY: the descriptor is ours, and nobody uses it any more.
+                Errno::result(unsafe { libc::close(fd) }).map(drop).map_err(std::io::Error::from)
+            }
+        };
+        assert!(no_space(told), "{durability}: nobody was told");
+        // Everybody else at the next open for writing; reading goes on, and deleting makes room.
+        assert!(no_space(
+            OpenOptions::new().write(true).open(mount.at("small")).and_then(|mut f| f.write_all(&[1; 4096]))
+        ));
+        assert!(no_space(File::create(mount.at("new")).and_then(|mut f| f.write_all(&[1; 4096]))));
+        assert_eq!(Pattern(1).mismatch(0, &std::fs::read(mount.at("large")).unwrap()), None);
+        drop((large, small));
+        std::fs::remove_file(mount.at("large")).unwrap();
+        std::fs::write(mount.at("small"), Pattern(2).bytes(0, 1 << 20)).unwrap();
+    }
+}
+
+/// Proves S1, F2.
+fn near_the_limit_the_server_writes(setup: Setup) {
+    if setup.passthrough() == Passthrough::Off {
+        return;
+    }
+    let mount = limited(setup);
+    let through_the_server = || mount.info()["counters"]["opened_server"].as_u64().unwrap();
+    let mut n = 0;
+    while free(&mount) > 3 << 20 {
+        std::fs::write(mount.at(format!("f{n}")), Pattern(n).bytes(0, 1 << 20)).unwrap();
+        mount.sync();
+        n += 1;
+    }
+    let before = through_the_server();
+    let mut file = File::create(mount.at("last")).unwrap();
+    assert_eq!(through_the_server(), before + 1);
+    let mut written = 0;
+    while !no_space(file.write(&Pattern(9).bytes(written, 4096)).map(|len| written += len as u64)) {
+        assert!(written < 8 << 20, "there is no end to it");
+    }
+    let info = mount.info();
+    assert!(info["used"].as_u64().unwrap() <= LIMIT, "{info}");
+    assert_eq!(Pattern(9).mismatch(0, &std::fs::read(mount.at("last")).unwrap()), None);
+}
+
+/// Proves S3.
+fn deleted_space_comes_back_on_the_host(setup: Setup) {
+    let mount = setup.mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let on_host = || {
+        tensorfs_tests::shell(mount.pool(), "du -s --block-size=1 segments | cut -f1").trim().parse::<u64>().unwrap()
+    };
+    let empty = on_host();
+    for n in 0..10 {
+        std::fs::write(mount.at(format!("f{n}")), Pattern(n).bytes(0, 1 << 20)).unwrap();
+    }
+    mount.sync();
+    assert!(on_host() >= empty + (10 << 20));
+    let used = || mount.info()["used"].as_u64().unwrap();
+    let before = used();
+    for n in 0..10 {
+        std::fs::remove_file(mount.at(format!("f{n}"))).unwrap();
+    }
+    assert!(used() + (10 << 20) <= before, "it does not count any more");
+    mount.sync();
+    assert!(on_host() < empty + (1 << 20), "{} bytes on the host, {empty} at first", on_host());
 }

@@ -12,6 +12,8 @@ on_mounts!(
     power_loss_leaves_the_old_one,
     power_loss_after_the_close_and_commit_leaves_the_new_one,
     power_loss_after_fsync_leaves_what_was_synced,
+    power_loss_after_a_rename_or_a_link_leaves_the_new_one,
+    power_loss_after_the_time_limit_leaves_the_new_one,
     a_killed_server_loses_neither,
     a_killed_writer_leaves_the_old_one_in_quarantine,
     a_writer_that_exits_leaves_nothing_in_quarantine,
@@ -117,7 +119,49 @@ fn power_loss_after_fsync_leaves_what_was_synced(setup: Setup) {
     assert!(std::fs::read(&path).unwrap() == new());
 }
 
-/// Proves D9.
+/// The file has another name by then, so that the old version has no claim to it.
+///
+/// Proves R2.
+fn power_loss_after_a_rename_or_a_link_leaves_the_new_one(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    let linked = mount.at("run/linked.pt");
+    std::fs::write(&linked, old()).unwrap();
+    mount.sync();
+    let mut open = Vec::new();
+    for path in [&path, &linked] {
+        let mut writer = std::fs::File::create(path).unwrap();
+        writer.write_all(&new()).unwrap();
+        open.push(writer);
+    }
+    std::fs::rename(&path, mount.at("run/renamed.pt")).unwrap();
+    std::fs::hard_link(&linked, mount.at("run/link.pt")).unwrap();
+    mount.sync();
+    mount.kill9();
+    drop(open);
+    mount.power_loss();
+    mount.mount();
+    for name in ["renamed.pt", "linked.pt", "link.pt"] {
+        assert!(std::fs::read(mount.at("run").join(name)).unwrap() == new(), "{name}");
+    }
+}
+
+/// A log that stays open for days is not held back: `replace=` is two minutes if nobody says otherwise.
+///
+/// Proves R2.
+fn power_loss_after_the_time_limit_leaves_the_new_one(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup.mount_with(["-o", "replace=0.2"]));
+    let mut writer = std::fs::File::create(&path).unwrap();
+    writer.write_all(&new()).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    mount.sync();
+    mount.kill9();
+    drop(writer);
+    mount.power_loss();
+    mount.mount();
+    assert!(std::fs::read(&path).unwrap() == new());
+}
+
+/// Proves D9, R4.
 fn a_killed_server_loses_neither(setup: Setup) {
     let (mut mount, path) = with_checkpoint(setup);
     let mut writer = std::fs::File::create(&path).unwrap();
@@ -127,6 +171,9 @@ fn a_killed_server_loses_neither(setup: Setup) {
     mount.mount();
     // write() accepted them.
     assert!(std::fs::read(&path).unwrap() == new());
+    if !mount.is_plain() {
+        assert!(only_quarantined(&mount).1 == old());
+    }
     mount.remount();
     assert!(std::fs::read(&path).unwrap() == new());
 }
