@@ -92,6 +92,14 @@ impl Acl {
         self.entries.iter().all(|e| matches!(e.tag, USER_OBJ | GROUP_OBJ | OTHER))
     }
 
+    /// The list with other rights, each worked out from three bits of permission.
+    pub fn mapped(mut self, rights: impl Fn(u16) -> u16) -> Self {
+        for e in &mut self.entries {
+            e.perm = rights(e.perm);
+        }
+        self
+    }
+
     /// What `chmod` does to the list.
     pub fn chmod(&mut self, mode: u32) {
         if let Some(e) = self.entry_mut(USER_OBJ) {

@@ -20,7 +20,7 @@ use crate::attributes::{LONG, Stat, client_time};
 use crate::capacity::BLOCK;
 use crate::control;
 use crate::counters::{Counter, Counters};
-use crate::error::{Fault, Result};
+use crate::error::Result;
 use crate::filesystem::{Caller, Filesystem};
 use crate::io::WriteRequest;
 use crate::namespace::New;
@@ -102,6 +102,13 @@ impl Adapter {
         }
     }
 
+    /// Does the work of a request on the tree of tensors, which may read any amount of any file.
+    fn on_tensors(&self, counter: Which, work: impl FnOnce(&Arc<Filesystem>) + Send + 'static) {
+        counter(&self.0.counters).add(1);
+        let fs = self.0.clone();
+        self.0.readers.run(move || work(&fs));
+    }
+
     /// True if a commit waits for a disk rather than for memory.
     fn commits_slowly(&self) -> bool {
         self.0.pool.domain() == Domain::Cached
@@ -110,7 +117,9 @@ impl Adapter {
 
 fn answer_entry(reply: ReplyEntry, result: std::result::Result<Stat, Errno>) {
     match result {
-        Ok(stat) => reply.entry_with_ttls(&stat.ttl(), &LONG, &stat.file_attr(), GENERATION),
+        Ok(stat) => {
+            reply.entry_with_ttls(&stat.ttl(), &control::name_ttl(stat.ino), &stat.file_attr(), GENERATION);
+        }
         Err(errno) => reply.error(errno),
     }
 }
@@ -163,8 +172,19 @@ impl fuser::Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let _ = req;
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if control::is_slow(ino(parent)) {
+            let (parent, name) = (ino(parent), name.as_bytes().to_vec());
+            return self.on_tensors(
+                |c| &c.lookup,
+                move |fs| match attempt(fs, "lookup", || fs.lookup(parent, &name)) {
+                    // What is not there now may be there soon, without the kernel hearing of it.
+                    Ok(None) => reply.error(Errno::ENOENT),
+                    Ok(Some(stat)) => answer_entry(reply, Ok(stat)),
+                    Err(errno) => reply.error(errno),
+                },
+            );
+        }
         match self.attempt("lookup", |c| &c.lookup, |fs| fs.lookup(ino(parent), name.as_bytes())) {
             Ok(Some(stat)) => answer_entry(reply, Ok(stat)),
             Ok(None) => {
@@ -177,9 +197,13 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn forget(&self, _req: &Request, number: INodeNo, _nlookup: u64) {
+    fn forget(&self, _req: &Request, number: INodeNo, nlookup: u64) {
         self.0.counters.forget.add(1);
-        self.0.ghosts.forget(ino(number));
+        if control::is_control(ino(number)) {
+            self.0.numbers.forget(ino(number), nlookup);
+        } else {
+            self.0.ghosts.forget(ino(number));
+        }
     }
 
     fn getattr(&self, _req: &Request, number: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
@@ -189,7 +213,7 @@ impl fuser::Filesystem for Adapter {
             |c| &c.getattr,
             |fs| {
                 if control::is_control(number) {
-                    return fs.control_stat(number).ok_or(Fault::new(libc::ENOENT));
+                    return fs.control_stat(number);
                 }
                 fs.stat(number)
             },
@@ -311,6 +335,12 @@ impl fuser::Filesystem for Adapter {
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (caller, number) = (caller(req), ino(number));
+        if control::is_slow(number) {
+            return self.on_tensors(
+                |c| &c.open,
+                move |fs| answer_open(reply, attempt(fs, "open", || fs.open_control(number, flags.0))),
+            );
+        }
         // Emptying a file that is in use may wait for its other handles, whose release must find a thread.
         let empties = flags.0 & libc::O_TRUNC != 0;
         let writes = empties || flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
@@ -359,7 +389,7 @@ impl fuser::Filesystem for Adapter {
     fn read(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        number: INodeNo,
         fh: FileHandle,
         offset: u64,
         size: u32,
@@ -367,20 +397,24 @@ impl fuser::Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let mut reply = Some(reply);
-        let result = self.attempt(
-            "read",
-            |c| &c.read,
-            |fs| {
+        let read = move |fs: &Filesystem| {
+            let mut reply = Some(reply);
+            let result = attempt(fs, "read", || {
                 fs.read(fh.0, offset, size, flags.0, |bytes| {
                     if let Some(reply) = reply.take() {
                         reply.data(bytes);
                     }
                 })
-            },
-        );
-        if let (Err(errno), Some(reply)) = (result, reply) {
-            reply.error(errno);
+            });
+            if let (Err(errno), Some(reply)) = (result, reply) {
+                reply.error(errno);
+            }
+        };
+        if control::is_slow(ino(number)) {
+            self.on_tensors(|c| &c.read, move |fs| read(fs));
+        } else {
+            self.0.counters.read.add(1);
+            read(&self.0);
         }
     }
 
@@ -466,18 +500,23 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn readdir(&self, _req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let result = self.attempt(
-            "readdir",
-            |c| &c.readdir,
-            |fs| {
-                fs.readdir(ino(number), offset, |entry| {
+        let number = ino(number);
+        let list = move |fs: &Filesystem| {
+            let listed = attempt(fs, "readdir", || {
+                fs.readdir(number, offset, |entry| {
                     reply.add(INodeNo(entry.ino.0), entry.cookie, entry.kind, OsStr::from_bytes(entry.name))
                 })
-            },
-        );
-        match result {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
+            });
+            match listed {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(errno),
+            }
+        };
+        if control::is_slow(number) {
+            self.on_tensors(|c| &c.readdir, move |fs| list(fs));
+        } else {
+            self.0.counters.readdir.add(1);
+            list(&self.0);
         }
     }
 
@@ -489,20 +528,25 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let result = self.attempt(
-            "readdirplus",
-            |c| &c.readdirplus,
-            |fs| {
-                fs.readdirplus(ino(number), offset, |entry| {
+        let number = ino(number);
+        let list = move |fs: &Filesystem| {
+            let listed = attempt(fs, "readdirplus", || {
+                fs.readdirplus(number, offset, |entry| {
                     let attr = entry.stat.file_attr();
                     let name = OsStr::from_bytes(entry.name);
                     reply.add(attr.ino, entry.cookie, name, &entry.stat.ttl(), &attr, GENERATION)
                 })
-            },
-        );
-        match result {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
+            });
+            match listed {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(errno),
+            }
+        };
+        if control::is_slow(number) {
+            self.on_tensors(|c| &c.readdirplus, move |fs| list(fs));
+        } else {
+            self.0.counters.readdirplus.add(1);
+            list(&self.0);
         }
     }
 
@@ -635,8 +679,15 @@ impl fuser::Filesystem for Adapter {
         );
     }
 
-    fn lseek(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        match self.attempt("lseek", |c| &c.lseek, |fs| fs.lseek(fh.0, offset, whence)) {
+    fn lseek(&self, _req: &Request, number: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let number = ino(number);
+        let seek = |fs: &Filesystem| {
+            if control::is_control(number) {
+                return fs.control_seek(number, offset, whence);
+            }
+            fs.lseek(fh.0, offset, whence)
+        };
+        match self.attempt("lseek", |c| &c.lseek, seek) {
             Ok(offset) => reply.offset(offset),
             Err(errno) => reply.error(errno),
         }

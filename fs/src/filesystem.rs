@@ -11,6 +11,7 @@ use tensorfs_layout::{Attributes, Edit, Ino, Pool, Record, SYNC_FD_LIMIT, Segmen
 
 use crate::capacity::Capacity;
 use crate::committer::Bell;
+use crate::control::{Decoders, Numbers};
 use crate::counters::Counters;
 use crate::error::{Fault, Host, Result};
 use crate::fds::SegmentFds;
@@ -19,7 +20,11 @@ use crate::handles::Handles;
 use crate::nodes::{NodeRef, Nodes};
 use crate::options::{Durability, Options};
 use crate::seal::SealQueue;
+use crate::tensors::TensorCache;
 use crate::workers::Workers;
+
+/// Threads that read tensors. Each may take what recognising a file takes.
+const READERS: usize = 4;
 
 /// Who asks, and under which number.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +58,12 @@ pub(crate) struct Filesystem {
     pub counters: Counters,
     pub capacity: Capacity,
     pub workers: Workers,
+    /// For what reads tensors, so that nothing else waits for that.
+    pub readers: Workers,
+    pub tensors: TensorCache,
+    /// What the kernel knows of the control tree.
+    pub numbers: Numbers,
+    pub decoders: Decoders,
     pub bell: Bell,
     pub sealing: SealQueue,
     /// The files that something may still write: open for writing, or mapped since.
@@ -77,6 +88,10 @@ impl Filesystem {
             counters: Counters::default(),
             capacity,
             workers: Workers::default(),
+            readers: Workers::new(READERS),
+            tensors: TensorCache::default(),
+            numbers: Numbers::default(),
+            decoders: Decoders::default(),
             bell: Bell::default(),
             sealing: SealQueue::default(),
             writers: Mutex::default(),

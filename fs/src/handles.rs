@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
+use crate::control::OpenTensor;
 use crate::error::{Fault, Result};
 use crate::mode::{Access, Mode};
 use crate::nodes::NodeRef;
@@ -26,6 +27,8 @@ pub(crate) enum Opened {
     File(Arc<Handle>),
     /// A file of the control tree: its content when it was opened.
     Control(Arc<[u8]>),
+    /// A tensor in the control tree.
+    Tensor(Arc<OpenTensor>),
 }
 
 /// All open handles.
@@ -57,7 +60,7 @@ impl Handles {
     pub fn file(&self, number: u64) -> Result<Arc<Handle>> {
         match self.get(number)? {
             Opened::File(handle) => Ok(handle),
-            Opened::Control(_) => Err(Fault::new(libc::EBADF)),
+            Opened::Control(_) | Opened::Tensor(_) => Err(Fault::new(libc::EBADF)),
         }
     }
 

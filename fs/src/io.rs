@@ -55,6 +55,7 @@ impl Filesystem {
                 let end = start.saturating_add(size as usize).min(content.len());
                 return Ok(take(&content[start..end]));
             }
+            Opened::Tensor(tensor) => return Ok(take(&tensor.read(self, offset, size)?)),
         };
         let fd = if flags & libc::O_NOATIME != 0 {
             let segment = handle.node.lock().segment.ok_or(Fault::new(libc::EIO))?;
@@ -204,7 +205,10 @@ impl Filesystem {
 
     /// `copy_file_range(2)`: shares the bytes where the host can, copies a part of them else.
     pub fn copy_file_range(&self, caller: Caller, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u32> {
-        let source = self.handles.file(from.0)?;
+        let Opened::File(source) = self.handles.get(from.0)? else {
+            // The kernel then reads and writes.
+            return Err(Fault::new(libc::EXDEV));
+        };
         let target = self.handles.file(to.0)?;
         self.check_writable()?;
         self.drop_privileges(caller, target.node.ino)?;

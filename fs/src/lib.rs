@@ -49,6 +49,7 @@ mod replace;
 mod seal;
 mod server;
 mod setattr;
+mod tensors;
 mod workers;
 mod xattr;
 

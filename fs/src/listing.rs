@@ -34,12 +34,7 @@ impl Filesystem {
     pub fn readdir(&self, dir: Ino, cookie: u64, mut take: impl FnMut(Listed<'_>) -> bool) -> Result<()> {
         let directory = fuser::FileType::Directory;
         if control::is_control(dir) {
-            for (cookie, name, ino, kind) in control::listing().into_iter().filter(|entry| entry.0 > cookie) {
-                if take(Listed { cookie, name, ino, kind }) {
-                    break;
-                }
-            }
-            return Ok(());
+            return self.control_readdir(dir, cookie, take);
         }
         let parent = self.parent_of(dir)?;
         for (at, name, ino) in [(DOT, &b"."[..], dir), (DOT_DOT, b"..", parent)] {
@@ -69,13 +64,7 @@ impl Filesystem {
     /// Lists a directory with the attributes of what is in it.
     pub fn readdirplus(&self, dir: Ino, cookie: u64, mut take: impl FnMut(ListedPlus<'_>) -> bool) -> Result<()> {
         if control::is_control(dir) {
-            for (at, name, ino, _) in control::listing().into_iter().filter(|entry| entry.0 > cookie) {
-                let stat = if control::is_control(ino) { self.control_stat(ino) } else { self.stat(ino).ok() };
-                if stat.is_some_and(|stat| take(ListedPlus { cookie: at, name, stat: &stat })) {
-                    break;
-                }
-            }
-            return Ok(());
+            return self.control_readdirplus(dir, cookie, take);
         }
         let parent = self.parent_of(dir)?;
         for (at, name, ino) in [(DOT, &b"."[..], dir), (DOT_DOT, b"..", parent)] {

@@ -77,6 +77,8 @@ impl Server {
             Sealer::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
         fs.adopt();
         let served = session.run();
+        fs.tensors.stop();
+        fs.readers.finish();
         fs.workers.finish();
         drop((sealer, committer));
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.

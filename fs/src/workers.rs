@@ -9,17 +9,17 @@ use parking_lot::{Condvar, Mutex};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// More threads than this are never started; jobs beyond wait their turn.
+/// More threads than this are not started unless asked for; jobs beyond wait their turn.
 const MOST: usize = 32;
 /// An idle thread ends after this long.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// A pool of threads that grows with the work and shrinks when idle.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Workers(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
+    most: usize,
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
@@ -33,7 +33,19 @@ struct State {
     running: usize,
 }
 
+impl Default for Workers {
+    fn default() -> Self {
+        Self::new(MOST)
+    }
+}
+
 impl Workers {
+    /// At most so many threads.
+    pub fn new(most: usize) -> Self {
+        let shared = Shared { most, state: Mutex::default(), work: Condvar::new(), done: Condvar::new() };
+        Self(Arc::new(shared))
+    }
+
     /// Runs a job on a worker thread, or here if there can be none.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
@@ -42,7 +54,7 @@ impl Workers {
             self.0.work.notify_one();
             return;
         }
-        if state.threads < MOST {
+        if state.threads < self.0.most {
             let shared = self.0.clone();
             match thread::Builder::new().name("tensorfs-work".into()).spawn(move || shared.serve()) {
                 Ok(_) => state.threads += 1,

@@ -1,0 +1,348 @@
+//! Which directories and files of the control tree the tensors of one file are.
+//!
+//! Names are not kept: a directory is a hash of its path, and an entry says which tensor of the file it comes from, whose
+//! name is read again when it is asked for. A file of a million tensors takes 28 MB this way.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
+
+use tensorfs_layout::formats::{Mode, Tensor, npy_len};
+
+use super::names::{self, Leaf, Place};
+
+/// The most entries of one file: tensors that are in the tree, and directories. Tensors behind that are left out.
+const ENTRIES_MAX: usize = 1 << 21;
+
+/// The number of a file's own directory.
+pub(super) const TOP: DirId = DirId(0);
+
+/// A directory within a file: a hash of its path that nobody outside can foresee.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct DirId(u64);
+
+/// A hash that stays the same for as long as the server runs.
+pub(crate) fn number(of: impl std::hash::Hash) -> u64 {
+    static HASHER: OnceLock<RandomState> = OnceLock::new();
+    HASHER.get_or_init(RandomState::new).hash_one(of)
+}
+
+impl DirId {
+    fn child(self, name: &[u8]) -> DirId {
+        // Never that of a file's own directory.
+        DirId(number((self.0, name)) | 1)
+    }
+
+    fn leaf(self, base: &[u8], step: Option<i64>) -> u64 {
+        number((self.0, base, step))
+    }
+}
+
+/// One name in a directory.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    dir: DirId,
+    /// For a directory its own number; for a tensor a hash of where it is, of its name and its step.
+    key: u64,
+    /// The tensor, or the first one inside.
+    ordinal: u32,
+    what: What,
+}
+
+/// What a record is, in 32 bits: a directory at some depth; or a tensor of a mode, the nth of that mode, and whether
+/// its mode is the one that is not named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct What(u32);
+
+impl What {
+    const DIRECTORY: u32 = 1 << 31;
+    const NAMED: u32 = 1 << 30;
+    const MODE_SHIFT: u32 = 27;
+    const NTH: u32 = (1 << Self::MODE_SHIFT) - 1;
+
+    fn directory(depth: usize) -> Self {
+        Self(Self::DIRECTORY | depth as u32)
+    }
+
+    fn tensor(mode: Option<Mode>) -> Self {
+        let mode = mode.and_then(|mode| Mode::ALL.iter().position(|&m| m == mode)).map_or(0, |at| at as u32 + 1);
+        Self(mode << Self::MODE_SHIFT)
+    }
+
+    fn with(self, named: bool, nth: u32) -> Self {
+        Self(self.0 & 7 << Self::MODE_SHIFT | if named { Self::NAMED } else { 0 } | nth & Self::NTH)
+    }
+
+    fn depth(self) -> Option<usize> {
+        (self.0 & Self::DIRECTORY != 0).then_some((self.0 & Self::NTH) as usize)
+    }
+
+    fn mode(self) -> u32 {
+        self.0 >> Self::MODE_SHIFT & 7
+    }
+
+    fn is_named(self) -> bool {
+        self.0 & Self::NAMED != 0
+    }
+
+    fn nth(self) -> u32 {
+        self.0 & Self::NTH
+    }
+}
+
+/// The entries of one file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    /// By directory, and in it by tensor.
+    records: Vec<Record>,
+    /// Their places, by key, mode and number.
+    by_key: Vec<u32>,
+}
+
+/// One name of a directory, without the name: that is in the tensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub ordinal: u32,
+    dir: DirId,
+    what: What,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Directory(DirId),
+    Tensor(u32),
+}
+
+impl Entry {
+    /// The entry's name, from its tensor; and its directory if it is one.
+    pub fn name(&self, tensor: &Tensor) -> (Vec<u8>, Option<DirId>) {
+        let Place { mut directories, base } = names::place(&tensor.name);
+        if let Some(depth) = self.what.depth() {
+            let name = if depth < directories.len() { directories.swap_remove(depth) } else { Vec::new() };
+            let dir = self.dir.child(&name);
+            return (name, Some(dir));
+        }
+        let mode = self.what.is_named().then_some(tensor.mode);
+        (Leaf { base: &base, step: tensor.step, mode, nth: self.what.nth() }.name(), None)
+    }
+}
+
+impl Index {
+    /// Takes in a file's next tensor. [`Index::finish`] must follow the last one.
+    pub fn add(&mut self, ordinal: u32, tensor: &Tensor, known: &mut Known) {
+        // What cannot be a file of plain bytes is not one.
+        if self.records.len() >= ENTRIES_MAX || npy_len(tensor).is_none() {
+            return;
+        }
+        let place = names::place(&tensor.name);
+        let mut dir = TOP;
+        for (depth, name) in place.directories.iter().enumerate() {
+            let child = dir.child(name);
+            if known.0.insert(child.0) {
+                self.records.push(Record { dir, key: child.0, ordinal, what: What::directory(depth) });
+            }
+            dir = child;
+        }
+        let key = dir.leaf(&place.base, tensor.step);
+        self.records.push(Record { dir, key, ordinal, what: What::tensor(tensor.mode) });
+    }
+
+    /// The directories that are there, to go on adding.
+    pub fn known(&self) -> Known {
+        Known(self.records.iter().filter(|record| record.what.depth().is_some()).map(|record| record.key).collect())
+    }
+
+    /// Puts everything in order, and numbers what is alike.
+    pub fn finish(&mut self) {
+        self.records.sort_unstable_by_key(|record| (record.dir, record.ordinal, record.what));
+        let records = &mut self.records[..];
+        let mut order: Vec<u32> = (0..records.len() as u32).collect();
+        order.sort_unstable_by_key(|&place| {
+            let record = &records[place as usize];
+            (record.key, record.ordinal)
+        });
+        let mut rest = &mut order[..];
+        while let Some(&first) = rest.first() {
+            let first = records[first as usize];
+            let alike = rest.iter().take_while(|&&place| records[place as usize].key == first.key).count();
+            let (alike, behind) = rest.split_at_mut(alike);
+            rest = behind;
+            if first.what.depth().is_some() {
+                continue;
+            }
+            let mut counts = [0; 8];
+            for &place in alike.iter() {
+                let what = &mut records[place as usize].what;
+                counts[what.mode() as usize] += 1;
+                *what = what.with(what.mode() != first.what.mode(), counts[what.mode() as usize]);
+            }
+            alike.sort_unstable_by_key(|&place| records[place as usize].what);
+        }
+        self.by_key = order;
+    }
+
+    /// What a name in a directory stands for.
+    pub(super) fn find(&self, dir: DirId, name: &[u8]) -> Option<Found> {
+        let Some(leaf) = Leaf::parse(name) else {
+            let child = dir.child(name);
+            let record = self.alike(child.0, |_| std::cmp::Ordering::Equal)?;
+            return (record.dir == dir && record.what.depth().is_some()).then_some(Found::Directory(child));
+        };
+        let key = dir.leaf(leaf.base, leaf.step);
+        let of = |mode: Option<Mode>, named| {
+            let what = What::tensor(mode).with(named, leaf.nth);
+            self.alike(key, |record| record.what.cmp(&what))
+        };
+        let record = match leaf.mode {
+            Some(mode) => of(mode, true),
+            // Whichever mode came first.
+            None => Mode::ALL.into_iter().map(Some).chain([None]).find_map(|mode| of(mode, false)),
+        }?;
+        Some(Found::Tensor(record.ordinal)).filter(|_| record.dir == dir)
+    }
+
+    fn alike(&self, key: u64, which: impl Fn(&Record) -> std::cmp::Ordering) -> Option<Record> {
+        let record = |place: u32| self.records[place as usize];
+        let order = |&place: &u32| record(place).key.cmp(&key).then_with(|| which(&record(place)));
+        self.by_key.binary_search_by(order).ok().map(|at| record(self.by_key[at]))
+    }
+
+    /// The entries of a directory whose tensor is `from` or a later one, in the tensors' order. There is at most one for each
+    /// tensor.
+    pub(super) fn entries(&self, dir: DirId, from: u32) -> impl Iterator<Item = Entry> {
+        let start = self.records.partition_point(|record| (record.dir, record.ordinal) < (dir, from));
+        let inside = self.records[start..].iter().take_while(move |record| record.dir == dir);
+        inside.map(move |record| Entry { ordinal: record.ordinal, dir, what: record.what })
+    }
+
+    /// Memory that it takes.
+    pub fn bytes(&self) -> usize {
+        self.records.capacity() * size_of::<Record>() + self.by_key.capacity() * size_of::<u32>()
+    }
+}
+
+/// Directories that have an entry already.
+#[derive(Default)]
+pub(crate) struct Known(std::collections::HashSet<u64>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::ControlFlow;
+    use tensorfs_layout::formats::recognise;
+
+    /// Tensors as the recogniser gives them, with names, steps and modes of choice.
+    fn tensors(list: &[(&str, Option<i64>, Option<Mode>)]) -> Vec<Tensor> {
+        let header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1,), }\n";
+        let npy = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header, b"x"].concat();
+        let mut found = None;
+        let _ = recognise(&&npy[..], &mut |tensor| {
+            found = Some(tensor);
+            ControlFlow::Continue(())
+        });
+        let one = found.unwrap();
+        let named = |&(name, step, mode): &(&str, Option<i64>, Option<Mode>)| Tensor {
+            name: name.into(),
+            step,
+            mode,
+            ..one.clone()
+        };
+        list.iter().map(named).collect()
+    }
+
+    fn index(tensors: &[Tensor]) -> Index {
+        let mut index = Index::default();
+        let mut known = Known::default();
+        (0..).zip(tensors).for_each(|(ordinal, tensor)| index.add(ordinal, tensor, &mut known));
+        index.finish();
+        index
+    }
+
+    /// Every path, by walking down from the top, and that each name is found again.
+    fn paths(index: &Index, tensors: &[Tensor], dir: DirId, prefix: &str) -> Vec<String> {
+        let mut all = Vec::new();
+        for entry in index.entries(dir, 0) {
+            let (name, inside) = entry.name(&tensors[entry.ordinal as usize]);
+            let path = format!("{prefix}{}", String::from_utf8_lossy(&name));
+            match inside {
+                Some(inside) => {
+                    assert_eq!(index.find(dir, &name), Some(Found::Directory(inside)), "{path}");
+                    all.extend(paths(index, tensors, inside, &format!("{path}/")));
+                }
+                None => {
+                    assert_eq!(index.find(dir, &name), Some(Found::Tensor(entry.ordinal)), "{path}");
+                    all.push(path);
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn nested_names_are_directories() {
+        let tensors = tensors(&[
+            ("a/b", None, None),
+            ("c", None, None),
+            ("a/d/e", None, None),
+            ("a", None, None),
+            ("a.npy/x", None, None),
+        ]);
+        let index = index(&tensors);
+        let want = ["a/b.npy", "a/d/e.npy", "c.npy", "a.npy", "a%2Enpy/x.npy"];
+        assert_eq!(paths(&index, &tensors, TOP, ""), want);
+        for nothing in ["b.npy", "d", "a/b.npy", "", "c", "c@1.npy", "c@#2.npy", "a.npy.npy", "a%2Enpy.npy"] {
+            assert_eq!(index.find(TOP, nothing.as_bytes()), None, "{nothing}");
+        }
+    }
+
+    #[test]
+    fn what_is_alike_is_told_apart_and_keeps_its_name() {
+        let (train, eval) = (Some(Mode::Train), Some(Mode::Eval));
+        let list = [
+            ("w", Some(1), train),
+            ("w", Some(2), eval),
+            ("w", Some(1), eval),
+            ("w", Some(1), train),
+            ("w", Some(1), None),
+            ("w", Some(1), eval),
+            ("x", None, None),
+            ("x", None, None),
+            ("x@1", None, None),
+        ];
+        let tensors = tensors(&list);
+        let want = [
+            "w@1.npy",
+            "w@2.npy",
+            "w@1@EVAL.npy",
+            "w@1@#2.npy",
+            "w@1@NONE.npy",
+            "w@1@EVAL@#2.npy",
+            "x.npy",
+            "x@#2.npy",
+            "x%401.npy",
+        ];
+        for len in 0..=list.len() {
+            assert_eq!(paths(&index(&tensors[..len]), &tensors, TOP, ""), want[..len]);
+        }
+        // Grown by and by it is the same.
+        let mut grown = Index::default();
+        for (ordinal, tensor) in (0..).zip(&tensors) {
+            let mut known = grown.known();
+            grown.add(ordinal, tensor, &mut known);
+            grown.finish();
+        }
+        assert_eq!(paths(&grown, &tensors, TOP, ""), want);
+    }
+
+    #[test]
+    fn listing_goes_on_behind_any_tensor() {
+        let names: Vec<String> = (0..100).map(|n| format!("d{}/{}", n % 7, n)).collect();
+        let list: Vec<_> = names.iter().map(|name| (&name[..], None, None)).collect();
+        let tensors = tensors(&list);
+        let index = index(&tensors);
+        assert_eq!(index.entries(TOP, 0).count(), 7);
+        assert_eq!(index.entries(TOP, 3).map(|entry| entry.ordinal).collect::<Vec<_>>(), [3, 4, 5, 6]);
+        let Some(Found::Directory(dir)) = index.find(TOP, b"d3") else { panic!("no d3") };
+        assert_eq!(index.entries(dir, 11).map(|entry| entry.ordinal).next(), Some(17));
+    }
+}

@@ -1,0 +1,134 @@
+//! Inode numbers of the control tree's changing part.
+//!
+//! A number is a hash of what it stands for, so it is the same whenever it is asked for. What the kernel knows of is kept
+//! until it forgets it; for a file that is the place of its tensor, not its name, so that a million of them are affordable.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use tensorfs_layout::{Ino, SegmentId, Timestamp};
+
+use super::index::{DirId, number};
+use super::{FIRST, MIRROR};
+
+/// What an object of the tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Node {
+    /// A directory of the pool.
+    Mirror(Ino),
+    /// A directory of tensors, and the one that it is in.
+    Directory { file: Ino, dir: DirId, parent: Ino },
+    /// A tensor of what a file holds as long as it has that stamp.
+    Tensor { file: Ino, segment: SegmentId, stamp: u64, ordinal: u32 },
+}
+
+/// A tensor's file as it was when it was looked up. It never changes: another content is another node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    pub size: u64,
+    pub mtime: Timestamp,
+}
+
+/// What the kernel knows of.
+#[derive(Default)]
+pub(crate) struct Numbers(Mutex<HashMap<Ino, Known>>);
+
+struct Known {
+    node: Node,
+    look: Look,
+    lookups: u64,
+}
+
+/// Numbers below this, counted from [`FIRST`], belong to the part of the tree that does not change.
+const FIXED: u64 = 1 << 16;
+
+/// The number that a node has unless another one has it.
+pub(super) fn of(node: &Node) -> Ino {
+    match node {
+        Node::Mirror(dir) => Ino(FIRST | MIRROR | dir.0),
+        _ => Ino(FIRST | (number(node) & (MIRROR - 1)).max(FIXED)),
+    }
+}
+
+impl Numbers {
+    /// The number of a node that the kernel is about to be told of.
+    pub(super) fn tell(&self, node: Node, look: Look) -> Ino {
+        let mut ino = of(&node);
+        if let Node::Mirror(_) = node {
+            return ino;
+        }
+        let mut known = self.0.lock();
+        loop {
+            let entry = known.entry(ino).or_insert(Known { node, look, lookups: 0 });
+            if entry.node == node {
+                entry.lookups += 1;
+                return ino;
+            }
+            ino = Ino(FIRST | ((ino.0 + 1) & (MIRROR - 1)).max(FIXED));
+        }
+    }
+
+    /// What a number stands for.
+    pub(super) fn get(&self, ino: Ino) -> Option<(Node, Look)> {
+        if ino.0 & MIRROR != 0 {
+            return Some((Node::Mirror(Ino(ino.0 & (MIRROR - 1))), Look::default()));
+        }
+        self.0.lock().get(&ino).map(|known| (known.node, known.look))
+    }
+
+    /// The kernel has forgotten so many of the times that it was told.
+    pub fn forget(&self, ino: Ino, lookups: u64) {
+        let mut known = self.0.lock();
+        if let Some(entry) = known.get_mut(&ino) {
+            entry.lookups = entry.lookups.saturating_sub(lookups);
+            if entry.lookups == 0 {
+                known.remove(&ino);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::index::TOP;
+    use super::*;
+
+    #[test]
+    fn a_number_lives_until_the_kernel_forgets_it() {
+        let numbers = Numbers::default();
+        let node = Node::Directory { file: Ino(7), dir: TOP, parent: Ino(FIRST) };
+        let ino = numbers.tell(node, Look::default());
+        assert_eq!((ino, numbers.tell(node, Look::default())), (of(&node), ino));
+        assert!(ino.0 >= FIRST + FIXED && ino.0 & MIRROR == 0);
+        numbers.forget(ino, 1);
+        assert_eq!(numbers.get(ino), Some((node, Look::default())));
+        numbers.forget(ino, 1);
+        assert_eq!(numbers.get(ino), None);
+    }
+
+    #[test]
+    fn two_nodes_never_share_a_number() {
+        let numbers = Numbers::default();
+        let tensor = |ordinal| Node::Tensor { file: Ino(7), segment: SegmentId(8), stamp: 9, ordinal };
+        let ino = numbers.tell(tensor(0), Look { size: 1, ..Look::default() });
+        // As if the hash had collided.
+        let other = {
+            let mut known = numbers.0.lock();
+            let taken = known.remove(&ino).unwrap();
+            known.insert(of(&tensor(1)), taken);
+            drop(known);
+            numbers.tell(tensor(1), Look { size: 2, ..Look::default() })
+        };
+        assert_ne!(other, of(&tensor(1)));
+        assert_eq!(numbers.get(other), Some((tensor(1), Look { size: 2, ..Look::default() })));
+        assert_eq!(numbers.get(of(&tensor(1))).unwrap().0, tensor(0));
+    }
+
+    #[test]
+    fn directories_of_the_pool_need_not_be_kept() {
+        let numbers = Numbers::default();
+        let ino = numbers.tell(Node::Mirror(Ino(5)), Look::default());
+        assert_eq!(numbers.get(ino), Some((Node::Mirror(Ino(5)), Look::default())));
+        assert!(numbers.0.lock().is_empty());
+    }
+}
