@@ -21,6 +21,7 @@ use crate::capacity::BLOCK;
 use crate::control;
 use crate::counters::{Counter, Counters};
 use crate::error::Result;
+use crate::file_xattrs::is_own;
 use crate::filesystem::{Caller, Filesystem};
 use crate::io::WriteRequest;
 use crate::namespace::New;
@@ -597,7 +598,16 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn getxattr(&self, _req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let result = self.attempt("getxattr", |c| &c.getxattr, |fs| fs.getxattr(ino(number), name.as_bytes()));
+        let number = ino(number);
+        if is_own(name.as_bytes()) {
+            // Counting tensors may read the file.
+            let name = name.as_bytes().to_vec();
+            return self.on_tensors(
+                |c| &c.getxattr,
+                move |fs| answer_xattr(reply, size, attempt(fs, "getxattr", || fs.getxattr(number, &name))),
+            );
+        }
+        let result = self.attempt("getxattr", |c| &c.getxattr, |fs| fs.getxattr(number, name.as_bytes()));
         answer_xattr(reply, size, result);
     }
 

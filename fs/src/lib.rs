@@ -31,6 +31,7 @@ mod control;
 mod counters;
 mod error;
 mod fds;
+mod file_xattrs;
 mod filesystem;
 mod ghosts;
 mod handles;

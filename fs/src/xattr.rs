@@ -8,6 +8,7 @@ use crate::acl::{self, Acl};
 use crate::clock;
 use crate::control;
 use crate::error::{Fault, Result};
+use crate::file_xattrs::is_own;
 use crate::filesystem::{Caller, Filesystem};
 use crate::setattr::CAPABILITY;
 
@@ -20,6 +21,9 @@ impl Filesystem {
         if control::is_control(ino) {
             let list = if name == acl::ACCESS { self.control_acl(ino) } else { None };
             return list.ok_or(Fault::new(libc::ENODATA));
+        }
+        if is_own(name) {
+            return self.own_xattr(ino, name);
         }
         let view = self.pool.view();
         // Asked before nearly every first write; hardly any file has one.
@@ -38,7 +42,7 @@ impl Filesystem {
         let view = self.pool.view();
         let mut list = Vec::new();
         for (name, _) in view.object(ino).into_iter().flat_map(|object| object.xattrs()) {
-            if caller.uid == 0 || !name.starts_with(b"trusted.") {
+            if !is_own(name) && (caller.uid == 0 || !name.starts_with(b"trusted.")) {
                 list.extend_from_slice(name);
                 list.push(0);
             }
@@ -48,7 +52,7 @@ impl Filesystem {
 
     /// Sets an attribute.
     pub fn setxattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
-        if control::is_control(ino) {
+        if control::is_control(ino) || is_own(name) {
             return Err(Fault::new(libc::EPERM));
         }
         check_name(name)?;
@@ -85,7 +89,7 @@ impl Filesystem {
 
     /// Removes an attribute.
     pub fn removexattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        if control::is_control(ino) {
+        if control::is_control(ino) || is_own(name) {
             return Err(Fault::new(libc::EPERM));
         }
         check_name(name)?;

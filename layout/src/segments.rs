@@ -326,6 +326,11 @@ impl Segments {
         self.tracked.lock().len()
     }
 
+    /// True if the segment may have bytes that the next commit, or the one under way, makes durable.
+    pub fn is_pending(&self, id: SegmentId) -> bool {
+        self.tracked.lock().contains_key(&id)
+    }
+
     /// True if a sync of the segment failed, so that what it holds may not be what was written.
     pub fn failed(&self, id: SegmentId) -> bool {
         self.failed.lock().contains_key(&id)
