@@ -112,6 +112,22 @@ pub(crate) fn payload_is_sound(header: &Header, frame: &[u8], seed: u32) -> bool
     crc32c::crc32c_append(seed, &frame[HEADER..header.length]) == header.payload_crc
 }
 
+/// For tests: puts right the checksums of what looks like a frame at the front of `bytes`, and tells its length.
+pub(crate) fn vouch_for(bytes: &mut [u8], seed: u32) -> Option<usize> {
+    let (mut raw, _) = Raw::read_from_prefix(bytes).ok()?;
+    let room = (bytes.len() - HEADER) & !(crate::codec::ALIGN - 1);
+    let payload = (raw.payload_len.get() as usize & !(crate::codec::ALIGN - 1)).min(room);
+    if raw.magic.get() != MAGIC {
+        return None;
+    }
+    raw.payload_len = (payload as u32).into();
+    raw.length = ((HEADER + payload) as u32).into();
+    raw.payload_crc = crc32c::crc32c_append(seed, &bytes[HEADER..HEADER + payload]).into();
+    raw.crc = crc32c::crc32c_append(seed, &raw.as_bytes()[..HEADER - 4]).into();
+    bytes[..HEADER].copy_from_slice(raw.as_bytes());
+    Some(HEADER + payload)
+}
+
 /// The records of a frame whose payload is sound, each with its sequence number and its bytes.
 pub(crate) fn records<'a>(
     header: &Header,
@@ -169,6 +185,18 @@ pub(crate) mod block {
         };
         raw.crc = crc32c::crc32c_append(seed, &raw.as_bytes()[..HEADER - 4]).into();
         zerocopy::transmute!(raw)
+    }
+
+    /// For tests: puts right the checksum of what looks like a block's header, and tells its incarnation.
+    pub(crate) fn vouch_for(bytes: &mut [u8], seed: impl Fn(u64) -> u32) -> Option<u64> {
+        let (mut raw, _) = Raw::read_from_prefix(bytes).ok()?;
+        if raw.magic != MAGIC {
+            return None;
+        }
+        let incarnation = raw.incarnation.get();
+        raw.crc = crc32c::crc32c_append(seed(incarnation), &raw.as_bytes()[..HEADER - 4]).into();
+        bytes[..HEADER].copy_from_slice(raw.as_bytes());
+        Some(incarnation)
     }
 
     /// Reads the header of the block at `index`; `seed` gives the checksum seed of an incarnation.

@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::description;
 use crate::domain::{self, Medium};
 use crate::error::{Error, Result};
+use crate::frame;
 use crate::lock::{Holder, PoolLock};
 use crate::pool::open_log;
-use crate::superblock::Superblock;
+use crate::record::Record;
+use crate::superblock::{self, BLOCKS_OFFSET, Superblock};
 
 /// Makes the next open of a pool that is not in use believe that the machine was started anew since.
 pub fn change_boot_id(pool: &Path) -> Result<()> {
@@ -17,4 +20,53 @@ pub fn change_boot_id(pool: &Path) -> Result<()> {
     let (mut superblock, _) = Superblock::read(pool, &*medium)?;
     superblock.boot_id = superblock.boot_id.map(|byte| !byte);
     superblock.write(&*medium).map_err(io)
+}
+
+/// Gives everything in the image of a log the checksum that goes with its content: what was changed on purpose is then
+/// believed, and what comes after checksums is put to the test.
+pub fn vouch_for(image: &mut [u8]) {
+    let Some(superblock) = superblock::vouch_for(image) else { return };
+    let Some(blocks) = image.get_mut(BLOCKS_OFFSET as usize..) else { return };
+    for block in blocks.chunks_exact_mut(superblock.block_size as usize) {
+        let found = frame::block::vouch_for(block, |incarnation| superblock.seed(incarnation));
+        let Some(seed) = found.map(|incarnation| superblock.seed(incarnation)) else { continue };
+        let mut rest = &mut block[frame::block::HEADER..];
+        while let Some(length) = frame::vouch_for(rest, seed) {
+            rest = &mut rest[length..];
+        }
+    }
+}
+
+/// Decodes a record from bytes, and encodes it again.
+///
+/// # Panics
+/// If that does not give the same record.
+pub fn decode_record(bytes: &[u8]) {
+    let Ok((record, seq, len)) = Record::decode(bytes) else { return };
+    assert!(len <= bytes.len());
+    let mut again = Vec::new();
+    record.encode(seq, &mut again);
+    assert_eq!(Record::decode(&again), Ok((record, seq, again.len())));
+}
+
+/// Decodes the description of a seal.
+pub fn decode_description(bytes: &[u8]) {
+    let _ = description::summary(bytes);
+    for entry in description::entries(bytes) {
+        let _ = (entry.tensor.range(), entry.tensor.bytes(), entry.tensor.label());
+    }
+}
+
+/// Decodes a block of a log as it comes: its header and its frames, whose checksums are seeded with 0.
+pub fn decode_block(bytes: &mut [u8]) {
+    let _ = frame::block::vouch_for(bytes, |_| 0);
+    let _ = frame::block::decode(bytes, 0, |_| 0);
+    let mut rest = bytes.get_mut(frame::block::HEADER..).unwrap_or_default();
+    while let Some(length) = frame::vouch_for(rest, 0) {
+        if let Some(header) = frame::decode(rest, 0) {
+            assert!(frame::payload_is_sound(&header, rest, 0));
+            let _ = frame::records(&header, rest).count();
+        }
+        rest = &mut rest[length..];
+    }
 }

@@ -17,6 +17,7 @@
 
 mod children;
 mod disk;
+pub mod fuzz;
 mod mount;
 mod pattern;
 pub mod storm;
