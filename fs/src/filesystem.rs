@@ -162,6 +162,9 @@ impl Filesystem {
         let held = self.pool.segments().dirty_count();
         let written = self.writers.lock().len();
         if held.saturating_sub(written) > SYNC_FD_LIMIT.min(self.fds.for_syncing / 2) || held >= self.fds.for_syncing {
+            if held >= self.fds.for_syncing {
+                self.settle_closed();
+            }
             self.commit()?;
             if self.pool.segments().dirty_count() >= self.fds.for_syncing {
                 return Err(Fault::warn(libc::ENFILE, "too many files are open for writing"));

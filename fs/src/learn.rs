@@ -104,6 +104,17 @@ impl Filesystem {
         first.map(|()| changed)
     }
 
+    /// Brings to rest what has been closed, but was still open for the kernel when its RELEASE came. The background does
+    /// so too, once an interval. The caller may have the lock of some inode.
+    pub fn settle_closed(&self) {
+        let nodes: Vec<_> = self.writers.lock().values().map(|watched| watched.node.clone()).collect();
+        for node in nodes {
+            if let Some(mut state) = node.try_lock().filter(|state| state.writers == 0) {
+                self.settle(&node, &mut state, 0);
+            }
+        }
+    }
+
     /// Learns a file before it gets a name, so that no name points to bytes that are not recorded.
     pub fn learn_before_naming(&self, ino: Ino, unique: u64) -> Result<()> {
         if let Some(node) = self.nodes.peek(ino) {

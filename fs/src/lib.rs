@@ -15,7 +15,7 @@
 //!
 //! In this order, each to be let go before one further left is taken:
 //!
-//! 1. the state of one inode (`nodes::Node`), never of two at a time;
+//! 1. the state of one inode (`nodes::Node`); that of a second one only if it is free (`Node::try_lock`);
 //! 2. the capacity gate (`capacity`), only near the pool's limit;
 //! 3. the pool's view (`Pool::view`, `Pool::edit`), under which nothing is ever synced or waited for.
 //!

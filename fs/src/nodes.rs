@@ -98,6 +98,11 @@ impl Node {
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
+
+    /// Takes the inode's lock if nobody has it; for whoever may have that of another inode already.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock()
+    }
 }
 
 type Shard = Mutex<HashMap<Ino, Arc<Node>>>;

@@ -113,10 +113,11 @@ impl Filesystem {
     fn first_segment(&self, caller: Caller, ino: Ino) -> Result<SegmentId> {
         self.check_writable()?;
         let segment = self.new_segment()?;
+        // Also for who only wants to read: a full pool can be read.
         let stored = self.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
             let attributes = Attributes { segment: Some(segment), ..object.attributes.clone() };
-            edit.store(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
+            edit.store_from_reserve(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
             Ok(())
         });
         if let Err(fault) = stored {

@@ -38,6 +38,7 @@ pub struct Setup {
     create: Vec<String>,
     mount: Vec<String>,
     pool: Option<PathBuf>,
+    descriptors: Option<u64>,
 }
 
 /// How a [`Mount`] was started; returned by [`Mount::try_mount`].
@@ -55,7 +56,14 @@ impl Setup {
 
     /// For tests that choose the mode themselves. Prefer [`crate::on_mounts!`].
     pub fn new(name: &str, passthrough: Passthrough) -> Setup {
-        Setup { name: name.to_owned(), passthrough, create: Vec::new(), mount: Vec::new(), pool: None }
+        Setup {
+            name: name.to_owned(),
+            passthrough,
+            create: Vec::new(),
+            mount: Vec::new(),
+            pool: None,
+            descriptors: None,
+        }
     }
 
     /// More arguments for `tensorfs create`.
@@ -76,9 +84,20 @@ impl Setup {
         self
     }
 
+    /// Starts servers that may have so many descriptors and cannot raise that.
+    pub fn few_descriptors(mut self, descriptors: u64) -> Setup {
+        self.descriptors = Some(descriptors);
+        self
+    }
+
     /// Whether the kernel is to move the bytes.
     pub fn passthrough(&self) -> Passthrough {
         self.passthrough
+    }
+
+    /// Whether mounts are ordinary directories (`TENSORFS_TEST_PLAIN`).
+    pub fn mount_is_plain(&self) -> bool {
+        plain()
     }
 
     /// Counts the rest of this test as skipped.
@@ -202,6 +221,11 @@ impl Mount {
     /// Tries to mount the pool.
     pub fn try_mount(&mut self) -> Started {
         let mut command = self.program();
+        if let Some(descriptors) = self.setup.descriptors {
+            command = Command::new("setpriv");
+            command.args(["--bounding-set", "-sys_resource", "prlimit"]);
+            command.arg(format!("--nofile={descriptors}:{descriptors}")).arg(binary());
+        }
         command
             .arg("mount")
             .arg(&self.pool)

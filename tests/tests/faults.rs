@@ -26,6 +26,8 @@ on_mounts!(
     a_pool_that_is_moved_while_mounted_goes_on,
     a_close_just_before_fsync_of_the_directory_counts,
     asking_for_more_than_there_can_be_only_gets_no_space,
+    files_made_one_after_the_other_do_not_run_out_of_descriptors,
+    a_file_that_was_never_opened_can_be_read_in_a_full_pool,
 );
 
 /// `open(O_RDONLY | O_TRUNC)` truncates, too: the new, empty content stands.
@@ -349,4 +351,42 @@ fn asking_for_more_than_there_can_be_only_gets_no_space(setup: Setup) {
     });
     assert_eq!(mount.info()["counters"]["panics"], 0);
     std::fs::write(mount.at("fits"), Pattern(1).bytes(0, 1 << 20)).unwrap();
+}
+
+/// What is closed does not count as open for writing, however few descriptors the server may have.
+fn files_made_one_after_the_other_do_not_run_out_of_descriptors(setup: Setup) {
+    if !is_root() || setup.mount_is_plain() {
+        return setup.skip("only root can start a server with few descriptors and mount");
+    }
+    // Nobody settles in the background what the kernel held on to for a moment longer.
+    let mount = setup.few_descriptors(64).mount_with(["--commit", "3600"]).mount();
+    std::thread::scope(|scope| {
+        for writer in 0..4u64 {
+            let mount = &mount;
+            scope.spawn(move || {
+                for n in 0..700 {
+                    let (new, path) = (mount.at(format!("new{writer}")), mount.at(format!("f{writer}-{n}")));
+                    let bytes = Pattern(n).bytes(0, 1000);
+                    std::fs::write(&new, &bytes).unwrap_or_else(|error| panic!("file {n}: {error}"));
+                    std::fs::rename(&new, &path).unwrap();
+                }
+            });
+        }
+    });
+}
+
+/// A file made by mknod gets its segment when it is first opened, which must not need what there is no more.
+fn a_file_that_was_never_opened_can_be_read_in_a_full_pool(setup: Setup) {
+    let mount = setup.create(["--size", "16M"]).mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let made: Vec<_> = (0..20).map(|n| mount.at(format!("made{n}"))).collect();
+    for path in &made {
+        nix::sys::stat::mknod(path, nix::sys::stat::SFlag::S_IFREG, nix::sys::stat::Mode::S_IRUSR, 0).unwrap();
+    }
+    fill_the_log(&mount);
+    for path in &made {
+        assert_eq!(std::fs::read(path).unwrap().len(), 0);
+    }
 }
