@@ -1,7 +1,8 @@
 //! Sealing: a file that nothing can write any more is read once, behind everybody's back, for its checksums and tensors.
 //!
 //! A file comes into the queue when its last writer has gone, and is sealed when that is committed and [`QUIET`] has
-//! passed, so that a file that is opened again and again is left alone. Opening a file for writing has a seal that is
+//! passed, so that a file that is opened again and again is left alone; one that was written again although it was sealed
+//! is left alone twice as long each time. Opening a file for writing has a seal that is
 //! under way given up; the file is sealed when it is closed again. A sealed file is thawed, durably, before it can be
 //! written (rule 5).
 
@@ -24,6 +25,10 @@ use crate::nodes::{Node, NodeRef, State};
 
 /// So long after its last writer a file is left alone.
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
+/// A file is left alone for `QUIET` times two to the power of this at most.
+const PATIENCE: u32 = 8;
+/// So many files are kept in mind as ones that were written again.
+const REMEMBERED: usize = 1 << 16;
 /// When to try again with a file that something was in the way of.
 const AGAIN: Duration = Duration::from_secs(10);
 /// So many bytes are sealed at most while the pool is being closed; the rest waits for the next mount.
@@ -59,6 +64,8 @@ struct Waiting {
     files: HashMap<Ino, Turn>,
     /// The same in the order of time. A file that is queued again leaves a stale turn behind.
     turns: VecDeque<(Ino, Turn)>,
+    /// How often a file was opened for writing after it had been sealed.
+    thawed: HashMap<Ino, u32>,
     /// Files being sealed.
     running: usize,
     stop: bool,
@@ -73,11 +80,21 @@ struct Turn {
 impl SealQueue {
     /// Nothing can write the file any more, once this transaction is durable.
     pub fn add(&self, ino: Ino, after: TxId, delay: Duration) {
-        let turn = Turn { at: Instant::now() + delay, after };
         let mut waiting = self.waiting.lock();
+        let times = waiting.thawed.get(&ino).map_or(0, |times| (*times).min(PATIENCE));
+        let turn = Turn { at: Instant::now() + delay * (1 << times), after };
         waiting.files.insert(ino, turn);
         waiting.turns.push_back((ino, turn));
         self.rung.notify_one();
+    }
+
+    /// A sealed file was opened for writing.
+    fn thawed(&self, ino: Ino) {
+        let thawed = &mut self.waiting.lock().thawed;
+        if thawed.len() >= REMEMBERED {
+            thawed.clear();
+        }
+        *thawed.entry(ino).or_default() += 1;
     }
 
     /// Files in the queue or being sealed.
@@ -332,8 +349,62 @@ impl Filesystem {
         })?;
         if thawed {
             self.counters.thawed.add(1);
+            self.sealing.thawed(ino);
             self.commit()?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_queued_again_waits_from_then_on() {
+        let queue = SealQueue::default();
+        queue.add(Ino(5), TxId(1), Duration::ZERO);
+        queue.add(Ino(6), TxId(1), Duration::ZERO);
+        queue.add(Ino(5), TxId(2), Duration::ZERO);
+        assert_eq!(queue.len(), 2);
+        assert_eq!(queue.next(|| TxId(9)), Some(Ino(6)));
+        assert_eq!(queue.len(), 2, "one waits, one is being sealed");
+        queue.done();
+        assert_eq!(queue.next(|| TxId(9)), Some(Ino(5)));
+        queue.done();
+        assert_eq!(queue.len(), 0);
+    }
+
+    #[test]
+    fn no_file_is_sealed_before_it_is_committed() {
+        let queue = SealQueue::default();
+        queue.add(Ino(5), TxId(7), Duration::ZERO);
+        let asked = std::cell::Cell::new(0);
+        let horizon = || TxId(asked.replace(asked.get() + 1) + 5);
+        assert_eq!(queue.next(horizon), Some(Ino(5)));
+        assert_eq!(asked.get(), 3);
+    }
+
+    #[test]
+    fn a_file_that_is_written_again_and_again_is_left_alone_longer() {
+        let queue = SealQueue::default();
+        let wait = |queue: &SealQueue| {
+            queue.add(Ino(5), TxId(1), QUIET);
+            queue.waiting.lock().files[&Ino(5)].at - Instant::now()
+        };
+        assert!(wait(&queue) <= QUIET);
+        queue.thawed(Ino(5));
+        assert!(wait(&queue) > QUIET);
+        (0..100).for_each(|_| queue.thawed(Ino(5)));
+        assert!(wait(&queue) <= QUIET * (1 << PATIENCE));
+    }
+
+    #[test]
+    fn nothing_comes_out_of_a_queue_that_is_stopped() {
+        let queue = SealQueue::default();
+        queue.add(Ino(5), TxId(1), Duration::ZERO);
+        queue.stop();
+        assert_eq!(queue.next(|| TxId(9)), None);
+        assert_eq!(queue.drain(), [Ino(5)]);
     }
 }
