@@ -17,9 +17,9 @@ fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap()
 }
 
-/// Inputs that were found to matter, by hand or by cargo-fuzz.
+/// Inputs that once made a target fail, or are to be kept for another reason.
 fn corpus(target: &Target) -> Vec<Vec<u8>> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target.name);
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/found").join(target.name);
     let mut paths: Vec<PathBuf> =
         std::fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
