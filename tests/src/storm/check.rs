@@ -425,3 +425,119 @@ fn consistent(writers: &mut [Writer], ledgers: &[Ledger], possible: &[Vec<usize>
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::FileExt;
+
+    /// Two writers on an ordinary directory, the second after the first, which follow their plans for so many steps, and
+    /// on to where no file is open. (In one that is being replaced, a power loss must leave another version.)
+    fn written(steps: usize) -> (tempfile::TempDir, Vec<Writer>) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut writers = Vec::new();
+        for seed in [11, 12] {
+            let ledger = directory.path().join(format!("ledger-{seed}"));
+            let mut plan = Plan::new(seed);
+            let steps = (steps..).find(|n| *n == 1 || *plan.op(*n - 1) == Op::Close).unwrap();
+            let error = super::super::write(plan, directory.path(), &ledger, steps, None).unwrap();
+            assert!(error.is_none(), "{error:?}");
+            writers.push(Writer::new(Plan::new(seed), Ledger::read(&ledger).unwrap()));
+        }
+        (directory, writers)
+    }
+
+    const ALL: [Crash; 4] = [
+        Crash::ServerKilled,
+        Crash::PowerLoss(Durability::Write),
+        Crash::PowerLoss(Durability::Close),
+        Crash::PowerLoss(Durability::Fsync),
+    ];
+
+    /// The largest file below a directory.
+    fn largest(directory: &Path) -> std::path::PathBuf {
+        let mut all = Vec::new();
+        let mut todo = vec![directory.to_owned()];
+        while let Some(directory) = todo.pop() {
+            for entry in std::fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { todo.push(path) } else { all.push((path.metadata().unwrap().len(), path)) }
+            }
+        }
+        all.into_iter().max().unwrap().1
+    }
+
+    #[test]
+    fn what_was_written_is_right() {
+        for steps in [1, 2, 60, 400] {
+            let (directory, mut writers) = written(steps);
+            for crash in ALL {
+                let outcome = check(&mut writers, directory.path(), crash).unwrap();
+                assert!(outcome.steps >= 2 * steps);
+            }
+        }
+    }
+
+    #[test]
+    fn one_wrong_byte_is_seen() {
+        let (directory, mut writers) = written(200);
+        let path = largest(directory.path());
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, 70).unwrap();
+        // Neither zero, nor what any pattern has there by chance.
+        file.write_all_at(&[byte[0] ^ 0x10], 70).unwrap();
+        for crash in ALL {
+            let reason = check(&mut writers, directory.path(), crash).unwrap_err();
+            assert!(reason.contains("byte 70 is of none of its versions"), "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_missing_a_foreign_and_a_changed_name_are_seen() {
+        let (directory, mut writers) = written(200);
+        let path = largest(directory.path());
+        let mut seen = |words: &str| {
+            for crash in ALL {
+                let reason = check(&mut writers, directory.path(), crash).unwrap_err();
+                assert!(reason.contains(words), "{reason}");
+            }
+        };
+        let aside = directory.path().join("aside");
+        std::fs::rename(&path, &aside).unwrap();
+        seen("is missing");
+        std::fs::rename(&aside, &path).unwrap();
+        let foreign = directory.path().join("w11/foreign");
+        std::fs::write(&foreign, "").unwrap();
+        seen("is too much");
+        std::fs::remove_file(&foreign).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().mode();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode ^ 0o001)).unwrap();
+        seen("has mode");
+    }
+
+    #[test]
+    fn a_tree_from_before_the_last_sync_is_seen() {
+        let (directory, mut writers) = written(200);
+        std::fs::remove_dir_all(directory.path().join("w11")).unwrap();
+        let again = directory.path().join("again");
+        super::super::write(Plan::new(11), directory.path(), &again, 100, None).unwrap();
+        for crash in ALL {
+            check(&mut writers, directory.path(), crash).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_step_without_one_that_returned_before_it_began_is_seen() {
+        // Each has made its directory; nothing is promised of that.
+        let (directory, mut writers) = written(1);
+        let crash = Crash::PowerLoss(Durability::Fsync);
+        std::fs::remove_dir(directory.path().join("w12")).unwrap();
+        assert_eq!(check(&mut writers, directory.path(), crash).unwrap().undone, 1);
+        std::fs::create_dir(directory.path().join("w12")).unwrap();
+        std::fs::remove_dir(directory.path().join("w11")).unwrap();
+        let reason = check(&mut writers, directory.path(), crash).unwrap_err();
+        assert!(reason.contains("which had returned before"), "{reason}");
+    }
+}
