@@ -113,7 +113,7 @@ pub fn check(dir: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report>
         return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
     }
     let io = |what| move |error| Error::io(dir.join("log"), what, error);
-    let medium: Arc<dyn Medium> = Arc::new(ReadOnly(domain::open(open_log(dir, false)?).map_err(io("open"))?));
+    let medium: Arc<dyn Medium> = Arc::new(ReadOnly(domain::open_to_read(open_log(dir, false)?).map_err(io("open"))?));
     let (superblock, _) = Superblock::read(dir, &*medium)?;
     let mut checker = Checker { superblock: &superblock, report: Report::default() };
     checker.report.unclean = superblock.state == State::Dirty;

@@ -66,14 +66,25 @@ pub trait Medium: Send + Sync + fmt::Debug {
 
 /// Opens the medium of a log file: `dax` if it can be mapped synchronously, else `cached`, or `volatile` on tmpfs.
 pub(crate) fn open(log: File) -> io::Result<Box<dyn Medium>> {
-    let fs = nix::sys::statfs::fstatfs(&log)?.filesystem_type();
+    Ok(match domain_of(&log)? {
+        Domain::Dax => Box::new(DaxMedium::new(log)?),
+        domain => Box::new(FileMedium { log, domain }),
+    })
+}
+
+/// The same for a log file that was opened to be read only.
+pub(crate) fn open_to_read(log: File) -> io::Result<Box<dyn Medium>> {
+    let domain = domain_of(&log)?;
+    Ok(Box::new(FileMedium { log, domain }))
+}
+
+/// How stores to a file become durable; the file need not be open for writing.
+fn domain_of(log: &File) -> io::Result<Domain> {
+    let fs = nix::sys::statfs::fstatfs(log)?.filesystem_type();
     if fs == nix::sys::statfs::TMPFS_MAGIC || fs == nix::sys::statfs::FsType(RAMFS_MAGIC) {
-        return Ok(Box::new(FileMedium { log, domain: Domain::Volatile }));
+        return Ok(Domain::Volatile);
     }
-    if DaxMedium::probe(&log) {
-        return Ok(Box::new(DaxMedium::new(log)?));
-    }
-    Ok(Box::new(FileMedium { log, domain: Domain::Cached }))
+    Ok(if DaxMedium::probe(log) { Domain::Dax } else { Domain::Cached })
 }
 
 fn sync_segment(segment: BorrowedFd<'_>) -> io::Result<()> {
@@ -172,13 +183,10 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    fn new(log: &File, len: u64, flags: libc::c_int) -> io::Result<Self> {
+    fn new(log: &File, len: u64, protection: libc::c_int, flags: libc::c_int) -> io::Result<Self> {
         let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
         // SAFETY: maps a file we own at an address the kernel chooses; the result is checked.
-        let start = unsafe {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(std::ptr::null_mut(), len, protection, flags, log.as_raw_fd(), 0)
-        };
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, log.as_raw_fd(), 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -204,15 +212,16 @@ impl Drop for Map {
 }
 
 const SYNC_FLAGS: libc::c_int = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
+const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 impl DaxMedium {
     /// True if the file's memory can be mapped so that a flushed cache line is durable.
     fn probe(log: &File) -> bool {
-        cacheline::available() && Map::new(log, 4096, SYNC_FLAGS).is_ok()
+        cacheline::available() && Map::new(log, 4096, libc::PROT_READ, SYNC_FLAGS).is_ok()
     }
 
     fn new(log: File) -> io::Result<Self> {
-        let map = Map::new(&log, log.metadata()?.len(), SYNC_FLAGS)?;
+        let map = Map::new(&log, log.metadata()?.len(), READ_WRITE, SYNC_FLAGS)?;
         Ok(Self { log, map: RwLock::new(map), unflushed: Mutex::default(), flushing: Mutex::default() })
     }
 }
@@ -250,12 +259,12 @@ impl Medium for DaxMedium {
     }
     fn grow(&self, from: u64, len: u64) -> io::Result<()> {
         grow_file(&self.log, from, len)?;
-        *self.map.write() = Map::new(&self.log, len, SYNC_FLAGS)?;
+        *self.map.write() = Map::new(&self.log, len, READ_WRITE, SYNC_FLAGS)?;
         Ok(())
     }
     fn shrink(&self, len: u64) -> io::Result<()> {
         // The mapping first: a store behind the end of the file would be a signal.
-        *self.map.write() = Map::new(&self.log, len, SYNC_FLAGS)?;
+        *self.map.write() = Map::new(&self.log, len, READ_WRITE, SYNC_FLAGS)?;
         self.log.set_len(len)
     }
     fn sync_segment(&self, segment: BorrowedFd<'_>) -> io::Result<()> {
@@ -287,7 +296,7 @@ mod tests {
         }
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
-        let map = Map::new(&file, 8192, libc::MAP_SHARED).unwrap();
+        let map = Map::new(&file, 8192, READ_WRITE, libc::MAP_SHARED).unwrap();
         let medium =
             DaxMedium { log: file, map: RwLock::new(map), unflushed: Mutex::default(), flushing: Mutex::default() };
         medium.store(4090, b"across a page").unwrap();

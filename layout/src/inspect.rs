@@ -73,7 +73,7 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
     if let Some(holder) = holder(dir)? {
         return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
     }
-    let medium = domain::open(log).map_err(|error| Error::io(dir.join("log"), "open", error))?;
+    let medium = domain::open_to_read(log).map_err(|error| Error::io(dir.join("log"), "open", error))?;
     let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium));
     let (superblock, _) = Superblock::read(dir, &*medium)?;
     // What opening it now would find.
