@@ -4,10 +4,14 @@
 //! ```text
 //! tensorfs-test-storm write SEED MOUNT LEDGER STEPS [MAPPED-DEVICE]
 //! tensorfs-test-storm check server-killed|power-loss DURABILITY MOUNT LEDGERS
+//! tensorfs-test-storm map-sync FILE
 //! ```
 //!
-//! A writer ends when a call fails. `check` takes all files `ledger-SEED` in the directory LEDGERS.
+//! A writer ends when a call fails. `check` takes all files `ledger-SEED` in the directory LEDGERS. `map-sync` makes a file,
+//! and says whether it may be mapped with `MAP_SYNC`.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::ExitCode;
 use tensorfs_tests::storm::{self, Crash, Durability, Ledger, Plan, Writer, log_writes::Marker};
@@ -18,6 +22,7 @@ fn main() -> ExitCode {
         ["write", seed, mount, ledger, steps] => write(seed, mount, ledger, steps, None),
         ["write", seed, mount, ledger, steps, device] => write(seed, mount, ledger, steps, Some(device)),
         ["check", crash, durability, mount, ledgers] => check(crash, durability, mount.as_ref(), ledgers.as_ref()),
+        ["map-sync", file] => map_sync(file.as_ref()),
         _ => Err(format!("see the source for usage: {arguments:?}")),
     };
     match done {
@@ -68,5 +73,21 @@ fn check(crash: &str, durability: &str, mount: &Path, ledgers: &Path) -> Result<
     let outcome = storm::check(&mut writers, mount, crash)?;
     let storm::Outcome { steps, files, bytes, undone } = outcome;
     println!("{} writers, {steps} steps, {undone} undone, {files} files, {bytes} bytes", writers.len());
+    Ok(())
+}
+
+fn map_sync(path: &Path) -> Result<(), String> {
+    let wrong = |error: std::io::Error| format!("{}: {error}", path.display());
+    let file = File::options().create(true).truncate(true).read(true).write(true).open(path).map_err(wrong)?;
+    file.set_len(4096).map_err(wrong)?;
+    let flags = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping, which nothing uses.
+    let map = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, file.as_raw_fd(), 0) };
+    if map == libc::MAP_FAILED {
+        println!("error {}", std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
+    } else {
+        println!("granted");
+    }
     Ok(())
 }
