@@ -12,8 +12,10 @@ on_mounts!(
     h5py,
     tensorboard,
     checkpoints_moved_by_cp_and_read_in_place,
+    shelf,
     smdebug_torch_hook,
     torch,
+    shelf_torch,
 );
 
 fn script(client: &str) -> PathBuf {
@@ -74,6 +76,19 @@ fn h5py(setup: Setup) {
 
 fn tensorboard(setup: Setup) {
     run_client(setup, "small", "tensorboard");
+}
+
+/// examples/shelf: what PyMM's users do.
+fn shelf(setup: Setup) {
+    run_client(setup.clone(), "small", "shelf");
+    if let Some(python) = venv("small") {
+        let mount = setup.mount();
+        client(&python, "shelf", &mount.at("shelf"), "kill");
+    }
+}
+
+fn shelf_torch(setup: Setup) {
+    large(setup, "torch", "shelf_torch");
 }
 
 fn smdebug_torch_hook(setup: Setup) {
