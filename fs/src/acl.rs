@@ -92,10 +92,12 @@ impl Acl {
         self.entries.iter().all(|e| matches!(e.tag, USER_OBJ | GROUP_OBJ | OTHER))
     }
 
-    /// The list with other rights, each worked out from three bits of permission.
-    pub fn mapped(mut self, rights: impl Fn(u16) -> u16) -> Self {
+    /// The list with other rights, which are less; each is worked out from three bits of permission, and none is to write. A
+    /// mask that grants nothing any more keeps the bit to write, as the kernel looks at no list with an empty mask.
+    pub fn reduced(mut self, rights: impl Fn(u16) -> u16) -> Self {
         for e in &mut self.entries {
-            e.perm = rights(e.perm);
+            let left = rights(e.perm);
+            e.perm = if e.tag == MASK && left == 0 && e.perm != 0 { 2 } else { left };
         }
         self
     }
@@ -197,6 +199,16 @@ mod tests {
         assert_eq!(acl.permissions(), 0o640);
         assert_eq!(acl.entries[2].perm, 5);
         assert_eq!(acl.entries[3].perm, 4);
+    }
+
+    #[test]
+    fn reduced_rights_leave_a_mask_to_be_looked_at() {
+        let reduced = with_user().reduced(|bits| bits & 4);
+        assert_eq!(reduced.entries.iter().map(|e| e.perm).collect::<Vec<_>>(), [4, 4, 4, 4, 0]);
+        let mut masked = with_user();
+        masked.chmod(0o730);
+        let reduced = masked.reduced(|bits| bits & 4);
+        assert_eq!(reduced.entries.iter().map(|e| e.perm).collect::<Vec<_>>(), [4, 4, 4, 2, 0]);
     }
 
     #[test]

@@ -58,6 +58,10 @@ impl Filesystem {
 
     /// The CRC32C of a sealed file, from the checksums of its runs.
     fn checksum(&self, ino: Ino) -> Option<u32> {
+        // It may be about to be replaced, and shows the new bytes then.
+        if self.writers.lock().contains_key(&ino) {
+            return None;
+        }
         let view = self.pool.view();
         let chain = view.object(ino)?.chain().filter(|chain| chain.is_sealed())?;
         chain.runs().iter().filter(|run| run.len > 0).try_fold(0, |crc, run| {

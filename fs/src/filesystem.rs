@@ -19,6 +19,7 @@ use crate::ghosts::Ghosts;
 use crate::handles::Handles;
 use crate::nodes::{NodeRef, Nodes};
 use crate::options::{Durability, Options};
+use crate::readings::Readings;
 use crate::seal::SealQueue;
 use crate::tensors::TensorCache;
 use crate::workers::Workers;
@@ -60,6 +61,7 @@ pub(crate) struct Filesystem {
     pub workers: Workers,
     /// For what reads tensors, so that nothing else waits for that.
     pub readers: Workers,
+    pub readings: Readings,
     pub tensors: TensorCache,
     /// What the kernel knows of the control tree.
     pub numbers: Numbers,
@@ -89,6 +91,7 @@ impl Filesystem {
             capacity,
             workers: Workers::default(),
             readers: Workers::new(READERS),
+            readings: Readings::default(),
             tensors: TensorCache::default(),
             numbers: Numbers::default(),
             decoders: Decoders::default(),

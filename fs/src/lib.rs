@@ -46,6 +46,7 @@ mod namespace;
 mod nodes;
 mod open;
 mod options;
+mod readings;
 mod replace;
 mod seal;
 mod server;

@@ -176,6 +176,7 @@ impl Filesystem {
         let wish = Wish { passthrough: self.has_passthrough(), see_bytes: self.wants_to_see_bytes(flags) };
         let mapped = || {
             self.fds.forget(segment);
+            let _claim = self.readings.claim(segment);
             !self.pool.segments().exclusive(segment)
         };
         let mut mode = choose(state.mode, wish, mapped);

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -20,6 +19,7 @@ use crate::control::{Index, number};
 use crate::error::{Fault, Host, Result};
 use crate::filesystem::Filesystem;
 use crate::host;
+use crate::readings::{Reading, Readings};
 
 /// Tensors are kept while those of a file take less than this.
 const KEPT_MAX: usize = 16 << 20;
@@ -59,37 +59,34 @@ impl Version {
     }
 }
 
-/// The bytes of a version of a file. The segment is opened when it is first read, in a way that leaves its access time
-/// alone, and closed by [`SegmentBytes::close`]: a descriptor of ours stands in the way of a replace.
+/// The bytes of a version of a file. The segment is opened when it is first read, and closed by [`SegmentBytes::close`].
 pub(crate) struct SegmentBytes {
     pool: Arc<Pool>,
+    readings: Readings,
     segment: SegmentId,
     size: u64,
-    fd: Mutex<Option<Arc<OwnedFd>>>,
+    open: Mutex<Option<Arc<Reading>>>,
     stop: Arc<AtomicBool>,
 }
 
 impl SegmentBytes {
-    fn descriptor(&self) -> io::Result<Arc<OwnedFd>> {
-        let mut held = self.fd.lock();
-        if let Some(fd) = &*held {
-            return Ok(fd.clone());
+    fn reading(&self) -> io::Result<Arc<Reading>> {
+        let mut open = self.open.lock();
+        if self.readings.is_claimed(self.segment) {
+            *open = None;
         }
-        let open = |more| self.pool.segments().open(self.segment, libc::O_RDONLY | more);
-        let fd = match open(libc::O_NOATIME) {
-            // Only the owner may.
-            Err(error) if error.raw_os_error() == Some(libc::EPERM) => open(0)?,
-            other => other?,
-        };
-        let fd = Arc::new(fd);
-        *held = Some(fd.clone());
-        Ok(fd)
+        if let Some(reading) = &*open {
+            return Ok(reading.clone());
+        }
+        let reading = Arc::new(self.readings.open(&self.pool, self.segment)?);
+        *open = Some(reading.clone());
+        Ok(reading)
     }
 
     /// Closes the segment until it is read again.
     pub fn close(&self) {
-        let fd = self.fd.lock().take();
-        drop(fd);
+        let reading = self.open.lock().take();
+        drop(reading);
     }
 }
 
@@ -103,7 +100,7 @@ impl Source for SegmentBytes {
             return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
         }
         let want = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
-        Ok(host::read_at(&*self.descriptor()?, &mut buffer[..want], offset)?)
+        Ok(host::read_at(&*self.reading()?, &mut buffer[..want], offset)?)
     }
 }
 
@@ -186,10 +183,16 @@ impl Tensors {
         Tensors { version, stamp, format, count, index, store: Store::Kept(tensors), end: 0, tail: Vec::new() }
     }
 
+    /// True of an event file that may have these tensors still, and more behind them.
+    fn may_grow_to(&self, version: &Version) -> bool {
+        let longer = version.segment == self.version.segment && version.size > self.version.size;
+        self.format == Format::TfRecord && (longer || version.has_bytes_of(&self.version))
+    }
+
     /// The same of an event file that has grown, if it has only grown.
     fn grown(&self, source: &SegmentBytes, version: Version) -> io::Result<Option<Self>> {
         let Store::Frames(frames) = &self.store else { return Ok(None) };
-        if version.segment != self.version.segment || version.size <= self.version.size || self.tail.is_empty() {
+        if !self.may_grow_to(&version) || self.tail.is_empty() {
             return Ok(None);
         }
         if tail(source, self.end)? != self.tail {
@@ -447,8 +450,8 @@ impl Filesystem {
     /// The bytes of a version of a file.
     pub fn bytes_of(&self, version: &Version) -> Arc<SegmentBytes> {
         let (segment, size) = (version.segment, version.size);
-        let (pool, stop) = (self.pool.clone(), self.tensors.stop.clone());
-        Arc::new(SegmentBytes { pool, segment, size, fd: Mutex::default(), stop })
+        let (pool, readings, stop) = (self.pool.clone(), self.readings.clone(), self.tensors.stop.clone());
+        Arc::new(SegmentBytes { pool, readings, segment, size, open: Mutex::default(), stop })
     }
 
     /// The tensors of a file; none if it is not a file that has some. Reads the file if need be.
@@ -496,7 +499,10 @@ impl Filesystem {
         version: Version,
         earlier: Option<Arc<Tensors>>,
     ) -> io::Result<Option<Tensors>> {
-        if let Some(sealed) = self.sealed_tensors(ino, version) {
+        if let Some(mut sealed) = self.sealed_tensors(ino, version) {
+            if let Some(earlier) = earlier.filter(|earlier| earlier.may_grow_to(&version)) {
+                sealed.stamp = earlier.stamp;
+            }
             return Ok(Some(sealed));
         }
         if let Some(earlier) = earlier
@@ -536,9 +542,11 @@ impl Filesystem {
     }
 
     /// How many tensors the seals of a file say that it has, and whether that is all of them. None if it is not sealed.
-    fn sealed_count(&self, ino: Ino) -> Option<(u64, bool)> {
+    fn sealed_count(&self, ino: Ino, segment: SegmentId) -> Option<(u64, bool)> {
         let view = self.pool.view();
-        let chain = view.object(ino)?.chain().filter(|chain| chain.is_sealed())?;
+        // A file that is being replaced shows the new bytes, and its seals are of the old ones.
+        let object = view.object(ino).filter(|object| object.attributes.segment == Some(segment))?;
+        let chain = object.chain().filter(|chain| chain.is_sealed())?;
         let first = chain.runs().first().and_then(|run| run.seal.as_ref())?;
         if first.description.is_empty() {
             return Some((0, true));
@@ -548,7 +556,12 @@ impl Filesystem {
 
     /// How many tensors a file holds.
     pub fn count_tensors(&self, ino: Ino) -> Result<u64> {
-        match self.sealed_count(ino) {
+        let version = match self.file_version(ino) {
+            // Made by mknod, and never opened.
+            Err(fault) if fault.errno == libc::ENOENT => return Ok(0),
+            version => version?,
+        };
+        match self.sealed_count(ino, version.segment) {
             Some((count, true)) => Ok(count),
             _ => Ok(self.tensors_of(ino)?.map_or(0, |tensors| tensors.count)),
         }
@@ -561,7 +574,7 @@ impl Filesystem {
         if version.size == 0 {
             return false;
         }
-        if let Some((count, whole)) = self.sealed_count(ino) {
+        if let Some((count, whole)) = self.sealed_count(ino, version.segment) {
             return count > 0 || !whole;
         }
         if let Some(verdict) = self.tensors.verdict(ino, &version) {

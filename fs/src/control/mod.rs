@@ -114,9 +114,9 @@ impl Role {
         let class = |shift: u32| u32::from(self.rights((mode >> shift & 7) as u16)) << shift;
         let mut rights = class(6) | class(3) | class(0);
         // Without any bit for the group the kernel does not look at a list, and whom that names would count among the
-        // others.
+        // others. This bit alone grants nobody anything: it is the list's mask, and its entries have no such bit.
         if has_list && mode & 0o070 != 0 && rights & 0o070 == 0 {
-            rights &= !0o007;
+            rights |= 0o020;
         }
         self.kind() | rights
     }
@@ -177,13 +177,15 @@ impl Filesystem {
                 }) else {
                     return Ok(None);
                 };
-                Ok(self.in_place_of(ino, kind, parent).map(|node| (node, Look::default())))
+                Ok(self.in_place_of(ino, kind, parent, name).map(|node| (node, Look::default())))
             }
             Node::Directory { file, dir, .. } => {
                 let Some(tensors) = self.tensors_of(file)? else { return Ok(None) };
                 match tensors.index.find(dir, name) {
                     None => Ok(None),
-                    Some(Found::Directory(dir)) => Ok(Some((Node::Directory { file, dir, parent }, Look::default()))),
+                    Some(Found::Directory(dir)) => {
+                        Ok(Some((Node::Directory { file, dir, parent, place: 0 }, Look::default())))
+                    }
                     Some(Found::Tensor(ordinal)) => {
                         let tensor = self.read_tensor(&tensors, ordinal)?;
                         Ok(Some(node_of(file, &tensors, ordinal, &tensor)))
@@ -195,10 +197,12 @@ impl Filesystem {
     }
 
     /// The directory in the place of an object of the pool, if it has one.
-    fn in_place_of(&self, ino: Ino, kind: u32, parent: Ino) -> Option<Node> {
+    fn in_place_of(&self, ino: Ino, kind: u32, parent: Ino, name: &[u8]) -> Option<Node> {
         match kind {
             libc::S_IFDIR => Some(Node::Mirror(ino)),
-            libc::S_IFREG if self.has_tensors(ino) => Some(Node::Directory { file: ino, dir: TOP, parent }),
+            libc::S_IFREG if self.has_tensors(ino) => {
+                Some(Node::Directory { file: ino, dir: TOP, parent, place: number((parent, name)) })
+            }
             _ => None,
         }
     }
@@ -298,7 +302,9 @@ impl Filesystem {
         let tensors = self.tensors_of(file)?.filter(|tensors| tensors.stamp == stamp).ok_or_else(stale)?;
         let tensor = self.read_tensor(&tensors, ordinal)?;
         let source = self.bytes_of(&tensors.version);
-        OpenTensor::new(file, tensors.format, tensors.version, tensor, source).ok_or_else(stale)
+        let opened = OpenTensor::new(file, tensors.format, tensors.version, tensor, source.clone());
+        source.close();
+        opened.map_err(fault)
     }
 
     /// `lseek(2)` to data or to a hole in a file of the control tree, which has none.
@@ -321,7 +327,7 @@ impl Filesystem {
         };
         let view = self.pool.view();
         let list = Acl::parse(view.object(of)?.xattr(acl::ACCESS)?)?;
-        Some(list.mapped(|bits| role.rights(bits)).to_value())
+        Some(list.reduced(|bits| role.rights(bits)).to_value())
     }
 
     /// Lists a directory of the tree. `take` says whether it is full, and what it refused comes again.
@@ -418,7 +424,7 @@ impl Filesystem {
                     };
                     let Some(&(last, ..)) = lot.last() else { return Ok(()) };
                     for (at, name, ino, kind) in lot {
-                        if let Some(node) = self.in_place_of(ino, kind, parent)
+                        if let Some(node) = self.in_place_of(ino, kind, parent, &name)
                             && take(Row { cookie: at, name, node, look: Look::default() })
                         {
                             return Ok(());
@@ -442,7 +448,7 @@ impl Filesystem {
                         let Some(entry) = entries.next() else { return ControlFlow::Break(()) };
                         let (name, inside) = entry.name(tensor);
                         let (node, look) = match inside {
-                            Some(dir) => (Node::Directory { file, dir, parent }, Look::default()),
+                            Some(dir) => (Node::Directory { file, dir, parent, place: 0 }, Look::default()),
                             None => node_of(file, &tensors, ordinal, tensor),
                         };
                         full = take(Row { cookie: NAMES + u64::from(ordinal), name, node, look });
@@ -484,8 +490,9 @@ mod tests {
         assert_eq!(Role::Tensor.mode(0o104751, false), libc::S_IFREG | 0o440);
         assert_eq!(Role::Tensor.mode(0o100311, false), libc::S_IFREG);
         // A list whose mask grants only writing: named users must not become others.
-        assert_eq!(Role::Tensor.mode(0o100624, true), libc::S_IFREG | 0o400);
+        assert_eq!(Role::Tensor.mode(0o100624, true), libc::S_IFREG | 0o424);
         assert_eq!(Role::Tensor.mode(0o100604, true), libc::S_IFREG | 0o404);
+        assert_eq!(Role::Tensor.mode(0o100624, false), libc::S_IFREG | 0o404);
         assert_eq!(Role::Tensor.mode(0o100644, true), libc::S_IFREG | 0o444);
     }
 }

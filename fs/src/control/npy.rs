@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tensorfs_layout::Ino;
-use tensorfs_layout::formats::{Format, Location, Order, Reader, Tensor, npy_header};
+use tensorfs_layout::formats::{Format, Location, Order, Reader, Source, Tensor, npy_header};
 
 use crate::error::{Fault, Result};
 use crate::filesystem::Filesystem;
@@ -17,6 +17,8 @@ use crate::tensors::{SegmentBytes, Version, fault};
 const BLOCK: usize = 1 << 20;
 /// The last blocks that are kept.
 const BLOCKS: usize = 4;
+/// So many bytes in front of a tensor must still be there when its event file has grown.
+const GUARD: u64 = 256;
 /// Decoders that are kept for open files nobody reads from right now. A further one has to begin again.
 const IDLE: usize = 8;
 
@@ -30,6 +32,8 @@ pub(crate) struct OpenTensor {
     header: Vec<u8>,
     tensor: Arc<Tensor>,
     source: Arc<SegmentBytes>,
+    /// Event files, which may grow: the bytes in front of the tensor.
+    guard: Vec<u8>,
     /// Held while one request is decoding.
     decoding: Arc<Mutex<Option<Decoding>>>,
 }
@@ -92,11 +96,18 @@ impl Decoding {
 }
 
 impl OpenTensor {
-    /// A tensor of that version of a file. None if there is no `.npy` of it.
-    pub fn new(file: Ino, format: Format, version: Version, tensor: Tensor, source: Arc<SegmentBytes>) -> Option<Self> {
-        let header = npy_header(&tensor)?;
+    /// A tensor of that version of a file.
+    pub fn new(
+        file: Ino,
+        format: Format,
+        version: Version,
+        tensor: Tensor,
+        source: Arc<SegmentBytes>,
+    ) -> io::Result<Self> {
+        let header = npy_header(&tensor).ok_or(io::ErrorKind::Unsupported)?;
+        let guard = if format == Format::TfRecord { guard(&source, &tensor)? } else { Vec::new() };
         let (tensor, decoding) = (Arc::new(tensor), Arc::default());
-        Some(Self { file, format, version, header, tensor, source, decoding })
+        Ok(Self { file, format, version, header, tensor, source, guard, decoding })
     }
 
     /// Reads, the header first.
@@ -107,9 +118,10 @@ impl OpenTensor {
         buffer[..from_header].copy_from_slice(&header[..from_header]);
         let at = (offset + from_header as u64).saturating_sub(self.header.len() as u64);
         let read = self.read_bytes(fs, at, &mut buffer[from_header..]);
-        self.source.close();
         // Looked at after reading: what has changed before shows now.
-        self.check(fs)?;
+        let checked = self.check(fs);
+        self.source.close();
+        checked?;
         let read = match read {
             // The host no longer has the segment: the file was removed or replaced.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Err(Fault::new(libc::ESTALE)),
@@ -141,10 +153,22 @@ impl OpenTensor {
     /// another segment by now, is no longer written here.
     fn check(&self, fs: &Filesystem) -> Result<()> {
         let Ok(now) = fs.file_version(self.file) else { return Ok(()) };
-        let grown = self.format == Format::TfRecord && now.size > self.version.size;
-        if now.segment == self.version.segment && !grown && !now.has_bytes_of(&self.version) {
-            return Err(Fault::new(libc::ESTALE));
+        if now.segment != self.version.segment || now.has_bytes_of(&self.version) {
+            return Ok(());
         }
-        Ok(())
+        let grown = self.format == Format::TfRecord && now.size > self.version.size;
+        if grown && guard(&self.source, &self.tensor).map_err(fault)? == self.guard {
+            return Ok(());
+        }
+        Err(Fault::new(libc::ESTALE))
     }
+}
+
+/// The bytes in front of a tensor. In an event file they hold its step and the time it was written.
+fn guard(source: &SegmentBytes, tensor: &Tensor) -> io::Result<Vec<u8>> {
+    let start = tensor.range().0;
+    let mut bytes = vec![0; start.min(GUARD) as usize];
+    let read = source.read_at(start - bytes.len() as u64, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes)
 }

@@ -16,8 +16,9 @@ use super::{FIRST, MIRROR};
 pub(super) enum Node {
     /// A directory of the pool.
     Mirror(Ino),
-    /// A directory of tensors, and the one that it is in.
-    Directory { file: Ino, dir: DirId, parent: Ino },
+    /// A directory of tensors, and the one that it is in. A file of several names has a directory for each: a directory can
+    /// be in one place only. `place` tells them apart.
+    Directory { file: Ino, dir: DirId, parent: Ino, place: u64 },
     /// A tensor of what a file holds as long as it has that stamp.
     Tensor { file: Ino, segment: SegmentId, stamp: u64, ordinal: u32 },
 }
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn a_number_lives_until_the_kernel_forgets_it() {
         let numbers = Numbers::default();
-        let node = Node::Directory { file: Ino(7), dir: TOP, parent: Ino(FIRST) };
+        let node = Node::Directory { file: Ino(7), dir: TOP, parent: Ino(FIRST), place: 0 };
         let ino = numbers.tell(node, Look::default());
         assert_eq!((ino, numbers.tell(node, Look::default())), (of(&node), ino));
         assert!(ino.0 >= FIRST + FIXED && ino.0 & MIRROR == 0);

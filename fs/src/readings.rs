@@ -1,0 +1,121 @@
+//! Descriptors by which the server itself reads segments for a while, and how to have them closed for a moment.
+//!
+//! Such a descriptor would pass for a mapping when it is tested whether anything else has a segment open. Whoever tests
+//! claims the segment first: readers close their descriptors, wait, and open them again.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tensorfs_layout::{Pool, SegmentId};
+
+/// So long a claim waits for readers, which are in the middle of one read at most.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The descriptors that are open, and the claims.
+#[derive(Clone, Default)]
+pub(crate) struct Readings(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    segments: Mutex<HashMap<SegmentId, Count>>,
+    changed: Condvar,
+    /// Claims on any segment, to be looked at without the lock.
+    claims: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Count {
+    open: u32,
+    claims: u32,
+}
+
+/// A segment that is open to be read.
+pub(crate) struct Reading {
+    readings: Readings,
+    segment: SegmentId,
+    /// Only `None` while being dropped.
+    fd: Option<OwnedFd>,
+}
+
+/// A segment that is closed, as far as this server can close it.
+pub(crate) struct Claim {
+    readings: Readings,
+    segment: SegmentId,
+}
+
+impl Readings {
+    /// Opens a segment to read it without changing its access time; waits while it is claimed.
+    pub fn open(&self, pool: &Pool, segment: SegmentId) -> io::Result<Reading> {
+        let mut segments = self.0.segments.lock();
+        while segments.get(&segment).is_some_and(|count| count.claims > 0) {
+            self.0.changed.wait(&mut segments);
+        }
+        segments.entry(segment).or_default().open += 1;
+        drop(segments);
+        let mut reading = Reading { readings: self.clone(), segment, fd: None };
+        let open = |more| pool.segments().open(segment, libc::O_RDONLY | more);
+        reading.fd = Some(match open(libc::O_NOATIME) {
+            // Only the owner may.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => open(0)?,
+            other => other?,
+        });
+        Ok(reading)
+    }
+
+    /// True if the segment's descriptors are to be closed.
+    pub fn is_claimed(&self, segment: SegmentId) -> bool {
+        self.0.claims.load(Ordering::Relaxed) > 0
+            && self.0.segments.lock().get(&segment).is_some_and(|count| count.claims > 0)
+    }
+
+    /// Waits until nobody reads the segment here. Until the claim goes, nobody begins to.
+    pub fn claim(&self, segment: SegmentId) -> Claim {
+        let deadline = Instant::now() + PATIENCE;
+        let mut segments = self.0.segments.lock();
+        self.0.claims.fetch_add(1, Ordering::Relaxed);
+        segments.entry(segment).or_default().claims += 1;
+        while segments.get(&segment).is_some_and(|count| count.open > 0) {
+            if self.0.changed.wait_until(&mut segments, deadline).timed_out() {
+                break;
+            }
+        }
+        Claim { readings: self.clone(), segment }
+    }
+
+    fn change(&self, segment: SegmentId, change: impl FnOnce(&mut Count)) {
+        let mut segments = self.0.segments.lock();
+        if let Some(count) = segments.get_mut(&segment) {
+            change(count);
+            if count.open == 0 && count.claims == 0 {
+                segments.remove(&segment);
+            }
+        }
+        drop(segments);
+        self.0.changed.notify_all();
+    }
+}
+
+impl AsFd for Reading {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("a reading is open until it is dropped").as_fd()
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        drop(self.fd.take());
+        self.readings.change(self.segment, |count| count.open -= 1);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.readings.0.claims.fetch_sub(1, Ordering::Relaxed);
+        self.readings.change(self.segment, |count| count.claims -= 1);
+    }
+}
