@@ -911,7 +911,7 @@ fn peak(mount: &Mount) -> u64 {
     line.trim().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// An event file of 100,000 numbers, or a million with TENSORFS_LARGE=1: it is listed whole, in bounded memory.
+/// An event file of 50,000 numbers, or a million with TENSORFS_LARGE=1: it is listed whole, in bounded memory.
 ///
 /// Proves T9.
 fn a_file_of_many_tensors_takes_little_memory(setup: Setup) {
@@ -919,7 +919,7 @@ fn a_file_of_many_tensors_takes_little_memory(setup: Setup) {
     if mount.is_plain() {
         return;
     }
-    let count = if std::env::var("TENSORFS_LARGE").as_deref() == Ok("1") { 1_000_000 } else { 100_000 };
+    let count = if std::env::var("TENSORFS_LARGE").as_deref() == Ok("1") { 1_000_000 } else { 50_000 };
     let mut file = std::io::BufWriter::new(File::create(mount.at("events")).unwrap());
     for n in 0..count {
         file.write_all(&event(format!("group{}/loss", n % 7).as_bytes(), n, None, n as f32)).unwrap();
