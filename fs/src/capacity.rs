@@ -141,12 +141,21 @@ impl Filesystem {
 
     /// True if deleted files hold space on the host that somebody may be waiting for.
     pub fn is_tight(&self) -> bool {
+        self.pool.has_freed() && self.host_is_tight()
+    }
+
+    fn host_is_tight(&self) -> bool {
         let tight = || {
             let host = statvfs(self.pool.path()).ok()?;
             let unit = host.fragment_size();
             Some(host.blocks_available() * unit < TIGHT.min(host.blocks() * unit / 64))
         };
-        self.pool.has_freed() && tight().unwrap_or(false)
+        tight().unwrap_or(false)
+    }
+
+    /// True if whoever deletes a file may be about to use its space.
+    pub fn wants_space(&self) -> bool {
+        self.host_is_tight() || self.nearly_full()
     }
 
     /// The space of the pool, in bytes and objects.

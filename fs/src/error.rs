@@ -92,7 +92,7 @@ impl From<tensorfs_layout::Error> for Fault {
             tensorfs_layout::Error::NoSpace { .. } | tensorfs_layout::Error::ReadOnly { .. } => Level::Debug,
             _ => Level::Error,
         };
-        Self { errno: error.errno(), level, cause: Cow::Owned(error.to_string()) }
+        Self { errno: for_clients(error.errno()), level, cause: Cow::Owned(error.to_string()) }
     }
 }
 
@@ -119,12 +119,42 @@ fn fault(errno: i32, doing: &'static str) -> Fault {
         _ => Level::Error,
     };
     let cause = Cow::Owned(format!("{doing}: {}", io::Error::from_raw_os_error(errno)));
-    // A client knows nothing of segments, so what is wrong with one is an I/O error to it.
-    let errno = match errno {
+    Fault { errno: for_clients(errno), level, cause }
+}
+
+/// The host's answer to the server, as a client may understand it.
+fn for_clients(errno: i32) -> i32 {
+    match errno {
+        // A client knows nothing of segments, so what is wrong with one is an I/O error to it.
         libc::ENOENT | libc::EACCES | libc::EPERM | libc::EBADF | libc::ESTALE => libc::EIO,
         // It is the server that has too many files open, not the client.
         libc::EMFILE => libc::ENFILE,
         other => other,
-    };
-    Fault { errno, level, cause }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A quota cannot be set up everywhere, so the way of its error is tested here.
+    ///
+    /// Proves B4, B6.
+    #[test]
+    fn a_client_hears_of_the_hosts_bounds_but_not_of_the_servers_own() {
+        let heard = |errno| Err::<(), _>(io::Error::from_raw_os_error(errno)).host("writing").unwrap_err().errno;
+        for errno in [libc::ENOSPC, libc::EDQUOT, libc::EFBIG] {
+            assert_eq!(heard(errno), errno);
+        }
+        assert_eq!(heard(libc::EMFILE), libc::ENFILE);
+        for errno in [libc::ENOENT, libc::EACCES, libc::EBADF] {
+            assert_eq!(heard(errno), libc::EIO);
+        }
+        let pool = tensorfs_layout::Error::Io {
+            path: "/pool".into(),
+            what: "open",
+            source: io::Error::from_raw_os_error(libc::EMFILE),
+        };
+        assert_eq!(Fault::from(pool).errno, libc::ENFILE);
+    }
 }

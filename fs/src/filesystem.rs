@@ -117,9 +117,10 @@ impl Filesystem {
         }
     }
 
-    /// Gives back to the host what deleted files and records still hold; true if there was something.
+    /// Gives back to the host what deleted files and records still hold. True if what was refused for lack of space is
+    /// worth one more try: the background may have made room just before.
     pub fn relieve(&self) -> bool {
-        self.pool.reclaim().unwrap_or(false)
+        self.pool.reclaim().is_ok()
     }
 
     /// Makes everything stored so far durable.
@@ -147,12 +148,13 @@ impl Filesystem {
     /// A new, empty segment.
     pub fn new_segment(&self) -> Result<SegmentId> {
         // A number can only be taken if a crash kept a segment but not the record that counted it.
+        let mut relieved = false;
         for _ in 0..16 {
             let segment = SegmentId(self.pool.edit().next_id());
             match self.pool.segments().create(segment) {
                 Ok(()) => return Ok(segment),
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && self.relieve() => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && !relieved => relieved = self.relieve(),
                 Err(error) => return Err(error).host("creating a segment"),
             }
         }

@@ -1,5 +1,7 @@
 //! Learning: recording what the segments of files in use have become, and bringing files to rest when they close.
 
+use std::time::{Duration, Instant};
+
 use tensorfs_layout::{Attributes, Ino, Record, Transaction};
 
 use crate::attributes::{Stat, change_time};
@@ -11,6 +13,9 @@ use crate::nodes::{Node, Seen, State};
 
 /// The host gets the space of a deleted file of this size back at once, not only after the commit interval.
 const LARGE: u64 = 16 << 20;
+
+/// RELEASE comes after `close` has returned. Where space is short, a file that is deleted waits so long for one.
+const RELEASE: Duration = Duration::from_millis(20);
 
 /// What to do about a pending replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +204,11 @@ impl Filesystem {
     pub fn reap_if_dead(&self, ino: Ino) {
         let node = self.nodes.take(ino);
         let mut state = node.lock();
+        if state.handles() > 0 && self.wants_space() {
+            // A full disk: who has just closed the file and deleted it will try again with a smaller one.
+            let deadline = Instant::now() + RELEASE;
+            while state.handles() > 0 && !node.released.wait_until(&mut state, deadline).timed_out() {}
+        }
         let held = state.handles() > 0 || state.opening > 0;
         if !held && self.pool.view().object(ino).is_some_and(|object| object.names() == 0) {
             if let Some(segment) = state.segment {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -37,7 +37,9 @@ impl PoolLock {
     /// Takes the lock; `create` also makes the file.
     pub fn take(pool: &Path, create: bool, holder: &Holder) -> Result<Self> {
         let path = path(pool);
-        let file = File::options().read(true).write(true).create(create).truncate(false).open(&path);
+        // Nobody else may even read it: who can, can lock it too, and so keep the pool from being opened.
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(create).truncate(false).mode(0o600).open(&path);
         let mut file = match file {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

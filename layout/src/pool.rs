@@ -133,6 +133,8 @@ pub struct Pool {
     failed: RwLock<Option<String>>,
     /// Segments to remove from the host once the horizon reaches the transaction that freed them.
     freed: Mutex<VecDeque<(TxId, SegmentId)>>,
+    /// Held while they are removed.
+    unlinking: Mutex<()>,
     recovery: Recovery,
 }
 
@@ -308,6 +310,7 @@ impl Pool {
             marked: Mutex::default(),
             failed: RwLock::new(failed),
             freed: Mutex::default(),
+            unlinking: Mutex::default(),
             recovery: Recovery::default(),
         };
         let mut recovery = found.recovery;
@@ -586,21 +589,18 @@ impl Pool {
 
     /// Removes segments from the host whose removal the horizon covers; returns how many.
     pub fn unlink_covered(&self) -> usize {
+        // One at a time: who waits for space finds either something to remove, or that it is removed.
+        let _unlinking = self.unlinking.lock();
         let horizon = self.horizon();
         let mut count = 0;
         loop {
-            let next = {
-                let mut freed = self.freed.lock();
-                match freed.front() {
-                    Some((id, _)) if *id <= horizon => freed.pop_front(),
-                    _ => None,
-                }
-            };
+            let next = self.freed.lock().front().copied().filter(|(id, _)| *id <= horizon);
             let Some((_, segment)) = next else { return count };
             match self.segments.unlink(segment) {
                 Ok(()) => count += 1,
                 Err(error) => log::error!("{}: unlink: {error}", self.segments.path_of(segment).display()),
             }
+            self.freed.lock().pop_front();
         }
     }
 

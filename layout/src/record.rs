@@ -411,7 +411,8 @@ pub(crate) const fn xattr_body(name: usize, value: usize) -> usize {
 }
 
 fn is_name(bytes: &[u8]) -> bool {
-    (1..=NAME_MAX).contains(&bytes.len()) && !bytes.contains(&0) && !bytes.contains(&b'/')
+    let special = matches!(bytes, b"." | b"..");
+    (1..=NAME_MAX).contains(&bytes.len()) && !bytes.contains(&0) && !bytes.contains(&b'/') && !special
 }
 
 /// The records that become true together.

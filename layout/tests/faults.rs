@@ -604,6 +604,7 @@ fn a_removed_directory_does_not_become_a_parent_again() {
     }
 }
 
+/// Proves P3.
 #[test]
 fn a_record_that_could_not_be_read_back_is_refused() {
     let scratch = Scratch::new(1 << 20);
@@ -613,6 +614,8 @@ fn a_record_that_could_not_be_read_back_is_refused() {
     let long = |len: usize| -> Box<[u8]> { vec![b'n'; len].into() };
     let records = [
         named(ROOT, "", ino),
+        named(ROOT, ".", ino),
+        named(ROOT, "..", ino),
         named(ROOT, "a/b", ino),
         named(ROOT, "a\0b", ino),
         Record::Name { dir: ROOT, name: long(256), ino },

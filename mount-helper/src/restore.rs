@@ -189,6 +189,7 @@ mod tests {
         assert_eq!(fs::read_dir(root.join("d")).unwrap().count(), 1);
     }
 
+    /// Proves P3.
     #[test]
     fn never_leaves_the_mount() {
         let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
-use tensorfs_tests::{child, is_root, run, scratch, skip, skip_all, tensorfs};
+use tensorfs_tests::{child, is_root, run, run_ok, scratch, skip, skip_all, tensorfs};
 
 /// The file of a pool that every record is in.
 const LOG: &str = "log";
@@ -872,7 +872,9 @@ fn another_user() {
     let room = Room::new();
     // The program, and every directory above the room, must be open to them.
     let own = room.at("tensorfs");
-    fs::copy(tensorfs().get_program(), &own).unwrap();
+    // By another process: a child that another test forks meanwhile would share the descriptor that writes the copy, and
+    // what is being written cannot be executed.
+    run_ok(Command::new("cp").arg(tensorfs().get_program()).arg(&own));
     chown(room.dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     chown(room.at("mnt"), Some(NOBODY), Some(NOBODY)).unwrap();
     let nobody = |program: &Path, arguments: &[&str]| {
