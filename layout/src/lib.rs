@@ -47,7 +47,7 @@ pub use ids::{Ino, POOL, ROOT, SegmentId, TxId};
 pub use inspect::{Inspection, inspect};
 pub use lock::{Holder, holder};
 pub use object::Object;
-pub use pool::{CreateOptions, Edit, LIMIT_MIN, OpenOptions, Pool, Usage};
+pub use pool::{CreateOptions, Edit, LIMIT_MIN, OpenOptions, Pool, Usage, is_unfinished};
 pub use quarantine::{Entry, Note, Quarantine, Reason};
 pub use record::{Attributes, NAME_MAX, Record, TARGET_MAX, Transaction, XATTR_VALUE_MAX};
 pub use recover::{Kind, OpenSegment, Recovery};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Deref;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ use crate::recover::{self, Recovery};
 use crate::seal::SealedRun;
 use crate::segments::Segments;
 use crate::superblock::{
-    BLOCKS_MAX, BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, State as PoolState, Superblock, valid_block_size,
+    self, BLOCKS_MAX, BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, State as PoolState, Superblock, valid_block_size,
 };
 use crate::time::Timestamp;
 use crate::view::View;
@@ -197,8 +197,11 @@ impl Pool {
         let parent = prepare_directory(dir, options.force)?;
         let io = |what| move |error| Error::io(dir, what, error);
         let lock = PoolLock::take(dir, true, &Holder { pid: std::process::id(), mountpoint: None })?;
-        if options.force {
+        // Asked again: until the lock was ours, somebody else could make one.
+        if options.force || is_unfinished(dir).map_err(io("read"))? {
             remove_pool(dir).map_err(io("remove the old pool"))?;
+        } else {
+            return Err(Error::Exists { pool: dir.into(), what: "there is a pool already".into() });
         }
         for part in ["segments", "quarantine"] {
             fs::DirBuilder::new().mode(0o700).create(dir.join(part)).map_err(io("create"))?;
@@ -704,7 +707,7 @@ fn prepare_directory(dir: &Path, force: bool) -> Result<Option<PathBuf>> {
         let what = "the directory is not empty, and holds other things than a pool; choose another one".into();
         return Err(Error::Invalid { pool: dir.into(), what });
     }
-    if !force {
+    if !force && !is_unfinished(dir).map_err(|error| Error::io(dir, "read", error))? {
         return Err(Error::Exists { pool: dir.into(), what: "there is a pool already".into() });
     }
     Ok(None)
@@ -720,6 +723,41 @@ fn holds_only_a_pool(dir: &Path) -> io::Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// True if a directory holds nothing, or no more than what is left of making a pool that was interrupted: the superblocks
+/// are written last, and no file was ever in it.
+pub fn is_unfinished(dir: &Path) -> io::Result<bool> {
+    let is_empty = |part: &str| match fs::read_dir(dir.join(part)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        entries => entries.map(|mut entries| entries.next().is_none()),
+    };
+    Ok(holds_only_a_pool(dir)?
+        && is_empty("segments")?
+        && is_empty("quarantine")?
+        && !has_superblock(&dir.join("log"))?)
+}
+
+/// True if anything stands where superblocks are.
+fn has_superblock(log: &Path) -> io::Result<bool> {
+    let log = match File::open(log) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        log => log?,
+    };
+    for offset in OFFSETS {
+        let mut bytes = [0; superblock::SIZE];
+        let mut at = 0;
+        while at < bytes.len() {
+            match log.read_at(&mut bytes[at..], offset + at as u64)? {
+                0 => break,
+                read => at += read,
+            }
+        }
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Removes what a pool is made of, and nothing else. The log goes first: without it nothing is a pool.

@@ -210,7 +210,11 @@ impl Quarantine {
     pub fn discard(&self, name: &str) -> io::Result<()> {
         let path = self.entry_path(name)?;
         fs::remove_file(&path)?;
-        fs::remove_file(self.path.join(format!("{name}.json")))
+        match fs::remove_file(self.path.join(format!("{name}.json"))) {
+            // An entry need not have a note.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
     }
 
     /// Takes back entries that are second names of segments still in use: their replace never became true.

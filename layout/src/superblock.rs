@@ -102,7 +102,7 @@ struct Raw {
     crc: U32,
 }
 
-const SIZE: usize = size_of::<Raw>();
+pub(crate) const SIZE: usize = size_of::<Raw>();
 const _: () = assert!(SIZE == 512);
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]

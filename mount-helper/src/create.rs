@@ -34,8 +34,8 @@ pub fn run(arguments: &cli::Create) -> Result<(), Failure> {
 
 /// For `mount --create`: a pool that is there is left alone.
 pub fn if_missing(pool: &Path, options: &MountOptions) -> Result<(), Failure> {
-    let missing = match fs::read_dir(pool) {
-        Ok(mut entries) => entries.next().is_none(),
+    let missing = match tensorfs_layout::is_unfinished(pool) {
+        Ok(unfinished) => unfinished,
         Err(error) if error.kind() == ErrorKind::NotFound => true,
         // not a directory, no permission: opening it will say so
         Err(_) => false,

@@ -127,6 +127,11 @@ fn clear_dead(mountpoint: &Path) -> Result<(), Failure> {
     while let Some(mount) = mounts()?.top_at(mountpoint)
         && mount.is_dead()
     {
+        if !mount.is_tensorfs() {
+            let (kind, source) = (mount.fs_type.display(), mount.source.display());
+            let reason = format!("a dead mount of another filesystem is there ({kind}, {source}); unmount it first");
+            return Err(Failure::at(mountpoint, reason));
+        }
         log::warn!("{}: detaching the mount of {}, whose server is gone", mountpoint.display(), mount.source.display());
         unmount::unmount(mountpoint, true).at(mountpoint)?;
     }

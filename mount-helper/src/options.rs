@@ -58,7 +58,7 @@ impl MountOptions {
             "threads" => self.threads = Some(parse_threads(value).map_err(invalid)?),
             "log" => self.log = Some(value.into()),
             // for mount(8), systemd and people
-            "comment" | "uhelper" | "helper" => {}
+            "comment" | "uhelper" | "helper" | "user" => {}
             _ => return Ok(is_private(name)),
         }
         Ok(true)

@@ -258,6 +258,82 @@ fn create_never_overwrites() {
     assert_eq!(fs::read(room.at("file")).unwrap(), b"mine");
 }
 
+/// What is left when making a pool was interrupted is in nobody's way. What could be somebody's is left alone.
+#[test]
+fn create_makes_what_was_left_half_made() {
+    let room = Room::new();
+    for (name, parts) in
+        [("a", &["lock"][..]), ("b", &["lock", "segments/"]), ("c", &["lock", "segments/", "quarantine/"])]
+    {
+        let pool = room.at(name);
+        fs::create_dir(&pool).unwrap();
+        for part in parts {
+            match part.strip_suffix('/') {
+                Some(directory) => fs::create_dir(pool.join(directory)).unwrap(),
+                None => drop(File::create(pool.join(part)).unwrap()),
+            }
+        }
+        if name == "c" {
+            File::create(pool.join("log")).unwrap().set_len(3 << 20).unwrap();
+        }
+        room.ok(["create", name]);
+        room.ok(["check", name]);
+        // A pool, and so left alone.
+        assert!(room.fails(["create", name]).contains("there is a pool already"));
+    }
+    let pool = room.at("d");
+    fs::create_dir_all(pool.join("segments/00")).unwrap();
+    fs::write(pool.join("segments/00/0000000000000003"), "bytes").unwrap();
+    assert!(room.fails(["create", "d"]).contains("there is a pool already"));
+    assert_eq!(fs::read(pool.join("segments/00/0000000000000003")).unwrap(), b"bytes");
+}
+
+#[test]
+fn mount_create_makes_what_was_left_half_made() {
+    needs_mount!();
+    let room = Room::new();
+    fs::create_dir_all(room.at("pool/segments")).unwrap();
+    room.ok(["mount", "--create", "pool", "mnt", "--log", "server.log"]);
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    room.ok(["umount", "mnt"]);
+    room.ok(["mount", "--create", "pool", "mnt", "--log", "server.log"]);
+    assert_eq!(fs::read(room.at("mnt/x")).unwrap(), b"x");
+}
+
+/// The dead mount of another filesystem is not ours to take away.
+#[test]
+fn a_foreign_dead_mount_is_left_alone() {
+    needs_mount!();
+    let name = "cli::a_foreign_dead_mount_is_left_alone";
+    if !is_root() {
+        return skip(name, "only root mounts without fusermount3");
+    }
+    let room = Room::with_pool();
+    let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", std::os::fd::AsRawFd::as_raw_fd(&device));
+    let flags = nix::mount::MsFlags::empty();
+    nix::mount::mount(Some("host:"), &room.at("mnt"), Some("fuse.other"), flags, Some(data.as_str())).unwrap();
+    drop(device);
+    let refused = room.fails(["mount", "pool", "mnt", "--log", "server.log"]);
+    let still = mounts().contains(&room.at("mnt"));
+    nix::mount::umount2(&room.at("mnt"), nix::mount::MntFlags::MNT_DETACH).unwrap();
+    assert!(still, "{refused}");
+    assert!(refused.contains("fuse.other"), "{refused}");
+    room.mount("pool", "mnt");
+}
+
+/// What an operator put into the quarantine, or what lost its note, can be had, too.
+#[test]
+fn restore_without_a_note() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("pool/quarantine/abc"), "data").unwrap();
+    let to = room.at("back");
+    room.ok(["restore".as_ref(), "mnt".as_ref(), "abc".as_ref(), "--to".as_ref(), to.as_os_str()]);
+    assert_eq!(fs::read(to).unwrap(), b"data");
+    assert!(!room.at("pool/quarantine/abc").exists());
+}
+
 #[test]
 fn create_does_not_destroy_a_mounted_pool() {
     needs_mount!();
