@@ -37,6 +37,7 @@ on_mounts!(
     fallocate_modes,
     seek_hole_and_data,
     copy_file_range,
+    copy_file_range_shares_bytes,
     locks_between_processes,
     statfs_numbers,
     stable_readdir_over_100_000_names,
@@ -876,6 +877,34 @@ fn seek_hole_and_data(setup: Setup) {
     // SAFETY: plain system call.
     let beyond = unsafe { libc::lseek(file.as_raw_fd(), 11 << 20, libc::SEEK_HOLE) };
     assert_eq!((beyond, Errno::last()), (-1, Errno::ENXIO));
+}
+
+/// On a host that can: XFS.
+///
+/// Proves F7.
+fn copy_file_range_shares_bytes(setup: Setup) {
+    let disk = match tensorfs_tests::Disk::new(&["mkfs.xfs", "-q", "-m", "reflink=1"], 320) {
+        Ok(disk) => disk,
+        Err(reason) => return setup.skip(&reason),
+    };
+    let mount = setup.pool_at(disk.at("pool")).mount();
+    std::fs::write(mount.at("from"), Pattern(1).bytes(0, 20 << 20)).unwrap();
+    mount.sync();
+    let free = || {
+        shell(&disk.path(), "sync -f .");
+        let host = nix::sys::statvfs::statvfs(&disk.path()).unwrap();
+        host.blocks_available() * host.fragment_size()
+    };
+    let before = free();
+    shell(
+        mount.path(),
+        "cp --reflink=auto from copied; cp --reflink=auto from shared; cmp from copied; cmp from shared",
+    );
+    let taken = before - free();
+    assert!(taken < 10 << 20, "two copies of 20 MiB took {taken} bytes");
+    // What is shared is not the same file.
+    OpenOptions::new().write(true).open(mount.at("shared")).unwrap().write_all_at(b"other", 5000).unwrap();
+    assert_eq!(Pattern(1).mismatch(0, &std::fs::read(mount.at("from")).unwrap()), None);
 }
 
 /// Proves F7.
