@@ -26,7 +26,7 @@ mod tree;
 
 pub use children::{Child, child, program, run, run_ok, shell};
 pub use disk::{Disk, FailingDisk};
-pub use mount::{Mount, Passthrough, Setup, Started, is_root, scratch, skip, skip_all, tensorfs, venv};
+pub use mount::{Mount, Passthrough, Setup, Started, built, is_root, scratch, skip, skip_all, tensorfs, venv};
 pub use pattern::Pattern;
 pub use tree::{Tree, assert_same_tree, assert_same_tree_but};
 

@@ -406,6 +406,17 @@ fn binary() -> &'static Path {
     })
 }
 
+/// A library of another package of the workspace, built now.
+pub fn built(package: &str, library: &str) -> PathBuf {
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    build.args(["build", "--quiet", "--package", package]);
+    if !cfg!(debug_assertions) {
+        build.arg("--release");
+    }
+    run_ok(build.current_dir(env!("CARGO_MANIFEST_DIR")));
+    program_path(library)
+}
+
 /// The Python environment of the client tests, if there is one.
 pub fn venv(name: &str) -> Option<PathBuf> {
     let parent = match std::env::var_os("TENSORFS_VENV") {

@@ -1,0 +1,47 @@
+/* The operators' interface: three functions, each in a shared library of its own, that agree on nothing but this and on
+ * what a .npy file is. Any C, C++ or Rust program, ctypes and PyTorch can call them.
+ *
+ * A key is the name of a file in the directory. Each function returns 0 or an errno value, and then says in `why`, in one
+ * line, what is the matter. They may be called from any number of threads and processes at once. */
+#ifndef KERNEL_H
+#define KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KERNEL_RANK_MAX 16
+#define KERNEL_DESCR_MAX 16
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* An array in memory. */
+struct kernel_array {
+    char descr[KERNEL_DESCR_MAX]; /* NumPy's name of the type: "<f4", "|u1", ... */
+    int32_t rank;
+    int32_t column_major;
+    int64_t shape[KERNEL_RANK_MAX];
+    void *data;
+    uint64_t bytes;
+    void *mapping; /* get_tensor: what release_tensor gives back */
+    uint64_t mapped;
+};
+
+/* Puts an array where the key's was, if there was one: others see the old one or the new one, whole. */
+int save_tensor(const char *directory, const char *key, const struct kernel_array *array, char *why, size_t room);
+
+/* Maps the key's array: no copy, and it stays what it is if the key is saved or deleted meanwhile. Changes to it are seen by
+ * everybody who has this version mapped. ENOENT if there is none. */
+int get_tensor(const char *directory, const char *key, struct kernel_array *array, char *why, size_t room);
+
+/* Unmaps what get_tensor gave. */
+void release_tensor(struct kernel_array *array);
+
+/* Removes the key. ENOENT if there is none. */
+int delete_tensor(const char *directory, const char *key, char *why, size_t room);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,122 @@
+//! `save`, `get` and `delete` of arrays by key, in Rust: the same files as the C++ operators beside this, and the same C
+//! interface (`kernel.h`), so that one can stand in for the other.
+//!
+//! A key is the name of a file in a directory. What one process saves another maps; there is no copy and no server of
+//! this crate's. The header is read by tensorfs's own recogniser, which believes nothing of it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapMut, MmapOptions};
+use tensorfs_layout::formats::{Format, Location, Order, Tensor, npy_header, recognise};
+
+pub mod c;
+
+/// What an array is: NumPy's name of the type of its elements, its dimensions, and whether the first runs fastest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// As `"<f4"`.
+    pub descr: String,
+    /// The dimensions.
+    pub shape: Vec<u64>,
+    /// Fortran's order.
+    pub column_major: bool,
+}
+
+/// An array that is mapped. It stays what it is if its key is saved or deleted meanwhile.
+#[derive(Debug)]
+pub struct Mapped {
+    /// What it is.
+    pub description: Description,
+    map: MmapMut,
+    start: usize,
+    len: usize,
+}
+
+impl Mapped {
+    /// Its bytes, which are the file's.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map[self.start..self.start + self.len]
+    }
+
+    /// Its bytes, to change them for everybody who has them mapped.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.map[self.start..self.start + self.len]
+    }
+}
+
+/// The path of a key: no key leads out of the directory, or to what begins with a dot.
+fn path_of(directory: &Path, key: &str) -> io::Result<PathBuf> {
+    if key.is_empty() || key.starts_with('.') || key.contains(['/', '\0']) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    Ok(directory.join(key))
+}
+
+/// Puts an array where the key's was, if there was one: others see the old one or the new one, whole.
+pub fn save(directory: &Path, key: &str, description: &Description, bytes: &[u8]) -> io::Result<()> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let path = path_of(directory, key)?;
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let temporary = directory.join(format!(".{key}.{}.{number}.rs.tmp", std::process::id()));
+    let written = File::create_new(&temporary)
+        .and_then(|mut file| file.write_all(&header(description)).and_then(|()| file.write_all(bytes)))
+        .and_then(|()| fs::rename(&temporary, &path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn header(description: &Description) -> Vec<u8> {
+    let Description { descr, shape, column_major } = description;
+    let order = if *column_major { "True" } else { "False" };
+    let shape: String = shape.iter().map(|size| format!("{size}, ")).collect();
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': ({shape}), }}");
+    // Magic, version and length are 10 bytes; the array begins at a multiple of 64.
+    text.extend(std::iter::repeat_n(' ', 63 - (10 + text.len()) % 64));
+    text.push('\n');
+    [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+/// Maps the key's array.
+///
+/// # Errors
+/// `NotFound` if there is none, `InvalidData` if the file is no array of numbers.
+pub fn get(directory: &Path, key: &str) -> io::Result<Mapped> {
+    let file = OpenOptions::new().read(true).write(true).open(path_of(directory, key)?)?;
+    let mut found = None;
+    let recognised = recognise(&file, &mut |tensor| {
+        found = Some(tensor);
+        ControlFlow::Break(())
+    });
+    let no_array = || io::Error::new(io::ErrorKind::InvalidData, "is no array of numbers in .npy format");
+    let tensor = found.filter(|_| recognised.format == Format::Npy).ok_or_else(no_array)?;
+    let (Location::Raw { offset, len }, Some(descr)) = (&tensor.location, descr(&tensor)) else {
+        return Err(no_array());
+    };
+    let (start, len) = (*offset as usize, *len as usize);
+    // SAFETY: the file may be changed by others while it is mapped; the bytes are numbers of which every pattern is
+    // one. Nobody shortens files here: they are replaced.
+    let map = unsafe { MmapOptions::new().map_mut(&file) }?;
+    if start.checked_add(len).is_none_or(|end| end > map.len()) {
+        return Err(no_array());
+    }
+    let column_major = tensor.order == Order::ColumnMajor;
+    Ok(Mapped { description: Description { descr, shape: tensor.shape, column_major }, map, start, len })
+}
+
+/// NumPy's name of the type of its elements, out of the header that it would have.
+fn descr(tensor: &Tensor) -> Option<String> {
+    let header = npy_header(tensor)?;
+    let text = String::from_utf8_lossy(&header).into_owned();
+    Some(text.split_once("'descr': '")?.1.split_once('\'')?.0.to_owned())
+}
+
+/// Removes the key. Who has it mapped keeps it.
+pub fn delete(directory: &Path, key: &str) -> io::Result<()> {
+    fs::remove_file(path_of(directory, key)?)
+}
