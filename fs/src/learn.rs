@@ -146,7 +146,7 @@ impl Filesystem {
             return;
         }
         if self.pool.view().object(node.ino).is_some_and(|object| object.names() == 0) {
-            self.reap(node, state, false);
+            self.reap(node, state);
         } else if state.writing.is_none() {
             state.segment = None;
             state.seen = None;
@@ -181,17 +181,16 @@ impl Filesystem {
         drop(gone);
     }
 
-    /// Drops an object that has no name left and no handle. `known` if the kernel may still ask about it.
-    fn reap(&self, node: &Node, state: &mut State, known: bool) {
+    /// Drops an object that has no name left and no handle. The kernel may still ask about it: for a process that holds it
+    /// with `O_PATH`, and for one that looked it up a moment ago.
+    fn reap(&self, node: &Node, state: &mut State) {
         self.stop_watching(node.ino, state);
         state.replace = None;
         state.segment = None;
         state.seen = None;
         let mut edit = self.pool.edit();
         let Some(object) = edit.object(node.ino).filter(|object| object.names() == 0) else { return };
-        if known {
-            self.ghosts.keep(Stat::of(node.ino, object));
-        }
+        self.ghosts.keep(Stat::of(node.ino, object));
         let allocated = object.allocated();
         edit.reap(node.ino);
         drop(edit);
@@ -214,7 +213,7 @@ impl Filesystem {
             if let Some(segment) = state.segment {
                 self.fds.forget(segment);
             }
-            self.reap(&node, &mut state, true);
+            self.reap(&node, &mut state);
         }
     }
 

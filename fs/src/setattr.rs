@@ -10,7 +10,7 @@ use crate::error::{Fault, Host, Result};
 use crate::filesystem::{Caller, Filesystem};
 use crate::host;
 use crate::learn::Switch;
-use crate::nodes::{NodeRef, State};
+use crate::nodes::{Node, NodeRef, State};
 use crate::xattr::groups;
 
 /// The attribute that gives a program capabilities.
@@ -67,13 +67,17 @@ impl Filesystem {
         };
         let (atime, mtime) = (time(change.atime), time(change.mtime));
         let mut ctime = now;
-        if state.segment.is_some() && (atime.is_some() || mtime.is_some()) {
+        if atime.is_some() || mtime.is_some() {
             ctime = now.max(self.set_segment_times(node, state, atime, mtime)?);
         }
-        // The kernel sends `chown` with neither user nor group as a change of nothing.
+        // The kernel sends `chown` with neither user nor group as a change of nothing; from somebody else than the
+        // owner, it stands for taking privileges away before a write, which is done when that comes.
         let nothing = change.mode.is_none() && atime.is_none() && mtime.is_none();
         let owner = change.uid.is_some() || change.gid.is_some() || (nothing && change.size.is_none());
         if nothing && !owner {
+            return Ok(());
+        }
+        if nothing && change.uid.is_none() && change.gid.is_none() && !self.is_owner(caller, ino) {
             return Ok(());
         }
         let outsider = owner && self.is_outsider(caller, ino);
@@ -106,15 +110,17 @@ impl Filesystem {
         })
     }
 
-    /// Sets times on the segment of a file in use, where its times are looked up. Returns the segment's change time.
-    fn set_segment_times(
+    /// Sets times on a file's segment. There they are looked up while the file is in use, and there recovery sees, if the
+    /// server is killed, whether the file was written since they were recorded. Returns the segment's change time.
+    pub fn set_segment_times(
         &self,
-        node: &NodeRef,
+        node: &Node,
         state: &mut State,
         atime: Option<Timestamp>,
         mtime: Option<Timestamp>,
     ) -> Result<Timestamp> {
-        let Some(segment) = state.segment else { return Ok(clock::now()) };
+        let recorded = || self.pool.view().object(node.ino).and_then(|object| object.attributes.segment);
+        let Some(segment) = state.segment.or_else(recorded) else { return Ok(clock::now()) };
         // What was written before must not be hidden by the times that are set now.
         self.learn(node, state, 0, Switch::Leave)?;
         let fd = self.pool.segments().open(segment, libc::O_RDONLY).host("opening a segment")?;
@@ -198,6 +204,10 @@ impl Filesystem {
         })?;
         self.forget_attributes(ino);
         Ok(())
+    }
+
+    fn is_owner(&self, caller: Caller, ino: Ino) -> bool {
+        caller.uid == 0 || self.pool.view().object(ino).is_some_and(|object| object.attributes.uid == caller.uid)
     }
 
     /// True if the caller is not in the group of a file that has the set-group-id bit. Asked only where that counts.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tensorfs_tests::{Child, Mount, Passthrough, Pattern, Setup, child, on_mounts};
+use tensorfs_tests::{Child, Mount, Passthrough, Pattern, Setup, child, on_mounts, run_ok};
 
 on_mounts!(
     fifty_writers,
@@ -12,6 +12,7 @@ on_mounts!(
     a_writer_that_outlives_the_server,
     a_mapping_that_outlives_the_server,
     killed_while_idle,
+    times_set_on_a_closed_file_outlive_the_server,
     power_loss_keeps_what_was_synced,
     power_loss_keeps_a_prefix_of_the_tree,
     power_loss_leaves_no_new_name_without_its_bytes,
@@ -403,4 +404,19 @@ fn power_loss_after_a_truncation_finds_it_recorded(setup: Setup) {
     assert!(std::fs::read(mount.at("f")).unwrap() == bytes[..1000]);
     let info = mount.info();
     assert_eq!((info["damaged_files"].as_array().unwrap().len(), mount.quarantine().len()), (0, 0), "{info}");
+}
+
+/// Proves D9. Recovery took the older time of the two for the time of a write that it had not been told of. Found by
+/// the model test.
+fn times_set_on_a_closed_file_outlive_the_server(setup: Setup) {
+    let mut mount = setup.mount();
+    let path = mount.at("restored-by-tar");
+    std::fs::write(&path, "some bytes").unwrap();
+    mount.remount();
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    run_ok(std::process::Command::new("touch").args(["-d", "@1000000000"]).arg(&path));
+    assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), old);
+    mount.kill9();
+    mount.mount();
+    assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), old);
 }
