@@ -1,0 +1,24 @@
+"""Prints the sum of an array, and the element at a row and column: read_array.py FILE.npy ROW COLUMN
+
+With `-` in the place of the file's name, commands come by line (`FILE.npy ROW COLUMN`), and mappings are kept from one to the next."""
+
+import sys
+
+import numpy as np
+
+mapped = {}
+
+
+def answer(path, row, column):
+    # Mapped once: what others change later is there all the same.
+    if path not in mapped:
+        mapped[path] = np.load(path, mmap_mode="r")
+    array = mapped[path]
+    print(array.sum(), array[int(row), int(column)], flush=True)
+
+
+if sys.argv[1] == "-":
+    for line in sys.stdin:
+        answer(*line.split())
+else:
+    answer(*sys.argv[1:])
