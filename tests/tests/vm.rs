@@ -99,7 +99,7 @@ impl Guest {
             .arg(kernel("vmlinuz"))
             .arg("-initrd")
             .arg(kernel("initramfs.gz"))
-            .args(["-append", "console=ttyS0 quiet oops=panic panic=-1"])
+            .args(["-append", "console=ttyS0 quiet no_timer_check oops=panic panic=-1"])
             .arg("-virtfs")
             .arg(format!("local,path={},mount_tag=share,security_model=none", self.share().display()))
             .args(&self.devices)
