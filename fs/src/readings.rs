@@ -119,3 +119,51 @@ impl Drop for Claim {
         self.readings.change(self.segment, |count| count.claims -= 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use tensorfs_layout::{CreateOptions, OpenOptions};
+
+    /// A reader that goes on reading gives way to every claim, and a claim that is over lets it go on.
+    #[test]
+    fn readers_give_way_to_a_claim() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        Pool::create(&path, &CreateOptions::default()).unwrap();
+        let pool = Pool::open(&path, &OpenOptions::default()).unwrap();
+        let segment = SegmentId(1000);
+        pool.segments().create(segment).unwrap();
+        let readings = Readings::default();
+        let (stop, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut reading = None;
+                while !stop.load(Ordering::Relaxed) {
+                    if readings.is_claimed(segment) {
+                        reading = None;
+                    }
+                    reading = Some(reading.unwrap_or_else(|| readings.open(&pool, segment).unwrap()));
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            for _ in 0..50 {
+                let before = reads.load(Ordering::Relaxed);
+                while reads.load(Ordering::Relaxed) == before {
+                    std::thread::yield_now();
+                }
+                let claim = readings.claim(segment);
+                assert_eq!(readings.0.segments.lock()[&segment].open, 0);
+                assert!(pool.segments().exclusive(segment));
+                drop(claim);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(readings.0.segments.lock().is_empty());
+        // One that does not exist leaves nothing behind either.
+        assert!(readings.open(&pool, SegmentId(2000)).is_err());
+        assert!(readings.0.segments.lock().is_empty());
+        pool.close().unwrap();
+    }
+}

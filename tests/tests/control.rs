@@ -75,9 +75,19 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
 /// A frame of an event file with one number.
 fn event(name: &[u8], step: i64, mode: Option<u8>, number: f32) -> Vec<u8> {
     let plugin = |mode: u8| field(9, &field(1, &[field(1, b"mode"), field(2, &[b'0' + mode])].concat()));
-    let value =
-        [field(1, name), [&[0x15][..], &number.to_le_bytes()].concat(), mode.map(plugin).unwrap_or_default()].concat();
-    let payload = [&[0x10][..], &varint(step as u64), &field(5, &field(1, &value))].concat();
+    let number = [&[0x15][..], &number.to_le_bytes()].concat();
+    frame(step, &[field(1, name), number, mode.map(plugin).unwrap_or_default()].concat())
+}
+
+/// A frame with a line of bytes.
+fn event_of_bytes(name: &[u8], step: i64, bytes: &[u8]) -> Vec<u8> {
+    let dimension = field(2, &[&[0x08][..], &varint(bytes.len() as u64)].concat());
+    let tensor = [&[0x08, 4][..], &field(2, &dimension), &field(4, bytes)].concat();
+    frame(step, &[field(1, name), field(8, &tensor)].concat())
+}
+
+fn frame(step: i64, value: &[u8]) -> Vec<u8> {
+    let payload = [&[0x10][..], &varint(step as u64), &field(5, &field(1, value))].concat();
     let masked = |bytes: &[u8]| crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
     let len = (payload.len() as u64).to_le_bytes();
     [&len[..], &masked(&len), &payload, &masked(&payload)].concat()
@@ -443,7 +453,7 @@ fn an_open_tensor_shows_one_version(setup: Setup) {
         return;
     }
     let path = mount.at("model");
-    let large = |byte: u8| vec![byte; 3 << 20];
+    let large = |byte: u8| vec![byte; 400_000];
     let place = tree(&mount, "model/x.npy");
     let read = |file: &File| {
         let mut all = vec![0; file.metadata().unwrap().len() as usize];
@@ -472,15 +482,30 @@ fn an_open_tensor_shows_one_version(setup: Setup) {
     assert_eq!(read(&third).unwrap(), large(3));
     assert_eq!(bytes(&tree(&mount, "model/y.npy")), b"y");
 
+    // An event file that grows goes on being read; one that is started over does not, even if it is longer than before.
+    let mut events = File::create(mount.at("events")).unwrap();
+    let step = |n| event_of_bytes(b"x", n, &large(n as u8));
+    events.write_all(&step(1)).unwrap();
+    let growing = File::open(tree(&mount, "events/x@1.npy")).unwrap();
+    for n in 2..5 {
+        events.write_all(&step(n)).unwrap();
+        assert_eq!(read(&growing).unwrap(), large(1));
+    }
+    events.set_len(0).unwrap();
+    let again: Vec<u8> = (11..16).flat_map(step).collect();
+    events.write_all_at(&again, 0).unwrap();
+    assert_eq!(read(&growing).unwrap_err().raw_os_error(), Some(libc::ESTALE));
+    assert_eq!(bytes(&tree(&mount, "events/x@11.npy")), large(11));
+
     // Changed in place: no longer readable, until it is opened again.
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[9; 10], fs::metadata(&path).unwrap().len() - 100).unwrap();
     assert_eq!(read(&third).unwrap_err().raw_os_error(), Some(libc::ESTALE));
     let changed = bytes(&place);
-    assert!(changed.contains(&9) && changed.contains(&3) && changed.len() == 3 << 20);
+    assert!(changed.contains(&9) && changed.contains(&3) && changed.len() == 400_000);
     // And cut short.
     let fourth = File::open(&place).unwrap();
-    file.set_len(1 << 20).unwrap();
+    file.set_len(200_000).unwrap();
     assert_eq!(read(&fourth).unwrap_err().raw_os_error(), Some(libc::ESTALE));
     assert!(!place.exists());
 }
