@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
@@ -652,6 +652,25 @@ fn a_change_of_permission_counts_at_once(setup: Setup) {
         std::os::unix::fs::chown(&path, Some(0), None).unwrap();
         set(&path, 0o644);
     }
+    // Who is inside already loses the right like anybody else.
+    let mut inside = Command::new("setpriv")
+        .args(["--reuid", "3000", "--regid", "3000", "--clear-groups", "bash", "-c"])
+        .arg("cd .tensorfs/tensors/d/model && ls && echo in && read && ls; echo $? && read && ls && echo again")
+        .current_dir(mount.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(inside.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut stdin = inside.stdin.take().unwrap();
+    assert_eq!(lines.by_ref().take(2).collect::<Vec<_>>(), ["x.npy", "in"]);
+    set(&path, 0o600);
+    writeln!(stdin).unwrap();
+    assert_ne!(lines.next().unwrap(), "x.npy");
+    set(&path, 0o644);
+    writeln!(stdin).unwrap();
+    assert_eq!(lines.collect::<Vec<_>>(), ["x.npy", "again"]);
+    assert!(inside.wait().unwrap().success());
 }
 
 /// Lists grant and refuse what they grant and refuse for the file itself.
@@ -722,12 +741,20 @@ fn reading_tensors_changes_nothing(setup: Setup) {
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let times = fs::FileTimes::new().set_accessed(old).set_modified(old);
     File::options().write(true).open(&path).unwrap().set_times(times).unwrap();
+    // From the server, not from what the kernel remembers.
     let seen = |path: &Path| {
-        let stat = fs::metadata(path).unwrap();
-        (stat.atime(), stat.atime_nsec(), stat.mtime(), stat.ctime(), stat.ctime_nsec(), stat.nlink(), stat.blocks())
+        let path = c(path);
+        // SAFETY: all zeroes is a valid `statx`.
+        let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+        let (flags, mask) = (libc::AT_STATX_FORCE_SYNC, libc::STATX_BASIC_STATS);
+        // SAFETY: a NUL-terminated path and a buffer of the right type.
+        let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, mask, &mut stat) };
+        assert_eq!(done, 0);
+        let time = |time: libc::statx_timestamp| (time.tv_sec, time.tv_nsec);
+        (time(stat.stx_atime), time(stat.stx_mtime), time(stat.stx_ctime), stat.stx_nlink, stat.stx_blocks)
     };
     let before = seen(&path);
-    assert_eq!(before.0, 1_000_000_000);
+    assert_eq!(before.0, (1_000_000_000, 0));
     assert_eq!(bytes(&tree(&mount, "model/x.npy")), b"abc");
     assert_eq!(attribute(&path, "tensors").unwrap(), "1");
     assert_eq!(seen(&path), before);
@@ -772,13 +799,13 @@ fn reading_tensors_is_not_in_the_way(setup: Setup) {
             assert_eq!(*map.cast::<u8>().add(5000), round);
             map
         };
-        let (replaced, in_place) = (count("replaced"), count("truncated_in_place"));
-        fs::write(&path, safetensors(&[("x", &vec![round; 1 << 20])])).unwrap();
-        assert_eq!((count("replaced"), count("truncated_in_place")), (replaced + 1, in_place));
         let (through_server, passed) = (count("opened_server"), count("opened_passthrough"));
         let synchronous = OpenOptions::new().write(true).custom_flags(libc::O_SYNC).open(&path).unwrap();
         assert_eq!((count("opened_server"), count("opened_passthrough")), (through_server + 1, passed));
         drop(synchronous);
+        let (replaced, in_place) = (count("replaced"), count("truncated_in_place"));
+        fs::write(&path, safetensors(&[("x", &vec![round; 1 << 20])])).unwrap();
+        assert_eq!((count("replaced"), count("truncated_in_place")), (replaced + 1, in_place));
         // SAFETY: it was mapped above.
         unsafe { libc::munmap(map, 8192) };
     }
