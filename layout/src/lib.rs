@@ -24,6 +24,7 @@ mod ledger;
 mod lock;
 mod log;
 mod object;
+mod owner;
 mod pool;
 mod quarantine;
 mod record;

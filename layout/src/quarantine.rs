@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::Medium;
 use crate::ids::{Ino, SegmentId};
+use crate::owner;
 use crate::segments::Segments;
 use crate::time::Timestamp;
 
@@ -132,7 +133,8 @@ impl Quarantine {
         let name = self.fresh_name(&segment.to_string());
         let from = File::from(segments.open(segment, libc::O_RDONLY)?);
         let to = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
-        let copied = copy_range(&from, note.offset, size, &to).and_then(|()| to.sync_all());
+        let given = owner::give(&to, &self.path);
+        let copied = given.and_then(|()| copy_range(&from, note.offset, size, &to)).and_then(|()| to.sync_all());
         if let Err(error) = copied {
             let _ = fs::remove_file(self.path.join(&name));
             return Err(error);
@@ -146,6 +148,7 @@ impl Quarantine {
         let name = self.fresh_name(stem);
         let from = File::open(from)?;
         let to = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
+        owner::give(&to, &self.path)?;
         copy_range(&from, 0, from.metadata()?.len(), &to)?;
         to.sync_all()?;
         self.write_note(&name, note)?;
@@ -163,7 +166,8 @@ impl Quarantine {
     /// An empty entry, for the sake of its note.
     pub(crate) fn note_only(&self, ino: Ino, note: &Note) -> io::Result<String> {
         let name = self.fresh_name(&format!("lost{ino}"));
-        File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
+        let empty = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
+        owner::give(&empty, &self.path)?;
         self.write_note(&name, note)?;
         Ok(name)
     }
@@ -185,6 +189,7 @@ impl Quarantine {
     pub(crate) fn write_note(&self, name: &str, note: &Note) -> io::Result<()> {
         let path = self.path.join(format!("{name}.json"));
         let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        owner::give(&file, &self.path)?;
         file.write_all(serde_json::to_string_pretty(note)?.as_bytes())?;
         file.sync_all()?;
         match &self.medium {

@@ -135,6 +135,7 @@ fn rewrite_log(dir: &Path, now: Timestamp, actions: &mut Vec<String>) -> Result<
     let kept = Quarantine::at(dir).copy(&dir.join("log"), "log", &note).map_err(io("copy the log to quarantine"))?;
     let path = dir.join("log.new");
     let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let file = file.and_then(|file| crate::owner::give(&file, dir).map(|()| file));
     let records = view.export();
     let bytes: u64 = records.iter().map(|(record, _)| record.encoded_len() as u64).sum();
     let block = u64::from(superblock.block_size);

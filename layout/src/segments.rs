@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 use crate::domain::Medium;
 use crate::ids::{NUMBER_LIMIT, SegmentId};
+use crate::owner::Owner;
 use crate::time::Timestamp;
 
 /// Above this many descriptors held for syncing, commit before opening more files for writing.
@@ -59,6 +60,7 @@ impl From<FileStat> for SegmentStat {
 pub struct Segments {
     path: PathBuf,
     dir: OwnedFd,
+    owner: Owner,
     medium: Arc<dyn Medium>,
     tracked: Mutex<HashMap<SegmentId, Tracked>>,
     /// Directories that got new names since they were last synced.
@@ -119,6 +121,7 @@ impl Segments {
         let path = pool.join("segments");
         let dir = std::fs::File::open(&path)?.into();
         Ok(Self {
+            owner: Owner::of(&path)?,
             path,
             dir,
             medium,
@@ -142,13 +145,14 @@ impl Segments {
     /// Creates an empty segment.
     pub fn create(&self, id: SegmentId) -> io::Result<()> {
         let create = || self.open_with(id, libc::O_RDONLY | libc::O_CREAT | libc::O_EXCL);
-        match create() {
+        let made = match create() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.create_shard(shard(id))?;
-                create()?;
+                create()?
             }
-            other => drop(other?),
-        }
+            other => other?,
+        };
+        self.owner.give(&made)?;
         self.grown.lock().shards.insert(shard(id));
         Ok(())
     }
@@ -157,6 +161,7 @@ impl Segments {
         // Held so that whoever creates a segment in the new directory finds it noted for the next commit.
         let mut grown = self.grown.lock();
         match nix::sys::stat::mkdirat(&self.dir, shard_name(shard).as_c_str(), Mode::S_IRWXU) {
+            Ok(()) if !self.owner.is_self() => self.owner.give(self.open_shard(shard)?)?,
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno.into()),
         }

@@ -28,6 +28,7 @@ on_mounts!(
     asking_for_more_than_there_can_be_only_gets_no_space,
     files_made_one_after_the_other_do_not_run_out_of_descriptors,
     a_file_that_was_never_opened_can_be_read_in_a_full_pool,
+    a_users_pool_stays_theirs_while_root_has_it_mounted,
 );
 
 /// `open(O_RDONLY | O_TRUNC)` truncates, too: the new, empty content stands.
@@ -310,7 +311,9 @@ fn a_pool_that_is_moved_while_mounted_goes_on(setup: Setup) {
     assert_eq!(info["read_only"], serde_json::Value::Null, "{info}");
 }
 
-/// The kernel tells of the last close behind its back: it may still be under way when the directory is synced. Proves D4.
+/// The kernel tells of the last close behind its back: it may still be under way when the directory is synced.
+///
+/// Proves D4.
 fn a_close_just_before_fsync_of_the_directory_counts(setup: Setup) {
     let mut mount = setup.mount_with(["--commit", "3600"]).mount();
     if mount.is_plain() {
@@ -388,5 +391,43 @@ fn a_file_that_was_never_opened_can_be_read_in_a_full_pool(setup: Setup) {
     fill_the_log(&mount);
     for path in &made {
         assert_eq!(std::fs::read(path).unwrap().len(), 0);
+    }
+}
+
+/// Root mounts from /etc/fstab what a user made, and the user must be able to use it again.
+///
+/// Proves A6.
+fn a_users_pool_stays_theirs_while_root_has_it_mounted(setup: Setup) {
+    if !is_root() || setup.mount_is_plain() {
+        return setup.skip("only root has files of others");
+    }
+    let mut mount = setup.mount();
+    mount.umount();
+    let below = |pool: &Path| {
+        let mut found = vec![pool.to_owned()];
+        let mut next = 0;
+        while let Some(path) = found.get(next).cloned() {
+            next += 1;
+            if path.is_dir() {
+                found.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+        found
+    };
+    for path in below(mount.pool()) {
+        std::os::unix::fs::chown(path, Some(12_345), Some(23_456)).unwrap();
+    }
+    mount.mount();
+    std::fs::write(mount.at("f"), "before").unwrap();
+    let mut writer = tensorfs_tests::child(["do"]);
+    assert_eq!(writer.ask(&format!("open f wt {}", mount.at("f").display())), "ok");
+    assert_eq!(writer.ask("write f 0 1 100"), "ok");
+    writer.kill(libc::SIGKILL);
+    mount.umount();
+    let files = below(mount.pool());
+    assert!(files.iter().any(|path| path.extension().is_some_and(|extension| extension == "json")), "{files:?}");
+    for path in files {
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.gid()), (12_345, 23_456), "{}", path.display());
     }
 }
