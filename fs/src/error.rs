@@ -126,7 +126,9 @@ fn fault(errno: i32, doing: &'static str) -> Fault {
 fn for_clients(errno: i32) -> i32 {
     match errno {
         // A client knows nothing of segments, so what is wrong with one is an I/O error to it.
-        libc::ENOENT | libc::EACCES | libc::EPERM | libc::EBADF | libc::ESTALE => libc::EIO,
+        libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EACCES | libc::EPERM | libc::EBADF | libc::ESTALE => {
+            libc::EIO
+        }
         // It is the server that has too many files open, not the client.
         libc::EMFILE => libc::ENFILE,
         other => other,

@@ -8,13 +8,13 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 use nix::sys::stat::{FileStat, Mode};
 use parking_lot::Mutex;
 
@@ -112,10 +112,6 @@ fn name(id: SegmentId) -> CString {
     CString::new(format!("{:02x}/{id}", shard(id))).unwrap_or_default()
 }
 
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
 impl Segments {
     pub(crate) fn open_all(pool: &Path, medium: Arc<dyn Medium>) -> io::Result<Self> {
         let path = pool.join("segments");
@@ -133,13 +129,20 @@ impl Segments {
         })
     }
 
+    /// No link is followed on the way: in a pool that is somebody else's, it could lead anywhere.
     fn open_with(&self, id: SegmentId, flags: libc::c_int) -> io::Result<OwnedFd> {
         let name = name(id);
-        let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        // SAFETY: `name` is a C string that outlives the call.
-        let fd = check(unsafe { libc::openat(self.dir.as_raw_fd(), name.as_ptr(), flags, 0o600) })?;
-        // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        let flags = OFlag::from_bits_retain(flags | libc::O_CLOEXEC | libc::O_NOFOLLOW);
+        let mode = if flags.contains(OFlag::O_CREAT) { Mode::S_IRUSR | Mode::S_IWUSR } else { Mode::empty() };
+        let how = OpenHow::new().flags(flags).mode(mode).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+        match nix::fcntl::openat2(&self.dir, name.as_c_str(), how) {
+            // A kernel or a container that lacks the call: the directory is checked before the file is opened in it.
+            Err(Errno::ENOSYS | Errno::EPERM) => {
+                let shard = self.open_shard(shard(id))?;
+                Ok(nix::fcntl::openat(&shard, id.to_string().as_str(), flags, mode)?)
+            }
+            opened => Ok(opened?),
+        }
     }
 
     /// Creates an empty segment.
@@ -389,9 +392,10 @@ impl Segments {
     pub(crate) fn unlink(&self, id: SegmentId) -> io::Result<()> {
         self.tracked.lock().remove(&id);
         self.failed.lock().remove(&id);
-        let name = name(id);
-        // SAFETY: `name` is a C string that outlives the call.
-        match check(unsafe { libc::unlinkat(self.dir.as_raw_fd(), name.as_ptr(), 0) }) {
+        let removed = self.open_shard(shard(id)).and_then(|shard| {
+            Ok(nix::unistd::unlinkat(&shard, id.to_string().as_str(), nix::unistd::UnlinkatFlags::NoRemoveDir)?)
+        });
+        match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }

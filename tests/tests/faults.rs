@@ -29,6 +29,7 @@ on_mounts!(
     files_made_one_after_the_other_do_not_run_out_of_descriptors,
     a_file_that_was_never_opened_can_be_read_in_a_full_pool,
     a_users_pool_stays_theirs_while_root_has_it_mounted,
+    no_link_in_a_pool_leads_out_of_it,
 );
 
 /// `open(O_RDONLY | O_TRUNC)` truncates, too: the new, empty content stands.
@@ -430,4 +431,29 @@ fn a_users_pool_stays_theirs_while_root_has_it_mounted(setup: Setup) {
         let found = std::fs::metadata(&path).unwrap();
         assert_eq!((found.uid(), found.gid()), (12_345, 23_456), "{}", path.display());
     }
+}
+
+/// Whoever owns a pool that root mounts could make root write, and remove, files elsewhere.
+///
+/// Proves A6.
+fn no_link_in_a_pool_leads_out_of_it(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::write(mount.at("before"), "x").unwrap();
+    mount.umount();
+    let (shard, outside) = (mount.pool().join("segments/00"), mount.host().join("outside"));
+    std::fs::rename(&shard, &outside).unwrap();
+    std::os::unix::fs::symlink(&outside, &shard).unwrap();
+    mount.mount();
+    let before = std::fs::read_dir(&outside).unwrap().count();
+    let made = std::fs::write(mount.at("new"), "y");
+    let read = std::fs::read(mount.at("before"));
+    std::fs::remove_file(mount.at("before")).unwrap();
+    mount.sync();
+    mount.umount();
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), before);
+    assert_eq!(made.unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::EIO));
 }
