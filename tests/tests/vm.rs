@@ -302,7 +302,7 @@ wait
             break;
         }
         assert!(!qemu.has_ended(), "the guest ended of itself: {}", story());
-        let longest = 1 << random.below(13);
+        let longest = 128 << random.below(7);
         std::thread::sleep(Duration::from_millis(random.below(longest)));
         qemu.kill();
         let (ledgers, old) = (guest.share().join("ledgers"), guest.share().join("last"));
@@ -418,7 +418,10 @@ sleep 1
     let mut acked: BTreeMap<String, usize> = BTreeMap::new();
     let mut replayed = 0;
     let (mut undone, mut steps_seen, mut files) = (0, 0, 0);
-    for point in &points {
+    for (done, point) in points.iter().enumerate() {
+        if done > 0 && done.is_multiple_of(100) {
+            eprintln!("power losses: {done} of {}", points.len());
+        }
         while replayed <= *point {
             log.apply(replayed, &now).unwrap();
             if let Some((seed, steps)) = log.entries[replayed].mark.as_deref().and_then(|mark| mark.split_once(':')) {
