@@ -406,8 +406,10 @@ fn power_loss_after_a_truncation_finds_it_recorded(setup: Setup) {
     assert_eq!((info["damaged_files"].as_array().unwrap().len(), mount.quarantine().len()), (0, 0), "{info}");
 }
 
-/// Proves D9. Recovery took the older time of the two for the time of a write that it had not been told of. Found by
+/// Recovery took the older time of the two for the time of a write that it had not been told of. Found by
 /// the model test.
+///
+/// Proves D9.
 fn times_set_on_a_closed_file_outlive_the_server(setup: Setup) {
     let mut mount = setup.mount();
     let path = mount.at("restored-by-tar");
