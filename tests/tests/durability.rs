@@ -293,12 +293,14 @@ fn a_file_that_cannot_be_synced_says_so_until_it_is_replaced(setup: Setup) {
 }
 
 /// A pool whose log cannot be written behind what it holds now, and the records that lead there.
-fn with_failing_log(setup: Setup) -> Result<(FailingDisk, Mount), String> {
+fn with_failing_log(setup: Setup) -> Result<(FailingDisk, Mount, File), String> {
     let disk = FailingDisk::new()?;
     let mount = setup.pool_at(disk.at("pool")).mount_with(["--commit", "3600"]).mount();
     for name in ["before", "punched"] {
         std::fs::write(mount.at(name), Pattern(1).bytes(0, LEN)).unwrap();
     }
+    // Open for writing all the time: a file that is not is sealed, and then cannot be opened when the log fails.
+    let punched = File::options().read(true).write(true).open(mount.at("punched")).unwrap();
     mount.sync();
     let log = mount.pool().join("log");
     let used = std::fs::read(&log).unwrap().iter().rposition(|byte| *byte != 0).unwrap() as u64;
@@ -309,16 +311,15 @@ fn with_failing_log(setup: Setup) -> Result<(FailingDisk, Mount), String> {
     for n in 0..500 {
         std::fs::create_dir(mount.at(format!("{n:0100}"))).unwrap();
     }
-    Ok((disk, mount))
+    Ok((disk, mount, punched))
 }
 
 /// Proves D12.
 fn a_log_that_cannot_be_synced_makes_the_pool_read_only(setup: Setup) {
-    let (disk, mut mount) = match with_failing_log(setup) {
+    let (disk, mut mount, file) = match with_failing_log(setup) {
         Ok(made) => made,
         Err(reason) => return mount_skip(&reason),
     };
-    let file = File::open(mount.at("before")).unwrap();
     let failed = File::open(mount.path()).unwrap().sync_all().unwrap_err();
     assert!([Some(libc::EIO), Some(libc::EROFS)].contains(&failed.raw_os_error()), "{failed}");
     for _ in 0..2 {
@@ -349,11 +350,10 @@ fn mount_skip(reason: &str) {
 ///
 /// Proves D12.
 fn a_hole_is_punched_only_when_its_announcement_is_durable(setup: Setup) {
-    let (_disk, mount) = match with_failing_log(setup) {
+    let (_disk, mount, file) = match with_failing_log(setup) {
         Ok(made) => made,
         Err(reason) => return mount_skip(&reason),
     };
-    let file = File::options().read(true).write(true).open(mount.at("punched")).unwrap();
     for mode in [libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE] {
         // SAFETY: plain system call on an open descriptor.
         let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, 4096, 100_000) };
