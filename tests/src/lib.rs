@@ -14,6 +14,7 @@
 //! | `TENSORFS_VENV` | the Python environment of the client tests (`tests/run` makes one) |
 //! | `TENSORFS_SKIP_LOG` | a file that gets a line for each skipped test |
 //! | `TENSORFS_LARGE` | `1`: run the client tests that need gigabytes of packages |
+//! | `TENSORFS_TURNS` | how long two programs go for one file in `tests/concurrency.rs` (default: 30 turns each) |
 //! | `TENSORFS_STORM` and others | how many crashes: see `tests/storm.rs` and `tests/vm.rs` |
 
 mod children;
