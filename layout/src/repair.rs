@@ -47,10 +47,11 @@ pub struct Repair {
 pub fn repair(dir: &Path, now: Timestamp, progress: Progress<'_>) -> Result<Repair> {
     let before = check(dir, Depth::Metadata, progress)?;
     let mut actions = Vec::new();
+    lengthen_log(dir, &mut actions)?;
     if before.unclean {
         recover_now(dir, now, &mut actions)?;
     }
-    let found = if before.unclean { check(dir, Depth::Metadata, progress)? } else { before.clone() };
+    let found = if actions.is_empty() { before.clone() } else { check(dir, Depth::Metadata, progress)? };
     if !found.findings.is_empty() {
         let about = |subjects: &[Subject]| found.findings.iter().any(|finding| subjects.contains(&finding.subject));
         let log = about(&[Subject::Transactions, Subject::LogBlock, Subject::Tree]);
@@ -76,9 +77,29 @@ fn io_at<'a>(dir: &'a Path, what: &'static str) -> impl Fn(io::Error) -> Error +
     move |error| Error::io(dir, what, error)
 }
 
+/// Gives a log that was cut short its length again. What its end held is lost; often that was nothing yet.
+fn lengthen_log(dir: &Path, actions: &mut Vec<String>) -> Result<()> {
+    let _lock = PoolLock::take(dir, false, &Holder { pid: std::process::id(), mountpoint: None })?;
+    let log = open_log(dir, true)?;
+    let file = log.try_clone().map_err(io_at(dir, "open the log"))?;
+    let medium = domain::open(log).map_err(io_at(dir, "open the log"))?;
+    let (superblock, _) = Superblock::read(dir, &*medium)?;
+    let found = medium.log_len().map_err(io_at(dir, "stat the log"))?;
+    if found < superblock.log_len() {
+        file.set_len(superblock.log_len()).map_err(io_at(dir, "lengthen the log"))?;
+        file.sync_all().map_err(io_at(dir, "sync the log"))?;
+        actions.push(format!("made the log {} bytes long again, which had been cut to {found}", superblock.log_len()));
+    }
+    Ok(())
+}
+
 /// What the next mount would do.
 fn recover_now(dir: &Path, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
-    let pool = Pool::open(dir, &OpenOptions { now, ..OpenOptions::default() })?;
+    let pool = match Pool::open(dir, &OpenOptions { now, ..OpenOptions::default() }) {
+        // Too little is left to recover; what there is, a new log is made of.
+        Err(Error::NotAPool { .. }) => return Ok(()),
+        opened => opened?,
+    };
     if pool.is_read_only().is_none() {
         actions.push("recovered the pool, which had not been closed".into());
         pool.close()?;

@@ -410,6 +410,52 @@ fn truncated_log() {
     }
 }
 
+/// Whatever was cut off a log, `check --repair` makes a pool of the rest; if that was nothing yet, nothing is lost.
+#[test]
+fn a_log_that_was_cut_short_can_be_repaired() {
+    needs_mount!();
+    let room = Room::mounted();
+    for n in 0..50 {
+        fs::write(room.at("mnt").join(format!("f{n}")), vec![n; 5000]).unwrap();
+    }
+    for killed in [false, true] {
+        if killed {
+            let pid = room.pid("pool");
+            kill(pid, libc::SIGKILL);
+            wait_for_end(pid);
+        }
+        room.ok(["umount", "mnt"]);
+        let length = fs::metadata(room.at("pool").join(LOG)).unwrap().len();
+        for (keep, whole) in [(length - 1, true), ((2 << 20) + 5000, false), ((2 << 20) + 100, false)] {
+            let _ = fs::remove_dir_all(room.at("cut"));
+            let status = Command::new("cp").args(["-a", "pool", "cut"]).current_dir(room.dir.path()).status().unwrap();
+            assert!(status.success());
+            File::options().write(true).open(room.at("cut").join(LOG)).unwrap().set_len(keep).unwrap();
+            assert_eq!(room.run(["check", "cut"]).status.code(), Some(4), "{keep}");
+            let repaired = room.run(["check", "--repair", "cut"]);
+            assert_eq!(repaired.status.code(), Some(1), "{keep}: {}", said(&repaired));
+            assert_eq!(room.run(["check", "cut"]).status.code(), Some(0), "{keep}");
+            room.mount("cut", "mnt");
+            let files = fs::read_dir(room.at("mnt")).unwrap().count();
+            assert_eq!(files == 50, whole, "{keep}: {files} files");
+            for entry in fs::read_dir(room.at("mnt")).unwrap() {
+                let entry = entry.unwrap();
+                let n: u8 = entry.file_name().to_str().unwrap()[1..].parse().unwrap();
+                let bytes = fs::read(entry.path()).unwrap();
+                // Bytes whose record is lost are in quarantine.
+                assert!(
+                    bytes.len() <= 5000 && bytes.iter().all(|byte| *byte == n),
+                    "{keep}: {}",
+                    entry.path().display()
+                );
+                assert!(bytes.len() == 5000 || !whole, "{keep}: {} bytes", bytes.len());
+            }
+            room.ok(["umount", "mnt"]);
+        }
+        room.mount("pool", "mnt");
+    }
+}
+
 #[test]
 fn one_superblock_is_enough() {
     needs_mount!();
