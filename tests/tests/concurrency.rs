@@ -7,7 +7,12 @@ use std::fmt::Write;
 use std::path::Path;
 use tensorfs_tests::{Child, Passthrough, Setup, child, on_mounts};
 
-on_mounts!(what_each_of_two_sees, what_each_of_two_sees_with_durability_write, two_at_once);
+on_mounts!(
+    what_each_of_two_sees,
+    what_each_of_two_sees_with_durability_write,
+    two_at_once,
+    a_mapping_does_not_keep_what_was_overwritten_while_it_was_loaded,
+);
 
 /// What a program does with the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -340,5 +345,29 @@ fn two_at_once(setup: Setup) {
     }
     for child in [one, two, late] {
         child.end();
+    }
+}
+
+/// A page that is loaded while a program that only writes is writing it must not stay as it was: nothing would ever load it
+/// again.
+///
+/// Proves F3, O2.
+fn a_mapping_does_not_keep_what_was_overwritten_while_it_was_loaded(setup: Setup) {
+    let mount = setup.mount();
+    let path = mount.at("f");
+    std::fs::write(&path, vec![1; 16 * 4096]).unwrap();
+    let (mut writer, mut reader, mut direct) = (child(["do"]), child(["do"]), child(["do"]));
+    assert_eq!(reader.ask(&format!("open f r {}", path.display())), "ok");
+    assert_eq!(reader.ask(&format!("map f m {} r", 16 * 4096)), "ok");
+    assert_eq!(direct.ask(&format!("open f rd {}", path.display())), "ok");
+    for round in 0..20 {
+        writer.tell(&format!("loop write-only {} 0 {}", 20 + round, path.display()));
+        for _ in 0..20 {
+            reader.ask("glance m");
+        }
+        assert_eq!(writer.answer(), "ok");
+        let there = direct.ask("see f");
+        assert_eq!(reader.ask("glance m"), there, "round {round}: the mapping");
+        assert_eq!(reader.ask("see f"), there, "round {round}: the cache");
     }
 }

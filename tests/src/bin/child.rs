@@ -214,6 +214,8 @@ mod blocks {
                 // No longer than what is looked at.
                 if file.metadata()?.len() < 100 * BLOCK as u64 { file.write_all(&[byte; BLOCK]) } else { Ok(()) }
             }
+            // In place, for writing only, everything.
+            "write-only" => put(&OpenOptions::new().write(true).open(path)?, 0, 16, (n % 9) as u8 + 1),
             "rewrite" => put(&File::create(path)?, 0, 16, byte),
             "pwrite" if n.is_multiple_of(2) => put(&OpenOptions::new().write(true).open(path)?, block, 1, byte),
             "pwrite" => put(&update(0)?, block, 1, byte),
