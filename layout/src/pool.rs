@@ -716,7 +716,8 @@ fn prepare_directory(dir: &Path, force: bool) -> Result<Option<PathBuf>> {
 /// True if every name in the directory is one that a pool has, so that a pool, or what is left of one, is all that
 /// `--force` can destroy.
 fn holds_only_a_pool(dir: &Path) -> io::Result<bool> {
-    const PARTS: [&str; 4] = ["lock", "log", "quarantine", "segments"];
+    // The last one is what an interrupted repair leaves.
+    const PARTS: [&str; 5] = ["lock", "log", "quarantine", "segments", "log.new"];
     for entry in fs::read_dir(dir)? {
         if !PARTS.iter().any(|part| entry.as_ref().is_ok_and(|entry| entry.file_name() == *part)) {
             return Ok(false);
@@ -767,6 +768,7 @@ fn remove_pool(dir: &Path) -> io::Result<()> {
         other => other,
     };
     absent_is_fine(fs::remove_file(dir.join("log")))?;
+    absent_is_fine(fs::remove_file(dir.join("log.new")))?;
     absent_is_fine(fs::remove_dir_all(dir.join("segments")))?;
     absent_is_fine(fs::remove_dir_all(dir.join("quarantine")))
 }

@@ -15,6 +15,7 @@ pub struct MountOptions {
     pub noexec: bool,
     pub noatime: bool,
     pub nodiratime: bool,
+    pub nosymfollow: bool,
     pub allow_other: bool,
     pub create: bool,
     pub size: Option<u64>,
@@ -74,6 +75,8 @@ impl MountOptions {
             "atime" => self.noatime = false,
             "nodiratime" => self.nodiratime = true,
             "diratime" => self.nodiratime = false,
+            "nosymfollow" => self.nosymfollow = true,
+            "symfollow" => self.nosymfollow = false,
             "allow_other" => self.allow_other = true,
             "create" => self.create = true,
             // every tensorfs mount is so
@@ -108,6 +111,7 @@ impl MountOptions {
             (self.noexec, "noexec"),
             (self.noatime, "noatime"),
             (self.nodiratime, "nodiratime"),
+            (self.nosymfollow, "nosymfollow"),
             (self.allow_other, "allow_other"),
         ] {
             if set {
@@ -142,6 +146,7 @@ impl MountOptions {
         flags.set(MsFlags::MS_NOEXEC, self.noexec);
         flags.set(MsFlags::MS_NOATIME, self.noatime);
         flags.set(MsFlags::MS_NODIRATIME, self.nodiratime);
+        flags.set(MsFlags::from_bits_retain(libc::MS_NOSYMFOLLOW), self.nosymfollow);
         flags
     }
 }
@@ -267,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_server_is_told_everything() {
-        let mut options = parse("ro,noexec,noatime,nodiratime,allow_other,layout=\"a,b\",durability=write,commit=0.25,replace=7.5,passthrough=on,threads=3").unwrap();
+        let mut options = parse("ro,noexec,noatime,nodiratime,nosymfollow,allow_other,layout=\"a,b\",durability=write,commit=0.25,replace=7.5,passthrough=on,threads=3").unwrap();
         assert_eq!(parse(&options.to_list()).as_ref(), Ok(&options));
         options = MountOptions::default();
         assert_eq!(parse(&options.to_list()), Ok(options));

@@ -281,6 +281,11 @@ fn create_makes_what_was_left_half_made() {
         // A pool, and so left alone.
         assert!(room.fails(["create", name]).contains("there is a pool already"));
     }
+    // What an interrupted repair leaves beside a pool is the pool's, too.
+    fs::write(room.at("a/log.new"), "half of a log").unwrap();
+    assert!(room.fails(["create", "a"]).contains("there is a pool already"));
+    room.ok(["create", "--force", "a"]);
+    assert!(!room.at("a/log.new").exists());
     let pool = room.at("d");
     fs::create_dir_all(pool.join("segments/00")).unwrap();
     fs::write(pool.join("segments/00/0000000000000003"), "bytes").unwrap();
@@ -954,6 +959,21 @@ fn restore_needs_a_mount_for_the_old_place() {
     room.ok(["umount", "mnt"]);
     room.mount("pool", "mnt");
     assert_eq!(fs::read(room.at("mnt/x")).unwrap(), b"old");
+}
+
+/// A flag of the kernel's for every filesystem.
+#[test]
+fn a_mount_that_follows_no_links() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::a_mount_that_follows_no_links", "fusermount3 does not know nosymfollow");
+    }
+    let room = Room::with_pool();
+    room.ok(["mount", "pool", "mnt", "--log", "server.log", "-o", "nosymfollow"]);
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    symlink("x", room.at("mnt/link")).unwrap();
+    assert_eq!(fs::read_link(room.at("mnt/link")).unwrap(), Path::new("x"));
+    assert_eq!(fs::read(room.at("mnt/link")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
 }
 
 /// What mount(8) runs for a line of /etc/fstab.
