@@ -16,6 +16,7 @@ use fuser::{
 };
 use tensorfs_layout::{Domain, Ino};
 
+use crate::ask;
 use crate::attributes::{LONG, Stat, client_time};
 use crate::capacity::BLOCK;
 use crate::control;
@@ -640,17 +641,30 @@ impl fuser::Filesystem for Adapter {
 
     fn ioctl(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
+        req: &Request,
+        number: INodeNo,
+        fh: FileHandle,
         _flags: IoctlFlags,
-        _cmd: u32,
-        _in_data: &[u8],
+        cmd: u32,
+        in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        self.0.counters.other.add(1);
-        reply.error(Errno::ENOTTY);
+        let request = if cmd == ask::COMMAND { ask::decode(in_data) } else { None };
+        let Some(request) = request else {
+            self.0.counters.other.add(1);
+            return reply.error(Errno::ENOTTY);
+        };
+        let (caller, number) = (caller(req), ino(number));
+        // It may have to wait for a file that is being committed.
+        self.later(
+            true,
+            |c| &c.other,
+            move |fs| match attempt(fs, "ioctl", || fs.answer(caller, number, fh.0, request)) {
+                Ok(answer) => reply.ioctl(answer.len() as i32, &answer),
+                Err(errno) => reply.error(errno),
+            },
+        );
     }
 
     fn poll(

@@ -5,6 +5,7 @@
 
 use tensorfs_layout::Ino;
 
+use crate::ask::FileState;
 use crate::error::{Fault, Result};
 use crate::filesystem::Filesystem;
 
@@ -23,7 +24,7 @@ impl Filesystem {
             return Err(Fault::new(libc::ENODATA));
         }
         let text = match name.strip_prefix(PREFIX) {
-            Some(b"state") => self.file_state(ino)?.to_owned(),
+            Some(b"state") => self.file_state(ino)?.name().to_owned(),
             Some(b"records") => self.count_records(ino).to_string(),
             Some(b"tensors") => self.count_tensors(ino)?.to_string(),
             Some(b"checksum") => format!("{:08x}", self.checksum(ino).ok_or(Fault::new(libc::ENODATA))?),
@@ -32,9 +33,8 @@ impl Filesystem {
         Ok(text.into_bytes())
     }
 
-    /// How far a file has come: `damaged`, `open` (something may write it, or what was written is not synced), `sealed`
-    /// or `committed`.
-    fn file_state(&self, ino: Ino) -> Result<&'static str> {
+    /// How far a file has come.
+    pub fn file_state(&self, ino: Ino) -> Result<FileState> {
         let (segment, damaged, sealed) = {
             let view = self.pool.view();
             let object = view.object(ino).ok_or(Fault::new(libc::ENOENT))?;
@@ -43,12 +43,12 @@ impl Filesystem {
         };
         let segments = self.pool.segments();
         Ok(match segment {
-            _ if damaged => "damaged",
-            Some(segment) if segments.failed(segment) => "damaged",
-            _ if self.writers.lock().contains_key(&ino) => "open",
-            _ if sealed => "sealed",
-            Some(segment) if segments.is_pending(segment) => "open",
-            _ => "committed",
+            _ if damaged || self.is_known_damaged(ino) => FileState::Damaged,
+            Some(segment) if segments.failed(segment) => FileState::Damaged,
+            _ if self.writers.lock().contains_key(&ino) => FileState::Open,
+            _ if sealed => FileState::Sealed,
+            Some(segment) if segments.is_pending(segment) => FileState::Open,
+            _ => FileState::Committed,
         })
     }
 

@@ -13,10 +13,12 @@ use crate::capacity::Capacity;
 use crate::committer::Bell;
 use crate::control::{Decoders, Numbers};
 use crate::counters::Counters;
+use crate::damage::Damage;
 use crate::error::{Fault, Host, Result};
 use crate::fds::SegmentFds;
 use crate::ghosts::Ghosts;
 use crate::handles::Handles;
+use crate::jobs::Jobs;
 use crate::nodes::{NodeRef, Nodes};
 use crate::options::{Durability, Options};
 use crate::readings::Readings;
@@ -68,6 +70,8 @@ pub(crate) struct Filesystem {
     pub decoders: Decoders,
     pub bell: Bell,
     pub sealing: SealQueue,
+    pub damage: Damage,
+    pub jobs: Jobs,
     /// The files that something may still write: open for writing, or mapped since.
     pub writers: Mutex<HashMap<Ino, Watched>>,
     /// The host turned down sharing bytes between segments; not asked again.
@@ -97,6 +101,8 @@ impl Filesystem {
             decoders: Decoders::default(),
             bell: Bell::default(),
             sealing: SealQueue::default(),
+            damage: Damage::default(),
+            jobs: Jobs::default(),
             writers: Mutex::default(),
             no_clone: AtomicBool::new(false),
         }

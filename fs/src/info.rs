@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
-use tensorfs_layout::{Domain, Entry as QuarantineEntry, Ino, Recovery};
+use tensorfs_layout::{Domain, Entry as QuarantineEntry, Finding, Ino, Recovery};
 
 use crate::counters::Counts;
 use crate::filesystem::Filesystem;
@@ -76,6 +76,9 @@ pub struct Info {
     pub open_segments: Vec<String>,
     /// Files whose bytes may not be what was written.
     pub damaged_files: Vec<String>,
+    /// What scrubbing found damaged since the mount, and was not written again.
+    #[serde(default)]
+    pub damage_found: Vec<Finding>,
     /// Files that wait to be sealed.
     #[serde(default)]
     pub unsealed_files: u64,
@@ -130,6 +133,7 @@ impl Filesystem {
             open_segments,
             recovery: Some(recovery),
             damaged_files,
+            damage_found: self.known_damage(),
             unsealed_files: self.sealing.len() as u64,
             quarantine: pool.quarantine().list().unwrap_or_default(),
             counters: self.counters.read(),

@@ -19,16 +19,19 @@
 //! 2. the capacity gate (`capacity`), only near the pool's limit;
 //! 3. the pool's view (`Pool::view`, `Pool::edit`), under which nothing is ever synced or waited for.
 //!
-//! The shards of the node and handle tables and the list of writers are leaves: nothing is taken under them.
+//! The shards of the node and handle tables, the list of writers, the queue of files to be sealed, the damage that is known and
+//! what jobs have said are leaves: nothing is taken under them.
 
 mod acl;
 mod adapter;
+mod ask;
 mod attributes;
 mod capacity;
 mod clock;
 mod committer;
 mod control;
 mod counters;
+mod damage;
 mod error;
 mod fds;
 mod file_xattrs;
@@ -38,6 +41,7 @@ mod handles;
 mod host;
 mod info;
 mod io;
+mod jobs;
 mod learn;
 mod listing;
 mod mode;
@@ -47,7 +51,9 @@ mod nodes;
 mod open;
 mod options;
 mod readings;
+mod records;
 mod replace;
+mod scrub;
 mod seal;
 mod server;
 mod setattr;
@@ -55,8 +61,10 @@ mod tensors;
 mod workers;
 mod xattr;
 
+pub use ask::{Event, FileState, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask};
 pub use counters::Counts;
 pub use error::Error;
 pub use info::{Info, State};
 pub use options::{Durability, Options, PassthroughMode};
+pub use seal::seal_pool;
 pub use server::{Server, ServerHandle};

@@ -6,7 +6,7 @@
 //! under way given up; the file is sealed when it is closed again. A sealed file is thawed, durably, before it can be
 //! written (rule 5).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,12 +16,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use tensorfs_layout::{Ino, Record, SegmentId, Transaction, TxId, examine};
+use tensorfs_layout::{Ino, Record, SealedRun, SegmentId, Transaction, TxId, examine};
 
+use crate::ask::Sealing;
 use crate::error::{Fault, Host, Result};
 use crate::filesystem::Filesystem;
 use crate::host;
 use crate::nodes::{Node, NodeRef, State};
+use crate::scrub::bad_runs;
 
 /// So long after its last writer a file is left alone.
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
@@ -62,12 +64,14 @@ pub(crate) struct SealQueue {
 struct Waiting {
     /// Since when each file is to be left alone, and which commit must come first.
     files: HashMap<Ino, Turn>,
-    /// The same in the order of time. A file that is queued again leaves a stale turn behind.
-    turns: VecDeque<(Ino, Turn)>,
+    /// The same in order: those that somebody waits for, then by time.
+    turns: BTreeMap<(bool, Instant, u64), Ino>,
+    /// Turns so far, to tell those of the same time apart.
+    count: u64,
     /// How often a file was opened for writing after it had been sealed.
     thawed: HashMap<Ino, u32>,
-    /// Files being sealed.
-    running: usize,
+    /// The file being sealed.
+    running: Option<Ino>,
     stop: bool,
 }
 
@@ -75,6 +79,40 @@ struct Waiting {
 struct Turn {
     at: Instant,
     after: TxId,
+    /// Somebody waits for it.
+    asked: bool,
+    /// Also if it is sealed already.
+    again: bool,
+    number: u64,
+}
+
+impl Turn {
+    fn place(&self) -> (bool, Instant, u64) {
+        (!self.asked, self.at, self.number)
+    }
+}
+
+impl Waiting {
+    fn add(&mut self, ino: Ino, turn: Turn) {
+        self.count += 1;
+        let turn = Turn { number: self.count, ..turn };
+        self.turns.insert(turn.place(), ino);
+        if let Some(stale) = self.files.insert(ino, turn) {
+            self.turns.remove(&stale.place());
+        }
+    }
+
+    /// The next file, and its turn.
+    fn first(&self) -> Option<(Ino, Turn)> {
+        let ino = self.turns.first_key_value().map(|(_, ino)| *ino)?;
+        Some((ino, *self.files.get(&ino)?))
+    }
+
+    fn remove(&mut self, ino: Ino) {
+        if let Some(turn) = self.files.remove(&ino) {
+            self.turns.remove(&turn.place());
+        }
+    }
 }
 
 impl SealQueue {
@@ -82,9 +120,8 @@ impl SealQueue {
     pub fn add(&self, ino: Ino, after: TxId, delay: Duration) {
         let mut waiting = self.waiting.lock();
         let times = waiting.thawed.get(&ino).map_or(0, |times| (*times).min(PATIENCE));
-        let turn = Turn { at: Instant::now() + delay * (1 << times), after };
-        waiting.files.insert(ino, turn);
-        waiting.turns.push_back((ino, turn));
+        let at = Instant::now() + delay * (1 << times);
+        waiting.add(ino, Turn { at, after, asked: false, again: false, number: 0 });
         self.rung.notify_one();
     }
 
@@ -97,24 +134,38 @@ impl SealQueue {
         *thawed.entry(ino).or_default() += 1;
     }
 
+    /// The file comes next, and if it is sealed already, `again`.
+    fn add_first(&self, ino: Ino, after: TxId, again: bool) {
+        let turn = Turn { at: Instant::now(), after, asked: true, again, number: 0 };
+        self.waiting.lock().add(ino, turn);
+        self.rung.notify_one();
+    }
+
+    /// True if the file is in the queue since somebody asked for it, or being sealed; not if it was written meanwhile, which
+    /// puts it into the queue anew.
+    fn is_under_way(&self, ino: Ino) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.files.get(&ino).is_some_and(|turn| turn.asked) || waiting.running == Some(ino)
+    }
+
+    fn has(&self, ino: Ino) -> bool {
+        self.waiting.lock().files.contains_key(&ino)
+    }
+
     /// Files in the queue or being sealed.
     pub fn len(&self) -> usize {
         let waiting = self.waiting.lock();
-        waiting.files.len() + waiting.running
+        waiting.files.len() + usize::from(waiting.running.is_some())
     }
 
     /// Waits for the next file whose turn has come; `None` when there is to be none any more.
-    fn next(&self, horizon: impl Fn() -> TxId) -> Option<Ino> {
+    fn next(&self, horizon: impl Fn() -> TxId) -> Option<(Ino, bool)> {
         let mut waiting = self.waiting.lock();
         while !waiting.stop {
-            let Some((ino, turn)) = waiting.turns.front().copied() else {
+            let Some((ino, turn)) = waiting.first() else {
                 self.rung.wait(&mut waiting);
                 continue;
             };
-            if waiting.files.get(&ino) != Some(&turn) {
-                waiting.turns.pop_front();
-                continue;
-            }
             let now = Instant::now();
             if turn.at > now {
                 self.rung.wait_for(&mut waiting, turn.at - now);
@@ -122,10 +173,9 @@ impl SealQueue {
                 // The next commit is at most an interval away.
                 self.rung.wait_for(&mut waiting, QUIET / 10);
             } else {
-                waiting.turns.pop_front();
-                waiting.files.remove(&ino);
-                waiting.running += 1;
-                return Some(ino);
+                waiting.remove(ino);
+                waiting.running = Some(ino);
+                return Some((ino, turn.again));
             }
         }
         None
@@ -133,7 +183,7 @@ impl SealQueue {
 
     /// What [`SealQueue::next`] gave is done with.
     fn done(&self) {
-        self.waiting.lock().running -= 1;
+        self.waiting.lock().running = None;
     }
 
     fn stop(&self) {
@@ -165,8 +215,8 @@ impl Sealer {
         let thread = thread::Builder::new().name("tensorfs-seal".into()).spawn(move || {
             stand_back();
             served.queue_unsealed();
-            while let Some(ino) = served.sealing.next(|| served.pool.horizon()) {
-                served.seal_queued(ino);
+            while let Some((ino, again)) = served.sealing.next(|| served.pool.horizon()) {
+                served.seal_queued(ino, again);
                 served.sealing.done();
             }
         })?;
@@ -185,7 +235,7 @@ impl Drop for Sealer {
 }
 
 /// Lets everybody else go first, to the processor and to the disk.
-fn stand_back() {
+pub(crate) fn stand_back() {
     const IOPRIO_WHO_PROCESS: libc::c_int = 1;
     const IOPRIO_CLASS_IDLE: libc::c_int = 3 << 13;
     // SAFETY: both calls take integers and touch no memory; 0 is the calling thread. Where they fail, nothing changes.
@@ -212,9 +262,9 @@ impl Filesystem {
         }
     }
 
-    fn seal_queued(&self, ino: Ino) {
+    fn seal_queued(&self, ino: Ino, again: bool) {
         let stopped = || self.sealing.is_stopped();
-        match catch_unwind(AssertUnwindSafe(|| self.seal_file(ino, &stopped))) {
+        match catch_unwind(AssertUnwindSafe(|| self.seal_file(ino, again, &stopped))) {
             Ok(Ok(Outcome::Later)) if !stopped() => self.sealing.add(ino, self.pool.newest(), AGAIN),
             Ok(Ok(_)) => {}
             Ok(Err(fault)) => log::log!(fault.level, "inode {ino}: not sealed: {fault}"),
@@ -241,18 +291,20 @@ impl Filesystem {
     }
 
     fn seal_queued_at_end(&self, ino: Ino) {
-        match catch_unwind(AssertUnwindSafe(|| self.seal_file(ino, &|| false))) {
+        match catch_unwind(AssertUnwindSafe(|| self.seal_file(ino, false, &|| false))) {
             Ok(Err(fault)) => log::log!(fault.level, "inode {ino}: not sealed: {fault}"),
             Ok(Ok(_)) => {}
             Err(_) => log::error!("inode {ino}: sealing it panicked"),
         }
     }
 
-    /// Reads a committed file that nothing can write, and stores what it is. `stopped` is asked now and then.
-    pub fn seal_file(&self, ino: Ino, stopped: &dyn Fn() -> bool) -> Result<Outcome> {
+    /// Reads a committed file that nothing can write, and stores what it is. `stopped` is asked now and then. A file that is
+    /// sealed already is sealed `again` only if its bytes are those that were sealed, and if there is something new to
+    /// say of them.
+    pub fn seal_file(&self, ino: Ino, again: bool, stopped: &dyn Fn() -> bool) -> Result<Outcome> {
         let node = self.nodes.take(ino);
         let mut state = node.lock();
-        let segment = match self.may_seal(&node, &state)? {
+        let segment = match self.may_seal(&node, &state, again)? {
             Ok(segment) => segment,
             Err(outcome) => return Ok(outcome),
         };
@@ -263,20 +315,40 @@ impl Filesystem {
         drop(state);
         let go_on = || node.writes_begun.load(Ordering::Relaxed) == begun && !stopped();
         let file = File::from(file);
-        let runs = catch_unwind(AssertUnwindSafe(|| examine(&file, before.size, self.pool.description_room(), &go_on)));
-        drop(file);
+        let old = self.sealed_runs(ino);
+        let runs = catch_unwind(AssertUnwindSafe(|| {
+            let bad = bad_runs(&file, &old, &go_on);
+            if !bad.is_empty() {
+                return Ok(Err(bad));
+            }
+            examine(&file, before.size, self.pool.description_room(), &go_on).map(Ok)
+        }));
         let mut state = node.lock();
         state.sealing = false;
         node.released.notify_all();
         let runs = runs.map_err(|_| Fault::warn(libc::EIO, "recognising it panicked"))?;
-        let after = match self.may_seal(&node, &state)? {
+        let after = match self.may_seal(&node, &state, again)? {
             Ok(same) if same == segment => self.pool.segments().stat(segment).host("looking at a segment")?,
             Ok(_) => return Ok(Outcome::Later),
             Err(outcome) => return Ok(outcome),
         };
         let undisturbed = node.writes_begun.load(Ordering::Relaxed) == begun
             && (after.size, after.ctime) == (before.size, before.ctime);
-        let Some(runs) = runs.host("reading a segment")?.filter(|_| undisturbed) else { return Ok(Outcome::Later) };
+        if !undisturbed || stopped() {
+            return Ok(Outcome::Later);
+        }
+        let runs = match runs.host("reading a segment")? {
+            Ok(Some(runs)) => runs,
+            Ok(None) => return Ok(Outcome::Later),
+            Err(bad) => {
+                self.settle_damage(ino, &file, &bad);
+                return Ok(Outcome::Unfit);
+            }
+        };
+        drop(file);
+        if again && self.says_no_more(ino, &runs) {
+            return Ok(Outcome::Already);
+        }
         if self.pool.seal(ino, segment, after.allocated, runs)? {
             self.counters.sealed.add(1);
             self.counters.sealed_bytes.add(before.size);
@@ -285,8 +357,56 @@ impl Filesystem {
         Ok(Outcome::Unfit)
     }
 
-    /// The segment of a file that can be sealed now, or why it cannot.
-    fn may_seal(&self, node: &Node, state: &State) -> Result<std::result::Result<SegmentId, Outcome>> {
+    /// The seals that a file has.
+    pub fn sealed_runs(&self, ino: Ino) -> Vec<(u64, u64, u32)> {
+        let view = self.pool.view();
+        let runs = view.object(ino).and_then(|object| object.chain()).map_or(&[][..], |chain| chain.runs());
+        runs.iter().filter_map(|run| Some((run.offset, run.len, run.seal.as_ref()?.crc))).collect()
+    }
+
+    /// True if a file has these seals.
+    fn says_no_more(&self, ino: Ino, runs: &[SealedRun]) -> bool {
+        let view = self.pool.view();
+        let Some(chain) = view.object(ino).and_then(|object| object.chain()) else { return false };
+        chain
+            .runs()
+            .iter()
+            .map(|run| (run.offset, run.len, run.seal.as_ref()))
+            .eq(runs.iter().map(|run| (run.offset, run.len, Some(&run.seal))))
+    }
+
+    /// Has a file sealed soon; or, if that was begun before, says what came of it.
+    pub fn ask_for_seal(&self, ino: Ino, begin: bool, again: bool) -> Result<Sealing> {
+        let node = self.nodes.take(ino);
+        let mut state = node.lock();
+        if state.writers == 0 && state.writing.is_some() {
+            // What kept it from being settled when its last writer closed it may be over.
+            self.settle(&node, &mut state, 0);
+        }
+        let waits = !begin && self.sealing.is_under_way(ino);
+        Ok(match self.may_seal(&node, &state, again && begin)? {
+            Ok(_) if begin => {
+                self.sealing.add_first(ino, self.pool.newest(), again);
+                // The commit that it waits for need not be waited for.
+                self.bell.commit();
+                Sealing::Waiting
+            }
+            Ok(_) | Err(Outcome::Already) if waits => Sealing::Waiting,
+            Err(Outcome::Later) if state.sealing || state.opening > 0 => Sealing::Waiting,
+            _ if self.is_known_damaged(ino) => Sealing::Unfit("its bytes are not those that were sealed".into()),
+            Err(Outcome::Already | Outcome::Sealed) => Sealing::Sealed,
+            Err(Outcome::InUse) if state.writers > 0 => Sealing::InUse("it is open for writing".into()),
+            Err(Outcome::InUse | Outcome::Later) => {
+                Sealing::InUse("it is mapped for writing, or open since before".into())
+            }
+            Err(Outcome::Unfit) => Sealing::Unfit("it is no file with a name, or is damaged".into()),
+            Ok(_) if self.sealing.has(ino) => Sealing::InUse("it was written meanwhile".into()),
+            Ok(_) => Sealing::Unfit("it could not be sealed; the server's log says why".into()),
+        })
+    }
+
+    /// The segment of a file that can be sealed now, or why it cannot. A sealed one can be sealed `again`.
+    fn may_seal(&self, node: &Node, state: &State, again: bool) -> Result<std::result::Result<SegmentId, Outcome>> {
         self.check_writable()?;
         let (segment, size) = {
             let view = self.pool.view();
@@ -296,7 +416,7 @@ impl Filesystem {
             let Some(chain) = object.chain() else { return Ok(Err(Outcome::Unfit)) };
             match object.attributes.segment {
                 _ if object.attributes.damaged => return Ok(Err(Outcome::Unfit)),
-                _ if chain.is_sealed() => return Ok(Err(Outcome::Already)),
+                _ if chain.is_sealed() && !(again && chain.has_seals()) => return Ok(Err(Outcome::Already)),
                 None => return Ok(Err(Outcome::Already)),
                 Some(segment) => (segment, object.size()),
             }
@@ -356,6 +476,41 @@ impl Filesystem {
     }
 }
 
+/// Seals files of a pool that is not mounted, those whose path from the root is `wanted`, and closes it. `each` hears of
+/// every one: its path, and what came of it. It says whether to go on.
+pub fn seal_pool(
+    pool: tensorfs_layout::Pool,
+    again: bool,
+    wanted: &dyn Fn(&[u8]) -> bool,
+    each: &mut dyn FnMut(&[u8], Sealing) -> bool,
+) -> std::result::Result<(), crate::error::Error> {
+    let options = crate::options::Options::default();
+    let fs = Filesystem::new(Arc::new(pool), options, crate::options::Durability::Fsync, 1024);
+    let files = {
+        let view = fs.pool.view();
+        let mut files = view.below(tensorfs_layout::ROOT);
+        files.retain(|(path, ino)| view.object(*ino).is_some_and(tensorfs_layout::Object::is_file) && wanted(path));
+        files
+    };
+    for (path, ino) in files {
+        let result = match fs.seal_file(ino, again, &|| false) {
+            Ok(Outcome::Sealed | Outcome::Already) => Sealing::Sealed,
+            Ok(Outcome::InUse | Outcome::Later) => {
+                Sealing::InUse("a program of an earlier mount can still write it".into())
+            }
+            Ok(Outcome::Unfit) if fs.is_known_damaged(ino) => {
+                Sealing::Unfit("its bytes are not those that were sealed".into())
+            }
+            Ok(Outcome::Unfit) => Sealing::Unfit("it is marked as damaged".into()),
+            Err(fault) => Sealing::Unfit(fault.to_string()),
+        };
+        if !each(&path, result) {
+            break;
+        }
+    }
+    Ok(fs.pool.close()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,10 +522,10 @@ mod tests {
         queue.add(Ino(6), TxId(1), Duration::ZERO);
         queue.add(Ino(5), TxId(2), Duration::ZERO);
         assert_eq!(queue.len(), 2);
-        assert_eq!(queue.next(|| TxId(9)), Some(Ino(6)));
+        assert_eq!(queue.next(|| TxId(9)), Some((Ino(6), false)));
         assert_eq!(queue.len(), 2, "one waits, one is being sealed");
         queue.done();
-        assert_eq!(queue.next(|| TxId(9)), Some(Ino(5)));
+        assert_eq!(queue.next(|| TxId(9)), Some((Ino(5), false)));
         queue.done();
         assert_eq!(queue.len(), 0);
     }
@@ -381,7 +536,7 @@ mod tests {
         queue.add(Ino(5), TxId(7), Duration::ZERO);
         let asked = std::cell::Cell::new(0);
         let horizon = || TxId(asked.replace(asked.get() + 1) + 5);
-        assert_eq!(queue.next(horizon), Some(Ino(5)));
+        assert_eq!(queue.next(horizon), Some((Ino(5), false)));
         assert_eq!(asked.get(), 3);
     }
 
@@ -397,6 +552,30 @@ mod tests {
         assert!(wait(&queue) > QUIET);
         (0..100).for_each(|_| queue.thawed(Ino(5)));
         assert!(wait(&queue) <= QUIET * (1 << PATIENCE));
+    }
+
+    #[test]
+    fn a_file_that_is_left_alone_longer_is_in_nobodys_way() {
+        let queue = SealQueue::default();
+        (0..3).for_each(|_| queue.thawed(Ino(5)));
+        queue.add(Ino(5), TxId(1), Duration::from_secs(3600));
+        queue.add(Ino(6), TxId(1), Duration::ZERO);
+        assert_eq!(queue.next(|| TxId(9)), Some((Ino(6), false)));
+    }
+
+    #[test]
+    fn what_somebody_waits_for_comes_first() {
+        let queue = SealQueue::default();
+        queue.add(Ino(5), TxId(1), Duration::ZERO);
+        queue.add(Ino(6), TxId(1), Duration::from_secs(3600));
+        queue.add_first(Ino(6), TxId(1), true);
+        assert!(queue.is_under_way(Ino(6)) && !queue.is_under_way(Ino(5)));
+        assert_eq!(queue.next(|| TxId(9)), Some((Ino(6), true)));
+        assert!(queue.is_under_way(Ino(6)) && !queue.has(Ino(6)));
+        queue.done();
+        queue.add_first(Ino(6), TxId(1), false);
+        queue.add(Ino(6), TxId(1), Duration::ZERO);
+        assert!(!queue.is_under_way(Ino(6)), "it was written meanwhile");
     }
 
     #[test]

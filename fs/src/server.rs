@@ -79,6 +79,7 @@ impl Server {
         let served = session.run();
         fs.tensors.stop();
         fs.readers.finish();
+        fs.jobs.finish();
         fs.workers.finish();
         drop((sealer, committer));
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.

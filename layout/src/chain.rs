@@ -18,6 +18,18 @@ pub struct Seal {
     pub description: Box<[u8]>,
 }
 
+impl Seal {
+    /// What the whole file was recognised as; only the seal of its first run says that.
+    pub fn summary(&self) -> Option<Summary> {
+        description::summary(&self.description)
+    }
+
+    /// The tensors that start in the run.
+    pub fn tensors(&self) -> impl Iterator<Item = Entry> {
+        description::entries(&self.description)
+    }
+}
+
 /// One run of a file's bytes, as a data record describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -74,12 +86,18 @@ impl FileChain {
 
     /// What the file was recognised as when it was sealed. None if it is not sealed, or opaque.
     pub fn summary(&self) -> Option<Summary> {
-        description::summary(&self.runs.first()?.seal.as_ref()?.description)
+        self.runs.first()?.seal.as_ref()?.summary()
     }
 
     /// The tensors of a sealed file, in the order of their bytes.
     pub fn tensors(&self) -> impl Iterator<Item = Entry> {
-        self.runs.iter().filter_map(|run| run.seal.as_ref()).flat_map(|seal| description::entries(&seal.description))
+        self.runs.iter().filter_map(|run| run.seal.as_ref()).flat_map(Seal::tensors)
+    }
+
+    /// A number that grows with every change of the runs and their seals. While it stays the same, so do they.
+    pub fn version(&self) -> u64 {
+        let newest = self.runs.last().map_or(0, |run| run.placed.seq);
+        newest.max(self.thaw.map_or(0, |thaw| thaw.seq))
     }
 
     /// Bytes that the host had allocated to the segment when the newest data record was made.

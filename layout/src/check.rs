@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::chain::FileChain;
 use crate::domain::{self, Medium};
@@ -31,7 +31,7 @@ use crate::view::View;
 pub(crate) const NOT_A_SEGMENT: &str = "is no segment";
 
 /// What a finding is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
     /// One of the two superblocks.
@@ -53,7 +53,7 @@ pub enum Subject {
 }
 
 /// Something that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// What it is about.
     pub subject: Subject,
@@ -74,7 +74,7 @@ pub struct Finding {
 }
 
 /// The result of a check.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// What was found; nothing if the pool is whole.
     pub findings: Vec<Finding>,
@@ -144,13 +144,14 @@ pub fn check(dir: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report>
     Ok(checker.report)
 }
 
-struct Checker<'a> {
-    superblock: &'a Superblock,
-    report: Report,
+/// A check on its way.
+pub(crate) struct Checker<'a> {
+    pub superblock: &'a Superblock,
+    pub report: Report,
 }
 
 impl Checker<'_> {
-    fn log_finding(&mut self, subject: Subject, offset: Option<u64>, what: String, meaning: &str) {
+    pub(crate) fn log_finding(&mut self, subject: Subject, offset: Option<u64>, what: String, meaning: &str) {
         self.report.findings.push(Finding {
             subject,
             path: None,
@@ -163,7 +164,7 @@ impl Checker<'_> {
         });
     }
 
-    fn superblocks(&mut self, medium: &dyn Medium) {
+    pub(crate) fn superblocks(&mut self, medium: &dyn Medium) {
         for (offset, what) in OFFSETS.into_iter().zip(Superblock::examine(medium)) {
             if let Some(what) = what {
                 let meaning = "the other copy is used; if that is damaged too, the pool is lost";
@@ -183,19 +184,7 @@ impl Checker<'_> {
         let census = Census::new(blocks);
         let keep = census.newest_complete().max(census.horizon(self.superblock.read_mark(&**medium)));
         self.report.frames = blocks.iter().map(|block| block.frames.len() as u64).sum();
-        for (first, last) in census.missing(keep) {
-            let at = blocks.iter().enumerate().find_map(|(index, block)| {
-                let found = block.frames.iter().find(|found| found.header.id == first)?;
-                Some(self.block_offset(index) + found.offset as u64)
-            });
-            let what = if first == last {
-                format!("transaction {first} cannot be read")
-            } else {
-                format!("transactions {first} to {last} cannot be read")
-            };
-            let meaning = "the pool is mounted read-only; names, sizes or attributes that they changed may be wrong";
-            self.log_finding(Subject::Transactions, at, what, meaning);
-        }
+        self.missing(&census, blocks, keep);
         let (uses, _) = recover::decide_blocks(blocks, &census.retired(keep), keep);
         let log = Log::new(medium.clone(), self.superblock, uses, keep, keep);
         for (index, block) in blocks.iter().enumerate() {
@@ -224,12 +213,29 @@ impl Checker<'_> {
         }
     }
 
-    fn block_offset(&self, index: usize) -> u64 {
+    /// That no transaction is missing up to `keep`.
+    pub(crate) fn missing(&mut self, census: &Census<'_>, blocks: &[ScannedBlock], keep: u64) {
+        for (first, last) in census.missing(keep) {
+            let at = blocks.iter().enumerate().find_map(|(index, block)| {
+                let found = block.frames.iter().find(|found| found.header.id == first)?;
+                Some(self.block_offset(index) + found.offset as u64)
+            });
+            let what = if first == last {
+                format!("transaction {first} cannot be read")
+            } else {
+                format!("transactions {first} to {last} cannot be read")
+            };
+            let meaning = "the pool is mounted read-only; names, sizes or attributes that they changed may be wrong";
+            self.log_finding(Subject::Transactions, at, what, meaning);
+        }
+    }
+
+    pub(crate) fn block_offset(&self, index: usize) -> u64 {
         crate::superblock::BLOCKS_OFFSET + index as u64 * u64::from(self.superblock.block_size)
     }
 
     /// Every name leads to an object, every directory has one name, and all that is reached ends.
-    fn tree(&mut self, view: &View) {
+    pub(crate) fn tree(&mut self, view: &View) {
         if view.object(ROOT).is_none_or(|root| !root.is_dir()) {
             let meaning = "the pool cannot be mounted";
             self.log_finding(Subject::Tree, None, "there is no root directory".into(), meaning);
@@ -238,6 +244,8 @@ impl Checker<'_> {
         let mut queue = vec![ROOT];
         let mut directories = HashSet::from([ROOT]);
         let mut objects = HashSet::from([ROOT]);
+        // Names that point to an object, and directories in it.
+        let mut links: HashMap<Ino, (u32, u32)> = HashMap::new();
         while let Some(dir) = queue.pop() {
             for (_, name, ino) in view.entries_after(dir, 0) {
                 let tree = |what: String, meaning: &str| Finding {
@@ -256,7 +264,9 @@ impl Checker<'_> {
                     continue;
                 };
                 objects.insert(ino);
+                links.entry(ino).or_default().0 += 1;
                 if object.is_dir() {
+                    links.entry(dir).or_default().1 += 1;
                     if directories.insert(ino) {
                         queue.push(ino);
                     } else {
@@ -264,6 +274,18 @@ impl Checker<'_> {
                         self.report.findings.push(tree(what, "programs that walk the tree may not end"));
                     }
                 }
+            }
+        }
+        for (ino, object) in view.objects().filter(|(ino, _)| objects.contains(ino)) {
+            let (names, directories) = links.get(&ino).copied().unwrap_or_default();
+            let expected = if object.is_dir() { 2 + directories } else { names };
+            if object.links() != expected {
+                let path = view.path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+                let what = format!("has {} links, and {expected} lead to it", object.links());
+                let meaning = "it may be removed too early, or never".to_owned();
+                let (host_file, tensors) = ("log".to_owned(), Vec::new());
+                let (subject, ino, offset) = (Subject::Tree, Some(ino), None);
+                self.report.findings.push(Finding { subject, path, ino, host_file, offset, tensors, what, meaning });
             }
         }
         self.report.objects = objects.len() as u64;
@@ -286,10 +308,10 @@ impl Checker<'_> {
                 self.file(view, ino, segment, None, what, "writing one of them changes the other");
             }
             if object.attributes.damaged {
-                let what = "is marked as damaged: a sync failed, or bytes were missing".to_owned();
-                self.file(view, ino, segment, None, what, "what it holds may not be what was written");
+                self.marked_as_damaged(view, ino, segment);
             }
-            self.segment_of(view, ino, object, segment, present.get(&segment));
+            let growing = self.report.unclean || object.is_cut_unconfirmed();
+            self.segment_of(view, ino, object, segment, present.get(&segment), growing);
         }
         progress("files", total, total);
         self.report.segments = present.len() as u64;
@@ -297,8 +319,7 @@ impl Checker<'_> {
             return;
         }
         for segment in present.keys().filter(|segment| !owners.contains_key(segment)) {
-            let (what, meaning) = ("belongs to no file", "it takes space, and no file misses it");
-            self.host_file(Subject::Segment, segment_path(*segment), what.into(), meaning);
+            self.unowned(*segment);
         }
     }
 
@@ -341,9 +362,27 @@ impl Checker<'_> {
         }
     }
 
-    fn segment_of(&mut self, view: &View, ino: Ino, object: &Object, id: SegmentId, found: Option<&SegmentStat>) {
+    pub(crate) fn unowned(&mut self, id: SegmentId) {
+        let (what, meaning) = ("belongs to no file", "it takes space, and no file misses it");
+        self.host_file(Subject::Segment, segment_path(id), what.into(), meaning);
+    }
+
+    pub(crate) fn marked_as_damaged(&mut self, view: &View, ino: Ino, id: SegmentId) {
+        let what = "is marked as damaged: a sync failed, or bytes were missing".to_owned();
+        self.file(view, ino, id, None, what, "what it holds may not be what was written");
+    }
+
+    /// Whether a file's segment has the bytes that the file says; and no more, unless it is `growing`.
+    pub(crate) fn segment_of(
+        &mut self,
+        view: &View,
+        ino: Ino,
+        object: &Object,
+        id: SegmentId,
+        found: Option<&SegmentStat>,
+        growing: bool,
+    ) {
         let size = object.size();
-        let truncating = object.is_cut_unconfirmed();
         let Some(found) = found else {
             if size > 0 {
                 self.file(view, ino, id, None, "its segment is missing".into(), "its bytes are lost");
@@ -354,13 +393,21 @@ impl Checker<'_> {
             let what = format!("its segment ends at {}, the file at {size}", found.size);
             self.file(view, ino, id, Some(found.size), what, "the bytes behind that are lost");
         }
-        if found.size > size && !self.report.unclean && !truncating {
+        if found.size > size && !growing {
             let what = format!("its segment has {} bytes behind the end of the file", found.size - size);
             self.file(view, ino, id, Some(size), what, "they were never part of the file; readers may see them");
         }
     }
 
-    fn file(&mut self, view: &View, ino: Ino, id: SegmentId, offset: Option<u64>, what: String, meaning: &str) {
+    pub(crate) fn file(
+        &mut self,
+        view: &View,
+        ino: Ino,
+        id: SegmentId,
+        offset: Option<u64>,
+        what: String,
+        meaning: &str,
+    ) {
         self.report.findings.push(Finding {
             subject: Subject::File,
             path: view.path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned()),
@@ -378,7 +425,7 @@ impl Checker<'_> {
         self.report.findings.push(Finding { subject, path, ino, host_file, offset, tensors, what, meaning });
     }
 
-    fn foreign(&mut self, dir: &Path, paths: &[std::path::PathBuf]) {
+    pub(crate) fn foreign(&mut self, dir: &Path, paths: &[std::path::PathBuf]) {
         for path in paths {
             let path = path.strip_prefix(dir).unwrap_or(path).display().to_string();
             let meaning = "tensorfs did not put it there, and leaves it alone";
@@ -390,16 +437,20 @@ impl Checker<'_> {
         let path = dir.join("quarantine");
         for entry in quarantine::list(&path).map_err(|error| Error::io(path, "read", error))? {
             if entry.note.is_none() {
-                let host_file = format!("quarantine/{}", entry.name);
-                let meaning = "it cannot be told whose bytes these are";
-                self.host_file(Subject::Quarantine, host_file, "has no note that can be read".into(), meaning);
+                self.noteless(&entry.name);
             }
         }
         Ok(())
     }
+
+    pub(crate) fn noteless(&mut self, name: &str) {
+        let (host_file, meaning) = (format!("quarantine/{name}"), "it cannot be told whose bytes these are");
+        self.host_file(Subject::Quarantine, host_file, "has no note that can be read".into(), meaning);
+    }
 }
 
-fn segment_path(id: SegmentId) -> String {
+/// Where a segment is in its pool.
+pub fn segment_path(id: SegmentId) -> String {
     format!("segments/{:02x}/{id}", crate::segments::shard(id))
 }
 

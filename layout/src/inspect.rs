@@ -1,6 +1,6 @@
 //! A look at a pool that is not in use, which changes nothing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::domain::{self, Domain, Medium};
@@ -9,7 +9,9 @@ use crate::lock::holder;
 use crate::pool::{Usage, boot_id, open_log, usage};
 use crate::quarantine::{self, Entry};
 use crate::recover;
+use crate::segments::Segments;
 use crate::superblock::{State, Superblock};
+use crate::view::View;
 
 /// What is in a pool.
 #[derive(Clone, Debug)]
@@ -63,6 +65,67 @@ impl Medium for ReadOnly {
         Ok(())
     }
     fn sync_all(&self, _directory: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The tree and the segments of a pool that is not in use, to look at. Nothing is changed.
+#[derive(Debug)]
+pub struct Contents {
+    dir: PathBuf,
+    medium: Arc<dyn Medium>,
+    superblock: Superblock,
+    view: View,
+    segments: Segments,
+    damage: Option<String>,
+}
+
+impl Contents {
+    /// Reads the log, as opening the pool would find it. A pool that is in use gives [`Error::Busy`].
+    pub fn read(dir: &Path) -> Result<Self> {
+        let log = open_log(dir, false)?;
+        if let Some(holder) = holder(dir)? {
+            return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
+        }
+        let medium = domain::open(log).map_err(|error| Error::io(dir.join("log"), "open", error))?;
+        let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium));
+        let (superblock, _) = Superblock::read(dir, &*medium)?;
+        let found = recover::read(dir, &medium, &superblock, boot_id(None))?;
+        let segments = Segments::open_all(dir, medium.clone());
+        let segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+        Ok(Self { dir: dir.into(), medium, superblock, view: found.view, segments, damage: found.damage })
+    }
+
+    /// The pool's directory.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The tree.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The bytes of files.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// What is missing in the log, in words.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
+    }
+
+    /// Fails if the pool came into use after it was read: then what was read of its bytes may not fit what was read of
+    /// its log.
+    pub fn check_unused(&self) -> Result<()> {
+        if let Some(holder) = holder(&self.dir)? {
+            return Err(Error::Busy { pool: self.dir.clone(), pid: holder.pid, mountpoint: holder.mountpoint });
+        }
+        let (now, _) = Superblock::read(&self.dir, &*self.medium)?;
+        if now.sequence != self.superblock.sequence {
+            return Err(Error::Invalid { pool: self.dir.clone(), what: "it was in use meanwhile; try again".into() });
+        }
         Ok(())
     }
 }

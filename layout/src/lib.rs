@@ -11,9 +11,11 @@
 mod cacheline;
 mod chain;
 mod check;
+mod check_in_use;
 mod clean;
 mod codec;
 mod description;
+mod direct;
 mod domain;
 mod error;
 pub mod formats;
@@ -40,12 +42,14 @@ mod verify;
 mod view;
 
 pub use chain::{FileChain, Run, Seal};
-pub use check::{Depth, Finding, Progress, Report, Subject, check};
+pub use check::{Depth, Finding, Progress, Report, Subject, check, segment_path};
+pub use check_in_use::{KeepStill, check_in_use};
 pub use description::{Entry as TensorEntry, Summary};
+pub use direct::Direct;
 pub use domain::{Domain, Medium};
 pub use error::{Error, Result};
 pub use ids::{Ino, POOL, ROOT, SegmentId, TxId};
-pub use inspect::{Inspection, inspect};
+pub use inspect::{Contents, Inspection, inspect};
 pub use lock::{Holder, holder};
 pub use object::Object;
 pub use pool::{CreateOptions, Edit, LIMIT_MIN, OpenOptions, Pool, Usage, is_unfinished};

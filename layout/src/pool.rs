@@ -607,6 +607,11 @@ impl Pool {
         }
     }
 
+    /// True if this segment is to be removed from the host.
+    pub(crate) fn is_freed(&self, segment: SegmentId) -> bool {
+        self.freed.lock().iter().any(|(_, freed)| *freed == segment)
+    }
+
     /// True if the host still holds segments that no file has any more.
     pub fn has_freed(&self) -> bool {
         !self.freed.lock().is_empty()

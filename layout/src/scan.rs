@@ -61,7 +61,8 @@ pub(crate) fn parallel<T: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-fn read_block(medium: &dyn Medium, superblock: &Superblock, index: usize) -> std::io::Result<Vec<u8>> {
+/// The bytes of one block.
+pub(crate) fn read_block(medium: &dyn Medium, superblock: &Superblock, index: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; superblock.block_size as usize];
     medium.read(BLOCKS_OFFSET + index as u64 * u64::from(superblock.block_size), &mut bytes)?;
     Ok(bytes)

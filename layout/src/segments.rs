@@ -428,9 +428,12 @@ impl Segments {
                     (id.to_string() == name && self::shard(id) == shard && id.0 < NUMBER_LIMIT).then_some(id)
                 });
                 match id {
-                    Some(id) if entry.file_type()?.is_file() => {
-                        segments.insert(id, self.stat(id)?);
-                    }
+                    Some(id) if entry.file_type()?.is_file() => match self.stat(id) {
+                        Ok(stat) => drop(segments.insert(id, stat)),
+                        // Removed meanwhile.
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                        Err(error) => return Err(error),
+                    },
                     _ => foreign.push(entry.path()),
                 }
             }

@@ -1,18 +1,20 @@
-//! `tensorfs check`: whether a pool is whole, and, asked to, making it so.
+//! `tensorfs check`: whether a pool is whole, and, asked to, making it so. A pool that is in use is checked by its server.
 
 use std::fmt::Write;
-use std::io::{self, IsTerminal};
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
-use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
-use tensorfs_layout::{Depth, Finding, Report};
+use tensorfs_fs::Work;
+use tensorfs_layout::{Depth, Error, Finding, Report};
 
 use crate::cli::Check;
 use crate::failure::{At, Failure};
-use crate::output;
+use crate::progress::Bar;
 use crate::target::Target;
-use crate::text;
+use crate::{job, output, text};
 
 /// As fsck(8) has them.
 const REPAIRED: u8 = 1;
@@ -42,26 +44,64 @@ pub fn run(arguments: &Check) -> ExitCode {
 }
 
 fn check(arguments: &Check) -> Result<ExitCode, Failure> {
-    let pool = Target::of(&arguments.pool)?.pool().to_owned();
+    let target = Target::of(&arguments.pool)?;
+    let pool = target.pool().to_owned();
     let bar = Bar::new(arguments.json);
+    let is_mounted = match &target {
+        Target::Mount(mount) => !mount.is_dead(),
+        Target::Pool(pool) => is_served(pool)?,
+    };
+    if is_mounted {
+        if arguments.repair {
+            return Err(Failure::at(&arguments.pool, "mounted; unmount it to have it repaired"));
+        }
+        let mount = target.mount()?;
+        let outcome = job::run(&mount.mount_point, Work { structure: true, data: arguments.data, rate: None }, &bar)?;
+        if outcome.interrupted {
+            return Err(Failure::at(&arguments.pool, "interrupted"));
+        }
+        complain_of_busy(&mount.mount_point.display().to_string(), outcome.busy);
+        return report(arguments, &pool, &outcome.report, None, &bar);
+    }
     let progress = |what: &'static str, done, total| bar.show(what, done, total);
     let mut actions = None;
-    let mut repaired = false;
     if arguments.repair {
         let repair = tensorfs_layout::repair(&pool, std::time::SystemTime::now().into(), &progress)?;
-        repaired = !repair.actions.is_empty();
         actions = Some(repair.actions);
     }
     let depth = if arguments.data { Depth::Data } else { Depth::Metadata };
-    let report = tensorfs_layout::check(&pool, depth, &progress)?;
-    bar.clear();
-    if arguments.json {
-        let output = Output { pool: pool.display().to_string(), report: &report, actions: actions.as_deref() };
-        let text = serde_json::to_string_pretty(&output).map_err(io::Error::from).at(&pool)?;
-        output::print(&format!("{text}\n"))?;
-    } else {
-        output::print(&describe(&pool.display().to_string(), &report, actions.as_deref().unwrap_or_default()))?;
+    let found = tensorfs_layout::check(&pool, depth, &progress)?;
+    report(arguments, &pool, &found, actions.as_deref(), &bar)
+}
+
+/// True if a pool is in use, and mounted where this process can see it.
+fn is_served(pool: &Path) -> Result<bool, Failure> {
+    match tensorfs_layout::holder(pool) {
+        Ok(None) | Err(Error::Io { .. }) => Ok(false),
+        Ok(Some(_)) => match Target::Pool(pool.to_owned()).mount() {
+            Ok(mount) => Ok(!mount.is_dead()),
+            // What follows says by whom.
+            Err(_) => Ok(false),
+        },
+        Err(error) => Err(error.into()),
     }
+}
+
+fn report(
+    arguments: &Check,
+    pool: &Path,
+    report: &Report,
+    actions: Option<&[String]>,
+    bar: &Bar,
+) -> Result<ExitCode, Failure> {
+    bar.clear();
+    let name = pool.display().to_string();
+    if arguments.json {
+        print_json(&name, report, actions)?;
+    } else {
+        output::print(&describe(&name, report, actions.unwrap_or_default()))?;
+    }
+    let repaired = actions.is_some_and(|actions| !actions.is_empty());
     Ok(match (report.findings.is_empty(), repaired) {
         (false, _) => ExitCode::from(LEFT_AS_IT_IS),
         (true, true) => ExitCode::from(REPAIRED),
@@ -69,27 +109,31 @@ fn check(arguments: &Check) -> Result<ExitCode, Failure> {
     })
 }
 
+/// Prints a report as JSON.
+pub fn print_json(pool: &str, report: &Report, actions: Option<&[String]>) -> Result<(), Failure> {
+    let output = Output { pool: pool.to_owned(), report, actions };
+    let text = serde_json::to_string_pretty(&output).map_err(io::Error::from).at(Path::new(pool))?;
+    output::print(&format!("{text}\n"))
+}
+
+/// Says that files could not be verified, if there were any.
+pub fn complain_of_busy(name: &str, busy: u64) {
+    if busy > 0 {
+        let files = if busy == 1 { "1 file was".to_owned() } else { format!("{busy} files were") };
+        output::complain(format!("{name}: {files} written meanwhile, and not verified"));
+    }
+}
+
 fn describe(pool: &str, report: &Report, actions: &[String]) -> String {
     let mut text = String::new();
     for action in actions {
         let _ = writeln!(text, "{pool}: {action}");
     }
-    for finding in &report.findings {
-        let _ = writeln!(text, "{pool}: {}\n    {}", line(finding), finding.meaning);
-        if !finding.tensors.is_empty() {
-            let names: Vec<String> = finding.tensors.iter().map(|name| text::plain(name)).collect();
-            let _ = writeln!(text, "    tensors: {}", names.join(", "));
-        }
-    }
-    let verdict = match report.findings.len() {
-        0 if report.unclean => "whole; it was not closed, and is recovered when it is mounted next".to_owned(),
-        0 => "whole".to_owned(),
-        1 => "1 fault".to_owned(),
-        many => format!("{many} faults"),
-    };
+    text += &findings(pool, report);
     let _ = writeln!(
         text,
-        "{pool}: {verdict}: {} frames, {} records, {} objects, {} segments",
+        "{pool}: {}: {} frames, {} records, {} objects, {} segments",
+        verdict(report),
         HumanCount(report.frames),
         HumanCount(report.records),
         HumanCount(report.objects),
@@ -102,38 +146,39 @@ fn describe(pool: &str, report: &Report, actions: &[String]) -> String {
     text
 }
 
+/// What verifying the bytes of files alone found.
+pub fn describe_data(name: &str, report: &Report) -> String {
+    let (verified, without) = (HumanBytes(report.verified_bytes), HumanBytes(report.unsealed_bytes));
+    let verdict = verdict(report);
+    findings(name, report) + &format!("{name}: {verdict}: {verified} of data verified, {without} have no checksum\n")
+}
+
+fn verdict(report: &Report) -> String {
+    match report.findings.len() {
+        0 if report.unclean => "whole; it was not closed, and is recovered when it is mounted next".to_owned(),
+        0 => "whole".to_owned(),
+        1 => "1 fault".to_owned(),
+        many => format!("{many} faults"),
+    }
+}
+
+fn findings(pool: &str, report: &Report) -> String {
+    let mut text = String::new();
+    for finding in &report.findings {
+        let _ = writeln!(text, "{pool}: {}\n    {}", line(finding), finding.meaning);
+        if !finding.tensors.is_empty() {
+            let names: Vec<String> = finding.tensors.iter().map(|name| text::plain(name)).collect();
+            let _ = writeln!(text, "    tensors: {}", names.join(", "));
+        }
+    }
+    text
+}
+
 /// Where, and what is wrong.
 fn line(finding: &Finding) -> String {
     let offset = finding.offset.map(|offset| format!(" at {offset}")).unwrap_or_default();
     match &finding.path {
         Some(path) => format!("{} ({}{offset}): {}", path.escape_debug(), finding.host_file, finding.what),
         None => format!("{}{offset}: {}", finding.host_file, finding.what),
-    }
-}
-
-/// A progress bar on a terminal, and nothing elsewhere.
-struct Bar(Option<ProgressBar>);
-
-impl Bar {
-    fn new(quiet: bool) -> Self {
-        let shown = !quiet && io::stderr().is_terminal();
-        Self(shown.then(|| {
-            let style = ProgressStyle::with_template("{msg:>8} {bar:40} {percent}%");
-            ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        }))
-    }
-
-    fn show(&self, what: &'static str, done: u64, total: u64) {
-        if let Some(bar) = &self.0 {
-            bar.set_message(what);
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-    }
-
-    fn clear(&self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
-        }
     }
 }

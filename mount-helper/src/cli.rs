@@ -39,6 +39,10 @@ pub enum Command {
     Sync(Sync),
     Restore(Restore),
     Check(Check),
+    Scrub(Scrub),
+    Ls(Ls),
+    Verify(Verify),
+    Seal(Seal),
     Tensors(Tensors),
     Cat(Cat),
     Stat(Stat),
@@ -137,15 +141,17 @@ impl Mount {
     }
 }
 
-/// Check a pool that is not mounted, and repair it if asked to
+/// Check a pool, mounted or not, and repair it if asked to
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --repair nothing is changed. A repair throws nothing away: what does not
-fit goes to the pool's quarantine, with a note.
+fit goes to the pool's quarantine, with a note. A pool that is in use is checked
+by its server, which goes on serving; it cannot be repaired meanwhile.
 
 Exit status: 0 whole, 1 repaired, 4 faults are left, 8 could not be checked.")]
 pub struct Check {
-    /// The pool's directory
+    /// The pool's directory, or where it is mounted
+    #[arg(value_name = "POOL|MOUNTPOINT")]
     pub pool: PathBuf,
     /// Read the bytes of files too, and compare their checksums
     #[arg(long)]
@@ -156,6 +162,95 @@ pub struct Check {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Read all sealed files of a mount again, and compare their checksums
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The server reads, at a pace, with lowest priority; no program waits for it. What
+it finds damaged is logged, and shown by ls and info until it is written again.
+
+Exit status: 0 whole, 1 failed, 4 something is damaged, 130 interrupted.")]
+pub struct Scrub {
+    /// A mount point, or a mounted pool
+    #[arg(value_name = "MOUNTPOINT|POOL")]
+    pub target: PathBuf,
+    /// Read so many bytes in a second at most
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "100M")]
+    pub rate: u64,
+    /// Read as fast as it goes
+    #[arg(long, conflicts_with = "rate")]
+    pub no_limit: bool,
+    /// Print JSON, as check does
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// List files: how far each has come, and how many tensors it holds
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs ls /mnt/tensors/run-7
+  tensorfs ls -lR /var/lib/tensors              a pool that is not mounted
+  tensorfs ls /var/lib/tensors:/run-7 --json    a directory in it
+
+States: open (something can write it, or it is not durable yet), committed
+(durable), sealed (durable, with checksums), damaged (bytes are known to be lost).")]
+pub struct Ls {
+    /// Files or directories on a mount; pools; POOL:/path
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Say more: format, time of the last change
+    #[arg(short, long)]
+    pub long: bool,
+    /// List all files below directories
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Print JSON, a line for each file
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Compare the bytes of sealed files with their checksums, tensor by tensor
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs verify /mnt/tensors/run-7/model.safetensors
+  tensorfs verify /var/lib/tensors              a pool that is not mounted
+  tensorfs verify --seal /mnt/tensors --json
+
+--json prints a line for each tensor, and one for each file behind its tensors.
+
+Exit status: 0 nothing is damaged, 1 a file could not be read, 4 a file is damaged.")]
+pub struct Verify {
+    /// Files or directories on a mount; pools; POOL:/path
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Have files sealed first that are not
+    #[arg(long)]
+    pub seal: bool,
+    /// Say also which files are whole
+    #[arg(short, long)]
+    pub all: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Give files their checksums now, those that nothing can write
+///
+/// They get them by themselves some seconds after they are closed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit status: 0 all are sealed, 1 some are not, which are named with the reason.")]
+pub struct Seal {
+    /// Files or directories on a mount; pools; POOL:/path
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Look again at files that are sealed: this tensorfs may recognise more
+    /// tensors than the one that sealed them
+    #[arg(long)]
+    pub again: bool,
 }
 
 /// Unmount, and wait until everything is in the pool
@@ -215,7 +310,8 @@ Examples:
   tensorfs tensors /mnt/tensors/run-7 --name '*.weight' --step 100..200
   tensorfs tensors checkpoint.pt --json | jq .name
 
-Works on any file, in a pool or not. --json prints a line for each tensor.
+Works on any file, in a pool or not; of sealed files it is known already.
+--json prints a line for each tensor.
 
 Exit status: 0 done, 1 a file could not be read or holds no tensors, 2 wrong
 usage, 4 an event file is damaged.")]
@@ -283,6 +379,9 @@ pub struct Diff {
     pub old: PathBuf,
     /// Another one
     pub new: PathBuf,
+    /// Read and compare bytes even where the checksums of sealed files are equal
+    #[arg(long)]
+    pub bytes: bool,
     /// Print JSON, a line for each tensor that differs
     #[arg(long)]
     pub json: bool,

@@ -8,11 +8,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
-use tensorfs_layout::formats::{Location, Mode, Order, Tensor, TensorReader, recognise};
+use tensorfs_layout::formats::{Location, Mode, Order, Tensor, TensorReader};
 
 use crate::cli::Diff;
 use crate::failure::{At, Failure};
 use crate::numbers::{Decoder, Number};
+use crate::place::Place;
+use crate::selection::Contents;
 use crate::text::{self, Colours};
 use crate::{output, selection};
 
@@ -39,24 +41,31 @@ type Key = (Vec<u8>, Option<i64>, Option<&'static str>, u64);
 
 struct Side {
     file: File,
-    tensors: BTreeMap<Key, (u64, Tensor)>,
+    tensors: BTreeMap<Key, Numbered>,
+}
+
+/// A tensor, its place in the file's order, and the checksums of its bytes, if the file is sealed: lengths and checksums.
+struct Numbered {
+    order: u64,
+    tensor: Tensor,
+    checksums: Vec<(u64, u32)>,
 }
 
 impl Side {
     fn open(path: &Path) -> Result<Side, Failure> {
-        let file = File::open(path).at(path)?;
+        let contents = Contents::open(&Place::of(path)?)?;
         let (mut tensors, mut seen, mut order) = (BTreeMap::new(), BTreeMap::new(), 0);
-        let found = recognise(&file, &mut |tensor| {
+        let found = contents.tensors(&mut |tensor, checksums| {
             let name = (tensor.name.clone(), tensor.step, tensor.mode.map(Mode::name));
             let count: &mut u64 = seen.entry(name.clone()).or_default();
-            tensors.insert((name.0, name.1, name.2, *count), (order, tensor));
+            tensors.insert((name.0, name.1, name.2, *count), Numbered { order, tensor, checksums });
             *count += 1;
             order += 1;
             ControlFlow::Continue(())
         });
         match selection::failure(path, &found) {
             Some(failure) => Err(failure),
-            None => Ok(Side { file, tensors }),
+            None => Ok(Side { file: contents.file, tensors }),
         }
     }
 }
@@ -116,27 +125,41 @@ fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
     let (a, b) = (Side::open(&arguments.old)?, Side::open(&arguments.new)?);
     // In the order of the old file, then what is only in the new one.
     let mut old: Vec<_> = a.tensors.iter().collect();
-    old.sort_by_key(|(_, (order, _))| *order);
+    old.sort_by_key(|(_, found)| found.order);
     let mut new: Vec<_> = b.tensors.iter().filter(|(key, _)| !a.tensors.contains_key(*key)).collect();
-    new.sort_by_key(|(_, (order, _))| *order);
+    new.sort_by_key(|(_, found)| found.order);
     let mut report = Report::new(arguments.json);
-    for (key, (_, tensor)) in old {
+    for (key, found) in old {
+        let tensor = &found.tensor;
         let change = match b.tensors.get(key) {
             None => Change::Removed,
-            Some((_, other)) => compare((&arguments.old, &a.file, tensor), (&arguments.new, &b.file, other))?,
+            Some(other) if !arguments.bytes && have_equal_checksums(found, other) => Change::Same,
+            Some(other) => compare((&arguments.old, &a.file, tensor), (&arguments.new, &b.file, &other.tensor))?,
         };
         report.add(tensor, &change)?;
     }
-    for (_, (_, tensor)) in new {
-        report.add(tensor, &Change::Added)?;
+    for (_, found) in new {
+        report.add(&found.tensor, &Change::Added)?;
     }
     report.end()?;
     Ok(if report.different > 0 { ExitCode::from(DIFFERENT) } else { ExitCode::SUCCESS })
 }
 
-type Place<'a> = (&'a Path, &'a File, &'a Tensor);
+/// True if two tensors of sealed files are the same in all that tells how bytes are read, and their bytes had the same
+/// checksums, part by part.
+fn have_equal_checksums(a: &Numbered, b: &Numbered) -> bool {
+    let how = |tensor: &Tensor| {
+        let raw = matches!(tensor.location, Location::Raw { .. });
+        raw.then(|| (tensor.dtype, tensor.descr.clone(), tensor.shape.clone(), tensor.order.clone(), tensor.big_endian))
+    };
+    !a.checksums.is_empty()
+        && a.checksums == b.checksums
+        && how(&a.tensor).is_some_and(|a| how(&b.tensor).is_some_and(|b| a == b))
+}
 
-fn compare(a: Place<'_>, b: Place<'_>) -> Result<Change, Failure> {
+type Part<'a> = (&'a Path, &'a File, &'a Tensor);
+
+fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     let (from, to) = (kind(a.2), kind(b.2));
     if from != to {
         return Ok(Change::Kind { from, to });
@@ -230,8 +253,8 @@ fn by_rows(tensor: &Tensor) -> Tensor {
 }
 
 /// What is not plain bytes is the same if its encoding is.
-fn encoded(a: Place<'_>, b: Place<'_>) -> Result<Change, Failure> {
-    let bytes = |(path, file, tensor): Place<'_>| -> Result<_, Failure> {
+fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
+    let bytes = |(path, file, tensor): Part<'_>| -> Result<_, Failure> {
         let Location::Encoded { offset, len } = tensor.location else { return Ok(None) };
         let mut crc = 0;
         let mut piece = vec![0; PIECE];

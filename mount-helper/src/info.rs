@@ -98,6 +98,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         recovery: None,
         open_segments: Vec::new(),
         damaged_files: found.damaged_files,
+        damage_found: Vec::new(),
         unsealed_files: 0,
         quarantine: found.quarantine,
         counters: Counts::default(),

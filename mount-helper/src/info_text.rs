@@ -10,7 +10,7 @@ use crate::size::humane;
 /// Columns of a terminal.
 const WIDTH: usize = 80;
 /// Columns of the labels.
-const LABELS: usize = 13;
+const LABELS: usize = 15;
 
 /// The table.
 pub fn table(info: &Info) -> String {
@@ -35,6 +35,13 @@ pub fn table(info: &Info) -> String {
     }
     rows.list("still open", &info.open_segments);
     rows.list("damaged", &info.damaged_files);
+    let found = info.damage_found.iter().map(|finding| {
+        let path = finding.path.as_deref().unwrap_or(&finding.host_file);
+        let tensors =
+            if finding.tensors.is_empty() { String::new() } else { format!("; {}", finding.tensors.join(", ")) };
+        format!("{}: {}{}", path.escape_debug(), finding.what, tensors.escape_debug())
+    });
+    rows.list("found damaged", &found.collect::<Vec<_>>());
     if !info.quarantine.is_empty() {
         let entries = count(info.quarantine.len() as u64, "entry", "entries");
         rows.add("quarantine", format!("{entries}; `tensorfs restore` brings one back"));
@@ -158,7 +165,7 @@ mod tests {
         rows.list("damaged", &["a"; 7].map(str::to_owned));
         let lines: Vec<&str> = rows.0.lines().collect();
         assert!(lines.iter().all(|line| line.chars().count() <= WIDTH), "{}", rows.0);
-        assert!(lines[1].starts_with("             word"));
-        assert_eq!(lines.last(), Some(&"             and 2 more"));
+        assert!(lines[1].starts_with("               word"));
+        assert_eq!(lines.last(), Some(&"               and 2 more"));
     }
 }

@@ -16,7 +16,9 @@ mod fuse_device;
 mod fusermount;
 mod info;
 mod info_text;
+mod job;
 mod logging;
+mod ls;
 mod mount;
 mod mount8;
 mod mountinfo;
@@ -25,8 +27,13 @@ mod numbers;
 mod options;
 mod output;
 mod paths;
+mod place;
 mod process;
+mod progress;
+mod recorded;
 mod restore;
+mod scrub;
+mod seal;
 mod selection;
 mod server;
 mod signals;
@@ -39,6 +46,7 @@ mod tensors;
 mod text;
 mod umount;
 mod unmount;
+mod verify;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -76,6 +84,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
     }
     match command {
         Command::Check(arguments) => return Ok(check::run(&arguments)),
+        Command::Scrub(arguments) => return scrub::run(&arguments),
+        Command::Ls(arguments) => return ls::run(&arguments),
+        Command::Verify(arguments) => return verify::run(&arguments),
+        Command::Seal(arguments) => return seal::run(&arguments),
         Command::Diff(arguments) => return Ok(diff::run(&arguments)),
         Command::Tensors(arguments) => return tensors::run(&arguments),
         Command::Cat(arguments) => cat::run(&arguments),

@@ -5,9 +5,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::str::FromStr;
 
+use tensorfs_layout::TensorEntry;
 use tensorfs_layout::formats::{Dtype, Format, Mode, Recognised, Tensor, recognise};
 
-use crate::failure::{At, Failure};
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::recorded::Recorded;
 use crate::text;
 
 /// A name with wildcards: `*` for any text, `?` for any character, `[a-z]` for one of some, `[!a-z]` for another one.
@@ -161,7 +164,7 @@ impl Filter<'_> {
 }
 
 /// Why a file has no tensors that can be listed, or why it could not be read.
-pub fn failure(path: &Path, found: &Recognised) -> Option<Failure> {
+pub fn failure(path: &Path, found: &Listing) -> Option<Failure> {
     if let Some(error) = &found.error {
         return Some(Failure::at(path, crate::failure::reason(error)));
     }
@@ -169,9 +172,73 @@ pub fn failure(path: &Path, found: &Recognised) -> Option<Failure> {
     opaque.then(|| Failure::at(path, found.reason.as_deref().unwrap_or("no tensors")))
 }
 
+/// A file and what is known of its tensors: from the records of its pool if it is sealed, else it is looked into.
+pub struct Contents {
+    pub file: File,
+    recorded: Option<Recorded>,
+}
+
+impl Contents {
+    pub fn open(place: &Place) -> Result<Contents, Failure> {
+        let file = place.open()?;
+        let recorded = place.recorded(&file)?.filter(Recorded::has_all_tensors);
+        Ok(Contents { file, recorded })
+    }
+
+    /// Gives each tensor to `sink`, in the file's own order, with its checksums as far as there are any.
+    pub fn tensors(&self, sink: &mut dyn FnMut(Tensor, Vec<(u64, u32)>) -> ControlFlow<()>) -> Listing {
+        match &self.recorded {
+            Some(recorded) => {
+                recorded.each(&mut |entry: TensorEntry| {
+                    let checksums = recorded.checksums(&entry);
+                    sink(entry.tensor, checksums)
+                });
+                // It has one, or would not be here.
+                let summary = recorded.summary();
+                Listing {
+                    format: summary.as_ref().map_or(Format::Opaque, |summary| summary.format),
+                    tensors: summary.as_ref().map_or(0, |summary| summary.tensors),
+                    bad_frames: summary.as_ref().map_or(0, |summary| summary.bad_frames),
+                    reason: summary.and_then(|summary| summary.reason),
+                    calls: Vec::new(),
+                    error: None,
+                }
+            }
+            None => recognise(&self.file, &mut |tensor| sink(tensor, Vec::new())).into(),
+        }
+    }
+
+    /// The same, but what a program that loads the file would call is always found out, which the records do not say.
+    pub fn tensors_and_calls(&self, sink: &mut dyn FnMut(Tensor) -> ControlFlow<()>) -> Listing {
+        match &self.recorded {
+            Some(recorded) if recorded.summary().is_some_and(|summary| summary.format != Format::Torch) => {
+                self.tensors(&mut |tensor, _| sink(tensor))
+            }
+            _ => recognise(&self.file, sink).into(),
+        }
+    }
+}
+
+/// What a file turned out to be.
+pub struct Listing {
+    pub format: Format,
+    pub tensors: u64,
+    pub bad_frames: u64,
+    pub reason: Option<String>,
+    pub calls: Vec<String>,
+    pub error: Option<std::io::Error>,
+}
+
+impl From<Recognised> for Listing {
+    fn from(found: Recognised) -> Self {
+        let Recognised { format, tensors, bad_frames, reason, calls, error, .. } = found;
+        Listing { format, tensors, bad_frames, reason, calls, error }
+    }
+}
+
 /// Opens a file and finds the tensor that a person means by `NAME`, `NAME@STEP` or `NAME@last`.
 pub fn one(path: &Path, wanted: &str) -> Result<(File, Tensor), Failure> {
-    let file = File::open(path).at(path)?;
+    let contents = Contents::open(&Place::of(path)?)?;
     let at_step = wanted.rsplit_once('@').and_then(|(name, step)| match step {
         "last" => Some((name, None)),
         step => Some((name, Some(step.parse::<i64>().ok()?))),
@@ -179,7 +246,7 @@ pub fn one(path: &Path, wanted: &str) -> Result<(File, Tensor), Failure> {
     // A name may have an @ in it: the whole of it goes first.
     let mut whole = Candidates::default();
     let mut stepped = Candidates::default();
-    let found = recognise(&file, &mut |tensor| {
+    let found = contents.tensors(&mut |tensor, _| {
         let name = tensor.name_text();
         if name == wanted {
             whole.add(tensor, false);
@@ -194,6 +261,7 @@ pub fn one(path: &Path, wanted: &str) -> Result<(File, Tensor), Failure> {
     if let Some(failure) = failure(path, &found) {
         return Err(failure);
     }
+    let file = contents.file;
     let candidates = if whole.count > 0 { whole } else { stepped };
     match (candidates.last, candidates.count) {
         (None, _) => Err(Failure::at(path, format!("no tensor {:?}; `tensorfs tensors` lists what there is", wanted))),

@@ -1,17 +1,18 @@
 //! `tensorfs tensors`: which tensors are in these files.
 
-use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
-use tensorfs_layout::formats::{Format, Location, Order, Recognised, Tensor, recognise};
+use tensorfs_layout::formats::{Location, Order, Tensor};
 
 use crate::cli::Tensors;
-use crate::failure::{At, Failure};
-use crate::selection::{self, Filter};
+use crate::failure::Failure;
+use crate::place::{Kind, Place};
+use crate::recorded::is_looked_into;
+use crate::selection::{self, Contents, Filter, Listing};
 use crate::text::{self, Colours};
 use crate::{output, size};
 
@@ -25,33 +26,48 @@ pub fn run(arguments: &Tensors) -> Result<ExitCode, Failure> {
     let filter = Filter { names: &arguments.name, steps: arguments.step, mode: arguments.mode, dtype: arguments.dtype };
     let mut out = BufWriter::new(io::stdout().lock());
     let (mut failed, mut damaged) = (false, false);
+    let mut closed = false;
     for path in &arguments.paths {
-        let is_directory = fs::metadata(path).at(path)?.is_dir();
-        for file in if is_directory { files(path)? } else { vec![path.clone()] } {
-            let found = match list(&file, &filter, arguments.json, &mut out) {
+        let place = Place::of(path)?;
+        let is_directory = place.about(true)?.kind == Kind::Directory;
+        let mut each = |file: &Place| {
+            let found = match list(file, &filter, arguments.json, &mut out) {
                 Ok(found) => found,
-                Err(Problem::Printing(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+                Err(Problem::Printing(error)) if error.kind() == ErrorKind::BrokenPipe => {
+                    closed = true;
+                    return Ok(false);
+                }
                 Err(Problem::Printing(error)) => return Err(Failure::new(format!("cannot print: {error}"))),
                 Err(Problem::Reading(failure)) => {
                     output::complain(failure);
                     failed = true;
-                    continue;
+                    return Ok(true);
                 }
             };
             // In a directory there are other files, too; a file that is named is meant to have tensors.
-            if let Some(failure) = selection::failure(&file, &found)
+            if let Some(failure) = selection::failure(&file.path, &found)
                 && (!is_directory || found.error.is_some())
             {
                 output::complain(failure);
                 failed = true;
             } else if found.bad_frames > 0 {
                 let what = found.reason.as_deref().unwrap_or_default();
-                output::complain(Failure::at(&file, format!("{} bad frames; {what}", found.bad_frames)));
+                output::complain(Failure::at(&file.path, format!("{} bad frames; {what}", found.bad_frames)));
                 damaged = true;
             }
             for call in &found.calls {
-                output::complain(Failure::at(&file, format!("loading it with torch would call {}", text::plain(call))));
+                let what = format!("loading it with torch would call {}", text::plain(call));
+                output::complain(Failure::at(&file.path, what));
             }
+            Ok(true)
+        };
+        if is_directory {
+            place.files(&mut |file, _| each(file))?;
+        } else {
+            each(&place)?;
+        }
+        if closed {
+            return Ok(ExitCode::SUCCESS);
         }
     }
     match out.flush() {
@@ -62,45 +78,22 @@ pub fn run(arguments: &Tensors) -> Result<ExitCode, Failure> {
     }
 }
 
-/// All files below a directory, in the order of their names. Links are not followed.
-fn files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let mut files = Vec::new();
-    let mut left = vec![directory.to_owned()];
-    while let Some(path) = left.pop() {
-        if path != directory && !fs::symlink_metadata(&path).at(&path)?.is_dir() {
-            files.push(path);
-            continue;
-        }
-        let mut inside = Vec::new();
-        for entry in fs::read_dir(&path).at(&path)? {
-            let entry = entry.at(&path)?;
-            let kind = entry.file_type().at(&entry.path())?;
-            if kind.is_file() || kind.is_dir() {
-                inside.push(entry.path());
-            }
-        }
-        inside.sort_unstable_by(|a, b| b.cmp(a));
-        left.extend(inside);
-    }
-    Ok(files)
-}
-
 enum Problem {
     Reading(Failure),
     Printing(io::Error),
 }
 
-fn list(path: &Path, filter: &Filter<'_>, json: bool, out: &mut dyn Write) -> Result<Recognised, Problem> {
-    let file = File::open(path).at(path).map_err(Problem::Reading)?;
+fn list(place: &Place, filter: &Filter<'_>, json: bool, out: &mut dyn Write) -> Result<Listing, Problem> {
+    let contents = Contents::open(place).map_err(Problem::Reading)?;
     let mut table = Table::new(json);
     let mut printed = Ok(());
-    let found = recognise(&file, &mut |tensor| {
+    let found = contents.tensors_and_calls(&mut |tensor| {
         if filter.takes(&tensor) {
-            printed = table.add(path, &tensor, out);
+            printed = table.add(&place.path, &tensor, out);
         }
         if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    printed.and_then(|()| table.end(path, &found, out)).map_err(Problem::Printing)?;
+    printed.and_then(|()| table.end(&place.path, &found, out)).map_err(Problem::Printing)?;
     Ok(found)
 }
 
@@ -164,8 +157,8 @@ impl Table {
         self.held.drain(..).try_for_each(|row| out.write_all(row.line(&widths).as_bytes()))
     }
 
-    fn end(&mut self, path: &Path, found: &Recognised, out: &mut dyn Write) -> io::Result<()> {
-        if self.json || matches!(found.format, Format::Opaque | Format::Hdf5) {
+    fn end(&mut self, path: &Path, found: &Listing, out: &mut dyn Write) -> io::Result<()> {
+        if self.json || !is_looked_into(found.format) {
             return Ok(());
         }
         if self.count > 0 {

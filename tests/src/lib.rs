@@ -13,6 +13,7 @@
 //! | `TENSORFS_TEST_PLAIN` | use ordinary directories for mounts: tries out the tests themselves |
 //! | `TENSORFS_VENV` | the Python environment of the client tests (`tests/run` makes one) |
 //! | `TENSORFS_SKIP_LOG` | a file that gets a line for each skipped test |
+//! | `TENSORFS_CHECK_SECONDS` | for how long a mount that is written is checked (default: 4) |
 //! | `TENSORFS_LARGE` | `1`: run the client tests that need gigabytes of packages |
 //! | `TENSORFS_TURNS` | how long two programs go for one file in `tests/concurrency.rs` (default: 30 turns each) |
 //! | `TENSORFS_STORM` and others | how many crashes: see `tests/storm.rs` and `tests/vm.rs` |

@@ -203,7 +203,7 @@ fn help_and_version() {
     let room = Room::new();
     assert!(room.ok(["--version"]).starts_with("tensorfs "));
     let help = room.ok(["--help"]);
-    for command in ["create", "mount", "umount", "info", "sync", "restore"] {
+    for command in ["create", "mount", "umount", "info", "sync", "restore", "check", "scrub", "ls", "verify", "seal"] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
         assert!(room.ok([command, "--help"]).contains("Usage:"));
     }
@@ -1142,9 +1142,10 @@ fn check_tells_by_its_exit_status() {
     let room = Room::mounted();
     fs::write(room.at("mnt/f"), "bytes").unwrap();
     let (code, text) = check(&room, &["pool"]);
-    assert_eq!(code, Some(8), "a pool in use is not checked: {text}");
-    assert!(text.contains("already in use by process"), "{text}");
-    assert_eq!(check(&room, &["mnt"]).0, Some(8));
+    assert_eq!(code, Some(0), "a pool in use is checked by its server: {text}");
+    assert!(text.contains(": whole: "), "{text}");
+    assert_eq!(check(&room, &["mnt"]).0, Some(0));
+    assert_eq!(check(&room, &["mnt", "--repair"]).0, Some(8), "but not repaired");
     room.ok(["umount", "mnt"]);
     let (code, text) = check(&room, &["pool", "--data"]);
     assert_eq!(code, Some(0), "{text}");

@@ -1,0 +1,59 @@
+//! What is recorded of a file, for programs: its state, and the runs of a sealed file with what they hold.
+
+use tensorfs_layout::{Ino, SegmentId};
+
+use crate::ask::{Part, Place, Records, SIZE};
+use crate::error::{Fault, Result};
+use crate::filesystem::Filesystem;
+use crate::nodes::State;
+
+/// Bytes that a reply takes beside descriptions, at most.
+const OVERHEAD: usize = 128;
+/// Bytes that a part takes beside its description, at most.
+const PART_OVERHEAD: usize = 48;
+
+impl Filesystem {
+    /// The records of a file, from a place on, as many as fit in a reply.
+    pub fn records(&self, ino: Ino, from: Place) -> Result<Records> {
+        let node = self.nodes.take(ino);
+        let state = node.lock();
+        let file_state = self.file_state(ino)?;
+        let view = self.pool.view();
+        let object = view.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+        let chain = object.chain().ok_or(Fault::new(libc::EINVAL))?;
+        let segment = object.attributes.segment.unwrap_or(SegmentId(0));
+        let readable = is_at_rest(&state) && chain.is_sealed() && chain.size() > 0;
+        let runs = if readable { chain.runs() } else { &[] };
+        let mut records = Records {
+            state: file_state,
+            size: chain.size(),
+            version: (segment.0, chain.version()),
+            runs: runs.len() as u64,
+            parts: Vec::new(),
+        };
+        let mut room = SIZE - OVERHEAD;
+        let mut at = usize::try_from(from.at).unwrap_or(usize::MAX);
+        for run in runs.iter().skip(usize::try_from(from.run).unwrap_or(usize::MAX)) {
+            // All runs have seals, but the one of length 0 that marks the end of a file.
+            let (crc, description) = run.seal.as_ref().map_or((0, &[][..]), |seal| (seal.crc, &seal.description));
+            let rest = description.get(at..).unwrap_or_default();
+            if room <= PART_OVERHEAD {
+                break;
+            }
+            let piece = &rest[..rest.len().min(room - PART_OVERHEAD)];
+            room -= piece.len() + PART_OVERHEAD;
+            let (offset, len, described) = (run.offset, run.len, description.len() as u64);
+            records.parts.push(Part { offset, len, crc, described, description: piece.to_vec() });
+            if piece.len() < rest.len() {
+                break;
+            }
+            at = 0;
+        }
+        Ok(records)
+    }
+}
+
+/// True if nothing can write the file, and its records are those of the bytes that readers see.
+fn is_at_rest(state: &State) -> bool {
+    state.writing.is_none() && state.replace.is_none()
+}
