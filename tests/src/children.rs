@@ -51,12 +51,17 @@ pub struct Child {
 
 /// Starts a helper process; see `src/bin/child.rs` for what it can do.
 pub fn child<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Child {
-    let mut process = program("tensorfs-test-child")
+    start("tensorfs-test-child", arguments)
+}
+
+/// Starts a program that cargo built beside the running test, to speak with it line by line.
+pub fn start<S: AsRef<std::ffi::OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Child {
+    let mut process = program(name)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("start tensorfs-test-child");
+        .unwrap_or_else(|e| panic!("start {name}: {e}"));
     Child { stdin: process.stdin.take(), stdout: BufReader::new(process.stdout.take().unwrap()), process }
 }
 
@@ -98,10 +103,17 @@ impl Child {
     /// Waits for a line.
     #[track_caller]
     pub fn answer(&mut self) -> String {
+        self.try_answer().unwrap_or_else(|ended| panic!("{ended}"))
+    }
+
+    /// Waits for a line, or says what became of the child instead.
+    pub fn try_answer(&mut self) -> Result<String, String> {
         let mut answer = String::new();
         self.stdout.read_line(&mut answer).expect("child's answer");
-        assert!(answer.ends_with('\n'), "the child ended instead of answering: {:?}", self.process.wait());
-        answer.trim_end().to_owned()
+        match answer.ends_with('\n') {
+            true => Ok(answer.trim_end().to_owned()),
+            false => Err(format!("the child ended instead of answering: {:?}", self.process.wait())),
+        }
     }
 
     /// Ends it by closing its input; it must succeed.

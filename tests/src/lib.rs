@@ -21,12 +21,13 @@
 mod children;
 mod disk;
 pub mod fuzz;
+pub mod model;
 mod mount;
 mod pattern;
 pub mod storm;
 mod tree;
 
-pub use children::{Child, child, program, run, run_ok, shell};
+pub use children::{Child, child, program, run, run_ok, shell, start};
 pub use disk::{Disk, FailingDisk};
 pub use mount::{Mount, Passthrough, Setup, Started, built, is_root, scratch, skip, skip_all, tensorfs, venv};
 pub use pattern::Pattern;
