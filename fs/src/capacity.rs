@@ -24,7 +24,8 @@ const TIGHT: u64 = 256 << 20;
 
 /// The state of the limit.
 pub(crate) struct Capacity {
-    pub limit: Option<u64>,
+    /// The limit; 0 if there is none.
+    limit: AtomicU64,
     /// Not less than what is used, if only the server has written since it was last counted.
     estimate: AtomicU64,
     /// How often it was asked whether the pool is nearly full.
@@ -37,7 +38,13 @@ impl Capacity {
     pub fn new(pool: &Pool) -> Self {
         let usage = pool.usage();
         let used = usage.log_bytes + usage.segment_bytes;
-        Self { limit: usage.limit, estimate: AtomicU64::new(used), asked: AtomicU64::new(0), gate: Mutex::default() }
+        let limit = AtomicU64::new(usage.limit.unwrap_or(0));
+        Self { limit, estimate: AtomicU64::new(used), asked: AtomicU64::new(0), gate: Mutex::default() }
+    }
+
+    /// The limit, if there is one.
+    pub fn limit(&self) -> Option<u64> {
+        Some(self.limit.load(Relaxed)).filter(|limit| *limit > 0)
     }
 }
 
@@ -82,7 +89,7 @@ impl Filesystem {
     /// True if the next large write might meet the limit. Asked at every open for writing, so that what the kernel has
     /// written past the server is counted too; with many open files that takes longer, and is done less often.
     pub fn nearly_full(&self) -> bool {
-        let Some(limit) = self.capacity.limit else { return false };
+        let Some(limit) = self.capacity.limit() else { return false };
         let every = 1 + self.writers.lock().len() as u64 / 64;
         let asked = self.capacity.asked.fetch_add(1, Relaxed);
         let estimate = self.capacity.estimate.load(Relaxed);
@@ -92,16 +99,25 @@ impl Filesystem {
         false
     }
 
+    /// Sets or lifts the limit.
+    pub fn resize(&self, limit: Option<u64>) -> Result<()> {
+        // Writers near the limit wait meanwhile.
+        let _gate = self.capacity.gate.lock();
+        self.pool.resize(limit, self.recount())?;
+        self.capacity.limit.store(limit.unwrap_or(0), Relaxed);
+        Ok(())
+    }
+
     /// True if nothing more fits.
     pub fn is_full(&self) -> bool {
         self.capacity
-            .limit
+            .limit()
             .is_some_and(|limit| self.capacity.estimate.load(Relaxed) >= limit && self.recount() >= limit)
     }
 
     /// True if the kernel has written more than fits.
     pub fn is_over(&self) -> bool {
-        self.capacity.limit.is_some_and(|limit| self.recount() > limit)
+        self.capacity.limit().is_some_and(|limit| self.recount() > limit)
     }
 
     /// How much of `len` bytes at `offset` may be written. Near the limit the guard keeps other writers waiting until
@@ -112,7 +128,7 @@ impl Filesystem {
         offset: u64,
         len: u64,
     ) -> Result<(u64, Option<MutexGuard<'_, ()>>)> {
-        let Some(limit) = self.capacity.limit else { return Ok((len, None)) };
+        let Some(limit) = self.capacity.limit() else { return Ok((len, None)) };
         // Whatever a client asks for, the estimate does not run over.
         let raised = |estimate: u64| estimate.saturating_add(len).saturating_add(2 * BLOCK);
         let before = self.capacity.estimate.fetch_update(Relaxed, Relaxed, |estimate| Some(raised(estimate)));
@@ -168,7 +184,7 @@ impl Filesystem {
         let unit = host.fragment_size();
         let host_free = host.blocks_free() * unit;
         let host_available = host.blocks_available() * unit;
-        let (total, free, available) = match self.capacity.limit {
+        let (total, free, available) = match self.capacity.limit() {
             Some(limit) => {
                 let left = limit.saturating_sub(self.recount());
                 (limit, left.min(host_free), left.min(host_available))

@@ -107,7 +107,7 @@ fn commit_if_changed(fs: &Filesystem, was_quiet: bool) -> Result<bool> {
         return Ok(true);
     }
     let learned = fs.learn_all(Switch::Leave);
-    if fs.capacity.limit.is_some() {
+    if fs.capacity.limit().is_some() {
         fs.recount();
     }
     let changed = *learned.as_ref().unwrap_or(&true) || fs.pool.newest() > fs.pool.horizon();

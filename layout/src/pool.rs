@@ -189,7 +189,7 @@ impl Pool {
             return invalid(format!("a layout name has 1 to {LAYOUT_NAME_MAX} bytes of text"));
         }
         if options.limit.is_some_and(|limit| limit < LIMIT_MIN) {
-            return invalid(format!("the smallest size of a pool is {} MiB", LIMIT_MIN >> 20));
+            return invalid(small_limit());
         }
         if !valid_block_size(options.block_size) {
             return invalid("a log block is a power of two from 4 KiB to 16 MiB".into());
@@ -590,6 +590,33 @@ impl Pool {
         Ok(())
     }
 
+    /// Sets or lifts the size limit, durably. `used` is what the pool uses on its host as far as the caller knows, open files
+    /// included.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the limit is below what is used, or below [`LIMIT_MIN`].
+    pub fn resize(&self, limit: Option<u64>, used: u64) -> Result<()> {
+        self.check_writable()?;
+        // No transaction is stored meanwhile, so that the log cannot grow past the new limit.
+        let state = self.state.write();
+        let mut superblock = self.superblock.lock();
+        let used = used.max(superblock.log_len().saturating_add(state.view.totals().allocated));
+        let too_small = |what| Err(Error::Invalid { pool: self.path.clone(), what });
+        match limit {
+            Some(limit) if limit < LIMIT_MIN => return too_small(small_limit()),
+            Some(limit) if limit < used => {
+                return too_small(format!(
+                    "{used} bytes are in use, which is more than the {limit} that it is to be limited to"
+                ));
+            }
+            _ => {}
+        }
+        let mut resized = Superblock { limit, ..superblock.clone() };
+        resized.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
+        *superblock = resized;
+        Ok(())
+    }
+
     /// Removes segments from the host whose removal the horizon covers; returns how many.
     pub fn unlink_covered(&self) -> usize {
         // One at a time: who waits for space finds either something to remove, or that it is removed.
@@ -690,6 +717,10 @@ pub(crate) fn usage(view: &View, log: &Log, superblock: &Superblock) -> Usage {
         free_blocks: log.free_blocks() as u64,
         limit: superblock.limit,
     }
+}
+
+fn small_limit() -> String {
+    format!("the smallest size of a pool is {} MiB", LIMIT_MIN >> 20)
 }
 
 /// What stands in the way of a new pool in a directory, which is made if it is not there. Then its parent is returned, to
