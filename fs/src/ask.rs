@@ -50,6 +50,8 @@ pub enum Request {
         /// The job.
         job: u64,
     },
+    /// Set the pool's size limit, or lift it.
+    Resize(Option<u64>),
 }
 
 /// Where the rest of a file's records begins. The default is the beginning.
@@ -85,6 +87,8 @@ pub enum Reply {
     Output(Output),
     /// To [`Request::Cancel`].
     Cancelled,
+    /// To [`Request::Resize`]: whether it was done, or why not.
+    Resized(std::result::Result<(), String>),
 }
 
 /// What a file is going through.
@@ -209,6 +213,7 @@ impl Filesystem {
                 self.jobs.cancel(job)?;
                 Reply::Cancelled
             }
+            Request::Resize(limit) => Reply::Resized(self.resize(limit).map_err(|error| error.to_string())),
         };
         postcard::to_stdvec(&reply).map_err(|error| Fault::warn(libc::EIO, error.to_string()))
     }

@@ -100,7 +100,7 @@ impl Filesystem {
     }
 
     /// Sets or lifts the limit.
-    pub fn resize(&self, limit: Option<u64>) -> Result<()> {
+    pub fn resize(&self, limit: Option<u64>) -> tensorfs_layout::Result<()> {
         // Writers near the limit wait meanwhile.
         let _gate = self.capacity.gate.lock();
         self.pool.resize(limit, self.recount())?;

@@ -40,6 +40,7 @@ pub enum Command {
     Restore(Restore),
     Check(Check),
     Scrub(Scrub),
+    Resize(Resize),
     Ls(Ls),
     Verify(Verify),
     Seal(Seal),
@@ -67,6 +68,34 @@ pub struct Create {
     /// Destroy the pool that is there, after saying what it holds
     #[arg(long)]
     pub force: bool,
+}
+
+/// Give a pool another size limit, mounted or not
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs resize /mnt/tensors 200G
+  tensorfs resize /var/lib/tensors none
+
+A limit below what is in use is refused.")]
+pub struct Resize {
+    /// A pool, or where one is mounted
+    #[arg(value_name = "POOL|MOUNT")]
+    pub target: PathBuf,
+    /// Most bytes the pool may take, or `none`
+    pub size: Limit,
+}
+
+/// A size limit, or none.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit(pub Option<u64>);
+
+impl std::str::FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" { Ok(Limit(None)) } else { size::parse(text).map(|bytes| Limit(Some(bytes))) }
+    }
 }
 
 /// Mount a pool

@@ -31,6 +31,7 @@ mod place;
 mod process;
 mod progress;
 mod recorded;
+mod resize;
 mod restore;
 mod scrub;
 mod seal;
@@ -97,6 +98,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Umount(arguments) => umount::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Sync(arguments) => sync::run(&arguments),
+        Command::Resize(arguments) => resize::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),
     }
     .map(|()| ExitCode::SUCCESS)
