@@ -340,7 +340,7 @@ impl fuser::Filesystem for Adapter {
         if control::is_slow(number) {
             return self.on_tensors(
                 |c| &c.open,
-                move |fs| answer_open(reply, attempt(fs, "open", || fs.open_control(number, flags.0))),
+                move |fs| answer_open(reply, attempt(fs, "open", || fs.open_control(caller, number, flags.0))),
             );
         }
         // Emptying a file that is in use may wait for its other handles, whose release must find a thread.

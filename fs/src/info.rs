@@ -92,7 +92,9 @@ pub struct Info {
 
 impl Filesystem {
     /// What there is to know about this pool and mount.
-    pub fn info(&self) -> Info {
+    /// `paths` says whether files are named by their paths, which may lead through directories that not everybody may
+    /// look into; else by their numbers.
+    pub fn info(&self, paths: bool) -> Info {
         let pool = &self.pool;
         let usage = pool.usage();
         let superblock = pool.superblock();
@@ -101,13 +103,17 @@ impl Filesystem {
         let still_open: Vec<Ino> = still_open.map(|open| open.ino).collect();
         let (open_segments, damaged_files) = {
             let view = pool.view();
-            let path = |ino: Ino| match view.path_of(ino) {
+            let path = |ino: Ino| match view.path_of(ino).filter(|_| paths) {
                 Some(path) => String::from_utf8_lossy(&path).into_owned(),
                 None => format!("inode {ino}"),
             };
             let damaged = view.objects().filter(|(_, object)| object.attributes.damaged);
             (still_open.into_iter().map(path).collect(), damaged.map(|(ino, _)| path(ino)).collect())
         };
+        let mut quarantine = pool.quarantine().list().unwrap_or_default();
+        if !paths {
+            quarantine.iter_mut().filter_map(|entry| entry.note.as_mut()).for_each(|note| note.path = None);
+        }
         let passthrough = self.passthrough.get();
         Info {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -135,7 +141,7 @@ impl Filesystem {
             damaged_files,
             damage_found: self.known_damage(),
             unsealed_files: self.sealing.len() as u64,
-            quarantine: pool.quarantine().list().unwrap_or_default(),
+            quarantine,
             counters: self.counters.read(),
             read_only: pool.is_read_only(),
         }

@@ -38,7 +38,7 @@ impl Filesystem {
     /// Opens an existing file.
     pub fn open(&self, caller: Caller, ino: Ino, flags: i32, register: Register<'_>) -> Result<OpenReply> {
         if control::is_control(ino) {
-            return self.open_control(ino, flags);
+            return self.open_control(caller, ino, flags);
         }
         let node = self.nodes.take(ino);
         let mut state = node.lock();

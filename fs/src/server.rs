@@ -102,7 +102,7 @@ impl Server {
 
     /// What there is to know about the pool and the mount.
     pub fn info(&self) -> Info {
-        self.fs.info()
+        self.fs.info(true)
     }
 }
 

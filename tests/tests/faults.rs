@@ -30,6 +30,7 @@ on_mounts!(
     a_file_that_was_never_opened_can_be_read_in_a_full_pool,
     a_users_pool_stays_theirs_while_root_has_it_mounted,
     no_link_in_a_pool_leads_out_of_it,
+    what_info_tells_everybody_names_no_files,
 );
 
 /// `open(O_RDONLY | O_TRUNC)` truncates, too: the new, empty content stands.
@@ -456,4 +457,29 @@ fn no_link_in_a_pool_leads_out_of_it(setup: Setup) {
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), before);
     assert_eq!(made.unwrap_err().raw_os_error(), Some(libc::EIO));
     assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::EIO));
+}
+
+/// A path may lead through directories that not everybody may look into.
+fn what_info_tells_everybody_names_no_files(setup: Setup) {
+    if !is_root() || setup.mount_is_plain() {
+        return setup.skip("only root can become somebody else");
+    }
+    let mount = setup.mount();
+    std::fs::create_dir(mount.at("private")).unwrap();
+    std::fs::set_permissions(mount.at("private"), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let path = mount.at("private/hidden-name");
+    std::fs::write(&path, "before").unwrap();
+    let mut writer = tensorfs_tests::child(["do"]);
+    assert_eq!(writer.ask(&format!("open f wt {}", path.display())), "ok");
+    assert_eq!(writer.ask("write f 0 1 100"), "ok");
+    writer.kill(libc::SIGKILL);
+    mount.sync();
+    let read = |user: &str| {
+        let mut cat = std::process::Command::new("setpriv");
+        cat.args(["--reuid", user, "--regid", user, "--clear-groups", "cat", ".tensorfs/info"]);
+        tensorfs_tests::run_ok(cat.current_dir(mount.path()))
+    };
+    assert!(read("0").contains("hidden-name"));
+    let told = read("12345");
+    assert!(told.contains("interrupted-replace") && !told.contains("hidden-name"), "{told}");
 }

@@ -24,7 +24,7 @@ use crate::acl::{self, Acl};
 use crate::attributes::{LONG, Stat};
 use crate::clock;
 use crate::error::{Fault, Result};
-use crate::filesystem::Filesystem;
+use crate::filesystem::{Caller, Filesystem};
 use crate::handles::Opened;
 use crate::listing::{Listed, ListedPlus};
 use crate::open::OpenReply;
@@ -276,13 +276,14 @@ impl Filesystem {
     }
 
     /// Opens a file of the control tree.
-    pub fn open_control(&self, ino: Ino, flags: i32) -> Result<OpenReply> {
+    pub fn open_control(&self, caller: Caller, ino: Ino, flags: i32) -> Result<OpenReply> {
         if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
             return Err(Fault::new(libc::EACCES));
         }
         let opened = match ino {
             INFO => {
-                let mut text = serde_json::to_vec_pretty(&self.info())
+                let paths = caller.uid == 0 || caller.uid == nix::unistd::geteuid().as_raw();
+                let mut text = serde_json::to_vec_pretty(&self.info(paths))
                     .map_err(|error| Fault::warn(libc::EIO, error.to_string()))?;
                 text.push(b'\n');
                 Opened::Control(Arc::from(text))
