@@ -213,6 +213,7 @@ impl Tensors {
     fn go_on(&mut self, source: &SegmentBytes) -> io::Result<()> {
         let mut known = self.index.known();
         let mut starts = Vec::new();
+        let had = self.count;
         loop {
             let before = self.count;
             let found = formats::resume_some(source, self.end, CHUNK, &mut |tensor| {
@@ -236,7 +237,9 @@ impl Tensors {
         if let Store::Frames(frames) = &mut self.store {
             frames.append(&mut starts);
         }
-        self.index.finish();
+        if self.count > had {
+            self.index.finish();
+        }
         self.tail = tail(source, self.end)?;
         Ok(())
     }

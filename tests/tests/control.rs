@@ -279,7 +279,10 @@ fn tensors_of_torch_are_what_torch_reads(setup: Setup) {
     if std::env::var("TENSORFS_LARGE").as_deref() != Ok("1") {
         return setup.skip("needs gigabytes of packages: TENSORFS_LARGE=1");
     }
-    check_with_libraries(setup, "torch");
+    // An old one, with smdebug beside it, and a new one.
+    for environment in ["large", "torch"] {
+        check_with_libraries(setup.clone(), environment);
+    }
 }
 
 /// Proves T1.

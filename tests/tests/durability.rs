@@ -251,7 +251,16 @@ fn fails_with<T: std::fmt::Debug>(result: std::io::Result<T>, errno: i32) {
     assert_eq!(result.expect_err("an error").raw_os_error(), Some(errno));
 }
 
-/// Proves D12.
+/// What tensorfs says of a file.
+fn state(path: &Path) -> String {
+    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+    let mut value = [0_u8; 100];
+    // SAFETY: plain system call; the buffer is as long as said.
+    let len = unsafe { libc::getxattr(path.as_ptr(), c"user.tensorfs.state".as_ptr(), value.as_mut_ptr().cast(), 100) };
+    String::from_utf8(value[..usize::try_from(len).unwrap()].to_vec()).unwrap()
+}
+
+/// Proves D12, T7.
 fn a_file_that_cannot_be_synced_says_so_until_it_is_replaced(setup: Setup) {
     let disk = match FailingDisk::new() {
         Ok(disk) => disk,
@@ -274,6 +283,7 @@ fn a_file_that_cannot_be_synced_says_so_until_it_is_replaced(setup: Setup) {
     fails_with(File::options().write(true).open(&bad).unwrap().sync_all(), libc::EIO);
     let info = mount.info();
     assert_eq!(info["damaged_files"], serde_json::json!(["/bad"]), "{info}");
+    assert_eq!(state(&bad), "damaged");
     // Others are not affected: neither one there, nor a new one, nor names.
     let other = File::options().write(true).open(&good).unwrap();
     other.write_all_at(&Pattern(3).bytes(0, 100_000), 0).unwrap();
@@ -288,6 +298,7 @@ fn a_file_that_cannot_be_synced_says_so_until_it_is_replaced(setup: Setup) {
     file.sync_all().unwrap();
     drop((file, other, new));
     assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));
+    assert_ne!(state(&bad), "damaged");
     mount.remount();
     assert!(std::fs::read(&bad).unwrap() == Pattern(4).bytes(0, 500_000));
 }
