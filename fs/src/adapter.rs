@@ -111,6 +111,24 @@ impl Adapter {
         self.0.readers.run(move || work(&fs));
     }
 
+    /// Looks a name up in the tree of tensors: here if nothing has to be read for it.
+    fn lookup_in_tree(&self, parent: Ino, name: Vec<u8>, reply: ReplyEntry) {
+        let answer = |reply: ReplyEntry, found: std::result::Result<Option<Stat>, Errno>| match found {
+            // What is not there now may be there soon, without the kernel hearing of it.
+            Ok(None) => reply.error(Errno::ENOENT),
+            Ok(Some(stat)) => answer_entry(reply, Ok(stat)),
+            Err(errno) => reply.error(errno),
+        };
+        match self.attempt("lookup", |c| &c.lookup, |fs| fs.control_lookup(parent, &name, false)) {
+            Ok(Some(found)) => answer(reply, Ok(found)),
+            Err(errno) => answer(reply, Err(errno)),
+            Ok(None) => {
+                let fs = self.0.clone();
+                self.0.readers.run(move || answer(reply, attempt(&fs, "lookup", || fs.lookup(parent, &name))));
+            }
+        }
+    }
+
     /// True if a commit waits for a disk rather than for memory.
     fn commits_slowly(&self) -> bool {
         self.0.pool.domain() == Domain::Cached
@@ -176,16 +194,7 @@ impl fuser::Filesystem for Adapter {
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         if control::is_slow(ino(parent)) {
-            let (parent, name) = (ino(parent), name.as_bytes().to_vec());
-            return self.on_tensors(
-                |c| &c.lookup,
-                move |fs| match attempt(fs, "lookup", || fs.lookup(parent, &name)) {
-                    // What is not there now may be there soon, without the kernel hearing of it.
-                    Ok(None) => reply.error(Errno::ENOENT),
-                    Ok(Some(stat)) => answer_entry(reply, Ok(stat)),
-                    Err(errno) => reply.error(errno),
-                },
-            );
+            return self.lookup_in_tree(ino(parent), name.as_bytes().to_vec(), reply);
         }
         match self.attempt("lookup", |c| &c.lookup, |fs| fs.lookup(ino(parent), name.as_bytes())) {
             Ok(Some(stat)) => answer_entry(reply, Ok(stat)),

@@ -30,7 +30,7 @@ impl Filesystem {
     /// What a name in a directory stands for.
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Stat>> {
         if control::is_control(dir) || is_control_name(dir, name) {
-            return self.control_lookup(dir, name);
+            return Ok(self.control_lookup(dir, name, true)?.flatten());
         }
         if name.len() > NAME_MAX {
             return Err(Fault::new(libc::ENAMETOOLONG));

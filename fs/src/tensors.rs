@@ -30,7 +30,7 @@ const CACHE_MAX: usize = 96 << 20;
 /// So many files are remembered to have no tensors, or some.
 const VERDICTS_MAX: usize = 1 << 16;
 /// Event files are gone into at every so manieth tensor.
-const CHUNK: u64 = 256;
+const CHUNK: u64 = 64;
 /// So many bytes in front of where an event file was read to must still be there when it is gone on with.
 const TAIL: u64 = 64;
 /// Two changes within one tick of the host's clock can leave the same time.
@@ -457,6 +457,13 @@ impl Filesystem {
         Arc::new(SegmentBytes { pool, readings, segment, size, open: Mutex::default(), stop })
     }
 
+    /// The tensors of a file, if that can be said without reading it.
+    pub fn known_tensors(&self, ino: Ino) -> Option<Arc<Tensors>> {
+        let (tensors, settled) = self.tensors.get(ino)?;
+        let version = self.file_version(ino).ok()?;
+        Some(tensors).filter(|tensors| settled && tensors.version == version)
+    }
+
     /// The tensors of a file; none if it is not a file that has some. Reads the file if need be.
     pub fn tensors_of(&self, ino: Ino) -> Result<Option<Arc<Tensors>>> {
         let mut left = 3;
@@ -570,18 +577,20 @@ impl Filesystem {
         }
     }
 
-    /// True if a file holds tensors. Reads as little of it as will do.
-    pub fn has_tensors(&self, ino: Ino) -> bool {
+    /// True if a file holds tensors. Reads as little of it as will do, and without `may_read` nothing: then it may be
+    /// that nothing can be said.
+    pub fn has_tensors(&self, ino: Ino, may_read: bool) -> Option<bool> {
         let looked = clock::now();
-        let Ok(version) = self.file_version(ino) else { return false };
+        let Ok(version) = self.file_version(ino) else { return Some(false) };
         if version.size == 0 {
-            return false;
+            return Some(false);
         }
         if let Some((count, whole)) = self.sealed_count(ino, version.segment) {
-            return count > 0 || !whole;
+            return Some(count > 0 || !whole);
         }
-        if let Some(verdict) = self.tensors.verdict(ino, &version) {
-            return verdict;
+        let known = self.tensors.verdict(ino, &version);
+        if known.is_some() || !may_read {
+            return known;
         }
         let source = self.bytes_of(&version);
         let found = formats::recognise(&*source, &mut |_| ControlFlow::Break(()));
@@ -590,6 +599,6 @@ impl Filesystem {
         if found.error.is_none() && version.is_settled(looked) {
             self.tensors.judge(ino, version, verdict);
         }
-        verdict
+        Some(verdict)
     }
 }

@@ -128,6 +128,14 @@ fn shown(object: &Object, role: Role) -> Attributes {
     Attributes { mode, rdev: 0, segment: None, damaged: false, ..object.attributes.clone() }
 }
 
+/// What a name stands for.
+enum Answer {
+    Is(Node, Look),
+    Nothing,
+    /// Only the file says.
+    MustRead,
+}
+
 /// An entry of a directory of the tree: what reading a directory needs of it.
 struct Row {
     cookie: u64,
@@ -144,51 +152,66 @@ impl Row {
 
 impl Filesystem {
     /// What a name in the control tree stands for, or the name of the control tree itself in the root. The kernel must
-    /// be told of what is found.
-    pub fn control_lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Stat>> {
+    /// be told of what is found. `None` if a file has to be read for it, and `may_read` is false.
+    pub fn control_lookup(&self, dir: Ino, name: &[u8], may_read: bool) -> Result<Option<Option<Stat>>> {
         if !is_control(dir) {
-            return self.control_stat(DIRECTORY).map(Some);
+            return self.control_stat(DIRECTORY).map(|stat| Some(Some(stat)));
         }
         if name.len() > NAME_MAX {
             return Err(Fault::new(libc::ENAMETOOLONG));
         }
         if dir == DIRECTORY {
             let fixed = FIXED.iter().find(|(_, fixed, _)| *fixed == name);
-            return fixed.map(|(ino, ..)| self.control_stat(*ino)).transpose();
+            return fixed.map(|(ino, ..)| self.control_stat(*ino)).transpose().map(Some);
         }
-        let Some((node, look)) = self.find(dir, name)? else { return Ok(None) };
+        let (node, look) = match self.find(dir, name, may_read)? {
+            Answer::Is(node, look) => (node, look),
+            Answer::Nothing => return Ok(Some(None)),
+            Answer::MustRead => return Ok(None),
+        };
         let ino = self.numbers.tell(node, look);
         let stat = self.control_stat(ino);
         if stat.is_err() {
             self.numbers.forget(ino, 1);
         }
         match stat {
-            Err(fault) if fault.errno == libc::ENOENT => Ok(None),
-            stat => stat.map(Some),
+            Err(fault) if fault.errno == libc::ENOENT => Ok(Some(None)),
+            stat => stat.map(|stat| Some(Some(stat))),
         }
     }
 
-    fn find(&self, parent: Ino, name: &[u8]) -> Result<Option<(Node, Look)>> {
+    fn find(&self, parent: Ino, name: &[u8], may_read: bool) -> Result<Answer> {
         match self.node(parent)?.0 {
             Node::Mirror(dir) => {
                 let Some((ino, kind)) = ({
                     let view = self.pool.view();
                     view.lookup(dir, name).and_then(|ino| Some((ino, view.object(ino)?.kind())))
                 }) else {
-                    return Ok(None);
+                    return Ok(Answer::Nothing);
                 };
-                Ok(self.in_place_of(ino, kind, parent, name).map(|node| (node, Look::default())))
+                Ok(self.in_place_of(ino, kind, parent, name, may_read))
             }
             Node::Directory { file, dir, .. } => {
-                let Some(tensors) = self.tensors_of(file)? else { return Ok(None) };
+                let tensors = match self.known_tensors(file) {
+                    Some(tensors) => tensors,
+                    None if !may_read => return Ok(Answer::MustRead),
+                    None => match self.tensors_of(file)? {
+                        Some(tensors) => tensors,
+                        None => return Ok(Answer::Nothing),
+                    },
+                };
                 match tensors.index.find(dir, name) {
-                    None => Ok(None),
+                    None => Ok(Answer::Nothing),
                     Some(Found::Directory(dir)) => {
-                        Ok(Some((Node::Directory { file, dir, parent, place: 0 }, Look::default())))
+                        Ok(Answer::Is(Node::Directory { file, dir, parent, place: 0 }, Look::default()))
                     }
                     Some(Found::Tensor(ordinal)) => {
-                        let tensor = self.read_tensor(&tensors, ordinal)?;
-                        Ok(Some(node_of(file, &tensors, ordinal, &tensor)))
+                        let node = node_of(file, &tensors, ordinal);
+                        match self.numbers.look(&node) {
+                            Some(look) => Ok(Answer::Is(node, look)),
+                            None if !may_read => Ok(Answer::MustRead),
+                            None => Ok(Answer::Is(node, look_of(&tensors, &self.read_tensor(&tensors, ordinal)?))),
+                        }
                     }
                 }
             }
@@ -197,13 +220,18 @@ impl Filesystem {
     }
 
     /// The directory in the place of an object of the pool, if it has one.
-    fn in_place_of(&self, ino: Ino, kind: u32, parent: Ino, name: &[u8]) -> Option<Node> {
+    fn in_place_of(&self, ino: Ino, kind: u32, parent: Ino, name: &[u8], may_read: bool) -> Answer {
         match kind {
-            libc::S_IFDIR => Some(Node::Mirror(ino)),
-            libc::S_IFREG if self.has_tensors(ino) => {
-                Some(Node::Directory { file: ino, dir: TOP, parent, place: number((parent, name)) })
-            }
-            _ => None,
+            libc::S_IFDIR => Answer::Is(Node::Mirror(ino), Look::default()),
+            libc::S_IFREG => match self.has_tensors(ino, may_read) {
+                Some(true) => {
+                    let place = number((parent, name));
+                    Answer::Is(Node::Directory { file: ino, dir: TOP, parent, place }, Look::default())
+                }
+                Some(false) => Answer::Nothing,
+                None => Answer::MustRead,
+            },
+            _ => Answer::Nothing,
         }
     }
 
@@ -425,8 +453,8 @@ impl Filesystem {
                     };
                     let Some(&(last, ..)) = lot.last() else { return Ok(()) };
                     for (at, name, ino, kind) in lot {
-                        if let Some(node) = self.in_place_of(ino, kind, parent, &name)
-                            && take(Row { cookie: at, name, node, look: Look::default() })
+                        if let Answer::Is(node, look) = self.in_place_of(ino, kind, parent, &name, true)
+                            && take(Row { cookie: at, name, node, look })
                         {
                             return Ok(());
                         }
@@ -450,7 +478,7 @@ impl Filesystem {
                         let (name, inside) = entry.name(tensor);
                         let (node, look) = match inside {
                             Some(dir) => (Node::Directory { file, dir, parent, place: 0 }, Look::default()),
-                            None => node_of(file, &tensors, ordinal, tensor),
+                            None => (node_of(file, &tensors, ordinal), look_of(&tensors, tensor)),
                         };
                         full = take(Row { cookie: NAMES + u64::from(ordinal), name, node, look });
                         if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -468,9 +496,12 @@ impl Filesystem {
     }
 }
 
-fn node_of(file: Ino, tensors: &Tensors, ordinal: u32, tensor: &Tensor) -> (Node, Look) {
-    let node = Node::Tensor { file, segment: tensors.version.segment, stamp: tensors.stamp, ordinal };
-    (node, Look { size: npy_len(tensor).unwrap_or(0), mtime: tensors.version.mtime })
+fn node_of(file: Ino, tensors: &Tensors, ordinal: u32) -> Node {
+    Node::Tensor { file, segment: tensors.version.segment, stamp: tensors.stamp, ordinal }
+}
+
+fn look_of(tensors: &Tensors, tensor: &Tensor) -> Look {
+    Look { size: npy_len(tensor).unwrap_or(0), mtime: tensors.version.mtime }
 }
 
 #[cfg(test)]

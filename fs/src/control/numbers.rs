@@ -69,6 +69,11 @@ impl Numbers {
         }
     }
 
+    /// What a node looked like when the kernel was told of it, if it knows it still.
+    pub(super) fn look(&self, node: &Node) -> Option<Look> {
+        self.0.lock().get(&of(node)).filter(|known| known.node == *node).map(|known| known.look)
+    }
+
     /// What a number stands for.
     pub(super) fn get(&self, ino: Ino) -> Option<(Node, Look)> {
         if ino.0 & MIRROR != 0 {
