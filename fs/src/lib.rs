@@ -19,8 +19,9 @@
 //! 2. the capacity gate (`capacity`), only near the pool's limit;
 //! 3. the pool's view (`Pool::view`, `Pool::edit`), under which nothing is ever synced or waited for.
 //!
-//! The shards of the node and handle tables, the list of writers, the queue of files to be sealed, the damage that is known and
-//! what jobs have said are leaves: nothing is taken under them.
+//! The shards of the node and handle tables, the list of writers, the queue of files to be sealed, the damage that is known, what
+//! jobs have said, and what is known of tensors and of the control tree are leaves: nothing is taken under them. A claim of a
+//! segment (`readings`) may be waited for under an inode's lock; who reads a segment for its tensors holds none.
 
 mod acl;
 mod adapter;
