@@ -71,6 +71,12 @@ impl Fault {
         Self { errno, level: Level::Debug, cause: Cow::Borrowed("") }
     }
 
+    /// The object has lost its last name since the kernel looked it up. It looks the name up again then, and finds what
+    /// is there now: to say that nothing is there would make a rename over the name look like a removal.
+    pub fn stale() -> Self {
+        Self::new(libc::ESTALE)
+    }
+
     /// An answer that the operator should know of.
     pub fn warn(errno: i32, cause: impl Into<Cow<'static, str>>) -> Self {
         Self { errno, level: Level::Warn, cause: cause.into() }

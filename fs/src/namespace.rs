@@ -154,7 +154,7 @@ impl Filesystem {
     /// Where a symbolic link points.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         let view = self.pool.view();
-        let object = view.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+        let object = view.object(ino).ok_or(Fault::stale())?;
         Ok(object.target().ok_or(Fault::new(libc::EINVAL))?.to_vec())
     }
 

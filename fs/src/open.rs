@@ -101,7 +101,7 @@ impl Filesystem {
 
     fn regular(&self, ino: Ino) -> Result<Attributes> {
         let view = self.pool.view();
-        let object = view.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+        let object = view.object(ino).ok_or(Fault::stale())?;
         match object.kind() {
             libc::S_IFREG => Ok(object.attributes.clone()),
             libc::S_IFDIR => Err(Fault::new(libc::EISDIR)),

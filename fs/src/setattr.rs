@@ -82,7 +82,7 @@ impl Filesystem {
         }
         let outsider = owner && self.is_outsider(caller, ino);
         self.edit(|edit| {
-            let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+            let object = edit.object(ino).ok_or(Fault::stale())?;
             let mut tx = Transaction::new(caller.unique);
             let mut a = Attributes { ctime, ..object.attributes.clone() };
             if let Some(mode) = change.mode {

@@ -68,7 +68,7 @@ impl Filesystem {
             _ => {}
         }
         self.edit(|edit| {
-            let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+            let object = edit.object(ino).ok_or(Fault::stale())?;
             let exists = object.xattr(name).is_some();
             if exists && flags & libc::XATTR_CREATE != 0 {
                 return Err(Fault::new(libc::EEXIST));
@@ -94,7 +94,7 @@ impl Filesystem {
         }
         check_name(name)?;
         self.edit(|edit| {
-            let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+            let object = edit.object(ino).ok_or(Fault::stale())?;
             if object.xattr(name).is_none() {
                 // To have no list is what was asked for.
                 let is_list = name == acl::ACCESS || name == acl::DEFAULT;
@@ -112,7 +112,7 @@ impl Filesystem {
         let access = Acl::parse(value).ok_or(Fault::new(libc::EINVAL))?;
         let groups = if caller.uid == 0 { None } else { Some(groups(caller)) };
         self.edit(|edit| {
-            let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+            let object = edit.object(ino).ok_or(Fault::stale())?;
             let mut tx = Transaction::new(caller.unique);
             let mut a = Attributes { ctime: clock::now(), ..object.attributes.clone() };
             if !access.is_empty() {
@@ -136,7 +136,7 @@ impl Filesystem {
     fn set_default_acl(&self, caller: Caller, ino: Ino, value: &[u8]) -> Result<()> {
         let default = Acl::parse(value).ok_or(Fault::new(libc::EINVAL))?;
         self.edit(|edit| {
-            let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+            let object = edit.object(ino).ok_or(Fault::stale())?;
             let mut tx = Transaction::new(caller.unique);
             if !default.is_empty() {
                 if !object.is_dir() {

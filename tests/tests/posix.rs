@@ -27,6 +27,7 @@ on_mounts!(
     removing_an_access_list_that_is_not_there_succeeds,
     an_attribute_with_an_empty_name_is_invalid,
     unlink_while_open,
+    what_was_found_and_is_gone_is_stale,
     a_removed_file_is_known_while_a_path_descriptor_is_open,
     rename_over_an_open_file,
     rename_noreplace_and_exchange,
@@ -510,6 +511,26 @@ fn suid_bits_are_cleared_by_writing(setup: Setup) {
 
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// Who opens a file finds it first. If another is renamed over it between, the kernel must hear that what it found is
+/// stale, and looks again; it was told that there is no such file, and so was the program. Found by the model test.
+///
+/// Proves X5.
+fn what_was_found_and_is_gone_is_stale(setup: Setup) {
+    let mount = setup.mount();
+    std::fs::write(mount.at("f"), "old").unwrap();
+    let found = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(mount.at("f")).unwrap();
+    std::fs::write(mount.at("new"), "new").unwrap();
+    std::fs::rename(mount.at("new"), mount.at("f")).unwrap();
+    if mount.is_plain() {
+        return;
+    }
+    let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+    assert_eq!(kind(File::open(&again)), Errno::ESTALE);
+    assert_eq!(kind(OpenOptions::new().write(true).open(&again)), Errno::ESTALE);
+    assert_eq!(kind(std::fs::set_permissions(&again, std::fs::Permissions::from_mode(0o600))), Errno::ESTALE);
+    assert_eq!(std::fs::read(mount.at("f")).unwrap(), b"new");
 }
 
 /// It was forgotten at the last close. A `stat` that met the file before another was renamed over its name, and asked

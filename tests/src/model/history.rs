@@ -2,7 +2,7 @@
 //! with the states remembered that were tried.) An operation that had returned before another was called comes before
 //! it; beyond that, any order will do.
 
-use super::shared::{Answer, Event, Final, Progress, State};
+use super::shared::{Answer, Event, Final, Progress, SharedOp, State};
 use std::collections::HashSet;
 
 /// The most that is tried.
@@ -41,8 +41,10 @@ pub fn explain(start: &State, events: &[Event], found: &Final) -> Verdict {
             let Some(step) = next.advance(&events[n], progress[n]) else { continue };
             let mut progress = progress.clone();
             progress[n] = step;
-            // What fits now and changes nothing may as well come now.
-            let harmless = step == Progress::Over && next == state && !is_unknown(n);
+            // What fits now, and could change nothing later either, may as well come now.
+            let looks = matches!(events[n].answer, Answer::Failed(_) | Answer::Seen { .. });
+            let harmless =
+                step == Progress::Over && next == state && (looks || matches!(events[n].op, SharedOp::List(_)));
             if harmless {
                 all.clear();
             }
@@ -65,7 +67,7 @@ pub fn explain(start: &State, events: &[Event], found: &Final) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::{SharedOp, initial, ops};
+    use super::super::shared::{initial, ops};
     use super::*;
     use nix::errno::Errno;
 
