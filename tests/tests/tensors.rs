@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use tensorfs_tests::{Setup, on_mounts, run, run_ok, scratch, skip, tensorfs, venv};
+use tensorfs_tests::{Mount, Passthrough, Setup, on_mounts, run, run_ok, scratch, skip, tensorfs, venv};
 
-on_mounts!(the_same_on_a_mount);
+on_mounts!(the_same_on_a_mount, sealed_files_are_listed_from_their_records, sealed_files_agree_with_numpy);
 
 fn samples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/samples")
@@ -216,4 +216,65 @@ fn the_same_on_a_mount(setup: Setup) {
         last = now;
     }
     assert_eq!(last, names(&["tensors", &sample("board.tfevents")]).len());
+}
+
+/// What is known already is not read again: bytes that changed on the medium since then make no difference to it.
+fn sealed_files_are_listed_from_their_records(setup: Setup) {
+    let mount = setup.mount();
+    let (events, model) = (mount.at("board.tfevents"), mount.at("model.safetensors"));
+    fs::copy(sample("board.tfevents"), &events).unwrap();
+    fs::copy(sample("model.safetensors"), &model).unwrap();
+    let (events, model) = (events.to_str().unwrap(), model.to_str().unwrap());
+    let before = prints(0, &["tensors", events, "--json"]);
+    assert_eq!(prints(0, &["seal", mount.path().to_str().unwrap()]), "2 files are sealed\n");
+    assert_eq!(prints(0, &["tensors", events, "--json"]), before);
+    let damage = |name: &str, at: u64| {
+        let bytes = fs::read(sample(name)).unwrap();
+        for shard in fs::read_dir(mount.pool().join("segments")).unwrap() {
+            for entry in fs::read_dir(shard.unwrap().path()).unwrap() {
+                let path = entry.unwrap().path();
+                if fs::read(&path).unwrap() == bytes {
+                    let file = File::options().write(true).open(&path).unwrap();
+                    std::os::unix::fs::FileExt::write_all_at(&file, &[bytes[at as usize] ^ 1], at).unwrap();
+                    return;
+                }
+            }
+        }
+        panic!("no segment");
+    };
+    // The length of the first frame: whoever looks into the file finds nothing.
+    damage("board.tfevents", 0);
+    assert_eq!(prints(0, &["tensors", events, "--json"]), before);
+    assert_eq!(prints(0, &["tensors", events, "--json", "--name", "loss*", "--step", "2"]).lines().count(), 1);
+    assert_eq!(prints(0, &["diff", &sample("board.tfevents"), events]).lines().count(), 1);
+    // Equal checksums are believed, unless one asks for the bytes.
+    let copy = mount.at("copy");
+    fs::copy(sample("model.safetensors"), &copy).unwrap();
+    prints(0, &["seal", copy.to_str().unwrap()]);
+    // The copy has the same bytes, and so whichever segment is found first is damaged.
+    damage("model.safetensors", fs::metadata(sample("model.safetensors")).unwrap().len() - 1);
+    let copy = copy.to_str().unwrap();
+    assert!(prints(0, &["diff", model, copy]).starts_with("0 different"));
+    if setup_reads_the_medium(&mount) {
+        assert!(prints(1, &["diff", "--bytes", model, copy]).contains("1 different"));
+    }
+}
+
+/// Without passthrough the kernel has read the file before, and does not see what changes on the medium.
+fn setup_reads_the_medium(mount: &Mount) -> bool {
+    mount.passthrough() == Passthrough::On
+}
+
+/// As `agree_with_numpy`, of files on a mount that are sealed.
+fn sealed_files_agree_with_numpy(setup: Setup) {
+    let Some(python) = venv("small") else {
+        return setup.skip("no Python environment: tests/run makes one");
+    };
+    let mount = setup.mount();
+    run_ok(Command::new("cp").arg("-r").arg(samples()).arg(mount.at("samples")));
+    prints(0, &["seal", mount.path().to_str().unwrap()]);
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/tensors_client.py");
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", "3600"]).arg(&python).arg(client).env("PYTHONDONTWRITEBYTECODE", "1");
+    run_ok(command.arg(tensorfs().get_program()).arg(mount.at("samples")).arg(mount.host()));
 }
