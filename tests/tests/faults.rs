@@ -112,7 +112,7 @@ fn replacing_a_name_during_a_listing_does_not_list_it_again(setup: Setup) {
     let mount = setup.mount();
     let dir = mount.at("d");
     std::fs::create_dir(&dir).unwrap();
-    let names = 2000;
+    let names = 1000;
     for n in 0..names {
         File::create(dir.join(format!("checkpoint-{n:06}"))).unwrap();
     }
@@ -322,7 +322,7 @@ fn a_close_just_before_fsync_of_the_directory_counts(setup: Setup) {
         return;
     }
     let mut lost = 0;
-    for round in 0..30u64 {
+    for round in 0..15u64 {
         let path = mount.at("f");
         let directory = File::open(mount.path()).unwrap();
         std::fs::write(&path, Pattern(round).bytes(0, 5000)).unwrap();
@@ -347,7 +347,7 @@ fn asking_for_more_than_there_can_be_only_gets_no_space(setup: Setup) {
             let path = mount.at(format!("f{n}"));
             scope.spawn(move || {
                 let file = File::create(path).unwrap();
-                for _ in 0..300 {
+                for _ in 0..100 {
                     let refused = nix::fcntl::fallocate(&file, nix::fcntl::FallocateFlags::empty(), 0, i64::MAX - 5000);
                     assert_eq!(refused, Err(Errno::ENOSPC));
                 }
@@ -369,7 +369,7 @@ fn files_made_one_after_the_other_do_not_run_out_of_descriptors(setup: Setup) {
         for writer in 0..4u64 {
             let mount = &mount;
             scope.spawn(move || {
-                for n in 0..700 {
+                for n in 0..400 {
                     let (new, path) = (mount.at(format!("new{writer}")), mount.at(format!("f{writer}-{n}")));
                     let bytes = Pattern(n).bytes(0, 1000);
                     std::fs::write(&new, &bytes).unwrap_or_else(|error| panic!("file {n}: {error}"));
