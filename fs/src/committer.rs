@@ -102,7 +102,8 @@ fn round(fs: &Filesystem, was_quiet: bool) -> bool {
     }
 }
 
-fn commit_if_changed(fs: &Filesystem, was_quiet: bool) -> Result<bool> {
+/// What one round does.
+pub(crate) fn commit_if_changed(fs: &Filesystem, was_quiet: bool) -> Result<bool> {
     if fs.pool.is_read_only().is_some() {
         return Ok(true);
     }

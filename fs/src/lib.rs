@@ -59,6 +59,7 @@ mod seal;
 mod server;
 mod setattr;
 mod tensors;
+pub mod testing;
 mod workers;
 mod xattr;
 

@@ -2,6 +2,15 @@
 //! store fence. Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, "Write-back
 //! instructions", and CPUID leaf 7 (EBX bit 24: CLWB, bit 23: CLFLUSHOPT).
 
+/// Bytes of a cache line, of the smallest there are.
+pub const LINE: usize = 64;
+
+/// The addresses of the cache lines that a range touches.
+pub fn lines(start: usize, len: usize) -> impl Iterator<Item = usize> {
+    let end = if len == 0 { start & !(LINE - 1) } else { start + len };
+    (start & !(LINE - 1)..end).step_by(LINE)
+}
+
 /// True if this processor can write back cache lines on request.
 pub(crate) fn available() -> bool {
     imp::available()
@@ -28,7 +37,7 @@ mod imp {
     use std::arch::x86_64::{__cpuid_count, _mm_clflush, _mm_sfence};
     use std::sync::OnceLock;
 
-    const LINE: usize = 64;
+    use super::lines;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) enum Instruction {
@@ -61,8 +70,7 @@ mod imp {
     }
 
     pub(super) unsafe fn write_back_with(instruction: Instruction, start: *const u8, len: usize) {
-        let first = start as usize & !(LINE - 1);
-        for line in (first..start as usize + len).step_by(LINE) {
+        for line in lines(start as usize, len) {
             let line = line as *const u8;
             // SAFETY: the line overlaps mapped memory, and mappings are whole pages; the instructions only read, and
             // were chosen by what the processor has (clflush is part of x86-64).
@@ -113,4 +121,18 @@ mod imp {
     }
     pub unsafe fn write_back(_start: *const u8, _len: usize) {}
     pub fn fence() {}
+}
+
+#[cfg(test)]
+mod line_tests {
+    use super::lines;
+
+    #[test]
+    fn every_line_that_a_range_touches_is_written_back_once() {
+        assert_eq!(lines(0, 1).collect::<Vec<_>>(), [0]);
+        assert_eq!(lines(63, 2).collect::<Vec<_>>(), [0, 64]);
+        assert_eq!(lines(64, 64).collect::<Vec<_>>(), [64]);
+        assert_eq!(lines(70, 128).collect::<Vec<_>>(), [64, 128, 192]);
+        assert_eq!(lines(70, 0).count(), 0);
+    }
 }

@@ -338,7 +338,9 @@ impl Checker<'_> {
             .collect();
         let total: u64 = files.iter().map(|(_, _, chain)| chain.size()).sum();
         let done = AtomicU64::new(0);
-        let verified = scan::parallel(files.len(), |index| {
+        // A few bytes are not worth a thread.
+        let share = if total < 1 << 20 { files.len().max(1) } else { 1 };
+        let verified = scan::parallel(files.len(), share, |index| {
             let (_, segment, chain) = &files[index];
             let verdicts = verify_runs(segments, *segment, chain, &|bytes| {
                 progress("data", done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);

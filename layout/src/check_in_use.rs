@@ -90,7 +90,7 @@ impl Checker<'_> {
         let medium: Arc<dyn Medium> = pool.medium.clone();
         let superblock = Superblock { blocks: blocks.len() as u32, ..self.superblock.clone() };
         let done = std::sync::atomic::AtomicU64::new(0);
-        let scanned = scan::parallel(blocks.len(), |index| {
+        let scanned = scan::parallel(blocks.len(), scan::BLOCKS_PER_THREAD, |index| {
             if !go_on() {
                 return Ok(None);
             }

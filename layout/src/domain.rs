@@ -67,7 +67,7 @@ pub trait Medium: Send + Sync + fmt::Debug {
 /// Opens the medium of a log file: `dax` if it can be mapped synchronously, else `cached`, or `volatile` on tmpfs.
 pub(crate) fn open(log: File) -> io::Result<Box<dyn Medium>> {
     Ok(match domain_of(&log)? {
-        Domain::Dax => Box::new(DaxMedium::new(log)?),
+        Domain::Dax => Box::new(DaxMedium::new(Mapped::new(log)?)),
         domain => Box::new(FileMedium { log, domain }),
     })
 }
@@ -84,7 +84,7 @@ fn domain_of(log: &File) -> io::Result<Domain> {
     if fs == nix::sys::statfs::TMPFS_MAGIC || fs == nix::sys::statfs::FsType(RAMFS_MAGIC) {
         return Ok(Domain::Volatile);
     }
-    Ok(if DaxMedium::probe(log) { Domain::Dax } else { Domain::Cached })
+    Ok(if Mapped::probe(log) { Domain::Dax } else { Domain::Cached })
 }
 
 fn sync_segment(segment: BorrowedFd<'_>) -> io::Result<()> {
@@ -159,15 +159,86 @@ impl Medium for FileMedium {
     }
 }
 
-/// A log file on persistent memory, mapped with `MAP_SYNC`: stores go to the mapping, a persist writes back the cache
-/// lines stored to since the last one.
+/// Persistent memory that a log lies on, as the `dax` medium uses it. Tests put a simulated one behind it.
+pub trait Memory: Send + Sync + fmt::Debug {
+    /// Bytes of the log file.
+    fn log_len(&self) -> io::Result<u64>;
+    /// Fills `bytes` from the log file; `UnexpectedEof` behind its end.
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+    /// Stores bytes within the file's length. They may become durable at any time from now on, in any order.
+    fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Starts the write-back of every cache line that the range touches.
+    fn write_back(&self, offset: u64, len: usize) -> io::Result<()>;
+    /// Waits until the write-backs that were started before are done.
+    fn fence(&self);
+    /// Makes the file `len` bytes long: allocated, zeroed from its old length on, and durable.
+    fn grow(&self, from: u64, len: u64) -> io::Result<()>;
+    /// Makes the file shorter.
+    fn shrink(&self, len: u64) -> io::Result<()>;
+}
+
+/// A log file on persistent memory: stores go to the memory, a persist writes back the cache lines stored to since the
+/// last one, and then fences.
 #[derive(Debug)]
-struct DaxMedium {
-    log: File,
-    map: RwLock<Map>,
+pub(crate) struct DaxMedium<M> {
+    memory: M,
     unflushed: Mutex<Vec<(u64, usize)>>,
     /// Held by a persist until it is done: another one that finds nothing left to flush must not return before it.
     flushing: Mutex<()>,
+}
+
+impl<M: Memory> DaxMedium<M> {
+    pub(crate) fn new(memory: M) -> Self {
+        Self { memory, unflushed: Mutex::default(), flushing: Mutex::default() }
+    }
+}
+
+impl<M: Memory> Medium for DaxMedium<M> {
+    fn domain(&self) -> Domain {
+        Domain::Dax
+    }
+    fn log_len(&self) -> io::Result<u64> {
+        self.memory.log_len()
+    }
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.memory.read(offset, bytes)
+    }
+    fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.store(offset, bytes)?;
+        self.unflushed.lock().push((offset, bytes.len()));
+        Ok(())
+    }
+    fn persist(&self) -> io::Result<()> {
+        let _flushing = self.flushing.lock();
+        let ranges = std::mem::take(&mut *self.unflushed.lock());
+        for (offset, len) in ranges {
+            self.memory.write_back(offset, len)?;
+        }
+        self.memory.fence();
+        Ok(())
+    }
+    fn grow(&self, from: u64, len: u64) -> io::Result<()> {
+        self.memory.grow(from, len)
+    }
+    fn shrink(&self, len: u64) -> io::Result<()> {
+        self.memory.shrink(len)
+    }
+    fn sync_segment(&self, segment: BorrowedFd<'_>) -> io::Result<()> {
+        sync_segment(segment)
+    }
+    fn sync_directory(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
+        sync_directory(directory)
+    }
+    fn sync_all(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
+        sync_all(directory)
+    }
+}
+
+/// A file mapped with `MAP_SYNC`: a cache line of it that was written back is durable.
+#[derive(Debug)]
+struct Mapped {
+    log: File,
+    map: RwLock<Map>,
 }
 
 #[derive(Debug)]
@@ -176,7 +247,7 @@ struct Map {
     len: usize,
 }
 
-// SAFETY: the mapping is shared memory that lives as long as `Map`; `DaxMedium` bounds every access by `len`, and
+// SAFETY: the mapping is shared memory that lives as long as `Map`; `Mapped` bounds every access by `len`, and
 // callers of `store` never write the same bytes from two threads (the log appends under its lock).
 unsafe impl Send for Map {}
 // SAFETY: as above.
@@ -214,7 +285,7 @@ impl Drop for Map {
 const SYNC_FLAGS: libc::c_int = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
 const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-impl DaxMedium {
+impl Mapped {
     /// True if the file's memory can be mapped so that a flushed cache line is durable.
     fn probe(log: &File) -> bool {
         cacheline::available() && Map::new(log, 4096, libc::PROT_READ, SYNC_FLAGS).is_ok()
@@ -222,14 +293,11 @@ impl DaxMedium {
 
     fn new(log: File) -> io::Result<Self> {
         let map = Map::new(&log, log.metadata()?.len(), READ_WRITE, SYNC_FLAGS)?;
-        Ok(Self { log, map: RwLock::new(map), unflushed: Mutex::default(), flushing: Mutex::default() })
+        Ok(Self { log, map: RwLock::new(map) })
     }
 }
 
-impl Medium for DaxMedium {
-    fn domain(&self) -> Domain {
-        Domain::Dax
-    }
+impl Memory for Mapped {
     fn log_len(&self) -> io::Result<u64> {
         Ok(self.log.metadata()?.len())
     }
@@ -242,20 +310,17 @@ impl Medium for DaxMedium {
         let target = map.range(offset, bytes.len())?;
         // SAFETY: `target` has room for `bytes.len()` bytes, and `bytes` is ordinary memory outside the mapping.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
-        self.unflushed.lock().push((offset, bytes.len()));
         Ok(())
     }
-    fn persist(&self) -> io::Result<()> {
-        let _flushing = self.flushing.lock();
-        let ranges = std::mem::take(&mut *self.unflushed.lock());
+    fn write_back(&self, offset: u64, len: usize) -> io::Result<()> {
         let map = self.map.read();
-        for (offset, len) in ranges {
-            let start = map.range(offset, len)?;
-            // SAFETY: the range lies within the mapping.
-            unsafe { cacheline::write_back(start, len) };
-        }
-        cacheline::fence();
+        let start = map.range(offset, len)?;
+        // SAFETY: the range lies within the mapping.
+        unsafe { cacheline::write_back(start, len) };
         Ok(())
+    }
+    fn fence(&self) {
+        cacheline::fence();
     }
     fn grow(&self, from: u64, len: u64) -> io::Result<()> {
         grow_file(&self.log, from, len)?;
@@ -266,15 +331,6 @@ impl Medium for DaxMedium {
         // The mapping first: a store behind the end of the file would be a signal.
         *self.map.write() = Map::new(&self.log, len, READ_WRITE, SYNC_FLAGS)?;
         self.log.set_len(len)
-    }
-    fn sync_segment(&self, segment: BorrowedFd<'_>) -> io::Result<()> {
-        sync_segment(segment)
-    }
-    fn sync_directory(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
-        sync_directory(directory)
-    }
-    fn sync_all(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
-        sync_all(directory)
     }
 }
 
@@ -297,8 +353,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
         let map = Map::new(&file, 8192, READ_WRITE, libc::MAP_SHARED).unwrap();
-        let medium =
-            DaxMedium { log: file, map: RwLock::new(map), unflushed: Mutex::default(), flushing: Mutex::default() };
+        let medium = DaxMedium::new(Mapped { log: file, map: RwLock::new(map) });
         medium.store(4090, b"across a page").unwrap();
         assert_eq!(medium.unflushed.lock().len(), 1);
         medium.persist().unwrap();

@@ -171,6 +171,9 @@ pub(crate) fn open_log(pool: &Path, write: bool) -> Result<File> {
     let log = match File::options().read(true).write(write).open(&path) {
         Ok(log) => log,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(no_pool("it has no file \"log\"")),
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+            return Err(no_pool("\"log\" is not a regular file"));
+        }
         Err(error) => return Err(Error::io(path, "open", error)),
     };
     match log.metadata() {

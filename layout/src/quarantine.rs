@@ -1,5 +1,8 @@
 //! Quarantine: what recovery or an interrupted replace set aside. An entry is a file and, beside it, a note as JSON that
 //! says whose bytes they are and why they are here. Nothing in quarantine is ever removed without being asked.
+//!
+//! A note is durable before its entry has a name, and an entry is whole before it has one: what interrupts the setting
+//! aside leaves at most a note without an entry, which counts for nothing, and [`PARTIAL`], which the next one removes.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,6 +18,9 @@ use crate::ids::{Ino, SegmentId};
 use crate::owner;
 use crate::segments::Segments;
 use crate::time::Timestamp;
+
+/// A copy on its way into quarantine.
+const PARTIAL: &str = ".partial";
 
 /// Why something is in quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +80,7 @@ pub(crate) fn list(path: &Path) -> io::Result<Vec<Entry>> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-        if name.ends_with(".json") || !entry.file_type()?.is_file() {
+        if name.ends_with(".json") || name == PARTIAL || !entry.file_type()?.is_file() {
             continue;
         }
         let note = fs::read(path.join(format!("{name}.json"))).ok();
@@ -108,8 +114,9 @@ impl Quarantine {
         }
         let name = self.fresh_name(&segment.to_string());
         self.medium()?.sync_segment(segments.open(segment, libc::O_RDONLY)?.as_fd())?;
-        fs::hard_link(segments.path_of(segment), self.path.join(&name))?;
         self.write_note(&name, note)?;
+        fs::hard_link(segments.path_of(segment), self.path.join(&name))?;
+        self.sync_names()?;
         Ok(name)
     }
 
@@ -130,50 +137,73 @@ impl Quarantine {
         size: u64,
         note: &Note,
     ) -> io::Result<String> {
-        let name = self.fresh_name(&segment.to_string());
         let from = File::from(segments.open(segment, libc::O_RDONLY)?);
-        let to = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
-        let given = owner::give(&to, &self.path);
-        let copied = given.and_then(|()| copy_range(&from, note.offset, size, &to)).and_then(|()| to.sync_all());
-        if let Err(error) = copied {
-            let _ = fs::remove_file(self.path.join(&name));
-            return Err(error);
+        // What set it aside was interrupted before it cut the segment, and is done again.
+        for entry in self.list()? {
+            let same = entry.note.as_ref().is_some_and(|other| Note { time: note.time, ..other.clone() } == *note);
+            if same && entry.bytes == size - note.offset && is_copy(&from, note.offset, &self.open(&entry.name)?)? {
+                return Ok(entry.name);
+            }
         }
-        self.write_note(&name, note)?;
-        Ok(name)
+        self.copy_as(&segment.to_string(), &from, note.offset, size, note)
     }
 
     /// Copies a file here. Durable when it returns.
     pub(crate) fn copy(&self, from: &Path, stem: &str, note: &Note) -> io::Result<String> {
-        let name = self.fresh_name(stem);
         let from = File::open(from)?;
-        let to = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
-        owner::give(&to, &self.path)?;
-        copy_range(&from, 0, from.metadata()?.len(), &to)?;
-        to.sync_all()?;
-        self.write_note(&name, note)?;
+        let len = from.metadata()?.len();
+        self.copy_as(stem, &from, 0, len, note)
+    }
+
+    fn copy_as(&self, stem: &str, from: &File, offset: u64, end: u64, note: &Note) -> io::Result<String> {
+        let name = self.fresh_name(stem);
+        let partial = self.path.join(PARTIAL);
+        // What an interrupted copy left may be a second name of its entry by now: a new file, never that one again.
+        match fs::remove_file(&partial) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let to = File::options().write(true).create_new(true).mode(0o600).open(&partial)?;
+        let given = owner::give(&to, &self.path);
+        let copied = given.and_then(|()| copy_range(from, offset, end, &to)).and_then(|()| self.sync(&to));
+        let named = copied.and_then(|()| {
+            self.write_note(&name, note)?;
+            fs::hard_link(&partial, self.path.join(&name))
+        });
+        let removed = fs::remove_file(&partial);
+        named.and(removed)?;
+        self.sync_names()?;
         Ok(name)
     }
 
     /// Moves a foreign file or directory here.
     pub(crate) fn adopt(&self, from: &Path, note: &Note) -> io::Result<String> {
         let name = self.fresh_name("foreign");
-        fs::rename(from, self.path.join(&name))?;
         self.write_note(&name, note)?;
+        fs::rename(from, self.path.join(&name))?;
+        self.sync_names()?;
         Ok(name)
     }
 
     /// An empty entry, for the sake of its note.
     pub(crate) fn note_only(&self, ino: Ino, note: &Note) -> io::Result<String> {
         let name = self.fresh_name(&format!("lost{ino}"));
+        self.write_note(&name, note)?;
         let empty = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
         owner::give(&empty, &self.path)?;
-        self.write_note(&name, note)?;
+        self.sync_names()?;
         Ok(name)
     }
 
     fn medium(&self) -> io::Result<&dyn Medium> {
         self.medium.as_deref().ok_or_else(|| io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        match &self.medium {
+            Some(medium) => medium.sync_segment(file.as_fd()),
+            None => file.sync_all(),
+        }
     }
 
     fn fresh_name(&self, stem: &str) -> String {
@@ -191,7 +221,11 @@ impl Quarantine {
         let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         owner::give(&file, &self.path)?;
         file.write_all(serde_json::to_string_pretty(note)?.as_bytes())?;
-        file.sync_all()?;
+        self.sync(&file)?;
+        self.sync_names()
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
         match &self.medium {
             Some(medium) => crate::domain::sync_dir_at(&**medium, &self.path),
             None => File::open(&self.path)?.sync_all(),
@@ -213,10 +247,10 @@ impl Quarantine {
 
     /// Removes an entry for good.
     pub fn discard(&self, name: &str) -> io::Result<()> {
-        let path = self.entry_path(name)?;
-        fs::remove_file(&path)?;
+        fs::remove_file(self.entry_path(name)?)?;
+        // The note goes when the entry is gone for good. Half of this may have been done before.
+        self.sync_names()?;
         match fs::remove_file(self.path.join(format!("{name}.json"))) {
-            // An entry need not have a note.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
         }
@@ -239,6 +273,25 @@ impl Quarantine {
             }
         }
         Ok(())
+    }
+}
+
+/// True if `copy` holds what `from` holds from `offset` on, as far as it goes.
+fn is_copy(from: &File, offset: u64, copy: &File) -> io::Result<bool> {
+    let mut buffers = [vec![0; 1 << 20], vec![0; 1 << 20]];
+    let mut at = 0;
+    loop {
+        let [ours, theirs] = &mut buffers;
+        let read = copy.read_at(ours, at)?;
+        if read == 0 {
+            return Ok(true);
+        }
+        match from.read_exact_at(&mut theirs[..read], offset + at) {
+            Ok(()) if ours[..read] == theirs[..read] => at += read as u64,
+            Ok(()) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(error) => return Err(error),
+        }
     }
 }
 

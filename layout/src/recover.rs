@@ -286,7 +286,7 @@ pub(crate) fn load(
     next_id: u64,
     owned: &mut HashSet<SegmentId>,
 ) -> io::Result<View> {
-    let located = scan::parallel(blocks.len(), |index| match log.blocks[index] {
+    let located = scan::parallel(blocks.len(), scan::BLOCKS_PER_THREAD, |index| match log.blocks[index] {
         Block::InUse { incarnation, last, .. } => {
             let kept: Vec<_> =
                 blocks[index].frames.iter().filter(|one| one.sound && one.header.id <= last).copied().collect();
@@ -573,7 +573,7 @@ fn open_segments(pool: &Pool) -> Vec<OpenSegment> {
         view.objects().filter_map(segment).collect()
     };
     let probe = |index: usize| Ok(!pool.segments.quiescent(files[index].segment));
-    let open = scan::parallel(files.len(), probe).unwrap_or_default();
+    let open = scan::parallel(files.len(), 64, probe).unwrap_or_default();
     files.iter().zip(open).filter(|(_, open)| *open).map(|(file, _)| *file).collect()
 }
 

@@ -34,12 +34,18 @@ pub(crate) struct ScannedBlock {
     pub garbage: bool,
 }
 
-/// Runs `work` for every index below `count`, on as many threads as there are processors.
+/// Runs `work` for every index below `count`, on as many threads as there are processors, each of which is worth it for
+/// `share` of them.
 pub(crate) fn parallel<T: Send>(
     count: usize,
+    share: usize,
     work: impl Fn(usize) -> std::io::Result<T> + Sync,
 ) -> std::io::Result<Vec<T>> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8).min(count.max(1));
+    let most = count.div_ceil(share).min(8);
+    if most <= 1 {
+        return (0..count).map(work).collect();
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(most);
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<(usize, std::io::Result<T>)>> = Mutex::new(Vec::with_capacity(count));
     std::thread::scope(|scope| {
@@ -61,6 +67,9 @@ pub(crate) fn parallel<T: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
+/// A log that is not longer is not worth a thread.
+pub(crate) const BLOCKS_PER_THREAD: usize = 8;
+
 /// The bytes of one block.
 pub(crate) fn read_block(medium: &dyn Medium, superblock: &Superblock, index: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; superblock.block_size as usize];
@@ -70,7 +79,7 @@ pub(crate) fn read_block(medium: &dyn Medium, superblock: &Superblock, index: us
 
 /// Reads all blocks.
 pub(crate) fn scan(medium: &dyn Medium, superblock: &Superblock) -> std::io::Result<Vec<ScannedBlock>> {
-    parallel(superblock.blocks as usize, |index| {
+    parallel(superblock.blocks as usize, BLOCKS_PER_THREAD, |index| {
         Ok(scan_block(&read_block(medium, superblock, index)?, index as u32, superblock))
     })
 }

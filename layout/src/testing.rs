@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+pub use crate::cacheline::lines as cache_lines;
 use crate::description;
-use crate::domain::{self, Medium};
+pub use crate::domain::Memory;
+use crate::domain::{self, DaxMedium, Medium};
 use crate::error::{Error, Result};
 use crate::frame;
 use crate::lock::{Holder, PoolLock};
@@ -69,4 +71,9 @@ pub fn decode_block(bytes: &mut [u8]) {
         }
         rest = &mut rest[length..];
     }
+}
+
+/// The `dax` medium on memory of the caller's: which stores, write-backs and fences it makes, and in which order.
+pub fn dax_medium(memory: impl Memory + 'static) -> Box<dyn Medium> {
+    Box::new(DaxMedium::new(memory))
 }

@@ -1,0 +1,165 @@
+//! For tests of crashes: the filesystem without a kernel. What a mount would ask for comes as calls, one at a time, and is
+//! done by the same code in the same order; bytes go to the segments as the kernel moves them in passthrough.
+
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use fuser::{BackingId, RenameFlags};
+use tensorfs_layout::{Ino, Pool, SegmentId};
+
+use crate::committer;
+use crate::error::Fault;
+use crate::filesystem::{Caller, Filesystem};
+use crate::namespace::New;
+use crate::options::{Durability, Options};
+use crate::setattr::Change;
+
+/// Root asks.
+const CALLER: Caller = Caller { unique: 0, uid: 0, gid: 0, pid: 1 };
+
+/// The error number that the client gets.
+pub type Errno = i32;
+
+/// An open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handle(u64);
+
+/// The filesystem over a pool, driven directly.
+pub struct Direct(Filesystem);
+
+impl std::fmt::Debug for Direct {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Direct").finish_non_exhaustive()
+    }
+}
+
+fn errno<T>(result: Result<T, Fault>) -> Result<T, Errno> {
+    result.map_err(|fault| fault.errno)
+}
+
+fn no_kernel(_: std::os::fd::BorrowedFd<'_>) -> std::io::Result<BackingId> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+impl Direct {
+    /// Serves a pool.
+    pub fn new(pool: Arc<Pool>, durability: Durability) -> Self {
+        Self(Filesystem::new(pool, Options::default(), durability, 1024))
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Pool {
+        &self.0.pool
+    }
+
+    /// `mkdir`, and `mknod` of what is no file.
+    pub fn make(&self, dir: Ino, name: &str, mode: u32) -> Result<Ino, Errno> {
+        errno(self.0.make(CALLER, dir, name.as_bytes(), New { mode, umask: 0, rdev: 0 })).map(|stat| stat.ino)
+    }
+
+    /// `symlink`.
+    pub fn symlink(&self, dir: Ino, name: &str, target: &str) -> Result<Ino, Errno> {
+        errno(self.0.symlink(CALLER, dir, name.as_bytes(), target.as_bytes())).map(|stat| stat.ino)
+    }
+
+    /// `link`.
+    pub fn link(&self, ino: Ino, dir: Ino, name: &str) -> Result<(), Errno> {
+        errno(self.0.link(CALLER, ino, dir, name.as_bytes()).map(drop))
+    }
+
+    /// `unlink`.
+    pub fn unlink(&self, dir: Ino, name: &str) -> Result<(), Errno> {
+        errno(self.0.unlink(CALLER, dir, name.as_bytes()))
+    }
+
+    /// `rmdir`.
+    pub fn rmdir(&self, dir: Ino, name: &str) -> Result<(), Errno> {
+        errno(self.0.rmdir(CALLER, dir, name.as_bytes()))
+    }
+
+    /// `rename`, or an exchange of the two names.
+    pub fn rename(&self, from: (Ino, &str), to: (Ino, &str), exchange: bool) -> Result<(), Errno> {
+        let flags = if exchange { RenameFlags::RENAME_EXCHANGE } else { RenameFlags::empty() };
+        errno(self.0.rename(CALLER, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags))
+    }
+
+    /// `open(O_CREAT | O_EXCL | O_RDWR)`.
+    pub fn create(&self, dir: Ino, name: &str, mode: u32) -> Result<(Ino, Handle), Errno> {
+        let new = New { mode: libc::S_IFREG | mode, umask: 0, rdev: 0 };
+        let created = self.0.create(CALLER, dir, name.as_bytes(), new, libc::O_RDWR, &no_kernel);
+        errno(created).map(|(stat, reply)| (stat.ino, Handle(reply.handle)))
+    }
+
+    /// `open` of an existing file.
+    pub fn open(&self, ino: Ino, flags: i32) -> Result<Handle, Errno> {
+        errno(self.0.open(CALLER, ino, flags, &no_kernel)).map(|reply| Handle(reply.handle))
+    }
+
+    /// The segment that serves an open file.
+    pub fn segment(&self, handle: Handle) -> Result<SegmentId, Errno> {
+        let handle = errno(self.0.handles.file(handle.0))?;
+        let segment = handle.node.lock().segment;
+        segment.ok_or(libc::EIO)
+    }
+
+    /// `pwrite`, as the kernel does it in passthrough: the server hears nothing of it.
+    pub fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let segment = self.segment(handle)?;
+        let io = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        let fd = self.0.pool.segments().open(segment, libc::O_RDWR).map_err(io)?;
+        std::fs::File::from(fd).write_all_at(bytes, offset).map_err(io)
+    }
+
+    /// `fsync`.
+    pub fn fsync(&self, ino: Ino, handle: Handle) -> Result<(), Errno> {
+        errno(self.0.fsync(CALLER, ino, handle.0))
+    }
+
+    /// `close`: FLUSH, then RELEASE.
+    pub fn close(&self, handle: Handle) -> Result<(), Errno> {
+        let flushed = errno(self.0.flush(CALLER, handle.0));
+        self.0.release(CALLER, handle.0);
+        flushed
+    }
+
+    /// `truncate`.
+    pub fn truncate(&self, ino: Ino, size: u64) -> Result<(), Errno> {
+        errno(self.0.setattr(CALLER, ino, Change { size: Some(size), ..Change::default() }).map(drop))
+    }
+
+    /// `chmod` and `chown`.
+    pub fn change(&self, ino: Ino, mode: Option<u32>, uid: Option<u32>) -> Result<(), Errno> {
+        errno(self.0.setattr(CALLER, ino, Change { mode, uid, ..Change::default() }).map(drop))
+    }
+
+    /// `fallocate`.
+    pub fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: i32) -> Result<(), Errno> {
+        errno(self.0.fallocate(CALLER, handle.0, offset, len, mode))
+    }
+
+    /// `setxattr`.
+    pub fn set_xattr(&self, ino: Ino, name: &str, value: &[u8]) -> Result<(), Errno> {
+        errno(self.0.setxattr(CALLER, ino, name.as_bytes(), value, 0))
+    }
+
+    /// `removexattr`.
+    pub fn remove_xattr(&self, ino: Ino, name: &str) -> Result<(), Errno> {
+        errno(self.0.removexattr(CALLER, ino, name.as_bytes()))
+    }
+
+    /// `fsync` of a directory, and `tensorfs sync`.
+    pub fn sync(&self) -> Result<(), Errno> {
+        errno(self.0.sync_all())
+    }
+
+    /// Commits, and seals a file if nothing can write it.
+    pub fn seal(&self, ino: Ino) -> Result<(), Errno> {
+        errno(self.0.commit())?;
+        errno(self.0.seal_file(ino, false, &|| false)).map(drop)
+    }
+
+    /// One round of the background commit, housekeeping included; `quiet` if the one before had nothing to do.
+    pub fn round(&self, quiet: bool) -> Result<bool, Errno> {
+        errno(committer::commit_if_changed(&self.0, quiet))
+    }
+}
