@@ -202,20 +202,19 @@ impl Case<'_> {
                 stands.push((usize::MAX, usize::MAX));
             }
             let last = stands.last_mut().unwrap();
+            // With `durability=write` already a part of the first write makes it stand: the kernel may split a write.
+            let each_write = durability == Some(Durability::Write);
             let (may, must) = match event {
-                Event::Replace => (durability.is_none(), durability.is_none()),
-                Event::Sync | Event::Close | Event::Named => (true, true),
+                Event::Replace if durability.is_none() => (Some(step + 1), Some(step + 1)),
+                Event::Sync | Event::Close | Event::Named => (Some(step + 1), Some(step + 1)),
+                Event::Write { .. } if each_write => (Some(step), Some(step + 1)),
+                Event::Store { .. } if each_write => (Some(step), None),
                 // Where the server sees it, it is an fsync.
-                Event::Store { .. } => (true, false),
-                Event::Write { .. } => (durability == Some(Durability::Write), durability == Some(Durability::Write)),
-                Event::Size(_) => (false, false),
+                Event::Store { .. } => (Some(step + 1), None),
+                Event::Replace | Event::Write { .. } | Event::Size(_) => (None, None),
             };
-            if may {
-                last.0 = last.0.min(step + 1);
-            }
-            if must {
-                last.1 = last.1.min(step + 1);
-            }
+            last.0 = last.0.min(may.unwrap_or(usize::MAX));
+            last.1 = last.1.min(must.unwrap_or(usize::MAX));
         }
         stands
     }
