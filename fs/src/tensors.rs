@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use tensorfs_layout::formats::{self, Format, Location, Order, Source, Tensor};
+use tensorfs_layout::formats::{self, Format, Source, Tensor};
 use tensorfs_layout::{Ino, Pool, SegmentId, Timestamp};
 
 use crate::clock;
@@ -21,8 +21,8 @@ use crate::filesystem::Filesystem;
 use crate::host;
 use crate::readings::{Reading, Readings};
 
-/// Tensors are kept while those of a file take less than this.
-const KEPT_MAX: usize = 16 << 20;
+/// Tensors are kept while those of a file take less than this, encoded: enough for a million of them.
+const KEPT_MAX: usize = 64 << 20;
 /// The most tensors that are taken from seals, which costs a copy of them.
 const SEALED_MAX: u64 = 1 << 16;
 /// What is kept of all files, at most, unless a single one takes more.
@@ -122,11 +122,41 @@ pub(crate) struct Tensors {
 
 /// How to get at a tensor by its ordinal.
 enum Store {
-    Kept(Vec<Tensor>),
+    Kept(Packed),
     /// An event file: ordinals and places to begin reading at.
     Frames(Vec<(u32, u64)>),
     /// By recognising the file again.
     Again,
+}
+
+/// Tensors, encoded: they take a fifth of the memory this way.
+#[derive(Default)]
+struct Packed {
+    bytes: Vec<u8>,
+    /// Where each of them ends.
+    ends: Vec<u32>,
+}
+
+impl Packed {
+    /// Takes a tensor in; false if there is no room for it.
+    fn push(&mut self, tensor: &Tensor) -> bool {
+        let Ok(bytes) = postcard::to_extend(tensor, std::mem::take(&mut self.bytes)) else { return false };
+        self.bytes = bytes;
+        let end = u32::try_from(self.bytes.len()).ok().filter(|&end| end as usize <= KEPT_MAX);
+        self.ends.extend(end);
+        end.is_some()
+    }
+
+    fn get(&self, ordinal: u32) -> Option<Tensor> {
+        let at = ordinal as usize;
+        let end = *self.ends.get(at)? as usize;
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        postcard::from_bytes(self.bytes.get(start..end)?).ok()
+    }
+
+    fn memory(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
+    }
 }
 
 /// What is done with a tensor, and whether to go on.
@@ -151,36 +181,36 @@ impl Tensors {
             return Ok(Some(this));
         }
         let mut known = this.index.known();
-        let (mut kept, mut bytes) = (Vec::new(), 0);
+        let mut kept = Some(Packed::default());
         let found = formats::recognise(source, &mut |tensor| {
             let Ok(ordinal) = u32::try_from(this.count) else { return ControlFlow::Break(()) };
             this.index.add(ordinal, &tensor, &mut known);
             this.count += 1;
-            bytes += memory_of(&tensor);
-            if bytes <= KEPT_MAX {
-                kept.push(tensor);
-            } else {
-                kept = Vec::new();
-            }
+            kept = kept.take().and_then(|mut kept| kept.push(&tensor).then_some(kept));
             ControlFlow::Continue(())
         });
         if let Some(error) = found.error {
             return Err(error);
         }
         this.index.finish();
-        this.store = if bytes <= KEPT_MAX { Store::Kept(kept) } else { Store::Again };
+        this.store = kept.map_or(Store::Again, Store::Kept);
         Ok(Some(this))
     }
 
-    /// The tensors of a sealed file, which need not be read for it.
-    fn of_seals(tensors: Vec<Tensor>, format: Format, version: Version) -> Self {
+    /// The tensors of a sealed file, which need not be read for it. None if they take too much memory.
+    fn of_seals(tensors: impl Iterator<Item = Tensor>, format: Format, version: Version) -> Option<Self> {
         let stamp = number((version.segment, version.size, version.mtime.sec, version.mtime.nsec));
-        let mut index = Index::default();
+        let (mut index, mut kept) = (Index::default(), Packed::default());
         let mut known = index.known();
-        (0..).zip(&tensors).for_each(|(ordinal, tensor)| index.add(ordinal, tensor, &mut known));
+        for (ordinal, tensor) in (0..).zip(tensors) {
+            index.add(ordinal, &tensor, &mut known);
+            if !kept.push(&tensor) {
+                return None;
+            }
+        }
         index.finish();
-        let count = tensors.len() as u64;
-        Tensors { version, stamp, format, count, index, store: Store::Kept(tensors), end: 0, tail: Vec::new() }
+        let count = kept.ends.len() as u64;
+        Some(Tensors { version, stamp, format, count, index, store: Store::Kept(kept), end: 0, tail: Vec::new() })
     }
 
     /// True of an event file that may have these tensors still, and more behind them.
@@ -248,8 +278,8 @@ impl Tensors {
     fn visit(&self, source: &SegmentBytes, from: u32, see: See<'_>) -> io::Result<()> {
         let (mut ordinal, at) = match &self.store {
             Store::Kept(tensors) => {
-                let rest = tensors.get(from as usize..).unwrap_or_default();
-                let _ = (from..).zip(rest).try_for_each(|(ordinal, tensor)| see(ordinal, tensor));
+                let rest = (from..).map_while(|ordinal| Some((ordinal, tensors.get(ordinal)?)));
+                let _ = { rest }.try_for_each(|(ordinal, tensor)| see(ordinal, &tensor));
                 return Ok(());
             }
             Store::Frames(frames) => match frames[..chunk_of(frames, from)].last() {
@@ -323,7 +353,7 @@ impl Tensors {
 
     fn memory(&self) -> usize {
         let store = match &self.store {
-            Store::Kept(tensors) => tensors.iter().map(memory_of).sum(),
+            Store::Kept(tensors) => tensors.memory(),
             Store::Frames(frames) => frames.capacity() * size_of::<(u32, u64)>(),
             Store::Again => 0,
         };
@@ -342,14 +372,6 @@ fn tail(source: &dyn Source, end: u64) -> io::Result<Vec<u8>> {
     let read = source.read_at(end - bytes.len() as u64, &mut bytes)?;
     bytes.truncate(read);
     Ok(bytes)
-}
-
-fn memory_of(tensor: &Tensor) -> usize {
-    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-    let strides = if let Order::Strides(strides) = &tensor.order { strides.len() * 8 } else { 0 };
-    let inline = if let Location::Inline { bytes, .. } = &tensor.location { bytes.len() } else { 0 };
-    let key = tensor.storage.as_ref().map_or(0, |storage| storage.key.len());
-    size_of::<Tensor>() + tensor.name.len() + text(&tensor.descr) + tensor.shape.len() * 8 + strides + inline + key
 }
 
 /// What a client gets for it. What is wrong with the bytes of a file is no fault of the host.
@@ -537,18 +559,11 @@ impl Filesystem {
             chain.clone()
         };
         let format = chain.summary()?.format;
-        let (mut entries, mut bytes) = (Vec::new(), 0);
-        for entry in chain.tensors() {
-            bytes += memory_of(&entry.tensor);
-            entries.push(entry);
-            if bytes > KEPT_MAX {
-                return None;
-            }
-        }
+        let mut entries: Vec<_> = chain.tensors().collect();
         entries.sort_by_key(|entry| entry.index);
         let whole = (0..).zip(&entries).all(|(index, entry)| entry.index == index);
-        let tensors = entries.into_iter().map(|entry| entry.tensor).collect();
-        whole.then(|| Tensors::of_seals(tensors, format, version))
+        let tensors = entries.into_iter().map(|entry| entry.tensor);
+        if whole { Tensors::of_seals(tensors, format, version) } else { None }
     }
 
     /// How many tensors the seals of a file say that it has, and whether that is all of them. None if it is not sealed.

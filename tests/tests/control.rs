@@ -33,6 +33,7 @@ on_mounts!(
     the_tree_cannot_be_changed,
     attributes_say_what_a_file_is,
     attributes_are_not_copied_and_cannot_be_set,
+    a_checkpoint_of_many_tensors,
     a_file_of_many_tensors_takes_little_memory,
 );
 
@@ -955,6 +956,33 @@ fn attributes_are_not_copied_and_cannot_be_set(setup: Setup) {
         "getfattr --absolute-names -d -m - model > dump; setfattr -x user.mine model; setfattr --restore=dump",
     );
     assert_eq!(shell(mount.path(), "getfattr -d -m - model | grep user").trim(), "user.mine=\"1\"");
+}
+
+/// A checkpoint of many tensors, from its bytes and from its seals.
+///
+/// Proves T9.
+fn a_checkpoint_of_many_tensors(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let names: Vec<String> = (0..20_000).map(|n| format!("layer{}/block/{n}", n % 3)).collect();
+    let contents: Vec<[u8; 4]> = (0..20_000_u32).map(u32::to_le_bytes).collect();
+    let tensors: Vec<(&str, &[u8])> =
+        names.iter().zip(&contents).map(|(name, bytes)| (&name[..], &bytes[..])).collect();
+    let path = mount.at("model");
+    fs::write(&path, safetensors(&tensors)).unwrap();
+    for round in 0..2 {
+        let found = files(&tree(&mount, "model"));
+        assert_eq!(found.len(), names.len());
+        for n in [0, 1, 7777, 19_999] {
+            assert!(found.contains(format!("{}.npy", names[n]).as_bytes()));
+            assert_eq!(bytes(&tree(&mount, "model").join(format!("{}.npy", names[n]))), contents[n]);
+        }
+        if round == 0 {
+            sealed(&path);
+        }
+    }
 }
 
 // --- bounds ------------------------------------------------------------------------------------------
