@@ -83,12 +83,17 @@ impl Recorded {
         let mut next = 0;
         let mut early: BTreeMap<u64, TensorEntry> = BTreeMap::new();
         for entry in self.entries() {
-            early.insert(entry.index, entry);
-            while let Some(entry) = early.remove(&next) {
+            if entry.index != next {
+                early.insert(entry.index, entry);
+                continue;
+            }
+            let mut turn = Some(entry);
+            while let Some(entry) = turn {
                 next += 1;
                 if sink(entry).is_break() {
                     return;
                 }
+                turn = early.remove(&next);
             }
         }
         // Behind a gap.

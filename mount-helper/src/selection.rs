@@ -193,16 +193,7 @@ impl Contents {
                     let checksums = recorded.checksums(&entry);
                     sink(entry.tensor, checksums)
                 });
-                // It has one, or would not be here.
-                let summary = recorded.summary();
-                Listing {
-                    format: summary.as_ref().map_or(Format::Opaque, |summary| summary.format),
-                    tensors: summary.as_ref().map_or(0, |summary| summary.tensors),
-                    bad_frames: summary.as_ref().map_or(0, |summary| summary.bad_frames),
-                    reason: summary.and_then(|summary| summary.reason),
-                    calls: Vec::new(),
-                    error: None,
-                }
+                Listing::of(recorded)
             }
             None => recognise(&self.file, &mut |tensor| sink(tensor, Vec::new())).into(),
         }
@@ -212,7 +203,8 @@ impl Contents {
     pub fn tensors_and_calls(&self, sink: &mut dyn FnMut(Tensor) -> ControlFlow<()>) -> Listing {
         match &self.recorded {
             Some(recorded) if recorded.summary().is_some_and(|summary| summary.format != Format::Torch) => {
-                self.tensors(&mut |tensor, _| sink(tensor))
+                recorded.each(&mut |entry| sink(entry.tensor));
+                Listing::of(recorded)
             }
             _ => recognise(&self.file, sink).into(),
         }
@@ -227,6 +219,22 @@ pub struct Listing {
     pub reason: Option<String>,
     pub calls: Vec<String>,
     pub error: Option<std::io::Error>,
+}
+
+impl Listing {
+    /// Of a file with all its tensors in the records.
+    fn of(recorded: &Recorded) -> Listing {
+        let summary = recorded.summary();
+        Listing {
+            // It has one, or its tensors would not be there.
+            format: summary.as_ref().map_or(Format::Opaque, |summary| summary.format),
+            tensors: summary.as_ref().map_or(0, |summary| summary.tensors),
+            bad_frames: summary.as_ref().map_or(0, |summary| summary.bad_frames),
+            reason: summary.and_then(|summary| summary.reason),
+            calls: Vec::new(),
+            error: None,
+        }
+    }
 }
 
 impl From<Recognised> for Listing {
