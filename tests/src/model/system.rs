@@ -190,7 +190,16 @@ impl System {
                 let flags = OFlag::from_bits_retain(*flags | libc::O_NONBLOCK | libc::O_CLOEXEC);
                 let mode = Mode::from_bits_truncate(*mode);
                 let existed = stat::fstatat(self.base(at), at.path.as_str(), AtFlags::empty()).is_ok();
-                let fd = user.act(|| fcntl::openat(self.base(at), at.path.as_str(), flags, mode))?;
+                let is_device =
+                    |stat: &FileStat| [libc::S_IFCHR, libc::S_IFBLK].contains(&(stat.st_mode & libc::S_IFMT));
+                let opened = user.act(|| fcntl::openat(self.base(at), at.path.as_str(), flags, mode));
+                if opened.as_ref().is_err_and(|errno| *errno == Errno::EPERM)
+                    && stat::fstatat(self.base(at), at.path.as_str(), AtFlags::empty()).is_ok_and(|s| is_device(&s))
+                {
+                    // Whether it may be opened at all (see below) is asked before whether with `O_NOATIME`.
+                    return Err(Errno::EACCES);
+                }
+                let fd = opened?;
                 let kind = stat::fstat(&fd)?.st_mode & libc::S_IFMT;
                 // The mount is `nodev`, the host's filesystem is not.
                 if !flags.contains(OFlag::O_PATH) && (kind == libc::S_IFCHR || kind == libc::S_IFBLK) {
