@@ -213,7 +213,7 @@ impl fuser::Filesystem for Adapter {
         if control::is_control(ino(number)) {
             self.0.numbers.forget(ino(number), nlookup);
         } else {
-            self.0.ghosts.forget(ino(number));
+            self.0.forgotten(ino(number));
         }
     }
 

@@ -136,7 +136,7 @@ impl Filesystem {
 
     fn recorded(&self, ino: Ino) -> Result<Stat> {
         let recorded = self.pool.view().object(ino).map(|object| Stat::of(ino, object));
-        recorded.or_else(|| self.ghosts.get(ino)).ok_or(Fault::new(libc::ENOENT))
+        recorded.or_else(|| self.ghosts.get(ino)).ok_or(Fault::stale())
     }
 
     /// Asks the host about the segment of a file in use.

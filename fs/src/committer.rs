@@ -107,6 +107,7 @@ pub(crate) fn commit_if_changed(fs: &Filesystem, was_quiet: bool) -> Result<bool
     if fs.pool.is_read_only().is_some() {
         return Ok(true);
     }
+    fs.reap_renamed_over();
     let learned = fs.learn_all(Switch::Leave);
     if fs.capacity.limit().is_some() {
         fs.recount();

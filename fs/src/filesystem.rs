@@ -1,6 +1,6 @@
 //! What all operations share: the pool, the files in use, and how a request changes the pool.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -76,6 +76,8 @@ pub(crate) struct Filesystem {
     pub writers: Mutex<HashMap<Ino, Watched>>,
     /// The host turned down sharing bytes between segments; not asked again.
     pub no_clone: AtomicBool,
+    /// Objects without a name that another was renamed over, until the kernel forgets them.
+    pub renamed_over: Mutex<HashSet<Ino>>,
 }
 
 impl Filesystem {
@@ -105,6 +107,7 @@ impl Filesystem {
             jobs: Jobs::default(),
             writers: Mutex::default(),
             no_clone: AtomicBool::new(false),
+            renamed_over: Mutex::default(),
         }
     }
 

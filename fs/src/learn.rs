@@ -199,6 +199,33 @@ impl Filesystem {
         }
     }
 
+    /// The same for an object that another was just renamed over: a program may have found it by the name that is always
+    /// there, and be about to open it. So it goes when the kernel forgets it, which nobody can open any more, or with the
+    /// next background commit; at once only where space is short.
+    pub fn reap_when_forgotten(&self, ino: Ino) {
+        if self.wants_space() {
+            self.reap_if_dead(ino);
+        } else {
+            self.renamed_over.lock().insert(ino);
+        }
+    }
+
+    /// The kernel holds an object no longer.
+    pub fn forgotten(&self, ino: Ino) {
+        self.ghosts.forget(ino);
+        let waits = self.renamed_over.lock().remove(&ino);
+        if waits {
+            self.reap_if_dead(ino);
+            self.ghosts.forget(ino);
+        }
+    }
+
+    /// Drops what waits to be forgotten.
+    pub fn reap_renamed_over(&self) {
+        let waiting = std::mem::take(&mut *self.renamed_over.lock());
+        waiting.into_iter().for_each(|ino| self.reap_if_dead(ino));
+    }
+
     /// Drops an object that has just lost a name, if that was the last thing that held it.
     pub fn reap_if_dead(&self, ino: Ino) {
         let node = self.nodes.take(ino);

@@ -35,11 +35,13 @@ impl Filesystem {
         if name.len() > NAME_MAX {
             return Err(Fault::new(libc::ENAMETOOLONG));
         }
-        let found = self.pool.view().lookup(dir, name);
-        match found.map(|ino| self.stat(ino)) {
-            None => Ok(None),
-            Some(Err(fault)) if fault.errno == libc::ENOENT => Ok(None),
-            Some(stat) => stat.map(Some),
+        loop {
+            let Some(ino) = self.pool.view().lookup(dir, name) else { return Ok(None) };
+            match self.stat(ino) {
+                // Another was renamed over it meanwhile: a name that is always there is always found.
+                Err(fault) if fault.errno == libc::ESTALE && self.pool.view().lookup(dir, name) != Some(ino) => {}
+                stat => return stat.map(Some),
+            }
         }
     }
 
@@ -260,7 +262,7 @@ impl Filesystem {
             })?;
             if done {
                 if let (false, Some(met)) = (exchange, met.filter(|met| *met != moved)) {
-                    self.reap_if_dead(met);
+                    self.reap_when_forgotten(met);
                 }
                 return Ok(());
             }

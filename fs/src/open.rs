@@ -115,7 +115,7 @@ impl Filesystem {
         let segment = self.new_segment()?;
         // Also for who only wants to read: a full pool can be read.
         let stored = self.edit(|edit| {
-            let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+            let object = edit.object(ino).ok_or(Fault::stale())?;
             let attributes = Attributes { segment: Some(segment), ..object.attributes.clone() };
             edit.store_from_reserve(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
             Ok(())

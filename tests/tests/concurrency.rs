@@ -295,7 +295,7 @@ fn see_each_cell(setup: Setup, kernel: bool) {
 /// Both at once, again and again, in every pair: no error but that of a name that is not there, no deadlock, no byte that
 /// nobody wrote, and in the end one content however it is looked at.
 ///
-/// Proves O1, O3, D8.
+/// Proves O1, O3, D6, D8.
 fn two_at_once(setup: Setup) {
     const LARGE: usize = 128 * 4096;
     let turns = std::env::var("TENSORFS_TURNS").map_or(30, |turns| turns.parse().unwrap());
@@ -318,7 +318,10 @@ fn two_at_once(setup: Setup) {
                 assert!(!seen.contains("foreign"), "{id}: {seen}");
             }
             for (role, child) in [(first, &mut one), (*second, &mut two)] {
-                assert_eq!(child.answer(), "ok", "{id}: {}", role.name());
+                let answer = child.answer();
+                // A file that others are renamed over is there all the time.
+                let removed = [first, *second].contains(&Unlink);
+                assert!(answer == "ok" || removed && answer == "in vain", "{id}: {}: {answer}", role.name());
             }
             assert_eq!(late.ask(&format!("open f r {}", path.display())), "ok", "{id}");
             let read = late.ask("see f");

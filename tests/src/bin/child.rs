@@ -27,7 +27,8 @@
 //! same-file ID PATH           whether a descriptor is of the file that has the name: yes, no, none
 //! unlink PATH | replace PATH BYTE BLOCKS
 //! forget                      closes and unmaps everything
-//! loop ROLE COUNT BYTE PATH   does again and again what a role of the concurrency test does, see `Role`
+//! loop ROLE COUNT BYTE PATH   does again and again what a role of the concurrency test does, see `Role`; `in vain` if the
+//!                             file was not there one time or other (or was, for one that makes it)
 //! ```
 //!
 //! Answers are `ok`, values, `differs at N`, or `error ERRNO`.
@@ -400,16 +401,18 @@ impl State {
                 blocks::replace(Path::new(path), number(byte) as u8, number(count)).and_then(|()| ok())
             }
             ["loop", role, count, byte, path] => {
+                // Somebody may have removed it, and somebody may have made it again.
+                let in_vain =
+                    [io::ErrorKind::NotFound, io::ErrorKind::AlreadyExists, io::ErrorKind::StaleNetworkFileHandle];
+                let mut answer = "ok";
                 for n in 0..number(count) {
                     match blocks::act(role, Path::new(path), number(byte) as u8, n) {
                         Ok(()) => {}
-                        // Somebody may have removed it, and somebody may have made it again.
-                        Err(error)
-                            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => {}
+                        Err(error) if in_vain.contains(&error.kind()) => answer = "in vain",
                         Err(error) => return Ok(format!("{role} {n}: {error}")),
                     }
                 }
-                ok()
+                Ok(answer.to_owned())
             }
             _ => panic!("unknown: {words:?}"),
         }
