@@ -77,10 +77,10 @@ impl Pool {
         let log = &mut state.log;
         let (blocks, free) = (log.blocks.len(), log.free_blocks());
         // What stays lets the log grow by a quarter before the host has to be asked again. The log is left alone until it
-        // is worth a few flushes.
+        // is worth a few flushes, unless hardly anything is left in the pool: then it gets as short as it was.
         let in_use = blocks - free;
         let stay = (in_use + in_use / 4 + RESERVE_BLOCKS).max(INITIAL_BLOCKS as usize);
-        let worth = (blocks / 4).max(2);
+        let worth = if in_use <= 1 { 1 } else { (blocks / 4).max(2) };
         if blocks < stay + worth {
             return Ok(());
         }

@@ -527,6 +527,11 @@ fn what_was_found_and_is_gone_is_stale(setup: Setup) {
         return;
     }
     let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+    // Until the next commit it is still there, as elsewhere; after that it is not, and nobody hears that a name is not.
+    let mut old = String::new();
+    File::open(&again).unwrap().read_to_string(&mut old).unwrap();
+    assert_eq!(old, "old");
+    mount.sync();
     assert_eq!(kind(File::open(&again)), Errno::ESTALE);
     assert_eq!(kind(OpenOptions::new().write(true).open(&again)), Errno::ESTALE);
     assert_eq!(kind(std::fs::set_permissions(&again, std::fs::Permissions::from_mode(0o600))), Errno::ESTALE);

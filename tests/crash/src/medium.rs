@@ -1,6 +1,6 @@
 //! The simulated media behind layout's persist seam.
 //!
-//! [`cached`] takes the seam's calls as they are. [`dax`] puts a simulated persistent memory behind the `dax` medium's own
+//! `cached` takes the seam's calls as they are. `dax` puts a simulated persistent memory behind the `dax` medium's own
 //! code, so that the stores, write-backs and fences are those that a real pool makes, in their order.
 
 use std::collections::HashMap;
