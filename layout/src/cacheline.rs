@@ -64,6 +64,8 @@ mod imp {
         true
     }
 
+    /// # Safety
+    /// As for [`super::write_back`].
     pub unsafe fn write_back(start: *const u8, len: usize) {
         // SAFETY: passed on to the caller.
         unsafe { write_back_with(instruction(), start, len) }
@@ -119,6 +121,8 @@ mod imp {
     pub fn available() -> bool {
         false
     }
+    /// # Safety
+    /// Does nothing, and asks for nothing.
     pub unsafe fn write_back(_start: *const u8, _len: usize) {}
     pub fn fence() {}
 }

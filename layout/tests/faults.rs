@@ -877,3 +877,28 @@ fn an_entry_whose_note_is_gone_does_not_stop_recovery() {
     assert_eq!(pool.is_read_only(), None);
     assert!(!quarantine.join(old.to_string()).exists());
 }
+
+/// One block more than at first could stay for ever, by which lengths the log came down.
+#[test]
+fn an_emptied_log_gets_as_short_as_it_was_from_any_length() {
+    let scratch = Scratch::new(4096);
+    let (pool, _) = scratch.first_open();
+    let at_first = pool.usage().log_blocks;
+    for count in (1..40).step_by(3) {
+        let names: Vec<String> = (0..count * 10).map(|n| format!("a directory {n}")).collect();
+        let made: Vec<_> = names.iter().map(|name| (name, make(&pool, name, DIR))).collect();
+        pool.maintain().unwrap();
+        for (n, (name, ino)) in made.into_iter().enumerate() {
+            store(&pool, [removal(ROOT, name)]);
+            pool.edit().reap(ino);
+            // The log comes down in steps.
+            if n % 5 == 0 {
+                pool.maintain().unwrap();
+            }
+        }
+        for _ in 0..100 {
+            pool.maintain().unwrap();
+        }
+        assert_eq!(pool.usage().log_blocks, at_first, "after {} directories", names.len());
+    }
+}

@@ -23,6 +23,15 @@ def check(condition, *message):
         raise AssertionError(" ".join(str(m) for m in message) or "check failed")
 
 
+def refuses(kind, action):
+    """The text of the exception that the action must end with."""
+    try:
+        action()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+
 def same(got, want, what):
     """Equal dtype, shape and bits (so that NaNs and -0.0 count)."""
     got, want = np.asarray(got), np.asarray(want)

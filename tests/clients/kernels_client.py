@@ -10,18 +10,11 @@ HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/
 sys.path.insert(0, HERE)
 
 import numpy as np
+from common import refuses
 from kernels import Kernels
 
 LIBRARIES = os.environ["LIBRARIES"].split(":")
 TYPES = ["<f4", "<f8", "<f2", "|u1", "|i1", "<u2", "<i4", "<i8", "<c8", "<c16", "|b1"]
-
-
-def refuses(kind, action):
-    try:
-        action()
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"no {kind.__name__}")
 
 
 def write(directory):

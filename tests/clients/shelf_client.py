@@ -8,17 +8,10 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../examples/shelf"))
 
 import numpy as np
+from common import refuses
 from shelf import ndarray, shelf
 
 GIB = 1 << 30
-
-
-def refuses(kind, action):
-    try:
-        action()
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"no {kind.__name__}")
 
 
 def write(directory):

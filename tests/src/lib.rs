@@ -24,6 +24,7 @@ pub mod fuzz;
 pub mod model;
 mod mount;
 mod pattern;
+mod samples;
 pub mod storm;
 mod tree;
 
@@ -31,6 +32,7 @@ pub use children::{Child, child, program, run, run_ok, shell, start};
 pub use disk::{Disk, FailingDisk};
 pub use mount::{Mount, Passthrough, Setup, Started, built, is_root, scratch, skip, skip_all, tensorfs, venv};
 pub use pattern::Pattern;
+pub use samples::safetensors;
 pub use tree::{Tree, assert_same_tree, assert_same_tree_but};
 
 /// Makes two tests, `passthrough_on` and `passthrough_off`, of each function of a [`Setup`].

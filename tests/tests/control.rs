@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use nix::errno::Errno;
 use serde_json::Value;
 use tensorfs_layout::formats::crc32c;
-use tensorfs_tests::{Mount, Setup, is_root, on_mounts, run, run_ok, shell, venv};
+use tensorfs_tests::{Mount, Setup, is_root, on_mounts, run, run_ok, safetensors, shell, venv};
 
 on_mounts!(
     every_tensor_is_a_file,
@@ -41,22 +41,6 @@ on_mounts!(
 
 fn samples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/samples")
-}
-
-/// A safetensors file of bytes.
-fn safetensors(tensors: &[(&str, &[u8])]) -> Vec<u8> {
-    let (mut at, mut entries) = (0, Vec::new());
-    for (name, bytes) in tensors {
-        let name = serde_json::to_string(name).unwrap();
-        let len = bytes.len();
-        entries.push(format!("{name}:{{\"dtype\":\"U8\",\"shape\":[{len}],\"data_offsets\":[{at},{}]}}", at + len));
-        at += len;
-    }
-    let header = format!("{{{}}}", entries.join(","));
-    let mut file = (header.len() as u64).to_le_bytes().to_vec();
-    file.extend(header.bytes());
-    tensors.iter().for_each(|(_, bytes)| file.extend_from_slice(bytes));
-    file
 }
 
 fn varint(mut number: u64) -> Vec<u8> {
