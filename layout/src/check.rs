@@ -18,12 +18,14 @@ use crate::inspect::ReadOnly;
 use crate::lock::holder;
 use crate::log::Log;
 use crate::object::Object;
-use crate::pool::open_log;
+use crate::pool::{boot_id, open_log};
 use crate::quarantine;
 use crate::recover::{self, Census};
 use crate::scan::{self, ScannedBlock};
 use crate::segments::{SegmentStat, Segments};
 use crate::superblock::{MARK_OFFSETS, OFFSETS, State, Superblock};
+use crate::tier::{Gone, PM, TierInfo, TierState, Whose};
+use crate::tiers;
 use crate::verify::verify_runs;
 use crate::view::View;
 
@@ -50,6 +52,8 @@ pub enum Subject {
     Segment,
     /// An entry of the quarantine.
     Quarantine,
+    /// A tier of the pool.
+    Tier,
 }
 
 /// Something that is not as it should be.
@@ -132,10 +136,14 @@ pub fn check(dir: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report>
     progress("log", u64::from(superblock.blocks), u64::from(superblock.blocks));
     let view = checker.log(&medium, &blocks).map_err(io("read"))?;
     let segments = Segments::open_all(dir, medium.clone());
-    let segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+    let mut segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+    let whose = Whose { pool: superblock.uuid, boot: boot_id(None) };
+    let opened = segments.open_tiers(&view, whose, false);
+    opened.map_err(|error| Error::io(dir.join("segments"), "look into the tiers", error))?;
     let scanned = segments.scan().map_err(|error| Error::io(dir.join("segments"), "read", error))?;
     checker.tree(&view);
-    checker.files(&view, &scanned.0, progress);
+    checker.tiers(&tiers::describe(dir, &view, &segments));
+    checker.files(&view, &segments, &scanned.0, progress);
     if depth == Depth::Data {
         checker.data(&view, &scanned.0, &segments, progress);
     }
@@ -292,7 +300,13 @@ impl Checker<'_> {
     }
 
     /// Every file has its segment to itself, and the segment has what the file says.
-    fn files(&mut self, view: &View, present: &HashMap<SegmentId, SegmentStat>, progress: Progress<'_>) {
+    fn files(
+        &mut self,
+        view: &View,
+        segments: &Segments,
+        present: &HashMap<SegmentId, SegmentStat>,
+        progress: Progress<'_>,
+    ) {
         let mut owners: HashMap<SegmentId, Ino> = HashMap::new();
         let mut replacements = HashSet::new();
         let total = view.totals().files;
@@ -311,15 +325,41 @@ impl Checker<'_> {
                 self.marked_as_damaged(view, ino, segment);
             }
             let growing = self.report.unclean || object.is_cut_unconfirmed();
-            self.segment_of(view, ino, object, segment, present.get(&segment), growing);
+            match segments.gone(segment) {
+                Some(gone) => self.gone(view, ino, segment, &gone),
+                None => self.segment_of(view, ino, object, segment, present.get(&segment), growing),
+            }
         }
         progress("files", total, total);
         self.report.segments = present.len() as u64;
         if self.report.unclean {
             return;
         }
-        for segment in present.keys().filter(|segment| !owners.contains_key(segment)) {
+        // A tier that was away holds what was removed meanwhile; the next mount removes it there.
+        let back = |id: &SegmentId| view.tier(id.tier()).is_some_and(|tier| tier.away.is_some());
+        for segment in present.keys().filter(|segment| !owners.contains_key(segment) && !back(segment)) {
             self.unowned(*segment);
+        }
+    }
+
+    /// Every tier is there.
+    pub(crate) fn tiers(&mut self, tiers: &[TierInfo]) {
+        for tier in tiers.iter().filter(|tier| tier.state == TierState::Missing) {
+            let (name, reason) = (&tier.name, tier.reason.as_deref().unwrap_or_default());
+            let what = format!("tier {name} is missing: {reason}");
+            let meaning = match tier.files {
+                0 => "no file is in it; new files go to pm".to_owned(),
+                files => format!("{files} files cannot be read until it is back and the pool mounted again"),
+            };
+            self.host_file(Subject::Tier, tier.directory.clone(), what, &meaning);
+        }
+    }
+
+    /// A file whose bytes cannot be had. Of a tier that is missing only the tier itself is named.
+    pub(crate) fn gone(&mut self, view: &View, ino: Ino, id: SegmentId, gone: &Gone) {
+        if let Gone::Lost { .. } = gone {
+            let meaning = "its bytes did not survive that the machine was started anew; delete it or write it again";
+            self.file(view, ino, id, None, gone.to_string(), meaning);
         }
     }
 
@@ -451,9 +491,10 @@ impl Checker<'_> {
     }
 }
 
-/// Where a segment is in its pool.
+/// Where a segment is in its pool, or in a tier of it.
 pub fn segment_path(id: SegmentId) -> String {
-    format!("segments/{:02x}/{id}", crate::segments::shard(id))
+    let path = format!("segments/{:02x}/{id}", crate::segments::shard(id));
+    if id.tier() == PM { path } else { format!("tier {}: {path}", id.tier()) }
 }
 
 fn join(view: &View, dir: Ino, name: &[u8]) -> String {

@@ -61,6 +61,7 @@ pub fn check_in_use(
     checker.compare(pool, &view);
     let io = |error| Error::io(pool.path.join("segments"), "read", error);
     let (present, foreign) = pool.segments.scan().map_err(io)?;
+    checker.tiers(&pool.tiers());
     if !checker.files_in_use(pool, &view, &present, keep_still, progress, go_on) {
         return Ok(None);
     }
@@ -205,6 +206,14 @@ impl Checker<'_> {
             }
             let plain = present.get(&segment).is_some_and(|found| found.size == object.size());
             if plain && !object.attributes.damaged {
+                continue;
+            }
+            if let Some(gone) = pool.segments.gone(segment) {
+                // It may have been replaced by now, or removed.
+                let live = pool.view();
+                if live.object(ino).is_some_and(|object| object.attributes.segment == Some(segment)) {
+                    self.gone(&live, ino, segment, &gone);
+                }
                 continue;
             }
             keep_still(ino, &mut |may_be_written| {

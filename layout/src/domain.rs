@@ -78,10 +78,14 @@ pub(crate) fn open_to_read(log: File) -> io::Result<Box<dyn Medium>> {
     Ok(Box::new(FileMedium { log, domain }))
 }
 
+/// True for a filesystem in memory: nothing on it survives the end of the machine's boot.
+pub(crate) fn is_volatile(fs: nix::sys::statfs::FsType) -> bool {
+    fs == nix::sys::statfs::TMPFS_MAGIC || fs == nix::sys::statfs::FsType(RAMFS_MAGIC)
+}
+
 /// How stores to a file become durable; the file need not be open for writing.
 fn domain_of(log: &File) -> io::Result<Domain> {
-    let fs = nix::sys::statfs::fstatfs(log)?.filesystem_type();
-    if fs == nix::sys::statfs::TMPFS_MAGIC || fs == nix::sys::statfs::FsType(RAMFS_MAGIC) {
+    if is_volatile(nix::sys::statfs::fstatfs(log)?.filesystem_type()) {
         return Ok(Domain::Volatile);
     }
     Ok(if Mapped::probe(log) { Domain::Dax } else { Domain::Cached })

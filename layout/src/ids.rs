@@ -43,6 +43,29 @@ pub const POOL: Ino = Ino(0);
 /// The root directory.
 pub const ROOT: Ino = Ino(1);
 
+/// Where the tier is in a segment's number. What is below is drawn from the shared counter.
+const TIER_SHIFT: u32 = 56;
+
+impl SegmentId {
+    /// A segment in a tier; 0 is the pool's own directory. None if the counter has come too far, which it never does.
+    pub fn in_tier(tier: u8, serial: u64) -> Option<Self> {
+        (serial >> TIER_SHIFT == 0 && tier <= TIER_MAX).then_some(Self(u64::from(tier) << TIER_SHIFT | serial))
+    }
+
+    /// The tier that the segment is in.
+    pub fn tier(self) -> u8 {
+        (self.0 >> TIER_SHIFT) as u8
+    }
+
+    /// What it got from the shared counter: of two segments the younger one has the larger.
+    pub fn serial(self) -> u64 {
+        self.0 & ((1 << TIER_SHIFT) - 1)
+    }
+}
+
+/// The largest number of a tier.
+pub const TIER_MAX: u8 = 126;
+
 /// All numbers that a log counts with stay below this, so that counting on from any that was read cannot overflow.
 pub(crate) const NUMBER_LIMIT: u64 = 1 << 63;
 

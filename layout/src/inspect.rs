@@ -11,6 +11,8 @@ use crate::quarantine::{self, Entry};
 use crate::recover;
 use crate::segments::Segments;
 use crate::superblock::{State, Superblock};
+use crate::tier::{TierInfo, Whose};
+use crate::tiers;
 use crate::view::View;
 
 /// What is in a pool.
@@ -30,6 +32,8 @@ pub struct Inspection {
     pub damaged_files: Vec<String>,
     /// What is missing in the log, in words.
     pub damage: Option<String>,
+    /// Its tiers, the pool's own directory first.
+    pub tiers: Vec<TierInfo>,
 }
 
 /// A medium that takes no stores: they are kept out of the pool, and nothing of them is read back.
@@ -92,7 +96,11 @@ impl Contents {
         let (superblock, _) = Superblock::read(dir, &*medium)?;
         let found = recover::read(dir, &medium, &superblock, boot_id(None))?;
         let segments = Segments::open_all(dir, medium.clone());
-        let segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+        let mut segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+        let whose = Whose { pool: superblock.uuid, boot: boot_id(None) };
+        segments
+            .open_tiers(&found.view, whose, false)
+            .map_err(|error| Error::io(dir.join("segments"), "look into the tiers", error))?;
         Ok(Self { dir: dir.into(), medium, superblock, view: found.view, segments, damage: found.damage })
     }
 
@@ -146,7 +154,13 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
     let damaged_files =
         damaged.map(|(ino, _)| found.view.path_of(ino).map_or_else(|| format!("inode {ino}"), shown)).collect();
     let quarantine = quarantine::list(&dir.join("quarantine"));
+    let segments = Segments::open_all(dir, medium.clone()).and_then(|mut segments| {
+        segments.open_tiers(&found.view, Whose { pool: superblock.uuid, boot: boot_id(None) }, false)?;
+        Ok(segments)
+    });
+    let segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
     Ok(Inspection {
+        tiers: tiers::describe(dir, &found.view, &segments),
         domain: medium.domain(),
         state: superblock.state,
         usage: usage(&found.view, &found.log, &superblock),

@@ -27,6 +27,11 @@ impl Owner {
         self.0.is_none()
     }
 
+    /// The user, if that is not this process.
+    pub fn uid(self) -> Option<u32> {
+        self.0.map(|(uid, _)| uid.as_raw())
+    }
+
     /// Gives a file or directory that was just made to the owner.
     pub fn give(self, file: impl AsFd) -> io::Result<()> {
         match self.0 {

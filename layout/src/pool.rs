@@ -27,6 +27,8 @@ use crate::segments::Segments;
 use crate::superblock::{
     self, BLOCKS_MAX, BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, State as PoolState, Superblock, valid_block_size,
 };
+use crate::tier::Whose;
+use crate::tiers;
 use crate::time::Timestamp;
 use crate::view::View;
 
@@ -122,6 +124,7 @@ pub struct Pool {
     pub(crate) segments: Segments,
     quarantine: Quarantine,
     pub(crate) superblock: Mutex<Superblock>,
+    pub(crate) boot_id: [u8; 16],
     committer: Mutex<()>,
     pub(crate) cleaner: Mutex<()>,
     newest: AtomicU64,
@@ -289,8 +292,11 @@ impl Pool {
         }
         let boot_id = boot_id(options.boot_id);
         let found = recover::read(dir, &medium, &superblock, boot_id)?;
+        if let Some(mountpoint) = &options.mountpoint {
+            tiers::check_mountpoint(dir, &found.view, mountpoint)?;
+        }
         let segments = Segments::open_all(dir, medium.clone());
-        let segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+        let mut segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
         let mut failed = found.damage.clone();
         if failed.is_none() && superblock.read_only_features() != 0 {
             failed = Some("it uses features that this tensorfs can only read".into());
@@ -299,8 +305,13 @@ impl Pool {
             recover::cut_off(&found, &*medium, &superblock)
                 .map_err(|error| Error::io(dir.join("log"), "write", error))?;
         }
+        let whose = Whose { pool: superblock.uuid, boot: boot_id };
+        segments
+            .open_tiers(&found.view, whose, failed.is_none())
+            .map_err(|error| Error::io(dir.join("segments"), "look into the tiers", error))?;
         let (newest, horizon) = (found.log.newest, found.log.horizon);
         let mut pool = Self {
+            boot_id,
             path: dir.into(),
             lock,
             quarantine: Quarantine::new(dir, medium.clone()),

@@ -17,6 +17,7 @@ use crate::domain::Medium;
 use crate::ids::{Ino, SegmentId};
 use crate::owner;
 use crate::segments::Segments;
+use crate::tier::PM;
 use crate::time::Timestamp;
 
 /// A copy on its way into quarantine.
@@ -109,6 +110,11 @@ impl Quarantine {
     /// Sets a whole segment aside, by a second name for it. The caller has the segment itself removed once no record needs
     /// it. Returns the entry's name. Durable when it returns.
     pub fn keep(&self, segments: &Segments, segment: SegmentId, note: &Note) -> io::Result<String> {
+        if segment.tier() != PM {
+            // It may be on another filesystem, where it can have no second name.
+            let size = segments.stat(segment)?.size;
+            return self.keep_tail(segments, segment, size, note);
+        }
         if let Some(name) = self.kept(segments, segment)? {
             return Ok(name);
         }
@@ -262,7 +268,7 @@ impl Quarantine {
             let digits = entry.name.split('.').next().unwrap_or_default();
             let Ok(number) = u64::from_str_radix(digits, 16) else { continue };
             let segment = SegmentId(number);
-            if !in_use(segment) {
+            if !in_use(segment) || segment.tier() != PM {
                 continue;
             }
             let ours = fs::metadata(self.path.join(&entry.name))?;

@@ -5,7 +5,8 @@
 
 use crate::chain::Seal;
 use crate::codec::{Reader, Writer, padded};
-use crate::ids::{Ino, NUMBER_LIMIT, POOL, SegmentId, TxId};
+use crate::ids::{Ino, NUMBER_LIMIT, POOL, SegmentId, TIER_MAX, TxId};
+use crate::tier::{PLACEMENT_MAX, Tier};
 use crate::time::Timestamp;
 
 /// The longest name of a directory entry, in bytes.
@@ -163,6 +164,18 @@ pub enum Record {
         /// The last one.
         last: TxId,
     },
+    /// A tier of the pool: added, changed or, without a name, removed.
+    Tier {
+        /// Its number.
+        number: u8,
+        /// What is known of it.
+        tier: Tier,
+    },
+    /// The placement map: which files go to which tier. Kept as its user wrote it; empty if there is none.
+    Placement {
+        /// The text.
+        text: Box<str>,
+    },
 }
 
 /// The kinds of record, as numbered on media.
@@ -179,6 +192,8 @@ mod kind {
     pub const XATTR_REMOVAL: u8 = 10;
     pub const RETIRED: u8 = 11;
     pub const SEALED: u8 = 12;
+    pub const TIER: u8 = 20;
+    pub const PLACEMENT: u8 = 21;
 }
 
 const FLAG_DAMAGED: u32 = 1;
@@ -197,7 +212,7 @@ impl Record {
             | Self::Xattr { ino, .. }
             | Self::XattrRemoval { ino, .. } => *ino,
             Self::Name { dir, .. } | Self::Removal { dir, .. } => *dir,
-            Self::Retired { .. } => POOL,
+            Self::Retired { .. } | Self::Tier { .. } | Self::Placement { .. } => POOL,
         }
     }
 
@@ -215,6 +230,8 @@ impl Record {
             Self::XattrRemoval { .. } => kind::XATTR_REMOVAL,
             Self::Retired { .. } => kind::RETIRED,
             Self::Sealed { .. } => kind::SEALED,
+            Self::Tier { .. } => kind::TIER,
+            Self::Placement { .. } => kind::PLACEMENT,
         }
     }
 
@@ -228,6 +245,8 @@ impl Record {
             | Self::Truncation { offset, len, .. }
             | Self::Sealed { offset, len, .. } => offset.checked_add(*len).is_some(),
             Self::Retired { first, last } => first <= last && last.0 < NUMBER_LIMIT,
+            Self::Tier { number, tier } => (1..=TIER_MAX).contains(number) && tier.is_sound(),
+            Self::Placement { text } => text.len() <= PLACEMENT_MAX,
             Self::Attributes { .. } | Self::Thaw { .. } | Self::Replace { .. } => true,
         };
         (!sound).then_some("impossible name, length or range")
@@ -248,6 +267,8 @@ impl Record {
                 Self::Xattr { name, value, .. } => xattr_body(name.len(), value.len()),
                 Self::Retired { .. } => RETIRED_BODY,
                 Self::Sealed { seal, .. } => sealed_body(seal.description.len()),
+                Self::Tier { tier, .. } => tier_body(tier.name.len(), tier.directory.len()),
+                Self::Placement { text } => 4 + text.len(),
             })
     }
 
@@ -320,6 +341,18 @@ impl Record {
                 w.u64(first.0);
                 w.u64(last.0);
             }
+            Self::Tier { number, tier } => {
+                w.u8(*number);
+                w.u8(tier.flags());
+                w.zeroes(6);
+                w.bytes(&tier.nonce);
+                w.bytes16(tier.name.as_bytes());
+                w.bytes16(&tier.directory);
+            }
+            Self::Placement { text } => {
+                w.u32(text.len() as u32);
+                w.bytes(text.as_bytes());
+            }
         }
         w.pad();
         debug_assert_eq!(out.len() - start, self.encoded_len());
@@ -379,6 +412,18 @@ impl Record {
             }
             kind::XATTR_REMOVAL => Self::XattrRemoval { ino, name: r.bytes16()?.into() },
             kind::RETIRED => Self::Retired { first: TxId(r.u64()?), last: TxId(r.u64()?) },
+            kind::TIER => {
+                let (number, flags) = (r.u8()?, r.u8()?);
+                r.skip(6)?;
+                let nonce = r.take(16)?.try_into().map_err(|_| "cut short")?;
+                let name = text(r.bytes16()?)?;
+                let directory = r.bytes16()?.into();
+                Self::Tier { number, tier: Tier::from_flags(flags, nonce, name, directory)? }
+            }
+            kind::PLACEMENT => {
+                let len = r.u32()? as usize;
+                Self::Placement { text: text(r.take(len)?)? }
+            }
             _ => return Err("unknown kind of record"),
         };
         match record.flaw() {
@@ -389,6 +434,12 @@ impl Record {
 }
 
 pub(crate) const ATTRIBUTES_BODY: usize = 80;
+const fn tier_body(name: usize, directory: usize) -> usize {
+    24 + 2 + name + 2 + directory
+}
+fn text(bytes: &[u8]) -> Result<Box<str>, &'static str> {
+    std::str::from_utf8(bytes).map(Into::into).map_err(|_| "not text")
+}
 const DATA_BODY: usize = 32;
 const TRUNCATION_BODY: usize = 40;
 pub(crate) const THAW_BODY: usize = 24;
@@ -452,6 +503,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::recover::Kind;
 
     /// Numbers of all sizes, and the ones at which counting goes wrong.
     pub(crate) fn number() -> impl Strategy<Value = u64> {
@@ -478,6 +530,21 @@ pub(crate) mod tests {
                 btime,
                 segment,
                 damaged,
+            },
+        )
+    }
+
+    fn tier() -> impl Strategy<Value = Tier> {
+        let away = prop_oneof![
+            Just(None),
+            Just(Some(Kind::Clean)),
+            Just(Some(Kind::ServerKilled)),
+            Just(Some(Kind::PowerLoss))
+        ];
+        ("[a-zA-Z0-9_-]{0,40}", bytes(100), any::<bool>(), any::<[u8; 16]>(), away).prop_map(
+            |(name, directory, volatile, nonce, away)| {
+                let directory = if volatile { [b"/", &*directory].concat().into() } else { directory };
+                Tier { name: name.into(), directory, volatile, nonce, away }
             },
         )
     }
@@ -521,6 +588,8 @@ pub(crate) mod tests {
             (ino(), bytes(300), bytes(3000)).prop_map(|(ino, name, value)| Record::Xattr { ino, name, value }),
             (ino(), bytes(300)).prop_map(|(ino, name)| Record::XattrRemoval { ino, name }),
             (number(), number()).prop_map(|(first, last)| Record::Retired { first: TxId(first), last: TxId(last) }),
+            (any::<u8>(), tier()).prop_map(|(number, tier)| Record::Tier { number, tier }),
+            "[a-z*/ \n]{0,60}".prop_map(|text| Record::Placement { text: text.into() }),
         ]
     }
 
@@ -542,7 +611,7 @@ pub(crate) mod tests {
         #[test]
         fn no_bytes_make_decoding_fail_otherwise_than_by_an_error(
             mut bytes in prop::collection::vec(any::<u8>(), 0..400),
-            kind in 0..14u8,
+            kind in 0..24u8,
             len in 0..400u32,
         ) {
             let _ = Record::decode(&bytes);

@@ -28,6 +28,7 @@ use crate::record::{Attributes, Record, Transaction};
 use crate::scan::{self, Located, ScannedBlock};
 use crate::segments::SegmentStat;
 use crate::superblock::{State, Superblock};
+use crate::tier::PM;
 use crate::time::Timestamp;
 use crate::view::View;
 
@@ -308,6 +309,10 @@ pub(crate) fn load(
         view.apply(one.record, one.placed);
     }
     for one in others {
+        // Of a segment that the file does not have: it was to be a copy of the one that it has.
+        if let Record::Thaw { segment, .. } = &one.record {
+            owned.insert(*segment);
+        }
         view.apply(one.record, one.placed);
     }
     view.settle_parents();
@@ -318,13 +323,14 @@ pub(crate) fn load(
 /// Brings segments and records to agree, and makes all that is kept durable.
 pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<SegmentId>, now: Timestamp) -> Result<()> {
     let unreachable = pool.view().unreachable();
-    if recovery.kind == Kind::Clean {
+    let tiers = Tiers::of(pool, recovery.kind);
+    if recovery.kind == Kind::Clean && tiers.back.is_empty() {
         // What is left of objects that were removed before the pool was closed. Most of their segments are gone; that of a
         // file that was still open then is not.
         for ino in unreachable {
             pool.edit().drop_unreachable(ino);
         }
-        return Ok(());
+        return tiers.note(pool);
     }
     let path = pool.path.join("segments");
     let io = |what| {
@@ -352,7 +358,7 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     };
     let in_use: HashSet<SegmentId> = files.iter().filter_map(|(_, attributes)| attributes.segment).collect();
     pool.quarantine().forget_in_use(&pool.segments, |segment| in_use.contains(&segment)).map_err(io("quarantine"))?;
-    let mut settler = Settler { pool, recovery, present: &present, now, replacements: HashSet::new() };
+    let mut settler = Settler { pool, recovery, present: &present, now, tiers: &tiers, replacements: HashSet::new() };
     for (ino, attributes) in &files {
         settler.settle_file(*ino, attributes)?;
     }
@@ -361,8 +367,10 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
         if in_use.contains(segment) || replacements.contains(segment) {
             continue;
         }
-        settle_unowned(pool, recovery, owned, *segment, stat, now).map_err(io("quarantine"))?;
+        let Some(kind) = tiers.kind(*segment) else { continue };
+        settle_unowned(pool, recovery, kind, owned, *segment, stat, now).map_err(io("quarantine"))?;
     }
+    tiers.note(pool)?;
     if recovery.kind == Kind::ServerKilled {
         recovery.open_segments = open_segments(pool);
     }
@@ -375,8 +383,77 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     pool.idle()
 }
 
+/// From what each tier is to be recovered.
+struct Tiers {
+    kind: Kind,
+    /// Those that were away before and are here now.
+    back: HashMap<u8, Kind>,
+    /// Those that are away now, and what that is to be recorded as.
+    away: HashMap<u8, Kind>,
+    /// What has to be recorded of them.
+    changed: Vec<Record>,
+}
+
+impl Tiers {
+    fn of(pool: &Pool, kind: Kind) -> Self {
+        let mut tiers = Self { kind, back: HashMap::new(), away: HashMap::new(), changed: Vec::new() };
+        for (number, tier) in pool.view().tiers() {
+            let worst = tier.away.map_or(kind, |before| worse(before, kind));
+            let away = if pool.segments.is_there(number) {
+                if tier.away.is_some() {
+                    tiers.back.insert(number, worst);
+                }
+                None
+            } else {
+                tiers.away.insert(number, worst);
+                Some(worst)
+            };
+            if away != tier.away {
+                let tier = crate::tier::Tier { away, ..tier.clone() };
+                tiers.changed.push(Record::Tier { number, tier });
+            }
+        }
+        tiers
+    }
+
+    /// From what a segment is to be recovered: nothing if its tier is away, or was in order all the time.
+    fn kind(&self, segment: SegmentId) -> Option<Kind> {
+        let tier = segment.tier();
+        match self.back.get(&tier) {
+            Some(kind) => Some(*kind),
+            None => Some(self.kind).filter(|kind| *kind != Kind::Clean && !self.away.contains_key(&tier)),
+        }
+    }
+
+    /// Records which tiers are away: what happens to their files meanwhile, they have to be brought to agree with.
+    fn note(&self, pool: &Pool) -> Result<()> {
+        self.changed.iter().try_for_each(|record| store(pool, Transaction::new(0).with(record.clone())))
+    }
+}
+
+fn worse(one: Kind, other: Kind) -> Kind {
+    match (one, other) {
+        (Kind::PowerLoss, _) | (_, Kind::PowerLoss) => Kind::PowerLoss,
+        (Kind::ServerKilled, _) | (_, Kind::ServerKilled) => Kind::ServerKilled,
+        _ => Kind::Clean,
+    }
+}
+
+fn store(pool: &Pool, transaction: Transaction) -> Result<()> {
+    let store = |transaction, reserve| pool.edit().store_with(transaction, reserve).map(drop);
+    match store(transaction.clone(), Reserve::Deletion) {
+        Err(Error::NoSpace { .. }) => {
+            // Before the last block is taken, as cleaning may need it.
+            pool.clean_for_room()?;
+            store(transaction, Reserve::Cleaning)
+        }
+        other => other,
+    }
+}
+
 struct Settler<'a> {
     pool: &'a Pool,
+    tiers: &'a Tiers,
     recovery: &'a mut Recovery,
     present: &'a HashMap<SegmentId, SegmentStat>,
     now: Timestamp,
@@ -386,15 +463,7 @@ struct Settler<'a> {
 
 impl Settler<'_> {
     fn store(&self, transaction: Transaction) -> Result<()> {
-        let store = |transaction, reserve| self.pool.edit().store_with(transaction, reserve).map(drop);
-        match store(transaction.clone(), Reserve::Deletion) {
-            Err(Error::NoSpace { .. }) => {
-                // Before the last block is taken, as cleaning may need it.
-                self.pool.clean_for_room()?;
-                store(transaction, Reserve::Cleaning)
-            }
-            other => other,
-        }
+        store(self.pool, transaction)
     }
 
     fn note(&self, ino: Ino, reason: Reason, offset: u64) -> Note {
@@ -409,15 +478,22 @@ impl Settler<'_> {
             let cut_from = object.chain().and_then(|chain| chain.runs().last()).and_then(|run| run.cut_from);
             (object.size(), cut_from, object.pending_replace())
         };
-        if let Some(segment) = replacing
-            && let Some(stat) = self.present.get(&segment)
-        {
-            self.settle_replace(ino, attributes, segment, stat)?;
-            if self.recovery.kind == Kind::ServerKilled {
-                return Ok(());
+        if let Some(segment) = replacing {
+            let kind = self.tiers.kind(segment);
+            if let (Some(stat), Some(kind)) = (self.present.get(&segment), kind) {
+                self.settle_replace(ino, attributes, segment, kind, stat)?;
+                if kind == Kind::ServerKilled {
+                    return Ok(());
+                }
+            } else if let (None, Some(own)) = (kind, attributes.segment) {
+                // Its tier is away: the file stays what it was, whatever becomes of it meanwhile.
+                self.store(Transaction::new(0).with(Record::Replace { ino, segment: own }))?;
             }
         }
         let Some(segment) = attributes.segment else { return Ok(()) };
+        let Some(kind) = self.tiers.kind(segment).filter(|_| self.pool.segments.gone(segment).is_none()) else {
+            return Ok(());
+        };
         let at = |what| {
             let path = self.pool.segments.path_of(segment);
             move |error| Error::io(path, what, error)
@@ -436,7 +512,10 @@ impl Settler<'_> {
             let stat = self.pool.segments.stat(segment).map_err(at("stat"))?;
             return self.learn(ino, attributes, segment, &stat);
         }
-        if self.recovery.kind == Kind::ServerKilled {
+        if kind == Kind::Clean {
+            return Ok(());
+        }
+        if kind == Kind::ServerKilled {
             if stat.size < size && cut_from.is_none() {
                 return self.mark_damaged(ino, attributes, "its segment is too short");
             }
@@ -470,11 +549,12 @@ impl Settler<'_> {
         ino: Ino,
         attributes: &Attributes,
         segment: SegmentId,
+        kind: Kind,
         stat: &SegmentStat,
     ) -> Result<()> {
         let pool = self.pool;
         self.replacements.insert(segment);
-        if self.recovery.kind == Kind::ServerKilled {
+        if kind == Kind::ServerKilled {
             if let Some(old) = attributes.segment {
                 let note = self.note(ino, Reason::InterruptedReplace, 0);
                 match pool.quarantine().keep(&pool.segments, old, &note) {
@@ -549,12 +629,13 @@ fn describe(pool: &Pool, ino: Ino, attributes: &Attributes, segment: SegmentId, 
 fn settle_unowned(
     pool: &Pool,
     recovery: &mut Recovery,
+    kind: Kind,
     owned: &HashSet<SegmentId>,
     segment: SegmentId,
     stat: &SegmentStat,
     now: Timestamp,
 ) -> io::Result<()> {
-    let newer = recovery.kind == Kind::PowerLoss && !owned.contains(&segment) && stat.size > 0;
+    let newer = kind == Kind::PowerLoss && !owned.contains(&segment) && stat.size > 0;
     if newer {
         let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
         recovery.quarantined.push(pool.quarantine().keep(&pool.segments, segment, &note)?);
@@ -562,7 +643,7 @@ fn settle_unowned(
     pool.discard_segment(segment);
     // The counter may have fallen back behind it, and its number must not be given out again.
     let mut state = pool.state.write();
-    state.view.next_id = state.view.next_id.max(segment.0 + 1);
+    state.view.next_id = state.view.next_id.max(segment.serial() + 1);
     Ok(())
 }
 
@@ -570,7 +651,8 @@ fn open_segments(pool: &Pool) -> Vec<OpenSegment> {
     let files: Vec<OpenSegment> = {
         let view = pool.view();
         let segment = |(ino, object): (Ino, &Object)| Some(OpenSegment { ino, segment: object.attributes.segment? });
-        view.objects().filter_map(segment).collect()
+        let here = |open: &OpenSegment| open.segment.tier() == PM || pool.segments.stat(open.segment).is_ok();
+        view.objects().filter_map(segment).filter(here).collect()
     };
     let probe = |index: usize| Ok(!pool.segments.quiescent(files[index].segment));
     let open = scan::parallel(files.len(), 64, probe).unwrap_or_default();

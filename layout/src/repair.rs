@@ -130,7 +130,8 @@ fn set_aside_foreign(dir: &Path, found: &Report, now: Timestamp, actions: &mut V
     let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
     for finding in &found.findings {
         match finding.subject {
-            Subject::Segment if finding.what == crate::check::NOT_A_SEGMENT => {
+            // What is in a tier stays there: it may be on another filesystem.
+            Subject::Segment if finding.what == crate::check::NOT_A_SEGMENT && !finding.host_file.starts_with('/') => {
                 let name = quarantine.adopt(&dir.join(&finding.host_file), &note).map_err(io_at(dir, "quarantine"))?;
                 actions.push(format!("moved {} to quarantine/{name}", finding.host_file));
             }
@@ -230,7 +231,8 @@ fn settle(dir: &Path, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
     }
     let damaged: Vec<(Ino, Attributes, u64)> = {
         let view = pool.view();
-        let damaged = view.objects().filter(|(_, object)| object.attributes.damaged);
+        let here = |attributes: &Attributes| attributes.segment.is_none_or(|id| pool.segments().gone(id).is_none());
+        let damaged = view.objects().filter(|(_, object)| object.attributes.damaged && here(&object.attributes));
         damaged.map(|(ino, object)| (ino, object.attributes.clone(), object.size())).collect()
     };
     for (ino, attributes, size) in damaged {
@@ -268,6 +270,7 @@ impl View {
                 object.export(ino, &mut records);
             }
         }
+        self.export_pool(&mut records);
         records
     }
 }

@@ -4,8 +4,11 @@
 //! that will sync a segment is opened before its first possible write and closed only after the sync, and a sync
 //! that failed is never tried again (rule 9). Names are made of numbers only, so nothing a user chooses becomes part
 //! of a path of the host.
+//!
+//! Segments are in the pool's own directory or in one of its tiers; their numbers say in which. Those of a volatile tier are
+//! never synced. A tier that is not there gives an I/O error for each of its segments, and nothing of it is changed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,7 +24,9 @@ use parking_lot::Mutex;
 use crate::domain::Medium;
 use crate::ids::{NUMBER_LIMIT, SegmentId};
 use crate::owner::Owner;
+use crate::tier::{self, Gone, Opened, PM, Whose};
 use crate::time::Timestamp;
+use crate::view::View;
 
 /// Above this many descriptors held for syncing, commit before opening more files for writing.
 pub const SYNC_FD_LIMIT: usize = 4096;
@@ -55,16 +60,37 @@ impl From<FileStat> for SegmentStat {
     }
 }
 
+/// A directory of segments.
+#[derive(Debug)]
+struct Home {
+    path: PathBuf,
+    dir: OwnedFd,
+    /// Nothing in it is worth a sync.
+    volatile: bool,
+    _lock: Option<std::fs::File>,
+}
+
+impl Home {
+    fn open(path: PathBuf, volatile: bool, lock: Option<std::fs::File>) -> io::Result<Self> {
+        let dir = std::fs::File::open(&path)?.into();
+        Ok(Self { path, dir, volatile, _lock: lock })
+    }
+}
+
 /// All segments of a pool.
 #[derive(Debug)]
 pub struct Segments {
-    path: PathBuf,
-    dir: OwnedFd,
+    /// The pool's own directory and its tiers, those that are there.
+    homes: BTreeMap<u8, Home>,
+    /// The tiers that are not.
+    away: BTreeMap<u8, Gone>,
     owner: Owner,
     medium: Arc<dyn Medium>,
     tracked: Mutex<HashMap<SegmentId, Tracked>>,
-    /// Directories that got new names since they were last synced.
-    grown: Mutex<Grown>,
+    /// Directories that got new names since they were last synced, by tier.
+    grown: Mutex<BTreeMap<u8, Grown>>,
+    /// Segments of files whose bytes did not survive, because their tier was volatile.
+    lost: Mutex<HashMap<SegmentId, Gone>>,
     /// Segments with a failed sync, and whether the file that has it is marked as damaged.
     failed: Mutex<HashMap<SegmentId, bool>>,
     /// A sync of the whole host failed once. It reports a failure only once, and that may have been the failure of a
@@ -95,7 +121,7 @@ struct Grown {
 #[derive(Debug)]
 pub(crate) struct Due {
     segments: Vec<(SegmentId, Arc<OwnedFd>)>,
-    grown: Grown,
+    grown: BTreeMap<u8, Grown>,
     pub touches: u64,
 }
 
@@ -112,14 +138,23 @@ fn name(id: SegmentId) -> CString {
     CString::new(format!("{:02x}/{id}", shard(id))).unwrap_or_default()
 }
 
+fn open_shard(home: &Home, shard: u8) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    Ok(nix::fcntl::openat(&home.dir, shard_name(shard).as_c_str(), flags, Mode::empty())?)
+}
+
+fn unknown(tier: u8) -> Gone {
+    Gone::Missing { tier: format!("number {tier}"), reason: "the pool has no such tier".into() }
+}
+
 impl Segments {
     pub(crate) fn open_all(pool: &Path, medium: Arc<dyn Medium>) -> io::Result<Self> {
         let path = pool.join("segments");
-        let dir = std::fs::File::open(&path)?.into();
         Ok(Self {
             owner: Owner::of(&path)?,
-            path,
-            dir,
+            homes: BTreeMap::from([(PM, Home::open(path, false, None)?)]),
+            away: BTreeMap::new(),
+            lost: Mutex::default(),
             medium,
             tracked: Mutex::default(),
             grown: Mutex::default(),
@@ -129,16 +164,95 @@ impl Segments {
         })
     }
 
+    /// Opens the tiers that a pool has beside its own directory, and finds out which files they have lost. To `write`, a
+    /// volatile one that did not survive is made anew. One that cannot be used is done without.
+    pub(crate) fn open_tiers(&mut self, view: &View, whose: Whose, write: bool) -> io::Result<()> {
+        for (number, tier) in view.tiers() {
+            let opened = tier::open(whose, number, tier, self.owner, write).and_then(|opened| match opened {
+                Opened::Ready(directory) => {
+                    let home = Home::open(directory.segments, tier.volatile, directory.lock);
+                    home.map(Some).map_err(|error| format!("its segments cannot be opened: {error}"))
+                }
+                Opened::Lost => Ok(None),
+            });
+            let name = tier.name.to_string();
+            match opened {
+                Ok(Some(home)) => drop(self.homes.insert(number, home)),
+                Ok(None) => drop(self.away.insert(number, Gone::Lost { tier: name })),
+                Err(reason) => {
+                    if write {
+                        log::error!("tier {name}: missing, its files give errors: {reason}");
+                    }
+                    self.away.insert(number, Gone::Missing { tier: name, reason });
+                }
+            }
+        }
+        if self.homes.values().any(|home| home.volatile) { self.find_lost(view, write) } else { Ok(()) }
+    }
+
+    /// Which files have no segment any more, because their tier was volatile. To `write`, an empty file gets one again: nothing
+    /// of it is lost.
+    fn find_lost(&self, view: &View, write: bool) -> io::Result<()> {
+        let (present, _) = self.scan_homes(|home| home.volatile)?;
+        for (_, object) in view.objects() {
+            let Some(id) = object.attributes.segment else { continue };
+            if !self.is_volatile(id.tier()) || present.contains_key(&id) {
+                continue;
+            }
+            if object.size() > 0 {
+                let tier = view.tier_name(id.tier());
+                self.lost.lock().insert(id, Gone::Lost { tier });
+            } else if write {
+                self.create(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Why the bytes of a segment cannot be had, if that is so.
+    pub fn gone(&self, id: SegmentId) -> Option<Gone> {
+        match id.tier() {
+            PM => None,
+            tier if self.is_there(tier) => self.lost.lock().get(&id).cloned(),
+            tier => Some(self.away.get(&tier).cloned().unwrap_or_else(|| unknown(tier))),
+        }
+    }
+
+    /// True if a tier's directory is there.
+    pub fn is_there(&self, tier: u8) -> bool {
+        self.homes.contains_key(&tier)
+    }
+
+    /// Why a tier is not there.
+    pub(crate) fn away(&self, tier: u8) -> Option<&Gone> {
+        self.away.get(&tier)
+    }
+
+    /// True for a tier that does not survive the end of the machine's boot.
+    pub fn is_volatile(&self, tier: u8) -> bool {
+        self.homes.get(&tier).is_some_and(|home| home.volatile)
+    }
+
+    /// The directories of segments that are there, by tier.
+    pub fn directories(&self) -> impl Iterator<Item = (u8, &Path)> {
+        self.homes.iter().map(|(tier, home)| (*tier, &*home.path))
+    }
+
+    fn home(&self, tier: u8) -> io::Result<&Home> {
+        self.homes.get(&tier).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
+    }
+
     /// No link is followed on the way: in a pool that is somebody else's, it could lead anywhere.
     fn open_with(&self, id: SegmentId, flags: libc::c_int) -> io::Result<OwnedFd> {
+        let home = self.home(id.tier())?;
         let name = name(id);
         let flags = OFlag::from_bits_retain(flags | libc::O_CLOEXEC | libc::O_NOFOLLOW);
         let mode = if flags.contains(OFlag::O_CREAT) { Mode::S_IRUSR | Mode::S_IWUSR } else { Mode::empty() };
         let how = OpenHow::new().flags(flags).mode(mode).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-        match nix::fcntl::openat2(&self.dir, name.as_c_str(), how) {
+        match nix::fcntl::openat2(&home.dir, name.as_c_str(), how) {
             // A kernel or a container that lacks the call: the directory is checked before the file is opened in it.
             Err(Errno::ENOSYS | Errno::EPERM) => {
-                let shard = self.open_shard(shard(id))?;
+                let shard = open_shard(home, shard(id))?;
                 Ok(nix::fcntl::openat(&shard, id.to_string().as_str(), flags, mode)?)
             }
             opened => Ok(opened?),
@@ -150,31 +264,27 @@ impl Segments {
         let create = || self.open_with(id, libc::O_RDONLY | libc::O_CREAT | libc::O_EXCL);
         let made = match create() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.create_shard(shard(id))?;
+                self.create_shard(id.tier(), shard(id))?;
                 create()?
             }
             other => other?,
         };
         self.owner.give(&made)?;
-        self.grown.lock().shards.insert(shard(id));
+        self.grown.lock().entry(id.tier()).or_default().shards.insert(shard(id));
         Ok(())
     }
 
-    fn create_shard(&self, shard: u8) -> io::Result<()> {
+    fn create_shard(&self, tier: u8, shard: u8) -> io::Result<()> {
+        let home = self.home(tier)?;
         // Held so that whoever creates a segment in the new directory finds it noted for the next commit.
         let mut grown = self.grown.lock();
-        match nix::sys::stat::mkdirat(&self.dir, shard_name(shard).as_c_str(), Mode::S_IRWXU) {
-            Ok(()) if !self.owner.is_self() => self.owner.give(self.open_shard(shard)?)?,
+        match nix::sys::stat::mkdirat(&home.dir, shard_name(shard).as_c_str(), Mode::S_IRWXU) {
+            Ok(()) if !self.owner.is_self() => self.owner.give(open_shard(home, shard)?)?,
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno.into()),
         }
-        grown.top = true;
+        grown.entry(tier).or_default().top = true;
         Ok(())
-    }
-
-    fn open_shard(&self, shard: u8) -> io::Result<OwnedFd> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-        Ok(nix::fcntl::openat(&self.dir, shard_name(shard).as_c_str(), flags, Mode::empty())?)
     }
 
     /// Opens a segment with the given access mode.
@@ -184,7 +294,11 @@ impl Segments {
 
     /// The host path of a segment, for messages.
     pub fn path_of(&self, id: SegmentId) -> PathBuf {
-        self.path.join(format!("{:02x}/{id}", shard(id)))
+        let name = format!("{:02x}/{id}", shard(id));
+        match self.homes.get(&id.tier()) {
+            Some(home) => home.path.join(name),
+            None => Path::new(&format!("(tier {})", id.tier())).join(name),
+        }
     }
 
     /// Must be called before anything can write to the segment. Returns the read-only descriptor that will sync it, held
@@ -266,22 +380,21 @@ impl Segments {
 
     /// Syncs what is due. An error is one of a directory; segments that failed are [`Segments::unmarked`] afterwards.
     pub(crate) fn sync(&self, due: &Due) -> io::Result<()> {
-        if due.grown.top {
-            self.medium.sync_directory(self.dir.as_fd())?;
-        }
-        for shard in &due.grown.shards {
-            match self.open_shard(*shard) {
-                Ok(dir) => self.medium.sync_directory(dir.as_fd())?,
-                // Such as no descriptor left, which is no failed sync. A sync of the whole host needs none.
-                Err(error) => {
-                    log::debug!("{}: syncing the whole host instead: {error}", self.path.display());
-                    self.medium.sync_all(self.dir.as_fd())?;
-                    break;
-                }
+        for (home, grown) in due.grown.iter().filter_map(|(tier, grown)| Some((self.homes.get(tier)?, grown))) {
+            if !home.volatile {
+                self.sync_directories(home, grown)?;
             }
         }
-        if !self.sync_at_once(due) {
-            for (id, fd) in &due.segments {
+        let mut by_tier: BTreeMap<u8, Vec<&(SegmentId, Arc<OwnedFd>)>> = BTreeMap::new();
+        for one in &due.segments {
+            by_tier.entry(one.0.tier()).or_default().push(one);
+        }
+        for (tier, segments) in by_tier {
+            let Some(home) = self.homes.get(&tier).filter(|home| !home.volatile) else { continue };
+            if self.sync_at_once(home, segments.len()) {
+                continue;
+            }
+            for (id, fd) in segments {
                 if let Err(error) = self.medium.sync_segment(fd.as_fd()) {
                     log::error!("{}: sync failed: {error}", self.path_of(*id).display());
                     self.failed.lock().insert(*id, false);
@@ -298,14 +411,43 @@ impl Segments {
         Ok(())
     }
 
-    /// Syncs the whole host filesystem if that is cheaper; true if it reported no failure.
-    fn sync_at_once(&self, due: &Due) -> bool {
-        if due.segments.len() < SYNC_ALL_FROM || self.suspicious.load(Ordering::Relaxed) {
+    fn sync_directories(&self, home: &Home, grown: &Grown) -> io::Result<()> {
+        if grown.top {
+            self.medium.sync_directory(home.dir.as_fd())?;
+        }
+        for shard in &grown.shards {
+            match open_shard(home, *shard) {
+                Ok(dir) => self.medium.sync_directory(dir.as_fd())?,
+                // Such as no descriptor left, which is no failed sync. A sync of the whole host needs none.
+                Err(error) => {
+                    log::debug!("{}: syncing the whole host instead: {error}", home.path.display());
+                    self.medium.sync_all(home.dir.as_fd())?;
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Syncs the whole host filesystem if that is cheaper for so many segments; true if it reported no failure.
+    fn sync_at_once(&self, home: &Home, segments: usize) -> bool {
+        if segments < SYNC_ALL_FROM || self.suspicious.load(Ordering::Relaxed) {
             return false;
         }
-        let result = self.medium.sync_all(self.dir.as_fd());
+        let result = self.medium.sync_all(home.dir.as_fd());
         self.suspicious.fetch_or(result.is_err(), Ordering::Relaxed);
         result.is_ok()
+    }
+
+    /// Makes the bytes of a segment durable now, and its name: it is a copy of one that is about to go.
+    pub(crate) fn sync_copy(&self, id: SegmentId) -> io::Result<()> {
+        let home = self.home(id.tier())?;
+        if home.volatile {
+            return Ok(());
+        }
+        self.medium.sync_segment(self.open_with(id, libc::O_RDONLY)?.as_fd())?;
+        self.medium.sync_directory(open_shard(home, shard(id))?.as_fd())?;
+        self.medium.sync_directory(home.dir.as_fd())
     }
 
     /// Segments with a failed sync whose file is not marked as damaged yet.
@@ -322,11 +464,15 @@ impl Segments {
 
     /// Syncs everything on the host filesystem: after a server was killed nobody knows what it had not synced.
     pub(crate) fn sync_host(&self) -> io::Result<()> {
-        let mut grown = self.grown.lock();
-        grown.top = true;
-        grown.shards.extend(self.shards()?);
-        drop(grown);
-        self.medium.sync_all(self.dir.as_fd())
+        for (tier, home) in self.homes.iter().filter(|(_, home)| !home.volatile) {
+            let shards = shards(home)?;
+            let mut grown = self.grown.lock();
+            let grown = grown.entry(*tier).or_default();
+            grown.top = true;
+            grown.shards.extend(shards);
+            self.medium.sync_all(home.dir.as_fd())?;
+        }
+        Ok(())
     }
 
     /// Descriptors held for syncing.
@@ -351,7 +497,7 @@ impl Segments {
             return Ok(nix::sys::stat::fstat(&*fd)?.into());
         }
         let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
-        Ok(nix::sys::stat::fstatat(&self.dir, name(id).as_c_str(), flags)?.into())
+        Ok(nix::sys::stat::fstatat(&self.home(id.tier())?.dir, name(id).as_c_str(), flags)?.into())
     }
 
     /// True if no other descriptor and no mapping of the segment lives: a write lease would be granted.
@@ -388,11 +534,14 @@ impl Segments {
         granted
     }
 
-    /// Removes a segment from the host. One that is not there is fine: it was removed before.
+    /// Removes a segment from the host. One that is not there is fine: it was removed before. One in a tier that is away is
+    /// removed when that is back.
     pub(crate) fn unlink(&self, id: SegmentId) -> io::Result<()> {
         self.tracked.lock().remove(&id);
         self.failed.lock().remove(&id);
-        let removed = self.open_shard(shard(id)).and_then(|shard| {
+        self.lost.lock().remove(&id);
+        let Some(home) = self.homes.get(&id.tier()) else { return Ok(()) };
+        let removed = open_shard(home, shard(id)).and_then(|shard| {
             Ok(nix::unistd::unlinkat(&shard, id.to_string().as_str(), nix::unistd::UnlinkatFlags::NoRemoveDir)?)
         });
         match removed {
@@ -401,31 +550,47 @@ impl Segments {
         }
     }
 
-    fn shards(&self) -> io::Result<Vec<u8>> {
-        let mut shards = Vec::new();
-        for entry in std::fs::read_dir(&self.path)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let shard = name.to_str().and_then(|name| u8::from_str_radix(name, 16).ok());
-            let ours = |shard: &u8| name.to_str() == Some(&format!("{shard:02x}"));
-            if entry.file_type()?.is_dir() {
-                shards.extend(shard.filter(ours));
-            }
-        }
-        Ok(shards)
-    }
-
     /// Everything in the segment directories: segments with what the host says of them, and paths that are none.
     pub(crate) fn scan(&self) -> io::Result<(HashMap<SegmentId, SegmentStat>, Vec<PathBuf>)> {
+        self.scan_homes(|_| true)
+    }
+
+    /// True if a tier holds no segment.
+    pub(crate) fn is_empty(&self, tier: u8) -> io::Result<bool> {
+        let Some(home) = self.homes.get(&tier) else { return Ok(true) };
         let mut segments = HashMap::new();
         let mut foreign = Vec::new();
-        for shard in self.shards()? {
-            let path = self.path.join(format!("{shard:02x}"));
+        self.scan_home(tier, home, &mut segments, &mut foreign)?;
+        Ok(segments.is_empty() && foreign.is_empty())
+    }
+
+    fn scan_homes(
+        &self,
+        wanted: impl Fn(&Home) -> bool,
+    ) -> io::Result<(HashMap<SegmentId, SegmentStat>, Vec<PathBuf>)> {
+        let mut segments = HashMap::new();
+        let mut foreign = Vec::new();
+        for (tier, home) in self.homes.iter().filter(|(_, home)| wanted(home)) {
+            self.scan_home(*tier, home, &mut segments, &mut foreign)?;
+        }
+        Ok((segments, foreign))
+    }
+
+    fn scan_home(
+        &self,
+        tier: u8,
+        home: &Home,
+        segments: &mut HashMap<SegmentId, SegmentStat>,
+        foreign: &mut Vec<PathBuf>,
+    ) -> io::Result<()> {
+        for shard in shards(home)? {
+            let path = home.path.join(format!("{shard:02x}"));
             for entry in std::fs::read_dir(&path)? {
                 let entry = entry?;
                 let id = entry.file_name().to_str().and_then(|name| {
                     let id = SegmentId(u64::from_str_radix(name, 16).ok()?);
-                    (id.to_string() == name && self::shard(id) == shard && id.0 < NUMBER_LIMIT).then_some(id)
+                    let ours = id.to_string() == name && self::shard(id) == shard && id.0 < NUMBER_LIMIT;
+                    (ours && id.tier() == tier).then_some(id)
                 });
                 match id {
                     Some(id) if entry.file_type()?.is_file() => match self.stat(id) {
@@ -438,6 +603,20 @@ impl Segments {
                 }
             }
         }
-        Ok((segments, foreign))
+        Ok(())
     }
+}
+
+fn shards(home: &Home) -> io::Result<Vec<u8>> {
+    let mut shards = Vec::new();
+    for entry in std::fs::read_dir(&home.path)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let shard = name.to_str().and_then(|name| u8::from_str_radix(name, 16).ok());
+        let ours = |shard: &u8| name.to_str() == Some(&format!("{shard:02x}"));
+        if entry.file_type()?.is_dir() {
+            shards.extend(shard.filter(ours));
+        }
+    }
+    Ok(shards)
 }

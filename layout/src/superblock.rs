@@ -27,7 +27,9 @@ const MAGIC: [u8; 8] = *b"TENSORFS";
 const MARK_MAGIC: [u8; 8] = *b"TFSHORZN";
 const VERSION: u32 = 1;
 /// Features that this program knows, by what not knowing one forbids: nothing, writing, reading.
-const KNOWN: Features = Features { compat: 0, ro_compat: 0, incompat: 0 };
+const KNOWN: Features = Features { compat: 0, ro_compat: 0, incompat: INCOMPAT_TIERS };
+/// The pool has tiers, or a placement map: segments may be elsewhere, and the log has records that say where.
+pub(crate) const INCOMPAT_TIERS: u64 = 1;
 
 /// Features of a pool's format that not every program knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -183,7 +185,8 @@ impl Superblock {
     pub(crate) fn new(layout: String, block_size: u32, blocks: u32, limit: Option<u64>) -> std::io::Result<Self> {
         Ok(Self {
             version: VERSION,
-            features: KNOWN,
+            // A feature is there once it is used.
+            features: Features::default(),
             uuid: random_uuid()?,
             secret: random()?,
             layout,
@@ -352,7 +355,7 @@ fn random_uuid() -> std::io::Result<[u8; 16]> {
 }
 
 /// Bytes from the kernel's random source.
-fn random() -> std::io::Result<[u8; 16]> {
+pub(crate) fn random() -> std::io::Result<[u8; 16]> {
     use std::io::Read;
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;

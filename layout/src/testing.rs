@@ -9,13 +9,20 @@ pub use crate::domain::Memory;
 use crate::domain::{self, DaxMedium, Medium};
 use crate::error::{Error, Result};
 use crate::frame;
+use crate::inspect::Contents;
 use crate::lock::{Holder, PoolLock};
 use crate::pool::open_log;
 use crate::record::Record;
 use crate::superblock::{self, BLOCKS_OFFSET, Superblock};
+use crate::tier;
 
-/// Makes the next open of a pool that is not in use believe that the machine was started anew since.
+/// Makes the next open of a pool that is not in use believe that the machine was started anew since. Its volatile tiers
+/// believe it too.
 pub fn change_boot_id(pool: &Path) -> Result<()> {
+    let contents = Contents::read(pool)?;
+    for (_, tier) in contents.view().tiers().filter(|(_, tier)| tier.volatile) {
+        tier::change_boot_id(tier.path()).map_err(|error| Error::io(tier.path(), "change", error))?;
+    }
     let _lock = PoolLock::take(pool, false, &Holder::default())?;
     let io = |error| Error::io(pool.join("log"), "write", error);
     let medium: Arc<dyn Medium> = domain::open(open_log(pool, true)?).map_err(io)?.into();

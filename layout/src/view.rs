@@ -16,6 +16,7 @@ use crate::object::{Content, Directory, Entry, FIRST_SEQ, Object, Xattr, Xattrs}
 use crate::record::{
     ATTRIBUTES_BODY, Attributes, HEADER, RETIRED_BODY, Record, name_body, removal_body, target_body, xattr_body,
 };
+use crate::tier::{PM, PM_NAME, Tier};
 
 const ATTRIBUTES_LEN: usize = HEADER + padded(ATTRIBUTES_BODY);
 const RETIRED_LEN: usize = HEADER + padded(RETIRED_BODY);
@@ -39,6 +40,9 @@ pub struct View {
     pub(crate) next_id: u64,
     pub(crate) ledger: Ledger,
     retired: BTreeMap<TxId, (TxId, Placed)>,
+    /// By number; those that were removed are among them. With the length of each record.
+    tiers: BTreeMap<u8, (Tier, Placed, usize)>,
+    placement: Option<(Box<str>, Placed, usize)>,
     pool_seq: u64,
     totals: Totals,
     /// Segments that an applied record took from their file; whoever applied it queues them for removal.
@@ -65,6 +69,8 @@ impl Default for View {
             next_id: FIRST_ID,
             ledger: Ledger::default(),
             retired: BTreeMap::new(),
+            tiers: BTreeMap::new(),
+            placement: None,
             pool_seq: 0,
             totals: Totals::default(),
             freed: Vec::new(),
@@ -179,7 +185,7 @@ impl View {
     pub(crate) fn objection(&self, record: &Record) -> Option<String> {
         let ino = record.ino();
         let fits = match record {
-            Record::Retired { .. } => return None,
+            Record::Retired { .. } | Record::Tier { .. } | Record::Placement { .. } => return None,
             Record::Attributes { attributes, .. } => {
                 let kind = self.objects.get(&ino).map(Object::kind);
                 kind.is_none_or(|kind| kind == attributes.mode & libc::S_IFMT) && ino != POOL
@@ -225,6 +231,68 @@ impl View {
             Record::Xattr { ino, name, value } => self.apply_xattr(ino, name, value, placed),
             Record::XattrRemoval { ino, name } => self.apply_xattr_removal(ino, name, placed),
             Record::Retired { first, last } => self.apply_retired(first, last, placed),
+            Record::Tier { number, tier } => {
+                self.pool_seq = self.pool_seq.max(placed.seq);
+                if self.tiers.get(&number).is_none_or(|(_, old, _)| old.seq <= placed.seq) {
+                    let old = self.tiers.insert(number, (tier, placed, record_len));
+                    self.replace_state(old.map(|(_, placed, len)| (placed, len)), placed, record_len);
+                }
+            }
+            Record::Placement { text } => {
+                self.pool_seq = self.pool_seq.max(placed.seq);
+                if self.placement.as_ref().is_none_or(|(_, old, _)| old.seq <= placed.seq) {
+                    let old = self.placement.replace((text, placed, record_len));
+                    self.replace_state(old.map(|(_, placed, len)| (placed, len)), placed, record_len);
+                }
+            }
+        }
+    }
+
+    fn replace_state(&mut self, old: Option<(Placed, usize)>, placed: Placed, len: usize) {
+        if let Some((old, len)) = old {
+            self.ledger.sub(old, len);
+        }
+        self.ledger.add(placed, len);
+    }
+
+    /// The tiers of the pool beside its own directory, by number.
+    pub fn tiers(&self) -> impl Iterator<Item = (u8, &Tier)> {
+        self.tiers.iter().filter(|(_, (tier, ..))| !tier.is_removed()).map(|(number, (tier, ..))| (*number, tier))
+    }
+
+    /// A tier by its number.
+    pub fn tier(&self, number: u8) -> Option<&Tier> {
+        self.tiers.get(&number).map(|(tier, ..)| tier).filter(|tier| !tier.is_removed())
+    }
+
+    /// The number of a tier, which may be [`PM`].
+    pub fn tier_named(&self, name: &str) -> Option<u8> {
+        if name == PM_NAME {
+            return Some(PM);
+        }
+        self.tiers().find(|(_, tier)| *tier.name == *name).map(|(number, _)| number)
+    }
+
+    /// The name of a tier, also of one that is none.
+    pub fn tier_name(&self, number: u8) -> String {
+        match number {
+            PM => PM_NAME.to_owned(),
+            _ => self.tier(number).map_or_else(|| format!("number {number}"), |tier| tier.name.to_string()),
+        }
+    }
+
+    /// The placement map as its user wrote it.
+    pub fn placement(&self) -> &str {
+        self.placement.as_ref().map_or("", |(text, ..)| text)
+    }
+
+    /// The live records of the pool's own chain that say something about the pool, not about its log.
+    pub(crate) fn export_pool(&self, records: &mut Vec<(Record, u64)>) {
+        for (number, (tier, placed, _)) in &self.tiers {
+            records.push((Record::Tier { number: *number, tier: tier.clone() }, placed.seq));
+        }
+        if let Some((text, placed, _)) = &self.placement {
+            records.push((Record::Placement { text: text.clone() }, placed.seq));
         }
     }
 
@@ -255,7 +323,8 @@ impl View {
             && attributes.segment != object.attributes.segment
         {
             // A replacement that became the file's own, or gave way to a later segment.
-            let replacing = chain.replacing().filter(|replacing| Some(*replacing) <= attributes.segment);
+            let own = attributes.segment.map(SegmentId::serial);
+            let replacing = chain.replacing().filter(|replacing| Some(replacing.serial()) <= own);
             if let Some(old) = object.attributes.segment {
                 self.freed.push(old);
             }
@@ -384,7 +453,7 @@ impl View {
         let Some(object) = self.objects.get_mut(&ino) else { return };
         object.last_seq = object.last_seq.max(placed.seq);
         // Segment numbers only grow: a replacement older than the file's own segment was completed or given up.
-        let pending = object.attributes.segment < Some(segment);
+        let pending = object.attributes.segment.map(SegmentId::serial) < Some(segment.serial());
         if let Content::File(chain) = &mut object.content {
             let replacing = pending.then_some((segment, placed));
             self.freed.extend(chain.replacing().filter(|other| *other != segment));
@@ -586,6 +655,12 @@ impl View {
         if let Record::Retired { first, last } = record {
             return self.retired.get(first).is_some_and(|(end, at)| end == last && *at == placed);
         }
+        if let Record::Tier { number, .. } = record {
+            return self.tiers.get(number).is_some_and(|(_, at, _)| *at == placed);
+        }
+        if let Record::Placement { .. } = record {
+            return self.placement.as_ref().is_some_and(|(_, at, _)| *at == placed);
+        }
         let Some(object) = self.objects.get(&record.ino()) else { return false };
         match (record, &object.content) {
             (Record::Attributes { .. }, _) => object.placed == placed,
@@ -617,6 +692,18 @@ impl View {
         if let Record::Retired { first, .. } = record {
             if let Some((_, at)) = self.retired.get_mut(first).filter(|(_, at)| *at == from) {
                 carry(at, RETIRED_LEN);
+            }
+            return;
+        }
+        if let Record::Tier { number, .. } = record {
+            if let Some((_, at, len)) = self.tiers.get_mut(number).filter(|(_, at, _)| *at == from) {
+                carry(at, *len);
+            }
+            return;
+        }
+        if let Record::Placement { .. } = record {
+            if let Some((_, at, len)) = self.placement.as_mut().filter(|(_, at, _)| *at == from) {
+                carry(at, *len);
             }
             return;
         }

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use tensorfs_layout::formats::Source;
 use tensorfs_layout::{
-    Attributes, CreateOptions, Depth, Ino, OpenOptions, Pool, ROOT, Record, SegmentId, Timestamp, Transaction, check,
-    examine, repair, testing,
+    Attributes, CreateOptions, Depth, Ino, Kind, OpenOptions, Pool, ROOT, Record, SegmentId, Tier, Timestamp,
+    Transaction, check, examine, repair, testing,
 };
 
 const BLOCK: usize = 4096;
@@ -116,6 +116,15 @@ fn fill(pool: &Pool) {
     store(vec![Record::XattrRemoval { ino: dir, name: b"user.a"[..].into() }]);
     store(vec![Record::Name { dir: ROOT, name: b"hard"[..].into(), ino: model_ino }]);
     store(vec![Record::Removal { dir, name: b"fifo"[..].into() }]);
+    pool.set_placement("*.bin dram\n/run/** pm\n").expect("stored");
+    let tier = Tier {
+        name: "dram".into(),
+        directory: b"/nowhere/dram"[..].into(),
+        volatile: true,
+        nonce: [7; 16],
+        away: Some(Kind::ServerKilled),
+    };
+    store(vec![Record::Tier { number: 1, tier }]);
     let moved = make(ROOT, b"moved", libc::S_IFDIR | 0o700, None);
     store(vec![
         Record::Removal { dir: ROOT, name: b"moved"[..].into() },
