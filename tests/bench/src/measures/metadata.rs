@@ -1,0 +1,117 @@
+//! Names and attributes.
+
+use std::fs::File;
+use std::io::Write;
+use std::process::Command;
+use std::time::Instant;
+
+use super::files;
+use crate::Result;
+use crate::backing::{ALL, Backing, MEMORY, run};
+use crate::measure::{Context, Family, Goal, Measure, Must, Place, Row, Sample, Unit, nothing, seconds};
+use crate::target::Kind::{self, Bindfs, LatencyOff, Mergerfs, Native, Server, Tensorfs};
+
+const EVERYBODY: &[Kind] = &[Native, Tensorfs, LatencyOff, Server, Bindfs, Mergerfs];
+
+const METADATA: Measure = Measure {
+    id: "",
+    family: Family::Metadata,
+    how: "",
+    rows: &[],
+    targets: EVERYBODY,
+    backings: ALL,
+    latency: true,
+    rounds: 5,
+    prepare: nothing,
+    round: |_, _| Sample::of(vec![]),
+};
+
+pub const MEASURES: &[Measure] = &[
+    Measure {
+        id: "stat",
+        how: "stat of 10,000 files that were looked up before, in one thread; for each.",
+        rows: &[Row {
+            id: "stat",
+            title: "stat of a warm file",
+            unit: Unit::Time,
+            goals: &[Goal { target: Tensorfs, on: ALL, must: Must::Native(0.9) }],
+        }],
+        backings: &[Backing::Host, Backing::Ext4, Backing::Tmpfs],
+        rounds: 9,
+        prepare: many_files,
+        round: stat,
+        ..METADATA
+    },
+    Measure {
+        id: "ls",
+        how: "The program ls -l of a directory of 10,000 files, again and again; whole process.",
+        rows: &[Row {
+            id: "ls",
+            title: "ls -l of 10,000 files",
+            unit: Unit::Time,
+            goals: &[Goal { target: Tensorfs, on: ALL, must: Must::Native(0.7) }],
+        }],
+        backings: &[Backing::Host, Backing::Ext4, Backing::Tmpfs],
+        prepare: many_files,
+        round: ls,
+        ..METADATA
+    },
+    Measure {
+        id: "create",
+        how: "2000 times in one directory: create a file under a temporary name, write 4 KiB, close, rename; for each. Then all are removed.",
+        rows: &[
+            Row {
+                id: "create",
+                title: "create, write 4 KiB, close, rename",
+                unit: Unit::Time,
+                goals: &[
+                    Goal { target: Tensorfs, on: ALL, must: Must::Peer(3.0) },
+                    Goal { target: Tensorfs, on: &[Backing::Ext4], must: Must::Native(0.6) },
+                    Goal { target: Tensorfs, on: MEMORY, must: Must::AtMost(65e-6) },
+                ],
+            },
+            Row { id: "remove", title: "remove", unit: Unit::Time, goals: &[] },
+        ],
+        backings: &[Backing::Host, Backing::Ext4, Backing::Xfs, Backing::Tmpfs],
+        round: create,
+        ..METADATA
+    },
+];
+
+fn many_files(cx: &Context, place: &Place) -> Result<()> {
+    for n in 0..cx.scale.files {
+        File::create(place.at(format!("file-{n:05}")))?;
+    }
+    place.target.quiet()
+}
+
+fn stat(cx: &Context, place: &Place) -> Result<Sample> {
+    let paths: Vec<_> = (0..cx.scale.files).map(|n| place.at(format!("file-{n:05}"))).collect();
+    let all = || paths.iter().try_for_each(|path| path.symlink_metadata().map(drop)).map_err(Into::into);
+    all()?;
+    // Several times, as one run is over in milliseconds.
+    let times = 5;
+    let took = seconds(|| (0..times).try_for_each(|_| all()))?;
+    Ok(Sample { values: vec![took / (times * paths.len()) as f64], operations: (times + 1) as u64 * cx.scale.files })
+}
+
+fn ls(cx: &Context, place: &Place) -> Result<Sample> {
+    let took = seconds(|| run(Command::new("ls").arg("-l").arg(&place.dir).stdout(std::process::Stdio::null())))?;
+    Ok(Sample { values: vec![took], operations: cx.scale.files })
+}
+
+fn create(cx: &Context, place: &Place) -> Result<Sample> {
+    let count = cx.scale.created;
+    let names: Vec<_> = (0..count).map(|n| (place.at(format!("{n}.tmp")), place.at(format!("{n}")))).collect();
+    let start = Instant::now();
+    for (temporary, name) in &names {
+        let mut file = File::create_new(temporary)?;
+        file.write_all(files::bytes(4096))?;
+        drop(file);
+        std::fs::rename(temporary, name)?;
+    }
+    let created = start.elapsed().as_secs_f64();
+    place.target.settle()?;
+    let removed = seconds(|| names.iter().try_for_each(|(_, name)| std::fs::remove_file(name)).map_err(Into::into))?;
+    Ok(Sample { values: vec![created / count as f64, removed / count as f64], operations: count })
+}
