@@ -72,11 +72,7 @@ extern "C" int get_tensor(const char *directory, const char *key, kernel_array *
     if (path.empty() || array == nullptr)
         return kernel::fail(EINVAL, key ? key : "", "is no key", why, room);
     *array = kernel_array{};
-    // ESTALE: the file was removed or replaced twice between being found and being opened. The key is looked up again.
-    int fd;
-    do
-        fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-    while (fd < 0 && errno == ESTALE);
+    int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
     int protection = PROT_READ | PROT_WRITE;
     if (fd < 0 && (errno == EACCES || errno == EROFS)) {
         fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);

@@ -61,7 +61,7 @@ pub(crate) struct Space {
 impl Filesystem {
     /// Bytes of the host that the pool uses: its log and its segments.
     pub fn used(&self) -> u64 {
-        let usage = self.pool.usage();
+        let usage = self.usage();
         usage.log_bytes + usage.segment_bytes
     }
 
@@ -179,7 +179,7 @@ impl Filesystem {
         if self.is_tight() {
             self.relieve();
         }
-        let usage = self.pool.usage();
+        let usage = self.usage();
         let host = statvfs(self.pool.path()).host("asking for the host's space")?;
         let unit = host.fragment_size();
         let host_free = host.blocks_free() * unit;

@@ -107,7 +107,6 @@ pub(crate) fn commit_if_changed(fs: &Filesystem, was_quiet: bool) -> Result<bool
     if fs.pool.is_read_only().is_some() {
         return Ok(true);
     }
-    fs.reap_renamed_over();
     let learned = fs.learn_all(Switch::Leave);
     if fs.capacity.limit().is_some() {
         fs.recount();
@@ -116,11 +115,12 @@ pub(crate) fn commit_if_changed(fs: &Filesystem, was_quiet: bool) -> Result<bool
     if changed {
         fs.counters.commits_background.add(1);
         fs.commit()?;
-        fs.pool.unlink_covered();
     } else if !was_quiet {
         fs.pool.idle()?;
     }
-    // Also while nobody changes anything: what was deleted last leaves a log that is longer than it need be.
+    // Also while nobody changes anything: the kernel forgets a file after its removal, and what was deleted last leaves a
+    // log that is longer than it need be.
+    fs.pool.unlink_covered();
     fs.pool.maintain()?;
     learned?;
     Ok(!changed)

@@ -1,13 +1,13 @@
 //! What all operations share: the pool, the files in use, and how a request changes the pool.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fuser::Notifier;
 use parking_lot::Mutex;
-use tensorfs_layout::{Attributes, Edit, Ino, Pool, Record, SYNC_FD_LIMIT, SegmentId, Timestamp, Transaction};
+use tensorfs_layout::{Attributes, Edit, Ino, Pool, Record, SYNC_FD_LIMIT, SegmentId, Timestamp, Transaction, Usage};
 
 use crate::capacity::Capacity;
 use crate::committer::Bell;
@@ -22,6 +22,7 @@ use crate::jobs::Jobs;
 use crate::nodes::{NodeRef, Nodes};
 use crate::options::{Durability, Options};
 use crate::readings::Readings;
+use crate::removed::Removed;
 use crate::seal::SealQueue;
 use crate::tensors::TensorCache;
 use crate::workers::Workers;
@@ -76,8 +77,7 @@ pub(crate) struct Filesystem {
     pub writers: Mutex<HashMap<Ino, Watched>>,
     /// The host turned down sharing bytes between segments; not asked again.
     pub no_clone: AtomicBool,
-    /// Objects without a name that another was renamed over, until the kernel forgets them.
-    pub renamed_over: Mutex<HashSet<Ino>>,
+    pub removed: Removed,
 }
 
 impl Filesystem {
@@ -107,7 +107,7 @@ impl Filesystem {
             jobs: Jobs::default(),
             writers: Mutex::default(),
             no_clone: AtomicBool::new(false),
-            renamed_over: Mutex::default(),
+            removed: Removed::default(),
         }
     }
 
@@ -129,7 +129,13 @@ impl Filesystem {
     /// Gives back to the host what deleted files and records still hold. True if what was refused for lack of space is
     /// worth one more try: the background may have made room just before.
     pub fn relieve(&self) -> bool {
+        self.reap_removed();
         self.pool.reclaim().is_ok()
+    }
+
+    /// What the pool holds and uses, without what is only still known to the kernel.
+    pub fn usage(&self) -> Usage {
+        self.removed.discount(self.pool.usage())
     }
 
     /// Makes everything stored so far durable.

@@ -96,7 +96,7 @@ impl Filesystem {
     /// look into; else by their numbers.
     pub fn info(&self, paths: bool) -> Info {
         let pool = &self.pool;
-        let usage = pool.usage();
+        let usage = self.usage();
         let superblock = pool.superblock();
         let recovery = pool.recovery().clone();
         let still_open = recovery.open_segments.iter().filter(|open| !pool.segments().quiescent(open.segment));

@@ -145,14 +145,26 @@ impl Filesystem {
         if state.opening > 0 {
             return;
         }
-        if self.pool.view().object(node.ino).is_some_and(|object| object.names() == 0) {
-            self.reap(node, state);
+        if self.is_unnamed(node.ino) {
+            if self.wants_space() { self.reap(node, state) } else { self.keep_removed(node, state) }
         } else if state.writing.is_none() {
-            state.segment = None;
-            state.seen = None;
-            state.grew = false;
-            state.mappable = false;
+            self.come_to_rest(state);
         }
+    }
+
+    /// True if no name leads to an object any more.
+    fn is_unnamed(&self, ino: Ino) -> bool {
+        self.pool.view().object(ino).is_some_and(|object| object.names() == 0)
+    }
+
+    /// Nothing uses the file's segment any more.
+    fn come_to_rest(&self, state: &mut State) {
+        if let Some(segment) = state.segment.take() {
+            self.fds.forget(segment);
+        }
+        state.seen = None;
+        state.grew = false;
+        state.mappable = false;
     }
 
     /// No handle can write any more: records what was written, and ends the watch unless a mapping still can.
@@ -185,9 +197,8 @@ impl Filesystem {
     /// with `O_PATH`, and for one that looked it up a moment ago.
     fn reap(&self, node: &Node, state: &mut State) {
         self.stop_watching(node.ino, state);
+        self.come_to_rest(state);
         state.replace = None;
-        state.segment = None;
-        state.seen = None;
         let mut edit = self.pool.edit();
         let Some(object) = edit.object(node.ino).filter(|object| object.names() == 0) else { return };
         self.ghosts.keep(Stat::of(node.ino, object));
@@ -199,48 +210,56 @@ impl Filesystem {
         }
     }
 
-    /// The same for an object that another was just renamed over: a program may have found it by the name that is always
-    /// there, and be about to open it. So it goes when the kernel forgets it, which nobody can open any more, or with the
-    /// next background commit; at once only where space is short.
-    pub fn reap_when_forgotten(&self, ino: Ino) {
-        if self.wants_space() {
-            self.reap_if_dead(ino);
-        } else {
-            self.renamed_over.lock().insert(ino);
+    /// An object has lost a name. If that was its last one, it goes once it is open nowhere and the kernel has forgotten
+    /// it; where space is short, the kernel is not waited for.
+    pub fn retire(&self, ino: Ino) {
+        let node = self.nodes.take(ino);
+        let mut state = node.lock();
+        let wants_space = self.wants_space();
+        if state.handles() > 0 && wants_space {
+            // A full disk: who has just closed the file and deleted it will try again with a smaller one.
+            let deadline = Instant::now() + RELEASE;
+            while state.handles() > 0 && !node.released.wait_until(&mut state, deadline).timed_out() {}
+        }
+        if state.handles() > 0 || state.opening > 0 || !self.is_unnamed(ino) {
+            return;
+        }
+        if wants_space { self.reap(&node, &mut state) } else { self.keep_removed(&node, &mut state) }
+    }
+
+    /// Keeps an object that has no name and no handle until the kernel forgets it.
+    fn keep_removed(&self, node: &Node, state: &mut State) {
+        if state.replace.is_some() {
+            return self.reap(node, state);
+        }
+        self.stop_watching(node.ino, state);
+        self.come_to_rest(state);
+        if let Some(object) = self.pool.view().object(node.ino) {
+            self.removed.keep(node.ino, object);
         }
     }
 
     /// The kernel holds an object no longer.
     pub fn forgotten(&self, ino: Ino) {
-        self.ghosts.forget(ino);
-        let waits = self.renamed_over.lock().remove(&ino);
-        if waits {
-            self.reap_if_dead(ino);
-            self.ghosts.forget(ino);
-        }
-    }
-
-    /// Drops what waits to be forgotten.
-    pub fn reap_renamed_over(&self) {
-        let waiting = std::mem::take(&mut *self.renamed_over.lock());
-        waiting.into_iter().for_each(|ino| self.reap_if_dead(ino));
-    }
-
-    /// Drops an object that has just lost a name, if that was the last thing that held it.
-    pub fn reap_if_dead(&self, ino: Ino) {
-        let node = self.nodes.take(ino);
-        let mut state = node.lock();
-        if state.handles() > 0 && self.wants_space() {
-            // A full disk: who has just closed the file and deleted it will try again with a smaller one.
-            let deadline = Instant::now() + RELEASE;
-            while state.handles() > 0 && !node.released.wait_until(&mut state, deadline).timed_out() {}
-        }
-        let held = state.handles() > 0 || state.opening > 0;
-        if !held && self.pool.view().object(ino).is_some_and(|object| object.names() == 0) {
-            if let Some(segment) = state.segment {
-                self.fds.forget(segment);
+        if self.removed.take(ino) {
+            let node = self.nodes.take(ino);
+            let mut state = node.lock();
+            if state.handles() == 0 && state.opening == 0 {
+                self.reap(&node, &mut state);
             }
-            self.reap(&node, &mut state);
+        }
+        self.ghosts.forget(ino);
+    }
+
+    /// Drops what only the kernel still knows. The caller may have the lock of some inode.
+    pub fn reap_removed(&self) {
+        for ino in self.removed.all() {
+            let node = self.nodes.take(ino);
+            if let Some(mut state) = node.try_lock().filter(|state| state.handles() == 0 && state.opening == 0)
+                && self.removed.take(ino)
+            {
+                self.reap(&node, &mut state);
+            }
         }
     }
 

@@ -53,6 +53,7 @@ mod open;
 mod options;
 mod readings;
 mod records;
+mod removed;
 mod replace;
 mod scrub;
 mod seal;

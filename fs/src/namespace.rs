@@ -222,7 +222,7 @@ impl Filesystem {
             Ok((ino, last))
         })?;
         if last {
-            self.reap_if_dead(ino);
+            self.retire(ino);
             if self.is_tight() {
                 self.bell.commit();
             }
@@ -262,7 +262,7 @@ impl Filesystem {
             })?;
             if done {
                 if let (false, Some(met)) = (exchange, met.filter(|met| *met != moved)) {
-                    self.reap_when_forgotten(met);
+                    self.retire(met);
                 }
                 return Ok(());
             }

@@ -165,7 +165,7 @@ impl Filesystem {
                 self.release_file(0, &handle);
             }
         }
-        self.reap_renamed_over();
+        self.reap_removed();
         // Files that are still mapped get their last word too.
         match self.learn_all(Switch::Last) {
             Ok(_) => true,

@@ -69,18 +69,18 @@ impl Direct {
 
     /// `unlink`.
     pub fn unlink(&self, dir: Ino, name: &str) -> Result<(), Errno> {
-        errno(self.0.unlink(CALLER, dir, name.as_bytes()))
+        self.then_forget(errno(self.0.unlink(CALLER, dir, name.as_bytes())))
     }
 
     /// `rmdir`.
     pub fn rmdir(&self, dir: Ino, name: &str) -> Result<(), Errno> {
-        errno(self.0.rmdir(CALLER, dir, name.as_bytes()))
+        self.then_forget(errno(self.0.rmdir(CALLER, dir, name.as_bytes())))
     }
 
     /// `rename`, or an exchange of the two names.
     pub fn rename(&self, from: (Ino, &str), to: (Ino, &str), exchange: bool) -> Result<(), Errno> {
         let flags = if exchange { RenameFlags::RENAME_EXCHANGE } else { RenameFlags::empty() };
-        errno(self.0.rename(CALLER, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags))
+        self.then_forget(errno(self.0.rename(CALLER, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags)))
     }
 
     /// `open(O_CREAT | O_EXCL | O_RDWR)`.
@@ -119,7 +119,13 @@ impl Direct {
     pub fn close(&self, handle: Handle) -> Result<(), Errno> {
         let flushed = errno(self.0.flush(CALLER, handle.0));
         self.0.release(CALLER, handle.0);
-        flushed
+        self.then_forget(flushed)
+    }
+
+    /// What has neither name nor handle any more, the kernel forgets.
+    fn then_forget(&self, result: Result<(), Errno>) -> Result<(), Errno> {
+        self.0.removed.all().into_iter().for_each(|ino| self.0.forgotten(ino));
+        result
     }
 
     /// `truncate`.
