@@ -119,6 +119,11 @@ impl<T> Host<T> for nix::Result<T> {
     }
 }
 
+/// True if the host refused for lack of space: of its own, or of what the server's user may have of it.
+pub(crate) fn is_no_space(errno: i32) -> bool {
+    matches!(errno, libc::ENOSPC | libc::EDQUOT)
+}
+
 fn fault(errno: i32, doing: &'static str) -> Fault {
     let level = match errno {
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::ENXIO | libc::EOPNOTSUPP | libc::EINVAL => Level::Debug,
@@ -145,7 +150,7 @@ fn for_clients(errno: i32) -> i32 {
 mod tests {
     use super::*;
 
-    /// A quota cannot be set up everywhere, so the way of its error is tested here.
+    /// A quota cannot be set up everywhere, so the way of its error is tested here too; tests/tests/vm.rs has a real one.
     ///
     /// Proves B4, B6.
     #[test]

@@ -14,7 +14,7 @@ use crate::committer::Bell;
 use crate::control::{Decoders, Numbers};
 use crate::counters::Counters;
 use crate::damage::Damage;
-use crate::error::{Fault, Host, Result};
+use crate::error::{Fault, Host, Result, is_no_space};
 use crate::fds::SegmentFds;
 use crate::ghosts::Ghosts;
 use crate::handles::Handles;
@@ -121,7 +121,7 @@ impl Filesystem {
     pub fn edit<T>(&self, mut change: impl FnMut(&mut Edit<'_>) -> Result<T>) -> Result<T> {
         let first = change(&mut self.pool.edit());
         match first {
-            Err(fault) if fault.errno == libc::ENOSPC && self.relieve() => change(&mut self.pool.edit()),
+            Err(fault) if is_no_space(fault.errno) && self.relieve() => change(&mut self.pool.edit()),
             result => result,
         }
     }
@@ -169,7 +169,7 @@ impl Filesystem {
             match self.pool.segments().create(segment) {
                 Ok(()) => return Ok(segment),
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && !relieved => relieved = self.relieve(),
+                Err(error) if error.raw_os_error().is_some_and(is_no_space) && !relieved => relieved = self.relieve(),
                 Err(error) => return Err(error).host("creating a segment"),
             }
         }

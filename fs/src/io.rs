@@ -11,7 +11,7 @@ use nix::fcntl::FallocateFlags;
 use nix::unistd::Whence;
 use tensorfs_layout::{Ino, Record, SegmentId, Transaction};
 
-use crate::error::{Fault, Host, Result};
+use crate::error::{Fault, Host, Result, is_no_space};
 use crate::filesystem::{Caller, Filesystem};
 use crate::handles::{Handle, Opened};
 use crate::host;
@@ -128,7 +128,7 @@ impl Filesystem {
             return Err(Fault::new(libc::ENOSPC));
         }
         let written = match host::write_at(&fd, data, offset) {
-            Err(Errno::ENOSPC) if self.relieve() => host::write_at(&fd, data, offset),
+            Err(errno) if is_no_space(errno as i32) && self.relieve() => host::write_at(&fd, data, offset),
             other => other,
         };
         drop(gate);
@@ -165,7 +165,7 @@ impl Filesystem {
             None
         };
         let done = match host::fallocate(&fd, flags, offset, len) {
-            Err(Errno::ENOSPC) if self.relieve() => host::fallocate(&fd, flags, offset, len),
+            Err(errno) if is_no_space(errno as i32) && self.relieve() => host::fallocate(&fd, flags, offset, len),
             other => other,
         };
         drop(gate);

@@ -221,7 +221,12 @@ impl Filesystem {
             let deadline = Instant::now() + RELEASE;
             while state.handles() > 0 && !node.released.wait_until(&mut state, deadline).timed_out() {}
         }
-        if state.handles() > 0 || state.opening > 0 || !self.is_unnamed(ino) {
+        if !self.is_unnamed(ino) {
+            return;
+        }
+        // Whoever reads it to seal it would keep its space.
+        self.interrupt_seal(&node, &mut state);
+        if state.handles() > 0 || state.opening > 0 {
             return;
         }
         if wants_space { self.reap(&node, &mut state) } else { self.keep_removed(&node, &mut state) }

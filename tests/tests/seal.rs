@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::Value;
 use tensorfs_tests::{Mount, Pattern, Setup, child, on_mounts};
@@ -17,6 +18,7 @@ on_mounts!(
     a_file_written_just_before_unmounting_is_sealed,
     sealing_is_no_access,
     a_full_pool_does_without_seals,
+    a_file_that_is_removed_while_it_is_sealed_holds_no_space,
 );
 
 const SIZE: usize = 3 << 20;
@@ -180,6 +182,31 @@ fn sealing_is_no_access(setup: Setup) {
     let after = fs::metadata(mount.at("f")).unwrap();
     let times = |m: &fs::Metadata| (m.atime(), m.atime_nsec(), m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec());
     assert_eq!(times(&before), times(&after));
+}
+
+/// Whoever sealed it read on to its end, and its space was not there until then. Found with a quota.
+///
+/// Proves S3.
+fn a_file_that_is_removed_while_it_is_sealed_holds_no_space(setup: Setup) {
+    let mount = setup.mount();
+    let file = File::create(mount.at("f")).unwrap();
+    // Sparse: it takes long enough to read, and no time to make.
+    file.set_len(2 << 30).unwrap();
+    file.write_all_at(b"some bytes", 0).unwrap();
+    drop(file);
+    mount.sync();
+    let segments = || -> Vec<String> {
+        let fds = fs::read_dir(format!("/proc/{}/fd", mount.pid().unwrap())).unwrap();
+        let paths = fds.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok());
+        paths.map(|path| path.to_string_lossy().into_owned()).filter(|path| path.contains("/segments/")).collect()
+    };
+    let mut sealing = mount.program().arg("seal").arg(mount.at("f")).stderr(Stdio::null()).spawn().unwrap();
+    while segments().is_empty() && sealing.try_wait().unwrap().is_none() {}
+    fs::remove_file(mount.at("f")).unwrap();
+    mount.sync();
+    let left = segments();
+    sealing.wait().unwrap();
+    assert_eq!(left, Vec::<String>::new());
 }
 
 /// Proves C5.

@@ -222,6 +222,58 @@ tensorfs info --json /pool/p >/share/closed
     assert_eq!((&*read("sync-native"), &*read("sync-mounted")), ("granted", "error 95"));
 }
 
+/// Proves B4.
+#[test]
+fn a_quota_of_the_host_is_answered_and_lifted_by_deleting() {
+    let prepared = match prepared() {
+        Ok(prepared) => prepared,
+        Err(reason) => return skip("vm::quota", &reason),
+    };
+    let script = format!(
+        r#"{BEGIN}
+modprobe virtio_pci
+modprobe virtio_blk
+modprobe quota_v2
+until [ -b /dev/vda ]; do sleep 0.1; done
+mkfs.ext4 -F -q -O quota -E quotatype=usrquota /dev/vda || exit 1
+mount -t ext4 -o usrquota /dev/vda /pool || exit 1
+for passthrough in on off; do
+    out=/share/$passthrough
+    tensorfs create /pool/p >/dev/null
+    tensorfs-test-storm with-quota /dev/vda 41943040         tensorfs mount /pool/p /mnt --log $out.log --passthrough $passthrough || exit 1
+    tensorfs info --json /mnt >$out.info
+    echo kept >/mnt/kept
+    dd if=/dev/zero of=/mnt/large bs=1M count=64 2>$out.large
+    n=0
+    while mkdir /mnt/directory-$n 2>$out.mkdir && [ $n -lt 100 ]; do n=$((n + 1)); done
+    cat /mnt/kept /mnt/large >/dev/null && echo readable >$out.readable
+    rm /mnt/large && tensorfs sync /mnt
+    dd if=/dev/zero of=/mnt/again bs=1M count=16 2>$out.dd && stat -c %s /mnt/again >$out.again
+    tensorfs umount /mnt || exit 1
+    tensorfs check --data /pool/p >/dev/null 2>&1
+    echo $? >$out.checked
+    rm -rf /pool/p
+done
+echo done >/share/done
+"#
+    );
+    let mut guest = Guest::new(prepared, &script);
+    let disk = guest.path().join("disk");
+    File::create_new(&disk).unwrap().set_len(256 << 20).unwrap();
+    guest = guest.with_disk(&disk);
+    guest.boot().wait();
+    let story = |way: &str| format!("{}\n{}", guest.console(), guest.read(&format!("{way}.log")));
+    assert_eq!(guest.read("done").trim(), "done", "{}", story("off"));
+    for way in ["on", "off"] {
+        let read = |name: &str| guest.read(&format!("{way}.{name}")).trim().to_owned();
+        let info: Value = serde_json::from_str(&read("info")).unwrap_or_else(|e| panic!("{e}: {}", story(way)));
+        assert_eq!(info["passthrough"], way == "on", "{info}");
+        assert!(read("large").contains("Disk quota exceeded"), "{}: {}\n{}", way, read("large"), story(way));
+        assert_eq!((&*read("mkdir"), &*read("readable")), ("", "readable"), "{}", story(way));
+        assert_eq!((&*read("again"), &*read("checked")), ("16777216", "0"), "{}\n{}", read("dd"), story(way));
+    }
+}
+
 #[test]
 fn a_kernel_that_crashes_on_persistent_memory_keeps_every_promise() {
     let prepared = match prepared() {

@@ -5,15 +5,20 @@
 //! tensorfs-test-storm write SEED MOUNT LEDGER STEPS [MAPPED-DEVICE]
 //! tensorfs-test-storm check server-killed|power-loss DURABILITY MOUNT LEDGERS
 //! tensorfs-test-storm map-sync FILE
+//! tensorfs-test-storm with-quota DEVICE BYTES PROGRAM [ARGUMENT ...]
 //! ```
 //!
 //! A writer ends when a call fails. `check` takes all files `ledger-SEED` in the directory LEDGERS. `map-sync` makes a file,
-//! and says whether it may be mapped with `MAP_SYNC`.
+//! and says whether it may be mapped with `MAP_SYNC`. `with-quota` gives the user a quota on a device, and becomes a program
+//! that has to keep to it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+
+use nix::sys::quota;
 use tensorfs_tests::storm::{self, Crash, Durability, Ledger, Plan, Writer, log_writes::Marker};
 
 fn main() -> ExitCode {
@@ -23,6 +28,7 @@ fn main() -> ExitCode {
         ["write", seed, mount, ledger, steps, device] => write(seed, mount, ledger, steps, Some(device)),
         ["check", crash, durability, mount, ledgers] => check(crash, durability, mount.as_ref(), ledgers.as_ref()),
         ["map-sync", file] => map_sync(file.as_ref()),
+        ["with-quota", device, bytes, ref command @ ..] => with_quota(device, bytes, command),
         _ => Err(format!("see the source for usage: {arguments:?}")),
     };
     match done {
@@ -74,6 +80,22 @@ fn check(crash: &str, durability: &str, mount: &Path, ledgers: &Path) -> Result<
     let storm::Outcome { steps, files, bytes, undone } = outcome;
     println!("{} writers, {steps} steps, {undone} undone, {files} files, {bytes} bytes", writers.len());
     Ok(())
+}
+
+fn with_quota(device: &str, bytes: &str, command: &[&str]) -> Result<(), String> {
+    let [program, arguments @ ..] = command else { return Err("with-quota: no program".to_owned()) };
+    let mut quota = quota::Dqblk::default();
+    quota.set_blocks_hard_limit(number(bytes)? / 1024);
+    let user = nix::unistd::getuid().as_raw() as i32;
+    quota::quotactl_set(quota::QuotaType::USRQUOTA, device, user, &quota, quota::QuotaValidFlags::QIF_BLIMITS)
+        .map_err(|error| format!("{device}: quota: {error}"))?;
+    // Who has this capability may go beyond a quota. It is gone once the program is executed.
+    const CAP_SYS_RESOURCE: libc::c_ulong = 24;
+    // SAFETY: takes a number, and changes what this process may become.
+    if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_RESOURCE) } != 0 {
+        return Err(format!("PR_CAPBSET_DROP: {}", std::io::Error::last_os_error()));
+    }
+    Err(format!("{program}: {}", Command::new(program).args(arguments).exec()))
 }
 
 fn map_sync(path: &Path) -> Result<(), String> {
