@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fuser::WriteFlags;
-use nix::errno::Errno;
 use nix::fcntl::FallocateFlags;
 use nix::unistd::Whence;
 use tensorfs_layout::{Ino, Record, SegmentId, Transaction};
