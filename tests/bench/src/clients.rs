@@ -26,12 +26,15 @@ impl Pythons {
         Ok(Pythons { interpreters, script })
     }
 
-    /// The first interpreter that has all of these modules, or why there is none.
-    pub fn with(&self, modules: &[&str]) -> Result<&Path> {
-        let import = format!("import {}", modules.join(","));
-        let has = |python: &&PathBuf| run(Command::new(python).args(["-c", &import])).is_ok();
+    /// The first interpreter that has all of these packages, each of this major version or newer, or why there is none.
+    pub fn with(&self, packages: &[(&str, u32)]) -> Result<&Path> {
+        let test = |(name, least): &(&str, u32)| format!("assert int(version('{name}').split('.')[0]) >= {least}\n");
+        let test = packages.iter().map(test).collect::<String>();
+        let script = format!("from importlib.metadata import version\n{test}");
+        let has = |python: &&PathBuf| run(Command::new(python).args(["-c", &script])).is_ok();
         let found = self.interpreters.iter().find(has).map(PathBuf::as_path);
-        found.ok_or_else(|| Missing(format!("no Python with {} (--venv)", modules.join(" and "))).into())
+        let names: Vec<_> = packages.iter().map(|(name, _)| *name).collect();
+        found.ok_or_else(|| Missing(format!("no Python with {} (--venv)", names.join(" and "))).into())
     }
 
     /// Runs one action of a client; the seconds that its call took.
@@ -39,6 +42,7 @@ impl Pythons {
         let mut command = Command::new(python);
         command.arg(&self.script).args([library, action]).arg(path).arg(bytes.to_string());
         let text = run(&mut command)?;
-        text.trim().parse().map_err(|_| format!("{library} {action}: {text}").into())
+        let last = text.trim().lines().last().unwrap_or_default();
+        last.parse().map_err(|_| format!("{library} {action}: {text}").into())
     }
 }

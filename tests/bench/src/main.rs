@@ -45,6 +45,7 @@ impl std::error::Error for Missing {}
 
 fn main() -> ExitCode {
     match real_main(&Cli::parse()) {
+        Ok(_) if room::stopped() => ExitCode::from(130),
         Ok(failed) => ExitCode::from(u8::from(failed)),
         Err(error) => {
             eprintln!("tensorfs-bench: {error}");

@@ -176,7 +176,7 @@ impl Scale {
         copied: GIB / 4,
         files: 10_000,
         created: 2000,
-        syncs: 300,
+        syncs: 120,
         names: 20_000,
         mounted: 50_000,
         through: 10 * GIB,
@@ -184,7 +184,7 @@ impl Scale {
     };
     pub const FULL: Scale = Scale { names: 1_000_000, mounted: 1_000_000, full: true, ..Scale::DEFAULT };
     pub const QUICK: Scale =
-        Scale { created: 1000, syncs: 100, names: 5000, mounted: 10_000, through: 2 * GIB, ..Scale::DEFAULT };
+        Scale { created: 1000, syncs: 60, names: 5000, mounted: 10_000, through: 2 * GIB, ..Scale::DEFAULT };
     pub const SMOKE: Scale = Scale {
         bulk: 4 * MIB,
         copied: 4 * MIB,

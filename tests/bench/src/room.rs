@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -64,12 +65,24 @@ fn lock(path: &Path) -> Result<Flock<File>> {
         .map_err(|(_, error)| format!("{}: {error}", path.display()).into())
 }
 
-/// Cleans up and ends the process when the user or the system asks for its end.
+/// Whether the user or the system has asked for the end.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Whether the run is to end after this turn, with a report of what it has.
+pub fn stopped() -> bool {
+    STOP.load(Ordering::Relaxed)
+}
+
+/// At the first signal the run ends after its turn; at the second, at once. Both clean up.
 pub fn end_on_signals() -> Result<()> {
     ctrlc::set_handler(|| {
+        if !STOP.swap(true, Ordering::Relaxed) {
+            eprintln!("\nending after this turn; once more to end at once");
+            return;
+        }
         // Held until the process ends, so that nothing else cleans up meanwhile.
         let mut room = CURRENT.lock().unwrap_or_else(|e| e.into_inner());
-        eprintln!("\ninterrupted: cleaning up");
+        eprintln!("\ncleaning up");
         if let Some(path) = room.take() {
             sweep(&path);
         }

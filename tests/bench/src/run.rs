@@ -10,6 +10,7 @@ use crate::backing::{Backing, Mounted};
 use crate::measure::{Context, Measure, Place, Sample};
 use crate::pin::Pinned;
 use crate::report::{Figure, Left};
+use crate::room::stopped;
 use crate::target::{Kind, Programs, Target};
 use crate::{Missing, Result};
 
@@ -46,7 +47,7 @@ impl Plan {
             indicatif::ProgressStyle::with_template("[{elapsed_precise}] {pos}/{len} {wide_msg}").expect("a template"),
         );
         for backing in &self.backings {
-            if self.on(*backing).next().is_none() {
+            if self.on(*backing).next().is_none() || stopped() {
                 continue;
             }
             match Mounted::new(*backing, room) {
@@ -76,7 +77,7 @@ impl Plan {
                 }
             }
         }
-        for measure in self.on(backing.kind) {
+        for measure in self.on(backing.kind).take_while(|_| !stopped()) {
             bar.set_message(format!("{} on {}", measure.id, backing.kind));
             let targets: Vec<&Target> =
                 measure.targets.iter().filter_map(|kind| targets.iter().find(|target| target.kind == *kind)).collect();
@@ -141,6 +142,9 @@ impl<'a> Doing<'a> {
         let mut failed = vec![false; self.places.len()];
         for round in 0..rounds {
             for (n, place) in self.places.iter().enumerate().filter(|(n, _)| !failed[*n]).collect::<Vec<_>>() {
+                if stopped() {
+                    break;
+                }
                 let pin = if pinned { ", pinned" } else { "" };
                 let (measure, kind) = (self.measure.id, place.kind());
                 self.bar.set_message(format!("{measure} on {}{pin}: {kind}, {}/{rounds}", place.backing, round + 1));

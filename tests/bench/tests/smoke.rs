@@ -1,10 +1,11 @@
 //! The benchmark itself: that all of it works, and that it leaves nothing behind. Its numbers are nobody's business here.
 
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tensorfs_tests::{is_root, scratch, skip, skip_all, tensorfs};
 
@@ -61,7 +62,7 @@ fn every_measure_works() {
     let has = |measure: &str, target: &str| {
         figures.iter().any(|figure| figure["measure"] == measure && figure["target"] == target)
     };
-    for measure in ["write-1m", "read", "mmap", "stat", "create", "append", "small-files", "writers-64"] {
+    for measure in ["write-1m", "read", "stat", "create", "append", "small-files", "writers-64"] {
         assert!(has(measure, "native") && has(measure, "tensorfs"), "{measure}: {text}");
     }
     assert!(has("create", "server") && has("smdebug-step", "close") && has("mount", "tensorfs"), "{text}");
@@ -79,24 +80,66 @@ fn every_measure_works() {
     assert!(plot.starts_with("<svg ") && plot.contains("write, 1 MiB calls: tmpfs"), "{plot}");
 }
 
-/// Ctrl-C in the middle of a measure leaves no mount, no server and no file.
+/// Interrupts a run once its first server is mounted, so many times; what it printed.
+fn interrupted(room: &Path, times: usize) -> String {
+    let mut command = bench(room);
+    command.args(["--backings", "tmpfs", "--only", "stat,create", "--targets", "native,tensorfs,server,mergerfs"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    while !mounts(room).iter().any(|line| line.contains("fuse")) {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended before it mounted anything");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for _ in 0..times {
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+        // Signals that arrive together are one.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Ctrl-C ends a run with a report of what it has, and leaves no mount, no server and no file.
 #[test]
 fn an_interrupted_run_leaves_nothing() {
     if cannot("bench: interrupted") {
         return;
     }
     let room = scratch();
-    let room = room.path();
-    let mut command = bench(room);
-    // Rounds without end, so that it is interrupted before it is done.
-    command.args(["--backings", "tmpfs", "--only", "create,append", "--targets", "native,tensorfs,server"]);
-    let mut child = command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    while !mounts(room).iter().any(|line| line.contains("fuse")) {
-        assert_eq!(child.try_wait().unwrap(), None, "it ended before it mounted anything");
+    let text = interrupted(room.path(), 1);
+    assert!(text.contains("goals reached"), "{text}");
+    assert_nothing_left(room.path());
+}
+
+/// Ctrl-C a second time ends it wherever it is, and leaves nothing either.
+#[test]
+fn a_run_that_is_interrupted_twice_leaves_nothing() {
+    if cannot("bench: interrupted twice") {
+        return;
+    }
+    let room = scratch();
+    interrupted(room.path(), 2);
+    assert_nothing_left(room.path());
+}
+
+/// What a run that was killed left behind, the next one in the same place removes.
+#[test]
+fn what_a_killed_run_left_is_swept_by_the_next() {
+    if cannot("bench: killed") {
+        return;
+    }
+    let room = scratch();
+    let mut command = bench(room.path());
+    command.args(["--backings", "tmpfs", "--only", "create", "--targets", "native,tensorfs"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    while !mounts(room.path()).iter().any(|line| line.contains("fuse")) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_nothing_left(room);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_ne!(mounts(room.path()), Vec::<String>::new(), "nothing to sweep");
+    let mut next = bench(room.path());
+    next.args(["--backings", "tmpfs", "--only", "sparse", "--targets", "native"]);
+    assert!(next.output().unwrap().status.success());
+    assert_nothing_left(room.path());
 }

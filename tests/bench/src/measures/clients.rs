@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::Result;
 use crate::backing::{ALL, Backing};
 use crate::measure::{Context, Family, Goal, Measure, Must, Place, Row, Sample, Unit};
-use crate::target::Kind::{Native, Tensorfs};
+use crate::target::Kind::{Close, Native, Tensorfs};
 
 const GOALS: &[Goal] = &[Goal { target: Tensorfs, on: ALL, must: Must::Native(0.95) }];
 
@@ -39,8 +39,8 @@ pub const MEASURES: &[Measure] = &[
             row("map", "safetensors safe_open, process", GOALS),
             row("map-call", "safetensors safe_open, call", &[]),
         ],
-        prepare: |cx, place| prepare(cx, place, "safetensors", &["safetensors.numpy"]),
-        round: |cx, place| round(cx, place, "safetensors", &["safetensors.numpy"]),
+        prepare: |cx, place| prepare(cx, place, "safetensors", SAFETENSORS),
+        round: |cx, place| round(cx, place, "safetensors", SAFETENSORS),
         ..CLIENT
     },
     Measure {
@@ -54,8 +54,8 @@ pub const MEASURES: &[Measure] = &[
             row("map", "np.load mmap, process", GOALS),
             row("map-call", "np.load mmap, call", &[]),
         ],
-        prepare: |cx, place| prepare(cx, place, "numpy", &["numpy"]),
-        round: |cx, place| round(cx, place, "numpy", &["numpy"]),
+        prepare: |cx, place| prepare(cx, place, "numpy", NUMPY),
+        round: |cx, place| round(cx, place, "numpy", NUMPY),
         ..CLIENT
     },
     Measure {
@@ -75,20 +75,44 @@ pub const MEASURES: &[Measure] = &[
         round: |cx, place| round(cx, place, "torch", TORCH),
         ..CLIENT
     },
+    Measure {
+        id: "smdebug",
+        how: "40 steps of smdebug's own FileWriter, each with 10 tensors of 64 KiB; the median of the steps. smdebug syncs nothing: natively, and with \
+            durability=fsync, a step is not durable when it is over; with durability=close its files are.",
+        rows: &[row("step", "smdebug FileWriter, a step", &[])],
+        targets: &[Native, Tensorfs, Close],
+        backings: &[Backing::Ext4, Backing::Tmpfs],
+        rounds: 3,
+        prepare: |cx, _| cx.pythons.with(SMDEBUG).map(drop),
+        round: |cx, place| {
+            let directory = place.at("trial");
+            std::fs::create_dir(&directory)?;
+            let steps = 40.min(cx.scale.syncs);
+            let step = cx.pythons.run(cx.pythons.with(SMDEBUG)?, "smdebug", "steps", &directory, steps)?;
+            std::fs::remove_dir_all(directory)?;
+            Sample::of(vec![step])
+        },
+        ..CLIENT
+    },
 ];
 
-/// torch, of a version that can map.
-const TORCH: &[&str] = &["torch", "torch.nn.attention"];
+/// What each client needs, and of what major version at least.
+type Packages = &'static [(&'static str, u32)];
+const SAFETENSORS: Packages = &[("safetensors", 0), ("numpy", 1)];
+const NUMPY: Packages = &[("numpy", 1)];
+const SMDEBUG: Packages = &[("smdebug", 1), ("numpy", 1)];
+/// Torch 1 cannot map.
+const TORCH: Packages = &[("torch", 2)];
 
 /// The checkpoint that is loaded.
-fn prepare(cx: &Context, place: &Place, library: &str, modules: &[&str]) -> Result<()> {
-    let python = cx.pythons.with(modules)?;
+fn prepare(cx: &Context, place: &Place, library: &str, packages: Packages) -> Result<()> {
+    let python = cx.pythons.with(packages)?;
     cx.pythons.run(python, library, "save", &place.at("kept.npy"), cx.scale.bulk)?;
     place.target.quiet()
 }
 
-fn round(cx: &Context, place: &Place, library: &str, modules: &[&str]) -> Result<Sample> {
-    let python = cx.pythons.with(modules)?;
+fn round(cx: &Context, place: &Place, library: &str, packages: Packages) -> Result<Sample> {
+    let python = cx.pythons.with(packages)?;
     let mut values = Vec::new();
     for (action, name) in [("save", "saved.npy"), ("load", "kept.npy"), ("map", "kept.npy")] {
         let start = Instant::now();

@@ -20,6 +20,8 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const MOVERS: &[Kind] = &[Native, Tensorfs, Server, Bindfs, Mergerfs];
 
+const SOME: &[Backing] = &[Backing::Host, Backing::Ext4, Backing::Tmpfs];
+
 const fn native(ratio: f64) -> Goal {
     Goal { target: Tensorfs, on: ALL, must: Must::Native(ratio) }
 }
@@ -59,6 +61,7 @@ pub const MEASURES: &[Measure] = &[
         how: "The same in calls of 64 KiB.",
         rows: &[Row { id: "write", title: "write, 64 KiB calls", unit: Unit::Rate, goals: &[native(0.95)] }],
         round: write::<{ 64 * KIB }>,
+        backings: SOME,
         ..DATA
     },
     Measure {
@@ -66,15 +69,25 @@ pub const MEASURES: &[Measure] = &[
         how: "The same in calls of 4 KiB.",
         rows: &[Row { id: "write", title: "write, 4 KiB calls", unit: Unit::Rate, goals: &[native(0.85)] }],
         round: write::<{ 4 * KIB }>,
+        backings: SOME,
         ..DATA
     },
     Measure {
         id: "read",
-        how: "A file of 1 GiB (256 MiB where a server copies it) in the page cache: from its start in calls of 1 MiB, \
-            and 256 MiB of it in calls of 4 KiB at random places.",
+        how: "A file of 1 GiB (256 MiB where a server copies it) in the page cache: from its start in calls of 1 MiB; 256 MiB of it in calls of 4 KiB \
+            at random places; then a new mapping, one byte of each page read, and again (for 1 GiB in any case); and how much of it the processor's \
+            tables map by huge pages.",
         rows: &[
             Row { id: "read", title: "read warm, 1 MiB calls", unit: Unit::Rate, goals: &[native(0.95), SERVER_PATH] },
             Row { id: "random", title: "read warm, random 4 KiB", unit: Unit::Rate, goals: &[native(0.95)] },
+            Row { id: "first", title: "mmap 1 GiB, first touch", unit: Unit::Time, goals: &[native(0.97)] },
+            Row { id: "second", title: "mmap 1 GiB, second touch", unit: Unit::Time, goals: &[native(0.97)] },
+            Row {
+                id: "huge",
+                title: "mapped by huge pages",
+                unit: Unit::Huge,
+                goals: &[Goal { target: Tensorfs, on: &[Backing::TmpfsHuge], must: Must::Native(0.97) }],
+            },
         ],
         prepare: large_file,
         round: read_warm,
@@ -91,24 +104,6 @@ pub const MEASURES: &[Measure] = &[
         ..DATA
     },
     Measure {
-        id: "mmap",
-        how: "A new mapping of the same file, one byte of each page read, then again; and how much of it the processor's tables map by huge pages.",
-        rows: &[
-            Row { id: "first", title: "mmap 1 GiB, first touch", unit: Unit::Time, goals: &[native(0.97)] },
-            Row { id: "second", title: "mmap 1 GiB, second touch", unit: Unit::Time, goals: &[native(0.97)] },
-            Row {
-                id: "huge",
-                title: "mapped by huge pages",
-                unit: Unit::Huge,
-                goals: &[Goal { target: Tensorfs, on: &[Backing::TmpfsHuge], must: Must::Native(0.97) }],
-            },
-        ],
-        targets: &[Native, Tensorfs, Server],
-        prepare: large_file,
-        round: touch,
-        ..DATA
-    },
-    Measure {
         id: "cp",
         how: "The program cp, of a file of 1 GiB, both on the target; whole process. On XFS, cp asks for a reflink.",
         rows: &[Row {
@@ -116,15 +111,12 @@ pub const MEASURES: &[Measure] = &[
             title: "cp of a 1 GiB checkpoint",
             unit: Unit::Time,
             goals: &[
-                Goal {
-                    target: Tensorfs,
-                    on: &[Backing::Host, Backing::Ext4, Backing::Tmpfs, Backing::TmpfsHuge],
-                    must: Must::Native(1.0),
-                },
+                Goal { target: Tensorfs, on: SOME, must: Must::Native(1.0) },
                 Goal { target: Tensorfs, on: &[Backing::Xfs], must: Must::AtMost(0.02) },
             ],
         }],
         targets: &[Native, Tensorfs, Server],
+        backings: &[Backing::Host, Backing::Ext4, Backing::Xfs, Backing::Tmpfs],
         rounds: 5,
         prepare: |cx, place| {
             files::make(&place.at("large"), cx.scale.bulk)?;
@@ -185,11 +177,10 @@ fn write<const CALL: usize>(cx: &Context, place: &Place) -> Result<Sample> {
 }
 
 fn read_warm(cx: &Context, place: &Place) -> Result<Sample> {
-    let len = cx.scale.bulk(place.kind());
     let mut file = File::open(place.at("large"))?;
     // Once untimed: what the last measure pushed out is back.
-    files::read(&mut file, MIB)?;
-    let mut file = File::open(place.at("large"))?;
+    let len = files::read(&mut file, MIB)?;
+    file.rewind()?;
     let sequential = seconds(|| files::read(&mut file, MIB))?;
     let count = cx.scale.copied / 4096;
     let mut random = Random(42);
@@ -200,7 +191,13 @@ fn read_warm(cx: &Context, place: &Place) -> Result<Sample> {
         }
         Ok(())
     })?;
-    Sample::of(vec![len as f64 / sequential, (count * 4096) as f64 / scattered])
+    // SAFETY: nobody changes the file while it is mapped.
+    let map = unsafe { Mmap::map(&file)? };
+    let touch = || seconds(|| Ok(black_box((0..map.len()).step_by(4096).map(|at| u64::from(map[at])).sum::<u64>())));
+    let (first, second) = (touch()?, touch()?);
+    let share = cx.scale.bulk as f64 / len as f64;
+    let rates = [len as f64 / sequential, (count * 4096) as f64 / scattered];
+    Sample::of(vec![rates[0], rates[1], first * share, second * share, huge(&map)?])
 }
 
 fn read_cold(_: &Context, place: &Place) -> Result<Sample> {
@@ -209,18 +206,6 @@ fn read_cold(_: &Context, place: &Place) -> Result<Sample> {
     let start = Instant::now();
     let len = files::read(&mut file, MIB)?;
     Sample::of(vec![len as f64 / start.elapsed().as_secs_f64()])
-}
-
-fn touch(cx: &Context, place: &Place) -> Result<Sample> {
-    let mut file = File::open(place.at("large"))?;
-    files::read(&mut file, MIB)?;
-    // SAFETY: nobody changes the file while it is mapped.
-    let map = unsafe { Mmap::map(&file)? };
-    let touch = || seconds(|| Ok(black_box((0..map.len()).step_by(4096).map(|at| u64::from(map[at])).sum::<u64>())));
-    // Where a server copies, the file is smaller.
-    let share = cx.scale.bulk as f64 / map.len() as f64;
-    let (first, second) = (touch()?, touch()?);
-    Sample::of(vec![first * share, second * share, huge(&map)?])
 }
 
 /// How many bytes of a mapping are mapped by huge pages.

@@ -60,7 +60,7 @@ const TENSORS: Measure = Measure {
 pub const MEASURES: &[Measure] = &[
     Measure {
         id: "append",
-        how: "One program appends 4 KiB to a file and calls fsync, 300 times; the median.",
+        how: "One program appends 4 KiB to a file and calls fsync, 120 times; the median.",
         rows: &[Row {
             id: "append",
             title: "append 4 KiB + fsync, 1 writer",
@@ -77,7 +77,7 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "append-16",
-        how: "16 threads do the same, each with a file of its own, 300 times in all; the time divided by 300.",
+        how: "16 threads do the same, each with a file of its own, 128 times in all; the time divided by 128.",
         rows: &[Row {
             id: "append",
             title: "append 4 KiB + fsync, 16 writers",
@@ -89,7 +89,7 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "small-files",
-        how: "A new file, 4 KiB, fsync, close; the median of 300. Then a replacement as editors do it: a temporary file, 4 KiB, fsync, close, rename over \
+        how: "A new file, 4 KiB, fsync, close; the median of 120. Then a replacement as editors do it: a temporary file, 4 KiB, fsync, close, rename over \
             the file, fsync of the directory.",
         rows: &[
             Row {
@@ -233,7 +233,7 @@ fn small_files(cx: &Context, place: &Place) -> Result<Sample> {
 }
 
 fn smdebug_steps(cx: &Context, place: &Place) -> Result<Sample> {
-    let steps = cx.scale.syncs / 6;
+    let steps = cx.scale.syncs / 4;
     let durable = place.kind() == Native;
     let (events, index) = (place.at("events"), place.at("index/000000000"));
     std::fs::create_dir_all(&events)?;
