@@ -106,7 +106,7 @@ impl<'a> Doing<'a> {
             match self.prepare(&place) {
                 Ok(()) => self.places.push(place),
                 Err(error) => {
-                    let _ = std::fs::remove_dir_all(&place.dir);
+                    let _ = target.remove(self.measure.id);
                     outcome.left.push(Left::new(self.name(&place), &*error));
                 }
             }
@@ -120,7 +120,7 @@ impl<'a> Doing<'a> {
             }
         }
         for place in &self.places {
-            let done = std::fs::remove_dir_all(&place.dir).map_err(Into::into).and_then(|()| place.target.settle());
+            let done = place.target.remove(self.measure.id).and_then(|()| place.target.settle());
             if let Err(error) = done {
                 outcome.left.push(Left::new(format!("clearing up after {}", self.name(place)), &*error));
             }

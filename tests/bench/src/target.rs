@@ -197,6 +197,17 @@ impl Target {
         serde_json::from_str(&text).map_err(|e| format!("info --json: {e}").into())
     }
 
+    /// Removes a measure's directory.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let removed = std::fs::remove_dir_all(self.dir.join(name));
+        if removed.is_err() && !self.kind.is_tensorfs() {
+            // A listing that mergerfs has cached may be old.
+            std::fs::remove_dir_all(self.host.join(name))?;
+            return Ok(());
+        }
+        Ok(removed?)
+    }
+
     /// Throws the target's clean pages out of memory, on the mount and behind it.
     pub fn evict(&self) -> Result<()> {
         self.settle()?;

@@ -19,7 +19,7 @@ const CLIENT: Measure = Measure {
     how: "",
     rows: &[],
     targets: &[Native, Tensorfs],
-    backings: &[Backing::Host, Backing::Ext4, Backing::Tmpfs],
+    backings: &[Backing::Host, Backing::Tmpfs],
     latency: false,
     rounds: 5,
     prepare: |_, _| Ok(()),
