@@ -21,7 +21,11 @@ pub struct Server {
 impl Server {
     /// Starts a server that stays in the foreground, and waits until it is mounted.
     pub fn start(mut command: Command, mountpoint: &Path, log: &Path) -> Result<Server> {
-        std::fs::create_dir_all(mountpoint)?;
+        // Not its parents: a room that has just been swept must not come back.
+        match std::fs::create_dir(mountpoint) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
+            _ => {}
+        }
         let before = mountpoint.metadata()?.dev();
         let file = File::options().create(true).append(true).open(log)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);

@@ -236,8 +236,9 @@ fn smdebug_steps(cx: &Context, place: &Place) -> Result<Sample> {
     let steps = cx.scale.syncs / 4;
     let durable = place.kind() == Native;
     let (events, index) = (place.at("events"), place.at("index/000000000"));
-    std::fs::create_dir_all(&events)?;
-    std::fs::create_dir_all(&index)?;
+    for directory in [&events, &place.at("index"), &index] {
+        std::fs::create_dir(directory)?;
+    }
     let times = (0..steps).map(|step| seconds(|| smdebug_step(&events, &index, step, durable)));
     let times = times.collect::<Result<Vec<_>>>()?;
     std::fs::remove_dir_all(&events)?;
