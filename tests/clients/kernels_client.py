@@ -11,6 +11,7 @@ sys.path.insert(0, HERE)
 
 import numpy as np
 from common import refuses
+from memory import one_resident_copy
 from kernels import Kernels
 
 LIBRARIES = os.environ["LIBRARIES"].split(":")
@@ -152,5 +153,34 @@ def torch(directory):
     del library
 
 
+def memory(directory, pool, passthrough):
+    """No copy, and one in memory for all, in one process and in several."""
+    os.makedirs(directory, exist_ok=True)
+    stores = [Kernels(library, directory) for library in LIBRARIES]
+    stores[0].save("one", np.arange(4 << 20, dtype=np.int64))
+    programs = [f"from kernels import Kernels\narray = Kernels({library!r}, {directory!r}).get('one')" for library in LIBRARIES]
+    arrays = [store.get("one") for store in stores]
+    one_resident_copy(os.path.join(directory, "one"), arrays, programs, pool, passthrough == "on")
+    stores[0].delete("one")
+
+
+def kill(directory):
+    """A process is killed in the midst of saves: what the key has is one of the versions, whole."""
+    os.makedirs(directory, exist_ok=True)
+    code = "for n in range(1, 1_000_000):\n    store.save('killed', np.full(1 << 20, n))\n    print(n, flush=True)"
+    for library in LIBRARIES * 3:
+        child = other_process(directory, library, code)
+        for _ in range(3):
+            last = int(child.stdout.readline())
+        child.kill()
+        last = max([last, *map(int, child.stdout.read().split())])
+        child.wait()
+        for store in [Kernels(library, directory) for library in LIBRARIES]:
+            value = store.get("killed")
+            assert len(value) == 1 << 20 and (value == value[0]).all() and value[0] in (last, last + 1), (value[0], last)
+    Kernels(LIBRARIES[0], directory).delete("killed")
+
+
 if __name__ == "__main__":
-    {"write": write, "verify": verify, "torch": torch}[sys.argv[2]](sys.argv[1])
+    actions = {"write": write, "verify": verify, "torch": torch, "memory": memory, "kill": kill}
+    actions[sys.argv[2]](sys.argv[1], *sys.argv[3:])

@@ -9,6 +9,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../examples/shelf
 
 import numpy as np
 from common import refuses
+from memory import one_resident_copy
 from shelf import ndarray, shelf
 
 GIB = 1 << 30
@@ -159,5 +160,15 @@ for n in range(1, 1_000_000):
     s.erase("killed")
 
 
+def memory(directory, pool, passthrough):
+    """No copy, and one in memory for all."""
+    s = shelf(directory)
+    s.one = np.arange(4 << 20, dtype=np.int64)
+    program = f"from shelf import shelf\narray = shelf({directory!r}).one"
+    one_resident_copy(os.path.join(directory, "one.npy"), [s.one], [program] * 3, pool, passthrough == "on")
+    s.erase("one")
+
+
 if __name__ == "__main__":
-    {"write": write, "verify": verify, "kill": kill}[sys.argv[2]](sys.argv[1])
+    actions = {"write": write, "verify": verify, "kill": kill, "memory": memory}
+    actions[sys.argv[2]](sys.argv[1], *sys.argv[3:])

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tensorfs_tests::{Mount, Setup, on_mounts, run_ok, venv};
+use tensorfs_tests::{Mount, Passthrough, Setup, on_mounts, run_ok, venv};
 
 on_mounts!(
     smdebug,
@@ -13,6 +13,7 @@ on_mounts!(
     tensorboard,
     checkpoints_moved_by_cp_and_read_in_place,
     shelf,
+    shelf_in_memory_once,
     smdebug_torch_hook,
     torch,
     shelf_torch,
@@ -85,6 +86,23 @@ fn shelf(setup: Setup) {
         let mount = setup.mount();
         client(&python, "shelf", &mount.at("shelf"), "kill");
     }
+}
+
+/// The same physical pages in several processes, and in the pool's own file.
+fn shelf_in_memory_once(setup: Setup) {
+    let Some(python) = venv("small") else {
+        return setup.skip("no Python environment: tests/run makes one");
+    };
+    let mount = setup.mount();
+    let mode = if mount.passthrough() == Passthrough::On { "on" } else { "off" };
+    run_ok(
+        Command::new("timeout")
+            .args(["--signal=KILL", "3600"])
+            .arg(python)
+            .arg(script("shelf"))
+            .args([mount.at("shelf").as_os_str(), "memory".as_ref(), mount.pool().as_os_str(), mode.as_ref()])
+            .env("PYTHONDONTWRITEBYTECODE", "1"),
+    );
 }
 
 fn shelf_torch(setup: Setup) {

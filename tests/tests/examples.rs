@@ -1,15 +1,21 @@
-//! The programs of examples/ that are compiled: what their users had is there, and works on the mount.
+//! The programs of examples/ (the shelf's are in clients.rs): what their users had is there, and works on the mount.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use tensorfs_tests::{Setup, built, on_mounts, run_ok, venv};
+use tensorfs_tests::{Mount, Passthrough, Setup, built, on_mounts, run_ok, venv};
 
 on_mounts!(
     kernels_of_several_libraries_share_arrays_by_key,
     kernels_are_operators_of_torch,
+    what_a_kernel_saves_is_in_memory_once,
+    a_key_has_its_old_array_after_a_kill,
     five_languages_share_one_array,
+    five_languages_have_an_array_in_memory_once,
+    placement_by_an_agent,
+    placement_of_a_torch_model,
 );
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
@@ -17,26 +23,40 @@ const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 /// The C++ operators, a library each, and the Rust ones.
 fn kernels() -> &'static [PathBuf; 2] {
     static BUILT: OnceLock<[PathBuf; 2]> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
-        let mut out = std::ffi::OsString::from("OUT=");
-        out.push(&directory);
-        run_ok(Command::new("make").arg("-C").arg(format!("{EXAMPLES}/kernels")).arg(out));
-        [directory, built("tensorfs-example-kernels", "libtensorfs_example_kernels.so")]
-    })
+    BUILT.get_or_init(|| [make("kernels"), built("tensorfs-example-kernels", "libtensorfs_example_kernels.so")])
 }
 
-fn client(python: &Path, directory: &Path, action: &str) {
+/// A client, to be run with more arguments.
+fn client(python: &Path, name: &str, path: &Path, action: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command
+        .args(["--signal=KILL", "3600"])
+        .arg(python)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("clients/{name}_client.py")))
+        .args([path.as_os_str(), action.as_ref()])
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+fn kernels_client(python: &Path, directory: &Path, action: &str) -> Command {
     let [cpp, rust] = kernels();
-    run_ok(
-        Command::new("timeout")
-            .args(["--signal=KILL", "3600"])
-            .arg(python)
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/kernels_client.py"))
-            .args([directory.as_os_str(), action.as_ref()])
-            .env("LIBRARIES", format!("{}:{}", cpp.display(), rust.display()))
-            .env("PYTHONDONTWRITEBYTECODE", "1"),
-    );
+    let mut command = client(python, "kernels", directory, action);
+    command.env("LIBRARIES", format!("{}:{}", cpp.display(), rust.display()));
+    command
+}
+
+/// What `memory` is told: where the pool is, and whether the kernel moves the bytes.
+fn pool_of(mount: &Mount) -> [OsString; 2] {
+    let mode = if mount.passthrough() == Passthrough::On { "on" } else { "off" };
+    [mount.pool().into(), mode.into()]
+}
+
+fn make(example: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(example);
+    let mut out = OsString::from("OUT=");
+    out.push(&directory);
+    run_ok(Command::new("make").arg("-C").arg(format!("{EXAMPLES}/{example}")).arg(out));
+    directory
 }
 
 fn kernels_of_several_libraries_share_arrays_by_key(setup: Setup) {
@@ -45,11 +65,27 @@ fn kernels_of_several_libraries_share_arrays_by_key(setup: Setup) {
     };
     let mut mount = setup.mount();
     let directory = mount.at("store");
-    client(&python, &directory, "write");
-    client(&python, &directory, "verify");
+    run_ok(&mut kernels_client(&python, &directory, "write"));
+    run_ok(&mut kernels_client(&python, &directory, "verify"));
     mount.kill9();
     mount.mount();
-    client(&python, &directory, "verify");
+    run_ok(&mut kernels_client(&python, &directory, "verify"));
+}
+
+fn what_a_kernel_saves_is_in_memory_once(setup: Setup) {
+    let Some(python) = venv("small") else {
+        return setup.skip("no Python environment: tests/run makes one");
+    };
+    let mount = setup.mount();
+    run_ok(kernels_client(&python, &mount.at("store"), "memory").args(pool_of(&mount)));
+}
+
+fn a_key_has_its_old_array_after_a_kill(setup: Setup) {
+    let Some(python) = venv("small") else {
+        return setup.skip("no Python environment: tests/run makes one");
+    };
+    let mount = setup.mount();
+    run_ok(&mut kernels_client(&python, &mount.at("store"), "kill"));
 }
 
 fn kernels_are_operators_of_torch(setup: Setup) {
@@ -60,7 +96,85 @@ fn kernels_are_operators_of_torch(setup: Setup) {
         return setup.skip("no Python environment: tests/run makes one");
     };
     let mount = setup.mount();
-    client(&python, &mount.at("store"), "torch");
+    run_ok(&mut kernels_client(&python, &mount.at("store"), "torch"));
+}
+
+/// examples/placement without PyTorch: the server and its agents, the tiers, bad days, and that the bandit's maps are better than chance.
+fn placement_by_an_agent(setup: Setup) {
+    let Some(python) = venv("small") else {
+        return setup.skip("no Python environment: tests/run makes one");
+    };
+    let mount = setup.mount();
+    run_ok(&mut client(&python, "placement", &mount.at("run"), "write"));
+    run_ok(&mut client(&python, "placement", &mount.at("run"), "verify"));
+}
+
+/// The same with an unmodified PyTorch: a residual network computes the same, wherever its weights and activations are.
+fn placement_of_a_torch_model(setup: Setup) {
+    if std::env::var("TENSORFS_LARGE").as_deref() != Ok("1") {
+        return setup.skip("needs gigabytes of packages: TENSORFS_LARGE=1");
+    }
+    let Some(python) = venv("torch") else {
+        return setup.skip("no Python environment: tests/run makes one");
+    };
+    let mut mount = setup.mount();
+    let directory = mount.at("run");
+    run_ok(&mut client(&python, "placement_torch", &directory, "write"));
+    run_ok(&mut client(&python, "placement_torch", &directory, "verify"));
+    mount.kill9();
+    mount.mount();
+    run_ok(&mut client(&python, "placement_torch", &directory, "verify"));
+}
+
+/// Where the programs in C, C++ and Fortran are, and the one in Rust.
+fn languages() -> &'static (PathBuf, PathBuf) {
+    static BUILT: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--example", "read_array"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        run_ok(&mut build);
+        let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+        let rust = Path::new(env!("CARGO_TARGET_TMPDIR")).join("..").join(profile).join("examples/read_array");
+        (make("languages"), rust)
+    })
+}
+
+/// The same physical pages in all five of them, and in the pool's own file.
+fn five_languages_have_an_array_in_memory_once(setup: Setup) {
+    let Some(python) = venv("small") else {
+        return setup.skip("no Python environment: tests/run makes one");
+    };
+    if Command::new("gfortran").arg("--version").output().is_err() {
+        return setup.skip("no gfortran: tests/run installs it");
+    }
+    let (programs, rust) = languages();
+    let mount = setup.mount();
+    let preloaded = mount.host().join("stop_at_munmap.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/stop_at_munmap.c");
+    run_ok(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&preloaded).arg(source));
+    let files = [mount.at("column.npy"), mount.at("row.npy")];
+    run_ok(Command::new(programs.join("write_array")).args(&files).args(["2000", "1000"]));
+    let at = |name: &str| programs.join(name).display().to_string();
+    for file in &files {
+        run_ok(
+            client(&python, "languages", file, "memory")
+                .args(pool_of(&mount))
+                .arg(&preloaded)
+                .arg(format!("{} FILE 1000", at("update_array")))
+                .arg(format!("{} FILE 2", at("scale_array")))
+                .arg(format!("{} FILE 2 4", rust.display())),
+        );
+    }
+    // Fortran's program makes the file that it maps.
+    run_ok(client(&python, "languages", &files[0], "fortran").arg(&preloaded).arg(format!(
+        "{} FILE {} 2000 1000",
+        at("write_array"),
+        mount.at("other.npy").display()
+    )));
 }
 
 /// examples/languages: what Fortran wrote, C and C++ change while Python has it mapped, and Rust reads.
@@ -71,23 +185,8 @@ fn five_languages_share_one_array(setup: Setup) {
     if Command::new("gfortran").arg("--version").output().is_err() {
         return setup.skip("no gfortran: tests/run installs it");
     }
-    static BUILT: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
-    let (programs, rust) = BUILT.get_or_init(|| {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("languages");
-        let mut out = std::ffi::OsString::from("OUT=");
-        out.push(&directory);
-        run_ok(Command::new("make").arg("-C").arg(format!("{EXAMPLES}/languages")).arg(out));
-        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--example", "read_array"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        run_ok(&mut build);
-        let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-        (directory, Path::new(env!("CARGO_TARGET_TMPDIR")).join("..").join(profile).join("examples/read_array"))
-    });
-    let mount = setup.mount();
+    let (programs, rust) = languages();
+    let mut mount = setup.mount();
     let files = [mount.at("column.npy"), mount.at("row.npy")];
     run_ok(Command::new(programs.join("write_array")).args(&files).args(["300", "200"]));
     let mut reader = Command::new("timeout")
@@ -121,4 +220,10 @@ fn five_languages_share_one_array(setup: Setup) {
     expect(1000.0, 2.0);
     drop(ask);
     assert!(reader.wait().unwrap().success());
+    // What was stored through mappings, and never synced, outlives the server.
+    let reads = |file: &Path| run_ok(Command::new(rust).arg(file).args(["2", "4"]));
+    let before = files.each_ref().map(|file| reads(file));
+    mount.kill9();
+    mount.mount();
+    assert_eq!(files.each_ref().map(|file| reads(file)), before);
 }

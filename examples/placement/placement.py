@@ -1,0 +1,252 @@
+"""Puts a model's weights, and the activations that it saves for backward, into files of tiers. PyTorch is as it comes.
+
+    tiers = [open_tier("dram", "/mnt/tensors/run/dram", limit=4 << 20), open_tier("pm", "/mnt/tensors/run/pm")]
+    placement = Placement(model, tiers)
+    for batch in data:
+        with placement.step(plan):             # {"weight:conv1.weight": "pm", "activation:layer1.0.conv1#0": "dram", ...}
+            loss(model(batch)).backward()
+            optimizer.step()
+
+Weights: `parameter.data` becomes a tensor that `torch.from_file` maps. What is in a persistent tier stays there: the next process
+that makes the same model and the same tiers goes on with it (`placement.resumed`).
+
+Activations: `torch.autograd.graph.saved_tensors_hooks` copies what an operation saves into a buffer of its tier, and gives backward
+the buffer's memory. An activation is called after the module that saved it and its number there: `layer1.0.conv1#0`.
+"""
+
+import contextlib
+import itertools
+import time
+import weakref
+from dataclasses import asdict, dataclass
+
+import torch
+
+from advisor import say
+from tiers import PAGE, Tier
+
+# Ordinary memory, which is always there.
+MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Allocation:
+    kind: str  # "weight" or "activation"
+    name: str
+    shape: tuple
+    bytes: int
+
+    @property
+    def key(self):
+        return f"{self.kind}:{self.name}"
+
+    def as_dict(self):
+        return asdict(self)
+
+
+def from_file(path, size):
+    """A mapper for tiers."""
+    tensor = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+    return tensor, tensor.data_ptr()
+
+
+def open_tier(name, directory, limit=None, write_through=False):
+    return Tier(name, directory, from_file, limit, write_through)
+
+
+class Packed:
+    """An activation in a buffer, for as long as backward may want it."""
+
+    __slots__ = ("tensor", "__weakref__")
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+class Placement:
+    """`default` says where a kind goes that the map does not name."""
+
+    def __init__(self, model, tiers, default=None, say=say):
+        self.tiers = {tier.name: tier for tier in tiers}
+        self.default = default or {}
+        self.say = say
+        self.allocations = {}
+        # How long it took in this step to make files and to move weights: no part of what a map costs in the long run.
+        self.moving = 0.0
+        self.fallbacks = 0
+        self._said = set()
+        self._plan = {}
+        self._stack, self._numbers = [], {}
+        self._in_use = []
+        self._weights = {}
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(lambda _, __, name=name: self._enter(name))
+            module.register_forward_hook(lambda _, __, ___: self._leave())
+        self._tensors = dict(itertools.chain(model.named_parameters(), model.named_buffers()))
+        for name, tensor in self._tensors.items():
+            size = tensor.numel() * tensor.element_size()
+            self._note(Allocation("weight", name, tuple(tensor.shape), size))
+        self.resumed = self._resume()
+
+    @contextlib.contextmanager
+    def step(self, plan=None):
+        """One forward and backward, with this map."""
+        self._plan = plan or {}
+        self.moving = 0.0
+        self._recycle()
+        with self._moved():
+            self._place_weights()
+        self._stack.clear()
+        self._numbers.clear()
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda packed: packed.tensor):
+                yield
+            for buffer in self._weights.values():
+                if buffer.tier.write_through:
+                    buffer.sync()
+        finally:
+            self._recycle()
+
+    def describe(self):
+        """What an agent is told: the allocations seen so far, and the tiers."""
+        tiers = [{"name": tier.name, "bytes": tier.limit} for tier in self.tiers.values()]
+        return [allocation.as_dict() for allocation in self.allocations.values()], tiers
+
+    def keep(self, tier):
+        """Puts all weights into one tier and returns when they are on its medium."""
+        self._plan = {key: tier for key in self.allocations}
+        self._place_weights()
+        for buffer in self._weights.values():
+            buffer.sync()
+
+    def close(self):
+        for tier in self.tiers.values():
+            tier.close()
+
+    # --- which tier ----------------------------------------------------------------------------------
+
+    def _wanted(self, allocation):
+        return self._plan.get(allocation.key, self.default.get(allocation.kind, MEMORY))
+
+    def _take(self, allocation, take):
+        """A buffer from the tier that the map names, else from another; None for ordinary memory."""
+        wanted = self._wanted(allocation)
+        if wanted == MEMORY:
+            return None
+        if wanted not in self.tiers:
+            self._say_once(wanted, f"there is no tier {wanted!r}: its share goes to the others")
+        others = [tier for name, tier in self.tiers.items() if name != wanted]
+        for tier in [self.tiers[wanted], *others] if wanted in self.tiers else others:
+            try:
+                return take(tier)
+            except OSError as error:
+                self.fallbacks += 1
+                self._say_once(tier.name, f"tier {tier.name} gives nothing more ({error}): what is left goes elsewhere")
+        self._say_once(MEMORY, "no tier has room: the rest is in ordinary memory")
+        return None
+
+    @contextlib.contextmanager
+    def _moved(self):
+        begun = time.perf_counter()
+        yield
+        self.moving += time.perf_counter() - begun
+
+    def _say_once(self, what, text):
+        if what not in self._said:
+            self._said.add(what)
+            self.say(f"placement: {text}")
+
+    def _note(self, allocation):
+        self.allocations[allocation.key] = allocation
+        return allocation
+
+    # --- weights -------------------------------------------------------------------------------------
+
+    def _resume(self):
+        """Goes on with the weights that are in the tiers, if all of them are."""
+        found = {name: [tier for tier in self.tiers.values() if tier.has(name)] for name in self._tensors}
+        if not all(found.values()):
+            if any(found.values()):
+                missing = next(name for name, tiers in found.items() if not tiers)
+                self.say(f"placement: the weights in the tiers are not complete ({missing} is missing): not used")
+            return False
+        buffers = {}
+        try:
+            for name, tiers in found.items():
+                buffers[name] = tiers[0].weight(name, self.allocations[f"weight:{name}"].bytes)
+        except (OSError, ValueError) as error:
+            self.say(f"placement: the weights in the tiers cannot be used: {error}")
+            return False
+        for name, (_, *stale) in found.items():
+            for tier in stale:
+                tier.forget(name)
+        for name, buffer in buffers.items():
+            self._map_weight(name, buffer)
+        return True
+
+    def _place_weights(self):
+        for name, tensor in self._tensors.items():
+            allocation = self.allocations[f"weight:{name}"]
+            old = self._weights.get(name)
+            wanted = self._wanted(allocation)
+            if wanted == (old.tier.name if old else MEMORY):
+                continue
+            take = lambda tier: old if old and tier is old.tier else tier.new_weight(name, allocation.bytes)
+            buffer = self._take(allocation, take)
+            if buffer is old:
+                continue
+            if buffer is None:
+                tensor.data = tensor.data.clone()
+                self._weights.pop(name)
+            else:
+                buffer.memory.view(tensor.dtype).view(tensor.shape).copy_(tensor.data)
+                buffer.tier.stored += buffer.size
+                buffer.tier.settle(name, buffer)
+                self._map_weight(name, buffer)
+            if old:
+                old.tier.remove_weight(name, old)
+
+    def _map_weight(self, name, buffer):
+        tensor = self._tensors[name]
+        tensor.data = buffer.memory.view(tensor.dtype).view(tensor.shape)
+        self._weights[name] = buffer
+
+    # --- activations ---------------------------------------------------------------------------------
+
+    def _enter(self, name):
+        self._stack.append(name)
+
+    def _leave(self):
+        if self._stack:
+            self._stack.pop()
+
+    def _pack(self, tensor):
+        size = tensor.numel() * tensor.element_size()
+        is_weight = any(tensor.data_ptr() == own.data_ptr() for own in self._tensors.values())
+        if is_weight or size < PAGE or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            return Packed(tensor)
+        module = self._stack[-1] if self._stack else ""
+        number = self._numbers[module] = self._numbers.get(module, -1) + 1
+        allocation = self._note(Allocation("activation", f"{module}#{number}", tuple(tensor.shape), size))
+        with self._moved():
+            buffer = self._take(allocation, lambda tier: tier.take(size))
+        if buffer is None:
+            return Packed(tensor)
+        memory = buffer.memory[:size].view(tensor.dtype).view(tensor.shape)
+        memory.copy_(tensor)
+        buffer.tier.stored += size
+        if buffer.tier.write_through:
+            buffer.sync()
+        packed = Packed(memory)
+        self._in_use.append((weakref.ref(packed), buffer))
+        return packed
+
+    def _recycle(self):
+        """Gives back the buffers that no graph holds any more."""
+        held = []
+        for packed, buffer in self._in_use:
+            if packed() is None:
+                buffer.tier.give(buffer)
+            else:
+                held.append((packed, buffer))
+        self._in_use = held

@@ -1,0 +1,169 @@
+"""Tiers: directories whose files hold memory. Nothing here knows PyTorch or tensorfs; `mark` tells a tensorfs mount which tier a directory is.
+
+A tier's directory has
+
+    weights/NAME          a file for each weight; they stay
+    activations.XXXX/     buffers of one process, gone with it
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+
+MARK = "user.tensorfs.tier"
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MS_SYNC = 4
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def mark(directory, tier):
+    """Says that what is made in the directory from now on belongs to a tier of the pool. Returns why not, or None."""
+    os.makedirs(directory, exist_ok=True)
+    try:
+        os.setxattr(directory, MARK, tier.encode())
+    except OSError as error:
+        return f"{directory} is not in a pool with a tier {tier!r}: {error.strerror}"
+    return None
+
+
+class Buffer:
+    """A file and its memory."""
+
+    def __init__(self, tier, path, size, mapper):
+        self.tier, self.path, self.size = tier, path, size
+        # Room is taken before anything is stored: a store through a mapping of a full tier would be a SIGBUS.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(descriptor)
+        self.memory, self.address = mapper(path, size)
+
+    def sync(self):
+        """Returns when what was stored is on the tier's medium."""
+        self.tier.syncs += 1
+        if libc.msync(self.address, self.size, MS_SYNC) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), self.path)
+
+
+class Tier:
+    """A directory from which memory is taken. `mapper(path, size)` maps a file and returns (memory, address).
+
+    `limit` is how many bytes may be taken. With `write_through`, what is stored is on the medium before the training goes on,
+    as it is on persistent memory; without, the kernel writes it some time later, as it does for any file.
+    """
+
+    def __init__(self, name, directory, mapper, limit=None, write_through=False):
+        self.name, self.directory, self.mapper = name, os.path.abspath(directory), mapper
+        self.limit, self.write_through = limit, write_through
+        self.taken = 0
+        self.stored = 0
+        self.syncs = 0
+        self._free = {}
+        os.makedirs(os.path.join(self.directory, "weights"), exist_ok=True)
+        self._remove_leftovers()
+        self._scratch = tempfile.mkdtemp(prefix="activations.", dir=self.directory)
+        # Held for as long as this process lives: others can tell by it whether the buffers are still somebody's.
+        self._lock = os.open(self._scratch, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._count = 0
+
+    # --- buffers for activations -------------------------------------------------------------------
+
+    def take(self, size):
+        """A buffer of at least that size; OSError (ENOSPC) if the tier is full."""
+        size = -(-max(size, 1) // PAGE) * PAGE
+        if self._free.get(size):
+            return self._free[size].pop()
+        self._make_room(size)
+        self._count += 1
+        buffer = Buffer(self, os.path.join(self._scratch, str(self._count)), size, self.mapper)
+        self.taken += size
+        return buffer
+
+    def give(self, buffer):
+        """Takes a buffer back, for the next that needs one of its size."""
+        self._free.setdefault(buffer.size, []).append(buffer)
+
+    def _make_room(self, size):
+        while self.limit is not None and self.taken + size > self.limit:
+            idle = max((s for s, buffers in self._free.items() if buffers), default=None)
+            if idle is None:
+                raise OSError(errno.ENOSPC, f"{self.taken} of {self.limit} bytes are taken", self.directory)
+            self._drop(self._free[idle].pop())
+
+    def _drop(self, buffer):
+        os.unlink(buffer.path)
+        self.taken -= buffer.size
+
+    # --- files for weights ---------------------------------------------------------------------------
+
+    def weight_path(self, name):
+        return os.path.join(self.directory, "weights", name)
+
+    def weight(self, name, size):
+        """The file of a weight as it is, mapped."""
+        path = self.weight_path(name)
+        if os.stat(path).st_size != size:
+            raise ValueError(f"{path} has {os.stat(path).st_size} bytes, not {size}")
+        buffer = Buffer(self, path, size, self.mapper)
+        self.taken += size
+        return buffer
+
+    def new_weight(self, name, size):
+        """A file for a weight, mapped; it gets its name by `settle`, when it is filled."""
+        self._make_room(size)
+        buffer = Buffer(self, self.weight_path(f".{name}.tmp"), size, self.mapper)
+        self.taken += size
+        return buffer
+
+    def settle(self, name, buffer):
+        path = self.weight_path(name)
+        os.rename(buffer.path, path)
+        buffer.path = path
+
+    def remove_weight(self, name, buffer):
+        self.forget(name)
+        self.taken -= buffer.size
+
+    def forget(self, name):
+        try:
+            os.unlink(self.weight_path(name))
+        except FileNotFoundError:
+            pass
+
+    def has(self, name):
+        return os.path.exists(self.weight_path(name))
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def close(self):
+        """Removes the buffers."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        os.close(self._lock)
+
+    def _remove_leftovers(self):
+        """What processes that were killed left behind."""
+        for name in os.listdir(self.directory):
+            if not name.startswith("activations."):
+                continue
+            path = os.path.join(self.directory, name)
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(descriptor)
