@@ -128,6 +128,10 @@ impl FileChain {
             }
         }
         ledger.add(run.placed, run.record_len);
+        if self.runs.len() < 4 {
+            // Most files have few runs, and there are many files.
+            self.runs.reserve_exact(1);
+        }
         self.runs.push(run);
         self.allocated = allocated;
         if let Some(thaw) = self.thaw

@@ -15,6 +15,7 @@ use crate::domain::{self, Medium};
 use crate::error::{Error, Result};
 use crate::ids::{Ino, ROOT, SegmentId};
 use crate::inspect::ReadOnly;
+use crate::load;
 use crate::lock::holder;
 use crate::log::Log;
 use crate::object::Object;
@@ -204,7 +205,7 @@ impl Checker<'_> {
             }
         }
         let mut owned = HashSet::new();
-        match recover::load(&**medium, self.superblock, blocks, &log, 0, &mut owned) {
+        match load::load(&**medium, self.superblock, blocks, &log, 0, &mut owned) {
             Ok(mut view) => {
                 for ino in view.unreachable() {
                     view.drop_object(ino);

@@ -13,10 +13,11 @@ use crate::check::{Checker, Finding, Progress, Report, Subject};
 use crate::domain::Medium;
 use crate::error::{Error, Result};
 use crate::ids::{Ino, SegmentId};
+use crate::load;
 use crate::log::{Block, Log};
 use crate::pool::Pool;
 use crate::quarantine;
-use crate::recover::{self, Census};
+use crate::recover::Census;
 use crate::scan::{self, ScannedBlock};
 use crate::segments::SegmentStat;
 use crate::superblock::Superblock;
@@ -131,7 +132,7 @@ impl Checker<'_> {
             }
         }
         let log = Log::new(medium.clone(), &superblock, blocks, newest, horizon);
-        match recover::load(&*medium, &superblock, &scanned, &log, next_id, &mut HashSet::new()) {
+        match load::load(&*medium, &superblock, &scanned, &log, next_id, &mut HashSet::new()) {
             Ok(view) => Ok(Some(view)),
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                 let meaning = "the pool cannot be mounted again; a newer tensorfs may know more";

@@ -6,7 +6,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::ids::NUMBER_LIMIT;
-use crate::record::Record;
+use crate::record::{self, Record};
 
 /// Bytes of a frame's header.
 pub(crate) const HEADER: usize = 64;
@@ -133,14 +133,26 @@ pub(crate) fn records<'a>(
     header: &Header,
     frame: &'a [u8],
 ) -> impl Iterator<Item = Result<(Record, u64, &'a [u8]), &'static str>> {
+    record_bytes(header, frame).map(|bytes| {
+        let bytes = bytes?;
+        let (record, seq, _) = Record::decode(bytes)?;
+        Ok((record, seq, bytes))
+    })
+}
+
+/// The bytes of each record of a frame whose payload is sound.
+pub(crate) fn record_bytes<'a>(
+    header: &Header,
+    frame: &'a [u8],
+) -> impl Iterator<Item = Result<&'a [u8], &'static str>> {
     let mut rest = &frame[HEADER..header.length];
     let mut left = header.records;
     std::iter::from_fn(move || {
         left = left.checked_sub(1)?;
-        Some(Record::decode(rest).and_then(|(record, seq, len)| {
-            let (bytes, behind) = rest.split_at_checked(len).ok_or("cut short")?;
+        Some(record::Head::decode(rest).and_then(|head| {
+            let (bytes, behind) = rest.split_at_checked(head.len).ok_or("cut short")?;
             rest = behind;
-            Ok((record, seq, bytes))
+            Ok(bytes)
         }))
     })
 }

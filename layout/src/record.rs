@@ -198,6 +198,38 @@ mod kind {
 
 const FLAG_DAMAGED: u32 = 1;
 
+/// What every record starts with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    kind: u8,
+    /// The object whose chain the record belongs to.
+    pub ino: Ino,
+    /// Its number in that chain.
+    pub seq: u64,
+    /// Bytes of the whole record on media, as it says itself.
+    pub len: usize,
+}
+
+impl Head {
+    /// Reads it from the front of `bytes`, which need not hold the whole record.
+    pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let mut r = Reader::new(bytes);
+        let kind = r.u8()?;
+        r.skip(3)?;
+        let body_len = r.u32()? as usize;
+        let (ino, seq) = (Ino(r.u64()?), r.u64()?);
+        if seq >= NUMBER_LIMIT {
+            return Err("impossible sequence number");
+        }
+        Ok(Self { kind, ino, seq, len: HEADER + body_len })
+    }
+
+    /// True if the record says that there is an object.
+    pub fn is_attributes(&self) -> bool {
+        self.kind == kind::ATTRIBUTES
+    }
+}
+
 impl Record {
     /// The object whose chain the record belongs to.
     pub fn ino(&self) -> Ino {
@@ -360,16 +392,8 @@ impl Record {
 
     /// Reads one record from the front of `bytes`: the record, its sequence number and its length on media.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, u64, usize), &'static str> {
-        let mut r = Reader::new(bytes);
-        let kind = r.u8()?;
-        r.skip(3)?;
-        let body_len = r.u32()? as usize;
-        let ino = Ino(r.u64()?);
-        let seq = r.u64()?;
-        if seq >= NUMBER_LIMIT {
-            return Err("impossible sequence number");
-        }
-        let mut r = Reader::new(r.take(body_len)?);
+        let Head { kind, ino, seq, len } = Head::decode(bytes)?;
+        let mut r = Reader::new(bytes.get(HEADER..len).ok_or("cut short")?);
         let record = match kind {
             kind::ATTRIBUTES => {
                 let (mode, uid, gid, rdev) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
@@ -428,7 +452,7 @@ impl Record {
         };
         match record.flaw() {
             Some(flaw) => Err(flaw),
-            None => Ok((record, seq, HEADER + body_len)),
+            None => Ok((record, seq, len)),
         }
     }
 }

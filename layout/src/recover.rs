@@ -20,12 +20,13 @@ use serde::{Deserialize, Serialize};
 use crate::domain::Medium;
 use crate::error::{Error, Result};
 use crate::ids::{Ino, ROOT, SegmentId, TxId};
+use crate::load;
 use crate::log::{Block, Draft, Log, Reserve};
 use crate::object::Object;
 use crate::pool::Pool;
 use crate::quarantine::{Note, Reason};
 use crate::record::{Attributes, Record, Transaction};
-use crate::scan::{self, Located, ScannedBlock};
+use crate::scan::{self, ScannedBlock};
 use crate::segments::SegmentStat;
 use crate::superblock::{State, Superblock};
 use crate::tier::PM;
@@ -208,7 +209,7 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
     let next_id = census.headers().filter(|header| header.id <= keep).map(|header| header.next_id).max().unwrap_or(0);
     let dropped = if kind == Kind::PowerLoss { census.headers().filter(|header| header.id > keep).count() } else { 0 };
     let mut owned = HashSet::new();
-    let view = match load(&**medium, superblock, &blocks, &log, next_id, &mut owned) {
+    let view = match load::load(&**medium, superblock, &blocks, &log, next_id, &mut owned) {
         Ok(view) => view,
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             damage.get_or_insert_with(|| format!("a record cannot be read ({error})"));
@@ -276,48 +277,6 @@ pub(crate) fn decide_blocks(
     };
     let uses = blocks.iter().enumerate().map(|(index, block)| decide(index, block)).collect();
     (uses, zero)
-}
-
-/// Builds the view from the kept frames.
-pub(crate) fn load(
-    medium: &dyn Medium,
-    superblock: &Superblock,
-    blocks: &[ScannedBlock],
-    log: &Log,
-    next_id: u64,
-    owned: &mut HashSet<SegmentId>,
-) -> io::Result<View> {
-    let located = scan::parallel(blocks.len(), scan::BLOCKS_PER_THREAD, |index| match log.blocks[index] {
-        Block::InUse { incarnation, last, .. } => {
-            let kept: Vec<_> =
-                blocks[index].frames.iter().filter(|one| one.sound && one.header.id <= last).copied().collect();
-            scan::records(medium, superblock, index, incarnation, &kept)
-        }
-        Block::Free => Ok(Vec::new()),
-    })?;
-    let mut records: Vec<Located> = located.into_iter().flatten().collect();
-    records.sort_unstable_by_key(|one| (one.record.ino(), one.placed.seq, one.placed.incarnation));
-    let mut view = View::default();
-    view.next_id = view.next_id.max(next_id);
-    // Objects first: a name counts for an object whose chain may come later.
-    let (attributes, others): (Vec<_>, Vec<_>) =
-        records.into_iter().partition(|one| matches!(one.record, Record::Attributes { .. }));
-    for one in attributes {
-        if let Record::Attributes { attributes, .. } = &one.record {
-            owned.extend(attributes.segment);
-        }
-        view.apply(one.record, one.placed);
-    }
-    for one in others {
-        // Of a segment that the file does not have: it was to be a copy of the one that it has.
-        if let Record::Thaw { segment, .. } = &one.record {
-            owned.insert(*segment);
-        }
-        view.apply(one.record, one.placed);
-    }
-    view.settle_parents();
-    view.freed.clear();
-    Ok(view)
 }
 
 /// Brings segments and records to agree, and makes all that is kept durable.

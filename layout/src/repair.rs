@@ -16,6 +16,7 @@ use crate::check::{Depth, Progress, Report, Subject, check};
 use crate::domain::{self, Medium};
 use crate::error::{Error, Result};
 use crate::ids::{Ino, POOL};
+use crate::load;
 use crate::lock::{Holder, PoolLock};
 use crate::log::{Block, Draft, Full, Log, Proposal, Reserve};
 use crate::pool::{OpenOptions, Pool, open_log};
@@ -182,7 +183,7 @@ fn salvage(medium: &Arc<dyn Medium>, superblock: &Superblock) -> io::Result<View
     let next_id = census.headers().map(|header| header.next_id).max().unwrap_or(0);
     let (uses, _) = recover::decide_blocks(&blocks, &census.retired(keep), keep);
     let log = Log::new(medium.clone(), superblock, uses, keep, keep);
-    let mut view = recover::load(&**medium, superblock, &blocks, &log, next_id, &mut Default::default())?;
+    let mut view = load::load(&**medium, superblock, &blocks, &log, next_id, &mut Default::default())?;
     view.ensure_root();
     for ino in view.unreachable() {
         view.drop_object(ino);

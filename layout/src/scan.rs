@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use crate::codec::ALIGN;
 use crate::domain::Medium;
 use crate::frame::{self, block};
-use crate::ids::TxId;
+use crate::ids::{Ino, TxId};
 use crate::ledger::Placed;
-use crate::record::Record;
+use crate::record::{self, Record};
 use crate::superblock::{BLOCKS_OFFSET, Superblock};
 
 /// A frame whose header is sound.
@@ -136,6 +136,24 @@ pub(crate) struct Located {
     pub placed: Placed,
 }
 
+/// Which records are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Those that say what objects there are.
+    Attributes,
+    /// All the others.
+    Others,
+}
+
+/// Records of one block.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    /// Those that were wanted.
+    pub located: Vec<Located>,
+    /// Chain and number of the others, where attributes were wanted.
+    pub others: Vec<(Ino, u64)>,
+}
+
 /// The records of the given frames of a block. A frame whose records do not parse although their checksum is right was
 /// written by a faulty program: it is reported as `InvalidData`.
 pub(crate) fn records(
@@ -144,15 +162,22 @@ pub(crate) fn records(
     index: usize,
     incarnation: u64,
     frames: &[Found],
-) -> std::io::Result<Vec<Located>> {
+    part: Part,
+) -> std::io::Result<Records> {
+    let invalid = |reason| std::io::Error::new(std::io::ErrorKind::InvalidData, reason);
     let bytes = read_block(medium, superblock, index)?;
-    let mut records = Vec::new();
+    let mut records = Records::default();
     for found in frames {
         let frame = &bytes[found.offset..found.offset + found.header.length];
-        for record in frame::records(&found.header, frame) {
-            let (record, seq, _) =
-                record.map_err(|reason| std::io::Error::new(std::io::ErrorKind::InvalidData, reason))?;
-            records.push(Located { record, placed: Placed { seq, incarnation } });
+        for bytes in frame::record_bytes(&found.header, frame) {
+            let bytes = bytes.map_err(invalid)?;
+            let head = record::Head::decode(bytes).map_err(invalid)?;
+            if head.is_attributes() == (part == Part::Attributes) {
+                let (record, seq, _) = Record::decode(bytes).map_err(invalid)?;
+                records.located.push(Located { record, placed: Placed { seq, incarnation } });
+            } else if part == Part::Attributes {
+                records.others.push((head.ino, head.seq));
+            }
         }
     }
     Ok(records)

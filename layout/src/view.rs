@@ -5,14 +5,17 @@
 //! records whose successors or whose object are gone. Applied in the order of their chains, any set of records that
 //! contains all live ones gives the same view.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
 
 use crate::chain::Run;
 use crate::codec::padded;
 use crate::ids::{FIRST_ID, Ino, POOL, ROOT, SegmentId, TxId};
 use crate::ledger::{Ledger, Placed, Tomb};
 use crate::object::{Content, Directory, Entry, FIRST_SEQ, Object, Xattr, Xattrs};
+use crate::objects::Objects;
 use crate::record::{
     ATTRIBUTES_BODY, Attributes, HEADER, RETIRED_BODY, Record, name_body, removal_body, target_body, xattr_body,
 };
@@ -36,7 +39,7 @@ const fn xattr_len(name: usize, value: usize) -> usize {
 /// The tree and the files as all stored transactions made them.
 #[derive(Debug)]
 pub struct View {
-    objects: HashMap<Ino, Object>,
+    objects: Objects,
     pub(crate) next_id: u64,
     pub(crate) ledger: Ledger,
     retired: BTreeMap<TxId, (TxId, Placed)>,
@@ -65,7 +68,7 @@ pub struct Totals {
 impl Default for View {
     fn default() -> Self {
         Self {
-            objects: HashMap::new(),
+            objects: Objects::default(),
             next_id: FIRST_ID,
             ledger: Ledger::default(),
             retired: BTreeMap::new(),
@@ -86,7 +89,7 @@ impl View {
 
     /// All objects, in no order.
     pub fn objects(&self) -> impl Iterator<Item = (Ino, &Object)> {
-        self.objects.iter().map(|(ino, object)| (*ino, object))
+        self.objects.iter()
     }
 
     /// What a name in a directory points to.
@@ -169,7 +172,7 @@ impl View {
         };
         match self.objects.get(&ino)?.parent() {
             Some(parent) => named(parent, self.objects.get(&parent)?),
-            None => self.objects.iter().find_map(|(dir, object)| named(*dir, object)),
+            None => self.objects.iter().find_map(|(dir, object)| named(dir, object)),
         }
     }
 
@@ -569,7 +572,7 @@ impl View {
     /// chain by chain leave the last one applied, not the newest one; and what is left of a removed directory may still
     /// name one that was moved out of it.
     pub(crate) fn settle_parents(&mut self) {
-        let mut reached = std::collections::HashSet::from([ROOT]);
+        let mut reached = FxHashSet::from_iter([ROOT]);
         let mut queue = vec![ROOT];
         while let Some(dir) = queue.pop() {
             let Some(Object { content: Content::Directory(content), .. }) = self.objects.get(&dir) else { continue };
@@ -633,17 +636,27 @@ impl View {
 
     /// The objects that no path from the root leads to.
     pub(crate) fn unreachable(&self) -> Vec<Ino> {
-        let mut reached = std::collections::HashSet::with_capacity(self.objects.len());
+        let mut reached = FxHashSet::default();
         let mut queue = vec![ROOT];
         while let Some(ino) = queue.pop() {
-            let Some(object) = self.objects.get(&ino) else { continue };
-            if reached.insert(ino)
-                && let Content::Directory(dir) = &object.content
+            if let Some(Object { content: Content::Directory(dir), .. }) = self.objects.get(&ino)
+                && reached.insert(ino)
             {
-                queue.extend(dir.entries.values().map(|entry| entry.ino));
+                let is_dir = |ino: &Ino| self.objects.get(ino).is_some_and(Object::is_dir);
+                queue.extend(dir.entries.values().map(|entry| entry.ino).filter(is_dir));
             }
         }
-        self.objects.keys().filter(|ino| !reached.contains(ino)).copied().collect()
+        // Mostly every directory can be reached and every object has a name, and there is nothing more to do.
+        let lost = |object: &Object, ino| object.names() == 0 || object.is_dir() && !reached.contains(&ino);
+        if !self.objects.iter().any(|(ino, object)| ino != ROOT && lost(object, ino)) {
+            return Vec::new();
+        }
+        let names = reached.iter().filter_map(|ino| match &self.objects.get(ino)?.content {
+            Content::Directory(dir) => Some(dir.entries.values().map(|entry| entry.ino)),
+            _ => None,
+        });
+        let named: FxHashSet<Ino> = names.flatten().chain([ROOT]).collect();
+        self.objects.iter().map(|(ino, _)| ino).filter(|ino| !named.contains(ino)).collect()
     }
 
     /// True if a record at `placed` is one that the view rests on, so that cleaning must carry it to another block.

@@ -324,6 +324,39 @@ fn rule_6_cleaning_moves_live_records_and_zeroes_after_the_horizon() {
 }
 
 #[test]
+fn rule_6_records_that_cleaning_appended_again_keep_their_place_in_their_chain() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"");
+    write_unrecorded(&pool, segment, b"three runs!!");
+    let churn = || {
+        for round in 0..100u32 {
+            let attributes = Attributes { uid: round, ..attributes(DIR) };
+            store(&pool, [Record::Attributes { ino: ROOT, attributes }]);
+        }
+    };
+    for offset in [0, 4, 8] {
+        store(&pool, [Record::Data { ino, segment, offset, len: 4, allocated: 4096 }]);
+        // The block of the first record is the one that is worth cleaning.
+        for n in 0..offset * 2 {
+            make(&pool, &format!("live {offset} {n}"), DIR);
+        }
+        churn();
+    }
+    let runs = |pool: &Pool| -> Vec<(u64, u64)> {
+        let view = pool.view();
+        let runs = view.object(ino).unwrap().chain().unwrap().runs();
+        runs.iter().map(|run| (run.offset, run.len)).collect()
+    };
+    for _ in 0..40 {
+        pool.maintain().unwrap();
+        assert_eq!(runs(&pool), [(0, 4), (4, 4), (8, 4)]);
+        let (again, _) = scratch.copy().open(medium.stored(), BOOT);
+        assert_eq!(runs(&again), [(0, 4), (4, 4), (8, 4)]);
+    }
+}
+
+#[test]
 fn rule_6_a_removed_name_does_not_come_back_when_its_removal_is_cleaned() {
     let scratch = Scratch::new(4096);
     let (pool, medium) = scratch.first_open();
