@@ -66,6 +66,18 @@ fn ino(number: INodeNo) -> Ino {
     Ino(number.0)
 }
 
+/// From the arrival of a request until the thread is about to wait for the next one.
+struct Serving<'a>(&'a Filesystem);
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        self.0.latency.note();
+        if let Some(device) = &*self.0.device.read() {
+            self.0.linger.wait(device);
+        }
+    }
+}
+
 /// Does the work of one request. A panic is answered with an I/O error, and the thread lives on.
 fn attempt<T>(fs: &Filesystem, name: &str, work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Errno> {
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -91,6 +103,11 @@ impl Adapter {
     ) -> std::result::Result<T, Errno> {
         counter(&self.0.counters).add(1);
         attempt(&self.0, name, || work(&self.0))
+    }
+
+    /// To be held until the request is answered.
+    fn serving(&self) -> Serving<'_> {
+        Serving(&self.0)
     }
 
     /// Does the work on another thread, if it may wait for a disk.
@@ -154,7 +171,10 @@ fn answer_empty(reply: ReplyEmpty, result: std::result::Result<(), Errno>) {
 fn answer_open(reply: ReplyOpen, result: std::result::Result<OpenReply, Errno>) {
     match result {
         Ok(OpenReply { handle, flags, backing: Some(backing) }) => {
-            reply.opened_passthrough(FileHandle(handle), flags, &backing);
+            // SAFETY: the number is of this session, and ours until `backing` is dropped; it is not closed here.
+            let id = unsafe { reply.wrap_backing(backing.id()) };
+            reply.opened_passthrough(FileHandle(handle), flags, &id);
+            id.into_raw();
         }
         Ok(OpenReply { handle, flags, backing: None }) => reply.opened(FileHandle(handle), flags),
         Err(errno) => reply.error(errno),
@@ -193,6 +213,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _serving = self.serving();
         if control::is_slow(ino(parent)) {
             return self.lookup_in_tree(ino(parent), name.as_bytes().to_vec(), reply);
         }
@@ -209,6 +230,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn forget(&self, _req: &Request, number: INodeNo, nlookup: u64) {
+        let _serving = self.serving();
         self.0.counters.forget.add(1);
         if control::is_control(ino(number)) {
             self.0.numbers.forget(ino(number), nlookup);
@@ -218,6 +240,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn getattr(&self, _req: &Request, number: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _serving = self.serving();
         let number = ino(number);
         let result = self.attempt(
             "getattr",
@@ -253,6 +276,7 @@ impl fuser::Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let _serving = self.serving();
         let when = |time: TimeOrNow| match time {
             TimeOrNow::Now => When::Now,
             TimeOrNow::SpecificTime(time) => When::At(client_time(time)),
@@ -271,6 +295,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn readlink(&self, _req: &Request, number: INodeNo, reply: ReplyData) {
+        let _serving = self.serving();
         match self.attempt("readlink", |c| &c.readlink, |fs| fs.readlink(ino(number))) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
@@ -278,6 +303,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        let _serving = self.serving();
         let new = New { mode, umask, rdev };
         answer_entry(
             reply,
@@ -286,6 +312,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let _serving = self.serving();
         let new = New { mode: libc::S_IFDIR | mode & 0o7777, umask, rdev: 0 };
         answer_entry(
             reply,
@@ -294,6 +321,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _serving = self.serving();
         answer_empty(
             reply,
             self.attempt("unlink", |c| &c.unlink, |fs| fs.unlink(caller(req), ino(parent), name.as_bytes())),
@@ -301,6 +329,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _serving = self.serving();
         answer_empty(
             reply,
             self.attempt("rmdir", |c| &c.rmdir, |fs| fs.rmdir(caller(req), ino(parent), name.as_bytes())),
@@ -308,6 +337,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let _serving = self.serving();
         let target = target.as_os_str().as_bytes();
         answer_entry(
             reply,
@@ -329,11 +359,13 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let _serving = self.serving();
         let (from, to) = ((ino(parent), name.as_bytes()), (ino(newparent), newname.as_bytes()));
         answer_empty(reply, self.attempt("rename", |c| &c.rename, |fs| fs.rename(caller(req), from, to, flags)));
     }
 
     fn link(&self, req: &Request, number: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let _serving = self.serving();
         answer_entry(
             reply,
             self.attempt(
@@ -345,6 +377,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _serving = self.serving();
         let (caller, number) = (caller(req), ino(number));
         if control::is_slow(number) {
             return self.on_tensors(
@@ -362,7 +395,7 @@ impl fuser::Filesystem for Adapter {
             slow,
             |c| &c.open,
             move |fs| {
-                let result = attempt(fs, "open", || fs.open(caller, number, flags.0, &|fd| reply.open_backing(fd)));
+                let result = attempt(fs, "open", || fs.open(caller, number, flags.0));
                 answer_open(reply, result);
             },
         );
@@ -378,17 +411,21 @@ impl fuser::Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let _serving = self.serving();
         let new = New { mode: libc::S_IFREG | mode & 0o7777, umask, rdev: 0 };
         let result = self.attempt(
             "create",
             |c| &c.create,
-            |fs| fs.create(caller(req), ino(parent), name.as_bytes(), new, flags, &|fd| reply.open_backing(fd)),
+            |fs| fs.create(caller(req), ino(parent), name.as_bytes(), new, flags),
         );
         match result {
             // One time to live counts for the name and the attributes here, and a name's is long: the kernel knows of
             // all writes but those through a mapping, which are told to it.
             Ok((stat, OpenReply { handle, flags, backing: Some(backing) })) => {
-                reply.created_passthrough(&LONG, &stat.file_attr(), GENERATION, FileHandle(handle), flags, &backing);
+                // SAFETY: the number is of this session, and ours until `backing` is dropped; it is not closed here.
+                let id = unsafe { reply.wrap_backing(backing.id()) };
+                reply.created_passthrough(&LONG, &stat.file_attr(), GENERATION, FileHandle(handle), flags, &id);
+                id.into_raw();
             }
             Ok((stat, OpenReply { handle, flags, backing: None })) => {
                 reply.created(&LONG, &stat.file_attr(), GENERATION, FileHandle(handle), flags);
@@ -408,6 +445,7 @@ impl fuser::Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _serving = self.serving();
         let read = move |fs: &Filesystem| {
             let mut reply = Some(reply);
             let result = attempt(fs, "read", || {
@@ -441,6 +479,7 @@ impl fuser::Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _serving = self.serving();
         let caller = caller(req);
         let request = WriteRequest { handle: fh.0, offset, write_flags, flags: flags.0 };
         let written = match self.attempt("write", |c| &c.write, |fs| fs.write(caller, request, data)) {
@@ -461,6 +500,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        let _serving = self.serving();
         let caller = caller(req);
         let slow = self.commits_slowly() && self.0.flush_commits();
         self.later(
@@ -482,6 +522,7 @@ impl fuser::Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let _serving = self.serving();
         let done = self.attempt(
             "release",
             |c| &c.release,
@@ -494,6 +535,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn fsync(&self, req: &Request, number: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let _serving = self.serving();
         let caller = caller(req);
         self.later(
             self.commits_slowly(),
@@ -505,12 +547,14 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _serving = self.serving();
         // Listings need no handle; the kernel does not ask again.
-        self.0.counters.other.add(1);
+        self.0.counters.opendir.add(1);
         reply.error(Errno::ENOSYS);
     }
 
     fn readdir(&self, _req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let _serving = self.serving();
         let number = ino(number);
         let list = move |fs: &Filesystem| {
             let listed = attempt(fs, "readdir", || {
@@ -539,6 +583,7 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let _serving = self.serving();
         let number = ino(number);
         let list = move |fs: &Filesystem| {
             let listed = attempt(fs, "readdirplus", || {
@@ -562,6 +607,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let _serving = self.serving();
         self.later(
             self.commits_slowly(),
             |c| &c.fsyncdir,
@@ -572,6 +618,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _serving = self.serving();
         match self.attempt("statfs", |c| &c.statfs, |fs| fs.space()) {
             Ok(space) => reply.statfs(
                 space.total / BLOCK,
@@ -597,6 +644,7 @@ impl fuser::Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        let _serving = self.serving();
         answer_empty(
             reply,
             self.attempt(
@@ -608,6 +656,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn getxattr(&self, _req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _serving = self.serving();
         let number = ino(number);
         if is_own(name.as_bytes()) {
             // Counting tensors may read the file.
@@ -622,11 +671,13 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let _serving = self.serving();
         let result = self.attempt("listxattr", |c| &c.listxattr, |fs| Ok(fs.listxattr(caller(req), ino(number))));
         answer_xattr(reply, size, result);
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _serving = self.serving();
         answer_empty(
             reply,
             self.attempt(
@@ -638,8 +689,9 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        let _serving = self.serving();
         // The kernel checks permissions itself (default_permissions) and does not ask again.
-        self.0.counters.other.add(1);
+        self.0.counters.access.add(1);
         reply.error(Errno::ENOSYS);
     }
 
@@ -659,16 +711,17 @@ impl fuser::Filesystem for Adapter {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
+        let _serving = self.serving();
         let request = if cmd == ask::COMMAND { ask::decode(in_data) } else { None };
         let Some(request) = request else {
-            self.0.counters.other.add(1);
+            self.0.counters.ioctl.add(1);
             return reply.error(Errno::ENOTTY);
         };
         let (caller, number) = (caller(req), ino(number));
         // It may have to wait for a file that is being committed.
         self.later(
             true,
-            |c| &c.other,
+            |c| &c.ioctl,
             move |fs| match attempt(fs, "ioctl", || fs.answer(caller, number, fh.0, request)) {
                 Ok(answer) => reply.ioctl(answer.len() as i32, &answer),
                 Err(errno) => reply.error(errno),
@@ -700,6 +753,7 @@ impl fuser::Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let _serving = self.serving();
         let caller = caller(req);
         // Punching and zeroing commit first, and large ranges take their time.
         let slow = self.commits_slowly() && mode & !libc::FALLOC_FL_KEEP_SIZE != 0;
@@ -713,6 +767,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn lseek(&self, _req: &Request, number: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let _serving = self.serving();
         let number = ino(number);
         let seek = |fs: &Filesystem| {
             if control::is_control(number) {
@@ -739,6 +794,7 @@ impl fuser::Filesystem for Adapter {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let _serving = self.serving();
         let caller = caller(req);
         self.later(
             len > u64::from(MAX_WRITE),

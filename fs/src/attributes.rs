@@ -123,13 +123,18 @@ impl Filesystem {
 
     /// The same, of an inode whose lock is held.
     pub fn stat_in(&self, ino: Ino, state: &State) -> Result<Stat> {
-        let mut stat = self.recorded(ino)?;
         if state.handles() > 0 || state.writing.is_some() {
-            let host = self.look(state)?;
-            stat.overlay(&host, state);
-            if !self.options.noatime {
-                stat.attributes.atime = host.atime;
-            }
+            return self.stat_with(ino, state, &self.look(state)?);
+        }
+        self.recorded(ino)
+    }
+
+    /// The same, of an inode in use whose segment was looked at already.
+    pub fn stat_with(&self, ino: Ino, state: &State, host: &HostStat) -> Result<Stat> {
+        let mut stat = self.recorded(ino)?;
+        stat.overlay(host, state);
+        if !self.options.noatime {
+            stat.attributes.atime = host.atime;
         }
         Ok(stat)
     }

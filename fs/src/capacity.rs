@@ -160,7 +160,7 @@ impl Filesystem {
         self.pool.has_freed() && self.host_is_tight()
     }
 
-    fn host_is_tight(&self) -> bool {
+    pub fn host_is_tight(&self) -> bool {
         let tight = || {
             let host = statvfs(self.pool.path()).ok()?;
             let unit = host.fragment_size();

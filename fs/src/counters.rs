@@ -24,6 +24,51 @@ macro_rules! counters {
     };
 }
 
+impl Counts {
+    /// How many requests of each kind the kernel sent.
+    pub fn requests(&self) -> Vec<(&'static str, u64)> {
+        macro_rules! kinds {
+            ($($name:ident,)*) => { vec![$((stringify!($name), self.$name),)*] };
+        }
+        kinds![
+            lookup,
+            forget,
+            getattr,
+            setattr,
+            readlink,
+            mknod,
+            mkdir,
+            unlink,
+            rmdir,
+            symlink,
+            rename,
+            link,
+            create,
+            open,
+            read,
+            write,
+            flush,
+            release,
+            fsync,
+            fsyncdir,
+            readdir,
+            readdirplus,
+            statfs,
+            setxattr,
+            getxattr,
+            listxattr,
+            removexattr,
+            fallocate,
+            lseek,
+            copy_file_range,
+            ioctl,
+            opendir,
+            access,
+            other,
+        ]
+    }
+}
+
 /// One counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
@@ -41,7 +86,7 @@ impl Counter {
 counters! {
     /// LOOKUP requests.
     lookup,
-    /// FORGET requests.
+    /// FORGET requests; those that the kernel sends together are counted each.
     forget,
     /// GETATTR requests.
     getattr,
@@ -103,7 +148,17 @@ counters! {
     lseek,
     /// COPY_FILE_RANGE requests.
     copy_file_range,
-    /// Requests that need no answer of ours: ACCESS, IOCTL, POLL, BMAP, OPENDIR.
+    /// Bytes that COPY_FILE_RANGE requests copied.
+    copied_bytes,
+    /// Bytes that COPY_FILE_RANGE requests had the host share.
+    shared_bytes,
+    /// IOCTL requests.
+    ioctl,
+    /// OPENDIR requests.
+    opendir,
+    /// ACCESS requests.
+    access,
+    /// Other requests: POLL and BMAP.
     other,
     /// Requests that ended in a panic and were answered with an I/O error.
     panics,
@@ -129,4 +184,10 @@ counters! {
     sealed_bytes,
     /// Sealed files that were opened for writing.
     thawed,
+    /// Bytes of large files that the host was asked to write out before a commit had to wait for them.
+    written_out_bytes,
+    /// Segments that were made before they were needed.
+    spares_made,
+    /// Segments that were needed and had been made before.
+    spares_used,
 }

@@ -1,15 +1,18 @@
 //! What all operations share: the pool, the files in use, and how a request changes the pool.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fuser::Notifier;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tensorfs_layout::{Attributes, Edit, Ino, Pool, Record, SYNC_FD_LIMIT, SegmentId, Timestamp, Transaction, Usage};
 
+use crate::backing::Backing;
 use crate::capacity::Capacity;
+use crate::clock;
 use crate::committer::Bell;
 use crate::control::{Decoders, Numbers};
 use crate::counters::Counters;
@@ -18,14 +21,19 @@ use crate::error::{Fault, Host, Result, is_no_space};
 use crate::fds::SegmentFds;
 use crate::ghosts::Ghosts;
 use crate::handles::Handles;
+use crate::host;
 use crate::jobs::Jobs;
+use crate::latency::Latency;
+use crate::linger::Linger;
 use crate::nodes::{NodeRef, Nodes};
 use crate::options::{Durability, Options};
 use crate::readings::Readings;
 use crate::removed::Removed;
 use crate::seal::SealQueue;
+use crate::spares::Spares;
 use crate::tensors::TensorCache;
 use crate::workers::Workers;
+use crate::writeout::WriteOuts;
 
 /// Threads that read tensors. Each may take what recognising a file takes.
 const READERS: usize = 4;
@@ -47,6 +55,16 @@ pub(crate) struct Watched {
     pub fd: Arc<OwnedFd>,
 }
 
+/// An empty segment that is about to become a file's.
+#[derive(Debug)]
+pub(crate) struct NewSegment {
+    pub segment: SegmentId,
+    /// A descriptor that can sync it.
+    pub fd: Arc<OwnedFd>,
+    /// If it was given to the kernel already.
+    pub backing: Option<Backing>,
+}
+
 /// A mounted pool.
 pub(crate) struct Filesystem {
     pub pool: Arc<Pool>,
@@ -55,6 +73,12 @@ pub(crate) struct Filesystem {
     /// `Ok` if the kernel grants passthrough, else why not. Set once, before the first request.
     pub passthrough: OnceLock<std::result::Result<(), String>>,
     pub notifier: OnceLock<Notifier>,
+    /// The connection to the kernel, while it is served.
+    pub device: RwLock<Option<Arc<OwnedFd>>>,
+    pub spares: Spares,
+    pub write_outs: WriteOuts,
+    pub latency: Arc<Latency>,
+    pub linger: Linger,
     pub nodes: Nodes,
     pub handles: Handles,
     pub fds: SegmentFds,
@@ -85,10 +109,15 @@ impl Filesystem {
         let capacity = Capacity::new(&pool);
         Self {
             pool,
-            options,
             durability,
             passthrough: OnceLock::new(),
             notifier: OnceLock::new(),
+            device: RwLock::default(),
+            spares: Spares::new(fd_limit),
+            write_outs: WriteOuts::default(),
+            latency: Arc::new(Latency::new(options.latency)),
+            linger: Linger::default(),
+            options,
             nodes: Nodes::default(),
             handles: Handles::default(),
             fds: SegmentFds::new(fd_limit),
@@ -109,6 +138,12 @@ impl Filesystem {
             no_clone: AtomicBool::new(false),
             removed: Removed::default(),
         }
+    }
+
+    /// Gives a segment to the kernel.
+    pub fn register(&self, segment: impl AsFd) -> io::Result<Backing> {
+        let device = self.device.read().clone();
+        Backing::register(&device.ok_or(io::ErrorKind::NotConnected)?, segment)
     }
 
     /// True if open files are given to the kernel on this mount.
@@ -161,13 +196,24 @@ impl Filesystem {
     }
 
     /// A new, empty segment.
-    pub fn new_segment(&self) -> Result<SegmentId> {
+    pub fn new_segment(&self) -> Result<NewSegment> {
+        if let Some(spare) = self.spares.take() {
+            self.counters.spares_used.add(1);
+            // It has the times at which it was made.
+            let now = clock::coarse();
+            let timed = host::set_times(&*spare.fd, Some(now), Some(now)).host("setting a segment's times");
+            self.pool.segments().no_spare(spare.segment);
+            if timed.is_err() {
+                self.pool.discard_segment(spare.segment);
+            }
+            return timed.map(|()| spare);
+        }
         // A number can only be taken if a crash kept a segment but not the record that counted it.
         let mut relieved = false;
         for _ in 0..16 {
             let segment = SegmentId(self.pool.edit().next_id());
             match self.pool.segments().create(segment) {
-                Ok(()) => return Ok(segment),
+                Ok(fd) => return Ok(NewSegment { segment, fd: Arc::new(fd), backing: None }),
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
                 Err(error) if error.raw_os_error().is_some_and(is_no_space) && !relieved => relieved = self.relieve(),
                 Err(error) => return Err(error).host("creating a segment"),
@@ -178,6 +224,17 @@ impl Filesystem {
 
     /// Announces writes to a segment.
     pub fn begin_write(&self, segment: SegmentId) -> Result<Arc<OwnedFd>> {
+        self.make_room_to_sync()?;
+        self.pool.segments().begin_write(segment).host("opening a segment to sync it")
+    }
+
+    /// The same for a new segment.
+    pub fn begin_first_write(&self, new: &NewSegment) -> Result<Arc<OwnedFd>> {
+        self.make_room_to_sync()?;
+        Ok(self.pool.segments().begin_first_write(new.segment, new.fd.clone()))
+    }
+
+    fn make_room_to_sync(&self) -> Result<()> {
         // A commit closes those that nobody writes any more. What is left must leave room for the server's own needs.
         let held = self.pool.segments().dirty_count();
         let written = self.writers.lock().len();
@@ -190,7 +247,7 @@ impl Filesystem {
                 return Err(Fault::warn(libc::ENFILE, "too many files are open for writing"));
             }
         }
-        self.pool.segments().begin_write(segment).host("opening a segment to sync it")
+        Ok(())
     }
 
     /// Tells the kernel that it no longer knows an inode's attributes.

@@ -54,6 +54,12 @@ pub struct Info {
     pub passthrough: bool,
     /// If not, why.
     pub passthrough_reason: Option<String>,
+    /// Whether the processors are kept from sleeping deeply while requests arrive.
+    #[serde(default)]
+    pub latency: bool,
+    /// If not, why.
+    #[serde(default)]
+    pub latency_reason: Option<String>,
     /// Bytes that the pool can hold: its limit, or the size of the host filesystem.
     pub capacity: u64,
     /// Bytes of the host that it uses, log included.
@@ -128,6 +134,8 @@ impl Filesystem {
             commit_seconds: Some(self.options.commit.as_secs_f64()),
             passthrough: self.has_passthrough(),
             passthrough_reason: passthrough.and_then(|result| result.as_ref().err().cloned()),
+            latency: self.latency.reason().is_none(),
+            latency_reason: self.latency.reason().map(str::to_owned),
             capacity: self.space().map_or(0, |space| space.total),
             used: self.recount(),
             limit: usage.limit,

@@ -239,7 +239,10 @@ impl Filesystem {
         let aligned = whole(start) && whole(at) && (whole(len) || start + len == size);
         if aligned && !self.no_clone.load(Ordering::Relaxed) {
             match host::clone_range(from.as_fd(), start, to.as_fd(), at, len) {
-                Ok(()) => return Ok(len),
+                Ok(()) => {
+                    self.counters.shared_bytes.add(len);
+                    return Ok(len);
+                }
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EXDEV)) => {
                     self.give_up_cloning();
                 }
@@ -247,6 +250,9 @@ impl Filesystem {
                 Err(_) => {}
             }
         }
-        host::copy(from.as_fd(), start, to.as_fd(), at, len.min(COPY_STEP)).host("copying between segments")
+        let copied = host::copy(from.as_fd(), start, to.as_fd(), at, len.min(COPY_STEP));
+        let copied = copied.host("copying between segments")?;
+        self.counters.copied_bytes.add(copied);
+        Ok(copied)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::{Attributes, Ino, Record, Transaction};
+use tensorfs_layout::{Attributes, Ino, Record, SegmentId, Transaction};
 
 use crate::attributes::{Stat, change_time};
 use crate::clock;
@@ -22,6 +22,8 @@ const RELEASE: Duration = Duration::from_millis(20);
 pub(crate) enum Switch {
     /// The new content stands from now on.
     Store,
+    /// The same, because the last writer has closed the file. What is recorded may wait.
+    Closed,
     /// The same, and it is the last word: what is recorded may use space that is otherwise kept for deletion.
     Last,
     /// Only if it has been pending too long.
@@ -33,6 +35,8 @@ pub(crate) enum Switch {
 pub(crate) struct Learned {
     /// The segment may differ from what was last synced.
     pub changed: bool,
+    /// Nothing is recorded: there is so much that it is to be written out first.
+    pub later: bool,
 }
 
 impl Filesystem {
@@ -47,12 +51,15 @@ impl Filesystem {
             }
             self.store_switch(node, state, unique)?;
             state.grew = true;
-            return Ok(Learned { changed: true });
+            return Ok(Learned { changed: true, later: false });
         }
         let at = clock::now();
         let host = self.look(state)?;
         if state.seen.is_some_and(|seen| seen.still(&host)) {
             return Ok(Learned::default());
+        }
+        if switch == Switch::Closed && self.is_better_written_out(node.ino, &host) {
+            return Ok(Learned { changed: true, later: true });
         }
         self.pool.segments().touch(segment).host("opening a segment to sync it")?;
         let grew = self.edit(|edit| {
@@ -78,13 +85,22 @@ impl Filesystem {
         })?;
         state.seen = Some(Seen { ctime: host.ctime, size: host.size, at });
         state.grew |= grew;
-        Ok(Learned { changed: true })
+        Ok(Learned { changed: true, later: false })
     }
 
     /// Learns every file that something may write, and says whether any had changed. One that fails does not keep
     /// the others from being learned.
     pub fn learn_all(&self, switch: Switch) -> Result<bool> {
-        let nodes: Vec<_> = self.writers.lock().values().map(|watched| watched.node.clone()).collect();
+        self.learn_all_but(switch, &[])
+    }
+
+    /// The same without some files, whose turn comes later.
+    pub fn learn_all_but(&self, switch: Switch, later: &[(Ino, SegmentId)]) -> Result<bool> {
+        let is_later = |ino: &Ino| later.iter().any(|(file, _)| file == ino);
+        let nodes: Vec<_> = {
+            let writers = self.writers.lock();
+            writers.iter().filter(|(ino, _)| !is_later(ino)).map(|(_, watched)| watched.node.clone()).collect()
+        };
         let mut changed = false;
         let mut first = Ok(());
         for node in nodes {
@@ -131,8 +147,13 @@ impl Filesystem {
 
     /// Brings an inode to rest as far as its handles allow: after a release, or an open that failed.
     pub fn settle(&self, node: &Node, state: &mut State, unique: u64) {
+        self.settle_with(node, state, unique, Switch::Store);
+    }
+
+    /// The same, in which the last writer may just have closed the file.
+    pub fn settle_with(&self, node: &Node, state: &mut State, unique: u64, switch: Switch) {
         if state.writers == 0 {
-            self.end_writing(node, state, unique);
+            self.end_writing(node, state, unique, switch);
         }
         if state.handles() > 0 {
             return;
@@ -168,15 +189,21 @@ impl Filesystem {
     }
 
     /// No handle can write any more: records what was written, and ends the watch unless a mapping still can.
-    fn end_writing(&self, node: &Node, state: &mut State, unique: u64) {
+    fn end_writing(&self, node: &Node, state: &mut State, unique: u64, switch: Switch) {
         let (Some(segment), true) = (state.segment, state.writing.is_some()) else { return };
         self.fds.forget(segment);
-        // Looked at before learning, so that what is learned is the last word.
-        let quiescent = self.pool.segments().quiescent(segment);
-        if let Err(fault) = self.learn(node, state, unique, Switch::Store) {
+        // Looked at before learning, so that what is learned is the last word. Who had it open to write alone could not map
+        // it.
+        let quiescent = !state.mappable || self.pool.segments().quiescent(segment);
+        match self.learn(node, state, unique, switch) {
+            // It stays on the list of writers until then.
+            Ok(Learned { later: true, .. }) => return self.write_out_closed(node.ino, segment),
+            Ok(_) => {}
             // It stays on the list of writers, so the next background commit tries again.
-            log::log!(fault.level.min(log::Level::Warn), "inode {}: not recorded at close: {}", node.ino, fault);
-            return;
+            Err(fault) => {
+                log::log!(fault.level.min(log::Level::Warn), "inode {}: not recorded at close: {}", node.ino, fault);
+                return;
+            }
         }
         if quiescent {
             self.stop_watching(node.ino, state);

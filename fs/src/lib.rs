@@ -20,13 +20,14 @@
 //! 3. the pool's view (`Pool::view`, `Pool::edit`), under which nothing is ever synced or waited for.
 //!
 //! The shards of the node and handle tables, the list of writers, the queue of files to be sealed, the damage that is known, what
-//! jobs have said, and what is known of tensors and of the control tree are leaves: nothing is taken under them. A claim of a
+//! jobs have said, the spare segments, and what is known of tensors and of the control tree are leaves: nothing is taken under them. A claim of a
 //! segment (`readings`) may be waited for under an inode's lock; who reads a segment for its tensors holds none.
 
 mod acl;
 mod adapter;
 mod ask;
 mod attributes;
+mod backing;
 mod capacity;
 mod clock;
 mod committer;
@@ -43,7 +44,9 @@ mod host;
 mod info;
 mod io;
 mod jobs;
+mod latency;
 mod learn;
+mod linger;
 mod listing;
 mod mode;
 mod mountinfo;
@@ -59,15 +62,17 @@ mod scrub;
 mod seal;
 mod server;
 mod setattr;
+mod spares;
 mod tensors;
 pub mod testing;
 mod workers;
+mod writeout;
 mod xattr;
 
 pub use ask::{Event, FileState, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask};
 pub use counters::Counts;
 pub use error::Error;
 pub use info::{Info, State};
-pub use options::{Durability, Options, PassthroughMode};
+pub use options::{Durability, LatencyMode, Options, PassthroughMode};
 pub use seal::seal_pool;
 pub use server::{Server, ServerHandle};

@@ -72,10 +72,16 @@ pub(crate) fn fopen_flags(told: Told) -> FopenFlags {
         // FOPEN_PASSTHROUGH itself goes with the backing id.
         Mode::Passthrough if told.access.write && told.hear_close => FopenFlags::empty(),
         Mode::Passthrough => FopenFlags::FOPEN_NOFLUSH,
-        // A file open for writing only cannot be mapped, so it needs no cache; the others need it for mappings.
-        Mode::Server if !told.access.read => FopenFlags::FOPEN_DIRECT_IO,
-        Mode::Server if told.keep_cache => FopenFlags::FOPEN_KEEP_CACHE,
-        Mode::Server => FopenFlags::empty(),
+        // A file open for writing only cannot be mapped, so it needs no cache, and closing it has nothing to write back; the
+        // others need it for mappings.
+        Mode::Server if !told.access.read && told.hear_close => FopenFlags::FOPEN_DIRECT_IO,
+        Mode::Server if !told.access.read => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
+        Mode::Server => {
+            let mut flags = FopenFlags::empty();
+            flags.set(FopenFlags::FOPEN_KEEP_CACHE, told.keep_cache);
+            flags.set(FopenFlags::FOPEN_NOFLUSH, !told.access.write);
+            flags
+        }
     }
 }
 
@@ -116,7 +122,10 @@ mod tests {
         assert_eq!(told(Mode::Passthrough, libc::O_RDONLY, true), FopenFlags::FOPEN_NOFLUSH);
         assert_eq!(told(Mode::Passthrough, libc::O_WRONLY, false), FopenFlags::FOPEN_NOFLUSH);
         assert_eq!(told(Mode::Passthrough, libc::O_RDWR, true), FopenFlags::empty());
-        assert_eq!(told(Mode::Server, libc::O_WRONLY, false), FopenFlags::FOPEN_DIRECT_IO);
+        assert_eq!(told(Mode::Server, libc::O_WRONLY, true), FopenFlags::FOPEN_DIRECT_IO);
+        let quiet = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
+        assert_eq!(told(Mode::Server, libc::O_WRONLY, false), quiet);
         assert_eq!(told(Mode::Server, libc::O_RDWR, false), FopenFlags::empty());
+        assert_eq!(told(Mode::Server, libc::O_RDONLY, true), FopenFlags::FOPEN_NOFLUSH);
     }
 }

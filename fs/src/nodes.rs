@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use fuser::BackingId;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
+use crate::backing::Backing;
 use crate::host::HostStat;
 use crate::mode::Mode;
 
@@ -40,7 +40,7 @@ pub(crate) struct State {
     /// The segment that serves reads and writes: the file's own, or the one that is to replace it.
     pub segment: Option<SegmentId>,
     /// The kernel's name for the segment in passthrough.
-    pub backing: Option<Arc<BackingId>>,
+    pub backing: Option<Arc<Backing>>,
     /// The descriptor that will sync the segment: held from before the first possible write until none is possible.
     pub writing: Option<Arc<OwnedFd>>,
     /// `open(O_TRUNC)` gave the file a new segment that is not recorded as its own yet.
@@ -51,7 +51,8 @@ pub(crate) struct State {
     pub sealing: bool,
     /// It grew since a client last waited for it to be durable.
     pub grew: bool,
-    /// A handle could map the segment for writing, which changes times without the kernel knowing.
+    /// A handle could map the segment for writing, which changes times without the kernel knowing, and outlives the handle.
+    /// So may descriptors of processes of an earlier mount.
     pub mappable: bool,
 }
 

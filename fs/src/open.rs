@@ -1,15 +1,16 @@
 //! Opening, creating and releasing regular files.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fuser::{BackingId, FopenFlags};
+use fuser::FopenFlags;
 use parking_lot::MutexGuard;
 use tensorfs_layout::{Attributes, Ino, Record, SegmentId, Transaction};
 
 use crate::attributes::Stat;
+use crate::backing::Backing;
 use crate::clock;
 use crate::control;
 use crate::error::{Fault, Host, Result};
@@ -23,27 +24,24 @@ use crate::nodes::{NodeRef, Seen, State};
 use crate::options::Durability;
 use crate::replace::is_dying;
 
-/// Gives a descriptor to the kernel for passthrough.
-pub(crate) type Register<'a> = &'a dyn Fn(BorrowedFd<'_>) -> io::Result<BackingId>;
-
 /// How an open is answered.
 pub(crate) struct OpenReply {
     pub handle: u64,
     pub flags: FopenFlags,
     /// In passthrough, the kernel's name of the segment.
-    pub backing: Option<Arc<BackingId>>,
+    pub backing: Option<Arc<Backing>>,
 }
 
 impl Filesystem {
     /// Opens an existing file.
-    pub fn open(&self, caller: Caller, ino: Ino, flags: i32, register: Register<'_>) -> Result<OpenReply> {
+    pub fn open(&self, caller: Caller, ino: Ino, flags: i32) -> Result<OpenReply> {
         if control::is_control(ino) {
             return self.open_control(caller, ino, flags);
         }
         let node = self.nodes.take(ino);
         let mut state = node.lock();
         state.opening += 1;
-        let result = self.open_in(caller, &node, &mut state, flags, register);
+        let result = self.open_in(caller, &node, &mut state, flags);
         state.opening -= 1;
         if result.is_err() {
             self.settle(&node, &mut state, caller.unique);
@@ -57,7 +55,6 @@ impl Filesystem {
         node: &NodeRef,
         state: &mut MutexGuard<'_, State>,
         flags: i32,
-        register: Register<'_>,
     ) -> Result<OpenReply> {
         let access = Access::of(flags);
         let writes = access.write || flags & libc::O_TRUNC != 0;
@@ -78,7 +75,7 @@ impl Filesystem {
             }
             self.truncate_at_open(caller, node, state, segment, access)?;
         }
-        self.finish_open(node, state, flags, register)
+        self.finish_open(node, state, flags)
     }
 
     /// Gives a file that is about to be used its segment, with the times that are recorded.
@@ -112,7 +109,7 @@ impl Filesystem {
     /// A file made by mknod gets its segment when it is first opened.
     fn first_segment(&self, caller: Caller, ino: Ino) -> Result<SegmentId> {
         self.check_writable()?;
-        let segment = self.new_segment()?;
+        let segment = self.new_segment()?.segment;
         // Also for who only wants to read: a full pool can be read.
         let stored = self.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::stale())?;
@@ -163,7 +160,7 @@ impl Filesystem {
     }
 
     /// Decides who moves the bytes, and makes the handle.
-    fn finish_open(&self, node: &NodeRef, state: &mut State, flags: i32, register: Register<'_>) -> Result<OpenReply> {
+    fn finish_open(&self, node: &NodeRef, state: &mut State, flags: i32) -> Result<OpenReply> {
         let access = Access::of(flags);
         let segment = state.segment.ok_or(Fault::new(libc::EIO))?;
         // In passthrough nobody asks again before the host says that it is full.
@@ -184,13 +181,17 @@ impl Filesystem {
             return Err(Fault::new(libc::ENOSPC));
         }
         if mode == Mode::Passthrough && state.backing.is_none() {
-            match self.register(state, segment, register) {
+            match self.give_to_kernel(state, segment) {
                 Ok(backing) => state.backing = Some(Arc::new(backing)),
                 Err(error) => {
                     log::warn!("inode {}: no passthrough for this open: {error}", node.ino);
                     mode = Mode::Server;
                 }
             }
+        }
+        if mode == Mode::Server {
+            // A new segment may have been given to the kernel early.
+            state.backing = None;
         }
         state.mode = Some(mode);
         if access.write {
@@ -216,24 +217,15 @@ impl Filesystem {
         Ok(OpenReply { handle, flags: fopen_flags(told), backing })
     }
 
-    /// The kernel keeps its own reference to the open file, and opens it again with each client's flags.
-    fn register(&self, state: &State, segment: SegmentId, register: Register<'_>) -> io::Result<BackingId> {
+    fn give_to_kernel(&self, state: &State, segment: SegmentId) -> io::Result<Backing> {
         match &state.writing {
-            Some(fd) => register(fd.as_fd()),
-            None => register(self.pool.segments().open(segment, libc::O_RDONLY)?.as_fd()),
+            Some(fd) => self.register(&**fd),
+            None => self.register(self.pool.segments().open(segment, libc::O_RDONLY)?),
         }
     }
 
     /// Creates and opens a file.
-    pub fn create(
-        &self,
-        caller: Caller,
-        dir: Ino,
-        name: &[u8],
-        new: New,
-        flags: i32,
-        register: Register<'_>,
-    ) -> Result<(Stat, OpenReply)> {
+    pub fn create(&self, caller: Caller, dir: Ino, name: &[u8], new: New, flags: i32) -> Result<(Stat, OpenReply)> {
         self.check_new_name(dir, name)?;
         self.check_writable()?;
         // Asked again when it is stored; here it saves making a segment in vain.
@@ -241,12 +233,14 @@ impl Filesystem {
             return Err(Fault::new(libc::EEXIST));
         }
         let now = clock::coarse();
-        let segment = self.new_segment()?;
+        let new_segment = self.new_segment()?;
+        let segment = new_segment.segment;
         let ino = Ino(self.pool.edit().next_id());
         let node = self.nodes.take(ino);
         let mut state = node.lock();
         state.segment = Some(segment);
-        let result = self.start_watching(&node, &mut state, segment).and_then(|()| {
+        let result = self.begin_first_write(&new_segment).and_then(|fd| {
+            self.watch(&node, &mut state, segment, fd);
             self.edit(|edit| {
                 let tx = self.new_object(edit, caller, ino, dir, name, &new, now, Some(segment))?;
                 edit.store(tx)?;
@@ -259,19 +253,19 @@ impl Filesystem {
             self.pool.discard_segment(segment);
             return Err(fault);
         }
+        state.backing = new_segment.backing.map(Arc::new);
         if !Access::of(flags).write {
             // Made to be read only: nothing can write it through this handle.
             self.stop_watching(ino, &mut state);
         }
         let host = self.look(&state)?;
         state.seen = Some(Seen { ctime: host.ctime, size: host.size, at: now });
-        let reply = self.finish_open(&node, &mut state, flags, register);
+        let reply = self.finish_open(&node, &mut state, flags);
         if reply.is_err() {
             self.settle(&node, &mut state, caller.unique);
         }
-        let reply = reply?;
-        let stat = self.stat_in(ino, &state)?;
-        Ok((stat, reply))
+        let stat = self.stat_with(ino, &state, &host)?;
+        Ok((stat, reply?))
     }
 
     /// A handle is closed by one of the processes that share it.
@@ -361,7 +355,8 @@ impl Filesystem {
             self.learn_access_time(node.ino, &state, unique);
         }
         let mapped = handle.access.write && state.mappable;
-        self.settle(node, &mut state, unique);
+        let switch = if handle.access.write { Switch::Closed } else { Switch::Store };
+        self.settle_with(node, &mut state, unique, switch);
         let stale = mapped && state.seen.map(|seen| seen.ctime) != before;
         drop(state);
         node.released.notify_all();

@@ -78,6 +78,38 @@ impl FromStr for PassthroughMode {
     }
 }
 
+/// Whether the processors are kept from sleeping deeply while requests arrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LatencyMode {
+    /// Where the kernel lets us.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+}
+
+impl fmt::Display for LatencyMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+        })
+    }
+}
+
+impl FromStr for LatencyMode {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            _ => Err(format!("{word:?} is not one of auto, off")),
+        }
+    }
+}
+
 /// How to serve a pool.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -91,6 +123,8 @@ pub struct Options {
     pub noatime: bool,
     /// Whether to use kernel passthrough.
     pub passthrough: PassthroughMode,
+    /// Whether to keep the processors from sleeping deeply while requests arrive.
+    pub latency: LatencyMode,
     /// Threads that read requests.
     pub threads: usize,
     /// Where the filesystem is mounted; for messages, `info` and the read-ahead setting.
@@ -107,6 +141,7 @@ impl Default for Options {
             replace: Duration::from_secs(120),
             noatime: false,
             passthrough: PassthroughMode::Auto,
+            latency: LatencyMode::Auto,
             threads: 4,
             mountpoint: PathBuf::new(),
             allow_other: false,
@@ -126,6 +161,10 @@ mod tests {
         for word in ["auto", "on", "off"] {
             assert_eq!(word.parse::<PassthroughMode>().unwrap().to_string(), word);
         }
+        for word in ["auto", "off"] {
+            assert_eq!(word.parse::<LatencyMode>().unwrap().to_string(), word);
+        }
         assert!("".parse::<Durability>().is_err());
+        assert!("on".parse::<LatencyMode>().is_err());
     }
 }

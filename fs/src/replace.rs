@@ -7,6 +7,7 @@
 //! new content stands, as POSIX has it, and the old version goes to quarantine.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
@@ -15,6 +16,7 @@ use tensorfs_layout::{Attributes, Ino, Note, Reason, Record, SegmentId, Transact
 use crate::clock;
 use crate::error::{Fault, Host, Result};
 use crate::filesystem::{Caller, Filesystem};
+use crate::learn::Switch;
 use crate::mode::Access;
 use crate::nodes::{Node, NodeRef, Replace, Seen, State};
 
@@ -93,9 +95,12 @@ impl Filesystem {
 
     fn start_replace(&self, caller: Caller, node: &NodeRef, state: &mut State, old: SegmentId) -> Result<()> {
         let ino = node.ino;
-        let new = self.new_segment()?;
+        // The old version is to be whole, also if it was closed just before.
+        self.learn(node, state, caller.unique, Switch::Store)?;
+        let made = self.new_segment()?;
+        let new = made.segment;
         // The file counts as written from now on, whatever it is opened for: who closes it last stores the switch.
-        let watch = self.begin_write(new).inspect_err(|_| self.pool.discard_segment(new))?;
+        let watch = self.begin_first_write(&made).inspect_err(|_| self.pool.discard_segment(new))?;
         let stored = self.edit(|edit| {
             if edit.object(ino).is_none_or(|object| object.names() == 0) {
                 return Err(Fault::new(libc::ENOENT));
@@ -110,6 +115,7 @@ impl Filesystem {
         }
         self.stop_watching(ino, state);
         state.segment = Some(new);
+        state.backing = made.backing.map(Arc::new);
         self.watch(node, state, new, watch);
         state.seen = None;
         state.replace = Some(Replace { old, since: Instant::now(), dying: false, closed: false });

@@ -122,7 +122,10 @@ impl SealQueue {
         let times = waiting.thawed.get(&ino).map_or(0, |times| (*times).min(PATIENCE));
         let at = Instant::now() + delay * (1 << times);
         waiting.add(ino, Turn { at, after, asked: false, again: false, number: 0 });
-        self.rung.notify_one();
+        // Else the thread waits for one that comes before.
+        if waiting.first().is_some_and(|(first, _)| first == ino) {
+            self.rung.notify_one();
+        }
     }
 
     /// A sealed file was opened for writing.

@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use fuser::{BackingId, Config, Session, SessionACL};
+use fuser::{Config, Session, SessionACL};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use tensorfs_layout::{Domain, Pool};
@@ -16,10 +16,13 @@ use crate::error::Error;
 use crate::filesystem::{Caller, Filesystem};
 use crate::handles::Opened;
 use crate::info::Info;
+use crate::latency::Keeper;
 use crate::learn::Switch;
 use crate::mountinfo;
 use crate::options::{Durability, Options, PassthroughMode};
 use crate::seal::Sealer;
+use crate::spares::SpareMaker;
+use crate::writeout::OutWriter;
 
 /// Read-ahead for files that are read through the server, in KiB: the kernel's own choice is 128.
 const READ_AHEAD_KB: &str = "1024";
@@ -51,7 +54,14 @@ impl Server {
             fs.close_unused();
             Error::Handshake { mountpoint: mountpoint.clone(), source }
         })?;
-        let granted = fs.passthrough.get_or_init(|| probe_passthrough(&session, &fs.pool));
+        match session.as_fd().try_clone_to_owned() {
+            Ok(device) => *fs.device.write() = Some(Arc::new(device)),
+            Err(source) => {
+                fs.close_unused();
+                return Err(Error::Handshake { mountpoint, source });
+            }
+        }
+        let granted = fs.passthrough.get_or_init(|| probe_passthrough(&fs));
         match granted {
             Ok(()) => log::info!("{}: the kernel moves the bytes (passthrough)", mountpoint.display()),
             Err(reason) if fs.options.passthrough == PassthroughMode::On => {
@@ -75,13 +85,21 @@ impl Server {
             Committer::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
         let sealer =
             Sealer::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
+        let spare_maker =
+            SpareMaker::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
+        let out_writer =
+            OutWriter::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
+        let keeper = Keeper::start(fs.latency.clone())
+            .map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
         fs.adopt();
         let served = session.run();
+        // Who still waits for an answer is told that there is nobody.
+        *fs.device.write() = None;
         fs.tensors.stop();
         fs.readers.finish();
         fs.jobs.finish();
         fs.workers.finish();
-        drop((sealer, committer));
+        drop((keeper, out_writer, sealer, spare_maker, committer));
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.
         let recorded = fs.close_files();
         fs.seal_the_rest();
@@ -151,6 +169,7 @@ impl Filesystem {
                 .attach(caller, open.ino, &mut state)
                 .and_then(|segment| self.start_watching(&node, &mut state, segment));
             state.seen = None;
+            state.mappable = true;
             if let Err(fault) = watched {
                 log::warn!("inode {}: cannot be watched: {}", open.ino, fault);
                 self.settle(&node, &mut state, 0);
@@ -196,19 +215,15 @@ fn raise_fd_limit() -> u64 {
 }
 
 /// Registers the pool's log as a backing file, and takes it back: that needs all that segments will need.
-fn probe_passthrough(session: &Session<Adapter>, pool: &Pool) -> Result<(), String> {
+fn probe_passthrough(fs: &Filesystem) -> Result<(), String> {
     let reason = |error: io::Error| match error.raw_os_error() {
         Some(libc::EPERM) => "the server lacks the privilege (CAP_SYS_ADMIN)".to_owned(),
         Some(libc::ELOOP) => "the pool lies on a stacked filesystem (such as overlayfs)".to_owned(),
         Some(libc::EOPNOTSUPP | libc::ENOTTY) => "the kernel has none".to_owned(),
         _ => format!("the kernel refused it: {error}"),
     };
-    let file = File::open(pool.path().join("log")).map_err(reason)?;
-    let id = BackingId::create_raw(session.as_fd(), &file).map_err(reason)?;
-    nix::ioctl_write_ptr!(backing_close, 229, 2, u32);
-    // SAFETY: the descriptor is open, and the kernel only reads the number.
-    unsafe { backing_close(session.as_fd().as_raw_fd(), &id) }.map_err(|errno| reason(errno.into()))?;
-    Ok(())
+    let file = File::open(fs.pool.path().join("log")).map_err(reason)?;
+    fs.register(&file).map(drop).map_err(reason)
 }
 
 /// Reads of files in server mode come in larger pieces, if we may say so.

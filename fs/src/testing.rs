@@ -4,7 +4,7 @@
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use fuser::{BackingId, RenameFlags};
+use fuser::RenameFlags;
 use tensorfs_layout::{Ino, Pool, SegmentId};
 
 use crate::committer;
@@ -35,10 +35,6 @@ impl std::fmt::Debug for Direct {
 
 fn errno<T>(result: Result<T, Fault>) -> Result<T, Errno> {
     result.map_err(|fault| fault.errno)
-}
-
-fn no_kernel(_: std::os::fd::BorrowedFd<'_>) -> std::io::Result<BackingId> {
-    Err(std::io::ErrorKind::Unsupported.into())
 }
 
 impl Direct {
@@ -86,13 +82,13 @@ impl Direct {
     /// `open(O_CREAT | O_EXCL | O_RDWR)`.
     pub fn create(&self, dir: Ino, name: &str, mode: u32) -> Result<(Ino, Handle), Errno> {
         let new = New { mode: libc::S_IFREG | mode, umask: 0, rdev: 0 };
-        let created = self.0.create(CALLER, dir, name.as_bytes(), new, libc::O_RDWR, &no_kernel);
+        let created = self.0.create(CALLER, dir, name.as_bytes(), new, libc::O_RDWR);
         errno(created).map(|(stat, reply)| (stat.ino, Handle(reply.handle)))
     }
 
     /// `open` of an existing file.
     pub fn open(&self, ino: Ino, flags: i32) -> Result<Handle, Errno> {
-        errno(self.0.open(CALLER, ino, flags, &no_kernel)).map(|reply| Handle(reply.handle))
+        errno(self.0.open(CALLER, ino, flags)).map(|reply| Handle(reply.handle))
     }
 
     /// The segment that serves an open file.

@@ -12,6 +12,9 @@ use crate::file_xattrs::is_own;
 use crate::filesystem::{Caller, Filesystem};
 use crate::setattr::CAPABILITY;
 
+/// `ls -l` asks every file for this one, unless it hears that there is no such thing; the kernel remembers neither answer.
+const LABEL: &[u8] = b"security.selinux";
+
 /// `listxattr` cannot return more.
 const LIST_MAX: usize = 65_536;
 
@@ -31,7 +34,8 @@ impl Filesystem {
         if name != CAPABILITY {
             check_name(name)?;
         }
-        object.and_then(|object| object.xattr(name)).map(<[u8]>::to_vec).ok_or(Fault::new(libc::ENODATA))
+        let none = if name == LABEL { libc::EOPNOTSUPP } else { libc::ENODATA };
+        object.and_then(|object| object.xattr(name)).map(<[u8]>::to_vec).ok_or(Fault::new(none))
     }
 
     /// The names of all attributes that the caller may see, each with a NUL behind it.

@@ -250,6 +250,8 @@ impl Checker<'_> {
         }
         // In this order: what no file has any more is in the list of those to be removed, and leaves it once it is gone.
         let owned = owned(&pool.view());
+        // A spare that has become a file's got new times before that.
+        left.retain(|id| !pool.segments.is_spare(*id) && pool.segments.stat(*id).is_ok_and(|stat| old(&stat)));
         left.retain(|id| !owned.contains(id) && !pool.is_freed(*id) && pool.segments.stat(*id).is_ok());
         left.sort_unstable();
         for id in left {

@@ -461,7 +461,7 @@ impl Settler<'_> {
             if size > 0 {
                 return self.mark_damaged(ino, attributes, "its segment is missing");
             }
-            return self.pool.segments.create(segment).map_err(at("create"));
+            return self.pool.segments.create(segment).map(drop).map_err(at("create"));
         };
         if let Some(cut_from) = cut_from
             && stat.size >= cut_from

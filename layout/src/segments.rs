@@ -97,6 +97,8 @@ pub struct Segments {
     /// segment that was not due: from then on each segment is asked itself.
     suspicious: AtomicBool,
     touches: AtomicU64,
+    /// Empty segments that no file has yet.
+    spares: Mutex<HashSet<SegmentId>>,
 }
 
 /// A segment that may have bytes that are not durable.
@@ -161,6 +163,7 @@ impl Segments {
             failed: Mutex::default(),
             suspicious: AtomicBool::new(false),
             touches: AtomicU64::new(0),
+            spares: Mutex::default(),
         })
     }
 
@@ -259,8 +262,8 @@ impl Segments {
         }
     }
 
-    /// Creates an empty segment.
-    pub fn create(&self, id: SegmentId) -> io::Result<()> {
+    /// Creates an empty segment, and returns a descriptor that can sync it.
+    pub fn create(&self, id: SegmentId) -> io::Result<OwnedFd> {
         let create = || self.open_with(id, libc::O_RDONLY | libc::O_CREAT | libc::O_EXCL);
         let made = match create() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -271,7 +274,31 @@ impl Segments {
         };
         self.owner.give(&made)?;
         self.grown.lock().entry(id.tier()).or_default().shards.insert(shard(id));
-        Ok(())
+        Ok(made)
+    }
+
+    /// Creates a spare: a segment that is no file's yet.
+    pub fn create_spare(&self, id: SegmentId) -> io::Result<OwnedFd> {
+        // Noted first: whoever finds it on the host shall know what it is.
+        self.spares.lock().insert(id);
+        self.create(id).inspect_err(|_| self.no_spare(id))
+    }
+
+    /// A spare is about to become a file's segment.
+    pub fn no_spare(&self, id: SegmentId) {
+        self.spares.lock().remove(&id);
+    }
+
+    /// Removes a spare that is not wanted any more.
+    pub fn remove_spare(&self, id: SegmentId) -> io::Result<()> {
+        let removed = self.unlink(id);
+        self.no_spare(id);
+        removed
+    }
+
+    /// True for a segment that waits for its file.
+    pub(crate) fn is_spare(&self, id: SegmentId) -> bool {
+        self.spares.lock().contains(&id)
     }
 
     fn create_shard(&self, tier: u8, shard: u8) -> io::Result<()> {
@@ -309,6 +336,15 @@ impl Segments {
         entry.writers += 1;
         entry.dirty = true;
         Ok(entry.fd.clone())
+    }
+
+    /// The same with a descriptor that [`Segments::create`] returned.
+    pub fn begin_first_write(&self, id: SegmentId, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
+        let mut tracked = self.tracked.lock();
+        let entry = tracked.entry(id).or_insert(Tracked { fd, writers: 0, due: false, dirty: false });
+        entry.writers += 1;
+        entry.dirty = true;
+        entry.fd.clone()
     }
 
     /// One writer less.

@@ -6,7 +6,8 @@ use std::fs;
 
 use common::*;
 use tensorfs_layout::{
-    Attributes, CreateOptions, Error, Kind, LIMIT_MIN, Pool, ROOT, Record, Seal, State, Transaction, TxId, Usage,
+    Attributes, CreateOptions, Error, Ino, Kind, LIMIT_MIN, Pool, ROOT, Record, Seal, SegmentId, State, Timestamp,
+    Transaction, TxId, Usage, check_in_use,
 };
 
 const DIR: u32 = libc::S_IFDIR | 0o755;
@@ -522,6 +523,30 @@ fn rule_9_the_descriptor_that_syncs_is_held_from_before_the_first_write_until_af
     append(&pool, ino, segment, b"bytes");
     pool.commit(pool.newest()).unwrap();
     assert_eq!(pool.segments().dirty_count(), 0);
+}
+
+/// A check of a pool in use took what waited for its file for what no file has any more.
+#[test]
+fn a_spare_segment_belongs_to_no_file_and_that_is_no_finding() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, _) = scratch.first_open();
+    make_file(&pool, "f", b"bytes");
+    pool.commit(pool.newest()).unwrap();
+    let spare = SegmentId(pool.edit().next_id());
+    drop(pool.segments().create_spare(spare).unwrap());
+    // As it will be when both have been there for a long time.
+    let later = Timestamp::new(pool.segments().stat(spare).unwrap().ctime.sec + 1000, 0);
+    let findings = || {
+        let keep_still = |_: Ino, look: &mut dyn FnMut(bool)| look(false);
+        let report = check_in_use(&pool, &keep_still, later, &|_, _, _| {}, &|| true).unwrap().unwrap();
+        report.findings.into_iter().map(|finding| finding.what).collect::<Vec<_>>()
+    };
+    assert_eq!(findings(), Vec::<String>::new());
+    // One that got lost on its way to a file is one.
+    pool.segments().no_spare(spare);
+    assert_eq!(findings(), ["belongs to no file"]);
+    pool.segments().remove_spare(spare).unwrap();
+    assert_eq!(findings(), Vec::<String>::new());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
-use tensorfs_fs::{Durability, PassthroughMode};
+use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
 use tensorfs_layout::formats::{Dtype, Mode};
 
 use crate::options::{self, MountOptions};
@@ -136,6 +136,10 @@ pub struct Mount {
     /// [default: auto]
     #[arg(long, value_name = "MODE", value_parser = options::parse_passthrough)]
     pub passthrough: Option<PassthroughMode>,
+    /// Keep processors from sleeping deeply while requests arrive: auto (where
+    /// root may) or off [default: auto]
+    #[arg(long, value_name = "MODE", value_parser = options::parse_latency)]
+    pub latency: Option<LatencyMode>,
     /// Threads that answer the kernel [default: 4]
     #[arg(long, value_name = "N", value_parser = options::parse_threads)]
     pub threads: Option<usize>,
@@ -164,6 +168,7 @@ impl Mount {
         merged.durability = self.durability.or(merged.durability);
         merged.commit = self.commit.or(merged.commit);
         merged.passthrough = self.passthrough.or(merged.passthrough);
+        merged.latency = self.latency.or(merged.latency);
         merged.threads = self.threads.or(merged.threads);
         merged.log = self.log.clone().or(merged.log);
         Ok(merged)

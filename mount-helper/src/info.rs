@@ -87,6 +87,8 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         commit_seconds: None,
         passthrough: false,
         passthrough_reason: None,
+        latency: false,
+        latency_reason: None,
         capacity: usage.limit.unwrap_or(host),
         used: usage.segment_bytes + usage.log_bytes,
         limit: usage.limit,

@@ -25,10 +25,12 @@ pub fn table(info: &Info) -> String {
     rows.some("durability", durability(info));
     if info.state == State::Mounted {
         rows.add("passthrough", passthrough(info));
+        rows.add("latency", latency(info));
     }
     rows.add("used", used(info));
     rows.add("files", format!("{} in {}", info.files, count(info.directories, "directory", "directories")));
     rows.add("log", format!("{} with {} live records", humane(info.log_bytes), info.records));
+    rows.some("requests", requests(info));
     rows.some("recovery", info.recovery.as_ref().and_then(recovery));
     if info.unsafe_shutdowns > 0 {
         rows.add("shutdowns", format!("{} without closing the pool", info.unsafe_shutdowns));
@@ -77,6 +79,25 @@ fn passthrough(info: &Info) -> String {
         Some(reason) => format!("no: {reason}"),
         None => "no".to_owned(),
     }
+}
+
+fn latency(info: &Info) -> String {
+    match &info.latency_reason {
+        _ if info.latency => "auto, processors sleep lightly while requests arrive".to_owned(),
+        Some(reason) => format!("processors sleep as they like: {reason}"),
+        None => "processors sleep as they like".to_owned(),
+    }
+}
+
+/// The kinds of request that came most often.
+fn requests(info: &Info) -> Option<String> {
+    const MOST: usize = 8;
+    let mut kinds = info.counters.requests();
+    let total: u64 = kinds.iter().map(|(_, count)| count).sum();
+    kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let named = kinds.iter().filter(|(_, count)| *count > 0).take(MOST).map(|(kind, count)| format!("{count} {kind}"));
+    let named: Vec<String> = named.collect();
+    (total > 0).then(|| format!("{total}: {}", named.join(", ")))
 }
 
 fn used(info: &Info) -> String {

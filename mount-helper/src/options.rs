@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::mount::MsFlags;
-use tensorfs_fs::{Durability, PassthroughMode};
+use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
 
 use crate::size;
 
@@ -24,6 +24,7 @@ pub struct MountOptions {
     pub commit: Option<Duration>,
     pub replace: Option<Duration>,
     pub passthrough: Option<PassthroughMode>,
+    pub latency: Option<LatencyMode>,
     pub threads: Option<usize>,
     pub log: Option<PathBuf>,
 }
@@ -56,6 +57,7 @@ impl MountOptions {
             "commit" => self.commit = Some(parse_seconds(value).map_err(invalid)?),
             "replace" => self.replace = Some(parse_seconds(value).map_err(invalid)?),
             "passthrough" => self.passthrough = Some(parse_passthrough(value).map_err(invalid)?),
+            "latency" => self.latency = Some(parse_latency(value).map_err(invalid)?),
             "threads" => self.threads = Some(parse_threads(value).map_err(invalid)?),
             "log" => self.log = Some(value.into()),
             // for mount(8), systemd and people
@@ -94,7 +96,7 @@ impl MountOptions {
             "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "group" | "owner" | "_netdev"
             | "nofail" | "async" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime"
             | "nolazytime" | "iversion" | "noiversion" | "silent" | "loud" | "mand" | "nomand" => {}
-            "size" | "layout" | "durability" | "commit" | "replace" | "passthrough" | "threads" | "log" => {
+            "size" | "layout" | "durability" | "commit" | "replace" | "passthrough" | "latency" | "threads" | "log" => {
                 return Err(format!("option {name:?} needs a value: {name}=..."));
             }
             _ => return Ok(is_private(name)),
@@ -132,6 +134,9 @@ impl MountOptions {
         }
         if let Some(passthrough) = self.passthrough {
             words.push(format!("passthrough={passthrough}"));
+        }
+        if let Some(latency) = self.latency {
+            words.push(format!("latency={latency}"));
         }
         if let Some(threads) = self.threads {
             words.push(format!("threads={threads}"));
@@ -183,6 +188,11 @@ pub fn parse_passthrough(text: &str) -> Result<PassthroughMode, String> {
     text.parse().map_err(|_| "must be auto, on or off".to_owned())
 }
 
+/// A value of `--latency`.
+pub fn parse_latency(text: &str) -> Result<LatencyMode, String> {
+    text.parse().map_err(|_| "must be auto or off".to_owned())
+}
+
 /// A value of `--commit`.
 pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
@@ -224,7 +234,7 @@ mod tests {
 
     #[test]
     fn reads_its_own() {
-        let options = parse("ro,noexec,noatime,allow_other,create,size=10G,layout=\"a,b\",durability=close,commit=0.5,passthrough=off,threads=2,log=/var/log/t").unwrap();
+        let options = parse("ro,noexec,noatime,allow_other,create,size=10G,layout=\"a,b\",durability=close,commit=0.5,passthrough=off,latency=off,threads=2,log=/var/log/t").unwrap();
         assert!(options.read_only && options.noexec && options.noatime && options.allow_other);
         assert!(options.create);
         assert_eq!(options.size, Some(10 << 30));
@@ -232,6 +242,7 @@ mod tests {
         assert_eq!(options.durability, Some(Durability::Close));
         assert_eq!(options.commit, Some(Duration::from_millis(500)));
         assert_eq!(options.passthrough, Some(PassthroughMode::Off));
+        assert_eq!(options.latency, Some(LatencyMode::Off));
         assert_eq!(options.threads, Some(2));
         assert_eq!(options.log, Some("/var/log/t".into()));
     }
@@ -256,6 +267,7 @@ mod tests {
             "threads=0",
             "durability=never",
             "passthrough=yes",
+            "latency=on",
             "size=big",
             "suid",
             "dev",
@@ -272,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_server_is_told_everything() {
-        let mut options = parse("ro,noexec,noatime,nodiratime,nosymfollow,allow_other,layout=\"a,b\",durability=write,commit=0.25,replace=7.5,passthrough=on,threads=3").unwrap();
+        let mut options = parse("ro,noexec,noatime,nodiratime,nosymfollow,allow_other,layout=\"a,b\",durability=write,commit=0.25,replace=7.5,passthrough=on,latency=auto,threads=3").unwrap();
         assert_eq!(parse(&options.to_list()).as_ref(), Ok(&options));
         options = MountOptions::default();
         assert_eq!(parse(&options.to_list()), Ok(options));

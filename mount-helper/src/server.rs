@@ -116,6 +116,7 @@ fn server_options(request: &Request) -> Options {
         replace: wanted.replace.unwrap_or(default.replace),
         noatime: wanted.noatime,
         passthrough: wanted.passthrough.unwrap_or(default.passthrough),
+        latency: wanted.latency.unwrap_or(default.latency),
         threads: wanted.threads.unwrap_or(default.threads),
         mountpoint: request.mountpoint.clone(),
         allow_other: wanted.allow_other,

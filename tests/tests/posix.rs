@@ -997,6 +997,22 @@ fn copy_file_range_shares_bytes(setup: Setup) {
     );
     let taken = before - free();
     assert!(taken < 10 << 20, "two copies of 20 MiB took {taken} bytes");
+    if !mount.is_plain() {
+        let counters = &mount.info()["counters"];
+        assert_eq!((&counters["shared_bytes"], &counters["copied_bytes"]), (&(40 << 20).into(), &0.into()));
+        // More than one answer can say has been shared.
+        shell(
+            mount.path(),
+            "truncate -s 5G long; printf end >> long; cp --sparse=never long long2; tail -c 3 long2 > end",
+        );
+        assert_eq!(std::fs::metadata(mount.at("long2")).unwrap().len(), (5 << 30) + 3);
+        assert_eq!(std::fs::read(mount.at("end")).unwrap(), b"end");
+        let counters = &mount.info()["counters"];
+        assert_eq!(
+            (&counters["shared_bytes"], &counters["copied_bytes"]),
+            (&((5 << 30) + (40 << 20) + 3).into(), &0.into())
+        );
+    }
     // What is shared is not the same file.
     OpenOptions::new().write(true).open(mount.at("shared")).unwrap().write_all_at(b"other", 5000).unwrap();
     assert_eq!(Pattern(1).mismatch(0, &std::fs::read(mount.at("from")).unwrap()), None);

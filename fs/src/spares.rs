@@ -1,0 +1,207 @@
+//! Spares: empty segments made in the background, so that making or replacing a file waits for no file to be made on the
+//! host.
+//!
+//! A spare has the number and the name that it will have as a file's segment, and its directory is synced by the next commit
+//! as that of any new segment (rule 10 of segments: nothing is renamed). Until a transaction says whose it is, it is nobody's:
+//! recovery removes what a killed server left. Few are made, once the first file is, and more for who makes many files at
+//! once; what is left goes when the pool is closed.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tensorfs_layout::SegmentId;
+
+use crate::filesystem::{Filesystem, NewSegment};
+
+/// So many are there at most, and never more than a part of what the process may open.
+const MOST: usize = 128;
+/// The part.
+const PART: u64 = 128;
+/// So many are kept for who makes a file now and then.
+const FEW: usize = 4;
+/// Who uses half of them up in this time gets twice as many.
+const SOON: Duration = Duration::from_secs(1);
+/// After a failure none are made for so long.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The spares of a mount.
+pub(crate) struct Spares {
+    store: Mutex<Store>,
+    /// Some are wanted, or none any more.
+    rung: Condvar,
+    most: usize,
+}
+
+#[derive(Default)]
+struct Store {
+    ready: Vec<NewSegment>,
+    wanted: bool,
+    /// So many are made.
+    goal: usize,
+    /// When some were wanted the last time.
+    asked: Option<Instant>,
+    /// None are made until then.
+    paused: Option<Instant>,
+    stop: bool,
+}
+
+impl Spares {
+    /// For a process that may have so many descriptors.
+    pub fn new(descriptors: u64) -> Self {
+        let part = usize::try_from(descriptors / PART).unwrap_or(MOST);
+        Self { store: Mutex::default(), rung: Condvar::new(), most: part.min(MOST) }
+    }
+
+    /// A spare, if there is one. Has more made when they run short.
+    pub fn take(&self) -> Option<NewSegment> {
+        let mut store = self.store.lock();
+        let spare = store.ready.pop();
+        if store.ready.len() <= store.goal / 2 && !store.wanted {
+            // Who makes many files at once gets many spares.
+            let now = Instant::now();
+            let soon = store.asked.replace(now).is_some_and(|before| now - before < SOON);
+            store.goal = if soon { store.goal * 2 } else { store.goal / 2 }.clamp(FEW.min(self.most), self.most);
+            store.wanted = store.ready.len() < store.goal;
+            self.rung.notify_one();
+        }
+        spare
+    }
+
+    /// Waits until some are wanted; false when there are to be none any more.
+    fn wait(&self) -> bool {
+        let mut store = self.store.lock();
+        while !store.stop {
+            match (store.wanted, store.paused) {
+                (false, _) => self.rung.wait(&mut store),
+                (true, None) => return true,
+                (true, Some(until)) if until <= Instant::now() => store.paused = None,
+                (true, Some(until)) => drop(self.rung.wait_until(&mut store, until)),
+            }
+        }
+        false
+    }
+
+    /// Keeps a spare, or the word that none could be made; false if that is enough.
+    fn put(&self, spare: Option<NewSegment>) -> bool {
+        let mut store = self.store.lock();
+        match spare {
+            Some(spare) => store.ready.push(spare),
+            None => store.paused = Some(Instant::now() + PAUSE),
+        }
+        store.wanted = store.ready.len() < store.goal;
+        store.wanted && store.paused.is_none() && !store.stop
+    }
+
+    fn stop(&self) {
+        self.store.lock().stop = true;
+        self.rung.notify_all();
+    }
+}
+
+/// The thread that makes spares. It ends when this is dropped, and what is left of them goes.
+pub(crate) struct SpareMaker {
+    fs: Arc<Filesystem>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SpareMaker {
+    /// Starts it.
+    pub fn start(fs: Arc<Filesystem>) -> io::Result<Self> {
+        let served = fs.clone();
+        let thread = thread::Builder::new().name("tensorfs-spare".into()).spawn(move || {
+            while served.spares.wait() {
+                while served.spares.put(served.make_spare()) {}
+            }
+        })?;
+        Ok(Self { fs, thread: Some(thread) })
+    }
+}
+
+impl Drop for SpareMaker {
+    fn drop(&mut self) {
+        self.fs.spares.stop();
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            log::error!("making spare segments panicked");
+        }
+        let left = std::mem::take(&mut self.fs.spares.store.lock().ready);
+        for spare in left {
+            // The next recovery finds what cannot be removed.
+            if let Err(error) = self.fs.pool.segments().remove_spare(spare.segment) {
+                log::debug!("{}: not removed: {error}", self.fs.pool.segments().path_of(spare.segment).display());
+            }
+        }
+    }
+}
+
+impl Filesystem {
+    /// Nothing is made ahead on a host that is nearly full, nor in a pool that takes no changes.
+    fn make_spare(&self) -> Option<NewSegment> {
+        if self.host_is_tight() || self.check_writable().is_err() {
+            return None;
+        }
+        let segment = SegmentId(self.pool.edit().next_id());
+        let made = self.pool.segments().create_spare(segment).inspect_err(|error| log::debug!("no spare: {error}"));
+        let fd: Arc<OwnedFd> = Arc::new(made.ok()?);
+        self.counters.spares_made.add(1);
+        let backing = if self.has_passthrough() { self.register(&*fd).ok() } else { None };
+        Some(NewSegment { segment, fd, backing })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spare(number: u64) -> NewSegment {
+        let fd = Arc::new(tempfile::tempfile().unwrap().into());
+        NewSegment { segment: SegmentId(number), fd, backing: None }
+    }
+
+    fn fill(spares: &Spares) -> u64 {
+        let mut made = 0;
+        if spares.store.lock().wanted {
+            made = 1;
+            while spares.put(Some(spare(made))) {
+                made += 1;
+            }
+        }
+        made
+    }
+
+    #[test]
+    fn none_are_made_before_one_is_asked_for_then_few_and_for_many_files_many() {
+        let spares = Spares::new(32 * PART);
+        assert_eq!(fill(&spares), 0);
+        assert!(spares.take().is_none());
+        assert_eq!(fill(&spares), FEW as u64);
+        let mut most = 0;
+        for _ in 0..100 {
+            assert!(spares.take().is_some());
+            fill(&spares);
+            most = most.max(spares.store.lock().ready.len());
+        }
+        assert_eq!(most, 32);
+        // A long time after.
+        let mut store = spares.store.lock();
+        store.ready.truncate(2);
+        store.asked = None;
+        drop(store);
+        assert!(spares.take().is_some());
+        fill(&spares);
+        assert_eq!(spares.store.lock().ready.len(), 16);
+    }
+
+    #[test]
+    fn after_a_failure_none_are_made_for_a_while() {
+        let spares = Spares::new(8 * PART);
+        assert!(spares.take().is_none());
+        assert!(!spares.put(None));
+        assert!(spares.store.lock().paused.is_some());
+        spares.stop();
+        assert!(!spares.wait());
+    }
+}

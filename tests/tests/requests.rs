@@ -1,0 +1,229 @@
+//! What costs how many requests: of the kernel to the server, and of the server to the host.
+
+use nix::errno::Errno;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+use tensorfs_tests::{Mount, Passthrough, Setup, on_mounts, run, run_ok};
+
+on_mounts!(
+    saving_a_file_takes_eight_requests,
+    a_warm_stat_takes_none,
+    reading_a_file_takes_an_open_and_a_release,
+    a_second_listing_with_attributes_takes_no_request_for_a_file,
+    spare_segments_come_and_go_unseen,
+    a_killed_servers_spare_segments_are_removed,
+    a_label_that_nobody_gave_is_not_supported,
+);
+
+const FILES: u64 = 200;
+
+/// How often the server was asked for what, since it was started.
+struct Counts {
+    then: Value,
+    /// What asking for the counts adds to them.
+    own: HashMap<String, u64>,
+}
+
+fn count(counters: &Value, name: &str) -> u64 {
+    counters[name].as_u64().unwrap_or_else(|| panic!("no counter {name} in {counters}"))
+}
+
+impl Counts {
+    fn of(mount: &Mount) -> Counts {
+        let ask = || mount.info()["counters"].clone();
+        let (first, then) = (ask(), ask());
+        let names = then.as_object().unwrap().keys();
+        let own = names.map(|name| (name.clone(), count(&then, name) - count(&first, name))).collect();
+        Counts { then, own }
+    }
+
+    /// How many more there were, once so many handles have been released, which the kernel tells when it likes.
+    fn more(&self, mount: &Mount, releases: u64) -> impl Fn(&str) -> u64 {
+        let mut asked = 0;
+        loop {
+            asked += 1;
+            let now = mount.info()["counters"].clone();
+            let own = self.own.clone();
+            let then = self.then.clone();
+            let more = move |name: &str| (count(&now, name) - count(&then, name)).saturating_sub(own[name] * asked);
+            if more("release") >= releases {
+                return more;
+            }
+            assert!(asked < 1000, "{} of {releases} handles were released", more("release"));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+fn saving_a_file_takes_eight_requests(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    fs::create_dir(mount.at("d")).unwrap();
+    let before = Counts::of(&mount);
+    for n in 0..FILES {
+        let (part, whole) = (mount.at(format!("d/{n}.tmp")), mount.at(format!("d/{n}")));
+        let mut file = File::create(&part).unwrap();
+        file.write_all(&[7; 4096]).unwrap();
+        drop(file);
+        fs::rename(part, whole).unwrap();
+    }
+    let more = before.more(&mount, FILES);
+    assert_eq!(more("create"), FILES);
+    assert_eq!(more("rename"), FILES);
+    // Of the new name and of the one to rename it to.
+    assert_eq!(more("lookup"), 2 * FILES);
+    // Of the directory, which both change.
+    assert!(more("getattr").abs_diff(2 * FILES) <= 2, "{} GETATTR", more("getattr"));
+    for none in ["open", "flush", "setattr", "fsync", "mknod", "read"] {
+        assert_eq!(more(none), 0, "{none}");
+    }
+    match mount.passthrough() {
+        // The first write asks whether there are capabilities to take away.
+        Passthrough::On => assert_eq!((more("getxattr"), more("write")), (FILES, 0)),
+        Passthrough::Off => assert_eq!((more("getxattr"), more("write")), (0, FILES)),
+    }
+}
+
+fn a_warm_stat_takes_none(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let paths: Vec<_> = (0..FILES).map(|n| mount.at(n.to_string())).collect();
+    paths.iter().for_each(|path| fs::write(path, "x").unwrap());
+    let stat = || paths.iter().for_each(|path| assert_eq!(fs::metadata(path).unwrap().len(), 1));
+    let absent = || assert!(!mount.at("absent").exists());
+    stat();
+    absent();
+    let before = Counts::of(&mount);
+    stat();
+    absent();
+    let more = before.more(&mount, 0);
+    assert!(more("getattr") <= 2, "{} GETATTR", more("getattr"));
+    assert_eq!(more("lookup"), 0);
+}
+
+fn reading_a_file_takes_an_open_and_a_release(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let path = mount.at("f");
+    fs::write(&path, [7; 4096]).unwrap();
+    let read = || {
+        let mut bytes = [0; 4096];
+        File::open(&path).unwrap().read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, [7; 4096]);
+    };
+    read();
+    let before = Counts::of(&mount);
+    (0..FILES).for_each(|_| read());
+    let more = before.more(&mount, FILES);
+    assert_eq!(more("open"), FILES);
+    assert_eq!((more("flush"), more("lookup"), more("getxattr")), (0, 0, 0));
+    // Through the server the first reading left it in the kernel's cache.
+    assert_eq!(more("read"), 0);
+}
+
+fn a_second_listing_with_attributes_takes_no_request_for_a_file(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    fs::create_dir(mount.at("d")).unwrap();
+    for n in 0..FILES {
+        fs::write(mount.at(format!("d/{n}")), "x").unwrap();
+    }
+    let list = || run_ok(Command::new("ls").args(["-l", "--color=never"]).arg(mount.at("d"))).lines().count() as u64;
+    assert_eq!(list(), FILES + 1);
+    let before = Counts::of(&mount);
+    assert_eq!(list(), FILES + 1);
+    let more = before.more(&mount, 0);
+    let requests = ["lookup", "getattr", "getxattr", "listxattr", "readdir", "readdirplus", "opendir"];
+    let total: u64 = requests.into_iter().map(&more).sum();
+    assert!(total < 8, "{:?}", requests.map(|name| (name, more(name))));
+}
+
+fn segments(pool: &Path) -> u64 {
+    let shards = fs::read_dir(pool.join("segments")).unwrap();
+    shards.map(|shard| fs::read_dir(shard.unwrap().path()).unwrap().count() as u64).sum()
+}
+
+/// Makes files, and waits until there are more segments than those.
+fn make_files(mount: &Mount) {
+    for n in 0..FILES {
+        fs::write(mount.at(n.to_string()), n.to_string()).unwrap();
+    }
+    mount.wait_for("spares", |info| count(&info["counters"], "spares_made") > count(&info["counters"], "spares_used"));
+}
+
+fn spare_segments_come_and_go_unseen(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    make_files(&mount);
+    let info = mount.info();
+    let (made, used) = (&info["counters"]["spares_made"], &info["counters"]["spares_used"]);
+    assert!(made.as_u64() > Some(0) && used.as_u64() > Some(0), "{made} made, {used} used");
+    assert!(made.as_u64() < used.as_u64().map(|used| used + 200), "{made} made, {used} used");
+    assert_eq!(info["files"], FILES);
+    assert!(segments(mount.pool()) > FILES, "none is there");
+    let checked = run(mount.program().arg("check").arg(mount.path()));
+    assert!(checked.status.success(), "{checked:?}");
+    mount.umount();
+    assert_eq!(segments(mount.pool()), FILES);
+    run_ok(mount.program().arg("check").arg(mount.pool()));
+    mount.mount();
+}
+
+fn a_killed_servers_spare_segments_are_removed(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    make_files(&mount);
+    assert!(segments(mount.pool()) > FILES, "none is there");
+    mount.kill9();
+    mount.mount();
+    // No file was made since.
+    assert_eq!(segments(mount.pool()), FILES);
+    assert_eq!(mount.info()["quarantine"], serde_json::json!([]));
+    for n in 0..FILES {
+        assert_eq!(fs::read_to_string(mount.at(n.to_string())).unwrap(), n.to_string());
+    }
+}
+
+/// `ls -l` asks for a label of every file, unless it hears once that there is no such thing.
+///
+/// Proves A4.
+fn a_label_that_nobody_gave_is_not_supported(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    fs::write(mount.at("f"), "x").unwrap();
+    let path = CString::new(mount.at("f").as_os_str().as_bytes()).unwrap();
+    let label = c"security.selinux";
+    let get = || {
+        let mut value = [0u8; 64];
+        // SAFETY: both names end, and the buffer has the length that is said.
+        let n = unsafe { libc::lgetxattr(path.as_ptr(), label.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+        Errno::result(n).map(|n| value[..n as usize].to_vec())
+    };
+    assert_eq!(get(), Err(Errno::EOPNOTSUPP));
+    // SAFETY: both names end, and the value has the length that is said.
+    let set = unsafe { libc::lsetxattr(path.as_ptr(), label.as_ptr(), b"x".as_ptr().cast(), 1, 0) };
+    // A kernel with SELinux answers for itself.
+    if Errno::result(set) != Err(Errno::EOPNOTSUPP) {
+        assert_eq!(get(), Ok(b"x".to_vec()));
+    }
+}
