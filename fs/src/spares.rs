@@ -66,7 +66,9 @@ impl Spares {
             let soon = store.asked.replace(now).is_some_and(|before| now - before < SOON);
             store.goal = if soon { store.goal * 2 } else { store.goal / 2 }.clamp(FEW.min(self.most), self.most);
             store.wanted = store.ready.len() < store.goal;
-            self.rung.notify_one();
+            if store.wanted {
+                self.rung.notify_one();
+            }
         }
         spare
     }
