@@ -41,11 +41,6 @@ impl Bell {
         self.rung.notify_all();
     }
 
-    /// True if there are to be no more commits.
-    pub fn is_stopped(&self) -> bool {
-        *self.call.lock() == Call::Stop
-    }
-
     /// Waits until it is time for a commit; false if there is to be none any more.
     fn wait(&self, interval: Duration) -> bool {
         let mut call = self.call.lock();
@@ -113,14 +108,7 @@ pub(crate) fn commit_if_changed(fs: &Filesystem, was_quiet: bool) -> Result<bool
         return Ok(true);
     }
     // What is large is written out first, and recorded then: meanwhile others can commit without waiting for it.
-    let large = fs.grown_large();
-    let mut learned = fs.learn_all_but(Switch::Leave, &large);
-    if !large.is_empty() {
-        fs.commit()?;
-        large.iter().for_each(|(_, segment)| fs.write_out(*segment, &|| !fs.bell.is_stopped()));
-        let late = fs.learn_all(Switch::Leave);
-        learned = learned.and_then(|early| late.map(|late| early | late));
-    }
+    let learned = fs.learn_all_but(Switch::Leave, &fs.write_out_grown());
     if fs.capacity.limit().is_some() {
         fs.recount();
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::{Attributes, Ino, Record, SegmentId, Transaction};
+use tensorfs_layout::{Attributes, Ino, Record, Transaction};
 
 use crate::attributes::{Stat, change_time};
 use crate::clock;
@@ -95,11 +95,10 @@ impl Filesystem {
     }
 
     /// The same without some files, whose turn comes later.
-    pub fn learn_all_but(&self, switch: Switch, later: &[(Ino, SegmentId)]) -> Result<bool> {
-        let is_later = |ino: &Ino| later.iter().any(|(file, _)| file == ino);
+    pub fn learn_all_but(&self, switch: Switch, later: &[Ino]) -> Result<bool> {
         let nodes: Vec<_> = {
             let writers = self.writers.lock();
-            writers.iter().filter(|(ino, _)| !is_later(ino)).map(|(_, watched)| watched.node.clone()).collect()
+            writers.iter().filter(|(ino, _)| !later.contains(ino)).map(|(_, watched)| watched.node.clone()).collect()
         };
         let mut changed = false;
         let mut first = Ok(());

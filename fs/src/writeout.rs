@@ -2,8 +2,8 @@
 //! to sync the file: so a commit finds little left to sync, and whoever waits for one does not wait for somebody else's
 //! gigabytes.
 //!
-//! That is done in the background with every commit, and as soon as a large file is closed, which then counts as one that
-//! can still be written until it is recorded. Whatever needs the record sooner (`fsync`, a rename) makes it. That bytes are
+//! That is done with every commit in the background, which leaves them out, and as soon as a large file is closed, which then
+//! counts as one that can still be written until it is recorded. Whatever needs the record sooner (`fsync`, a rename) makes it. That bytes are
 //! written out is no promise of anything: only syncs are, and they report what failed.
 
 use std::collections::VecDeque;
@@ -17,6 +17,7 @@ use tensorfs_layout::{Domain, Ino, SegmentId};
 
 use crate::filesystem::Filesystem;
 use crate::host::{self, HostStat};
+use crate::learn::Switch;
 use crate::options::Durability;
 
 /// What has grown by less is left to the commit.
@@ -24,7 +25,7 @@ const LARGE: u64 = 16 << 20;
 /// So many bytes are handed to the host at a time, and twice as many are under way at most: a small sync gets its turn.
 const STEP: u64 = 8 << 20;
 
-/// Large files that were closed.
+/// Large files that are to be written out.
 #[derive(Default)]
 pub(crate) struct WriteOuts {
     queue: Mutex<Queue>,
@@ -34,35 +35,51 @@ pub(crate) struct WriteOuts {
 #[derive(Default)]
 struct Queue {
     files: VecDeque<(Ino, SegmentId)>,
-    stop: bool,
+    /// The file being written out.
+    running: Option<Ino>,
+    /// There is a thread for it.
+    on: bool,
 }
 
 impl WriteOuts {
     /// The next file and its segment; `None` when there is to be none any more.
     fn next(&self) -> Option<(Ino, SegmentId)> {
         let mut queue = self.queue.lock();
+        queue.running = None;
         loop {
-            if queue.stop {
+            if !queue.on {
                 return None;
             }
             match queue.files.pop_front() {
-                Some(file) => return Some(file),
+                Some(file) => {
+                    queue.running = Some(file.0);
+                    return Some(file);
+                }
                 None => self.rung.wait(&mut queue),
             }
         }
     }
 
-    fn is_stopped(&self) -> bool {
-        self.queue.lock().stop
+    /// The file comes last, if its turn is not yet to come.
+    fn add(&self, ino: Ino, segment: SegmentId) {
+        let mut queue = self.queue.lock();
+        if queue.running != Some(ino) && !queue.files.iter().any(|(file, _)| *file == ino) {
+            queue.files.push_back((ino, segment));
+            self.rung.notify_one();
+        }
     }
 
-    fn stop(&self) {
-        self.queue.lock().stop = true;
+    fn is_on(&self) -> bool {
+        self.queue.lock().on
+    }
+
+    fn switch(&self, on: bool) {
+        self.queue.lock().on = on;
         self.rung.notify_all();
     }
 }
 
-/// The thread that has closed files written out; it ends when this is dropped.
+/// The thread that has files written out; it ends when this is dropped.
 pub(crate) struct OutWriter {
     fs: Arc<Filesystem>,
     thread: Option<JoinHandle<()>>,
@@ -71,11 +88,12 @@ pub(crate) struct OutWriter {
 impl OutWriter {
     /// Starts it.
     pub fn start(fs: Arc<Filesystem>) -> io::Result<Self> {
+        fs.write_outs.switch(true);
         let served = fs.clone();
         let thread = thread::Builder::new().name("tensorfs-write".into()).spawn(move || {
             while let Some((ino, segment)) = served.write_outs.next() {
-                served.write_out(segment, &|| !served.write_outs.is_stopped());
-                served.settle_written_out(ino);
+                served.write_out(segment, &|| served.write_outs.is_on());
+                served.learn_written_out(ino);
             }
         })?;
         Ok(Self { fs, thread: Some(thread) })
@@ -84,7 +102,7 @@ impl OutWriter {
 
 impl Drop for OutWriter {
     fn drop(&mut self) {
-        self.fs.write_outs.stop();
+        self.fs.write_outs.switch(false);
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
             log::error!("writing out large files panicked");
         }
@@ -94,7 +112,8 @@ impl Drop for OutWriter {
 impl Filesystem {
     /// True if a file that was closed has grown so much since it was recorded that its record had better wait.
     pub fn is_better_written_out(&self, ino: Ino, host: &HostStat) -> bool {
-        if host.size < LARGE || self.pool.domain() != Domain::Cached || self.durability != Durability::Fsync {
+        let fits = host.size >= LARGE && self.pool.domain() == Domain::Cached && self.durability == Durability::Fsync;
+        if !fits || !self.write_outs.is_on() {
             return false;
         }
         let view = self.pool.view();
@@ -103,23 +122,12 @@ impl Filesystem {
 
     /// Has a large file that was closed written out, and recorded then.
     pub fn write_out_closed(&self, ino: Ino, segment: SegmentId) {
-        self.write_outs.queue.lock().files.push_back((ino, segment));
-        self.write_outs.rung.notify_one();
+        self.write_outs.add(ino, segment);
     }
 
-    fn settle_written_out(&self, ino: Ino) {
-        let Some(node) = self.nodes.peek(ino) else { return };
-        let mut state = node.lock();
-        if state.writers == 0 {
-            self.settle(&node, &mut state, 0);
-        }
-        drop(state);
-        self.forget_attributes(ino);
-    }
-
-    /// Open files that have grown much since they were recorded.
-    pub fn grown_large(&self) -> Vec<(Ino, SegmentId)> {
-        if self.pool.domain() != Domain::Cached {
+    /// Has the files that have grown much since they were recorded written out, and recorded then; returns which.
+    pub fn write_out_grown(&self) -> Vec<Ino> {
+        if self.pool.domain() != Domain::Cached || !self.write_outs.is_on() {
             return Vec::new();
         }
         let writers: Vec<_> =
@@ -131,10 +139,26 @@ impl Filesystem {
             // Of a segment that is to replace another nothing is recorded while it is open.
             let object = view.object(ino).filter(|object| object.attributes.segment == Some(segment));
             if object.is_some_and(|object| size.saturating_sub(object.size()) >= LARGE) {
-                large.push((ino, segment));
+                drop(view);
+                self.write_outs.add(ino, segment);
+                large.push(ino);
             }
         }
         large
+    }
+
+    fn learn_written_out(&self, ino: Ino) {
+        let Some(node) = self.nodes.peek(ino) else { return };
+        let mut state = node.lock();
+        if let Err(fault) = self.learn(&node, &mut state, 0, Switch::Leave) {
+            // The background tries again.
+            log::log!(fault.level, "inode {ino}: not recorded: {fault}");
+        }
+        if state.writers == 0 {
+            self.settle(&node, &mut state, 0);
+        }
+        drop(state);
+        self.forget_attributes(ino);
     }
 
     /// Has the host write out what is dirty of a segment, and waits for it, step by step.

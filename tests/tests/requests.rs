@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
-use tensorfs_tests::{Mount, Passthrough, Setup, on_mounts, run, run_ok};
+use tensorfs_tests::{Disk, Mount, Passthrough, Pattern, Setup, on_mounts, run, run_ok};
 
 on_mounts!(
     saving_a_file_takes_eight_requests,
@@ -19,6 +19,8 @@ on_mounts!(
     spare_segments_come_and_go_unseen,
     a_killed_servers_spare_segments_are_removed,
     a_label_that_nobody_gave_is_not_supported,
+    a_large_file_is_written_out_before_it_is_recorded,
+    a_large_file_replaced_just_after_it_was_closed_is_whole,
 );
 
 const FILES: u64 = 200;
@@ -226,4 +228,54 @@ fn a_label_that_nobody_gave_is_not_supported(setup: Setup) {
     if Errno::result(set) != Err(Errno::EOPNOTSUPP) {
         assert_eq!(get(), Ok(b"x".to_vec()));
     }
+}
+
+/// What was written to it is written out first: whoever commits meanwhile does not wait for that.
+fn a_large_file_is_written_out_before_it_is_recorded(setup: Setup) {
+    let disk = match Disk::new(&["mkfs.ext4", "-q", "-F"], 256) {
+        Ok(disk) => disk,
+        Err(reason) => return setup.skip(&reason),
+    };
+    const SIZE: usize = 48 << 20;
+    let mut mount = setup.pool_at(disk.at("pool")).mount();
+    fs::write(mount.at("large"), Pattern(1).bytes(0, SIZE)).unwrap();
+    let counter = |info: &Value, name| count(&info["counters"], name);
+    mount.wait_for("bytes written out", |info| counter(info, "written_out_bytes") >= SIZE as u64);
+    mount.wait_for_seals(1);
+    // While it is open, too; and a file of any size that is renamed is recorded at once.
+    let mut open = File::create(mount.at("open")).unwrap();
+    open.write_all(&Pattern(2).bytes(0, SIZE)).unwrap();
+    mount.wait_for("bytes written out", |info| counter(info, "written_out_bytes") >= 2 * SIZE as u64);
+    fs::write(mount.at("part"), Pattern(3).bytes(0, SIZE)).unwrap();
+    fs::rename(mount.at("part"), mount.at("whole")).unwrap();
+    mount.sync();
+    drop(open);
+    mount.power_loss();
+    mount.mount();
+    for (name, pattern) in [("large", 1), ("open", 2), ("whole", 3)] {
+        assert_eq!(Pattern(pattern).mismatch(0, &fs::read(mount.at(name)).unwrap()), None, "{name}");
+        assert_eq!(fs::metadata(mount.at(name)).unwrap().len(), SIZE as u64, "{name}");
+    }
+}
+
+/// One that was closed and not recorded yet is replaced: its old version is whole.
+///
+/// Proves R3.
+fn a_large_file_replaced_just_after_it_was_closed_is_whole(setup: Setup) {
+    let disk = match Disk::new(&["mkfs.ext4", "-q", "-F"], 256) {
+        Ok(disk) => disk,
+        Err(reason) => return setup.skip(&reason),
+    };
+    const SIZE: usize = 48 << 20;
+    let mut mount = setup.pool_at(disk.at("pool")).mount_with(["--commit", "3600"]).mount();
+    fs::write(mount.at("f"), Pattern(1).bytes(0, SIZE)).unwrap();
+    let mut file = File::create(mount.at("f")).unwrap();
+    file.write_all(b"new").unwrap();
+    mount.sync();
+    mount.kill9();
+    drop(file);
+    mount.power_loss();
+    mount.mount();
+    let found = fs::read(mount.at("f")).unwrap();
+    assert_eq!((found.len(), Pattern(1).mismatch(0, &found)), (SIZE, None));
 }
