@@ -22,6 +22,9 @@ const NEAR: u64 = 64 << 20;
 /// The host is tight if it has less than this left, or less than a 64th of all it has if that is less.
 const TIGHT: u64 = 256 << 20;
 
+/// So often it is counted anew because something was recorded meanwhile.
+const TRIES: u32 = 16;
+
 /// The state of the limit.
 pub(crate) struct Capacity {
     /// The limit; 0 if there is none.
@@ -69,8 +72,17 @@ impl Filesystem {
     pub fn recount(&self) -> u64 {
         let files: Vec<_> =
             self.writers.lock().iter().map(|(ino, watched)| (*ino, watched.segment, watched.fd.clone())).collect();
-        let mut used = self.used();
-        let view = self.pool.view();
+        let mut tries = 0;
+        let (mut used, view) = loop {
+            let newest = self.pool.newest();
+            let used = self.used();
+            let view = self.pool.view();
+            tries += 1;
+            // What was recorded in between would be missing in the one, and no longer be new in the other.
+            if self.pool.newest() == newest || tries == TRIES {
+                break (used, view);
+            }
+        };
         for (ino, segment, fd) in files {
             let Ok(host) = host::stat(&*fd) else { continue };
             // A segment that is still to replace the file's own comes on top of it.

@@ -92,7 +92,9 @@ impl OutWriter {
         let served = fs.clone();
         let thread = thread::Builder::new().name("tensorfs-write".into()).spawn(move || {
             while let Some((ino, segment)) = served.write_outs.next() {
-                served.write_out(segment, &|| served.write_outs.is_on());
+                // What was recorded before is with the commits.
+                let from = served.pool.view().object(ino).map_or(0, tensorfs_layout::Object::size);
+                served.write_out(segment, from, &|| served.write_outs.is_on());
                 served.learn_written_out(ino);
             }
         })?;
@@ -161,9 +163,9 @@ impl Filesystem {
         self.forget_attributes(ino);
     }
 
-    /// Has the host write out what is dirty of a segment, and waits for it, step by step.
-    pub fn write_out(&self, segment: SegmentId, go_on: &dyn Fn() -> bool) {
-        let mut at = 0;
+    /// Has the host write out what is dirty of a segment from some byte on, and waits for it, step by step.
+    fn write_out(&self, segment: SegmentId, from: u64, go_on: &dyn Fn() -> bool) {
+        let mut at = from;
         while go_on() {
             // Opened anew for every step: whoever wants to know whether anything has it open waits for one at most. And not the
             // descriptor that will sync it, which is to hear of every failure.
@@ -172,7 +174,7 @@ impl Filesystem {
             if at < size {
                 range(&reading, at, false);
             }
-            if at > 0 {
+            if at > from {
                 range(&reading, at - STEP, true);
             }
             if at >= size {
