@@ -206,6 +206,7 @@ def gone(_):
         check(len(advisor.step(0.1)) == len(ALLOCATIONS) and "answers" in said[-1], "it is asked again", said)
         # A server that is stopped takes requests, and never answers.
         os.kill(server.process.pid, signal.SIGSTOP)
+        os.waitpid(server.process.pid, os.WUNTRACED)
         advisor.patience = 0.2
         check(advisor.step(0.1) == {} and "timed out" in said[-1], "a server that hangs:", said[-1])
         check(advisor.step(0.1) == {} and len(said) == 3, "not asked, not waited for, nothing said", said)
