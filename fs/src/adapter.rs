@@ -22,7 +22,7 @@ use crate::capacity::BLOCK;
 use crate::control;
 use crate::counters::{Counter, Counters};
 use crate::error::Result;
-use crate::file_xattrs::is_own;
+use crate::file_xattrs::{TIER, is_own};
 use crate::filesystem::{Caller, Filesystem};
 use crate::io::WriteRequest;
 use crate::namespace::New;
@@ -644,6 +644,17 @@ impl fuser::Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        if name.as_bytes() == TIER {
+            // Set on a file, it moves the file.
+            let (caller, number, value) = (caller(req), ino(number), value.to_vec());
+            return self.later(
+                true,
+                |c| &c.setxattr,
+                move |fs| {
+                    answer_empty(reply, attempt(fs, "setxattr", || fs.setxattr(caller, number, TIER, &value, flags)));
+                },
+            );
+        }
         let _serving = self.serving();
         answer_empty(
             reply,

@@ -1,7 +1,8 @@
 //! How a program asks the server for what no file operation tells: an ioctl(2) with a [`Request`], answered by a [`Reply`].
 //!
 //! Asked on an open file, [`Request::Records`] tells what is recorded of it, to whoever has it open for reading. The other
-//! requests are asked on any directory of the mount, by root or by the user whom the server runs as. None of them takes
+//! requests are asked on any directory of the mount, by root or by the user whom the server runs as; [`Request::Move`] by a
+//! file's owner, too. None of them takes
 //! long: what does is a job, which is asked how far it has come, and ends when nobody asks any more.
 //!
 //! The encoding is postcard's. The number of the ioctl stands for its version.
@@ -52,6 +53,15 @@ pub enum Request {
     },
     /// Set the pool's size limit, or lift it.
     Resize(Option<u64>),
+    /// Have a file moved to a tier. Also for the file's owner.
+    Move {
+        /// The file.
+        ino: Ino,
+        /// The tier.
+        tier: String,
+        /// False to ask only what came of it.
+        begin: bool,
+    },
 }
 
 /// Where the rest of a file's records begins. The default is the beginning.
@@ -89,6 +99,24 @@ pub enum Reply {
     Cancelled,
     /// To [`Request::Resize`]: whether it was done, or why not.
     Resized(std::result::Result<(), String>),
+    /// To [`Request::Move`].
+    Moving(Moving),
+}
+
+/// What came of having a file moved to a tier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Moving {
+    /// It is there.
+    Moved,
+    /// It is being copied.
+    Working {
+        /// Bytes that are.
+        done: u64,
+        /// Its size.
+        total: u64,
+    },
+    /// It is where it was.
+    Refused(String),
 }
 
 /// What a file is going through.
@@ -103,6 +131,10 @@ pub enum FileState {
     Sealed,
     /// Bytes of it are known to be lost or damaged.
     Damaged,
+    /// Its tier was volatile, and its bytes did not survive that the machine was started anew.
+    Lost,
+    /// Its tier is not there. Its bytes are back when that is.
+    Missing,
 }
 
 impl FileState {
@@ -113,6 +145,8 @@ impl FileState {
             FileState::Committed => "committed",
             FileState::Sealed => "sealed",
             FileState::Damaged => "damaged",
+            FileState::Lost => "lost",
+            FileState::Missing => "missing",
         }
     }
 }
@@ -205,6 +239,7 @@ impl Filesystem {
                 }
                 Reply::Records(self.records(on, from)?)
             }
+            Request::Move { ino, tier, begin } => Reply::Moving(self.ask_for_move(caller, ino, &tier, begin)?),
             _ if !self.is_trusted(caller) => return Err(Fault::new(libc::EPERM)),
             Request::Seal { ino, begin, again } => Reply::Sealing(self.ask_for_seal(ino, begin, again)?),
             Request::Start(work) => Reply::Started(self.start_job(work)?),
@@ -219,7 +254,7 @@ impl Filesystem {
     }
 
     /// Root, and the user who can change the pool anyway.
-    fn is_trusted(&self, caller: Caller) -> bool {
+    pub fn is_trusted(&self, caller: Caller) -> bool {
         caller.uid == 0 || caller.uid == nix::unistd::geteuid().as_raw()
     }
 }

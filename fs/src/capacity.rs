@@ -192,18 +192,23 @@ impl Filesystem {
             self.relieve();
         }
         let usage = self.usage();
-        let host = statvfs(self.pool.path()).host("asking for the host's space")?;
-        let unit = host.fragment_size();
-        let host_free = host.blocks_free() * unit;
-        let host_available = host.blocks_available() * unit;
+        // What all tiers have together: each filesystem of the host counts once.
+        let (mut host_total, mut host_free, mut host_available, mut free_objects) = (0, 0, 0, 0);
+        for directory in self.tiers.hosts() {
+            let host = statvfs(directory).host("asking for the host's space")?;
+            let unit = host.fragment_size();
+            host_total += host.blocks() * unit;
+            host_free += host.blocks_free() * unit;
+            host_available += host.blocks_available() * unit;
+            free_objects += host.files_available();
+        }
         let (total, free, available) = match self.capacity.limit() {
             Some(limit) => {
                 let left = limit.saturating_sub(self.recount());
                 (limit, left.min(host_free), left.min(host_available))
             }
-            None => (host.blocks() * unit, host_free, host_available),
+            None => (host_total, host_free, host_available),
         };
-        let free_objects = host.files_available();
         Ok(Space { total, free, available, objects: usage.objects + free_objects, free_objects })
     }
 }

@@ -8,8 +8,11 @@ use std::sync::{Arc, OnceLock};
 
 use fuser::Notifier;
 use parking_lot::{Mutex, RwLock};
-use tensorfs_layout::{Attributes, Edit, Ino, Pool, Record, SYNC_FD_LIMIT, SegmentId, Timestamp, Transaction, Usage};
+use tensorfs_layout::{
+    Attributes, Edit, Ino, PM, Pool, Record, SYNC_FD_LIMIT, SegmentId, Timestamp, Transaction, Usage,
+};
 
+use crate::accesses::Accesses;
 use crate::backing::Backing;
 use crate::capacity::Capacity;
 use crate::clock;
@@ -27,11 +30,14 @@ use crate::latency::Latency;
 use crate::linger::Linger;
 use crate::nodes::{NodeRef, Nodes};
 use crate::options::{Durability, Options};
+use crate::placement::Placement;
 use crate::readings::Readings;
+use crate::relocate::Moves;
 use crate::removed::Removed;
 use crate::seal::SealQueue;
 use crate::spares::Spares;
 use crate::tensors::TensorCache;
+use crate::tiers::Tiers;
 use crate::workers::Workers;
 use crate::writeout::WriteOuts;
 
@@ -85,6 +91,10 @@ pub(crate) struct Filesystem {
     pub ghosts: Ghosts,
     pub counters: Counters,
     pub capacity: Capacity,
+    pub tiers: Tiers,
+    pub placement: Placement,
+    pub accesses: Accesses,
+    pub moves: Moves,
     pub workers: Workers,
     /// For what reads tensors, so that nothing else waits for that.
     pub readers: Workers,
@@ -107,8 +117,13 @@ pub(crate) struct Filesystem {
 impl Filesystem {
     pub fn new(pool: Arc<Pool>, options: Options, durability: Durability, fd_limit: u64) -> Self {
         let capacity = Capacity::new(&pool);
+        let (tiers, placement) = (Tiers::new(&pool), Placement::new(&pool));
         Self {
             pool,
+            tiers,
+            placement,
+            accesses: Accesses::default(),
+            moves: Moves::default(),
             durability,
             passthrough: OnceLock::new(),
             notifier: OnceLock::new(),
@@ -195,8 +210,16 @@ impl Filesystem {
         }
     }
 
-    /// A new, empty segment.
-    pub fn new_segment(&self) -> Result<NewSegment> {
+    /// A new, empty segment in a tier. Spare ones are in the pool's own directory.
+    pub fn new_segment_in(&self, tier: u8) -> Result<NewSegment> {
+        if tier == PM {
+            return self.new_segment();
+        }
+        self.make_segment(|serial| SegmentId::in_tier(tier, serial))
+    }
+
+    /// A new, empty segment in the pool's own directory.
+    fn new_segment(&self) -> Result<NewSegment> {
         if let Some(spare) = self.spares.take() {
             self.counters.spares_used.add(1);
             // It has the times at which it was made.
@@ -208,10 +231,15 @@ impl Filesystem {
             }
             return timed.map(|()| spare);
         }
+        self.make_segment(|serial| SegmentId::in_tier(PM, serial))
+    }
+
+    fn make_segment(&self, number: impl Fn(u64) -> Option<SegmentId>) -> Result<NewSegment> {
         // A number can only be taken if a crash kept a segment but not the record that counted it.
         let mut relieved = false;
         for _ in 0..16 {
-            let segment = SegmentId(self.pool.edit().next_id());
+            let next = self.pool.edit().next_id();
+            let segment = number(next).ok_or(Fault::warn(libc::EIO, "no segment numbers are left"))?;
             match self.pool.segments().create(segment) {
                 Ok(fd) => return Ok(NewSegment { segment, fd: Arc::new(fd), backing: None }),
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}

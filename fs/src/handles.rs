@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use crate::control::OpenTensor;
+use crate::control::{Draft, OpenTensor};
 use crate::error::{Fault, Result};
 use crate::mode::{Access, Mode};
 use crate::nodes::NodeRef;
@@ -29,6 +29,8 @@ pub(crate) enum Opened {
     Control(Arc<[u8]>),
     /// A tensor in the control tree.
     Tensor(Arc<OpenTensor>),
+    /// A file of the control tree that is being written.
+    Draft(Arc<Draft>),
 }
 
 /// All open handles.
@@ -60,7 +62,7 @@ impl Handles {
     pub fn file(&self, number: u64) -> Result<Arc<Handle>> {
         match self.get(number)? {
             Opened::File(handle) => Ok(handle),
-            Opened::Control(_) | Opened::Tensor(_) => Err(Fault::new(libc::EBADF)),
+            Opened::Control(_) | Opened::Tensor(_) | Opened::Draft(_) => Err(Fault::new(libc::EBADF)),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
-use tensorfs_layout::{Domain, Entry as QuarantineEntry, Finding, Ino, Recovery};
+use tensorfs_layout::{Domain, Entry as QuarantineEntry, Finding, Ino, Recovery, TierInfo};
 
 use crate::counters::Counts;
 use crate::filesystem::Filesystem;
@@ -94,6 +94,9 @@ pub struct Info {
     pub counters: Counts,
     /// Why the pool takes no more changes.
     pub read_only: Option<String>,
+    /// The pool's tiers, its own directory first.
+    #[serde(default)]
+    pub tiers: Vec<TierInfo>,
 }
 
 impl Filesystem {
@@ -152,6 +155,7 @@ impl Filesystem {
             quarantine,
             counters: self.counters.read(),
             read_only: pool.is_read_only(),
+            tiers: self.describe_tiers(),
         }
     }
 }

@@ -55,6 +55,7 @@ impl Filesystem {
                 return Ok(take(&content[start..end]));
             }
             Opened::Tensor(tensor) => return Ok(take(&tensor.read(self, offset, size)?)),
+            Opened::Draft(draft) => return Ok(take(&draft.read(offset, size))),
         };
         let fd = if flags & libc::O_NOATIME != 0 {
             let segment = handle.node.lock().segment.ok_or(Fault::new(libc::EIO))?;
@@ -70,6 +71,7 @@ impl Filesystem {
             let read = host::read_at(&fd, &mut buffer[..size as usize], offset).host("reading a segment")?;
             drop(fd);
             self.counters.read_bytes.add(read as u64);
+            self.accesses.read(handle.node.ino, read as u64);
             Ok(take(&buffer[..read]))
         })
     }
@@ -90,7 +92,15 @@ impl Filesystem {
 
     /// Writes. If what is written must be durable, the caller sees to that before it answers.
     pub fn write(&self, caller: Caller, request: WriteRequest, data: &[u8]) -> Result<Written> {
-        let handle = self.handles.file(request.handle)?;
+        let handle = match self.handles.get(request.handle)? {
+            Opened::File(handle) => handle,
+            Opened::Draft(draft) => {
+                let append = request.flags & libc::O_APPEND != 0;
+                let count = draft.write(request.offset, data, append)?;
+                return Ok(Written { count, durable: None });
+            }
+            Opened::Control(_) | Opened::Tensor(_) => return Err(Fault::new(libc::EBADF)),
+        };
         let from_cache = request.write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         if request.write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             // The kernel asks for it only if the writer lacks the privilege.
@@ -109,6 +119,7 @@ impl Filesystem {
         drop(fd);
         self.pool.segments().touch(segment).host("opening a segment to sync it")?;
         self.counters.write_bytes.add(written as u64);
+        self.accesses.written(handle.node.ino, written as u64);
         // The kernel follows a synchronous write to a cached file with an FSYNC of its own.
         let waits = self.durability == Durability::Write || (is_synchronous(request.flags) && !handle.access.read);
         Ok(Written { count: written as u32, durable: waits.then_some(handle) })

@@ -19,10 +19,12 @@
 //! 2. the capacity gate (`capacity`), only near the pool's limit;
 //! 3. the pool's view (`Pool::view`, `Pool::edit`), under which nothing is ever synced or waited for.
 //!
-//! The shards of the node and handle tables, the list of writers, the queue of files to be sealed, the damage that is known, what
-//! jobs have said, the spare segments, and what is known of tensors and of the control tree are leaves: nothing is taken under them. A claim of a
+//! The shards of the node and handle tables, what is known of paths and uses of files, moves that are under way, the list of
+//! writers, the queue of files to be sealed, the damage that is known, what jobs have said, the spare segments, and what is
+//! known of tensors and of the control tree are leaves: nothing is taken under them. A claim of a
 //! segment (`readings`) may be waited for under an inode's lock; who reads a segment for its tensors holds none.
 
+mod accesses;
 mod acl;
 mod adapter;
 mod ask;
@@ -54,8 +56,10 @@ mod namespace;
 mod nodes;
 mod open;
 mod options;
+mod placement;
 mod readings;
 mod records;
+mod relocate;
 mod removed;
 mod replace;
 mod scrub;
@@ -65,14 +69,17 @@ mod setattr;
 mod spares;
 mod tensors;
 pub mod testing;
+mod tiers;
 mod workers;
 mod writeout;
 mod xattr;
 
-pub use ask::{Event, FileState, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask};
+pub use ask::{Event, FileState, Moving, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask};
 pub use counters::Counts;
 pub use error::Error;
 pub use info::{Info, State};
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};
+pub use placement::{check_placement, tiers_of_placement};
+pub use relocate::move_in_pool;
 pub use seal::seal_pool;
 pub use server::{Server, ServerHandle};

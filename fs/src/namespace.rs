@@ -10,6 +10,7 @@ use crate::attributes::Stat;
 use crate::clock;
 use crate::control;
 use crate::error::{Fault, Result};
+use crate::file_xattrs::TIER;
 use crate::filesystem::{Caller, Filesystem, changed, touched, with};
 use crate::learn::Switch;
 
@@ -40,7 +41,10 @@ impl Filesystem {
             match self.stat(ino) {
                 // Another was renamed over it meanwhile: a name that is always there is always found.
                 Err(fault) if fault.errno == libc::ESTALE && self.pool.view().lookup(dir, name) != Some(ino) => {}
-                stat => return stat.map(Some),
+                stat => {
+                    self.placement.saw(dir, name, ino);
+                    return stat.map(Some);
+                }
             }
         }
     }
@@ -114,6 +118,9 @@ impl Filesystem {
         });
         if let Some(access) = inherited.access {
             tx.push(Record::Xattr { ino, name: acl::ACCESS.into(), value: access.to_value().into() });
+        }
+        if let Some(tier) = parent.xattr(TIER).filter(|_| kind == libc::S_IFDIR) {
+            tx.push(Record::Xattr { ino, name: TIER.into(), value: tier.into() });
         }
         if let Some(default) = default.filter(|_| kind == libc::S_IFDIR) {
             tx.push(Record::Xattr { ino, name: acl::DEFAULT.into(), value: default.into() });
@@ -261,6 +268,7 @@ impl Filesystem {
                 Ok(true)
             })?;
             if done {
+                self.placement.moved(&self.pool, [Some(moved), met].into_iter().flatten());
                 if let (false, Some(met)) = (exchange, met.filter(|met| *met != moved)) {
                     self.retire(met);
                 }

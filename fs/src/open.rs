@@ -64,6 +64,9 @@ impl Filesystem {
         if state.sealing && self.wants_to_see_bytes(flags) {
             self.interrupt_seal(node, state);
         }
+        if flags & libc::O_TRUNC != 0 && state.segment.is_none() && self.gone(node.ino).is_some() {
+            self.start_anew(caller, node.ino)?;
+        }
         let segment = self.attach(caller, node.ino, state)?;
         if writes {
             self.drop_privileges(caller, node.ino)?;
@@ -84,6 +87,7 @@ impl Filesystem {
             return Ok(segment);
         }
         let attributes = self.regular(ino)?;
+        self.check_gone(ino)?;
         let segment = match attributes.segment {
             Some(segment) => segment,
             None => self.first_segment(caller, ino)?,
@@ -109,7 +113,7 @@ impl Filesystem {
     /// A file made by mknod gets its segment when it is first opened.
     fn first_segment(&self, caller: Caller, ino: Ino) -> Result<SegmentId> {
         self.check_writable()?;
-        let segment = self.new_segment()?.segment;
+        let segment = self.new_segment_in(self.place_again(ino))?.segment;
         // Also for who only wants to read: a full pool can be read.
         let stored = self.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::stale())?;
@@ -170,7 +174,8 @@ impl Filesystem {
         if access.write {
             self.start_watching(node, state, segment)?;
         }
-        let wish = Wish { passthrough: self.has_passthrough(), see_bytes: self.wants_to_see_bytes(flags) };
+        let granted = self.has_passthrough() && self.tiers.refused(segment.tier()).is_none();
+        let wish = Wish { passthrough: granted, see_bytes: self.wants_to_see_bytes(flags) };
         let mapped = || {
             self.fds.forget(segment);
             let _claim = self.readings.claim(segment);
@@ -209,8 +214,9 @@ impl Filesystem {
             access,
             hear_close: self.durability != Durability::Fsync || state.replace.is_some(),
             // Where the mode is always the server's, the kernel's cache has seen every change.
-            keep_cache: !wish.passthrough || self.durability == Durability::Write,
+            keep_cache: !self.has_passthrough() || self.durability == Durability::Write,
         };
+        self.accesses.opened(node.ino);
         let handle = Handle { node: node.clone(), access, mode };
         let handle = self.handles.insert(Opened::File(Arc::new(handle)));
         let backing = state.backing.clone().filter(|_| mode == Mode::Passthrough);
@@ -233,9 +239,10 @@ impl Filesystem {
             return Err(Fault::new(libc::EEXIST));
         }
         let now = clock::coarse();
-        let new_segment = self.new_segment()?;
+        let new_segment = self.new_segment_in(self.place(dir, name))?;
         let segment = new_segment.segment;
         let ino = Ino(self.pool.edit().next_id());
+        self.placement.saw(dir, name, ino);
         let node = self.nodes.take(ino);
         let mut state = node.lock();
         state.segment = Some(segment);
@@ -270,7 +277,11 @@ impl Filesystem {
 
     /// A handle is closed by one of the processes that share it.
     pub fn flush(&self, caller: Caller, handle: u64) -> Result<()> {
-        let Opened::File(handle) = self.handles.get(handle)? else { return Ok(()) };
+        let handle = match self.handles.get(handle)? {
+            Opened::File(handle) => handle,
+            Opened::Draft(draft) => return self.finish_draft(caller, &draft, control::Moment::Closed),
+            Opened::Control(_) | Opened::Tensor(_) => return Ok(()),
+        };
         if !handle.access.write {
             return Ok(());
         }
@@ -302,7 +313,10 @@ impl Filesystem {
     /// `fsync` of a file.
     pub fn fsync(&self, caller: Caller, ino: Ino, handle: u64) -> Result<()> {
         if control::is_control(ino) {
-            return Ok(());
+            return match self.handles.get(handle)? {
+                Opened::Draft(draft) => self.finish_draft(caller, &draft, control::Moment::Synced),
+                _ => Ok(()),
+            };
         }
         let handle = self.handles.file(handle)?;
         let state = handle.node.lock();
@@ -338,8 +352,14 @@ impl Filesystem {
 
     /// The last use of a handle is over.
     pub fn release(&self, caller: Caller, handle: u64) {
-        if let Some(Opened::File(handle)) = self.handles.remove(handle) {
-            self.release_file(caller.unique, &handle);
+        match self.handles.remove(handle) {
+            Some(Opened::File(handle)) => self.release_file(caller.unique, &handle),
+            Some(Opened::Draft(draft)) => {
+                if let Err(fault) = self.finish_draft(caller, &draft, control::Moment::Released) {
+                    log::warn!("the placement map stays as it was: {fault}");
+                }
+            }
+            Some(Opened::Control(_) | Opened::Tensor(_)) | None => {}
         }
     }
 

@@ -156,6 +156,9 @@ impl Filesystem {
             return Ok(Look::Disturbed);
         }
         let Some(version) = sealed() else { return Ok(Look::Unsealed) };
+        if self.pool.segments().gone(version.0).is_some() {
+            return Ok(Look::Unsealed);
+        }
         let runs = self.sealed_runs(ino);
         let begun = node.writes_begun.load(Ordering::Relaxed);
         let open =

@@ -430,7 +430,7 @@ impl Filesystem {
         if state.opening > 0 || state.sealing {
             return Ok(Err(Outcome::Later));
         }
-        if self.pool.segments().failed(segment) {
+        if self.pool.segments().failed(segment) || self.pool.segments().gone(segment).is_some() {
             return Ok(Err(Outcome::Unfit));
         }
         if !self.pool.segments().quiescent(segment) {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use fuser::{Config, Session, SessionACL};
@@ -61,9 +62,12 @@ impl Server {
                 return Err(Error::Handshake { mountpoint, source });
             }
         }
-        let granted = fs.passthrough.get_or_init(|| probe_passthrough(&fs));
+        let granted = fs.passthrough.get_or_init(|| probe_passthrough(&fs, &fs.pool.path().join("log")));
         match granted {
-            Ok(()) => log::info!("{}: the kernel moves the bytes (passthrough)", mountpoint.display()),
+            Ok(()) => {
+                log::info!("{}: the kernel moves the bytes (passthrough)", mountpoint.display());
+                fs.probe_tiers(|file| probe_passthrough(&fs, file));
+            }
             Err(reason) if fs.options.passthrough == PassthroughMode::On => {
                 fs.close_unused();
                 return Err(Error::NoPassthrough { mountpoint, reason: reason.clone() });
@@ -214,8 +218,7 @@ fn raise_fd_limit() -> u64 {
     raised.unwrap_or(soft)
 }
 
-/// Registers the pool's log as a backing file, and takes it back: that needs all that segments will need.
-fn probe_passthrough(fs: &Filesystem) -> Result<(), String> {
+fn probe_passthrough(fs: &Filesystem, beside: &Path) -> Result<(), String> {
     let reason = |error: io::Error| match error.raw_os_error() {
         Some(libc::EPERM) => "the server lacks the privilege (CAP_SYS_ADMIN)".to_owned(),
         Some(libc::ELOOP) => "the pool lies on a stacked filesystem (such as overlayfs)".to_owned(),

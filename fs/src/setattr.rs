@@ -54,6 +54,9 @@ impl Filesystem {
     fn setattr_in(&self, caller: Caller, node: &NodeRef, state: &mut State, change: Change) -> Result<()> {
         let ino = node.ino;
         if let Some(size) = change.size {
+            if size == 0 && state.segment.is_none() && self.gone(ino).is_some() {
+                self.start_anew(caller, ino)?;
+            }
             self.attach(caller, ino, state)?;
             self.drop_privileges(caller, ino)?;
             self.truncate(node, state, caller, size)?;
@@ -121,6 +124,9 @@ impl Filesystem {
     ) -> Result<Timestamp> {
         let recorded = || self.pool.view().object(node.ino).and_then(|object| object.attributes.segment);
         let Some(segment) = state.segment.or_else(recorded) else { return Ok(clock::now()) };
+        if self.pool.segments().gone(segment).is_some() {
+            return Ok(clock::now());
+        }
         // What was written before must not be hidden by the times that are set now.
         self.learn(node, state, 0, Switch::Leave)?;
         let fd = self.pool.segments().open(segment, libc::O_RDONLY).host("opening a segment")?;

@@ -8,7 +8,7 @@ use crate::acl::{self, Acl};
 use crate::clock;
 use crate::control;
 use crate::error::{Fault, Result};
-use crate::file_xattrs::is_own;
+use crate::file_xattrs::{TIER, is_own};
 use crate::filesystem::{Caller, Filesystem};
 use crate::setattr::CAPABILITY;
 
@@ -56,6 +56,9 @@ impl Filesystem {
 
     /// Sets an attribute.
     pub fn setxattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        if name == TIER && !control::is_control(ino) {
+            return self.set_tier(caller, ino, value, flags);
+        }
         if control::is_control(ino) || is_own(name) {
             return Err(Fault::new(libc::EPERM));
         }
@@ -93,6 +96,9 @@ impl Filesystem {
 
     /// Removes an attribute.
     pub fn removexattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        if name == TIER && !control::is_control(ino) {
+            return self.unset_tier(caller, ino);
+        }
         if control::is_control(ino) || is_own(name) {
             return Err(Fault::new(libc::EPERM));
         }

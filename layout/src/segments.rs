@@ -476,7 +476,7 @@ impl Segments {
     }
 
     /// Makes the bytes of a segment durable now, and its name: it is a copy of one that is about to go.
-    pub(crate) fn sync_copy(&self, id: SegmentId) -> io::Result<()> {
+    pub fn sync_copy(&self, id: SegmentId) -> io::Result<()> {
         let home = self.home(id.tier())?;
         if home.volatile {
             return Ok(());

@@ -41,6 +41,7 @@ pub enum Command {
     Check(Check),
     Scrub(Scrub),
     Resize(Resize),
+    Tier(Tier),
     Ls(Ls),
     Verify(Verify),
     Seal(Seal),
@@ -84,6 +85,94 @@ pub struct Resize {
     pub target: PathBuf,
     /// Most bytes the pool may take, or `none`
     pub size: Limit,
+}
+
+/// Keep files in other directories than the pool's own, such as in memory
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs tier add /var/lib/tensors dram /dev/shm/tensors
+  echo '*.tmp dram' | tensorfs tier map /mnt/tensors -
+  tensorfs tier move /mnt/tensors/run-7/optimizer.pt dram
+  tensorfs tier list /mnt/tensors
+
+The pool's own directory is the tier `pm`. What is on tmpfs is volatile: its files
+are lost when the machine is started anew.")]
+pub struct Tier {
+    #[command(subcommand)]
+    pub command: TierCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TierCommand {
+    Add(TierAdd),
+    Remove(TierRemove),
+    List(TierList),
+    Map(TierMap),
+    Move(TierMove),
+}
+
+/// Add a directory to a pool that is not mounted
+#[derive(Debug, Args)]
+pub struct TierAdd {
+    /// The pool's directory
+    pub pool: PathBuf,
+    /// What to call the tier: letters in lower case, digits, - and _
+    pub name: String,
+    /// Its directory: new or empty, on ext4, XFS or tmpfs
+    pub directory: PathBuf,
+}
+
+/// Remove a tier that holds no file from a pool that is not mounted
+#[derive(Debug, Args)]
+pub struct TierRemove {
+    /// The pool's directory
+    pub pool: PathBuf,
+    /// The tier
+    pub name: String,
+}
+
+/// List the tiers of a pool, and what is in them
+#[derive(Debug, Args)]
+pub struct TierList {
+    /// A pool, or where one is mounted
+    #[arg(value_name = "POOL|MOUNT")]
+    pub target: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Show the placement map, or replace it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The map has lines of a glob and a tier; the first that fits a new file counts:
+
+  # a glob without a slash fits the name of the file, in any directory
+  *.tmp          dram
+  # one with a slash fits its path from the mount's root; ** stands for directories
+  /run-*/**      ssd
+
+On a mount, it is also the file .tensorfs/placement.")]
+pub struct TierMap {
+    /// A pool, or where one is mounted
+    #[arg(value_name = "POOL|MOUNT")]
+    pub target: PathBuf,
+    /// The new map; `-` is standard input
+    pub file: Option<PathBuf>,
+}
+
+/// Move files to a tier, those that nothing has open
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit status: 0 all are there, 1 some are not, which are named with the reason.")]
+pub struct TierMove {
+    /// Files or directories on a mount; POOL:/path of a file
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// The tier
+    #[arg(required = true)]
+    pub tier: String,
 }
 
 /// A size limit, or none.
@@ -229,7 +318,8 @@ Examples:
   tensorfs ls /var/lib/tensors:/run-7 --json    a directory in it
 
 States: open (something can write it, or it is not durable yet), committed
-(durable), sealed (durable, with checksums), damaged (bytes are known to be lost).")]
+(durable), sealed (durable, with checksums), damaged (bytes are known to be lost),
+lost (its tier was volatile), missing (its tier is not there).")]
 pub struct Ls {
     /// Files or directories on a mount; pools; POOL:/path
     #[arg(required = true)]

@@ -18,15 +18,7 @@ const CONTROL: &str = ".tensorfs/info";
 
 /// The command.
 pub fn run(arguments: &cli::Info) -> Result<(), Failure> {
-    let json = match Target::of(&arguments.target)? {
-        Target::Mount(mount) if mount.is_dead() => {
-            let (pool, place) = (mount.source.display(), mount.mount_point.display());
-            output::complain(format!("{place}: the server of {pool} is gone; mount it again"));
-            of_pool(&mount.source)?
-        }
-        Target::Mount(mount) => of_mount(&mount.mount_point)?,
-        Target::Pool(pool) => of_pool(&pool)?,
-    };
+    let json = about(&arguments.target)?;
     if arguments.json {
         return output::print(&json);
     }
@@ -34,6 +26,19 @@ pub fn run(arguments: &cli::Info) -> Result<(), Failure> {
         Failure::at(&arguments.target, format!("its server speaks of something unknown here ({error}); try --json"))
     })?;
     output::print(&info_text::table(&info))
+}
+
+/// What there is to know about a pool or a mount, as JSON.
+pub fn about(target: &Path) -> Result<String, Failure> {
+    match Target::of(target)? {
+        Target::Mount(mount) if mount.is_dead() => {
+            let (pool, place) = (mount.source.display(), mount.mount_point.display());
+            output::complain(format!("{place}: the server of {pool} is gone; mount it again"));
+            of_pool(&mount.source)
+        }
+        Target::Mount(mount) => of_mount(&mount.mount_point),
+        Target::Pool(pool) => of_pool(&pool),
+    }
 }
 
 /// What the server says. It may be another version of this program, so it is passed on as it is.
@@ -105,5 +110,6 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         quarantine: found.quarantine,
         counters: Counts::default(),
         read_only: found.damage,
+        tiers: found.tiers,
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use tensorfs_fs::{Info, State};
-use tensorfs_layout::{Kind, Recovery};
+use tensorfs_layout::{Kind, Recovery, TierInfo, TierState};
 
 use crate::size::humane;
 
@@ -28,6 +28,9 @@ pub fn table(info: &Info) -> String {
         rows.add("latency", latency(info));
     }
     rows.add("used", used(info));
+    if info.tiers.len() > 1 {
+        rows.list("tiers", &info.tiers.iter().map(tier).collect::<Vec<_>>());
+    }
     rows.add("files", format!("{} in {}", info.files, count(info.directories, "directory", "directories")));
     rows.add("log", format!("{} with {} live records", humane(info.log_bytes), info.records));
     rows.some("requests", requests(info));
@@ -104,6 +107,25 @@ fn used(info: &Info) -> String {
     let percent = info.used as f64 / info.capacity.max(1) as f64 * 100.0;
     let whose = if info.limit.is_some() { "its limit" } else { "the host; no limit" };
     format!("{} of {} ({percent:.1} %), {whose}", humane(info.used), humane(info.capacity))
+}
+
+fn tier(tier: &TierInfo) -> String {
+    let mut text = format!("{}: {} in {}", tier.name, humane(tier.used), count(tier.files, "file", "files"));
+    if tier.volatile {
+        text.push_str(", volatile");
+    }
+    if tier.lost > 0 {
+        text.push_str(&format!(", {} lost", tier.lost));
+    }
+    match tier.state {
+        TierState::Ready => text.push_str(&format!(", {} free", humane(tier.free))),
+        TierState::Missing => text.push_str(&format!(", missing: {}", tier.reason.as_deref().unwrap_or_default())),
+        TierState::Lost => text.push_str(", lost with the last boot of the machine"),
+    }
+    if tier.passthrough == Some(false) && tier.state == TierState::Ready {
+        text.push_str(", no passthrough");
+    }
+    format!("{text} ({})", tier.directory)
 }
 
 fn recovery(recovery: &Recovery) -> Option<String> {

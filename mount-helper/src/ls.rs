@@ -61,6 +61,8 @@ struct Row {
     /// What it holds, if it is sealed and was recognised.
     known: Option<Summary>,
     is_sealed: bool,
+    /// Why its bytes cannot be had.
+    gone: Option<String>,
 }
 
 impl Row {
@@ -81,10 +83,13 @@ impl Row {
             state: None,
             known: None,
             is_sealed: false,
+            gone: None,
         };
         if row.about.kind == Kind::File {
-            // What one may not read, one is not told of.
-            if let Ok(file) = place.open() {
+            if let Some((state, gone)) = place.gone() {
+                (row.state, row.gone) = (Some(state), Some(gone));
+            } else if let Ok(file) = place.open() {
+                // What one may not read, one is not told of.
                 let Some(recorded) = place.glanced(&file)? else {
                     return Err(Failure::at(&place.path, "not on a tensorfs mount, and in no pool"));
                 };
@@ -121,6 +126,7 @@ impl Row {
             "size": self.about.size,
             "modified": modified.map_or_else(|error| -error.duration().as_secs_f64(), |since| since.as_secs_f64()),
             "state": self.state,
+            "gone": self.gone,
             "format": self.format(),
             "tensors": self.tensors(),
             "complete": self.known.as_ref().map(|known| known.complete),
@@ -173,9 +179,10 @@ impl Table {
         }
         for (row, cells) in rows.iter().zip(&cells) {
             let slash = if row.about.kind == Kind::Directory { "/" } else { "" };
-            let line = line(cells, &(text::plain(&row.name) + slash));
+            let why = row.gone.as_ref().map(|why| format!("  ({})", text::plain(why))).unwrap_or_default();
+            let line = line(cells, &(text::plain(&row.name) + slash + &why));
             text += &match row.state {
-                Some(FileState::Damaged) => self.colours.red(&line),
+                Some(FileState::Damaged | FileState::Lost | FileState::Missing) => self.colours.red(&line),
                 Some(FileState::Open) => self.colours.yellow(&line),
                 Some(FileState::Sealed) => line,
                 Some(FileState::Committed) => line,

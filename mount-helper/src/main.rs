@@ -45,9 +45,12 @@ mod syslog;
 mod target;
 mod tensors;
 mod text;
+mod tier;
+mod tier_move;
 mod umount;
 mod unmount;
 mod verify;
+mod xattr;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -90,6 +93,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Verify(arguments) => return verify::run(&arguments),
         Command::Seal(arguments) => return seal::run(&arguments),
         Command::Diff(arguments) => return Ok(diff::run(&arguments)),
+        Command::Tier(arguments) => return tier::run(&arguments),
         Command::Tensors(arguments) => return tensors::run(&arguments),
         Command::Cat(arguments) => cat::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),

@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
 
-use tensorfs_layout::{Contents, Direct, Error, Ino, Object, ROOT};
+use tensorfs_fs::FileState;
+use tensorfs_layout::{Contents, Direct, Error, Gone, Ino, Object, ROOT};
 
 use crate::failure::{At, Failure};
 use crate::mountinfo::Table;
 use crate::recorded::Recorded;
+use crate::xattr;
 
 /// A file or a directory.
 #[derive(Clone)]
@@ -152,6 +154,30 @@ impl Place {
         }
     }
 
+    /// Why the bytes of a regular file cannot be had, if that is because of its tier.
+    pub fn gone(&self) -> Option<(FileState, String)> {
+        match &self.at {
+            Where::Host => {
+                let attribute = |name| xattr::get(&self.path, name);
+                let state = match &*attribute("user.tensorfs.state")? {
+                    "lost" => FileState::Lost,
+                    "missing" => FileState::Missing,
+                    _ => return None,
+                };
+                let tier = attribute("user.tensorfs.tier").unwrap_or_default();
+                Some((state, why_gone(state, &tier)))
+            }
+            Where::Pool(contents, ino) => {
+                let segment = object(contents, *ino).ok()?.attributes.segment?;
+                let gone = contents.segments().gone(segment)?;
+                Some(match gone {
+                    Gone::Lost { tier } => (FileState::Lost, why_gone(FileState::Lost, &tier)),
+                    Gone::Missing { tier, .. } => (FileState::Missing, why_gone(FileState::Missing, &tier)),
+                })
+            }
+        }
+    }
+
     /// Opens a regular file to read it. Where that is allowed, looking at it is no access.
     pub fn open(&self) -> Result<File, Failure> {
         self.open_with(0).at(&self.path)
@@ -258,6 +284,14 @@ impl Place {
             }
         }
         Ok(true)
+    }
+}
+
+/// In a few words: what is wrong with the tier itself, `info` says.
+fn why_gone(state: FileState, tier: &str) -> String {
+    match state {
+        FileState::Lost => Gone::Lost { tier: tier.to_owned() }.to_string(),
+        _ => format!("tier {tier} is missing"),
     }
 }
 

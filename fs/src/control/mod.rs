@@ -1,12 +1,13 @@
 //! The control tree: `.tensorfs` in the root of the mount, found by name and not listed there.
 //!
-//! `info` and `README` are made when they are opened. Below `tensors` are the directories of the pool again, with a
+//! `info`, `README`, `placement` and `accesses` are made when they are opened; `placement` can be written, too. Below `tensors` are the directories of the pool again, with a
 //! directory in the place of each file that holds tensors, and in that its tensors as `.npy` files.
 //!
 //! Nobody reads a byte through the tree that is kept from him outside of it: each object shows owner, mode and access
 //! list of what it stands for, as far as they say who may read, and the kernel checks every step of a path by them. It is
 //! told to keep none of it, so that a change counts at once.
 
+mod draft;
 mod index;
 mod names;
 mod npy;
@@ -28,11 +29,13 @@ use crate::filesystem::{Caller, Filesystem};
 use crate::handles::Opened;
 use crate::listing::{Listed, ListedPlus};
 use crate::open::OpenReply;
+use crate::replace::is_dying;
 use crate::tensors::{Tensors, fault};
 
 use index::{Found, TOP};
 use numbers::{Look, Node};
 
+pub(crate) use draft::{Draft, Moment};
 pub(crate) use index::{Index, number};
 pub(crate) use npy::{Decoders, OpenTensor};
 pub(crate) use numbers::Numbers;
@@ -48,13 +51,17 @@ const MIRROR: u64 = 1 << 62;
 const DIRECTORY: Ino = Ino(FIRST);
 const INFO: Ino = Ino(FIRST + 1);
 const README: Ino = Ino(FIRST + 2);
+const PLACEMENT: Ino = Ino(FIRST + 3);
+const ACCESSES: Ino = Ino(FIRST + 4);
 /// The root of the pool in the tree.
 const TENSORS: Ino = Ino(FIRST | MIRROR | ROOT.0);
 
 /// What is in the control directory: number, name, type.
-const FIXED: [(Ino, &[u8], FileType); 3] = [
+const FIXED: [(Ino, &[u8], FileType); 5] = [
     (INFO, b"info", FileType::RegularFile),
     (README, b"README", FileType::RegularFile),
+    (PLACEMENT, b"placement", FileType::RegularFile),
+    (ACCESSES, b"accesses", FileType::RegularFile),
     (TENSORS, b"tensors", FileType::Directory),
 ];
 
@@ -75,7 +82,7 @@ pub(crate) fn is_control(ino: Ino) -> bool {
 
 /// True for an object whose directory has to be looked into, which may take long.
 pub(crate) fn is_slow(ino: Ino) -> bool {
-    is_control(ino) && ![DIRECTORY, INFO, README].contains(&ino)
+    is_control(ino) && ![DIRECTORY, INFO, README, PLACEMENT, ACCESSES].contains(&ino)
 }
 
 /// How long the kernel may keep what a name stands for.
@@ -297,14 +304,47 @@ impl Filesystem {
         let (mode, links, size) = match ino {
             DIRECTORY => (libc::S_IFDIR | 0o555, 2, 0),
             README => (libc::S_IFREG | 0o444, 1, README_TEXT.len() as u64),
+            PLACEMENT | ACCESSES => return Ok(self.private_stat(ino, root)),
             // Its size is not known before it is opened.
             _ => (libc::S_IFREG | 0o444, 1, 0),
         };
         Ok(Stat { ino, attributes: Attributes { mode, ..root }, links, size, allocated: 0, volatile: false })
     }
 
+    /// What belongs to whoever runs the server: the placement map, which others may read, and the uses of files.
+    fn private_stat(&self, ino: Ino, root: Attributes) -> Stat {
+        let (mode, size) = match ino {
+            PLACEMENT => (0o644, self.pool.view().placement().len() as u64),
+            _ => (0o400, 0),
+        };
+        let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let attributes = Attributes { mode: libc::S_IFREG | mode, uid, gid, ..root };
+        Stat { ino, attributes, links: 1, size, allocated: 0, volatile: true }
+    }
+
+    /// Begins to write the placement map.
+    fn open_draft(&self, caller: Caller, flags: i32) -> Result<OpenReply> {
+        self.check_writable()?;
+        if !self.is_trusted(caller) {
+            return Err(Fault::new(libc::EACCES));
+        }
+        let emptied = flags & libc::O_TRUNC != 0;
+        let text = if emptied { Vec::new() } else { self.pool.view().placement().as_bytes().to_vec() };
+        let handle = self.handles.insert(Opened::Draft(Arc::new(Draft::new(text, emptied))));
+        Ok(OpenReply { handle, flags: FopenFlags::FOPEN_DIRECT_IO, backing: None })
+    }
+
+    /// What was written becomes the placement map, if its writer was not killed on the way.
+    pub fn finish_draft(&self, caller: Caller, draft: &Draft, moment: Moment) -> Result<()> {
+        let killed = moment == Moment::Closed && is_dying(caller.pid);
+        draft.finish(if killed { Moment::Killed } else { moment }, |text| self.replace_placement(text))
+    }
+
     /// Opens a file of the control tree.
     pub fn open_control(&self, caller: Caller, ino: Ino, flags: i32) -> Result<OpenReply> {
+        if ino == PLACEMENT && flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
+            return self.open_draft(caller, flags);
+        }
         if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
             return Err(Fault::new(libc::EACCES));
         }
@@ -317,6 +357,9 @@ impl Filesystem {
                 Opened::Control(Arc::from(text))
             }
             README => Opened::Control(Arc::from(README_TEXT)),
+            PLACEMENT => Opened::Control(Arc::from(self.pool.view().placement().as_bytes())),
+            ACCESSES if !self.is_trusted(caller) => return Err(Fault::new(libc::EACCES)),
+            ACCESSES => Opened::Control(Arc::from(self.list_accesses())),
             _ => Opened::Tensor(Arc::new(self.open_tensor(ino)?)),
         };
         // The size that the kernel was told of an object that is made now is not to be gone by.

@@ -1,0 +1,109 @@
+//! A file of the control tree that is being written: what is written is kept until the file is closed or synced, and then counts
+//! as a whole or not at all.
+
+use parking_lot::Mutex;
+use tensorfs_layout::PLACEMENT_MAX;
+
+use crate::error::{Fault, Result};
+
+/// What was written so far.
+pub(crate) struct Draft(Mutex<Text>);
+
+struct Text {
+    bytes: Vec<u8>,
+    /// It was emptied when it was opened, and nothing has been written since.
+    emptied: bool,
+    /// Something was written that does not count yet.
+    written: bool,
+}
+
+/// What has happened to the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// A descriptor of it was closed; there may be others. A shell does so before it writes.
+    Closed,
+    /// A signal is killing who has it open: what is written so far is not meant.
+    Killed,
+    /// It was synced.
+    Synced,
+    /// The last descriptor is closed.
+    Released,
+}
+
+impl Draft {
+    pub fn new(bytes: Vec<u8>, emptied: bool) -> Self {
+        Self(Mutex::new(Text { bytes, emptied, written: false }))
+    }
+
+    pub fn read(&self, offset: u64, size: u32) -> Vec<u8> {
+        let text = self.0.lock();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.bytes.len());
+        let end = start.saturating_add(size as usize).min(text.bytes.len());
+        text.bytes[start..end].to_vec()
+    }
+
+    /// Writes at an offset, or at the end.
+    pub fn write(&self, offset: u64, data: &[u8], append: bool) -> Result<u32> {
+        let mut text = self.0.lock();
+        let at = if append { text.bytes.len() } else { usize::try_from(offset).unwrap_or(usize::MAX) };
+        let end = at.checked_add(data.len()).filter(|end| *end <= PLACEMENT_MAX).ok_or(Fault::new(libc::EFBIG))?;
+        if text.bytes.len() < end {
+            text.bytes.resize(end, 0);
+        }
+        text.bytes[at..end].copy_from_slice(data);
+        (text.emptied, text.written) = (false, true);
+        Ok(data.len() as u32)
+    }
+
+    /// Gives what was written to `take`, if this is the moment for it.
+    pub fn finish(&self, moment: Moment, take: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
+        let mut text = self.0.lock();
+        let counts = match moment {
+            Moment::Killed => {
+                (text.emptied, text.written) = (false, false);
+                false
+            }
+            Moment::Closed => text.written,
+            Moment::Synced | Moment::Released => text.written || text.emptied,
+        };
+        if !counts {
+            return Ok(());
+        }
+        // A wrong one is said to be wrong once; what is written to it then is looked at anew.
+        (text.emptied, text.written) = (false, false);
+        take(&text.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_counts_once_and_whole() {
+        let draft = Draft::new(b"old".to_vec(), false);
+        draft.finish(Moment::Released, |_| panic!("nothing was written")).unwrap();
+        draft.write(3, b"+", false).unwrap();
+        draft.write(0, b"+", true).unwrap();
+        assert_eq!(draft.read(1, 100), b"ld++");
+        let mut taken = Vec::new();
+        draft.finish(Moment::Closed, |text| Ok(taken.extend_from_slice(text))).unwrap();
+        assert_eq!(taken, b"old++");
+        draft.finish(Moment::Released, |_| panic!("once")).unwrap();
+        assert_eq!(draft.write(u64::MAX, b"x", false).unwrap_err().errno, libc::EFBIG);
+        assert_eq!(draft.write(PLACEMENT_MAX as u64, b"x", false).unwrap_err().errno, libc::EFBIG);
+    }
+
+    #[test]
+    fn what_was_only_emptied_counts_when_nobody_can_write_it_any_more() {
+        let draft = Draft::new(Vec::new(), true);
+        draft.finish(Moment::Closed, |_| panic!("a shell has made its copy of the descriptor")).unwrap();
+        let mut count = 0;
+        draft.finish(Moment::Released, |text| Ok(count += text.len() + 1)).unwrap();
+        assert_eq!(count, 1);
+        let killed = Draft::new(Vec::new(), true);
+        killed.write(0, b"half a li", false).unwrap();
+        killed.finish(Moment::Killed, |_| panic!("half of it")).unwrap();
+        killed.finish(Moment::Released, |_| panic!("half of it")).unwrap();
+    }
+}

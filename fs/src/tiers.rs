@@ -1,0 +1,111 @@
+//! The tiers of the pool while it is mounted: for which of them the kernel moves the bytes, and what files of one that is gone
+//! can still be used for.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use log::Level;
+use tensorfs_layout::{Attributes, Gone, Ino, PM, Pool, Record, TierInfo, Transaction};
+
+use crate::clock;
+use crate::error::{Fault, Result};
+use crate::filesystem::{Caller, Filesystem};
+
+/// What is known of the tiers.
+#[derive(Default)]
+pub(crate) struct Tiers {
+    /// One directory on each filesystem of the host that is in use, the pool's own first.
+    hosts: Vec<PathBuf>,
+    /// Tiers for which the kernel refused passthrough, and why. Set once, before the first request.
+    refused: OnceLock<BTreeMap<u8, String>>,
+}
+
+impl Tiers {
+    pub fn new(pool: &Pool) -> Self {
+        let mut hosts = vec![pool.path().to_owned()];
+        let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+        let mut devices = vec![device(pool.path())];
+        for (_, directory) in pool.segments().directories().filter(|(tier, _)| *tier != PM) {
+            let device = device(directory);
+            if !devices.contains(&device) {
+                devices.push(device);
+                hosts.push(directory.to_owned());
+            }
+        }
+        Self { hosts, refused: OnceLock::new() }
+    }
+
+    /// One directory on each filesystem of the host that is in use.
+    pub fn hosts(&self) -> &[PathBuf] {
+        &self.hosts
+    }
+
+    /// Why the kernel does not move the bytes of files in a tier, where it does for others.
+    pub fn refused(&self, tier: u8) -> Option<&str> {
+        self.refused.get()?.get(&tier).map(String::as_str)
+    }
+}
+
+impl Filesystem {
+    /// Finds out for which tiers the kernel can move the bytes. `probe` tries it with a file.
+    pub fn probe_tiers(&self, probe: impl Fn(&Path) -> std::result::Result<(), String>) {
+        let mut refused = BTreeMap::new();
+        for (tier, directory) in self.pool.segments().directories().filter(|(tier, _)| *tier != PM) {
+            let identity = directory.with_file_name("tier.json");
+            if let Err(reason) = probe(&identity) {
+                let name = self.pool.view().tier_name(tier);
+                log::info!("tier {name}: bytes go through the server: {reason}");
+                refused.insert(tier, reason);
+            }
+        }
+        let _ = self.tiers.refused.set(refused);
+    }
+
+    /// What there is to know about the tiers.
+    pub fn describe_tiers(&self) -> Vec<TierInfo> {
+        let mut tiers = self.pool.tiers();
+        let view = self.pool.view();
+        let general = self.passthrough.get().and_then(|result| result.as_ref().err());
+        for tier in &mut tiers {
+            let number = view.tier_named(&tier.name).unwrap_or(PM);
+            let reason = general.map(String::as_str).or(self.tiers.refused(number));
+            tier.passthrough = Some(reason.is_none() && self.has_passthrough());
+            tier.passthrough_reason = reason.map(str::to_owned);
+        }
+        tiers
+    }
+
+    /// Why the bytes of a file cannot be had, if that is so.
+    pub fn gone(&self, ino: Ino) -> Option<Gone> {
+        let segment = self.pool.view().object(ino)?.attributes.segment?;
+        self.pool.segments().gone(segment)
+    }
+
+    /// The same as an error.
+    pub fn check_gone(&self, ino: Ino) -> Result<()> {
+        match self.gone(ino) {
+            Some(gone) => Err(Fault { level: Level::Info, ..Fault::warn(libc::EIO, format!("inode {ino}: {gone}")) }),
+            None => Ok(()),
+        }
+    }
+
+    /// A file whose bytes cannot be had is emptied: it is a new one from now on.
+    pub fn start_anew(&self, caller: Caller, ino: Ino) -> Result<()> {
+        let segment = self.new_segment_in(self.place_again(ino))?.segment;
+        let now = clock::now();
+        let stored = self.edit(|edit| {
+            let object = edit.object(ino).ok_or(Fault::stale())?;
+            let segment = Some(segment);
+            let attributes =
+                Attributes { segment, damaged: false, mtime: now, ctime: now, ..object.attributes.clone() };
+            edit.store(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
+            Ok(())
+        });
+        if stored.is_err() {
+            self.pool.discard_segment(segment);
+        }
+        stored
+    }
+}
