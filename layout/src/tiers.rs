@@ -46,7 +46,7 @@ pub(crate) fn describe(pool: &Path, view: &View, segments: &Segments) -> Vec<Tie
     if let [PM] = numbers[..] {
         counts[0] = (view.totals().files, 0, view.totals().allocated);
     } else {
-        for (_, object) in view.objects().filter(|(_, object)| object.is_file()) {
+        for (_, object) in view.objects().filter(|(_, object)| object.is_file() && object.names() > 0) {
             let segment = object.attributes.segment;
             let Some(count) = counts.get_mut(usize::from(segment.map_or(PM, |id| id.tier()))) else { continue };
             count.0 += 1;

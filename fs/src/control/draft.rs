@@ -15,6 +15,8 @@ struct Text {
     emptied: bool,
     /// Something was written that does not count yet.
     written: bool,
+    /// Something could not be written: what there is is not what was meant.
+    failed: bool,
 }
 
 /// What has happened to the file.
@@ -32,7 +34,7 @@ pub(crate) enum Moment {
 
 impl Draft {
     pub fn new(bytes: Vec<u8>, emptied: bool) -> Self {
-        Self(Mutex::new(Text { bytes, emptied, written: false }))
+        Self(Mutex::new(Text { bytes, emptied, written: false, failed: false }))
     }
 
     pub fn read(&self, offset: u64, size: u32) -> Vec<u8> {
@@ -46,7 +48,10 @@ impl Draft {
     pub fn write(&self, offset: u64, data: &[u8], append: bool) -> Result<u32> {
         let mut text = self.0.lock();
         let at = if append { text.bytes.len() } else { usize::try_from(offset).unwrap_or(usize::MAX) };
-        let end = at.checked_add(data.len()).filter(|end| *end <= PLACEMENT_MAX).ok_or(Fault::new(libc::EFBIG))?;
+        let Some(end) = at.checked_add(data.len()).filter(|end| *end <= PLACEMENT_MAX) else {
+            text.failed = true;
+            return Err(Fault::new(libc::EFBIG));
+        };
         if text.bytes.len() < end {
             text.bytes.resize(end, 0);
         }
@@ -59,6 +64,7 @@ impl Draft {
     pub fn finish(&self, moment: Moment, take: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
         let mut text = self.0.lock();
         let counts = match moment {
+            _ if text.failed => false,
             Moment::Killed => {
                 (text.emptied, text.written) = (false, false);
                 false
@@ -101,6 +107,9 @@ mod tests {
         let mut count = 0;
         draft.finish(Moment::Released, |text| Ok(count += text.len() + 1)).unwrap();
         assert_eq!(count, 1);
+        let large = Draft::new(Vec::new(), true);
+        assert_eq!(large.write(0, &[b'#'; PLACEMENT_MAX + 1], false).unwrap_err().errno, libc::EFBIG);
+        large.finish(Moment::Released, |_| panic!("it could not be written")).unwrap();
         let killed = Draft::new(Vec::new(), true);
         killed.write(0, b"half a li", false).unwrap();
         killed.finish(Moment::Killed, |_| panic!("half of it")).unwrap();
