@@ -94,6 +94,9 @@ pub fn tiers_of_placement(text: &str) -> std::result::Result<Vec<String>, String
     Rules::parse(text, |_| true).map(|rules| rules.tiers.iter().map(|tier| tier.to_string()).collect())
 }
 
+/// A directory, and a name in it.
+type Name = (Ino, Box<[u8]>);
+
 /// The map that counts, and what it takes to apply it quickly.
 #[derive(Default)]
 pub(crate) struct Placement {
@@ -105,7 +108,7 @@ pub(crate) struct Placement {
     /// The paths of directories, until one is moved.
     directories: Mutex<HashMap<Ino, Vec<u8>>>,
     /// The name under which a file was last looked up: its path would have to be searched for.
-    names: Mutex<HashMap<Ino, (Ino, Box<[u8]>)>>,
+    names: Mutex<HashMap<Ino, Name>>,
     /// It was said that a tier that is named is not there.
     said: AtomicBool,
 }
@@ -211,7 +214,7 @@ impl Filesystem {
     }
 
     /// A name of a file, for which the whole tree may have to be searched.
-    fn search(&self, ino: Ino) -> Option<(Ino, Box<[u8]>)> {
+    fn search(&self, ino: Ino) -> Option<Name> {
         let view = self.pool.view();
         let path = view.path_of(ino)?;
         let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).peekable();

@@ -93,7 +93,11 @@ mod tests {
         draft.write(0, b"+", true).unwrap();
         assert_eq!(draft.read(1, 100), b"ld++");
         let mut taken = Vec::new();
-        draft.finish(Moment::Closed, |text| Ok(taken.extend_from_slice(text))).unwrap();
+        let mut take = |text: &[u8]| {
+            taken.extend_from_slice(text);
+            Ok(())
+        };
+        draft.finish(Moment::Closed, &mut take).unwrap();
         assert_eq!(taken, b"old++");
         draft.finish(Moment::Released, |_| panic!("once")).unwrap();
         assert_eq!(draft.write(u64::MAX, b"x", false).unwrap_err().errno, libc::EFBIG);
@@ -104,9 +108,13 @@ mod tests {
     fn what_was_only_emptied_counts_when_nobody_can_write_it_any_more() {
         let draft = Draft::new(Vec::new(), true);
         draft.finish(Moment::Closed, |_| panic!("a shell has made its copy of the descriptor")).unwrap();
-        let mut count = 0;
-        draft.finish(Moment::Released, |text| Ok(count += text.len() + 1)).unwrap();
-        assert_eq!(count, 1);
+        let mut taken = None;
+        let mut take = |text: &[u8]| {
+            taken = Some(text.len());
+            Ok(())
+        };
+        draft.finish(Moment::Released, &mut take).unwrap();
+        assert_eq!(taken, Some(0));
         let large = Draft::new(Vec::new(), true);
         assert_eq!(large.write(0, &[b'#'; PLACEMENT_MAX + 1], false).unwrap_err().errno, libc::EFBIG);
         large.finish(Moment::Released, |_| panic!("it could not be written")).unwrap();
