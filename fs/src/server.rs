@@ -225,7 +225,7 @@ fn probe_passthrough(fs: &Filesystem, beside: &Path) -> Result<(), String> {
         Some(libc::EOPNOTSUPP | libc::ENOTTY) => "the kernel has none".to_owned(),
         _ => format!("the kernel refused it: {error}"),
     };
-    let file = File::open(fs.pool.path().join("log")).map_err(reason)?;
+    let file = File::open(beside).map_err(reason)?;
     fs.register(&file).map(drop).map_err(reason)
 }
 
