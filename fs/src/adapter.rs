@@ -476,12 +476,13 @@ impl fuser::Filesystem for Adapter {
         data: &[u8],
         write_flags: WriteFlags,
         flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let _serving = self.serving();
         let caller = caller(req);
-        let request = WriteRequest { handle: fh.0, offset, write_flags, flags: flags.0 };
+        let who = lock_owner.map(|owner| owner.0);
+        let request = WriteRequest { who, handle: fh.0, offset, write_flags, flags: flags.0 };
         let written = match self.attempt("write", |c| &c.write, |fs| fs.write(caller, request, data)) {
             Ok(written) => written,
             Err(errno) => return reply.error(errno),
@@ -499,7 +500,7 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
         let _serving = self.serving();
         let caller = caller(req);
         let slow = self.commits_slowly() && self.0.flush_commits();
@@ -507,7 +508,7 @@ impl fuser::Filesystem for Adapter {
             slow,
             |c| &c.flush,
             move |fs| {
-                answer_empty(reply, attempt(fs, "flush", || fs.flush(caller, fh.0)));
+                answer_empty(reply, attempt(fs, "flush", || fs.flush(caller, lock_owner.0, fh.0)));
             },
         );
     }

@@ -10,6 +10,7 @@ use nix::fcntl::FallocateFlags;
 use nix::unistd::Whence;
 use tensorfs_layout::{Ino, Record, SegmentId, Transaction};
 
+use crate::control::Who;
 use crate::error::{Fault, Host, Result, is_no_space};
 use crate::filesystem::{Caller, Filesystem};
 use crate::handles::{Handle, Opened};
@@ -30,6 +31,8 @@ thread_local! {
 /// A write as the kernel sends it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteRequest {
+    /// Whose files the handle is among, if the kernel says.
+    pub who: Option<Who>,
     pub handle: u64,
     pub offset: u64,
     pub write_flags: WriteFlags,
@@ -96,7 +99,7 @@ impl Filesystem {
             Opened::File(handle) => handle,
             Opened::Draft(draft) => {
                 let append = request.flags & libc::O_APPEND != 0;
-                let count = draft.write(request.offset, data, append)?;
+                let count = draft.write(request.who, request.offset, data, append)?;
                 return Ok(Written { count, durable: None });
             }
             Opened::Control(_) | Opened::Tensor(_) => return Err(Fault::new(libc::EBADF)),

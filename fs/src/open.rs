@@ -276,10 +276,10 @@ impl Filesystem {
     }
 
     /// A handle is closed by one of the processes that share it.
-    pub fn flush(&self, caller: Caller, handle: u64) -> Result<()> {
+    pub fn flush(&self, caller: Caller, who: control::Who, handle: u64) -> Result<()> {
         let handle = match self.handles.get(handle)? {
             Opened::File(handle) => handle,
-            Opened::Draft(draft) => return self.finish_draft(caller, &draft, control::Moment::Closed),
+            Opened::Draft(draft) => return self.finish_draft(caller, &draft, control::Moment::Closed(who)),
             Opened::Control(_) | Opened::Tensor(_) => return Ok(()),
         };
         if !handle.access.write {

@@ -113,7 +113,7 @@ impl Direct {
 
     /// `close`: FLUSH, then RELEASE.
     pub fn close(&self, handle: Handle) -> Result<(), Errno> {
-        let flushed = errno(self.0.flush(CALLER, handle.0));
+        let flushed = errno(self.0.flush(CALLER, 0, handle.0));
         self.0.release(CALLER, handle.0);
         self.then_forget(flushed)
     }

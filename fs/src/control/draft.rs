@@ -15,15 +15,21 @@ struct Text {
     emptied: bool,
     /// Something was written that does not count yet.
     written: bool,
+    /// Who wrote last, if the kernel says.
+    writer: Option<Who>,
     /// Something could not be written: what there is is not what was meant.
     failed: bool,
 }
 
+/// Who has a file open: the kernel's number for a process and its threads.
+pub(crate) type Who = u64;
+
 /// What has happened to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// A descriptor of it was closed; there may be others. A shell does so before it writes.
-    Closed,
+    /// A descriptor of it was closed; there may be others. A shell does so before it writes, and so does every program that
+    /// the writer starts meanwhile, which is somebody else.
+    Closed(Who),
     /// A signal is killing who has it open: what is written so far is not meant.
     Killed,
     /// It was synced.
@@ -34,7 +40,7 @@ pub(crate) enum Moment {
 
 impl Draft {
     pub fn new(bytes: Vec<u8>, emptied: bool) -> Self {
-        Self(Mutex::new(Text { bytes, emptied, written: false, failed: false }))
+        Self(Mutex::new(Text { bytes, emptied, written: false, writer: None, failed: false }))
     }
 
     pub fn read(&self, offset: u64, size: u32) -> Vec<u8> {
@@ -45,7 +51,7 @@ impl Draft {
     }
 
     /// Writes at an offset, or at the end.
-    pub fn write(&self, offset: u64, data: &[u8], append: bool) -> Result<u32> {
+    pub fn write(&self, who: Option<Who>, offset: u64, data: &[u8], append: bool) -> Result<u32> {
         let mut text = self.0.lock();
         let at = if append { text.bytes.len() } else { usize::try_from(offset).unwrap_or(usize::MAX) };
         let Some(end) = at.checked_add(data.len()).filter(|end| *end <= PLACEMENT_MAX) else {
@@ -57,6 +63,7 @@ impl Draft {
         }
         text.bytes[at..end].copy_from_slice(data);
         (text.emptied, text.written) = (false, true);
+        text.writer = who;
         Ok(data.len() as u32)
     }
 
@@ -69,7 +76,7 @@ impl Draft {
                 (text.emptied, text.written) = (false, false);
                 false
             }
-            Moment::Closed => text.written,
+            Moment::Closed(who) => text.written && text.writer.is_none_or(|writer| writer == who),
             Moment::Synced | Moment::Released => text.written || text.emptied,
         };
         if !counts {
@@ -89,25 +96,26 @@ mod tests {
     fn what_is_written_counts_once_and_whole() {
         let draft = Draft::new(b"old".to_vec(), false);
         draft.finish(Moment::Released, |_| panic!("nothing was written")).unwrap();
-        draft.write(3, b"+", false).unwrap();
-        draft.write(0, b"+", true).unwrap();
+        draft.write(Some(1), 3, b"+", false).unwrap();
+        draft.write(Some(1), 0, b"+", true).unwrap();
         assert_eq!(draft.read(1, 100), b"ld++");
         let mut taken = Vec::new();
         let mut take = |text: &[u8]| {
             taken.extend_from_slice(text);
             Ok(())
         };
-        draft.finish(Moment::Closed, &mut take).unwrap();
+        draft.finish(Moment::Closed(2), |_| panic!("a child of the writer")).unwrap();
+        draft.finish(Moment::Closed(1), &mut take).unwrap();
         assert_eq!(taken, b"old++");
         draft.finish(Moment::Released, |_| panic!("once")).unwrap();
-        assert_eq!(draft.write(u64::MAX, b"x", false).unwrap_err().errno, libc::EFBIG);
-        assert_eq!(draft.write(PLACEMENT_MAX as u64, b"x", false).unwrap_err().errno, libc::EFBIG);
+        assert_eq!(draft.write(Some(1), u64::MAX, b"x", false).unwrap_err().errno, libc::EFBIG);
+        assert_eq!(draft.write(Some(1), PLACEMENT_MAX as u64, b"x", false).unwrap_err().errno, libc::EFBIG);
     }
 
     #[test]
     fn what_was_only_emptied_counts_when_nobody_can_write_it_any_more() {
         let draft = Draft::new(Vec::new(), true);
-        draft.finish(Moment::Closed, |_| panic!("a shell has made its copy of the descriptor")).unwrap();
+        draft.finish(Moment::Closed(1), |_| panic!("a shell has made its copy of the descriptor")).unwrap();
         let mut taken = None;
         let mut take = |text: &[u8]| {
             taken = Some(text.len());
@@ -116,10 +124,10 @@ mod tests {
         draft.finish(Moment::Released, &mut take).unwrap();
         assert_eq!(taken, Some(0));
         let large = Draft::new(Vec::new(), true);
-        assert_eq!(large.write(0, &[b'#'; PLACEMENT_MAX + 1], false).unwrap_err().errno, libc::EFBIG);
+        assert_eq!(large.write(Some(1), 0, &[b'#'; PLACEMENT_MAX + 1], false).unwrap_err().errno, libc::EFBIG);
         large.finish(Moment::Released, |_| panic!("it could not be written")).unwrap();
         let killed = Draft::new(Vec::new(), true);
-        killed.write(0, b"half a li", false).unwrap();
+        killed.write(Some(1), 0, b"half a li", false).unwrap();
         killed.finish(Moment::Killed, |_| panic!("half of it")).unwrap();
         killed.finish(Moment::Released, |_| panic!("half of it")).unwrap();
     }

@@ -35,7 +35,7 @@ use crate::tensors::{Tensors, fault};
 use index::{Found, TOP};
 use numbers::{Look, Node};
 
-pub(crate) use draft::{Draft, Moment};
+pub(crate) use draft::{Draft, Moment, Who};
 pub(crate) use index::{Index, number};
 pub(crate) use npy::{Decoders, OpenTensor};
 pub(crate) use numbers::Numbers;
@@ -336,7 +336,7 @@ impl Filesystem {
 
     /// What was written becomes the placement map, if its writer was not killed on the way.
     pub fn finish_draft(&self, caller: Caller, draft: &Draft, moment: Moment) -> Result<()> {
-        let killed = moment == Moment::Closed && is_dying(caller.pid);
+        let killed = matches!(moment, Moment::Closed(_)) && is_dying(caller.pid);
         draft.finish(if killed { Moment::Killed } else { moment }, |text| self.replace_placement(text))
     }
 
