@@ -210,17 +210,17 @@ impl Filesystem {
         }
     }
 
-    /// A new, empty segment in a tier. Spare ones are in the pool's own directory.
-    pub fn new_segment_in(&self, tier: u8) -> Result<NewSegment> {
+    /// A new, empty segment in a tier. If it is to replace another one, it is younger than that.
+    pub fn new_segment_in(&self, tier: u8, replaced: Option<SegmentId>) -> Result<NewSegment> {
         if tier == PM {
-            return self.new_segment();
+            return self.new_segment(replaced);
         }
         self.make_segment(|serial| SegmentId::in_tier(tier, serial))
     }
 
-    /// A new, empty segment in the pool's own directory.
-    fn new_segment(&self) -> Result<NewSegment> {
-        if let Some(spare) = self.spares.take() {
+    /// A new, empty segment in the pool's own directory, where the spare ones are.
+    fn new_segment(&self, replaced: Option<SegmentId>) -> Result<NewSegment> {
+        if let Some(spare) = self.spares.take(replaced) {
             self.counters.spares_used.add(1);
             // It has the times at which it was made.
             let now = clock::coarse();

@@ -113,7 +113,7 @@ impl Filesystem {
     /// A file made by mknod gets its segment when it is first opened.
     fn first_segment(&self, caller: Caller, ino: Ino) -> Result<SegmentId> {
         self.check_writable()?;
-        let segment = self.new_segment_in(self.place_again(ino))?.segment;
+        let segment = self.new_segment_in(self.place_again(ino), None)?.segment;
         // Also for who only wants to read: a full pool can be read.
         let stored = self.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::stale())?;
@@ -239,7 +239,7 @@ impl Filesystem {
             return Err(Fault::new(libc::EEXIST));
         }
         let now = clock::coarse();
-        let new_segment = self.new_segment_in(self.place(dir, name))?;
+        let new_segment = self.new_segment_in(self.place(dir, name), None)?;
         let segment = new_segment.segment;
         let ino = Ino(self.pool.edit().next_id());
         self.placement.saw(dir, name, ino);

@@ -121,7 +121,7 @@ impl Filesystem {
         if from.map(SegmentId::tier) == Some(tier) {
             return Ok(());
         }
-        let copy = self.new_segment_in(tier)?.segment;
+        let copy = self.new_segment_in(tier, from)?.segment;
         let Some(from) = from else {
             return self.give_first(ino, copy);
         };

@@ -97,7 +97,7 @@ impl Filesystem {
         let ino = node.ino;
         // The old version is to be whole, also if it was closed just before.
         self.learn(node, state, caller.unique, Switch::Store)?;
-        let made = self.new_segment_in(self.place_again(ino))?;
+        let made = self.new_segment_in(self.place_again(ino), Some(old))?;
         let new = made.segment;
         // The file counts as written from now on, whatever it is opened for: who closes it last stores the switch.
         let watch = self.begin_first_write(&made).inspect_err(|_| self.pool.discard_segment(new))?;

@@ -6,6 +6,7 @@
 //! recovery removes what a killed server left. Few are made, once the first file is, and more for who makes many files at
 //! once; what is left goes when the pool is closed.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -38,7 +39,8 @@ pub(crate) struct Spares {
 
 #[derive(Default)]
 struct Store {
-    ready: Vec<NewSegment>,
+    /// In the order of their numbers.
+    ready: VecDeque<NewSegment>,
     wanted: bool,
     /// So many are made.
     goal: usize,
@@ -56,10 +58,17 @@ impl Spares {
         Self { store: Mutex::default(), rung: Condvar::new(), most: part.min(MOST) }
     }
 
-    /// A spare, if there is one. Has more made when they run short.
-    pub fn take(&self) -> Option<NewSegment> {
+    /// A spare, if there is one: the oldest, or where it is to replace a segment, the youngest, which must be younger than that
+    /// (the log tells by their numbers which of two came later). Has more made when they run short.
+    pub fn take(&self, replaced: Option<SegmentId>) -> Option<NewSegment> {
         let mut store = self.store.lock();
-        let spare = store.ready.pop();
+        let spare = match replaced {
+            None => store.ready.pop_front(),
+            Some(old) => {
+                let younger = store.ready.back().is_some_and(|spare| spare.segment.serial() > old.serial());
+                if younger { store.ready.pop_back() } else { None }
+            }
+        };
         if store.ready.len() <= store.goal / 2 && !store.wanted {
             // Who makes many files at once gets many spares.
             let now = Instant::now();
@@ -91,7 +100,7 @@ impl Spares {
     fn put(&self, spare: Option<NewSegment>) -> bool {
         let mut store = self.store.lock();
         match spare {
-            Some(spare) => store.ready.push(spare),
+            Some(spare) => store.ready.push_back(spare),
             None => store.paused = Some(Instant::now() + PAUSE),
         }
         store.wanted = store.ready.len() < store.goal;
@@ -178,11 +187,11 @@ mod tests {
     fn none_are_made_before_one_is_asked_for_then_few_and_for_many_files_many() {
         let spares = Spares::new(32 * PART);
         assert_eq!(fill(&spares), 0);
-        assert!(spares.take().is_none());
+        assert!(spares.take(None).is_none());
         assert_eq!(fill(&spares), FEW as u64);
         let mut most = 0;
         for _ in 0..100 {
-            assert!(spares.take().is_some());
+            assert!(spares.take(None).is_some());
             fill(&spares);
             most = most.max(spares.store.lock().ready.len());
         }
@@ -192,15 +201,30 @@ mod tests {
         store.ready.truncate(2);
         store.asked = None;
         drop(store);
-        assert!(spares.take().is_some());
+        assert!(spares.take(None).is_some());
         fill(&spares);
         assert_eq!(spares.store.lock().ready.len(), 16);
     }
 
     #[test]
+    fn a_segment_is_replaced_by_a_younger_one_or_by_no_spare() {
+        let spares = Spares::new(8 * PART);
+        assert!(spares.take(None).is_none());
+        for number in [10, 11, 12] {
+            spares.put(Some(spare(number)));
+        }
+        let replace = |old| spares.take(Some(SegmentId(old))).map(|spare| spare.segment.0);
+        assert_eq!(replace(12), None);
+        assert_eq!(replace(9), Some(12));
+        assert_eq!(spares.take(None).map(|spare| spare.segment.0), Some(10));
+        assert_eq!(replace(11), None);
+        assert_eq!(replace(10), Some(11));
+    }
+
+    #[test]
     fn after_a_failure_none_are_made_for_a_while() {
         let spares = Spares::new(8 * PART);
-        assert!(spares.take().is_none());
+        assert!(spares.take(None).is_none());
         assert!(!spares.put(None));
         assert!(spares.store.lock().paused.is_some());
         spares.stop();

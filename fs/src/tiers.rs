@@ -93,7 +93,8 @@ impl Filesystem {
 
     /// A file whose bytes cannot be had is emptied: it is a new one from now on.
     pub fn start_anew(&self, caller: Caller, ino: Ino) -> Result<()> {
-        let segment = self.new_segment_in(self.place_again(ino))?.segment;
+        let old = self.pool.view().object(ino).and_then(|object| object.attributes.segment);
+        let segment = self.new_segment_in(self.place_again(ino), old)?.segment;
         let now = clock::now();
         let stored = self.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::stale())?;

@@ -18,6 +18,7 @@ on_mounts!(
     a_second_listing_with_attributes_takes_no_request_for_a_file,
     spare_segments_come_and_go_unseen,
     a_killed_servers_spare_segments_are_removed,
+    a_replacement_is_younger_than_what_it_replaces,
     a_label_that_nobody_gave_is_not_supported,
     a_large_file_is_written_out_before_it_is_recorded,
     a_large_file_replaced_just_after_it_was_closed_is_whole,
@@ -201,6 +202,35 @@ fn a_killed_servers_spare_segments_are_removed(setup: Setup) {
     assert_eq!(mount.info()["quarantine"], serde_json::json!([]));
     for n in 0..FILES {
         assert_eq!(fs::read_to_string(mount.at(n.to_string())).unwrap(), n.to_string());
+    }
+}
+
+/// The log knows by their numbers which of two segments came later. A spare segment that was older than a file's own was no
+/// replacement, and what was written to it was lost when the server was killed.
+///
+/// Proves D9, R4.
+fn a_replacement_is_younger_than_what_it_replaces(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    make_files(&mount);
+    for round in 0..5 {
+        let path = mount.at(format!("new{round}"));
+        fs::write(&path, "first").unwrap();
+        for turn in 0..=round {
+            fs::write(&path, format!("again {turn}")).unwrap();
+        }
+        let mut open = File::create(&path).unwrap();
+        open.write_all(b"the last version").unwrap();
+        mount.kill9();
+        drop(open);
+        mount.mount();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "the last version");
+        assert_eq!(mount.info()["quarantine"].as_array().unwrap().len(), round + 1);
+        // Spares come with the next file.
+        fs::write(mount.at(format!("before{round}")), "x").unwrap();
+        mount.wait_for("spares", |info| count(&info["counters"], "spares_made") > 0);
     }
 }
 
