@@ -97,6 +97,8 @@ impl Mounted {
     }
 
     fn mount_memory(&self, huge: &str) -> Result<()> {
+        // Whether there are huge pages to be had must not depend on who ran before.
+        let _ = std::fs::write("/proc/sys/vm/compact_memory", "1");
         let options = format!("{huge},size={MEMORY_BYTES},nr_inodes=4m");
         run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&self.path)).map(|_| ())
     }

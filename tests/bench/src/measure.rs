@@ -178,7 +178,7 @@ impl Scale {
         created: 2000,
         syncs: 120,
         names: 20_000,
-        mounted: 50_000,
+        mounted: 30_000,
         through: 10 * GIB,
         full: false,
     };

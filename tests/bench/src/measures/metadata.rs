@@ -66,7 +66,8 @@ pub const MEASURES: &[Measure] = &[
             },
             Row { id: "remove", title: "remove", unit: Unit::Time, goals: &[] },
         ],
-        backings: &[Backing::Host, Backing::Ext4, Backing::Xfs, Backing::Tmpfs],
+        // Not on the host: some, ext4 without a journal among them, create files ever more slowly after many were removed.
+        backings: &[Backing::Ext4, Backing::Xfs, Backing::Tmpfs],
         round: create,
         ..METADATA
     },
