@@ -97,8 +97,6 @@ impl Mounted {
     }
 
     fn mount_memory(&self, huge: &str) -> Result<()> {
-        // Whether there are huge pages to be had must not depend on who ran before.
-        let _ = std::fs::write("/proc/sys/vm/compact_memory", "1");
         let options = format!("{huge},size={MEMORY_BYTES},nr_inodes=4m");
         run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&self.path)).map(|_| ())
     }
@@ -121,6 +119,17 @@ impl Drop for Mounted {
             _ => Ok(()),
         });
     }
+}
+
+/// Gives everybody the same memory to start from: free, and in large pieces.
+pub fn free_memory() {
+    let _ = std::fs::write("/proc/sys/vm/drop_caches", "1");
+    compact_memory();
+}
+
+/// Has the kernel put free memory together, so that who comes later gets pieces as large as who came first.
+pub fn compact_memory() {
+    let _ = std::fs::write("/proc/sys/vm/compact_memory", "1");
 }
 
 /// Runs a program to its end; what it printed, or why it failed.

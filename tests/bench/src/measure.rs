@@ -165,6 +165,9 @@ pub struct Scale {
     pub through: u64,
     /// Whether goals of a large scale count.
     pub full: bool,
+    /// Whether the machine's memory is put in order first: what it caches is thrown away.
+    #[serde(default)]
+    pub steady: bool,
 }
 
 const GIB: u64 = 1 << 30;
@@ -181,6 +184,7 @@ impl Scale {
         mounted: 30_000,
         through: 10 * GIB,
         full: false,
+        steady: true,
     };
     pub const FULL: Scale = Scale { names: 1_000_000, mounted: 1_000_000, full: true, ..Scale::DEFAULT };
     pub const QUICK: Scale =
@@ -195,6 +199,7 @@ impl Scale {
         mounted: 20,
         through: 8 * MIB,
         full: false,
+        steady: false,
     };
 
     /// Bytes of a large file for a target.

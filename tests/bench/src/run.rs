@@ -6,7 +6,7 @@ use std::path::Path;
 
 use indicatif::ProgressBar;
 
-use crate::backing::{Backing, Mounted};
+use crate::backing::{Backing, Mounted, free_memory};
 use crate::measure::{Context, Measure, Place, Sample};
 use crate::pin::Pinned;
 use crate::report::{Figure, Left};
@@ -49,6 +49,9 @@ impl Plan {
         for backing in &self.backings {
             if self.on(*backing).next().is_none() || stopped() {
                 continue;
+            }
+            if cx.scale.steady {
+                free_memory();
             }
             match Mounted::new(*backing, room) {
                 Ok(mounted) => self.run_on(&mounted, cx, room, programs, &bar, &mut outcome),

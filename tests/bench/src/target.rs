@@ -120,9 +120,7 @@ impl Target {
                     "-f",
                     "--multithreaded",
                     "-o",
-                    "attr_timeout=3600,entry_timeout=3600",
-                    "-o",
-                    "kernel_cache",
+                    "attr_timeout=3600,entry_timeout=3600,kernel_cache,big_writes",
                 ]);
                 command.arg(&host).arg(&mountpoint);
                 Some(command)

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::files::{self, Random};
 use crate::Result;
-use crate::backing::{ALL, Backing, DISKS, run};
+use crate::backing::{ALL, Backing, DISKS, compact_memory, run};
 use crate::measure::{Context, Family, Goal, Measure, Must, Place, Row, Sample, Unit, nothing, seconds};
 use crate::target::Kind::{self, Bindfs, Mergerfs, Native, Server, Tensorfs};
 
@@ -159,9 +159,8 @@ pub const MEASURES: &[Measure] = &[
 ];
 
 fn large_file(cx: &Context, place: &Place) -> Result<()> {
-    if place.backing == Backing::TmpfsHuge {
-        // Nobody is to be left with what the others' huge pages have left.
-        let _ = std::fs::write("/proc/sys/vm/compact_memory", "1");
+    if cx.scale.steady {
+        compact_memory();
     }
     files::make(&place.at("large"), cx.scale.bulk(place.kind()))?;
     place.target.quiet()
