@@ -48,7 +48,7 @@ fn every_measure_works() {
     let room = room.path();
     let (json, docs) = (out.path().join("figures.json"), out.path().join("docs"));
     let output = bench(room)
-        .args(["--backings", "host,tmpfs", "--families", "data,metadata,durability,scale", "--json"])
+        .args(["--backings", "tmpfs", "--families", "data,metadata,durability,scale", "--json"])
         .arg(&json)
         .stdin(Stdio::null())
         .output()

@@ -76,7 +76,7 @@ pub const MEASURES: &[Measure] = &[
             Row { id: "umount", title: "umount", unit: Unit::Time, goals: &[] },
         ],
         targets: &[Tensorfs],
-        backings: &[Backing::Host],
+        backings: &[Backing::Host, Backing::Tmpfs],
         rounds: 3,
         prepare: fill_pool,
         round: mount,
