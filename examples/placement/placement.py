@@ -118,6 +118,8 @@ class Placement:
         self._place_weights()
         for buffer in self._weights.values():
             buffer.sync()
+        for tier in self.tiers.values():
+            tier.sync_names()
 
     def close(self):
         for tier in self.tiers.values():

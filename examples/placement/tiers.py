@@ -1,4 +1,4 @@
-"""Tiers: directories whose files hold memory. Nothing here knows PyTorch or tensorfs; `mark` tells a tensorfs mount which tier a directory is.
+"""Tiers: directories whose files hold memory. Nothing here knows PyTorch, and of tensorfs only what `mark` says to it.
 
 A tier's directory has
 
@@ -22,12 +22,12 @@ libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def mark(directory, tier):
-    """Says that what is made in the directory from now on belongs to a tier of the pool. Returns why not, or None."""
+    """Says that what is made in a directory from now on belongs to a tier of the pool. Returns why it does not, or None."""
     os.makedirs(directory, exist_ok=True)
     try:
         os.setxattr(directory, MARK, tier.encode())
     except OSError as error:
-        return f"{directory} is not in a pool with a tier {tier!r}: {error.strerror}"
+        return f"{directory} is in no pool with a tier {tier!r} ({error.strerror})"
     return None
 
 
@@ -57,7 +57,8 @@ class Buffer:
 class Tier:
     """A directory from which memory is taken. `mapper(path, size)` maps a file and returns (memory, address).
 
-    `limit` is how many bytes may be taken. With `write_through`, what is stored is on the medium before the training goes on,
+    On a tensorfs mount whose pool has a tier of that name, what is made in the directory belongs to it; else `apart` says why not,
+    and it is a directory as any other. `limit` is how many bytes may be taken. With `write_through`, what is stored is on the medium before the training goes on,
     as it is on persistent memory; without, the kernel writes it some time later, as it does for any file.
     """
 
@@ -68,6 +69,7 @@ class Tier:
         self.stored = 0
         self.syncs = 0
         self._free = {}
+        self.apart = mark(self.directory, name)
         os.makedirs(os.path.join(self.directory, "weights"), exist_ok=True)
         self._remove_leftovers()
         self._scratch = tempfile.mkdtemp(prefix="activations.", dir=self.directory)
@@ -139,6 +141,14 @@ class Tier:
             os.unlink(self.weight_path(name))
         except FileNotFoundError:
             pass
+
+    def sync_names(self):
+        """Makes durable which weights there are."""
+        directory = os.open(os.path.join(self.directory, "weights"), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     def has(self, name):
         return os.path.exists(self.weight_path(name))

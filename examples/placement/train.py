@@ -15,7 +15,6 @@ import time
 import torch
 from torch import nn
 
-import tiers
 from advisor import Advisor, say
 from placement import Placement, open_tier
 
@@ -71,10 +70,10 @@ def parse(text, write_through):
     directory, _, limit = rest.partition(":")
     if not name or not directory:
         raise ValueError(f"--tier {text}: not NAME=DIRECTORY[:LIMIT]")
-    why_not = tiers.mark(directory, name)
-    if why_not:
-        say(f"placement: {why_not}; it is used as it is")
-    return open_tier(name, directory, size(limit) if limit else None, name in write_through)
+    tier = open_tier(name, directory, size(limit) if limit else None, name in write_through)
+    if tier.apart:
+        say(f"placement: {tier.apart}: used as it is")
+    return tier
 
 
 def main():

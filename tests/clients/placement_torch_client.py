@@ -2,6 +2,7 @@
 in a new process. (Large: needs torch.)"""
 
 import ctypes
+import functools
 import json
 import os
 import signal
@@ -23,12 +24,18 @@ TRAIN = os.path.join(EXAMPLE, "train.py")
 MIB = 1 << 20
 
 
-def train(*options, steps=12):
+def train(*options, steps=6):
     """The lines that train.py prints, the summary apart, and what it says."""
     run = subprocess.run([sys.executable, TRAIN, "--steps", str(steps), *options], capture_output=True, text=True)
     check(run.returncode == 0, "train.py:", run.stderr)
     *lines, summary = map(json.loads, run.stdout.splitlines())
     return lines, summary, run.stderr
+
+
+@functools.cache
+def undisturbed():
+    """What a run with everything in memory comes to."""
+    return results(*train()[:2])
 
 
 def results(lines, summary):
@@ -37,7 +44,7 @@ def results(lines, summary):
 
 def the_same_wherever_it_is(directory):
     """Losses and weights are equal, bit for bit, with everything in memory, in either tier, in both by chance, and by an agent's map."""
-    expected = results(*train()[:2])
+    expected = undisturbed()
     tiers = lambda name: [f"--tier={tier}={directory}/{name}/{tier}" for tier in ("dram", "pm")]  # noqa: E731
     for name, options in [
         ("dram", ["--weights=dram", "--activations=dram"]),
@@ -218,7 +225,7 @@ def graphs_that_stay(directory):
 
 def full(directory):
     """A tier that is full says so, and the other gets the rest; when both are, memory does. The results are the same."""
-    expected = results(*train()[:2])
+    expected = undisturbed()
     small = [f"--tier=dram={directory}/f/dram:3M", f"--tier=pm={directory}/f/pm:4M"]
     lines, summary, said = train(*small, "--weights=dram", "--activations=dram")
     check(results(lines, summary) == expected, "other results")
@@ -232,13 +239,13 @@ def full(directory):
 
 def without_its_agent(directory):
     """An agent that is not there, dies or hangs costs a line, not the run."""
-    expected = results(*train()[:2])
+    expected = undisturbed()
     options = lambda name: [f"--tier=pm={directory}/{name}", "--weights=pm", "--activations=pm", "--patience=0.2"]  # noqa: E731
     lines, summary, said = train(*options("none"), "--agent", "/nonexistent/socket")
     check(results(lines, summary) == expected and said.count("defaults") == 1, said)
     for hurt in (signal.SIGKILL, signal.SIGSTOP):
         with Server() as server:
-            command = [sys.executable, TRAIN, "--steps=12", *options(hurt.name), "--agent", server.path]
+            command = [sys.executable, TRAIN, "--steps=6", *options(hurt.name), "--agent", server.path]
             run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             first = [run.stdout.readline() for _ in range(3)]
             os.kill(server.process.pid, hurt)
@@ -272,8 +279,8 @@ def better_than_chance(directory):
 
     def waits(agent, seed):
         with Server("--agent", agent, f"--seed={seed}") as server:
-            tiers = [f"--tier=dram={directory}/{agent}{seed}/dram:10M", f"--tier=pm={directory}/{agent}{seed}/pm"]
-            lines, summary, _ = train(*tiers, "--write-through=pm", "--agent", server.path, "--patience=60", steps=120)
+            tiers = [f"--tier=dram={directory}/{agent}{seed}/dram:3M", f"--tier=pm={directory}/{agent}{seed}/pm"]
+            lines, summary, _ = train(*tiers, "--write-through=pm", "--agent", server.path, "--patience=60", "--batch=4", steps=100)
         found = sorted(line["pm"]["syncs"] for line in lines[-40:])[20]
         print(f"{agent}: {found} syncs a step, seconds at first {summary['first_tenth']}, in the end {summary['last_tenth']}")
         return found
@@ -308,6 +315,43 @@ PARTS = [the_same_wherever_it_is, by_the_map, mapped, activations_leave_memory, 
 PARTS += [killed, better_than_chance, kept]
 
 
+def before_the_reboot(directory):
+    """In a pool with the tier `dram`: some weights in it, some in the pool itself, and activations."""
+    tiers = [f"--tier=dram={directory}/dram:1M", f"--tier=pm={directory}/pm"]
+    lines, summary, said = train(*tiers, "--weights=dram", "--activations=pm")
+    check(results(lines, summary) == undisturbed(), "other results")
+    check("in no pool" not in said, said)
+    names = {tier: os.listdir(f"{directory}/{tier}/weights") for tier in ("dram", "pm")}
+    check(len(names["dram"]) > 20, names)
+    for tier, weights in names.items():
+        for name in weights:
+            where = os.getxattr(f"{directory}/{tier}/weights/{name}", "user.tensorfs.tier").decode()
+            check(where == tier, name, "is in", where)
+
+
+def after_the_reboot(directory):
+    """Weights that were in memory are lost, which is said, and a new run begins. What it leaves in `pm` survives the next one."""
+    tiers = [f"--tier=dram={directory}/dram:1M", f"--tier=pm={directory}/pm"]
+    lines, summary, said = train(*tiers, "--weights=dram", "--activations=dram", "--keep=pm")
+    check(not summary["resumed"] and "cannot be used" in said, said)
+    check(results(lines, summary) == undisturbed(), "other results")
+    check(os.listdir(f"{directory}/dram/weights") == [], "nothing is left in memory")
+    with open(f"{directory}/kept.json", "w") as file:
+        json.dump(summary, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def after_another_reboot(directory):
+    with open(f"{directory}/kept.json") as file:
+        expected = json.load(file)["weights"]
+    model = SmallResNet()
+    placed = Placement(model, [open_tier(name, f"{directory}/{name}") for name in ("dram", "pm")])
+    check(placed.resumed, "the weights are there")
+    check(sum(tensor.double().sum().item() for tensor in model.state_dict().values()) == expected, "and the same")
+    placed.close()
+
+
 def write(directory, *names):
     """All parts, or those named."""
     print("torch", torch.__version__)
@@ -318,4 +362,4 @@ def write(directory, *names):
 
 
 if __name__ == "__main__":
-    main(write, verify)
+    main(write, verify, before=before_the_reboot, after=after_the_reboot, again=after_another_reboot)

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use tensorfs_tests::{Mount, Passthrough, Setup, built, on_mounts, run_ok, venv};
+use tensorfs_tests::{Mount, Passthrough, Setup, built, is_root, on_mounts, run, run_ok, venv};
 
 on_mounts!(
     kernels_of_several_libraries_share_arrays_by_key,
@@ -15,7 +15,9 @@ on_mounts!(
     five_languages_share_one_array,
     five_languages_have_an_array_in_memory_once,
     placement_by_an_agent,
+    placement_in_tiers_of_a_pool,
     placement_of_a_torch_model,
+    weights_in_memory_are_lost_at_a_reboot_and_kept_ones_are_not,
 );
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
@@ -107,6 +109,80 @@ fn placement_by_an_agent(setup: Setup) {
     let mount = setup.mount();
     run_ok(&mut client(&python, "placement", &mount.at("run"), "write"));
     run_ok(&mut client(&python, "placement", &mount.at("run"), "verify"));
+}
+
+/// A pool with two more tiers, both in memory: `dram`, and `small`, which holds 8 MiB.
+struct Tiers {
+    mount: Mount,
+    memory: tempfile::TempDir,
+}
+
+impl Tiers {
+    fn new(setup: Setup) -> Option<Self> {
+        if setup.mount_is_plain() {
+            return None;
+        }
+        let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
+            setup.skip("there is no /dev/shm");
+            return None;
+        };
+        if !is_root() {
+            setup.skip("needs root, to mount a small tmpfs");
+            return None;
+        }
+        let mut tiers = Self { mount: setup.mount(), memory };
+        std::fs::create_dir(tiers.small()).unwrap();
+        run_ok(Command::new("mount").args(["-t", "tmpfs", "-o", "size=8M", "tmpfs"]).arg(tiers.small()));
+        tiers.mount.umount();
+        for (name, directory) in [("dram", tiers.dram()), ("small", tiers.small().join("tier"))] {
+            let mut add = tiers.mount.program();
+            run_ok(add.args(["tier", "add"]).arg(tiers.mount.pool()).arg(name).arg(directory));
+        }
+        tiers.mount.mount();
+        Some(tiers)
+    }
+
+    fn dram(&self) -> PathBuf {
+        self.memory.path().join("dram")
+    }
+
+    fn small(&self) -> PathBuf {
+        self.memory.path().join("small")
+    }
+}
+
+impl Drop for Tiers {
+    fn drop(&mut self) {
+        // Whoever has the pool open still has it: it goes with them.
+        run(Command::new("umount").arg("--lazy").arg(self.small()));
+    }
+}
+
+/// What is placed in a tier has its bytes there, and a full tier says so instead of ending the program.
+fn placement_in_tiers_of_a_pool(setup: Setup) {
+    let Some(python) = venv("small") else {
+        return setup.skip("no Python environment: tests/run makes one");
+    };
+    let Some(tiers) = Tiers::new(setup) else { return };
+    run_ok(client(&python, "placement", &tiers.mount.at("run"), "tiers").arg(tiers.dram()));
+}
+
+fn weights_in_memory_are_lost_at_a_reboot_and_kept_ones_are_not(setup: Setup) {
+    if std::env::var("TENSORFS_LARGE").as_deref() != Ok("1") {
+        return setup.skip("needs gigabytes of packages: TENSORFS_LARGE=1");
+    }
+    let Some(python) = venv("torch") else {
+        return setup.skip("no Python environment: tests/run makes one");
+    };
+    let Some(mut tiers) = Tiers::new(setup) else { return };
+    let directory = tiers.mount.at("run");
+    run_ok(&mut client(&python, "placement_torch", &directory, "before"));
+    for action in ["after", "again"] {
+        tiers.mount.power_loss();
+        std::fs::remove_dir_all(tiers.dram()).unwrap();
+        tiers.mount.mount();
+        run_ok(&mut client(&python, "placement_torch", &directory, action));
+    }
 }
 
 /// The same with an unmodified PyTorch: a residual network computes the same, wherever its weights and activations are.
