@@ -379,7 +379,7 @@ impl fuser::Filesystem for Adapter {
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _serving = self.serving();
         let (caller, number) = (caller(req), ino(number));
-        if control::is_slow(number) {
+        if control::opens_slowly(number) {
             return self.on_tensors(
                 |c| &c.open,
                 move |fs| answer_open(reply, attempt(fs, "open", || fs.open_control(caller, number, flags.0))),
@@ -648,13 +648,11 @@ impl fuser::Filesystem for Adapter {
         if name.as_bytes() == TIER {
             // Set on a file, it moves the file.
             let (caller, number, value) = (caller(req), ino(number), value.to_vec());
-            return self.later(
-                true,
-                |c| &c.setxattr,
-                move |fs| {
-                    answer_empty(reply, attempt(fs, "setxattr", || fs.setxattr(caller, number, TIER, &value, flags)));
-                },
-            );
+            self.0.counters.setxattr.add(1);
+            let fs = self.0.clone();
+            return self.0.movers.run(move || {
+                answer_empty(reply, attempt(&fs, "setxattr", || fs.setxattr(caller, number, TIER, &value, flags)));
+            });
         }
         let _serving = self.serving();
         answer_empty(

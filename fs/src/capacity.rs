@@ -181,9 +181,15 @@ impl Filesystem {
         tight().unwrap_or(false)
     }
 
+    /// True if what is used and what only the kernel still knows of come near the limit together.
+    pub fn holds_too_much(&self) -> bool {
+        let usage = self.pool.usage();
+        self.capacity.limit().is_some_and(|limit| usage.log_bytes + usage.segment_bytes >= Self::near(limit))
+    }
+
     /// True if whoever deletes a file may be about to use its space.
     pub fn wants_space(&self) -> bool {
-        self.host_is_tight() || self.nearly_full()
+        self.host_is_tight() || self.nearly_full() || self.holds_too_much()
     }
 
     /// The space of the pool, in bytes and objects.

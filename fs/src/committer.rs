@@ -110,6 +110,9 @@ pub(crate) fn commit_if_changed(fs: &Filesystem, was_quiet: bool) -> Result<bool
     // What is large is written out first, and recorded then: meanwhile others can commit without waiting for it.
     let learned = fs.learn_all_but(Switch::Leave, &fs.write_out_grown());
     if fs.capacity.limit().is_some() {
+        if fs.holds_too_much() {
+            fs.reap_removed();
+        }
         fs.recount();
     }
     let changed = *learned.as_ref().unwrap_or(&true) || fs.pool.newest() > fs.pool.horizon();

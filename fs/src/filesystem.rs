@@ -44,6 +44,9 @@ use crate::writeout::WriteOuts;
 /// Threads that read tensors. Each may take what recognising a file takes.
 const READERS: usize = 4;
 
+/// Threads that move files to other tiers.
+const MOVERS: usize = 2;
+
 /// Who asks, and under which number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
@@ -96,6 +99,8 @@ pub(crate) struct Filesystem {
     pub accesses: Accesses,
     pub moves: Moves,
     pub workers: Workers,
+    /// For what moves files to other tiers, which may take as long as it likes.
+    pub movers: Workers,
     /// For what reads tensors, so that nothing else waits for that.
     pub readers: Workers,
     pub readings: Readings,
@@ -140,6 +145,7 @@ impl Filesystem {
             counters: Counters::default(),
             capacity,
             workers: Workers::default(),
+            movers: Workers::new(MOVERS),
             readers: Workers::new(READERS),
             readings: Readings::default(),
             tensors: TensorCache::default(),

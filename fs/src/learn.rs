@@ -22,8 +22,6 @@ const RELEASE: Duration = Duration::from_millis(20);
 pub(crate) enum Switch {
     /// The new content stands from now on.
     Store,
-    /// The same, because the last writer has closed the file. What is recorded may wait.
-    Closed,
     /// The same, and it is the last word: what is recorded may use space that is otherwise kept for deletion.
     Last,
     /// Only if it has been pending too long.
@@ -35,8 +33,6 @@ pub(crate) enum Switch {
 pub(crate) struct Learned {
     /// The segment may differ from what was last synced.
     pub changed: bool,
-    /// Nothing is recorded: there is so much that it is to be written out first.
-    pub later: bool,
 }
 
 impl Filesystem {
@@ -51,15 +47,12 @@ impl Filesystem {
             }
             self.store_switch(node, state, unique)?;
             state.grew = true;
-            return Ok(Learned { changed: true, later: false });
+            return Ok(Learned { changed: true });
         }
         let at = clock::now();
         let host = self.look(state)?;
         if state.seen.is_some_and(|seen| seen.still(&host)) {
             return Ok(Learned::default());
-        }
-        if switch == Switch::Closed && self.is_better_written_out(node.ino, &host) {
-            return Ok(Learned { changed: true, later: true });
         }
         self.pool.segments().touch(segment).host("opening a segment to sync it")?;
         let grew = self.edit(|edit| {
@@ -85,7 +78,7 @@ impl Filesystem {
         })?;
         state.seen = Some(Seen { ctime: host.ctime, size: host.size, at });
         state.grew |= grew;
-        Ok(Learned { changed: true, later: false })
+        Ok(Learned { changed: true })
     }
 
     /// Learns every file that something may write, and says whether any had changed. One that fails does not keep
@@ -146,13 +139,8 @@ impl Filesystem {
 
     /// Brings an inode to rest as far as its handles allow: after a release, or an open that failed.
     pub fn settle(&self, node: &Node, state: &mut State, unique: u64) {
-        self.settle_with(node, state, unique, Switch::Store);
-    }
-
-    /// The same, in which the last writer may just have closed the file.
-    pub fn settle_with(&self, node: &Node, state: &mut State, unique: u64, switch: Switch) {
         if state.writers == 0 {
-            self.end_writing(node, state, unique, switch);
+            self.end_writing(node, state, unique);
         }
         if state.handles() > 0 {
             return;
@@ -188,21 +176,20 @@ impl Filesystem {
     }
 
     /// No handle can write any more: records what was written, and ends the watch unless a mapping still can.
-    fn end_writing(&self, node: &Node, state: &mut State, unique: u64, switch: Switch) {
+    fn end_writing(&self, node: &Node, state: &mut State, unique: u64) {
         let (Some(segment), true) = (state.segment, state.writing.is_some()) else { return };
         self.fds.forget(segment);
         // Looked at before learning, so that what is learned is the last word. Who had it open to write alone could not map
         // it.
         let quiescent = !state.mappable || self.pool.segments().quiescent(segment);
-        match self.learn(node, state, unique, switch) {
-            // It stays on the list of writers until then.
-            Ok(Learned { later: true, .. }) => return self.write_out_closed(node.ino, segment),
-            Ok(_) => {}
+        let growth = self.growth(node.ino, state);
+        if let Err(fault) = self.learn(node, state, unique, Switch::Store) {
             // It stays on the list of writers, so the next background commit tries again.
-            Err(fault) => {
-                log::log!(fault.level.min(log::Level::Warn), "inode {}: not recorded at close: {}", node.ino, fault);
-                return;
-            }
+            log::log!(fault.level.min(log::Level::Warn), "inode {}: not recorded at close: {}", node.ino, fault);
+            return;
+        }
+        if let Some(bytes) = growth {
+            self.write_out_closed(node.ino, segment, bytes);
         }
         if quiescent {
             self.stop_watching(node.ino, state);

@@ -375,8 +375,7 @@ impl Filesystem {
             self.learn_access_time(node.ino, &state, unique);
         }
         let mapped = handle.access.write && state.mappable;
-        let switch = if handle.access.write { Switch::Closed } else { Switch::Store };
-        self.settle_with(node, &mut state, unique, switch);
+        self.settle(node, &mut state, unique);
         let stale = mapped && state.seen.map(|seen| seen.ctime) != before;
         drop(state);
         node.released.notify_all();

@@ -26,6 +26,8 @@ use crate::seal::QUIET;
 const RELEASES: Duration = Duration::from_millis(50);
 /// So many bytes are copied at a time.
 const STEP: u64 = 8 << 20;
+/// So many are copied before they are synced.
+const SYNC_STEP: u64 = 64 << 20;
 /// Results that nobody asked for are kept for so many files.
 const UNHEARD: usize = 1024;
 
@@ -68,7 +70,7 @@ impl Filesystem {
         moves.insert(ino, Move::UnderWay { done: 0, total: 0 });
         drop(moves);
         let fs = self.clone();
-        self.workers.run(move || {
+        self.movers.run(move || {
             let report = |done, total| drop(fs.moves.0.lock().insert(ino, Move::UnderWay { done, total }));
             let moved = catch_unwind(AssertUnwindSafe(|| fs.move_file(ino, number, &report)));
             let ended = match moved {
@@ -144,7 +146,13 @@ impl Filesystem {
                     self.sealing.add(ino, self.pool.newest(), QUIET);
                 }
             }
-            Err(_) => self.pool.discard_segment(copy),
+            Err(_) => {
+                // That the switch was made may have been heard as an error all the same.
+                let own = self.pool.view().object(ino).and_then(|object| object.attributes.segment);
+                if own != Some(copy) {
+                    self.pool.discard_segment(copy);
+                }
+            }
         }
         moved
     }
@@ -246,6 +254,7 @@ fn copy_all(
     host::truncate(to, size).host("making a copy")?;
     let mut buffer = Vec::new();
     let mut at = 0;
+    let mut synced = 0;
     while at < size {
         let data = match host::seek(from, at as i64, Whence::SeekData) {
             Ok(data) => (data as u64).min(size),
@@ -263,6 +272,11 @@ fn copy_all(
             }
             report(at, size);
             at += copy_some(from, to, at, (end.min(size) - at).min(STEP), &mut buffer)?;
+            // Whoever removes the file waits until the copy is given up, so there must never be much left to sync.
+            if at - synced >= SYNC_STEP {
+                nix::unistd::fdatasync(to).host("syncing a copy")?;
+                synced = at;
+            }
         }
     }
     Ok(())

@@ -103,6 +103,7 @@ impl Server {
         fs.readers.finish();
         fs.jobs.finish();
         fs.workers.finish();
+        fs.movers.finish();
         drop((keeper, out_writer, sealer, spare_maker, committer));
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.
         let recorded = fs.close_files();

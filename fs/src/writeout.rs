@@ -1,23 +1,26 @@
-//! Has the host write out what was written to large files before it is recorded, because from the record on every commit has
-//! to sync the file: so a commit finds little left to sync, and whoever waits for one does not wait for somebody else's
-//! gigabytes.
+//! Has the host write out what was written to large files, because every commit has to sync what is recorded: so a commit finds
+//! less left to sync, and whoever waits for one waits less for somebody else's gigabytes.
 //!
-//! That is done with every commit in the background, which leaves them out, and as soon as a large file is closed, which then
-//! counts as one that can still be written until it is recorded. Whatever needs the record sooner (`fsync`, a rename) makes it. That bytes are
-//! written out is no promise of anything: only syncs are, and they report what failed.
+//! That begins as soon as a large file is closed, which is recorded at once: what is done after it is not durable before it. A
+//! file that is still open is written out before a commit in the background records it; that waits for one interval at most.
+//! Whatever needs the record sooner (`fsync`, a rename) makes it. That bytes are written out is no promise of anything: only
+//! syncs are, and they report what failed.
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use parking_lot::{Condvar, Mutex};
-use tensorfs_layout::{Domain, Ino, SegmentId};
+use tensorfs_layout::{Domain, Ino, Object, SegmentId};
 
 use crate::filesystem::Filesystem;
-use crate::host::{self, HostStat};
+use crate::host;
 use crate::learn::Switch;
+use crate::nodes::State;
 use crate::options::Durability;
 
 /// What has grown by less is left to the commit.
@@ -34,16 +37,24 @@ pub(crate) struct WriteOuts {
 
 #[derive(Default)]
 struct Queue {
-    files: VecDeque<(Ino, SegmentId)>,
+    files: VecDeque<Task>,
     /// The file being written out.
     running: Option<Ino>,
     /// There is a thread for it.
     on: bool,
 }
 
+/// Bytes of a file that are to be written out.
+#[derive(Clone)]
+struct Task {
+    ino: Ino,
+    segment: SegmentId,
+    bytes: Range<u64>,
+}
+
 impl WriteOuts {
-    /// The next file and its segment; `None` when there is to be none any more.
-    fn next(&self) -> Option<(Ino, SegmentId)> {
+    /// What comes next; `None` when there is to be nothing any more.
+    fn next(&self) -> Option<Task> {
         let mut queue = self.queue.lock();
         queue.running = None;
         loop {
@@ -51,22 +62,24 @@ impl WriteOuts {
                 return None;
             }
             match queue.files.pop_front() {
-                Some(file) => {
-                    queue.running = Some(file.0);
-                    return Some(file);
+                Some(task) => {
+                    queue.running = Some(task.ino);
+                    return Some(task);
                 }
                 None => self.rung.wait(&mut queue),
             }
         }
     }
 
-    /// The file comes last, if its turn is not yet to come.
-    fn add(&self, ino: Ino, segment: SegmentId) {
+    /// The file comes last; false if its turn is still to come, or not over.
+    fn add(&self, task: Task) -> bool {
         let mut queue = self.queue.lock();
-        if queue.running != Some(ino) && !queue.files.iter().any(|(file, _)| *file == ino) {
-            queue.files.push_back((ino, segment));
-            self.rung.notify_one();
+        if !queue.on || queue.running == Some(task.ino) || queue.files.iter().any(|other| other.ino == task.ino) {
+            return false;
         }
+        queue.files.push_back(task);
+        self.rung.notify_one();
+        true
     }
 
     fn is_on(&self) -> bool {
@@ -91,11 +104,15 @@ impl OutWriter {
         fs.write_outs.switch(true);
         let served = fs.clone();
         let thread = thread::Builder::new().name("tensorfs-write".into()).spawn(move || {
-            while let Some((ino, segment)) = served.write_outs.next() {
-                // What was recorded before is with the commits.
-                let from = served.pool.view().object(ino).map_or(0, tensorfs_layout::Object::size);
-                served.write_out(segment, from, &|| served.write_outs.is_on());
-                served.learn_written_out(ino);
+            while let Some(Task { ino, segment, bytes }) = served.write_outs.next() {
+                let done = catch_unwind(AssertUnwindSafe(|| {
+                    served.write_out(segment, bytes, &|| served.write_outs.is_on());
+                    served.learn_written_out(ino);
+                }));
+                if done.is_err() {
+                    served.counters.panics.add(1);
+                    log::error!("inode {ino}: writing it out panicked");
+                }
             }
         })?;
         Ok(Self { fs, thread: Some(thread) })
@@ -112,22 +129,26 @@ impl Drop for OutWriter {
 }
 
 impl Filesystem {
-    /// True if a file that was closed has grown so much since it was recorded that its record had better wait.
-    pub fn is_better_written_out(&self, ino: Ino, host: &HostStat) -> bool {
-        let fits = host.size >= LARGE && self.pool.domain() == Domain::Cached && self.durability == Durability::Fsync;
-        if !fits || !self.write_outs.is_on() {
-            return false;
+    /// What a large file that is being closed has grown by since it was recorded, if that is much: to be written out.
+    pub fn growth(&self, ino: Ino, state: &State) -> Option<Range<u64>> {
+        if self.pool.domain() != Domain::Cached || self.durability != Durability::Fsync || !self.write_outs.is_on() {
+            return None;
         }
+        let size = self.look(state).ok()?.size;
         let view = self.pool.view();
-        view.object(ino).is_some_and(|object| object.names() > 0 && host.size.saturating_sub(object.size()) >= LARGE)
+        // A segment that replaces another is all new.
+        let recorded = |object: &Object| if object.attributes.segment == state.segment { object.size() } else { 0 };
+        let bytes = view.object(ino).filter(|object| object.names() > 0).map(recorded)?..size;
+        (size.saturating_sub(bytes.start) >= LARGE).then_some(bytes)
     }
 
-    /// Has a large file that was closed written out, and recorded then.
-    pub fn write_out_closed(&self, ino: Ino, segment: SegmentId) {
-        self.write_outs.add(ino, segment);
+    /// Has such a file written out.
+    pub fn write_out_closed(&self, ino: Ino, segment: SegmentId, bytes: Range<u64>) {
+        self.write_outs.add(Task { ino, segment, bytes });
     }
 
-    /// Has the files that have grown much since they were recorded written out, and recorded then; returns which.
+    /// Has the files that have grown much since they were recorded written out, and recorded then; returns which. Not among
+    /// them are those that have waited for that since the last time.
     pub fn write_out_grown(&self) -> Vec<Ino> {
         if self.pool.domain() != Domain::Cached || !self.write_outs.is_on() {
             return Vec::new();
@@ -140,9 +161,9 @@ impl Filesystem {
             let view = self.pool.view();
             // Of a segment that is to replace another nothing is recorded while it is open.
             let object = view.object(ino).filter(|object| object.attributes.segment == Some(segment));
-            if object.is_some_and(|object| size.saturating_sub(object.size()) >= LARGE) {
-                drop(view);
-                self.write_outs.add(ino, segment);
+            let Some(from) = object.map(Object::size) else { continue };
+            drop(view);
+            if size.saturating_sub(from) >= LARGE && self.write_outs.add(Task { ino, segment, bytes: from..size }) {
                 large.push(ino);
             }
         }
@@ -163,14 +184,14 @@ impl Filesystem {
         self.forget_attributes(ino);
     }
 
-    /// Has the host write out what is dirty of a segment from some byte on, and waits for it, step by step.
-    fn write_out(&self, segment: SegmentId, from: u64, go_on: &dyn Fn() -> bool) {
+    /// Has the host write out what is dirty of some bytes of a segment, and waits for it, step by step.
+    fn write_out(&self, segment: SegmentId, bytes: Range<u64>, go_on: &dyn Fn() -> bool) {
+        let Range { start: from, end: size } = bytes;
         let mut at = from;
         while go_on() {
             // Opened anew for every step: whoever wants to know whether anything has it open waits for one at most. And not the
             // descriptor that will sync it, which is to hear of every failure.
             let Ok(reading) = self.readings.open(&self.pool, segment) else { return };
-            let size = host::stat(&reading).map_or(0, |host| host.size);
             if at < size {
                 range(&reading, at, false);
             }

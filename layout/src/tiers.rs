@@ -228,8 +228,11 @@ impl Pool {
             edit.store(Transaction::new(0).with(Record::Attributes { ino, attributes }).with(data))?;
             runs
         };
-        if !runs.is_empty() {
-            self.seal(ino, copy, stat.allocated, runs)?;
+        // The switch has been made, whatever becomes of the seals.
+        if !runs.is_empty()
+            && let Err(error) = self.seal(ino, copy, stat.allocated, runs)
+        {
+            log::warn!("{}: inode {ino}: its seals are not there any more: {error}", self.path.display());
         }
         Ok(true)
     }

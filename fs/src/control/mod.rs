@@ -85,6 +85,11 @@ pub(crate) fn is_slow(ino: Ino) -> bool {
     is_control(ino) && ![DIRECTORY, INFO, README, PLACEMENT, ACCESSES].contains(&ino)
 }
 
+/// True if opening a file of the tree may take long.
+pub(crate) fn opens_slowly(ino: Ino) -> bool {
+    is_slow(ino) || ino == ACCESSES
+}
+
 /// How long the kernel may keep what a name stands for.
 pub(crate) fn name_ttl(ino: Ino) -> Duration {
     if is_slow(ino) { Duration::ZERO } else { LONG }
