@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use common::*;
 use tensorfs_layout::testing::change_boot_id;
 use tensorfs_layout::{
-    Attributes, Contents, Depth, Error, Gone, Ino, Kind, OpenOptions, Pool, ROOT, Reason, Record, SegmentId, Subject,
-    Timestamp, check, examine, repair,
+    Attributes, Contents, Depth, Error, Gone, Ino, Kind, OpenOptions, Pool, ROOT, Reason, Record, Seal, SealedRun,
+    SegmentId, Subject, Timestamp, check, examine, repair,
 };
 
 const FILE: u32 = libc::S_IFREG | 0o644;
@@ -525,6 +525,38 @@ fn a_move_that_is_interrupted_anywhere_leaves_one_whole_copy() {
             assert!(verdicts.iter().all(|verdict| verdict.fault.is_none()), "{what}: {verdicts:?}");
         }
     }
+}
+
+/// The seals come after the switch. That there was no room for them was heard as a move that had failed, and the copy was
+/// discarded, which was the file's own by then.
+#[test]
+fn a_move_whose_seals_find_no_room_has_been_made() {
+    let scratch = Scratch::new(4096);
+    let ssd = durable();
+    let (pool, medium) = scratch.first_open();
+    pool.add_tier("ssd", ssd.path()).unwrap();
+    drop(pool);
+    let (pool, medium) = scratch.open(medium.stored(), BOOT);
+    let bytes = vec![7; 300];
+    let (ino, from) = make_file(&pool, "model", &bytes);
+    let sealed = |offset| SealedRun { offset, len: 3, seal: Seal { crc: 1, description: Box::default() } };
+    assert!(pool.seal(ino, from, 4096, (0..100).map(|n| sealed(n * 3)).collect()).unwrap());
+    pool.commit(pool.newest()).unwrap();
+    // The log is full but for the little that the switch takes.
+    medium.set_host_full(true);
+    let mut n = 0;
+    while try_store(
+        &pool,
+        [Record::Xattr { ino: ROOT, name: format!("user.{n}").into_bytes().into(), value: [7; 900].into() }],
+    )
+    .is_ok()
+    {
+        n += 1;
+    }
+    let copy = move_file(&pool, ino, "ssd", &mut || {});
+    assert!(!pool.view().object(ino).unwrap().chain().unwrap().is_sealed(), "there was room after all");
+    assert_eq!(segment_of(&pool, "model"), copy);
+    assert_eq!(read_segment(&pool, copy), bytes);
 }
 
 /// The same at every store and persist of the log in between.

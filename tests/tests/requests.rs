@@ -21,6 +21,7 @@ on_mounts!(
     a_replacement_is_younger_than_what_it_replaces,
     a_label_that_nobody_gave_is_not_supported,
     a_large_file_is_written_out_before_it_is_recorded,
+    what_is_made_after_a_large_file_was_closed_is_not_durable_before_it,
     a_large_file_replaced_just_after_it_was_closed_is_whole,
 );
 
@@ -258,6 +259,30 @@ fn a_label_that_nobody_gave_is_not_supported(setup: Setup) {
     if Errno::result(set) != Err(Errno::EOPNOTSUPP) {
         assert_eq!(get(), Ok(b"x".to_vec()));
     }
+}
+
+/// A large file was recorded when it had been written out: a marker that says that it is there was durable before.
+///
+/// Proves D3.
+fn what_is_made_after_a_large_file_was_closed_is_not_durable_before_it(setup: Setup) {
+    let disk = match Disk::new(&["mkfs.ext4", "-q", "-F"], 256) {
+        Ok(disk) => disk,
+        Err(reason) => return setup.skip(&reason),
+    };
+    const SIZE: usize = 48 << 20;
+    let mut mount = setup.pool_at(disk.at("pool")).mount_with(["--commit", "3600"]).mount();
+    let before = Counts::of(&mount);
+    fs::write(mount.at("large"), Pattern(1).bytes(0, SIZE)).unwrap();
+    // The close has returned; its RELEASE comes behind it.
+    before.more(&mount, 1);
+    let marker = File::create(mount.at("done")).unwrap();
+    marker.sync_all().unwrap();
+    drop(marker);
+    mount.power_loss();
+    mount.mount();
+    assert!(mount.at("done").exists());
+    assert_eq!(Pattern(1).mismatch(0, &fs::read(mount.at("large")).unwrap()), None);
+    assert_eq!(fs::metadata(mount.at("large")).unwrap().len(), SIZE as u64);
 }
 
 /// What was written to it is written out first: whoever commits meanwhile does not wait for that.
