@@ -1,11 +1,14 @@
 //! The filesystems that everything is measured on.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::mount::{MntFlags, umount2};
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +39,7 @@ pub const MEMORY: &[Backing] = &[Backing::Tmpfs, Backing::TmpfsHuge];
 pub const DISKS: &[Backing] = &[Backing::Host, Backing::Ext4, Backing::Xfs];
 
 /// Most that a loop-mounted filesystem and a tmpfs may hold.
-const IMAGE_BYTES: u64 = 8 << 30;
+const IMAGE_BYTES: u64 = 6 << 30;
 const MEMORY_BYTES: u64 = 6 << 30;
 
 impl fmt::Display for Backing {
@@ -59,21 +62,26 @@ pub struct Mounted {
 
 impl Mounted {
     /// Makes the filesystem below the room.
-    pub fn new(kind: Backing, room: &Path) -> Result<Mounted> {
+    pub fn new(kind: Backing, room: &Path, steady: bool) -> Result<Mounted> {
         let name = kind.to_possible_value().expect("a name").get_name().to_owned();
         let path = room.join(&name);
         std::fs::create_dir(&path)?;
         let mounted = Mounted { kind, path };
         let image = mounted.image();
+        if steady && matches!(kind, Backing::Ext4 | Backing::Xfs) {
+            fill(&image)?;
+        }
         match kind {
             Backing::Host => {}
             // The image is all zeroes, so nothing need initialise its tables; inodes enough for a million files.
             Backing::Ext4 => mounted.mount_image(
-                &["mkfs.ext4", "-q", "-F", "-N", "2500000", "-E", "lazy_itable_init=1,lazy_journal_init=1"],
-                "discard,noinit_itable",
+                &["mkfs.ext4", "-q", "-F", "-N", "2500000", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"],
+                "noinit_itable",
                 &image,
             )?,
-            Backing::Xfs => mounted.mount_image(&["mkfs.xfs", "-q", "-f", "-m", "reflink=1"], "discard", &image)?,
+            Backing::Xfs => {
+                mounted.mount_image(&["mkfs.xfs", "-q", "-f", "-K", "-m", "reflink=1"], "defaults", &image)?
+            }
             Backing::Tmpfs => mounted.mount_memory("huge=never")?,
             Backing::TmpfsHuge => mounted.mount_memory("huge=always")?,
         }
@@ -85,9 +93,9 @@ impl Mounted {
     }
 
     fn mount_image(&self, mkfs: &[&str], options: &str, image: &Path) -> Result<()> {
-        std::fs::File::create(image)?.set_len(IMAGE_BYTES)?;
+        File::options().write(true).create(true).truncate(false).open(image)?.set_len(IMAGE_BYTES)?;
         run(Command::new(mkfs[0]).args(&mkfs[1..]).arg(image))?;
-        // Direct I/O, so that nothing is cached twice. The loop device goes with the mount; what is deleted leaves the image.
+        // Direct I/O, so that nothing is cached twice. The loop device goes with the mount.
         let made = run(Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(image))?;
         let device = made.trim();
         let mounted = run(Command::new("mount").args(["-o", options, device]).arg(&self.path));
@@ -119,6 +127,20 @@ impl Drop for Mounted {
             _ => Ok(()),
         });
     }
+}
+
+/// Writes an image in full, so that no `fsync` on it has to wait until the host has found room for it.
+fn fill(image: &Path) -> Result<()> {
+    let mut file = File::create(image)?;
+    let piece = vec![0; 1 << 20];
+    for n in 0..IMAGE_BYTES >> 20 {
+        file.write_all(&piece)?;
+        if n % 256 == 255 {
+            file.sync_data()?;
+            posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+        }
+    }
+    Ok(())
 }
 
 /// Gives everybody the same memory to start from: free, and in large pieces.

@@ -127,6 +127,21 @@ impl Cli {
         Ok(Plan { measures, backings, targets, rounds: rounds.into(), pinned: !self.no_pinned })
     }
 
+    /// The arguments that say what was measured; where it was, and where the report goes, is nobody's business.
+    pub fn choices(&self, arguments: impl Iterator<Item = String>) -> String {
+        let places = ["--dir", "--tensorfs", "--venv", "--json", "--markdown", "--docs"];
+        let mut kept = Vec::new();
+        let mut of_place = false;
+        for argument in arguments {
+            let name = argument.split('=').next().unwrap_or_default();
+            if !of_place && !places.contains(&name) {
+                kept.push(argument.clone());
+            }
+            of_place = places.contains(&argument.as_str());
+        }
+        kept.join(" ")
+    }
+
     /// The program to measure.
     pub fn tensorfs(&self) -> Result<PathBuf> {
         let path = match &self.tensorfs {

@@ -97,7 +97,7 @@ fn measure(cli: &Cli) -> Result<Report> {
     let outcome = plan.run(&cx, room.path(), &programs);
     Ok(Report {
         machine,
-        command: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+        command: cli.choices(std::env::args().skip(1)),
         seconds: start.elapsed().as_secs_f64(),
         scale: cx.scale,
         figures: outcome.figures,

@@ -53,7 +53,7 @@ impl Plan {
             if cx.scale.steady {
                 free_memory();
             }
-            match Mounted::new(*backing, room) {
+            match Mounted::new(*backing, room, cx.scale.steady) {
                 Ok(mounted) => self.run_on(&mounted, cx, room, programs, &bar, &mut outcome),
                 Err(error) => outcome.left.push(Left::new(format!("everything on {backing}"), &*error)),
             }

@@ -23,8 +23,9 @@ fn tell(report: &Report, plots: Option<&[(String, String)]>, out: &mut String) -
     writeln!(out, "# Results\n")?;
     writeln!(
         out,
-        "Written by `tensorfs-bench {}` in {:.0} s; [../BENCHMARKS.md](../BENCHMARKS.md) says how to read it.\n",
-        report.command, report.seconds
+        "Written by `{}` in {:.0} s; [../BENCHMARKS.md](../BENCHMARKS.md) says how to read it.\n",
+        format!("tensorfs-bench {}", report.command).trim_end(),
+        report.seconds
     )?;
     for (name, value) in &report.machine {
         writeln!(out, "* {name}: {value}")?;

@@ -82,7 +82,7 @@ impl Report {
 pub fn json(report: &Report) -> Result<String> {
     let mut value = serde_json::to_value(report)?;
     value["lines"] = serde_json::to_value(table::lines(report))?;
-    Ok(serde_json::to_string_pretty(&value)? + "\n")
+    Ok(serde_json::to_string(&value)? + "\n")
 }
 
 /// What it was measured on.
