@@ -178,7 +178,7 @@ impl Scale {
         bulk: GIB,
         copied: GIB / 4,
         files: 10_000,
-        created: 2000,
+        created: 1000,
         syncs: 120,
         names: 20_000,
         mounted: 30_000,
@@ -188,7 +188,7 @@ impl Scale {
     };
     pub const FULL: Scale = Scale { names: 1_000_000, mounted: 1_000_000, full: true, ..Scale::DEFAULT };
     pub const QUICK: Scale =
-        Scale { created: 1000, syncs: 60, names: 5000, mounted: 10_000, through: 2 * GIB, ..Scale::DEFAULT };
+        Scale { created: 500, syncs: 60, names: 5000, mounted: 10_000, through: 2 * GIB, ..Scale::DEFAULT };
     pub const SMOKE: Scale = Scale {
         bulk: 4 * MIB,
         copied: 4 * MIB,

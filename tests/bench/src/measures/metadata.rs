@@ -44,6 +44,7 @@ pub const MEASURES: &[Measure] = &[
                 goals: &[Goal { target: Tensorfs, on: ALL, must: Must::Native(0.7) }],
             },
         ],
+        targets: &[Native, Tensorfs, Server, Bindfs, Mergerfs],
         backings: &[Backing::Ext4, Backing::Tmpfs],
         rounds: 9,
         prepare: many_files,
@@ -52,7 +53,7 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "create",
-        how: "2000 times in one directory: create a file under a temporary name, write 4 KiB, close, rename; for each. Then all are removed.",
+        how: "1000 times in one directory: create a file under a temporary name, write 4 KiB, close, rename; for each. Then all are removed.",
         rows: &[
             Row {
                 id: "create",
