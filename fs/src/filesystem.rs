@@ -196,16 +196,26 @@ impl Filesystem {
 
     /// Makes everything stored so far durable.
     pub fn commit(&self) -> Result<()> {
-        self.pool.commit(self.pool.newest()).map_err(|error| {
-            self.counters.commits_failed.add(1);
-            Fault { errno: libc::EIO, ..Fault::from(error) }
-        })
+        self.commit_by(|pool| pool.commit(pool.newest()))
     }
 
     /// A commit that a client waits for.
     pub fn commit_for_client(&self) -> Result<()> {
         self.counters.commits_waited.add(1);
         self.commit()
+    }
+
+    /// The same where every segment that the client waits for was synced before.
+    pub fn commit_stored_for_client(&self) -> Result<()> {
+        self.counters.commits_waited.add(1);
+        self.commit_by(|pool| pool.commit_stored(pool.newest()))
+    }
+
+    fn commit_by(&self, commit: impl FnOnce(&Pool) -> tensorfs_layout::Result<()>) -> Result<()> {
+        commit(&self.pool).map_err(|error| {
+            self.counters.commits_failed.add(1);
+            Fault { errno: libc::EIO, ..Fault::from(error) }
+        })
     }
 
     /// `Err` if the pool takes no more changes.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
-use tensorfs_layout::{Domain, Entry as QuarantineEntry, Finding, Ino, Recovery, TierInfo};
+use tensorfs_layout::{Domain, Entry as QuarantineEntry, Finding, Flushes, Ino, Recovery, TierInfo};
 
 use crate::counters::Counts;
 use crate::filesystem::Filesystem;
@@ -92,6 +92,9 @@ pub struct Info {
     pub quarantine: Vec<QuarantineEntry>,
     /// How often what happened since the mount.
     pub counters: Counts,
+    /// How often the host was made to flush since the mount.
+    #[serde(default)]
+    pub flushes: Flushes,
     /// Why the pool takes no more changes.
     pub read_only: Option<String>,
     /// The pool's tiers, its own directory first.
@@ -154,6 +157,7 @@ impl Filesystem {
             unsealed_files: self.sealing.len() as u64,
             quarantine,
             counters: self.counters.read(),
+            flushes: pool.flushes(),
             read_only: pool.is_read_only(),
             tiers: self.describe_tiers(),
         }

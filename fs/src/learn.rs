@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::{Attributes, Ino, Record, Transaction};
+use tensorfs_layout::{Attributes, Ino, Record, SegmentId, Transaction};
 
 use crate::attributes::{Stat, change_time};
 use crate::clock;
@@ -28,16 +28,45 @@ pub(crate) enum Switch {
     Leave,
 }
 
+/// A segment that was synced without a commit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Synced {
+    pub segment: SegmentId,
+    /// What it was before: all that it held then is durable.
+    pub before: HostStat,
+}
+
+impl Synced {
+    /// True if the segment is as it was: what is recorded of it now is durable.
+    pub fn covers(&self, segment: SegmentId, now: &HostStat) -> bool {
+        self.segment == segment && self.before.size == now.size && self.before.ctime == now.ctime
+    }
+}
+
 /// What learning found.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Learned {
     /// The segment may differ from what was last synced.
     pub changed: bool,
+    /// It does not: it was synced just before.
+    pub durable: bool,
 }
 
 impl Filesystem {
     /// Brings a file's records up to date with its segment. Says nothing about durability.
     pub fn learn(&self, node: &Node, state: &mut State, unique: u64, switch: Switch) -> Result<Learned> {
+        self.learn_synced(node, state, unique, switch, None)
+    }
+
+    /// The same for a file whose segment may just have been synced.
+    pub fn learn_synced(
+        &self,
+        node: &Node,
+        state: &mut State,
+        unique: u64,
+        switch: Switch,
+        synced: Option<Synced>,
+    ) -> Result<Learned> {
         let Some(segment) = state.segment.filter(|_| state.writing.is_some()) else {
             return Ok(Learned::default());
         };
@@ -45,22 +74,28 @@ impl Filesystem {
             if switch == Switch::Leave && replace.since.elapsed() < self.options.replace {
                 return Ok(Learned::default());
             }
-            self.store_switch(node, state, unique)?;
+            let durable = self.store_switch(node, state, unique, synced)?;
             state.grew = true;
-            return Ok(Learned { changed: true });
+            return Ok(Learned { changed: true, durable });
         }
         let at = clock::now();
         let host = self.look(state)?;
         if state.seen.is_some_and(|seen| seen.still(&host)) {
-            return Ok(Learned::default());
+            return Ok(Learned { changed: false, durable: synced.is_some() });
         }
-        self.pool.segments().touch(segment).host("opening a segment to sync it")?;
+        let durable = synced.is_some_and(|synced| synced.covers(segment, &host));
+        if !durable {
+            self.pool.segments().touch(segment).host("opening a segment to sync it")?;
+        }
         let grew = self.edit(|edit| {
             let Some(object) = edit.object(node.ino).filter(|object| object.names() > 0) else {
                 return Ok(false);
             };
             let grew = host.allocated > object.allocated();
             let mut tx = Transaction::new(unique);
+            if durable {
+                tx.bytes_are_durable(segment);
+            }
             if host.size != object.size() || host.allocated != object.allocated() || object.is_cut_unconfirmed() {
                 let offset = object.tail().0.min(host.size);
                 let (ino, len, allocated) = (node.ino, host.size - offset, host.allocated);
@@ -78,7 +113,7 @@ impl Filesystem {
         })?;
         state.seen = Some(Seen { ctime: host.ctime, size: host.size, at });
         state.grew |= grew;
-        Ok(Learned { changed: true })
+        Ok(Learned { changed: true, durable })
     }
 
     /// Learns every file that something may write, and says whether any had changed. One that fails does not keep

@@ -17,7 +17,7 @@ use crate::error::{Fault, Host, Result};
 use crate::filesystem::{Caller, Filesystem, Watched};
 use crate::handles::{Handle, Opened};
 use crate::host;
-use crate::learn::Switch;
+use crate::learn::{Switch, Synced};
 use crate::mode::{Access, Mode, Told, Wish, choose, fopen_flags, is_synchronous};
 use crate::namespace::New;
 use crate::nodes::{NodeRef, Seen, State};
@@ -332,14 +332,16 @@ impl Filesystem {
         mut state: MutexGuard<'_, State>,
         unchecked: bool,
     ) -> Result<()> {
-        self.learn(node, &mut state, caller.unique, Switch::Store)?;
+        let synced = self.sync_early(&mut state);
+        let learned = self.learn_synced(node, &mut state, caller.unique, Switch::Store, synced)?;
         let segment = state.segment;
         let grew = std::mem::take(&mut state.grew);
-        if let (Some(segment), true) = (segment, state.writing.is_some()) {
-            self.pool.segments().touch(segment).host("opening a segment to sync it")?;
-        }
         drop(state);
-        self.commit_for_client()?;
+        if learned.durable {
+            self.commit_stored_for_client()?;
+        } else {
+            self.commit_for_client()?;
+        }
         if segment.is_some_and(|segment| self.pool.segments().failed(segment)) {
             return Err(Fault::warn(libc::EIO, "the file's segment could not be synced"));
         }
@@ -348,6 +350,16 @@ impl Filesystem {
             return Err(Fault::new(libc::ENOSPC));
         }
         Ok(())
+    }
+
+    /// Syncs the segment of a file that is open for writing, before it is known what is to be recorded of it: so nobody else's
+    /// commit waits for these bytes. Lets go of the inode's lock meanwhile. Returns what the file was before.
+    pub fn sync_early(&self, state: &mut MutexGuard<'_, State>) -> Option<Synced> {
+        let segment = state.segment.filter(|_| state.writing.is_some())?;
+        let before = self.look(state).ok()?;
+        // Also if it looks as it did after the last sync: a write that was under way then shows the time at which it began.
+        let done = MutexGuard::unlocked(state, || self.pool.sync_early(segment));
+        done.unwrap_or(false).then_some(Synced { segment, before })
     }
 
     /// The last use of a handle is over.

@@ -16,7 +16,7 @@ use tensorfs_layout::{Attributes, Ino, Note, Reason, Record, SegmentId, Transact
 use crate::clock;
 use crate::error::{Fault, Host, Result};
 use crate::filesystem::{Caller, Filesystem};
-use crate::learn::Switch;
+use crate::learn::{Switch, Synced};
 use crate::mode::Access;
 use crate::nodes::{Node, NodeRef, Replace, Seen, State};
 
@@ -123,14 +123,15 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Makes the new segment of a pending replace the file's own.
-    pub fn store_switch(&self, node: &Node, state: &mut State, unique: u64) -> Result<()> {
-        let (Some(replace), Some(segment)) = (state.replace, state.segment) else { return Ok(()) };
+    /// Makes the new segment of a pending replace the file's own. True if its bytes are durable, as it was just synced.
+    pub fn store_switch(&self, node: &Node, state: &mut State, unique: u64, synced: Option<Synced>) -> Result<bool> {
+        let (Some(replace), Some(segment)) = (state.replace, state.segment) else { return Ok(false) };
         if replace.dying && self.pool.view().object(node.ino).is_some_and(|object| object.names() > 0) {
             self.quarantine(node.ino, replace.old);
         }
         let at = clock::now();
         let host = self.look(state)?;
+        let durable = synced.is_some_and(|synced| synced.covers(segment, &host));
         let stored = self.edit(|edit| {
             let Some(object) = edit.object(node.ino).filter(|object| object.names() > 0) else {
                 return Ok(false);
@@ -141,23 +142,28 @@ impl Filesystem {
                 ..self.observed(&object.attributes, &host, state)
             };
             let ino = node.ino;
-            let tx = Transaction::new(unique).with(Record::Attributes { ino, attributes }).with(Record::Data {
+            let mut tx = Transaction::new(unique).with(Record::Attributes { ino, attributes }).with(Record::Data {
                 ino,
                 segment,
                 offset: 0,
                 len: host.size,
                 allocated: host.allocated,
             });
+            if durable {
+                tx.bytes_are_durable(segment);
+            }
             edit.store_from_reserve(tx)?;
             Ok(true)
         })?;
-        self.pool.segments().touch(segment).host("opening a segment to sync it")?;
+        if !durable {
+            self.pool.segments().touch(segment).host("opening a segment to sync it")?;
+        }
         if stored {
             state.replace = None;
             state.seen = Some(Seen { ctime: host.ctime, size: host.size, at });
             self.counters.learned.add(1);
         }
-        Ok(())
+        Ok(durable)
     }
 
     fn quarantine(&self, ino: Ino, old: SegmentId) {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::{self, Domain, Medium};
 use crate::error::{Error, Result};
+use crate::flushes::{Counted, Counters, Flushes};
 use crate::frame;
 use crate::ids::{Ino, POOL, ROOT, SegmentId, TxId};
 use crate::ledger::Placed;
@@ -120,6 +121,7 @@ pub struct Pool {
     pub(crate) path: PathBuf,
     lock: PoolLock,
     pub(crate) medium: Arc<dyn Medium>,
+    flushes: Arc<Counters>,
     pub(crate) state: RwLock<State>,
     pub(crate) segments: Segments,
     quarantine: Quarantine,
@@ -280,6 +282,9 @@ impl Pool {
     }
 
     fn open_on(dir: &Path, options: &OpenOptions, lock: PoolLock, medium: Arc<dyn Medium>) -> Result<Self> {
+        let counted = Counted::new(medium);
+        let flushes = counted.counters.clone();
+        let medium: Arc<dyn Medium> = Arc::new(counted);
         let (superblock, one_damaged) = Superblock::read(dir, &*medium)?;
         if one_damaged {
             log::warn!("{}: one of the two superblocks is damaged; the other one is used", dir.display());
@@ -316,6 +321,7 @@ impl Pool {
             lock,
             quarantine: Quarantine::new(dir, medium.clone()),
             medium,
+            flushes,
             segments,
             state: RwLock::new(State { view: found.view, log: found.log }),
             superblock: Mutex::new(superblock),
@@ -393,6 +399,11 @@ impl Pool {
     /// How stores to this pool become durable.
     pub fn domain(&self) -> Domain {
         self.medium.domain()
+    }
+
+    /// How often the host was made to flush since the pool was opened.
+    pub fn flushes(&self) -> Flushes {
+        self.flushes.read()
     }
 
     /// Why the pool takes no changes, if it does not.
@@ -485,6 +496,30 @@ impl Pool {
         }
         let _leader = self.committer.lock();
         if done() {
+            return Ok(());
+        }
+        self.check_writable()?;
+        self.commit_now()
+    }
+
+    /// Makes durable what was written to a segment before the call, beside whatever commit goes on: who waits for one file does
+    /// its sync itself, as on any filesystem, and the commit behind it finds only the log left to flush. False if the segment
+    /// is not open for writing, or if the sync failed, which is recorded at once.
+    pub fn sync_early(&self, segment: SegmentId) -> Result<bool> {
+        let done = self.segments.sync_early(segment);
+        if !done {
+            self.mark_damaged()?;
+        }
+        Ok(done)
+    }
+
+    /// As [`Pool::commit`], for whoever stored a transaction and touched nothing beyond it.
+    pub fn commit_stored(&self, upto: TxId) -> Result<()> {
+        if self.horizon() >= upto {
+            return Ok(());
+        }
+        let _leader = self.committer.lock();
+        if self.horizon() >= upto {
             return Ok(());
         }
         self.check_writable()?;
@@ -892,7 +927,9 @@ impl Edit<'_> {
             numbers.push(seq);
         }
         for record in &transaction.records {
-            if let Record::Data { segment, .. } | Record::Truncation { segment, .. } = record {
+            if let Record::Data { segment, .. } | Record::Truncation { segment, .. } = record
+                && transaction.durable != Some(*segment)
+            {
                 let segments = &self.pool.segments;
                 let mentioned = segments.mention(*segment);
                 mentioned.map_err(|error| Error::io(segments.path_of(*segment), "open to sync", error))?;

@@ -495,13 +495,14 @@ fn is_name(bytes: &[u8]) -> bool {
 pub struct Transaction {
     pub(crate) unique: u64,
     pub(crate) records: Vec<Record>,
+    pub(crate) durable: Option<SegmentId>,
 }
 
 impl Transaction {
     /// An empty transaction. `unique` is the number of the request it answers, so that a re-sent request can be told
     /// from a new one; 0 if there is none.
     pub fn new(unique: u64) -> Self {
-        Self { unique, records: Vec::new() }
+        Self { unique, records: Vec::new(), durable: None }
     }
 
     /// Adds a record.
@@ -514,6 +515,12 @@ impl Transaction {
     pub fn with(mut self, record: Record) -> Self {
         self.push(record);
         self
+    }
+
+    /// The bytes that the records speak of are durable in this segment, which is open for writing: a commit need not sync it
+    /// for their sake.
+    pub fn bytes_are_durable(&mut self, segment: SegmentId) {
+        self.durable = Some(segment);
     }
 
     /// True if there is nothing to store.

@@ -31,7 +31,7 @@ use crate::view::View;
 /// Above this many descriptors held for syncing, commit before opening more files for writing.
 pub const SYNC_FD_LIMIT: usize = 4096;
 /// From this many segments on, one sync of the host filesystem is cheaper than one each.
-const SYNC_ALL_FROM: usize = 128;
+const SYNC_ALL_FROM: usize = 64;
 
 /// What the host says about a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,8 @@ pub struct Segments {
     lost: Mutex<HashMap<SegmentId, Gone>>,
     /// Segments with a failed sync, and whether the file that has it is marked as damaged.
     failed: Mutex<HashMap<SegmentId, bool>>,
+    /// Held while a segment is synced: one at a time, and until a failure is kept in mind.
+    turns: Mutex<HashMap<SegmentId, Arc<Mutex<()>>>>,
     /// A sync of the whole host failed once. It reports a failure only once, and that may have been the failure of a
     /// segment that was not due: from then on each segment is asked itself.
     suspicious: AtomicBool,
@@ -110,6 +112,16 @@ struct Tracked {
     due: bool,
     /// May have been written since the last sync.
     dirty: bool,
+    /// Counts how often it became due.
+    calls: u64,
+}
+
+impl Tracked {
+    fn call(&mut self) {
+        self.due = true;
+        self.dirty = true;
+        self.calls += 1;
+    }
 }
 
 #[derive(Debug, Default)]
@@ -125,6 +137,12 @@ pub(crate) struct Due {
     segments: Vec<(SegmentId, Arc<OwnedFd>)>,
     grown: BTreeMap<u8, Grown>,
     pub touches: u64,
+}
+
+/// Has the host begin to write a file's bytes, and does not wait for it.
+fn start_writing(fd: BorrowedFd<'_>) {
+    // SAFETY: takes integers alone. That it fails means nothing: the sync that follows tells.
+    unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 pub(crate) fn shard(id: SegmentId) -> u8 {
@@ -161,6 +179,7 @@ impl Segments {
             tracked: Mutex::default(),
             grown: Mutex::default(),
             failed: Mutex::default(),
+            turns: Mutex::default(),
             suspicious: AtomicBool::new(false),
             touches: AtomicU64::new(0),
             spares: Mutex::default(),
@@ -341,7 +360,7 @@ impl Segments {
     /// The same with a descriptor that [`Segments::create`] returned.
     pub fn begin_first_write(&self, id: SegmentId, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
         let mut tracked = self.tracked.lock();
-        let entry = tracked.entry(id).or_insert(Tracked { fd, writers: 0, due: false, dirty: false });
+        let entry = tracked.entry(id).or_insert(Tracked { fd, writers: 0, due: false, dirty: false, calls: 0 });
         entry.writers += 1;
         entry.dirty = true;
         entry.fd.clone()
@@ -352,7 +371,7 @@ impl Segments {
         if let Some(entry) = self.tracked.lock().get_mut(&id) {
             entry.writers = entry.writers.saturating_sub(1);
             if entry.dirty && !entry.due {
-                entry.due = true;
+                entry.call();
                 self.touches.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -361,9 +380,7 @@ impl Segments {
     /// The segment's bytes may have changed: the next commit syncs it.
     pub fn touch(&self, id: SegmentId) -> io::Result<()> {
         let mut tracked = self.tracked.lock();
-        let entry = self.track(&mut tracked, id)?;
-        entry.due = true;
-        entry.dirty = true;
+        self.track(&mut tracked, id)?.call();
         self.touches.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -371,17 +388,13 @@ impl Segments {
     /// A record that is about to be stored speaks of bytes in the segment. On an error it must not be stored.
     pub(crate) fn mention(&self, id: SegmentId) -> io::Result<()> {
         let mut tracked = self.tracked.lock();
-        let entry = self.track(&mut tracked, id)?;
-        entry.due = true;
-        entry.dirty = true;
+        self.track(&mut tracked, id)?.call();
         Ok(())
     }
 
     /// Everything that may have bytes that are not durable is due, whether it is still open for writing or not.
     pub(crate) fn touch_all(&self) {
-        for entry in self.tracked.lock().values_mut() {
-            entry.due = true;
-        }
+        self.tracked.lock().values_mut().for_each(Tracked::call);
         self.touches.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -390,7 +403,7 @@ impl Segments {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
                 let fd = Arc::new(self.open_with(id, libc::O_RDONLY)?);
-                entry.insert(Tracked { fd, writers: 0, due: false, dirty: false })
+                entry.insert(Tracked { fd, writers: 0, due: false, dirty: false, calls: 0 })
             }
         })
     }
@@ -414,27 +427,66 @@ impl Segments {
         Due { segments, grown, touches }
     }
 
-    /// Syncs what is due. An error is one of a directory; segments that failed are [`Segments::unmarked`] afterwards.
-    pub(crate) fn sync(&self, due: &Due) -> io::Result<()> {
-        for (home, grown) in due.grown.iter().filter_map(|(tier, grown)| Some((self.homes.get(tier)?, grown))) {
-            if !home.volatile {
-                self.sync_directories(home, grown)?;
+    /// Syncs a segment outside any commit. False if it is not open for writing, or the sync failed.
+    pub(crate) fn sync_early(&self, id: SegmentId) -> bool {
+        let Some((fd, calls)) = self.tracked.lock().get(&id).map(|entry| (entry.fd.clone(), entry.calls)) else {
+            return false;
+        };
+        let done = self.sync_one(id, fd.as_fd());
+        if let Some(entry) = self.tracked.lock().get_mut(&id) {
+            match done {
+                // Not if it became due again meanwhile.
+                true => entry.due &= entry.calls != calls,
+                false => {
+                    entry.call();
+                    self.touches.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
+        done
+    }
+
+    /// False if it failed, which is kept in mind.
+    fn sync_one(&self, id: SegmentId, fd: BorrowedFd<'_>) -> bool {
+        if self.is_volatile(id.tier()) {
+            return true;
+        }
+        // A failure is told to one of two who sync at the same time. The other must not go on before it is kept in mind.
+        let turn = self.turns.lock().entry(id).or_default().clone();
+        let mine = turn.lock();
+        let synced = self.medium.sync_segment(fd);
+        if let Err(error) = &synced {
+            self.failed.lock().insert(id, false);
+            log::error!("{}: sync failed: {error}", self.path_of(id).display());
+        }
+        drop(mine);
+        let mut turns = self.turns.lock();
+        if Arc::strong_count(&turn) == 2 {
+            turns.remove(&id);
+        }
+        synced.is_ok()
+    }
+
+    /// Syncs what is due. An error is one of a directory; segments that failed are [`Segments::unmarked`] afterwards.
+    pub(crate) fn sync(&self, due: &Due) -> io::Result<()> {
         let mut by_tier: BTreeMap<u8, Vec<&(SegmentId, Arc<OwnedFd>)>> = BTreeMap::new();
         for one in &due.segments {
             by_tier.entry(one.0.tier()).or_default().push(one);
         }
-        for (tier, segments) in by_tier {
-            let Some(home) = self.homes.get(&tier).filter(|home| !home.volatile) else { continue };
+        let none = Grown::default();
+        for (tier, home) in self.homes.iter().filter(|(_, home)| !home.volatile) {
+            let segments = by_tier.remove(tier).unwrap_or_default();
+            let grown = due.grown.get(tier).unwrap_or(&none);
             if self.sync_at_once(home, segments.len()) {
                 continue;
             }
+            if segments.len() + grown.shards.len() > 1 {
+                // Begun for all, so that the host can write their bytes and its own tables together.
+                segments.iter().for_each(|(_, fd)| start_writing(fd.as_fd()));
+            }
+            self.sync_directories(home, grown)?;
             for (id, fd) in segments {
-                if let Err(error) = self.medium.sync_segment(fd.as_fd()) {
-                    log::error!("{}: sync failed: {error}", self.path_of(*id).display());
-                    self.failed.lock().insert(*id, false);
-                }
+                self.sync_one(*id, fd.as_fd());
             }
         }
         let mut tracked = self.tracked.lock();
@@ -465,7 +517,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Syncs the whole host filesystem if that is cheaper for so many segments; true if it reported no failure.
+    /// Syncs the whole host filesystem, directories included, if that is cheaper for so many segments; true if it reported no
+    /// failure.
     fn sync_at_once(&self, home: &Home, segments: usize) -> bool {
         if segments < SYNC_ALL_FROM || self.suspicious.load(Ordering::Relaxed) {
             return false;

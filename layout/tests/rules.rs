@@ -605,3 +605,58 @@ fn a_pool_is_resized_durably_and_not_below_what_it_uses() {
     pool.close().unwrap();
     assert!(matches!(pool.resize(None, 0), Err(Error::ReadOnly { .. })));
 }
+
+#[test]
+fn rule_3_what_its_writer_has_synced_needs_no_sync_in_the_commit() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"bytes");
+    pool.commit(pool.newest()).unwrap();
+    pool.segments().begin_write(segment).unwrap();
+    let data = |len| {
+        let mut tx = Transaction::new(0).with(Record::Data { ino, segment, offset: 0, len, allocated: 4096 });
+        tx.bytes_are_durable(segment);
+        tx
+    };
+    let before = pool.flushes();
+    assert!(pool.sync_early(segment).unwrap());
+    pool.edit().store(data(6)).unwrap();
+    pool.commit_stored(pool.newest()).unwrap();
+    let after = pool.flushes();
+    assert_eq!((after.segments, after.log, after.host), (before.segments + 1, before.log + 1, before.host));
+    assert_eq!(after.directories, before.directories);
+    // What is recorded of it without a sync goes on to be synced.
+    medium.take_calls();
+    store(&pool, [Record::Data { ino, segment, offset: 0, len: 7, allocated: 4096 }]);
+    pool.edit().store(data(7)).unwrap();
+    pool.commit_stored(pool.newest()).unwrap();
+    assert!(medium.take_calls().contains(&Call::SyncSegment));
+}
+
+#[test]
+fn rule_9_an_early_sync_that_failed_is_recorded_before_anything_rests_on_it() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"bytes");
+    pool.commit(pool.newest()).unwrap();
+    pool.segments().begin_write(segment).unwrap();
+    medium.fail_next_segment_sync();
+    assert!(!pool.sync_early(segment).unwrap());
+    assert!(pool.view().object(ino).unwrap().attributes.damaged);
+    pool.commit(pool.newest()).unwrap();
+    assert!(pool.segments().failed(segment), "a later sync proves nothing");
+}
+
+#[test]
+fn one_sync_of_the_host_does_for_many_segments_and_their_directories() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, _) = scratch.first_open();
+    for n in 0..200 {
+        make_file(&pool, &format!("f{n}"), b"bytes");
+    }
+    let before = pool.flushes();
+    pool.commit(pool.newest()).unwrap();
+    let after = pool.flushes();
+    assert_eq!((after.host, after.log), (before.host + 1, before.log + 1));
+    assert_eq!((after.segments, after.directories), (before.segments, before.directories));
+}

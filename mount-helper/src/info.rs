@@ -109,6 +109,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         unsealed_files: 0,
         quarantine: found.quarantine,
         counters: Counts::default(),
+        flushes: tensorfs_layout::Flushes::default(),
         read_only: found.damage,
         tiers: found.tiers,
     }

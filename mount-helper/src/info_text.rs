@@ -34,6 +34,7 @@ pub fn table(info: &Info) -> String {
     rows.add("files", format!("{} in {}", info.files, count(info.directories, "directory", "directories")));
     rows.add("log", format!("{} with {} live records", humane(info.log_bytes), info.records));
     rows.some("requests", requests(info));
+    rows.some("flushes", flushes(info));
     rows.some("recovery", info.recovery.as_ref().and_then(recovery));
     if info.unsafe_shutdowns > 0 {
         rows.add("shutdowns", format!("{} without closing the pool", info.unsafe_shutdowns));
@@ -126,6 +127,16 @@ fn tier(tier: &TierInfo) -> String {
         text.push_str(", no passthrough");
     }
     format!("{text} ({})", tier.directory)
+}
+
+fn flushes(info: &Info) -> Option<String> {
+    let made = &info.flushes;
+    (info.state == State::Mounted).then(|| {
+        format!(
+            "{} of the log, {} of segments, {} of directories, {} of the whole host since the mount",
+            made.log, made.segments, made.directories, made.host
+        )
+    })
 }
 
 fn recovery(recovery: &Recovery) -> Option<String> {
