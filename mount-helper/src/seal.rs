@@ -74,8 +74,11 @@ struct Waiting {
     /// A directory of its mount.
     dir: PathBuf,
     ino: Ino,
-    /// Since when it is in use.
+    /// When it was first said to be in use. That it waits for its turn in between changes nothing: a program that writes it
+    /// again and again could go on for ever.
     in_use: Option<Instant>,
+    /// So it was said the last time.
+    to_begin: bool,
 }
 
 /// Seals a file, or all files below a directory, of a mount, and waits for it.
@@ -88,7 +91,8 @@ fn on_mount(place: &Place, again: bool, bar: &Bar, tally: &mut Tally) -> Result<
         // A file may have several names.
         if seen.insert(ino) {
             total += 1;
-            let file = Waiting { path: place.path.clone(), dir: directory(&place.path), ino, in_use: None };
+            let file =
+                Waiting { path: place.path.clone(), dir: directory(&place.path), ino, in_use: None, to_begin: false };
             waiting.extend(file.ask(true, again, bar, tally)?);
         }
         Ok(true)
@@ -100,7 +104,7 @@ fn on_mount(place: &Place, again: bool, bar: &Bar, tally: &mut Tally) -> Result<
         let late = waiting.split_off(waiting.len().min(64));
         let mut still = Vec::new();
         for file in waiting {
-            let begin = file.in_use.is_some();
+            let begin = file.to_begin;
             still.extend(file.ask(begin, again, bar, tally)?);
         }
         still.extend(late);
@@ -113,12 +117,9 @@ impl Waiting {
     /// Asks what came of it. Returns it if that is still to be seen.
     fn ask(mut self, begin: bool, again: bool, bar: &Bar, tally: &mut Tally) -> Result<Option<Waiting>, Failure> {
         let sealing = ask(&self.dir, self.ino, begin, again)?;
-        if let Sealing::InUse(_) = sealing {
-            if self.in_use.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
-                return Ok(Some(self));
-            }
-        } else {
-            self.in_use = None;
+        self.to_begin = matches!(sealing, Sealing::InUse(_));
+        if self.to_begin && self.in_use.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+            return Ok(Some(self));
         }
         Ok((!tally.add(&self.path, &sealing, bar)).then_some(self))
     }
