@@ -3,11 +3,13 @@
 use nix::errno::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, on_mounts};
 
 const LIMIT: u64 = 64 << 20;
 
 on_mounts!(
+    removed_files_that_are_held_by_path_do_not_pass_the_limit,
     no_space_at_the_limit,
     deleting_gives_space_at_once,
     everything_committed_stays_readable,
@@ -328,4 +330,32 @@ fn deleted_space_comes_back_on_the_host(setup: Setup) {
     assert!(used() + (10 << 20) <= before, "it does not count any more");
     mount.sync();
     assert!(on_host() < empty + (1 << 20), "{} bytes on the host, {empty} at first", on_host());
+}
+
+/// What is removed counts as free while the kernel knows it still. Files that a program held with `O_PATH` filled the host that
+/// way, whatever the limit. Found by reading.
+///
+/// Proves S1.
+fn removed_files_that_are_held_by_path_do_not_pass_the_limit(setup: Setup) {
+    const FILE: u64 = 16 << 20;
+    if setup.mount_is_plain() {
+        return;
+    }
+    let mount = setup.create(["--size", "64M"]).mount();
+    let mut held = Vec::new();
+    for n in 0..10 {
+        let path = mount.at(format!("f{n}"));
+        std::fs::write(&path, Pattern(n).bytes(0, FILE as usize)).unwrap();
+        held.push(OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        mount.sync();
+    }
+    let mut used = 0;
+    for shard in std::fs::read_dir(mount.pool().join("segments")).unwrap() {
+        for segment in std::fs::read_dir(shard.unwrap().path()).unwrap() {
+            used += segment.unwrap().metadata().map_or(0, |metadata| metadata.blocks() * 512);
+        }
+    }
+    assert!(used <= LIMIT + FILE, "{used} bytes are held");
+    drop(held);
 }
