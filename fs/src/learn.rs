@@ -217,14 +217,14 @@ impl Filesystem {
         // Looked at before learning, so that what is learned is the last word. Who had it open to write alone could not map
         // it.
         let quiescent = !state.mappable || self.pool.segments().quiescent(segment);
-        let growth = self.growth(node.ino, state);
+        let recorded = self.recorded_end(node.ino, state);
         if let Err(fault) = self.learn(node, state, unique, Switch::Store) {
             // It stays on the list of writers, so the next background commit tries again.
             log::log!(fault.level.min(log::Level::Warn), "inode {}: not recorded at close: {}", node.ino, fault);
             return;
         }
-        if let Some(bytes) = growth {
-            self.write_out_closed(node.ino, segment, bytes);
+        if let (Some(from), Some(seen)) = (recorded, state.seen) {
+            self.write_out_closed(node.ino, segment, from..seen.size);
         }
         if quiescent {
             self.stop_watching(node.ino, state);

@@ -129,22 +129,22 @@ impl Drop for OutWriter {
 }
 
 impl Filesystem {
-    /// What a large file that is being closed has grown by since it was recorded, if that is much: to be written out.
-    pub fn growth(&self, ino: Ino, state: &State) -> Option<Range<u64>> {
+    /// Up to where a file that is being closed is recorded, if what it has grown by since may be worth writing out.
+    pub fn recorded_end(&self, ino: Ino, state: &State) -> Option<u64> {
         if self.pool.domain() != Domain::Cached || self.durability != Durability::Fsync || !self.write_outs.is_on() {
             return None;
         }
-        let size = self.look(state).ok()?.size;
         let view = self.pool.view();
         // A segment that replaces another is all new.
         let recorded = |object: &Object| if object.attributes.segment == state.segment { object.size() } else { 0 };
-        let bytes = view.object(ino).filter(|object| object.names() > 0).map(recorded)?..size;
-        (size.saturating_sub(bytes.start) >= LARGE).then_some(bytes)
+        view.object(ino).filter(|object| object.names() > 0).map(recorded)
     }
 
-    /// Has such a file written out.
+    /// Has what such a file has grown by written out, if that is much.
     pub fn write_out_closed(&self, ino: Ino, segment: SegmentId, bytes: Range<u64>) {
-        self.write_outs.add(Task { ino, segment, bytes });
+        if bytes.end.saturating_sub(bytes.start) >= LARGE {
+            self.write_outs.add(Task { ino, segment, bytes });
+        }
     }
 
     /// Has the files that have grown much since they were recorded written out, and recorded then; returns which. Not among
