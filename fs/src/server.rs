@@ -96,7 +96,7 @@ impl Server {
         let keeper = Keeper::start(fs.latency.clone())
             .map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
         fs.adopt();
-        let served = session.run();
+        let served = unless_unmounted(session.run());
         // Who still waits for an answer is told that there is nobody.
         *fs.device.write() = None;
         fs.tensors.stop();
@@ -127,6 +127,12 @@ impl Server {
     pub fn info(&self) -> Info {
         self.fs.info(true)
     }
+}
+
+/// A thread that was just reading a request when the kernel let go of the mount hears of it as an aborted connection
+/// (`fuse_dev_do_read` in the kernel's `fs/fuse/dev.c`); fuser knows the other word for it, `ENODEV`.
+fn unless_unmounted(served: io::Result<()>) -> io::Result<()> {
+    served.or_else(|error| if error.raw_os_error() == Some(libc::ECONNABORTED) { Ok(()) } else { Err(error) })
 }
 
 /// Reaches a server that is running.
@@ -237,5 +243,18 @@ fn raise_read_ahead(options: &Options) {
     let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
     if let Err(error) = std::fs::write(&path, READ_AHEAD_KB) {
         log::debug!("{path}: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_was_reading_when_the_mount_went_has_not_failed() {
+        let failed = |errno| Err(io::Error::from_raw_os_error(errno));
+        assert!(unless_unmounted(Ok(())).is_ok());
+        assert!(unless_unmounted(failed(libc::ECONNABORTED)).is_ok());
+        assert_eq!(unless_unmounted(failed(libc::EIO)).unwrap_err().raw_os_error(), Some(libc::EIO));
     }
 }
