@@ -21,6 +21,7 @@ mod error;
 mod flushes;
 pub mod formats;
 mod frame;
+mod group;
 mod ids;
 mod inspect;
 mod ledger;

@@ -16,6 +16,7 @@ use crate::domain::{self, Domain, Medium};
 use crate::error::{Error, Result};
 use crate::flushes::{Counted, Counters, Flushes};
 use crate::frame;
+use crate::group::Group;
 use crate::ids::{Ino, POOL, ROOT, SegmentId, TxId};
 use crate::ledger::Placed;
 use crate::lock::{Holder, PoolLock};
@@ -127,7 +128,7 @@ pub struct Pool {
     quarantine: Quarantine,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) boot_id: [u8; 16],
-    committer: Mutex<()>,
+    committers: Group,
     pub(crate) cleaner: Mutex<()>,
     newest: AtomicU64,
     horizon: AtomicU64,
@@ -325,7 +326,7 @@ impl Pool {
             segments,
             state: RwLock::new(State { view: found.view, log: found.log }),
             superblock: Mutex::new(superblock),
-            committer: Mutex::default(),
+            committers: Group::default(),
             cleaner: Mutex::default(),
             newest: newest.into(),
             horizon: horizon.into(),
@@ -491,15 +492,7 @@ impl Pool {
     pub fn commit(&self, upto: TxId) -> Result<()> {
         let touches = self.segments.touches();
         let done = || self.horizon() >= upto && self.touches_synced.load(Ordering::Acquire) >= touches;
-        if done() {
-            return Ok(());
-        }
-        let _leader = self.committer.lock();
-        if done() {
-            return Ok(());
-        }
-        self.check_writable()?;
-        self.commit_now()
+        self.committers.wait(done, || self.commit_now())
     }
 
     /// Makes durable what was written to a segment before the call, beside whatever commit goes on: who waits for one file does
@@ -515,20 +508,13 @@ impl Pool {
 
     /// As [`Pool::commit`], for whoever stored a transaction and touched nothing beyond it.
     pub fn commit_stored(&self, upto: TxId) -> Result<()> {
-        if self.horizon() >= upto {
-            return Ok(());
-        }
-        let _leader = self.committer.lock();
-        if self.horizon() >= upto {
-            return Ok(());
-        }
-        self.check_writable()?;
-        self.commit_now()
+        self.committers.wait(|| self.horizon() >= upto, || self.commit_now())
     }
 
     /// Rule 3: N is the newest transaction; sync every segment that data records up to N speak of; then let a frame carry
     /// horizon N, and persist it together with all frames before it.
     fn commit_now(&self) -> Result<()> {
+        self.check_writable()?;
         let (upto, due) = loop {
             let (newest, due) = {
                 let state = self.state.read();
