@@ -25,6 +25,7 @@ use crate::error::Result;
 use crate::file_xattrs::{TIER, is_own};
 use crate::filesystem::{Caller, Filesystem};
 use crate::io::WriteRequest;
+use crate::mode::is_unheard;
 use crate::namespace::New;
 use crate::open::OpenReply;
 use crate::options::PassthroughMode;
@@ -390,7 +391,7 @@ impl fuser::Filesystem for Adapter {
         let writes = empties || flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
         // And a sealed file is thawed first.
         let slow = (empties && self.0.nodes.peek(number).is_some())
-            || (writes && self.commits_slowly() && self.0.is_frozen(number));
+            || (writes && self.commits_slowly() && self.0.is_frozen(number, is_unheard(flags.0)));
         self.later(
             slow,
             |c| &c.open,

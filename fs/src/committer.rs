@@ -108,7 +108,9 @@ pub(crate) fn commit_if_changed(fs: &Filesystem, was_quiet: bool) -> Result<bool
         return Ok(true);
     }
     // What is large is written out first, and recorded then: meanwhile others can commit without waiting for it.
-    let learned = fs.learn_all_but(Switch::Leave, &fs.write_out_grown());
+    let later = fs.write_out_grown();
+    fs.settle_values()?;
+    let learned = fs.learn_all_but(Switch::Leave, &later);
     if fs.capacity.limit().is_some() {
         if fs.holds_too_much() {
             fs.reap_removed();

@@ -202,12 +202,14 @@ impl Filesystem {
     /// A commit that a client waits for.
     pub fn commit_for_client(&self) -> Result<()> {
         self.counters.commits_waited.add(1);
+        self.cover_small();
         self.commit()
     }
 
     /// The same where every segment that the client waits for was synced before.
     pub fn commit_stored_for_client(&self) -> Result<()> {
         self.counters.commits_waited.add(1);
+        self.cover_small();
         self.commit_by(|pool| pool.commit_stored(pool.newest()))
     }
 
@@ -286,6 +288,7 @@ impl Filesystem {
             if held >= self.fds.for_syncing {
                 self.settle_closed();
             }
+            self.pool.settle_values()?;
             self.commit()?;
             if self.pool.segments().dirty_count() >= self.fds.for_syncing {
                 return Err(Fault::warn(libc::ENFILE, "too many files are open for writing"));

@@ -1,14 +1,15 @@
 //! Learning: recording what the segments of files in use have become, and bringing files to rest when they close.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::{Attributes, Ino, Record, SegmentId, Transaction};
+use tensorfs_layout::{Attributes, FileChain, Ino, Object, Record, SegmentId, Transaction};
 
 use crate::attributes::{Stat, change_time};
 use crate::clock;
 use crate::error::{Host, Result};
 use crate::filesystem::Filesystem;
-use crate::host::HostStat;
+use crate::host::{self, HostStat};
 use crate::nodes::{Node, Seen, State};
 
 /// The host gets the space of a deleted file of this size back at once, not only after the commit interval.
@@ -28,11 +29,35 @@ pub(crate) enum Switch {
     Leave,
 }
 
-/// A segment that was synced without a commit.
+/// How bytes were made durable before they are recorded.
+#[derive(Clone, Debug)]
+pub(crate) enum Made {
+    /// Their segment was synced.
+    Synced(Synced),
+    /// They are going to be stored with the record.
+    Value(Synced, Arc<[u8]>),
+}
+
+impl Made {
+    /// This, if it is true of all bytes that the segment holds now.
+    pub fn if_covers(self, segment: SegmentId, now: &HostStat) -> Option<Self> {
+        let (Self::Synced(before) | Self::Value(before, _)) = &self;
+        before.covers(segment, now).then_some(self)
+    }
+
+    fn value(&self) -> Option<&Arc<[u8]>> {
+        match self {
+            Self::Value(_, bytes) => Some(bytes),
+            Self::Synced(_) => None,
+        }
+    }
+}
+
+/// A segment that was looked at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Synced {
     pub segment: SegmentId,
-    /// What it was before: all that it held then is durable.
+    /// What it was: all that it held then is what this is about.
     pub before: HostStat,
 }
 
@@ -48,24 +73,24 @@ impl Synced {
 pub(crate) struct Learned {
     /// The segment may differ from what was last synced.
     pub changed: bool,
-    /// It does not: it was synced just before.
+    /// It does not: it was synced just before, or its bytes are recorded by value.
     pub durable: bool,
 }
 
 impl Filesystem {
     /// Brings a file's records up to date with its segment. Says nothing about durability.
     pub fn learn(&self, node: &Node, state: &mut State, unique: u64, switch: Switch) -> Result<Learned> {
-        self.learn_synced(node, state, unique, switch, None)
+        self.learn_made(node, state, unique, switch, None)
     }
 
-    /// The same for a file whose segment may just have been synced.
-    pub fn learn_synced(
+    /// The same for a file whose bytes may just have been made durable.
+    pub fn learn_made(
         &self,
         node: &Node,
         state: &mut State,
         unique: u64,
         switch: Switch,
-        synced: Option<Synced>,
+        made: Option<Made>,
     ) -> Result<Learned> {
         let Some(segment) = state.segment.filter(|_| state.writing.is_some()) else {
             return Ok(Learned::default());
@@ -74,32 +99,60 @@ impl Filesystem {
             if switch == Switch::Leave && replace.since.elapsed() < self.options.replace {
                 return Ok(Learned::default());
             }
-            let durable = self.store_switch(node, state, unique, synced)?;
+            let durable = self.store_switch(node, state, unique, made)?;
             state.grew = true;
             return Ok(Learned { changed: true, durable });
         }
         let at = clock::now();
         let host = self.look(state)?;
-        if state.seen.is_some_and(|seen| seen.still(&host)) {
-            return Ok(Learned { changed: false, durable: synced.is_some() });
+        let made = made.and_then(|made| made.if_covers(segment, &host));
+        let (has_value, needed) = {
+            let view = self.pool.view();
+            let chain = view.object(node.ino).and_then(Object::chain);
+            (chain.is_some_and(FileChain::has_value), chain.is_some_and(|chain| chain.value().is_some()))
+        };
+        // Of one that was settled meanwhile the log may have nothing any more.
+        let valued = state.valued.clone().filter(|_| needed);
+        let value = made.as_ref().and_then(Made::value);
+        // The same bytes are in the log already.
+        let stored = match (value, &valued) {
+            (Some(value), Some(valued)) => value == valued,
+            (None, Some(valued)) if made.is_none() => self.holds(state, &host, valued),
+            _ => false,
+        } && self.pool.segments().hold_value(segment);
+        // A value that was read while a write was under way may lack bytes that are there now, though nothing shows it.
+        let as_recorded = stored || (value.is_none() && !has_value);
+        if as_recorded && state.seen.is_some_and(|seen| seen.still(&host)) {
+            return Ok(Learned { changed: false, durable: made.is_some() });
         }
-        let durable = synced.is_some_and(|synced| synced.covers(segment, &host));
+        let durable = made.is_some() || stored;
         if !durable {
             self.pool.segments().touch(segment).host("opening a segment to sync it")?;
         }
-        let grew = self.edit(|edit| {
+        let (grew, named) = self.edit(|edit| {
             let Some(object) = edit.object(node.ino).filter(|object| object.names() > 0) else {
-                return Ok(false);
+                return Ok((false, false));
             };
             let grew = host.allocated > object.allocated();
             let mut tx = Transaction::new(unique);
             if durable {
                 tx.bytes_are_durable(segment);
             }
-            if host.size != object.size() || host.allocated != object.allocated() || object.is_cut_unconfirmed() {
-                let offset = object.tail().0.min(host.size);
-                let (ino, len, allocated) = (node.ino, host.size - offset, host.allocated);
-                tx.push(Record::Data { ino, segment, offset, len, allocated });
+            let (ino, allocated) = (node.ino, host.allocated);
+            let changed = host.size != object.size() || allocated != object.allocated() || object.is_cut_unconfirmed();
+            match &value {
+                Some(bytes) if !stored => {
+                    tx.push(Record::Data { ino, segment, offset: 0, len: host.size, allocated });
+                    tx.push(Record::Value { ino, segment, bytes: bytes[..].into() });
+                }
+                // What the log holds goes on to count.
+                _ if stored => {}
+                // A value that is there is not the last word any more.
+                _ if changed || object.has_value() => {
+                    let offset = object.tail().0.min(host.size);
+                    tx.push(Record::Data { ino, segment, offset, len: host.size - offset, allocated });
+                }
+                _ => {}
             }
             let attributes = self.observed(&object.attributes, &host, state);
             if attributes != object.attributes {
@@ -109,11 +162,21 @@ impl Filesystem {
                 if switch == Switch::Last { edit.store_from_reserve(tx) } else { edit.store(tx) }?;
                 self.counters.learned.add(1);
             }
-            Ok(grew)
+            Ok((grew, true))
         })?;
+        if !stored {
+            state.valued = value.filter(|_| named).cloned();
+        }
         state.seen = Some(Seen { ctime: host.ctime, size: host.size, at });
         state.grew |= grew;
-        Ok(Learned { changed: true, durable })
+        Ok(Learned { changed: !stored, durable })
+    }
+
+    /// True if the segment of an open file holds just these bytes.
+    fn holds(&self, state: &State, host: &HostStat, bytes: &[u8]) -> bool {
+        let Some(fd) = state.writing.as_ref().filter(|_| host.size == bytes.len() as u64) else { return false };
+        let mut found = vec![0; bytes.len()];
+        host::read_at(fd, &mut found, 0).is_ok_and(|count| count == bytes.len()) && found == bytes
     }
 
     /// Learns every file that something may write, and says whether any had changed. One that fails does not keep
@@ -208,6 +271,8 @@ impl Filesystem {
         state.seen = None;
         state.grew = false;
         state.mappable = false;
+        state.valued = None;
+        state.unheard = false;
     }
 
     /// No handle can write any more: records what was written, and ends the watch unless a mapping still can.

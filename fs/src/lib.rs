@@ -70,6 +70,7 @@ mod spares;
 mod tensors;
 pub mod testing;
 mod tiers;
+mod values;
 mod workers;
 mod writeout;
 mod xattr;

@@ -55,6 +55,13 @@ pub(crate) fn is_synchronous(flags: i32) -> bool {
     flags & libc::O_DSYNC != 0
 }
 
+/// True if bytes can be changed through a handle with these flags, or made durable, without the server's hearing of it: by a
+/// mapping and `msync`, or by each write.
+pub(crate) fn is_unheard(flags: i32) -> bool {
+    let access = Access::of(flags);
+    access.write && (access.read || is_synchronous(flags))
+}
+
 /// What the kernel is told about an open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {

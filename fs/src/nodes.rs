@@ -47,6 +47,11 @@ pub(crate) struct State {
     pub replace: Option<Replace>,
     /// What the segment looked like when the records were last brought up to date with it.
     pub seen: Option<Seen>,
+    /// The bytes as they were last committed by value.
+    pub valued: Option<Arc<[u8]>>,
+    /// A handle could change bytes, or make them durable, without our hearing of it: through a mapping, or as one opened
+    /// with `O_SYNC` does. Then a copy of them in the log could be older than what is durable in the segment.
+    pub unheard: bool,
     /// The segment is being read to be sealed.
     pub sealing: bool,
     /// It grew since a client last waited for it to be durable.

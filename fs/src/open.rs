@@ -17,8 +17,8 @@ use crate::error::{Fault, Host, Result};
 use crate::filesystem::{Caller, Filesystem, Watched};
 use crate::handles::{Handle, Opened};
 use crate::host;
-use crate::learn::{Switch, Synced};
-use crate::mode::{Access, Mode, Told, Wish, choose, fopen_flags, is_synchronous};
+use crate::learn::{Learned, Made, Switch, Synced};
+use crate::mode::{Access, Mode, Told, Wish, choose, fopen_flags, is_synchronous, is_unheard};
 use crate::namespace::New;
 use crate::nodes::{NodeRef, Seen, State};
 use crate::options::Durability;
@@ -140,14 +140,23 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Puts a file on the list of writers, before the first byte can be written.
-    pub fn start_watching(&self, node: &NodeRef, state: &mut State, segment: SegmentId) -> Result<()> {
-        if state.writing.is_none() {
-            node.writes_begun.fetch_add(1, Ordering::Relaxed);
-            self.thaw(node.ino, segment)?;
-            let fd = self.begin_write(segment)?;
-            self.watch(node, state, segment, fd);
+    /// Puts a file on the list of writers, before the first byte can be written. `unheard` if bytes can be changed, or made
+    /// durable, without our hearing of it.
+    pub fn start_watching(&self, node: &NodeRef, state: &mut State, segment: SegmentId, unheard: bool) -> Result<()> {
+        if state.writing.is_some() {
+            if unheard {
+                self.thaw(node.ino, segment, true)?;
+                (state.valued, state.unheard) = (None, true);
+            }
+            return Ok(());
         }
+        // What a program has mapped or open since an earlier mount is not among our handles.
+        let unheard = unheard || !self.pool.segments().quiescent(segment);
+        node.writes_begun.fetch_add(1, Ordering::Relaxed);
+        self.thaw(node.ino, segment, unheard)?;
+        let fd = self.begin_write(segment)?;
+        (state.valued, state.unheard) = (None, unheard);
+        self.watch(node, state, segment, fd);
         Ok(())
     }
 
@@ -172,7 +181,7 @@ impl Filesystem {
             self.relieve();
         }
         if access.write {
-            self.start_watching(node, state, segment)?;
+            self.start_watching(node, state, segment, is_unheard(flags))?;
         }
         let granted = self.has_passthrough() && self.tiers.refused(segment.tier()).is_none();
         let wish = Wish { passthrough: granted, see_bytes: self.wants_to_see_bytes(flags) };
@@ -332,8 +341,7 @@ impl Filesystem {
         mut state: MutexGuard<'_, State>,
         unchecked: bool,
     ) -> Result<()> {
-        let synced = self.sync_early(&mut state);
-        let learned = self.learn_synced(node, &mut state, caller.unique, Switch::Store, synced)?;
+        let learned = self.make_and_learn(node, &mut state, caller.unique)?;
         let segment = state.segment;
         let grew = std::mem::take(&mut state.grew);
         drop(state);
@@ -350,6 +358,19 @@ impl Filesystem {
             return Err(Fault::new(libc::ENOSPC));
         }
         Ok(())
+    }
+
+    /// Makes the bytes of a file durable and records them: the log's next flush is all that is missing then.
+    fn make_and_learn(&self, node: &NodeRef, state: &mut MutexGuard<'_, State>, unique: u64) -> Result<Learned> {
+        if let Some(value) = self.read_value(node.ino, state) {
+            match self.learn_made(node, state, unique, Switch::Store, Some(value)) {
+                // The log may have room for less.
+                Err(fault) if fault.errno == libc::ENOSPC => {}
+                learned => return learned,
+            }
+        }
+        let synced = self.sync_early(state).map(Made::Synced);
+        self.learn_made(node, state, unique, Switch::Store, synced)
     }
 
     /// Syncs the segment of a file that is open for writing, before it is known what is to be recorded of it: so nobody else's

@@ -16,7 +16,7 @@ use tensorfs_layout::{Attributes, Ino, Note, Reason, Record, SegmentId, Transact
 use crate::clock;
 use crate::error::{Fault, Host, Result};
 use crate::filesystem::{Caller, Filesystem};
-use crate::learn::{Switch, Synced};
+use crate::learn::{Made, Switch};
 use crate::mode::Access;
 use crate::nodes::{Node, NodeRef, Replace, Seen, State};
 
@@ -117,21 +117,22 @@ impl Filesystem {
         state.segment = Some(new);
         state.backing = made.backing.map(Arc::new);
         self.watch(node, state, new, watch);
-        state.seen = None;
+        (state.seen, state.valued, state.unheard) = (None, None, false);
         state.replace = Some(Replace { old, since: Instant::now(), dying: false, closed: false });
         self.counters.replaced.add(1);
         Ok(())
     }
 
-    /// Makes the new segment of a pending replace the file's own. True if its bytes are durable, as it was just synced.
-    pub fn store_switch(&self, node: &Node, state: &mut State, unique: u64, synced: Option<Synced>) -> Result<bool> {
+    /// Makes the new segment of a pending replace the file's own. True if its bytes are durable as soon as the log is.
+    pub fn store_switch(&self, node: &Node, state: &mut State, unique: u64, made: Option<Made>) -> Result<bool> {
         let (Some(replace), Some(segment)) = (state.replace, state.segment) else { return Ok(false) };
         if replace.dying && self.pool.view().object(node.ino).is_some_and(|object| object.names() > 0) {
             self.quarantine(node.ino, replace.old);
         }
         let at = clock::now();
         let host = self.look(state)?;
-        let durable = synced.is_some_and(|synced| synced.covers(segment, &host));
+        let made = made.and_then(|made| made.if_covers(segment, &host));
+        let durable = made.is_some();
         let stored = self.edit(|edit| {
             let Some(object) = edit.object(node.ino).filter(|object| object.names() > 0) else {
                 return Ok(false);
@@ -149,15 +150,24 @@ impl Filesystem {
                 len: host.size,
                 allocated: host.allocated,
             });
+            if let Some(Made::Value(_, bytes)) = &made {
+                tx.push(Record::Value { ino, segment, bytes: (**bytes).into() });
+            }
             if durable {
                 tx.bytes_are_durable(segment);
             }
-            edit.store_from_reserve(tx)?;
+            // What is kept for deletion is not for bytes of files.
+            let by_value = matches!(made, Some(Made::Value(..)));
+            if by_value { edit.store(tx) } else { edit.store_from_reserve(tx) }?;
             Ok(true)
         })?;
         if !durable {
             self.pool.segments().touch(segment).host("opening a segment to sync it")?;
         }
+        state.valued = match made {
+            Some(Made::Value(_, bytes)) if stored => Some(bytes),
+            _ => None,
+        };
         if stored {
             state.replace = None;
             state.seen = Some(Seen { ctime: host.ctime, size: host.size, at });

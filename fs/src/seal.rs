@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use tensorfs_layout::{Ino, Record, SealedRun, SegmentId, Transaction, TxId, examine};
+use tensorfs_layout::{FileChain, Ino, Record, SealedRun, SegmentId, Transaction, TxId, examine};
 
 use crate::ask::Sealing;
 use crate::error::{Fault, Host, Result};
@@ -452,30 +452,34 @@ impl Filesystem {
         }
     }
 
-    /// True if opening the file for writing must wait for a commit.
-    pub fn is_frozen(&self, ino: Ino) -> bool {
-        self.pool.view().object(ino).and_then(|object| object.chain()).is_some_and(|chain| chain.has_seals())
+    /// True if a commit has to come before the file can be written; `unheard` as for [`Filesystem::thaw`].
+    pub fn is_frozen(&self, ino: Ino, unheard: bool) -> bool {
+        let frozen = |chain: &FileChain| chain.has_seals() || (unheard && chain.has_value());
+        self.pool.view().object(ino).and_then(|object| object.chain()).is_some_and(frozen)
     }
 
-    /// Voids the seals of a file, durably, before its segment can be written.
-    pub fn thaw(&self, ino: Ino, segment: SegmentId) -> Result<()> {
-        if !self.is_frozen(ino) {
+    /// Voids the seals of a file, durably, before its segment can be written; and what the log holds of its bytes, if `unheard`:
+    /// they can be changed, or made durable, without our hearing of it.
+    pub fn thaw(&self, ino: Ino, segment: SegmentId, unheard: bool) -> Result<()> {
+        if !self.is_frozen(ino, unheard) {
             return Ok(());
         }
         let thawed = self.edit(|edit| {
-            let frozen = edit.object(ino).filter(|object| {
-                object.attributes.segment == Some(segment) && object.chain().is_some_and(|chain| chain.has_seals())
-            });
-            let Some(len) = frozen.map(|object| object.size()) else { return Ok(false) };
+            let own = edit.object(ino).filter(|object| object.attributes.segment == Some(segment));
+            let Some(object) = own else { return Ok(None) };
+            let sealed = object.chain().is_some_and(|chain| chain.has_seals());
+            if !(sealed || unheard && object.has_value()) {
+                return Ok(None);
+            }
+            let len = object.size();
             edit.store_from_reserve(Transaction::new(0).with(Record::Thaw { ino, segment, offset: 0, len }))?;
-            Ok(true)
+            Ok(Some(sealed))
         })?;
-        if thawed {
+        if thawed == Some(true) {
             self.counters.thawed.add(1);
             self.sealing.thawed(ino);
-            self.commit()?;
         }
-        Ok(())
+        if thawed.is_some() { self.commit() } else { Ok(()) }
     }
 }
 

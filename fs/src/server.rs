@@ -178,7 +178,7 @@ impl Filesystem {
             let mut state = node.lock();
             let watched = self
                 .attach(caller, open.ino, &mut state)
-                .and_then(|segment| self.start_watching(&node, &mut state, segment));
+                .and_then(|segment| self.start_watching(&node, &mut state, segment, true));
             state.seen = None;
             state.mappable = true;
             if let Err(fault) = watched {

@@ -139,7 +139,7 @@ impl Filesystem {
     /// Sets a file's size in place.
     pub fn truncate(&self, node: &NodeRef, state: &mut State, caller: Caller, size: u64) -> Result<()> {
         let segment = state.segment.ok_or(Fault::new(libc::EIO))?;
-        self.start_watching(node, state, segment)?;
+        self.start_watching(node, state, segment, false)?;
         let host = self.look(state)?;
         if size < host.size && state.replace.is_none() {
             self.announce_cut(node.ino, caller, size, &host)?;
@@ -174,7 +174,7 @@ impl Filesystem {
 
     /// True if changing the size will wait for a commit.
     pub fn cuts_recorded(&self, ino: Ino, size: u64) -> bool {
-        self.is_frozen(ino)
+        self.is_frozen(ino, false)
             || self.pool.view().object(ino).is_some_and(|object| object.is_file() && object.size() > size)
     }
 

@@ -1,8 +1,8 @@
 //! Spares: empty segments made in the background, so that making or replacing a file waits for no file to be made on the
 //! host.
 //!
-//! A spare has the number and the name that it will have as a file's segment, and its directory is synced by the next commit
-//! as that of any new segment (rule 10 of segments: nothing is renamed). Until a transaction says whose it is, it is nobody's:
+//! A spare has the number and the name that it will have as a file's segment, and its directory is synced by the commit of the
+//! first record of its bytes, as that of any new segment (rule 10: nothing is renamed). Until a transaction says whose it is, it is nobody's:
 //! recovery removes what a killed server left. Few are made, once the first file is, and more for who makes many files at
 //! once; what is left goes when the pool is closed.
 

@@ -79,10 +79,10 @@ impl Direct {
         self.then_forget(errno(self.0.rename(CALLER, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags)))
     }
 
-    /// `open(O_CREAT | O_EXCL | O_RDWR)`.
+    /// `open(O_CREAT | O_EXCL | O_WRONLY)`.
     pub fn create(&self, dir: Ino, name: &str, mode: u32) -> Result<(Ino, Handle), Errno> {
         let new = New { mode: libc::S_IFREG | mode, umask: 0, rdev: 0 };
-        let created = self.0.create(CALLER, dir, name.as_bytes(), new, libc::O_RDWR);
+        let created = self.0.create(CALLER, dir, name.as_bytes(), new, libc::O_WRONLY);
         errno(created).map(|(stat, reply)| (stat.ino, Handle(reply.handle)))
     }
 
@@ -158,6 +158,11 @@ impl Direct {
     pub fn seal(&self, ino: Ino) -> Result<(), Errno> {
         errno(self.0.commit())?;
         errno(self.0.seal_file(ino, false, &|| false)).map(drop)
+    }
+
+    /// What a round of the background commit begins with: what only the log holds becomes durable in the segments.
+    pub fn settle_values(&self) -> Result<(), Errno> {
+        errno(self.0.settle_values())
     }
 
     /// One round of the background commit, housekeeping included; `quiet` if the one before had nothing to do.

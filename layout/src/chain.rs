@@ -53,6 +53,15 @@ impl Run {
     }
 }
 
+/// The file's bytes, in the log.
+#[derive(Clone, Debug)]
+struct Value {
+    placed: Placed,
+    record_len: usize,
+    /// None once the segment is known to hold them, durably.
+    bytes: Option<Box<[u8]>>,
+}
+
 /// The chain of a regular file.
 #[derive(Clone, Debug, Default)]
 pub struct FileChain {
@@ -61,6 +70,8 @@ pub struct FileChain {
     replacing: Option<(SegmentId, Placed)>,
     /// Where the record is that voids the seals of all runs before it. Kept while such runs are there.
     thaw: Option<Placed>,
+    /// Kept while the record would count if the log was read back.
+    value: Option<Value>,
 }
 
 impl FileChain {
@@ -77,6 +88,26 @@ impl FileChain {
     /// True if every byte is in a run whose seal holds.
     pub fn is_sealed(&self) -> bool {
         self.runs.iter().all(|run| run.seal.is_some() || run.len == 0)
+    }
+
+    /// True if the log holds the file's bytes, so that a thaw must come before the segment may differ from them.
+    pub fn has_value(&self) -> bool {
+        self.value.is_some()
+    }
+
+    /// The file's bytes, if only the log is known to hold them durably.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.value.as_ref()?.bytes.as_deref()
+    }
+
+    /// The same with its record's number, for recovery.
+    pub(crate) fn to_restore(&self) -> Option<(u64, Box<[u8]>)> {
+        let value = self.value.as_ref()?;
+        Some((value.placed.seq, value.bytes.clone()?))
+    }
+
+    pub(crate) fn value_placed(&self) -> Option<Placed> {
+        self.value.as_ref().filter(|value| value.bytes.is_some()).map(|value| value.placed)
     }
 
     /// True if some run has a seal that holds, so that a thaw must come before the bytes may change.
@@ -114,7 +145,48 @@ impl FileChain {
         self.replacing.map(|(_, placed)| placed)
     }
 
+    /// The bytes of the one run, whose record stands right before this one.
+    pub(crate) fn set_value(&mut self, ledger: &mut Ledger, bytes: Box<[u8]>, placed: Placed, record_len: usize) {
+        let counts = match &*self.runs {
+            [run] => {
+                let all = run.offset == 0 && run.len == bytes.len() as u64 && run.cut_from.is_none();
+                all && run.seal.is_none() && run.placed.seq + 1 == placed.seq && self.thaw.is_none()
+            }
+            _ => false,
+        };
+        if counts {
+            self.drop_value(ledger);
+            ledger.add(placed, record_len);
+            self.value = Some(Value { placed, record_len, bytes: Some(bytes) });
+        }
+    }
+
+    fn drop_value(&mut self, ledger: &mut Ledger) {
+        self.settle_value(ledger, u64::MAX);
+        self.value = None;
+    }
+
+    /// The segment holds the bytes of the value with this sequence number, or an older one, durably: the record need not be
+    /// kept. It still counts while it is there.
+    pub(crate) fn settle_value(&mut self, ledger: &mut Ledger, seq: u64) {
+        if let Some(value) = self.value.as_mut().filter(|value| value.placed.seq <= seq)
+            && value.bytes.take().is_some()
+        {
+            ledger.sub(value.placed, value.record_len);
+        }
+    }
+
+    /// The value was copied to another block.
+    pub(crate) fn relocate_value(&mut self, ledger: &mut Ledger, from: Placed, to: Placed) {
+        if let Some(value) = self.value.as_mut().filter(|value| value.placed == from && value.bytes.is_some()) {
+            ledger.sub(from, value.record_len);
+            ledger.add(to, value.record_len);
+            value.placed = to;
+        }
+    }
+
     pub(crate) fn append(&mut self, ledger: &mut Ledger, run: Run, allocated: u64) {
+        self.drop_value(ledger);
         while let Some(last) = self.runs.last_mut() {
             if last.offset >= run.offset {
                 ledger.sub(last.placed, last.record_len);
@@ -143,6 +215,7 @@ impl FileChain {
 
     /// Voids all seals.
     pub(crate) fn thaw(&mut self, ledger: &mut Ledger, placed: Placed) {
+        self.drop_value(ledger);
         for run in &mut self.runs {
             run.seal = None;
         }
@@ -183,6 +256,7 @@ impl FileChain {
             ledger.sub(run.placed, run.record_len);
         }
         self.set_thaw(ledger, None);
+        self.drop_value(ledger);
         self.allocated = 0;
     }
 

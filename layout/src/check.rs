@@ -426,13 +426,15 @@ impl Checker<'_> {
         growing: bool,
     ) {
         let size = object.size();
+        // Then recovery writes them.
+        let restored = self.report.unclean && object.has_value();
         let Some(found) = found else {
-            if size > 0 {
+            if size > 0 && !restored {
                 self.file(view, ino, id, None, "its segment is missing".into(), "its bytes are lost");
             }
             return;
         };
-        if found.size < size {
+        if found.size < size && !restored {
             let what = format!("its segment ends at {}, the file at {size}", found.size);
             self.file(view, ino, id, Some(found.size), what, "the bytes behind that are lost");
         }

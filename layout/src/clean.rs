@@ -44,6 +44,7 @@ impl Pool {
     /// will not need soon back to the host, or grows the log before it has to grow in somebody's way.
     pub fn maintain(&self) -> Result<()> {
         self.check_writable()?;
+        self.refill_values();
         self.clean_some()?;
         self.shrink()
     }
@@ -136,7 +137,9 @@ impl Pool {
     /// Cleans the block that `choose` chooses, if it chooses one.
     fn clean_if(&self, choose: impl Fn(&mut dyn Iterator<Item = Victim>) -> Option<Victim>) -> Result<bool> {
         let _cleaner = self.cleaner.lock();
-        // Only records at or below the horizon are cleaned.
+        // Only records at or below the horizon are cleaned. Bytes of files are not carried over: their
+        // segments hold them from now on.
+        self.settle_values()?;
         self.commit(self.newest())?;
         let victim = choose(&mut self.victims().into_iter());
         let Some(victim) = victim.filter(|victim| self.fits(victim)) else { return Ok(false) };

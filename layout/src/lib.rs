@@ -6,7 +6,7 @@
 //!
 //! Beside that, and apart from pools, [`formats`] says which tensors a file holds; docs/TENSORS.md describes it.
 //!
-//! docs/FORMAT.md describes the bytes and the ten rules, docs/SEMANTICS.md what users may rely on.
+//! docs/FORMAT.md describes the bytes and the rules, docs/SEMANTICS.md what users may rely on.
 
 mod cacheline;
 mod chain;
@@ -61,11 +61,11 @@ pub use lock::{Holder, holder};
 pub use object::Object;
 pub use pool::{CreateOptions, Edit, LIMIT_MIN, OpenOptions, Pool, Usage, is_unfinished};
 pub use quarantine::{Entry, Note, Quarantine, Reason};
-pub use record::{Attributes, NAME_MAX, Record, TARGET_MAX, Transaction, XATTR_VALUE_MAX};
+pub use record::{Attributes, NAME_MAX, Record, TARGET_MAX, Transaction, VALUE_MAX, XATTR_VALUE_MAX};
 pub use recover::{Kind, OpenSegment, Recovery};
 pub use repair::{Repair, repair};
 pub use seal::{DESCRIPTIONS_MAX, LARGE, RUN_MAX, SealedRun, examine};
-pub use segments::{SYNC_FD_LIMIT, SegmentStat, Segments};
+pub use segments::{DueSegment, SYNC_FD_LIMIT, SegmentStat, Segments};
 pub use superblock::{Features, LAYOUT_NAME_MAX, State, Superblock};
 pub use tier::{Gone, PLACEMENT_MAX, PM, PM_NAME, Tier, TierInfo, TierState};
 pub use time::Timestamp;

@@ -159,6 +159,11 @@ impl Object {
         self.chain().and_then(|chain| chain.runs().last()).is_some_and(|run| run.cut_from.is_some())
     }
 
+    /// True if the log holds the bytes of the file.
+    pub fn has_value(&self) -> bool {
+        self.chain().is_some_and(FileChain::has_value)
+    }
+
     /// The segment that is to replace the file's own.
     pub fn pending_replace(&self) -> Option<SegmentId> {
         self.chain().and_then(FileChain::replacing)
@@ -180,6 +185,9 @@ impl Object {
                     (record, run.placed.seq)
                 });
                 records.extend(runs);
+                if let (Some(bytes), Some(placed)) = (chain.value(), chain.value_placed()) {
+                    records.push((Record::Value { ino, segment, bytes: bytes.into() }, placed.seq));
+                }
             }
             Content::Directory(dir) => {
                 let names = dir.entries.iter().map(|(name, entry)| {

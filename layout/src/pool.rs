@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde::{Deserialize, Serialize};
@@ -22,12 +22,13 @@ use crate::ledger::Placed;
 use crate::lock::{Holder, PoolLock};
 use crate::log::{Draft, Full, Log, Proposal, Reserve};
 use crate::quarantine::Quarantine;
-use crate::record::{Attributes, Record, Transaction};
+use crate::record::{Attributes, Record, Transaction, VALUE_MAX};
 use crate::recover::{self, Recovery};
 use crate::seal::SealedRun;
 use crate::segments::Segments;
 use crate::superblock::{
-    self, BLOCKS_MAX, BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, State as PoolState, Superblock, valid_block_size,
+    self, BLOCKS_MAX, BLOCKS_OFFSET, INCOMPAT_VALUES, LAYOUT_NAME_MAX, OFFSETS, State as PoolState, Superblock,
+    valid_block_size,
 };
 use crate::tier::Whose;
 use crate::tiers;
@@ -44,6 +45,10 @@ const DESCRIPTION_MAX: usize = 16 << 10;
 const SEAL_FRAME: usize = 256 << 10;
 /// Room for the data record behind the seals of a frame.
 const SEAL_REST: usize = 64;
+/// So many bytes of files the log may get between two rounds of housekeeping, which clean it of those before.
+const VALUES_PER_ROUND: i64 = 16 << 20;
+/// A smaller part of a pool with a size limit, whose users want the space.
+const VALUES_PART: u64 = 32;
 /// The smallest size limit: room for the log to grow a little, and for some bytes.
 pub const LIMIT_MIN: u64 = 16 << 20;
 
@@ -133,6 +138,8 @@ pub struct Pool {
     newest: AtomicU64,
     horizon: AtomicU64,
     touches_synced: AtomicU64,
+    /// Bytes that may be committed by value before the next round of housekeeping.
+    values_left: AtomicI64,
     /// The horizon that stands in the fixed places too. Locked while it is written there.
     marked: Mutex<u64>,
     /// Why the pool takes no more changes.
@@ -316,6 +323,7 @@ impl Pool {
             .open_tiers(&found.view, whose, failed.is_none())
             .map_err(|error| Error::io(dir.join("segments"), "look into the tiers", error))?;
         let (newest, horizon) = (found.log.newest, found.log.horizon);
+        let values_left = values_per_round(superblock.limit).into();
         let mut pool = Self {
             boot_id,
             path: dir.into(),
@@ -331,6 +339,7 @@ impl Pool {
             newest: newest.into(),
             horizon: horizon.into(),
             touches_synced: 0.into(),
+            values_left,
             marked: Mutex::default(),
             failed: RwLock::new(failed),
             freed: Mutex::default(),
@@ -341,14 +350,11 @@ impl Pool {
         if pool.is_read_only().is_none() {
             recover::settle(&pool, &mut recovery, &found.owned, options.now)?;
             // Rule 8: that recovery is over is its last persist.
-            let mut superblock = pool.superblock.lock();
-            superblock.state = PoolState::Dirty;
-            superblock.boot_id = boot_id;
             let unsafe_shutdown = u64::from(recovery.unsafe_shutdown());
+            let mut superblock = pool.superblock.lock();
             superblock.unsafe_shutdowns = superblock.unsafe_shutdowns.saturating_add(unsafe_shutdown);
-            let written = superblock.write(&*pool.medium);
             drop(superblock);
-            written.map_err(|error| Error::io(dir.join("log"), "write the superblock", error))?;
+            pool.set_open()?;
         } else if let Some(reason) = pool.is_read_only() {
             log::error!("{}: opened read-only: {reason}", dir.display());
         }
@@ -445,6 +451,49 @@ impl Pool {
         self.read_only_error(reason)
     }
 
+    /// The most bytes that a file may have to be committed by value now; none where that saves no flush, or where the log got
+    /// so many of late that it should not get more.
+    pub fn value_room(&self) -> Option<usize> {
+        let wanted = self.domain() == Domain::Cached && self.values_left.load(Ordering::Relaxed) > 0;
+        wanted.then(|| (self.state.read().log.largest_frame() / 2).min(VALUE_MAX))
+    }
+
+    /// Whoever opens the pool next finds that it was not closed, unless it is from now on.
+    pub(crate) fn set_open(&self) -> Result<()> {
+        let mut superblock = self.superblock.lock();
+        superblock.state = PoolState::Dirty;
+        superblock.boot_id = self.boot_id;
+        let written = superblock.write(&*self.medium);
+        written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))
+    }
+
+    /// Has programs that know nothing of values refuse the pool: to be called before the first one is stored.
+    pub fn allow_values(&self) -> Result<()> {
+        let mut superblock = self.superblock.lock();
+        if superblock.features.incompat & INCOMPAT_VALUES != 0 {
+            return Ok(());
+        }
+        superblock.features.incompat |= INCOMPAT_VALUES;
+        superblock.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))
+    }
+
+    /// Makes durable in their segments what only the log holds, so that it need not be kept there. No commit waits for it.
+    pub fn settle_values(&self) -> Result<()> {
+        let settled = self.segments.sync_covered().map_err(|error| self.fail("syncing the segments", &error))?;
+        self.mark_damaged()?;
+        if !settled.is_empty() {
+            let mut state = self.state.write();
+            settled.into_iter().for_each(|(ino, seq)| state.view.settle_value(ino, seq));
+        }
+        Ok(())
+    }
+
+    /// The log may get as many values as it may in one round of housekeeping.
+    pub(crate) fn refill_values(&self) {
+        let limit = self.superblock.lock().limit;
+        self.values_left.store(values_per_round(limit), Ordering::Relaxed);
+    }
+
     /// The most bytes that the description of a seal may have, so that its record fits in a frame.
     pub fn description_room(&self) -> usize {
         (self.state.read().log.largest_frame() / 2).min(DESCRIPTION_MAX)
@@ -515,12 +564,14 @@ impl Pool {
     /// horizon N, and persist it together with all frames before it.
     fn commit_now(&self) -> Result<()> {
         self.check_writable()?;
+        let mut settled = Vec::new();
         let (upto, due) = loop {
             let (newest, due) = {
                 let state = self.state.read();
                 (state.log.newest, self.segments.take_due())
             };
             self.segments.sync(&due).map_err(|error| self.fail("syncing the segments", &error))?;
+            settled.extend(self.segments.settled(&due));
             // The horizon may pass damaged files only together with the word that they are; what was stored meanwhile
             // has to be synced for that, too.
             if !self.mark_damaged()? {
@@ -528,6 +579,9 @@ impl Pool {
             }
         };
         let mut state = self.state.write();
+        for (ino, seq) in settled {
+            state.view.settle_value(ino, seq);
+        }
         if state.log.horizon < state.log.newest {
             let mut draft = Draft::new(0);
             draft.proposal = Proposal::UpTo(upto);
@@ -720,11 +774,12 @@ impl Pool {
             return Ok(());
         }
         self.check_writable()?;
-        self.segments.touch_all();
         loop {
+            self.segments.touch_all();
             self.commit(self.newest())?;
             let state = self.state.write();
-            if state.log.horizon == state.log.newest {
+            // Values are stored under this lock, too.
+            if state.log.horizon == state.log.newest && !self.segments.any_covered() {
                 // Under the lock that every change needs: what was stored is durable, and nothing more will be.
                 self.failed.write().get_or_insert(CLOSED.into());
                 break;
@@ -752,6 +807,10 @@ pub(crate) fn usage(view: &View, log: &Log, superblock: &Superblock) -> Usage {
         free_blocks: log.free_blocks() as u64,
         limit: superblock.limit,
     }
+}
+
+fn values_per_round(limit: Option<u64>) -> i64 {
+    limit.map_or(VALUES_PER_ROUND, |limit| VALUES_PER_ROUND.min((limit / VALUES_PART).cast_signed()))
 }
 
 fn small_limit() -> String {
@@ -913,11 +972,19 @@ impl Edit<'_> {
             numbers.push(seq);
         }
         for record in &transaction.records {
-            if let Record::Data { segment, .. } | Record::Truncation { segment, .. } = record
-                && transaction.durable != Some(*segment)
-            {
+            let speaks = match record {
+                Record::Data { segment, .. } | Record::Truncation { segment, .. } => Some(segment),
+                // They end what the log's own copy of the bytes counts for.
+                Record::Thaw { ino, segment, .. } | Record::Sealed { ino, segment, .. } => {
+                    let chain = state.view.object(*ino).and_then(|object| object.chain());
+                    chain.is_some_and(|chain| chain.value().is_some()).then_some(segment)
+                }
+                _ => None,
+            };
+            if let Some(segment) = speaks {
                 let segments = &self.pool.segments;
-                let mentioned = segments.mention(*segment);
+                let durable = transaction.durable == Some(*segment);
+                let mentioned = segments.mention(*segment, record.ino(), durable);
                 mentioned.map_err(|error| Error::io(segments.path_of(*segment), "open to sync", error))?;
             }
         }
@@ -926,8 +993,20 @@ impl Edit<'_> {
         let guard = AbortOnPanic;
         let incarnation = state.log.head_incarnation();
         for (record, seq) in transaction.records.into_iter().zip(numbers) {
-            // Sealed bytes were committed before.
-            state.view.apply(record, Placed { seq, incarnation });
+            let value = match &record {
+                Record::Value { ino, segment, bytes } => Some((*ino, *segment, bytes.len())),
+                _ => None,
+            };
+            let placed = Placed { seq, incarnation };
+            state.view.apply(record, placed);
+            let Some((ino, segment, len)) = value else { continue };
+            self.pool.values_left.fetch_sub(len as i64, Ordering::Relaxed);
+            let chain = state.view.object(ino).and_then(|object| object.chain());
+            if chain.is_some_and(|chain| chain.value_placed() == Some(placed)) {
+                self.pool.segments.cover(segment, ino, seq);
+            } else {
+                self.pool.segments.recall(segment);
+            }
         }
         self.queue_freed(id);
         std::mem::forget(guard);

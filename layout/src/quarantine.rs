@@ -33,6 +33,9 @@ pub enum Reason {
     UnfinishedReplace,
     /// Power was lost before these bytes, at the end of the file, were durable.
     UncommittedTail,
+    /// Power was lost before these bytes, which the file held, were known to be durable: what was durable of it was written over
+    /// them.
+    UncommittedBytes,
     /// Power was lost before the file's record was durable, or no record speaks of these bytes.
     UnknownSegment,
     /// A log that could not be read in full, before it was written anew.

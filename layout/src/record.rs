@@ -16,6 +16,9 @@ pub const TARGET_MAX: usize = 4095;
 /// The largest value of an extended attribute, in bytes.
 pub const XATTR_VALUE_MAX: usize = 65536;
 
+/// The most bytes of a file that is committed by value.
+pub const VALUE_MAX: usize = 32 << 10;
+
 /// Bytes of a record's header.
 pub(crate) const HEADER: usize = 24;
 
@@ -122,6 +125,16 @@ pub enum Record {
         /// Checksum, and what the bytes are.
         seal: Seal,
     },
+    /// All bytes of a small file, as the data record right before it in the chain describes them: durable with the log, so
+    /// that the segment need not be. Counts only while that data record is the last word on the file's bytes.
+    Value {
+        /// The file.
+        ino: Ino,
+        /// Its segment.
+        segment: SegmentId,
+        /// Its bytes, from first to last.
+        bytes: Box<[u8]>,
+    },
     /// Written ahead of whatever may change committed bytes in place: a sealed file opened for writing, punching a hole,
     /// zeroing a range. Voids the seals of the file's runs.
     Thaw {
@@ -194,6 +207,7 @@ mod kind {
     pub const SEALED: u8 = 12;
     pub const TIER: u8 = 20;
     pub const PLACEMENT: u8 = 21;
+    pub const VALUE: u8 = 13;
 }
 
 const FLAG_DAMAGED: u32 = 1;
@@ -239,6 +253,7 @@ impl Record {
             | Self::Data { ino, .. }
             | Self::Truncation { ino, .. }
             | Self::Sealed { ino, .. }
+            | Self::Value { ino, .. }
             | Self::Thaw { ino, .. }
             | Self::Replace { ino, .. }
             | Self::Xattr { ino, .. }
@@ -264,6 +279,7 @@ impl Record {
             Self::Sealed { .. } => kind::SEALED,
             Self::Tier { .. } => kind::TIER,
             Self::Placement { .. } => kind::PLACEMENT,
+            Self::Value { .. } => kind::VALUE,
         }
     }
 
@@ -279,6 +295,7 @@ impl Record {
             Self::Retired { first, last } => first <= last && last.0 < NUMBER_LIMIT,
             Self::Tier { number, tier } => (1..=TIER_MAX).contains(number) && tier.is_sound(),
             Self::Placement { text } => text.len() <= PLACEMENT_MAX,
+            Self::Value { bytes, .. } => bytes.len() <= VALUE_MAX,
             Self::Attributes { .. } | Self::Thaw { .. } | Self::Replace { .. } => true,
         };
         (!sound).then_some("impossible name, length or range")
@@ -301,6 +318,7 @@ impl Record {
                 Self::Sealed { seal, .. } => sealed_body(seal.description.len()),
                 Self::Tier { tier, .. } => tier_body(tier.name.len(), tier.directory.len()),
                 Self::Placement { text } => 4 + text.len(),
+                Self::Value { bytes, .. } => value_body(bytes.len()),
             })
     }
 
@@ -357,6 +375,11 @@ impl Record {
                 w.u32(seal.crc);
                 w.u32(seal.description.len() as u32);
                 w.bytes(&seal.description);
+            }
+            Self::Value { segment, bytes, .. } => {
+                w.u64(segment.0);
+                w.u32(bytes.len() as u32);
+                w.bytes(bytes);
             }
             Self::Thaw { segment, offset, len, .. } => {
                 for value in [segment.0, *offset, *len] {
@@ -427,6 +450,10 @@ impl Record {
                 let seal = Seal { crc, description: r.take(description)?.into() };
                 Self::Sealed { ino, segment, offset, len, allocated, seal }
             }
+            kind::VALUE => {
+                let (segment, len) = (SegmentId(r.u64()?), r.u32()? as usize);
+                Self::Value { ino, segment, bytes: r.take(len)?.into() }
+            }
             kind::THAW => Self::Thaw { ino, segment: SegmentId(r.u64()?), offset: r.u64()?, len: r.u64()? },
             kind::REPLACE => Self::Replace { ino, segment: SegmentId(r.u64()?) },
             kind::XATTR => {
@@ -469,6 +496,9 @@ const TRUNCATION_BODY: usize = 40;
 pub(crate) const THAW_BODY: usize = 24;
 const fn sealed_body(description: usize) -> usize {
     DATA_BODY + 8 + description
+}
+pub(crate) const fn value_body(len: usize) -> usize {
+    8 + 4 + len
 }
 pub(crate) const REPLACE_BODY: usize = 8;
 pub(crate) const RETIRED_BODY: usize = 16;
@@ -616,6 +646,7 @@ pub(crate) mod tests {
             }),
             run().prop_map(|(ino, segment, offset, len, _)| Record::Thaw { ino, segment, offset, len }),
             (ino(), segment()).prop_map(|(ino, segment)| Record::Replace { ino, segment }),
+            (ino(), segment(), bytes(5000)).prop_map(|(ino, segment, bytes)| Record::Value { ino, segment, bytes }),
             (ino(), bytes(300), bytes(3000)).prop_map(|(ino, name, value)| Record::Xattr { ino, name, value }),
             (ino(), bytes(300)).prop_map(|(ino, name)| Record::XattrRemoval { ino, name }),
             (number(), number()).prop_map(|(first, last)| Record::Retired { first: TxId(first), last: TxId(last) }),

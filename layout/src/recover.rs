@@ -11,12 +11,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::chain::FileChain;
 use crate::domain::Medium;
 use crate::error::{Error, Result};
 use crate::ids::{Ino, ROOT, SegmentId, TxId};
@@ -32,6 +34,9 @@ use crate::superblock::{State, Superblock};
 use crate::tier::PM;
 use crate::time::Timestamp;
 use crate::view::View;
+
+/// So many segments are to be synced before they are.
+const DESCRIPTORS: usize = 256;
 
 /// How the pool was left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -281,15 +286,20 @@ pub(crate) fn decide_blocks(
 
 /// Brings segments and records to agree, and makes all that is kept durable.
 pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<SegmentId>, now: Timestamp) -> Result<()> {
-    let unreachable = pool.view().unreachable();
+    let mut unreachable = pool.view().unreachable();
     let tiers = Tiers::of(pool, recovery.kind);
-    if recovery.kind == Kind::Clean && tiers.back.is_empty() {
+    if recovery.kind == Kind::Clean {
+        // Closing it made every segment durable, but for those that could not be.
+        pool.state.write().view.settle_values(|object| !object.attributes.damaged);
         // What is left of objects that were removed before the pool was closed. Most of their segments are gone; that of a
         // file that was still open then is not.
-        for ino in unreachable {
+        for ino in unreachable.drain(..) {
             pool.edit().drop_unreachable(ino);
         }
-        return tiers.note(pool);
+        restore_damaged(pool, recovery, &tiers, now)?;
+        if tiers.back.is_empty() {
+            return tiers.note(pool);
+        }
     }
     let path = pool.path.join("segments");
     let io = |what| {
@@ -320,6 +330,7 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     let mut settler = Settler { pool, recovery, present: &present, now, tiers: &tiers, replacements: HashSet::new() };
     for (ino, attributes) in &files {
         settler.settle_file(*ino, attributes)?;
+        settler.commit_some()?;
     }
     let replacements = settler.replacements;
     for (segment, stat) in &present {
@@ -340,6 +351,32 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     pool.commit(pool.newest())?;
     pool.unlink_covered();
     pool.idle()
+}
+
+/// In a pool that was closed: gives files whose segments could not be synced the bytes that the log holds of them.
+fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, now: Timestamp) -> Result<()> {
+    let held: Vec<Ino> = {
+        let view = pool.view();
+        let held = |object: &Object| object.chain().is_some_and(|chain| chain.value().is_some());
+        view.objects().filter(|(_, object)| held(object)).map(|(ino, _)| ino).collect()
+    };
+    if held.is_empty() {
+        return Ok(());
+    }
+    // It is as if it had not been closed from now on. Should this be interrupted, the log still has them for the next recovery.
+    pool.set_open()?;
+    let mut settler = Settler { pool, recovery, present: &HashMap::new(), now, tiers, replacements: HashSet::new() };
+    for ino in held {
+        let found = pool.view().object(ino).and_then(|object| {
+            let (seq, bytes) = object.chain()?.to_restore()?;
+            Some((object.attributes.clone(), object.attributes.segment?, seq, bytes))
+        });
+        if let Some((attributes, segment, seq, bytes)) = found {
+            settler.restore(ino, &attributes, segment, seq, &bytes)?;
+        }
+        settler.commit_some()?;
+    }
+    pool.commit(pool.newest())
 }
 
 /// From what each tier is to be recovered.
@@ -457,7 +494,23 @@ impl Settler<'_> {
             let path = self.pool.segments.path_of(segment);
             move |error| Error::io(path, what, error)
         };
-        let Some(stat) = self.present.get(&segment).copied() else {
+        let mut present = self.present.get(&segment).copied();
+        let mut attributes = attributes;
+        let whole;
+        let value = self.pool.view().object(ino).and_then(Object::chain).and_then(FileChain::to_restore);
+        if let Some((seq, bytes)) = value {
+            let intact = present.filter(|stat| !attributes.damaged && stat.size >= bytes.len() as u64);
+            match intact.filter(|_| kind == Kind::ServerKilled) {
+                // What the segment holds is what was written, and newer than what the log has.
+                Some(stat) => self.learn(ino, attributes, segment, &stat)?,
+                None => {
+                    whole = self.restore(ino, attributes, segment, seq, &bytes)?;
+                    attributes = &whole;
+                    present = Some(self.pool.segments.stat(segment).map_err(at("stat"))?);
+                }
+            }
+        }
+        let Some(stat) = present else {
             if size > 0 {
                 return self.mark_damaged(ino, attributes, "its segment is missing");
             }
@@ -553,6 +606,66 @@ impl Settler<'_> {
         self.store(Transaction::new(0).with(Record::Attributes { ino, attributes }))
     }
 
+    /// Gives a segment the bytes that the log holds of it: it was not known to hold them itself. Other ones in their place are
+    /// set aside; what is behind them stays, to be looked at. Returns what the file is then, which is not damaged.
+    fn restore(
+        &mut self,
+        ino: Ino,
+        attributes: &Attributes,
+        segment: SegmentId,
+        seq: u64,
+        bytes: &[u8],
+    ) -> Result<Attributes> {
+        let segments = &self.pool.segments;
+        let at = |what| move |error| Error::io(segments.path_of(segment), what, error);
+        match segments.create(segment) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at("create")(error)),
+            _ => {}
+        }
+        segments.begin_restore(segment, ino, seq).map_err(at("open"))?;
+        let file = File::from(segments.open(segment, libc::O_RDWR).map_err(at("open"))?);
+        let mut found = Vec::new();
+        (&file).take(bytes.len() as u64).read_to_end(&mut found).map_err(at("read"))?;
+        // After a failed sync the host may have bytes in memory that it takes for written, and that are not.
+        if found != bytes || attributes.damaged {
+            let differ = found.iter().zip(bytes).any(|(found, byte)| found != byte && *found != 0);
+            // Others are what was there before.
+            let newer = host_mtime(&file).map_err(at("stat"))? > attributes.mtime;
+            if differ && newer {
+                let note = self.note(ino, Reason::UncommittedBytes, 0);
+                match self.pool.quarantine().keep_tail(segments, segment, found.len() as u64, &note) {
+                    Ok(name) => self.recovery.quarantined.push(name),
+                    // The bytes that were promised need no room.
+                    Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
+                        log::warn!(
+                            "{}: no room in quarantine for bytes that were not durable",
+                            self.pool.path.display()
+                        );
+                    }
+                    Err(error) => return Err(at("copy its bytes to quarantine")(error)),
+                }
+            }
+            file.write_all_at(bytes, 0).map_err(at("write what the log has of"))?;
+            // That they were written now is nobody's business.
+            let time = |time: Timestamp| nix::sys::time::TimeSpec::new(time.sec, time.nsec.into());
+            let timed = nix::sys::stat::futimens(&file, &time(attributes.atime), &time(attributes.mtime));
+            timed.map_err(|errno| at("set the times of")(errno.into()))?;
+        }
+        let whole = Attributes { damaged: false, ..attributes.clone() };
+        if attributes.damaged {
+            self.store(Transaction::new(0).with(Record::Attributes { ino, attributes: whole.clone() }))?;
+        }
+        Ok(whole)
+    }
+
+    /// Each segment that is to be synced holds a descriptor, and there may be more of them than descriptors.
+    fn commit_some(&self) -> Result<()> {
+        if self.pool.segments.dirty_count() >= DESCRIPTORS {
+            self.pool.commit(self.pool.newest())?;
+        }
+        Ok(())
+    }
+
     fn cut(&self, segment: SegmentId, size: u64) -> io::Result<()> {
         self.pool.segments.touch(segment)?;
         File::from(self.pool.segments.open(segment, libc::O_RDWR)?).set_len(size)
@@ -567,6 +680,10 @@ impl Settler<'_> {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn host_mtime(file: &File) -> io::Result<Timestamp> {
+    Ok(SegmentStat::from(nix::sys::stat::fstat(file)?).mtime)
 }
 
 /// The records that say what a file's segment is now: its attributes, and its last run up to the segment's size.

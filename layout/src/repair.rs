@@ -184,6 +184,10 @@ fn salvage(medium: &Arc<dyn Medium>, superblock: &Superblock) -> io::Result<View
     let (uses, _) = recover::decide_blocks(&blocks, &census.retired(keep), keep);
     let log = Log::new(medium.clone(), superblock, uses, keep, keep);
     let mut view = load::load(&**medium, superblock, &blocks, &log, next_id, &mut Default::default())?;
+    if superblock.state == State::Clean {
+        // The segments hold all of it. Records that are lost could have said that a value does not count any more.
+        view.settle_values(|object| !object.attributes.damaged);
+    }
     view.ensure_root();
     for ino in view.unreachable() {
         view.drop_object(ino);

@@ -22,7 +22,7 @@ use nix::sys::stat::{FileStat, Mode};
 use parking_lot::Mutex;
 
 use crate::domain::Medium;
-use crate::ids::{NUMBER_LIMIT, SegmentId};
+use crate::ids::{Ino, NUMBER_LIMIT, SegmentId};
 use crate::owner::Owner;
 use crate::tier::{self, Gone, Opened, PM, Whose};
 use crate::time::Timestamp;
@@ -87,7 +87,7 @@ pub struct Segments {
     owner: Owner,
     medium: Arc<dyn Medium>,
     tracked: Mutex<HashMap<SegmentId, Tracked>>,
-    /// Directories that got new names since they were last synced, by tier.
+    /// The directories of these segments may not have been synced since they were created, by tier.
     grown: Mutex<BTreeMap<u8, Grown>>,
     /// Segments of files whose bytes did not survive, because their tier was volatile.
     lost: Mutex<HashMap<SegmentId, Gone>>,
@@ -114,20 +114,53 @@ struct Tracked {
     dirty: bool,
     /// Counts how often it became due.
     calls: u64,
+    /// The file that has it, once a record says so.
+    ino: Option<Ino>,
+    /// Some record speaks of bytes in it.
+    mentioned: bool,
+    /// The log holds the file's bytes: the number of the value's record, while the segment may not hold them durably.
+    value: Option<u64>,
+    /// Nothing was recorded since the value, so that no commit need sync the segment.
+    covered: bool,
 }
 
 impl Tracked {
+    fn new(fd: Arc<OwnedFd>) -> Self {
+        Self {
+            fd,
+            writers: 0,
+            due: false,
+            dirty: false,
+            calls: 0,
+            ino: None,
+            mentioned: false,
+            value: None,
+            covered: false,
+        }
+    }
+
     fn call(&mut self) {
         self.due = true;
         self.dirty = true;
+        self.covered = false;
         self.calls += 1;
     }
+}
+
+/// What a segment that a commit has to sync is known for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DueSegment {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The file that has it, if that is recorded.
+    pub ino: Option<Ino>,
 }
 
 #[derive(Debug, Default)]
 struct Grown {
     /// The directory of the directories.
     top: bool,
+    segments: HashSet<SegmentId>,
     shards: HashSet<u8>,
 }
 
@@ -136,6 +169,8 @@ struct Grown {
 pub(crate) struct Due {
     segments: Vec<(SegmentId, Arc<OwnedFd>)>,
     grown: BTreeMap<u8, Grown>,
+    /// Values of the log that are not needed any more once the segments are synced.
+    values: Vec<(SegmentId, Ino, u64)>,
     pub touches: u64,
 }
 
@@ -292,7 +327,7 @@ impl Segments {
             other => other?,
         };
         self.owner.give(&made)?;
-        self.grown.lock().entry(id.tier()).or_default().shards.insert(shard(id));
+        self.grown.lock().entry(id.tier()).or_default().segments.insert(id);
         Ok(made)
     }
 
@@ -360,7 +395,7 @@ impl Segments {
     /// The same with a descriptor that [`Segments::create`] returned.
     pub fn begin_first_write(&self, id: SegmentId, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
         let mut tracked = self.tracked.lock();
-        let entry = tracked.entry(id).or_insert(Tracked { fd, writers: 0, due: false, dirty: false, calls: 0 });
+        let entry = tracked.entry(id).or_insert_with(|| Tracked::new(fd));
         entry.writers += 1;
         entry.dirty = true;
         entry.fd.clone()
@@ -370,7 +405,7 @@ impl Segments {
     pub fn end_write(&self, id: SegmentId) {
         if let Some(entry) = self.tracked.lock().get_mut(&id) {
             entry.writers = entry.writers.saturating_sub(1);
-            if entry.dirty && !entry.due {
+            if entry.dirty && !entry.due && !entry.covered {
                 entry.call();
                 self.touches.fetch_add(1, Ordering::Relaxed);
             }
@@ -385,17 +420,142 @@ impl Segments {
         Ok(())
     }
 
-    /// A record that is about to be stored speaks of bytes in the segment. On an error it must not be stored.
-    pub(crate) fn mention(&self, id: SegmentId) -> io::Result<()> {
+    /// A record that is about to be stored speaks of bytes in the segment. On an error it must not be stored. Unless they
+    /// are `durable` the next commit syncs it.
+    pub(crate) fn mention(&self, id: SegmentId, ino: Ino, durable: bool) -> io::Result<()> {
         let mut tracked = self.tracked.lock();
-        self.track(&mut tracked, id)?.call();
+        let entry = self.track(&mut tracked, id)?;
+        // What ends a value has the segment synced in any case: bytes that came after the sync that made others durable may be
+        // durable by the value alone.
+        if !durable || entry.covered {
+            entry.call();
+        }
+        (entry.ino, entry.mentioned) = (Some(ino), true);
+        Ok(())
+    }
+
+    /// The file's bytes were stored in the log, in a record with this sequence number that counts: no commit need sync the
+    /// segment, until more is recorded of it.
+    pub(crate) fn cover(&self, id: SegmentId, ino: Ino, seq: u64) {
+        if let Some(entry) = self.tracked.lock().get_mut(&id) {
+            (entry.due, entry.covered, entry.value) = (false, true, Some(seq));
+            (entry.ino, entry.mentioned) = (Some(ino), true);
+        }
+    }
+
+    /// Somebody relies once more on the value that holds the bytes of the segment: what is being synced may not be these bytes.
+    /// False if they are not to be found in the log alone.
+    pub fn hold_value(&self, id: SegmentId) -> bool {
+        let mut tracked = self.tracked.lock();
+        let held = tracked.get_mut(&id).filter(|entry| entry.covered);
+        held.map(|entry| entry.calls += 1).is_some()
+    }
+
+    /// The log does not hold the bytes of the segment after all: the next commit syncs it.
+    pub(crate) fn recall(&self, id: SegmentId) {
+        if let Some(entry) = self.tracked.lock().get_mut(&id) {
+            entry.call();
+        }
+    }
+
+    /// What a commit has to sync now, if that is no more than `most`.
+    pub fn due(&self, most: usize) -> Option<Vec<DueSegment>> {
+        let tracked = self.tracked.lock();
+        let due = tracked.iter().filter(|(_, entry)| entry.due);
+        let due = due.map(|(id, entry)| DueSegment { segment: *id, ino: entry.ino });
+        let due: Vec<DueSegment> = due.take(most + 1).collect();
+        Some(due).filter(|due| due.len() <= most)
+    }
+
+    /// Syncs the segments whose bytes only the log holds durably, and their names, beside whatever commit goes on. Returns the
+    /// values that are not needed any more; an error is one of a directory.
+    pub(crate) fn sync_covered(&self) -> io::Result<Vec<(Ino, u64)>> {
+        let covered: Vec<_> = {
+            let tracked = self.tracked.lock();
+            let covered = tracked.iter().filter(|(_, entry)| entry.covered);
+            covered
+                .filter_map(|(id, entry)| Some((*id, entry.fd.clone(), entry.calls, entry.ino?, entry.value?)))
+                .collect()
+        };
+        let mut settled = Vec::new();
+        for (tier, home) in self.homes.iter().filter(|(_, home)| !home.volatile) {
+            let ours: Vec<_> = covered.iter().filter(|(id, ..)| id.tier() == *tier).collect();
+            if ours.is_empty() {
+                continue;
+            }
+            let (names, top) = {
+                let grown = self.grown.lock();
+                let named = |grown: &Grown| {
+                    let new = ours.iter().map(|(id, ..)| *id).filter(|id| grown.segments.contains(id));
+                    (new.collect::<Vec<_>>(), grown.top)
+                };
+                grown.get(tier).map(named).unwrap_or_default()
+            };
+            let mut failed = Vec::new();
+            if !self.sync_at_once(home, ours.len()) {
+                ours.iter().for_each(|(_, fd, ..)| start_writing(fd.as_fd()));
+                let shards = names.iter().map(|id| shard(*id)).collect();
+                self.sync_directories(home, &Grown { top, shards, segments: HashSet::new() })?;
+                let unsynced = ours.iter().filter(|(id, fd, ..)| !self.sync_one(*id, fd.as_fd()));
+                failed.extend(unsynced.map(|(id, ..)| *id));
+            }
+            if let Some(grown) = self.grown.lock().get_mut(tier) {
+                grown.segments.retain(|id| !names.contains(id));
+            }
+            let mut tracked = self.tracked.lock();
+            for (id, _, calls, ino, seq) in ours {
+                let Some(entry) = tracked.get_mut(id) else { continue };
+                // A sync that succeeds after one that failed says nothing of what was written before.
+                if failed.contains(id) || self.failed(*id) {
+                    entry.call();
+                    self.touches.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                if entry.covered && entry.calls != *calls {
+                    continue;
+                }
+                settled.push((*ino, *seq));
+                // Unless more was recorded of it meanwhile.
+                if entry.covered && entry.value == Some(*seq) {
+                    (entry.covered, entry.value) = (false, None);
+                    if entry.writers == 0 {
+                        tracked.remove(id);
+                    }
+                }
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Recovery is about to write what the log has as a file's bytes, in the record with that sequence number. The segment's
+    /// name may not be durable either.
+    pub(crate) fn begin_restore(&self, id: SegmentId, ino: Ino, seq: u64) -> io::Result<()> {
+        let mut grown = self.grown.lock();
+        let home = grown.entry(id.tier()).or_default();
+        home.top = true;
+        home.shards.insert(shard(id));
+        drop(grown);
+        let mut tracked = self.tracked.lock();
+        let entry = self.track(&mut tracked, id)?;
+        (entry.ino, entry.value) = (Some(ino), Some(seq));
+        entry.call();
+        self.touches.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     /// Everything that may have bytes that are not durable is due, whether it is still open for writing or not.
     pub(crate) fn touch_all(&self) {
+        for grown in self.grown.lock().values_mut() {
+            let Grown { segments, shards, .. } = grown;
+            shards.extend(segments.drain().map(shard));
+        }
         self.tracked.lock().values_mut().for_each(Tracked::call);
         self.touches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True if the log holds bytes of some file that its segment may not hold durably.
+    pub(crate) fn any_covered(&self) -> bool {
+        self.tracked.lock().values().any(|entry| entry.covered)
     }
 
     fn track<'a>(&self, tracked: &'a mut HashMap<SegmentId, Tracked>, id: SegmentId) -> io::Result<&'a mut Tracked> {
@@ -403,7 +563,7 @@ impl Segments {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
                 let fd = Arc::new(self.open_with(id, libc::O_RDONLY)?);
-                entry.insert(Tracked { fd, writers: 0, due: false, dirty: false, calls: 0 })
+                entry.insert(Tracked::new(fd))
             }
         })
     }
@@ -415,16 +575,26 @@ impl Segments {
 
     /// What a commit that starts now has to sync.
     pub(crate) fn take_due(&self) -> Due {
-        let grown = std::mem::take(&mut *self.grown.lock());
+        let mut grown = self.grown.lock();
         let mut tracked = self.tracked.lock();
         let touches = self.touches();
-        let mut segments = Vec::new();
+        let (mut segments, mut values) = (Vec::new(), Vec::new());
         for (id, entry) in tracked.iter_mut().filter(|(_, entry)| entry.due) {
             entry.due = false;
             entry.dirty = entry.writers > 0;
+            values.extend(entry.value.take().and_then(|seq| Some((*id, entry.ino?, seq))));
             segments.push((*id, entry.fd.clone()));
         }
-        Due { segments, grown, touches }
+        // A segment that no record speaks of, or whose bytes the log holds, recovery can create again.
+        let spared = |id: &SegmentId| tracked.get(id).is_none_or(|entry| entry.covered || !entry.mentioned);
+        let take = |(tier, grown): (&u8, &mut Grown)| {
+            let mut shards = std::mem::take(&mut grown.shards);
+            shards.extend(grown.segments.iter().filter(|id| !spared(id)).map(|id| shard(*id)));
+            grown.segments.retain(|id| !shards.contains(&shard(*id)));
+            let top = !shards.is_empty() && std::mem::take(&mut grown.top);
+            (*tier, Grown { top, shards, segments: HashSet::new() })
+        };
+        Due { grown: grown.iter_mut().map(take).collect(), segments, values, touches }
     }
 
     /// Syncs a segment outside any commit. False if it is not open for writing, or the sync failed.
@@ -491,7 +661,7 @@ impl Segments {
         }
         let mut tracked = self.tracked.lock();
         for (id, ..) in &due.segments {
-            let done = |entry: &Tracked| entry.writers == 0 && !entry.due && !entry.dirty;
+            let done = |entry: &Tracked| entry.writers == 0 && !entry.due && !entry.dirty && !entry.covered;
             if tracked.get(id).is_some_and(done) {
                 tracked.remove(id);
             }
@@ -539,6 +709,13 @@ impl Segments {
         self.medium.sync_directory(home.dir.as_fd())
     }
 
+    /// The values of the log that are not needed any more, once what was due is synced.
+    pub(crate) fn settled<'a>(&self, due: &'a Due) -> impl Iterator<Item = (Ino, u64)> + 'a {
+        let failed = self.failed.lock().keys().copied().collect::<HashSet<_>>();
+        let settled = due.values.iter().filter(move |(segment, ..)| !failed.contains(segment));
+        settled.map(|(_, ino, seq)| (*ino, *seq))
+    }
+
     /// Segments with a failed sync whose file is not marked as damaged yet.
     pub(crate) fn unmarked(&self) -> HashSet<SegmentId> {
         self.failed.lock().iter().filter(|(_, marked)| !**marked).map(|(id, _)| *id).collect()
@@ -571,7 +748,7 @@ impl Segments {
 
     /// True if the segment may have bytes that the next commit, or the one under way, makes durable.
     pub fn is_pending(&self, id: SegmentId) -> bool {
-        self.tracked.lock().contains_key(&id)
+        self.tracked.lock().get(&id).is_some_and(|entry| entry.writers > 0 || !entry.covered)
     }
 
     /// True if a sync of the segment failed, so that what it holds may not be what was written.
@@ -629,6 +806,9 @@ impl Segments {
         self.tracked.lock().remove(&id);
         self.failed.lock().remove(&id);
         self.lost.lock().remove(&id);
+        if let Some(grown) = self.grown.lock().get_mut(&id.tier()) {
+            grown.segments.remove(&id);
+        }
         let Some(home) = self.homes.get(&id.tier()) else { return Ok(()) };
         let removed = open_shard(home, shard(id)).and_then(|shard| {
             Ok(nix::unistd::unlinkat(&shard, id.to_string().as_str(), nix::unistd::UnlinkatFlags::NoRemoveDir)?)

@@ -202,6 +202,7 @@ impl View {
             Record::Data { .. }
             | Record::Truncation { .. }
             | Record::Sealed { .. }
+            | Record::Value { .. }
             | Record::Thaw { .. }
             | Record::Replace { .. } => self.objects.get(&ino).is_some_and(Object::is_file),
             Record::Xattr { .. } | Record::XattrRemoval { .. } => self.objects.contains_key(&ino),
@@ -229,6 +230,7 @@ impl View {
                 let run = Run { offset, len, seal: Some(seal), placed, record_len, cut_from: None };
                 self.apply_run(ino, segment, run, allocated);
             }
+            Record::Value { ino, segment, bytes } => self.apply_value(ino, segment, bytes, placed, record_len),
             Record::Thaw { ino, segment, .. } => self.apply_thaw(ino, segment, placed),
             Record::Replace { ino, segment } => self.apply_replace(ino, segment, placed),
             Record::Xattr { ino, name, value } => self.apply_xattr(ino, name, value, placed),
@@ -440,6 +442,30 @@ impl View {
             self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated()).saturating_add(allocated);
             chain.append(&mut self.ledger, run, allocated);
         }
+    }
+
+    fn apply_value(&mut self, ino: Ino, segment: SegmentId, bytes: Box<[u8]>, placed: Placed, record_len: usize) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(placed.seq);
+        if let Content::File(chain) = &mut object.content
+            && object.attributes.segment == Some(segment)
+        {
+            chain.set_value(&mut self.ledger, bytes, placed, record_len);
+        }
+    }
+
+    /// The segment of a file holds the bytes of its value with this sequence number durably.
+    pub(crate) fn settle_value(&mut self, ino: Ino, seq: u64) {
+        if let Some(Object { content: Content::File(chain), .. }) = self.objects.get_mut(&ino) {
+            chain.settle_value(&mut self.ledger, seq);
+        }
+    }
+
+    /// The same for all files that `holds` says it of.
+    pub(crate) fn settle_values(&mut self, holds: impl Fn(&Object) -> bool) {
+        let settled = |object: &Object| object.has_value() && holds(object);
+        let inos: Vec<Ino> = self.objects().filter(|(_, object)| settled(object)).map(|(ino, _)| ino).collect();
+        inos.into_iter().for_each(|ino| self.settle_value(ino, u64::MAX));
     }
 
     fn apply_thaw(&mut self, ino: Ino, segment: SegmentId, placed: Placed) {
@@ -686,6 +712,7 @@ impl View {
                 Record::Data { offset, .. } | Record::Truncation { offset, .. } | Record::Sealed { offset, .. },
                 Content::File(chain),
             ) => chain.has_run(*offset, placed),
+            (Record::Value { .. }, Content::File(chain)) => chain.value_placed() == Some(placed),
             (Record::Thaw { .. }, Content::File(chain)) => chain.is_thawed_at(placed),
             (Record::Replace { .. }, Content::File(chain)) => chain.replacing_placed() == Some(placed),
             (Record::Xattr { name, .. }, _) => object.xattrs.live.get(name).is_some_and(|xattr| xattr.placed == placed),
@@ -733,6 +760,7 @@ impl View {
                 Record::Data { offset, .. } | Record::Truncation { offset, .. } | Record::Sealed { offset, .. },
                 Content::File(chain),
             ) => chain.relocate_run(ledger, *offset, from, to),
+            (Record::Value { .. }, Content::File(chain)) => chain.relocate_value(ledger, from, to),
             (Record::Thaw { .. } | Record::Replace { .. }, Content::File(chain)) => {
                 chain.relocate_state(ledger, from, to);
             }

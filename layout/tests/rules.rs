@@ -1,4 +1,4 @@
-//! The ten rules of docs/FORMAT.md, each with a test named after it.
+//! The rules of docs/FORMAT.md, each with a test named after it.
 
 mod common;
 
@@ -564,6 +564,113 @@ fn rule_10_a_segment_is_created_under_its_final_name_which_is_never_used_again()
     assert_eq!(again.quarantine().list().unwrap()[0].name, lost.to_string());
     assert!(again.edit().next_id() > lost.0);
     assert!(fs::exists(again.path().join(format!("segments/00/{first}"))).unwrap());
+}
+
+#[test]
+fn rule_11_a_value_stands_in_for_its_segment() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    medium.take_calls();
+    let (ino, segment) = file_by_value(&pool, "f", b"bytes of the file");
+    let calls = medium.take_calls();
+    assert!(!calls.contains(&Call::SyncSegment) && !calls.contains(&Call::SyncDirectory), "{calls:?}");
+    let image = medium.after_power_loss(|| false);
+    lose(&pool, segment);
+    drop(pool);
+    let (again, medium) = scratch.open(image, NEXT_BOOT);
+    assert_eq!(read_segment(&again, segment), b"bytes of the file");
+    assert!(!again.view().object(ino).unwrap().attributes.damaged);
+    let calls = medium.take_calls();
+    assert!(calls.contains(&Call::SyncSegment) && calls.contains(&Call::SyncDirectory), "it holds them durably now");
+}
+
+#[test]
+fn rule_11_what_ends_a_value_has_the_segment_synced() {
+    for end in 0..4 {
+        let scratch = Scratch::new(1 << 20);
+        let (pool, medium) = scratch.first_open();
+        let (ino, segment) = file_by_value(&pool, "f", b"bytes of the file");
+        medium.take_calls();
+        let seal = Seal { crc: 0, description: Box::default() };
+        let (offset, len, allocated) = (0, 17, 4096);
+        store(
+            &pool,
+            [match end {
+                0 => Record::Data { ino, segment, offset, len, allocated },
+                1 => Record::Truncation { ino, segment, offset, len: 5, allocated, cut_from: 17 },
+                2 => Record::Sealed { ino, segment, offset, len, allocated, seal },
+                _ => Record::Thaw { ino, segment, offset, len },
+            }],
+        );
+        assert!(!pool.view().object(ino).unwrap().has_value());
+        pool.commit(pool.newest()).unwrap();
+        let calls = medium.take_calls();
+        let synced = position(&calls, |call| *call == Call::SyncSegment);
+        let named = position(&calls, |call| *call == Call::SyncDirectory);
+        assert!(synced.max(named) < position(&calls, |call| *call == Call::Persist), "{calls:?}");
+        // It does not come back: the segment's bytes are the file's from now on.
+        let image = medium.after_power_loss(|| false);
+        lose(&pool, segment);
+        drop(pool);
+        let (again, _) = scratch.open(image, NEXT_BOOT);
+        assert!(again.view().object(ino).unwrap().attributes.damaged, "record {end}");
+    }
+}
+
+/// Bytes that came after the sync may be durable by the value alone.
+#[test]
+fn rule_11_what_ends_a_value_has_the_segment_synced_also_if_others_were_synced_before() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = file_by_value(&pool, "f", b"bytes of the file");
+    medium.take_calls();
+    let mut tx = Transaction::new(0).with(Record::Data { ino, segment, offset: 0, len: 17, allocated: 4096 });
+    tx.bytes_are_durable(segment);
+    pool.edit().store(tx).unwrap();
+    pool.commit(pool.newest()).unwrap();
+    let calls = medium.take_calls();
+    let synced = position(&calls, |call| *call == Call::SyncSegment);
+    assert!(synced < position(&calls, |call| *call == Call::Persist), "{calls:?}");
+}
+
+/// As one with more runs than one, or behind a thaw of some of them.
+#[test]
+fn rule_11_a_value_that_does_not_count_has_the_segment_synced() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = file_by_value(&pool, "f", b"bytes of the file");
+    append(&pool, ino, segment, b" and more");
+    pool.commit(pool.newest()).unwrap();
+    medium.take_calls();
+    let mut tx = Transaction::new(0).with(Record::Data { ino, segment, offset: 17, len: 9, allocated: 4096 });
+    tx.push(Record::Value { ino, segment, bytes: b"bytes of the file and more"[..].into() });
+    tx.bytes_are_durable(segment);
+    pool.edit().store(tx).unwrap();
+    assert!(!pool.view().object(ino).unwrap().has_value());
+    pool.commit(pool.newest()).unwrap();
+    assert!(medium.take_calls().contains(&Call::SyncSegment));
+}
+
+#[test]
+fn rule_11_a_value_is_not_kept_once_the_segment_is_durable() {
+    let scratch = Scratch::new(16 << 10);
+    let (pool, _) = scratch.first_open();
+    let bytes = vec![7; 6000];
+    for n in 0..20 {
+        file_by_value(&pool, &format!("f{n}"), &bytes);
+    }
+    let before = pool.flushes();
+    pool.settle_values().unwrap();
+    assert!(pool.flushes().segments + 64 * pool.flushes().host >= before.segments + 20);
+    let settled = pool.flushes();
+    pool.settle_values().unwrap();
+    assert_eq!(pool.flushes(), settled, "once is enough");
+    assert!(pool.reclaim().unwrap());
+    for _ in 0..40 {
+        pool.maintain().unwrap();
+    }
+    let usage = pool.usage();
+    assert!((usage.log_blocks - usage.free_blocks) * (16 << 10) < 20 * 6000 / 2, "{usage:?}");
 }
 
 #[test]

@@ -78,6 +78,7 @@ fn describe(entry: &Entry) -> String {
         Reason::InterruptedReplace => "the version before a replace whose writer died".to_owned(),
         Reason::UnfinishedReplace => "the new version, which was not complete when power was lost".to_owned(),
         Reason::UncommittedTail => format!("what followed byte {}, not yet durable when power was lost", note.offset),
+        Reason::UncommittedBytes => "what the file held when power was lost, not yet durable".to_owned(),
         Reason::DamagedLog => "the pool's log before it was repaired".to_owned(),
         Reason::LostBytes => format!("only a note: bytes from {} on are lost", note.offset),
         Reason::UnknownSegment => "bytes that no durable record speaks of".to_owned(),

@@ -3,7 +3,7 @@
 use nix::errno::Errno;
 use serde_json::Value;
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -23,6 +23,8 @@ on_mounts!(
     a_large_file_is_written_out_before_it_is_recorded,
     what_is_made_after_a_large_file_was_closed_is_not_durable_before_it,
     a_large_file_replaced_just_after_it_was_closed_is_whole,
+    a_new_small_file_its_name_and_its_directory_take_one_flush,
+    a_small_file_that_the_host_lost_comes_back_from_the_log,
 );
 
 const FILES: u64 = 200;
@@ -336,4 +338,86 @@ fn a_large_file_replaced_just_after_it_was_closed_is_whole(setup: Setup) {
     mount.mount();
     let found = fs::read(mount.at("f")).unwrap();
     assert_eq!((found.len(), Pattern(1).mismatch(0, &found)), (SIZE, None));
+}
+
+/// A small new file, which is the pool's business alone until the background commits.
+fn save(mount: &Mount, name: &str, bytes: &[u8]) {
+    let part = mount.at(format!("{name}.tmp"));
+    let mut file = File::create(&part).unwrap();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    fs::rename(part, mount.at(name)).unwrap();
+    File::open(mount.path()).unwrap().sync_all().unwrap();
+}
+
+/// Its bytes go into the log: the host's filesystem is not asked to make anything else durable.
+fn a_new_small_file_its_name_and_its_directory_take_one_flush(setup: Setup) {
+    let disk = match Disk::new(&["mkfs.ext4", "-q", "-F"], 256) {
+        Ok(disk) => disk,
+        Err(reason) => return setup.skip(&reason),
+    };
+    let mount = setup.pool_at(disk.at("pool")).mount_with(["--commit", "3600"]).mount();
+    // The first one is noted in the superblock.
+    save(&mount, "first", b"x");
+    let flushes = |kind: &str| mount.info()["flushes"][kind].as_u64().unwrap();
+    let all = || ["log", "segments", "directories", "host"].map(flushes);
+    let before = all();
+    const EACH: u64 = 20;
+    for n in 0..EACH {
+        save(&mount, &n.to_string(), &[7; 4096]);
+    }
+    let after = all();
+    // One for the file's fsync, and one for that of its directory after the rename.
+    assert_eq!(after[0] - before[0], 2 * EACH);
+    assert_eq!(after[1..], before[1..]);
+    // Without the first, both are done by the second.
+    for n in 0..EACH {
+        let part = mount.at(format!("{n}.new"));
+        fs::write(&part, [8; 4096]).unwrap();
+        fs::rename(part, mount.at(format!("{n}.whole"))).unwrap();
+        File::open(mount.path()).unwrap().sync_all().unwrap();
+    }
+    let last = all();
+    assert_eq!(last[0] - after[0], EACH);
+    assert_eq!(last[1..], before[1..]);
+}
+
+/// A power loss may leave nothing of a segment that was never synced, not even its name.
+///
+/// Proves D1.
+fn a_small_file_that_the_host_lost_comes_back_from_the_log(setup: Setup) {
+    let disk = match Disk::new(&["mkfs.ext4", "-q", "-F"], 256) {
+        Ok(disk) => disk,
+        Err(reason) => return setup.skip(&reason),
+    };
+    let pool = disk.at("pool");
+    let mut mount = setup.pool_at(&pool).mount_with(["--commit", "3600"]).mount();
+    let names: Vec<String> = (0..30).map(|n| n.to_string()).collect();
+    for (n, name) in (1..).zip(&names) {
+        save(&mount, name, &Pattern(n).bytes(0, 100 * n as usize));
+    }
+    mount.kill9();
+    let mut lost = 0;
+    for shard in fs::read_dir(pool.join("segments")).unwrap() {
+        for segment in fs::read_dir(shard.unwrap().path()).unwrap() {
+            let path = segment.unwrap().path();
+            let size = fs::metadata(&path).unwrap().len();
+            match lost % 3 {
+                0 => fs::remove_file(path).unwrap(),
+                1 => File::options().write(true).open(path).unwrap().set_len(size / 2).unwrap(),
+                _ => fs::write(path, vec![0; size as usize]).unwrap(),
+            }
+            lost += 1;
+        }
+    }
+    assert!(lost >= names.len());
+    mount.power_loss();
+    mount.mount();
+    for (n, name) in (1..).zip(&names) {
+        let found = fs::read(mount.at(name)).unwrap();
+        assert_eq!((found.len(), Pattern(n).mismatch(0, &found)), (100 * n as usize, None), "{name}");
+    }
+    mount.umount();
+    mount.tensorfs_ok([OsStr::new("check"), "--data".as_ref(), pool.as_os_str()]);
 }

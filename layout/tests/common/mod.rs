@@ -104,18 +104,28 @@ pub enum Call {
     Shrink,
 }
 
+/// What happens while a segment is being synced.
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
 /// A log in memory that remembers what is durable. Segments are real files; only their syncs are seen here.
-#[derive(Debug, Default)]
-pub struct SimMedium(Mutex<Image>);
+#[derive(Default)]
+pub struct SimMedium(Mutex<Image>, Mutex<Option<Meanwhile>>);
+
+impl std::fmt::Debug for SimMedium {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimMedium").finish_non_exhaustive()
+    }
+}
 
 impl SimMedium {
     pub fn new(image: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Image {
-            stored: image.clone(),
-            durable: image.clone(),
-            base: image,
-            ..Image::default()
-        })))
+        let (stored, durable) = (image.clone(), image.clone());
+        Arc::new(Self(Mutex::new(Image { stored, durable, base: image, ..Image::default() }), Mutex::default()))
+    }
+
+    /// During the next sync of a segment this happens.
+    pub fn during_next_segment_sync(&self, meanwhile: Meanwhile) {
+        *self.1.lock().unwrap() = Some(meanwhile);
     }
 
     /// The log as a killed server leaves it.
@@ -255,6 +265,9 @@ impl Medium for SimMedium {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         image.segment_syncs += 1;
+        drop(image);
+        let meanwhile = self.1.lock().unwrap().take();
+        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
         Ok(())
     }
     fn sync_directory(&self, _directory: BorrowedFd<'_>) -> io::Result<()> {
@@ -402,6 +415,29 @@ pub fn append(pool: &Pool, ino: Ino, segment: SegmentId, bytes: &[u8]) -> TxId {
     let size = pool.segments().stat(segment).unwrap().size;
     let offset = pool.view().object(ino).unwrap().tail().0;
     store(pool, [Record::Data { ino, segment, offset, len: size - offset, allocated: 4096 }])
+}
+
+/// A file whose bytes were stored with their record, and committed.
+pub fn file_by_value(pool: &Pool, name: &str, bytes: &[u8]) -> (Ino, SegmentId) {
+    let ino = make(pool, name, libc::S_IFREG | 0o644);
+    let segment = SegmentId(pool.edit().next_id());
+    pool.segments().create(segment).unwrap();
+    let attributes = Attributes { segment: Some(segment), ..attributes(libc::S_IFREG | 0o644) };
+    store(pool, [Record::Attributes { ino, attributes }]);
+    pool.allow_values().unwrap();
+    write_unrecorded(pool, segment, bytes);
+    let len = bytes.len() as u64;
+    let mut tx = Transaction::new(0).with(Record::Data { ino, segment, offset: 0, len, allocated: 4096 });
+    tx.push(Record::Value { ino, segment, bytes: bytes.into() });
+    tx.bytes_are_durable(segment);
+    pool.edit().store(tx).unwrap();
+    pool.commit(pool.newest()).unwrap();
+    (ino, segment)
+}
+
+/// Of the segment nothing is left.
+pub fn lose(pool: &Pool, segment: SegmentId) {
+    fs::remove_file(pool.path().join(format!("segments/00/{segment}"))).unwrap();
 }
 
 /// Writes bytes at the end of a segment, as a client does through the kernel.

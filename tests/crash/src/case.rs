@@ -70,6 +70,73 @@ pub const OPERATIONS: &[(&str, &[Call])] = &[
     ("idle", &[Call::Round, Call::Idle]),
     ("reclaim", &[Call::Reclaim]),
     ("seal", &[Call::Seal("/b"), Call::Seal("/d/a")]),
+    ("value", &[Call::Create(1, "/d/v"), Call::Write(1, 0, 640), Call::Fsync(1), Call::Close(1)]),
+    (
+        "value-save",
+        &[Call::Create(1, "/t"), Call::Write(1, 0, 777), Call::Close(1), Call::Rename("/t", "/b"), Call::Sync],
+    ),
+    (
+        "value-twice",
+        &[
+            Call::Create(1, "/v2"),
+            Call::Write(1, 0, 900),
+            Call::Fsync(1),
+            Call::Write(1, 100, 300),
+            Call::Fsync(1),
+            Call::Append(1, 200),
+            Call::Close(1),
+        ],
+    ),
+    (
+        "value-open",
+        &[
+            Call::Create(5, "/v3"),
+            Call::Write(5, 0, 600),
+            Call::Fsync(5),
+            Call::Write(5, 50, 200),
+            Call::Append(5, 100),
+        ],
+    ),
+    (
+        "value-thaw",
+        &[
+            Call::Create(1, "/e/v4"),
+            Call::Write(1, 0, 1000),
+            Call::Fsync(1),
+            Call::Close(1),
+            Call::Open(1, "/e/v4"),
+            Call::Write(1, 200, 500),
+            Call::Fsync(1),
+            Call::Write(1, 0, 100),
+            Call::Close(1),
+        ],
+    ),
+    (
+        "value-cut",
+        &[Call::Create(1, "/v5"), Call::Write(1, 0, 900), Call::Fsync(1), Call::Close(1), Call::Truncate("/v5", 300)],
+    ),
+    (
+        "value-punch",
+        &[Call::Create(1, "/v6"), Call::Write(1, 0, 800), Call::Fsync(1), Call::Punch(1, 100, 300), Call::Close(1)],
+    ),
+    (
+        "value-replace",
+        &[
+            Call::Create(1, "/v7"),
+            Call::Write(1, 0, 500),
+            Call::Fsync(1),
+            Call::Close(1),
+            Call::OpenTruncate(1, "/v7"),
+            Call::Write(1, 0, 800),
+            Call::Fsync(1),
+            Call::Close(1),
+        ],
+    ),
+    (
+        "value-seal",
+        &[Call::Create(1, "/v8"), Call::Write(1, 0, 700), Call::Fsync(1), Call::Close(1), Call::Seal("/v8")],
+    ),
+    ("close-5", &[Call::Close(5)]),
     ("close-2", &[Call::Close(2)]),
     ("close-3", &[Call::Close(3)]),
     ("close-4", &[Call::Close(4)]),
@@ -416,7 +483,7 @@ impl Run {
                     return skipped;
                 }
                 let truncates = matches!(call, Call::OpenTruncate(..));
-                let flags = libc::O_RDWR | if truncates { libc::O_TRUNC } else { 0 };
+                let flags = if truncates { libc::O_WRONLY | libc::O_TRUNC } else { libc::O_RDWR };
                 let opened = direct.open(Ino(ino), flags);
                 if let Ok(handle) = opened {
                     if truncates && model.replaces(ino) {

@@ -108,7 +108,8 @@ pub fn calls(what: &str, start: &Start, calls: &[Call], effort: Effort, scratch:
 }
 
 /// Every medium and every way to mount: `dax` commits at close by default, `cached` at fsync.
-pub const MOUNTS: [(Kind, bool); 3] = [(Kind::Cached, false), (Kind::Dax, true), (Kind::Dax, false)];
+pub const MOUNTS: [(Kind, bool); 4] =
+    [(Kind::Cached, false), (Kind::Dax, true), (Kind::Cached, true), (Kind::Dax, false)];
 
 /// A case on the base tree.
 pub fn case(kind: Kind, close_commits: bool, base: Base, operations: Vec<&'static str>) -> Case {

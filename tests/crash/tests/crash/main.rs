@@ -13,3 +13,4 @@ mod pairs;
 mod replay;
 mod seal;
 mod triples;
+mod values;
