@@ -63,13 +63,13 @@ impl Filesystem {
             return;
         }
         for one in &due {
-            if !self.cover(one) {
+            if !self.cover(one, room) {
                 return;
             }
         }
     }
 
-    fn cover(&self, due: &DueSegment) -> bool {
+    fn cover(&self, due: &DueSegment, room: usize) -> bool {
         let (segment, Some(ino)) = (due.segment, due.ino) else { return false };
         let node = self.nodes.take(ino);
         let Some(mut state) = node.try_lock() else { return false };
@@ -85,7 +85,7 @@ impl Filesystem {
             return false;
         }
         let Ok(fd) = self.pool.segments().open(segment, libc::O_RDONLY) else { return false };
-        let Ok(host) = host::stat(&fd) else { return false };
+        let Some(host) = host::stat(&fd).ok().filter(|host| host.size <= room as u64) else { return false };
         let mut bytes = vec![0; host.size as usize];
         if host::read_at(&fd, &mut bytes, 0).ok() != Some(bytes.len()) {
             return false;

@@ -70,8 +70,8 @@ pub struct FileChain {
     replacing: Option<(SegmentId, Placed)>,
     /// Where the record is that voids the seals of all runs before it. Kept while such runs are there.
     thaw: Option<Placed>,
-    /// Kept while the record would count if the log was read back.
-    value: Option<Value>,
+    /// Kept while the record would count if the log was read back. Few files have one.
+    value: Option<Box<Value>>,
 }
 
 impl FileChain {
@@ -157,7 +157,7 @@ impl FileChain {
         if counts {
             self.drop_value(ledger);
             ledger.add(placed, record_len);
-            self.value = Some(Value { placed, record_len, bytes: Some(bytes) });
+            self.value = Some(Box::new(Value { placed, record_len, bytes: Some(bytes) }));
         }
     }
 
