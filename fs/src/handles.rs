@@ -18,6 +18,8 @@ pub(crate) struct Handle {
     pub node: NodeRef,
     pub access: Access,
     pub mode: Mode,
+    /// The kernel opened it to execute it, and keeps it as long as the program runs.
+    pub executes: bool,
 }
 
 /// What a handle number stands for.

@@ -55,6 +55,14 @@ pub(crate) fn is_synchronous(flags: i32) -> bool {
     flags & libc::O_DSYNC != 0
 }
 
+/// `FMODE_EXEC` of the kernel's `include/linux/fs.h`, which an open by `execve` carries. `OPEN` passes it on.
+const FMODE_EXEC: i32 = 0x20;
+
+/// True if the kernel opens a file so to execute it.
+pub(crate) fn executes(flags: i32) -> bool {
+    flags & FMODE_EXEC != 0 && !Access::of(flags).write
+}
+
 /// True if bytes can be changed through a handle with these flags, or made durable, without the server's hearing of it: by a
 /// mapping and `msync`, or by each write.
 pub(crate) fn is_unheard(flags: i32) -> bool {

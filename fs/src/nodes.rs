@@ -31,6 +31,8 @@ pub(crate) struct Node {
 pub(crate) struct State {
     /// Handles that can only read.
     pub readers: u32,
+    /// Those of them that the kernel has for programs that run.
+    pub executing: u32,
     /// Handles that can write.
     pub writers: u32,
     /// Opens that are under way; one may let go of the lock to wait for releases.

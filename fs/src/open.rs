@@ -18,7 +18,7 @@ use crate::filesystem::{Caller, Filesystem, Watched};
 use crate::handles::{Handle, Opened};
 use crate::host;
 use crate::learn::{Learned, Made, Switch, Synced};
-use crate::mode::{Access, Mode, Told, Wish, choose, fopen_flags, is_synchronous, is_unheard};
+use crate::mode::{Access, Mode, Told, Wish, choose, executes, fopen_flags, is_synchronous, is_unheard};
 use crate::namespace::New;
 use crate::nodes::{NodeRef, Seen, State};
 use crate::options::Durability;
@@ -60,6 +60,10 @@ impl Filesystem {
         let writes = access.write || flags & libc::O_TRUNC != 0;
         if writes {
             self.check_writable()?;
+        }
+        // For an open that can write, the kernel itself has looked before it asks here.
+        if writes && !access.write && self.is_executed(node, state) {
+            return Err(Fault::new(libc::ETXTBSY));
         }
         if state.sealing && self.wants_to_see_bytes(flags) {
             self.interrupt_seal(node, state);
@@ -226,7 +230,9 @@ impl Filesystem {
             keep_cache: !self.has_passthrough() || self.durability == Durability::Write,
         };
         self.accesses.opened(node.ino);
-        let handle = Handle { node: node.clone(), access, mode };
+        let executes = executes(flags);
+        state.executing += u32::from(executes);
+        let handle = Handle { node: node.clone(), access, mode, executes };
         let handle = self.handles.insert(Opened::File(Arc::new(handle)));
         let backing = state.backing.clone().filter(|_| mode == Mode::Passthrough);
         Ok(OpenReply { handle, flags: fopen_flags(told), backing })
@@ -405,6 +411,7 @@ impl Filesystem {
             state.writers = state.writers.saturating_sub(1);
         } else {
             state.readers = state.readers.saturating_sub(1);
+            state.executing = state.executing.saturating_sub(u32::from(handle.executes));
             self.learn_access_time(node.ino, &state, unique);
         }
         let mapped = handle.access.write && state.mappable;

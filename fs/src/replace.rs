@@ -51,6 +51,14 @@ impl Filesystem {
         self.truncate(node, state, caller, 0)
     }
 
+    /// True if a program runs from the file.
+    pub fn is_executed(&self, node: &Node, state: &mut MutexGuard<'_, State>) -> bool {
+        let deadline = Instant::now() + LATE_RELEASES;
+        // That of a program that has ended may be on its way.
+        while state.executing > 0 && !node.released.wait_until(state, deadline).timed_out() {}
+        state.executing > 0
+    }
+
     /// Waits a moment for the file's other handles to go; true if nothing else uses the segment then.
     fn wait_until_alone(&self, node: &Node, state: &mut MutexGuard<'_, State>, segment: SegmentId) -> bool {
         let deadline = Instant::now() + RELEASES;

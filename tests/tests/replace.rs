@@ -1,9 +1,14 @@
 //! Saving a checkpoint over the old one, and what interrupts it.
 
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::Duration;
-use tensorfs_tests::{Mount, Pattern, Setup, child, on_mounts};
+use tensorfs_tests::{Mount, Pattern, Setup, child, on_mounts, run_ok};
 
 const OLD: usize = 700_000;
 const NEW: usize = 300_000;
@@ -21,6 +26,7 @@ on_mounts!(
     rename_over_needs_no_quarantine,
     truncating_through_a_descriptor_for_reading_lasts,
     a_child_that_executes_a_program_during_a_replace_does_not_hang,
+    a_program_that_runs_is_not_emptied,
 );
 
 fn old() -> Vec<u8> {
@@ -269,7 +275,7 @@ fn a_child_that_executes_a_program_during_a_replace_does_not_hang(setup: Setup) 
     let mut file = std::fs::File::create(&path).unwrap();
     file.write_all(&new()[..1000]).unwrap();
     for _ in 0..20 {
-        assert!(std::process::Command::new("true").status().unwrap().success());
+        assert!(Command::new("true").status().unwrap().success());
     }
     file.write_all(&new()[1000..]).unwrap();
     drop(file);
@@ -291,4 +297,32 @@ fn truncating_through_a_descriptor_for_reading_lasts(setup: Setup) {
     assert_eq!(std::fs::read(&path).unwrap(), b"");
     mount.umount();
     mount.tensorfs_ok(["check".as_ref(), mount.pool().as_os_str()]);
+}
+
+/// The kernel asks whether a program runs from a file before it opens it for writing, but after it has opened it with
+/// `O_RDONLY | O_TRUNC`: that gave `ETXTBSY`, and emptied the file.
+///
+/// Proves R6.
+fn a_program_that_runs_is_not_emptied(setup: Setup) {
+    let mount = setup.mount();
+    let program = mount.at("program");
+    // Not by this process: a child that another test starts meanwhile would have it open for writing.
+    run_ok(Command::new("cp").arg("/bin/cat").arg(&program));
+    let bytes = std::fs::read(&program).unwrap();
+    // Privileges of a program go with its content, and stay with it.
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    // Ends when nobody holds the other end of its input.
+    let mut running = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let empty = |access| open(&program, access | OFlag::O_TRUNC, Mode::empty()).map(drop);
+    for access in [OFlag::O_RDONLY, OFlag::O_WRONLY, OFlag::O_RDWR] {
+        assert_eq!(empty(access), Err(Errno::ETXTBSY), "{access:?}");
+        assert!(std::fs::read(&program).unwrap() == bytes, "{access:?}");
+    }
+    assert!(running.try_wait().unwrap().is_none());
+    assert_eq!(std::fs::metadata(&program).unwrap().mode() & 0o7777, 0o4755);
+    drop(running.stdin.take());
+    assert!(running.wait().unwrap().success());
+    // It is a file as any other again, once the kernel has told the server.
+    while empty(OFlag::O_RDONLY) == Err(Errno::ETXTBSY) {}
+    assert_eq!(std::fs::metadata(&program).unwrap().len(), 0);
 }
