@@ -67,10 +67,11 @@ struct Value {
 pub struct FileChain {
     runs: Vec<Run>,
     allocated: u64,
-    replacing: Option<(SegmentId, Placed)>,
+    // Few files have one of these, and there may be millions of files.
+    replacing: Option<Box<(SegmentId, Placed)>>,
     /// Where the record is that voids the seals of all runs before it. Kept while such runs are there.
-    thaw: Option<Placed>,
-    /// Kept while the record would count if the log was read back. Few files have one.
+    thaw: Option<Box<Placed>>,
+    /// Kept while the record would count if the log was read back.
     value: Option<Box<Value>>,
 }
 
@@ -128,7 +129,7 @@ impl FileChain {
     /// A number that grows with every change of the runs and their seals. While it stays the same, so do they.
     pub fn version(&self) -> u64 {
         let newest = self.runs.last().map_or(0, |run| run.placed.seq);
-        newest.max(self.thaw.map_or(0, |thaw| thaw.seq))
+        newest.max(self.thaw.as_ref().map_or(0, |thaw| thaw.seq))
     }
 
     /// Bytes that the host had allocated to the segment when the newest data record was made.
@@ -138,11 +139,11 @@ impl FileChain {
 
     /// The segment that is to replace the file's own.
     pub fn replacing(&self) -> Option<SegmentId> {
-        self.replacing.map(|(segment, _)| segment)
+        self.replacing.as_ref().map(|replacing| replacing.0)
     }
 
     pub(crate) fn replacing_placed(&self) -> Option<Placed> {
-        self.replacing.map(|(_, placed)| placed)
+        self.replacing.as_ref().map(|replacing| replacing.1)
     }
 
     /// The bytes of the one run, whose record stands right before this one.
@@ -206,7 +207,7 @@ impl FileChain {
         }
         self.runs.push(run);
         self.allocated = allocated;
-        if let Some(thaw) = self.thaw
+        if let Some(thaw) = &self.thaw
             && self.runs.iter().all(|run| run.placed.seq > thaw.seq)
         {
             self.set_thaw(ledger, None);
@@ -224,13 +225,13 @@ impl FileChain {
     }
 
     fn set_thaw(&mut self, ledger: &mut Ledger, thaw: Option<Placed>) {
-        if let Some(placed) = self.thaw {
-            ledger.sub(placed, THAW_LEN);
+        if let Some(placed) = self.thaw.take() {
+            ledger.sub(*placed, THAW_LEN);
         }
         if let Some(placed) = thaw {
             ledger.add(placed, THAW_LEN);
         }
-        self.thaw = thaw;
+        self.thaw = thaw.map(Box::new);
     }
 
     /// The run that a record of this offset, at this place, describes.
@@ -247,7 +248,7 @@ impl FileChain {
 
     /// True if the chain rests on the thaw record at this place.
     pub(crate) fn is_thawed_at(&self, placed: Placed) -> bool {
-        self.thaw == Some(placed)
+        self.thaw.as_deref() == Some(&placed)
     }
 
     /// Drops all runs: the file's bytes are in another segment now, or gone.
@@ -261,13 +262,13 @@ impl FileChain {
     }
 
     pub(crate) fn set_replacing(&mut self, ledger: &mut Ledger, replacing: Option<(SegmentId, Placed)>) {
-        if let Some((_, placed)) = self.replacing.take() {
+        if let Some(placed) = self.replacing.take().map(|old| old.1) {
             ledger.sub(placed, REPLACE_LEN);
         }
         if let Some((_, placed)) = replacing {
             ledger.add(placed, REPLACE_LEN);
         }
-        self.replacing = replacing;
+        self.replacing = replacing.map(Box::new);
     }
 
     /// The data record of a run was copied to another block.
@@ -281,10 +282,10 @@ impl FileChain {
 
     /// The thaw or replace record was copied to another block.
     pub(crate) fn relocate_state(&mut self, ledger: &mut Ledger, from: Placed, to: Placed) {
-        if self.thaw == Some(from) {
+        if self.is_thawed_at(from) {
             self.set_thaw(ledger, Some(to));
         }
-        if let Some((segment, _)) = self.replacing.filter(|(_, placed)| *placed == from) {
+        if let Some((segment, _)) = self.replacing.as_deref().copied().filter(|(_, placed)| *placed == from) {
             self.set_replacing(ledger, Some((segment, to)));
         }
     }

@@ -46,6 +46,7 @@ mod tiers;
 mod time;
 mod verify;
 mod view;
+mod xattrs;
 
 pub use chain::{FileChain, Run, Seal};
 pub use check::{Depth, Finding, Progress, Report, Subject, check, segment_path};

@@ -7,6 +7,7 @@ use crate::chain::FileChain;
 use crate::ids::{Ino, SegmentId};
 use crate::ledger::{Placed, Tomb};
 use crate::record::{Attributes, Record};
+use crate::xattrs::Xattrs;
 
 /// Sequence numbers of a chain start here. A name's first number is its cookie in directory listings, where smaller ones
 /// stand for `.` and `..`.
@@ -28,8 +29,15 @@ pub struct Object {
 pub(crate) enum Content {
     File(Box<FileChain>),
     Directory(Box<Directory>),
-    Symlink(Option<(Box<[u8]>, Placed)>),
+    Symlink(Option<Box<Target>>),
     Other,
+}
+
+/// Where a symbolic link points.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub path: Box<[u8]>,
+    pub placed: Placed,
 }
 
 #[derive(Debug)]
@@ -51,19 +59,6 @@ pub(crate) struct Directory {
     /// The names by their cookies.
     pub order: BTreeMap<u64, Arc<[u8]>>,
     pub removed: HashMap<Box<[u8]>, Tomb>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Xattr {
-    pub value: Box<[u8]>,
-    pub placed: Placed,
-    pub since: u64,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Xattrs {
-    pub live: BTreeMap<Box<[u8]>, Xattr>,
-    pub removed: BTreeMap<Box<[u8]>, Tomb>,
 }
 
 impl Object {
@@ -116,7 +111,7 @@ impl Object {
     /// Where a symbolic link points.
     pub fn target(&self) -> Option<&[u8]> {
         match &self.content {
-            Content::Symlink(target) => target.as_ref().map(|(target, _)| &**target),
+            Content::Symlink(target) => target.as_ref().map(|target| &*target.path),
             _ => None,
         }
     }
@@ -134,7 +129,7 @@ impl Object {
         match &self.content {
             Content::File(chain) => chain.size(),
             Content::Directory(dir) => dir.entries.len() as u64,
-            Content::Symlink(target) => target.as_ref().map_or(0, |(target, _)| target.len() as u64),
+            Content::Symlink(target) => target.as_ref().map_or(0, |target| target.path.len() as u64),
             Content::Other => 0,
         }
     }
@@ -195,24 +190,23 @@ impl Object {
                 });
                 records.extend(names);
             }
-            Content::Symlink(Some((target, placed))) => {
-                records.push((Record::Target { ino, target: target.clone() }, placed.seq));
+            Content::Symlink(Some(target)) => {
+                records.push((Record::Target { ino, target: target.path.clone() }, target.placed.seq));
             }
             Content::Symlink(None) | Content::Other => {}
         }
-        for (name, xattr) in &self.xattrs.live {
-            let record = Record::Xattr { ino, name: name.clone(), value: xattr.value.clone() };
-            records.push((record, xattr.placed.seq));
+        for (name, value, seq) in self.xattrs.iter() {
+            records.push((Record::Xattr { ino, name: name.into(), value: value.into() }, seq));
         }
     }
 
     /// The value of an extended attribute.
     pub fn xattr(&self, name: &[u8]) -> Option<&[u8]> {
-        self.xattrs.live.get(name).map(|xattr| &*xattr.value)
+        self.xattrs.get(name)
     }
 
     /// Names and values of all extended attributes, by name.
     pub fn xattrs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.xattrs.live.iter().map(|(name, xattr)| (&**name, &*xattr.value))
+        self.xattrs.iter().map(|(name, value, _)| (name, value))
     }
 }

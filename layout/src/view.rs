@@ -14,12 +14,11 @@ use crate::chain::Run;
 use crate::codec::padded;
 use crate::ids::{FIRST_ID, Ino, POOL, ROOT, SegmentId, TxId};
 use crate::ledger::{Ledger, Placed, Tomb};
-use crate::object::{Content, Directory, Entry, FIRST_SEQ, Object, Xattr, Xattrs};
+use crate::object::{Content, Directory, Entry, FIRST_SEQ, Object, Target};
 use crate::objects::Objects;
-use crate::record::{
-    ATTRIBUTES_BODY, Attributes, HEADER, RETIRED_BODY, Record, name_body, removal_body, target_body, xattr_body,
-};
+use crate::record::{ATTRIBUTES_BODY, Attributes, HEADER, RETIRED_BODY, Record, name_body, removal_body, target_body};
 use crate::tier::{PM, PM_NAME, Tier};
+use crate::xattrs::{Names, Xattrs};
 
 const ATTRIBUTES_LEN: usize = HEADER + padded(ATTRIBUTES_BODY);
 const RETIRED_LEN: usize = HEADER + padded(RETIRED_BODY);
@@ -32,14 +31,12 @@ const fn removal_len(name: usize) -> usize {
 const fn target_len(target: usize) -> usize {
     HEADER + padded(target_body(target))
 }
-const fn xattr_len(name: usize, value: usize) -> usize {
-    HEADER + padded(xattr_body(name, value))
-}
 
 /// The tree and the files as all stored transactions made them.
 #[derive(Debug)]
 pub struct View {
     objects: Objects,
+    xattr_names: Names,
     pub(crate) next_id: u64,
     pub(crate) ledger: Ledger,
     retired: BTreeMap<TxId, (TxId, Placed)>,
@@ -69,6 +66,7 @@ impl Default for View {
     fn default() -> Self {
         Self {
             objects: Objects::default(),
+            xattr_names: Names::default(),
             next_id: FIRST_ID,
             ledger: Ledger::default(),
             retired: BTreeMap::new(),
@@ -233,8 +231,8 @@ impl View {
             Record::Value { ino, segment, bytes } => self.apply_value(ino, segment, bytes, placed, record_len),
             Record::Thaw { ino, segment, .. } => self.apply_thaw(ino, segment, placed),
             Record::Replace { ino, segment } => self.apply_replace(ino, segment, placed),
-            Record::Xattr { ino, name, value } => self.apply_xattr(ino, name, value, placed),
-            Record::XattrRemoval { ino, name } => self.apply_xattr_removal(ino, name, placed),
+            Record::Xattr { ino, name, value } => self.apply_xattr(ino, &name, Some(value), placed),
+            Record::XattrRemoval { ino, name } => self.apply_xattr(ino, &name, None, placed),
             Record::Retired { first, last } => self.apply_retired(first, last, placed),
             Record::Tier { number, tier } => {
                 self.pool_seq = self.pool_seq.max(placed.seq);
@@ -419,16 +417,16 @@ impl View {
         }
     }
 
-    fn apply_target(&mut self, ino: Ino, target: Box<[u8]>, placed: Placed) {
+    fn apply_target(&mut self, ino: Ino, path: Box<[u8]>, placed: Placed) {
         let Some(Object { content: Content::Symlink(current), last_seq, .. }) = self.objects.get_mut(&ino) else {
             return;
         };
         *last_seq = (*last_seq).max(placed.seq);
-        if let Some((old, placed)) = current.take() {
-            self.ledger.sub(placed, target_len(old.len()));
+        if let Some(old) = current.take() {
+            self.ledger.sub(old.placed, target_len(old.path.len()));
         }
-        self.ledger.add(placed, target_len(target.len()));
-        *current = Some((target, placed));
+        self.ledger.add(placed, target_len(path.len()));
+        *current = Some(Box::new(Target { path, placed }));
     }
 
     fn apply_run(&mut self, ino: Ino, segment: SegmentId, run: Run, allocated: u64) {
@@ -490,40 +488,10 @@ impl View {
         }
     }
 
-    fn apply_xattr(&mut self, ino: Ino, name: Box<[u8]>, value: Box<[u8]>, placed: Placed) {
+    fn apply_xattr(&mut self, ino: Ino, name: &[u8], value: Option<Box<[u8]>>, placed: Placed) {
         let Some(object) = self.objects.get_mut(&ino) else { return };
         object.last_seq = object.last_seq.max(placed.seq);
-        let mut since = placed.incarnation;
-        if let Some(old) = object.xattrs.live.remove(&name) {
-            since = since.min(old.since);
-            self.ledger.sub(old.placed, xattr_len(name.len(), old.value.len()));
-        }
-        if let Some(tomb) = object.xattrs.removed.remove(&name) {
-            since = since.min(tomb.since);
-            self.ledger.sub_tomb(&tomb, removal_len(name.len()));
-        }
-        self.ledger.add(placed, xattr_len(name.len(), value.len()));
-        object.xattrs.live.insert(name, Xattr { value, placed, since });
-    }
-
-    fn apply_xattr_removal(&mut self, ino: Ino, name: Box<[u8]>, placed: Placed) {
-        let Some(object) = self.objects.get_mut(&ino) else { return };
-        object.last_seq = object.last_seq.max(placed.seq);
-        let len = removal_len(name.len());
-        let mut since = placed.incarnation;
-        if let Some(old) = object.xattrs.live.remove(&name) {
-            since = since.min(old.since);
-            self.ledger.sub(old.placed, xattr_len(name.len(), old.value.len()));
-        }
-        if let Some(tomb) = object.xattrs.removed.remove(&name) {
-            since = since.min(tomb.since);
-            self.ledger.sub_tomb(&tomb, len);
-        }
-        if since < placed.incarnation {
-            let tomb = Tomb { placed, since };
-            self.ledger.add_tomb(&tomb, len);
-            object.xattrs.removed.insert(name, tomb);
-        }
+        object.xattrs.apply(&mut self.ledger, self.xattr_names.share(name), value, placed);
     }
 
     fn apply_retired(&mut self, first: TxId, last: TxId, placed: Placed) {
@@ -580,18 +548,13 @@ impl View {
                 }
             }
             Content::Symlink(target) => {
-                if let Some((target, placed)) = target {
-                    self.ledger.sub(*placed, target_len(target.len()));
+                if let Some(target) = target {
+                    self.ledger.sub(target.placed, target_len(target.path.len()));
                 }
             }
             Content::Other => {}
         }
-        for (name, xattr) in &object.xattrs.live {
-            self.ledger.sub(xattr.placed, xattr_len(name.len(), xattr.value.len()));
-        }
-        for (name, tomb) in &object.xattrs.removed {
-            self.ledger.sub_tomb(tomb, removal_len(name.len()));
-        }
+        object.xattrs.leave(&mut self.ledger);
     }
 
     /// Sets the parent of every directory that a path from the root leads to. Records of several chains that were applied
@@ -688,7 +651,7 @@ impl View {
     /// True if a record at `placed` is one that the view rests on, so that cleaning must carry it to another block.
     /// `needed` says whether a block of these incarnations (first included, last not) is still in the log.
     pub(crate) fn is_live(&self, record: &Record, placed: Placed, needed: impl Fn(u64, u64) -> bool) -> bool {
-        let tomb_live = |tomb: Option<&Tomb>| {
+        let tomb_live = |tomb: Option<Tomb>| {
             tomb.is_some_and(|tomb| tomb.placed == placed && needed(tomb.since, placed.incarnation))
         };
         if let Record::Retired { first, last } = record {
@@ -706,8 +669,10 @@ impl View {
             (Record::Name { name, .. }, Content::Directory(dir)) => {
                 dir.entries.get(&**name).is_some_and(|entry| entry.placed == placed)
             }
-            (Record::Removal { name, .. }, Content::Directory(dir)) => tomb_live(dir.removed.get(name)),
-            (Record::Target { .. }, Content::Symlink(target)) => target.as_ref().is_some_and(|(_, at)| *at == placed),
+            (Record::Removal { name, .. }, Content::Directory(dir)) => tomb_live(dir.removed.get(name).copied()),
+            (Record::Target { .. }, Content::Symlink(target)) => {
+                target.as_ref().is_some_and(|target| target.placed == placed)
+            }
             (
                 Record::Data { offset, .. } | Record::Truncation { offset, .. } | Record::Sealed { offset, .. },
                 Content::File(chain),
@@ -715,8 +680,8 @@ impl View {
             (Record::Value { .. }, Content::File(chain)) => chain.value_placed() == Some(placed),
             (Record::Thaw { .. }, Content::File(chain)) => chain.is_thawed_at(placed),
             (Record::Replace { .. }, Content::File(chain)) => chain.replacing_placed() == Some(placed),
-            (Record::Xattr { name, .. }, _) => object.xattrs.live.get(name).is_some_and(|xattr| xattr.placed == placed),
-            (Record::XattrRemoval { name, .. }, _) => tomb_live(object.xattrs.removed.get(name)),
+            (Record::Xattr { name, .. }, _) => object.xattrs.is_set_at(name, placed),
+            (Record::XattrRemoval { name, .. }, _) => tomb_live(object.xattrs.tomb(name)),
             _ => false,
         }
     }
@@ -755,7 +720,9 @@ impl View {
                     carry(&mut entry.placed, name_len(name.len()));
                 }
             }
-            (Record::Target { target, .. }, Content::Symlink(Some((_, at)))) => carry(at, target_len(target.len())),
+            (Record::Target { .. }, Content::Symlink(Some(target))) => {
+                carry(&mut target.placed, target_len(target.path.len()));
+            }
             (
                 Record::Data { offset, .. } | Record::Truncation { offset, .. } | Record::Sealed { offset, .. },
                 Content::File(chain),
@@ -764,17 +731,15 @@ impl View {
             (Record::Thaw { .. } | Record::Replace { .. }, Content::File(chain)) => {
                 chain.relocate_state(ledger, from, to);
             }
-            (Record::Xattr { name, value, .. }, _) => {
-                if let Some(xattr) = object.xattrs.live.get_mut(name) {
-                    carry(&mut xattr.placed, xattr_len(name.len(), value.len()));
+            (Record::Xattr { name, .. }, _) => object.xattrs.relocate(ledger, name, false, to),
+            (Record::Removal { name, .. }, Content::Directory(dir)) => {
+                if let Some(tomb) = dir.removed.get_mut(name) {
+                    ledger.sub_tomb(tomb, removal_len(name.len()));
+                    tomb.placed = to;
+                    ledger.add_tomb(tomb, removal_len(name.len()));
                 }
             }
-            (Record::Removal { name, .. }, Content::Directory(dir)) => {
-                relocate_tomb(ledger, dir.removed.get_mut(name), name.len(), to);
-            }
-            (Record::XattrRemoval { name, .. }, _) => {
-                relocate_tomb(ledger, object.xattrs.removed.get_mut(name), name.len(), to);
-            }
+            (Record::XattrRemoval { name, .. }, _) => object.xattrs.relocate(ledger, name, true, to),
             _ => {}
         }
     }
@@ -782,29 +747,15 @@ impl View {
     /// A removal that cleaning did not carry on: nothing in the log contradicts it any more.
     pub(crate) fn drop_tomb(&mut self, record: &Record, placed: Placed) {
         let Some(object) = self.objects.get_mut(&record.ino()) else { return };
-        let (tomb, len) = match (record, &mut object.content) {
-            (Record::Removal { name, .. }, Content::Directory(dir))
-                if dir.removed.get(name).is_some_and(|tomb| tomb.placed == placed) =>
-            {
-                (dir.removed.remove(name), name.len())
+        match (record, &mut object.content) {
+            (Record::Removal { name, .. }, Content::Directory(dir)) => {
+                if let Some(tomb) = dir.removed.get(name).filter(|tomb| tomb.placed == placed) {
+                    self.ledger.sub_tomb(tomb, removal_len(name.len()));
+                    dir.removed.remove(name);
+                }
             }
-            (Record::XattrRemoval { name, .. }, _)
-                if object.xattrs.removed.get(name).is_some_and(|tomb| tomb.placed == placed) =>
-            {
-                (object.xattrs.removed.remove(name), name.len())
-            }
-            _ => return,
-        };
-        if let Some(tomb) = tomb {
-            self.ledger.sub_tomb(&tomb, removal_len(len));
+            (Record::XattrRemoval { name, .. }, _) => object.xattrs.drop_tomb(&mut self.ledger, name, placed),
+            _ => {}
         }
-    }
-}
-
-fn relocate_tomb(ledger: &mut Ledger, tomb: Option<&mut Tomb>, name: usize, to: Placed) {
-    if let Some(tomb) = tomb {
-        ledger.sub_tomb(tomb, removal_len(name));
-        tomb.placed = to;
-        ledger.add_tomb(tomb, removal_len(name));
     }
 }
