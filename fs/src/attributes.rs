@@ -80,8 +80,12 @@ impl Stat {
 
 /// The later of the recorded change time and the segment's, if the segment has changed since the record was made.
 pub(crate) fn change_time(recorded: &Attributes, host: &HostStat, state: &State) -> Timestamp {
-    let changed = state.seen.is_none_or(|seen| seen.ctime != host.ctime) || host.mtime != recorded.mtime;
-    if changed { recorded.ctime.max(host.ctime) } else { recorded.ctime }
+    match state.seen {
+        // The host's clock for files runs a tick behind the one for records, or more, and a change moves the time.
+        Some(seen) if seen.ctime != host.ctime => recorded.ctime.next().max(host.ctime),
+        Some(_) if host.mtime == recorded.mtime => recorded.ctime,
+        _ => recorded.ctime.max(host.ctime),
+    }
 }
 
 /// The type that a mode names.
@@ -156,7 +160,10 @@ impl Filesystem {
 
 #[cfg(test)]
 mod tests {
+    use tensorfs_layout::SegmentId;
+
     use super::*;
+    use crate::nodes::Seen;
 
     /// What fuser 0.18 makes of a `struct timespec`.
     fn as_fuser_decodes(sec: i64, nsec: u32) -> SystemTime {
@@ -172,5 +179,30 @@ mod tests {
         for (sec, nsec) in [(0, 0), (5, 1), (-1, 0), (-1, 1), (-1, 999_999_999), (-86_400, 500_000_000)] {
             assert_eq!(client_time(as_fuser_decodes(sec, nsec)), Timestamp::new(sec, nsec));
         }
+    }
+
+    /// Found by the model test on a machine whose timer was late.
+    #[test]
+    fn a_change_that_the_hosts_clock_dates_before_the_last_one_moves_the_change_time() {
+        let at = |nsec| Timestamp::new(5, nsec);
+        let (zero, segment) = (at(0), Some(SegmentId(7)));
+        let host = |ctime, mtime| HostStat { size: 0, allocated: 0, atime: zero, mtime, ctime };
+        let recorded = Attributes {
+            mode: libc::S_IFREG,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            atime: zero,
+            mtime: at(10),
+            ctime: at(90),
+            btime: zero,
+            segment,
+            damaged: false,
+        };
+        let seen = |ctime| State { seen: Some(Seen { ctime, size: 0, at: at(0) }), ..State::default() };
+        assert_eq!(change_time(&recorded, &host(at(50), at(50)), &seen(at(10))), at(91));
+        assert_eq!(change_time(&recorded, &host(at(95), at(95)), &seen(at(10))), at(95));
+        assert_eq!(change_time(&recorded, &host(at(10), at(10)), &seen(at(10))), at(90));
+        assert_eq!(change_time(&recorded, &host(at(50), at(10)), &State::default()), at(90));
     }
 }

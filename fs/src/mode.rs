@@ -44,7 +44,9 @@ impl Access {
         match flags & libc::O_ACCMODE {
             libc::O_WRONLY => Self { read: false, write: true },
             libc::O_RDONLY => Self { read: true, write: false },
-            _ => Self { read: true, write: true },
+            libc::O_RDWR => Self { read: true, write: true },
+            // Linux opens so for `ioctl` alone, see open(2).
+            _ => Self { read: false, write: false },
         }
     }
 }

@@ -72,6 +72,8 @@ pub(crate) struct Replace {
     pub dying: bool,
     /// A writer has closed its descriptor. If that was the last one, RELEASE is on its way.
     pub closed: bool,
+    /// So it was at least once: somebody had a descriptor.
+    pub flushed: bool,
 }
 
 /// A look at a segment.

@@ -303,7 +303,7 @@ impl Filesystem {
         let mut state = handle.node.lock();
         if let Some(replace) = &mut state.replace {
             replace.dying = is_dying(caller.pid);
-            replace.closed = true;
+            (replace.closed, replace.flushed) = (true, true);
         }
         if self.flush_commits() {
             return self.make_durable(caller, &handle.node, state, unchecked(&handle));

@@ -53,7 +53,7 @@ impl Filesystem {
 
     /// True if a program runs from the file.
     pub fn is_executed(&self, node: &Node, state: &mut MutexGuard<'_, State>) -> bool {
-        let deadline = Instant::now() + LATE_RELEASES;
+        let deadline = Instant::now() + RELEASES;
         // That of a program that has ended may be on its way.
         while state.executing > 0 && !node.released.wait_until(state, deadline).timed_out() {}
         state.executing > 0
@@ -126,7 +126,7 @@ impl Filesystem {
         state.backing = made.backing.map(Arc::new);
         self.watch(node, state, new, watch);
         (state.seen, state.valued, state.unheard) = (None, None, false);
-        state.replace = Some(Replace { old, since: Instant::now(), dying: false, closed: false });
+        state.replace = Some(Replace { old, since: Instant::now(), dying: false, closed: false, flushed: false });
         self.counters.replaced.add(1);
         Ok(())
     }
@@ -134,11 +134,14 @@ impl Filesystem {
     /// Makes the new segment of a pending replace the file's own. True if its bytes are durable as soon as the log is.
     pub fn store_switch(&self, node: &Node, state: &mut State, unique: u64, made: Option<Made>) -> Result<bool> {
         let (Some(replace), Some(segment)) = (state.replace, state.segment) else { return Ok(false) };
-        if replace.dying && self.pool.view().object(node.ino).is_some_and(|object| object.names() > 0) {
-            self.quarantine(node.ino, replace.old);
-        }
         let at = clock::now();
         let host = self.look(state)?;
+        // The kernel asks security modules (such as Landlock) about the truncation after it has asked us to open the file.
+        let refused = state.writers == 0 && !replace.flushed && host.size == 0;
+        if (replace.dying || refused) && self.pool.view().object(node.ino).is_some_and(|object| object.names() > 0) {
+            let why = if replace.dying { "its writer was killed" } else { "who emptied it was refused a descriptor" };
+            self.quarantine(node.ino, replace.old, why);
+        }
         let made = made.and_then(|made| made.if_covers(segment, &host));
         let durable = made.is_some();
         let stored = self.edit(|edit| {
@@ -184,13 +187,13 @@ impl Filesystem {
         Ok(durable)
     }
 
-    fn quarantine(&self, ino: Ino, old: SegmentId) {
+    fn quarantine(&self, ino: Ino, old: SegmentId, why: &str) {
         let path = self.pool.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
         let shown = path.clone().unwrap_or_else(|| format!("inode {ino}"));
         let note = Note { ino: Some(ino), path, reason: Reason::InterruptedReplace, offset: 0, time: clock::now() };
         match self.pool.quarantine().keep(self.pool.segments(), old, &note) {
-            Ok(entry) => log::warn!("{shown}: its writer was killed; the old version is in quarantine as {entry}"),
-            Err(error) => log::error!("{shown}: its writer was killed; the old version is lost: {error}"),
+            Ok(entry) => log::warn!("{shown}: {why}; the old version is in quarantine as {entry}"),
+            Err(error) => log::error!("{shown}: {why}; the old version is lost: {error}"),
         }
     }
 

@@ -18,6 +18,15 @@ impl Timestamp {
     pub const fn new(sec: i64, nsec: u32) -> Self {
         Self { sec, nsec }
     }
+
+    /// The next nanosecond.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        match self.nsec {
+            nsec if nsec < 999_999_999 => Self { sec: self.sec, nsec: nsec + 1 },
+            _ => Self { sec: self.sec.saturating_add(1), nsec: 0 },
+        }
+    }
 }
 
 impl From<SystemTime> for Timestamp {
@@ -48,6 +57,13 @@ impl From<Timestamp> for SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_nanosecond() {
+        assert_eq!(Timestamp::new(7, 8).next(), Timestamp::new(7, 9));
+        assert_eq!(Timestamp::new(7, 999_999_999).next(), Timestamp::new(8, 0));
+        assert_eq!(Timestamp::new(-1, 999_999_999).next(), Timestamp::new(0, 0));
+    }
 
     #[test]
     fn times_before_1970_round_trip() {

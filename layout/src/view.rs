@@ -491,7 +491,11 @@ impl View {
     fn apply_xattr(&mut self, ino: Ino, name: &[u8], value: Option<Box<[u8]>>, placed: Placed) {
         let Some(object) = self.objects.get_mut(&ino) else { return };
         object.last_seq = object.last_seq.max(placed.seq);
-        object.xattrs.apply(&mut self.ledger, self.xattr_names.share(name), value, placed);
+        let name = self.xattr_names.share(name);
+        match value {
+            Some(value) => object.xattrs.set(&mut self.ledger, name, value, placed),
+            None => object.xattrs.remove(&mut self.ledger, name, placed),
+        }
     }
 
     fn apply_retired(&mut self, first: TxId, last: TxId, placed: Placed) {
@@ -651,7 +655,7 @@ impl View {
     /// True if a record at `placed` is one that the view rests on, so that cleaning must carry it to another block.
     /// `needed` says whether a block of these incarnations (first included, last not) is still in the log.
     pub(crate) fn is_live(&self, record: &Record, placed: Placed, needed: impl Fn(u64, u64) -> bool) -> bool {
-        let tomb_live = |tomb: Option<Tomb>| {
+        let tomb_live = |tomb: Option<&Tomb>| {
             tomb.is_some_and(|tomb| tomb.placed == placed && needed(tomb.since, placed.incarnation))
         };
         if let Record::Retired { first, last } = record {
@@ -669,7 +673,7 @@ impl View {
             (Record::Name { name, .. }, Content::Directory(dir)) => {
                 dir.entries.get(&**name).is_some_and(|entry| entry.placed == placed)
             }
-            (Record::Removal { name, .. }, Content::Directory(dir)) => tomb_live(dir.removed.get(name).copied()),
+            (Record::Removal { name, .. }, Content::Directory(dir)) => tomb_live(dir.removed.get(name)),
             (Record::Target { .. }, Content::Symlink(target)) => {
                 target.as_ref().is_some_and(|target| target.placed == placed)
             }
@@ -731,7 +735,7 @@ impl View {
             (Record::Thaw { .. } | Record::Replace { .. }, Content::File(chain)) => {
                 chain.relocate_state(ledger, from, to);
             }
-            (Record::Xattr { name, .. }, _) => object.xattrs.relocate(ledger, name, false, to),
+            (Record::Xattr { name, .. }, _) => object.xattrs.relocate(ledger, name, to),
             (Record::Removal { name, .. }, Content::Directory(dir)) => {
                 if let Some(tomb) = dir.removed.get_mut(name) {
                     ledger.sub_tomb(tomb, removal_len(name.len()));
@@ -739,7 +743,7 @@ impl View {
                     ledger.add_tomb(tomb, removal_len(name.len()));
                 }
             }
-            (Record::XattrRemoval { name, .. }, _) => object.xattrs.relocate(ledger, name, true, to),
+            (Record::XattrRemoval { name, .. }, _) => object.xattrs.relocate_tomb(ledger, name, to),
             _ => {}
         }
     }

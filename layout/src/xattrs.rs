@@ -3,6 +3,7 @@
 //! There are millions of them in a large pool, a few to a file and with the same few names. So a file's are one sorted
 //! vector, and the names are shared.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
@@ -38,117 +39,131 @@ impl Names {
     }
 }
 
-/// What the newest record of a name says.
 #[derive(Debug)]
 struct Xattr {
-    /// `None`: it is removed, and that must be kept (see [`Tomb`]).
-    value: Option<Box<[u8]>>,
+    value: Box<[u8]>,
     placed: Placed,
     /// Oldest block that may hold a record of this name.
     since: u64,
 }
 
-impl Xattr {
-    fn as_tomb(&self) -> Tomb {
-        Tomb { placed: self.placed, since: self.since }
-    }
-
-    fn enter(&self, ledger: &mut Ledger, name: usize) {
-        match &self.value {
-            Some(value) => ledger.add(self.placed, xattr_len(name, value.len())),
-            None => ledger.add_tomb(&self.as_tomb(), removal_len(name)),
-        }
-    }
-
-    fn leave(&self, ledger: &mut Ledger, name: usize) {
-        match &self.value {
-            Some(value) => ledger.sub(self.placed, xattr_len(name, value.len())),
-            None => ledger.sub_tomb(&self.as_tomb(), removal_len(name)),
-        }
-    }
-}
-
-/// The extended attributes of an object, and the removals that must be kept, sorted by name.
+/// The extended attributes of an object.
 #[derive(Debug, Default)]
-pub(crate) struct Xattrs(Vec<(Arc<[u8]>, Xattr)>);
+pub(crate) struct Xattrs {
+    /// Sorted by name.
+    live: Vec<(Arc<[u8]>, Xattr)>,
+    /// The removals that must be kept. Few objects have any, but one may have many, which are in nobody's way here.
+    removed: BTreeMap<Arc<[u8]>, Tomb>,
+}
 
 impl Xattrs {
     fn find(&self, name: &[u8]) -> Result<usize, usize> {
-        self.0.binary_search_by(|(other, _)| (**other).cmp(name))
-    }
-
-    fn newest(&self, name: &[u8]) -> Option<&Xattr> {
-        self.find(name).ok().map(|at| &self.0[at].1)
+        self.live.binary_search_by(|(other, _)| (**other).cmp(name))
     }
 
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        self.newest(name)?.value.as_deref()
+        self.find(name).ok().map(|at| &*self.live[at].1.value)
     }
 
     /// Names, values, and the sequence numbers of their records.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8], u64)> {
-        self.0.iter().filter_map(|(name, xattr)| Some((&**name, xattr.value.as_deref()?, xattr.placed.seq)))
+        self.live.iter().map(|(name, xattr)| (&**name, &*xattr.value, xattr.placed.seq))
     }
 
-    /// Applies the record of a value, or of a removal: that is kept only if an older block may hold what it removes.
-    pub fn apply(&mut self, ledger: &mut Ledger, name: Arc<[u8]>, value: Option<Box<[u8]>>, placed: Placed) {
-        let mut xattr = Xattr { value, placed, since: placed.incarnation };
-        let found = self.find(&name);
-        if let Ok(at) = found {
-            let old = &self.0[at].1;
-            old.leave(ledger, name.len());
-            xattr.since = xattr.since.min(old.since);
-        }
-        let kept = xattr.value.is_some() || xattr.since < placed.incarnation;
-        if kept {
-            xattr.enter(ledger, name.len());
-        }
-        match found {
-            Ok(at) if kept => self.0[at].1 = xattr,
-            Ok(at) => drop(self.0.remove(at)),
-            Err(at) if kept => {
-                if self.0.len() < 4 {
+    /// Applies the record of a value.
+    pub fn set(&mut self, ledger: &mut Ledger, name: Arc<[u8]>, value: Box<[u8]>, placed: Placed) {
+        let since = self.forget(ledger, &name, placed);
+        ledger.add(placed, xattr_len(name.len(), value.len()));
+        let xattr = Xattr { value, placed, since };
+        match self.find(&name) {
+            Ok(at) => self.live[at].1 = xattr,
+            Err(at) => {
+                if self.live.len() < 4 {
                     // Most files have few, and there are many files.
-                    self.0.reserve_exact(1);
+                    self.live.reserve_exact(1);
                 }
-                self.0.insert(at, (name, xattr));
+                self.live.insert(at, (name, xattr));
             }
-            Err(_) => {}
         }
+    }
+
+    /// Applies the record of a removal. It is kept only if an older block may hold what it removes.
+    pub fn remove(&mut self, ledger: &mut Ledger, name: Arc<[u8]>, placed: Placed) {
+        let since = self.forget(ledger, &name, placed);
+        if let Ok(at) = self.find(&name) {
+            self.live.remove(at);
+            if self.live.is_empty() {
+                self.live = Vec::new();
+            }
+        }
+        if since < placed.incarnation {
+            let tomb = Tomb { placed, since };
+            ledger.add_tomb(&tomb, removal_len(name.len()));
+            self.removed.insert(name, tomb);
+        }
+    }
+
+    /// A newer record of a name takes the place of what is known of it. Returns the oldest block that may hold one.
+    fn forget(&mut self, ledger: &mut Ledger, name: &[u8], placed: Placed) -> u64 {
+        let mut since = placed.incarnation;
+        if let Ok(at) = self.find(name) {
+            let old = &self.live[at].1;
+            since = since.min(old.since);
+            ledger.sub(old.placed, xattr_len(name.len(), old.value.len()));
+        }
+        if let Some(tomb) = self.removed.remove(name) {
+            since = since.min(tomb.since);
+            ledger.sub_tomb(&tomb, removal_len(name.len()));
+        }
+        since
     }
 
     /// The object is gone.
     pub fn leave(&self, ledger: &mut Ledger) {
-        self.0.iter().for_each(|(name, xattr)| xattr.leave(ledger, name.len()));
+        for (name, xattr) in &self.live {
+            ledger.sub(xattr.placed, xattr_len(name.len(), xattr.value.len()));
+        }
+        for (name, tomb) in &self.removed {
+            ledger.sub_tomb(tomb, removal_len(name.len()));
+        }
     }
 
     /// True if the value of that name is what the record at `placed` says.
     pub fn is_set_at(&self, name: &[u8], placed: Placed) -> bool {
-        self.newest(name).is_some_and(|xattr| xattr.value.is_some() && xattr.placed == placed)
+        self.find(name).is_ok_and(|at| self.live[at].1.placed == placed)
     }
 
     /// The removal that is kept of a name.
-    pub fn tomb(&self, name: &[u8]) -> Option<Tomb> {
-        self.newest(name).filter(|xattr| xattr.value.is_none()).map(Xattr::as_tomb)
+    pub fn tomb(&self, name: &[u8]) -> Option<&Tomb> {
+        self.removed.get(name)
     }
 
-    /// Cleaning copied the record of a name, of a value or of a removal, to another block.
-    pub fn relocate(&mut self, ledger: &mut Ledger, name: &[u8], removal: bool, to: Placed) {
-        let Ok(at) = self.find(name) else { return };
-        let xattr = &mut self.0[at].1;
-        if xattr.value.is_none() == removal {
-            xattr.leave(ledger, name.len());
+    /// Cleaning copied the record of a value to another block.
+    pub fn relocate(&mut self, ledger: &mut Ledger, name: &[u8], to: Placed) {
+        if let Ok(at) = self.find(name) {
+            let xattr = &mut self.live[at].1;
+            let len = xattr_len(name.len(), xattr.value.len());
+            ledger.sub(xattr.placed, len);
+            ledger.add(to, len);
             xattr.placed = to;
-            xattr.enter(ledger, name.len());
+        }
+    }
+
+    /// Cleaning copied the record of a removal to another block.
+    pub fn relocate_tomb(&mut self, ledger: &mut Ledger, name: &[u8], to: Placed) {
+        if let Some(tomb) = self.removed.get_mut(name) {
+            ledger.sub_tomb(tomb, removal_len(name.len()));
+            tomb.placed = to;
+            ledger.add_tomb(tomb, removal_len(name.len()));
         }
     }
 
     /// A removal need not be kept any more.
     pub fn drop_tomb(&mut self, ledger: &mut Ledger, name: &[u8], placed: Placed) {
         if self.tomb(name).is_some_and(|tomb| tomb.placed == placed)
-            && let Ok(at) = self.find(name)
+            && let Some(tomb) = self.removed.remove(name)
         {
-            self.0.remove(at).1.leave(ledger, name.len());
+            ledger.sub_tomb(&tomb, removal_len(name.len()));
         }
     }
 }
@@ -176,8 +191,9 @@ mod tests {
     #[test]
     fn a_removal_is_kept_for_the_sake_of_older_blocks_alone() {
         let (mut xattrs, mut ledger) = (Xattrs::default(), Ledger::default());
-        let mut apply = |xattrs: &mut Xattrs, name: &str, value: Option<&[u8]>, placed| {
-            xattrs.apply(&mut ledger, name.as_bytes().into(), value.map(Box::from), placed);
+        let mut apply = |xattrs: &mut Xattrs, name: &str, value: Option<&[u8]>, placed| match value {
+            Some(value) => xattrs.set(&mut ledger, name.as_bytes().into(), value.into(), placed),
+            None => xattrs.remove(&mut ledger, name.as_bytes().into(), placed),
         };
         apply(&mut xattrs, "b", Some(b"1"), at(1, 7));
         apply(&mut xattrs, "a", Some(b"2"), at(2, 7));
@@ -198,15 +214,15 @@ mod tests {
         assert_eq!(ledger.records(), 1);
         assert_eq!(ledger.cost(9, Some(7)), removal_len(1) as u64);
         assert_eq!((ledger.cost(7, None), ledger.cost(8, None)), (xattr_len(1, 1) as u64, 0));
-        xattrs.relocate(&mut ledger, b"b", false, at(5, 10));
-        assert_eq!(ledger.cost(10, Some(7)), 0, "the record of a value says nothing of a removal");
-        xattrs.relocate(&mut ledger, b"b", true, at(5, 10));
+        xattrs.relocate_tomb(&mut ledger, b"b", at(5, 10));
         assert_eq!((ledger.cost(9, Some(7)), ledger.cost(10, Some(7))), (0, removal_len(1) as u64));
         xattrs.drop_tomb(&mut ledger, b"b", at(5, 9));
         assert!(xattrs.tomb(b"b").is_some(), "that is another record");
         xattrs.drop_tomb(&mut ledger, b"b", at(5, 10));
         assert!(xattrs.tomb(b"b").is_none());
+        xattrs.relocate(&mut ledger, b"a", at(2, 11));
+        assert_eq!((ledger.cost(7, None), ledger.cost(11, None)), (0, xattr_len(1, 1) as u64));
         xattrs.leave(&mut ledger);
-        assert_eq!((ledger.records(), ledger.cost(7, Some(7)), ledger.cost(10, Some(7))), (0, 0, 0));
+        assert_eq!((ledger.records(), ledger.cost(10, Some(7)), ledger.cost(11, None)), (0, 0, 0));
     }
 }

@@ -156,6 +156,9 @@ fn refuse_second_mount(mountpoint: &Path) -> Result<(), Failure> {
     Err(Failure::at(mountpoint, format!("the pool {pool} is mounted here already{by}")))
 }
 
+/// Mounting straight after unmounting is ordinary, and closing a pool mostly takes no time: so long nothing is said of it.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// Waits for a server that has lost its mount and is closing the pool; refuses if another one is using it.
 fn wait_until_free(pool: &Path) -> Result<(), Failure> {
     let start = Instant::now();
@@ -170,7 +173,7 @@ fn wait_until_free(pool: &Path) -> Result<(), Failure> {
                 format!("still in use by process {}, probably for files that are open on a detached mount", holder.pid),
             ));
         }
-        if !said {
+        if !said && start.elapsed() > SILENCE {
             output::complain(format!("{}: waiting for process {} to close it", pool.display(), holder.pid));
             said = true;
         }

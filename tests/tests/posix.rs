@@ -1,6 +1,8 @@
 //! What a program may expect of a directory tree.
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -9,7 +11,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
-use tensorfs_tests::{Pattern, Setup, child, is_root, on_mounts, shell};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tensorfs_tests::{Pattern, Setup, child, is_root, on_mounts, run_ok, shell};
 
 on_mounts!(
     names_of_255_arbitrary_bytes,
@@ -56,6 +60,7 @@ on_mounts!(
     a_store_through_a_mapping_moves_the_modification_time,
     locks_end_with_the_mount,
     what_is_not_there,
+    a_program_that_runs_is_not_emptied,
 );
 
 fn c(path: &Path) -> CString {
@@ -1523,4 +1528,45 @@ fn what_is_not_there(setup: Setup) {
     // SAFETY: FS_IOC_FSGETXATTR fills the struct, which is as long as its number says.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSGETXATTR, attributes.as_mut_ptr()) };
     assert_eq!((done, Errno::last()), (-1, Errno::ENOTTY));
+}
+
+/// The kernel asks whether a program runs from a file before it opens it for writing, but after it has opened it with
+/// `O_RDONLY | O_TRUNC`: that gave `ETXTBSY`, and emptied the file.
+///
+/// Proves R6.
+fn a_program_that_runs_is_not_emptied(setup: Setup) {
+    let mount = setup.mount();
+    let program = mount.at("program");
+    // Not by this process: a child that another test starts meanwhile would have it open for writing.
+    run_ok(Command::new("cp").arg("/bin/cat").arg(&program));
+    let bytes = std::fs::read(&program).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // CAP_NET_RAW, which goes with a program's content.
+    let capability = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    if is_root() {
+        set_xattr(&program, "security.capability", &capability, 0).unwrap();
+    }
+    // Ends when nobody holds the other end of its input.
+    let mut running = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let empty = |access| open(&program, access | OFlag::O_TRUNC, Mode::empty()).map(drop);
+    // The last one opens for `ioctl` alone.
+    for access in [OFlag::O_RDONLY, OFlag::O_WRONLY, OFlag::O_RDWR, OFlag::O_ACCMODE] {
+        assert_eq!(empty(access), Err(Errno::ETXTBSY), "{access:?}");
+        assert!(std::fs::read(&program).unwrap() == bytes, "{access:?}");
+    }
+    assert!(running.try_wait().unwrap().is_none());
+    if is_root() {
+        assert_eq!(get_xattr(&program, "security.capability").unwrap(), capability);
+    }
+    drop(running.stdin.take());
+    assert!(running.wait().unwrap().success());
+    // It is a file as any other again, once the kernel has told the server.
+    let told = (0..1000).any(|_| {
+        let emptied = empty(OFlag::O_RDONLY) != Err(Errno::ETXTBSY);
+        if !emptied {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        emptied
+    });
+    assert!(told && std::fs::metadata(&program).unwrap().len() == 0);
 }
