@@ -39,7 +39,7 @@ const MAX_WRITE: u32 = 1 << 20;
 
 /// What this filesystem asks of every kernel that has it. Not among them: a write-back cache, which loses what a killed
 /// server was not sent; remote locks, which hang a waiter if the server does; and what fuser cannot decode.
-const WANTED: [InitFlags; 12] = [
+const WANTED: [InitFlags; 13] = [
     InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     InitFlags::FUSE_POSIX_ACL,
@@ -52,6 +52,7 @@ const WANTED: [InitFlags; 12] = [
     InitFlags::FUSE_NO_OPENDIR_SUPPORT,
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
     InitFlags::FUSE_ASYNC_READ,
+    InitFlags::FUSE_EXPORT_SUPPORT,
 ];
 
 /// The filesystem as fuser sees it.

@@ -30,6 +30,9 @@ pub(crate) struct New {
 impl Filesystem {
     /// What a name in a directory stands for.
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Stat>> {
+        if matches!(name, b"." | b"..") {
+            return self.lookup_by_handle(dir, name == b"..").map(Some);
+        }
         if control::is_control(dir) || is_control_name(dir, name) {
             return Ok(self.control_lookup(dir, name, true)?.flatten());
         }
@@ -47,6 +50,17 @@ impl Filesystem {
                 }
             }
         }
+    }
+
+    /// What a file handle (`open_by_handle_at`) stands for, or its parent: the kernel asks for `.` and `..` only of what it
+    /// has no path to.
+    fn lookup_by_handle(&self, ino: Ino, parent: bool) -> Result<Stat> {
+        let ino = {
+            let view = self.pool.view();
+            let object = view.object(ino).filter(|object| object.links() > 0).ok_or(Fault::stale())?;
+            if parent { object.parent().unwrap_or(ROOT) } else { ino }
+        };
+        self.stat(ino)
     }
 
     /// Objections to a new name that do not need the directory.

@@ -1,6 +1,7 @@
 //! Objects (inodes) of the live view.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use crate::chain::FileChain;
@@ -9,9 +10,11 @@ use crate::ledger::{Placed, Tomb};
 use crate::record::{Attributes, Record};
 use crate::xattrs::Xattrs;
 
-/// Sequence numbers of a chain start here. A name's first number is its cookie in directory listings, where smaller ones
-/// stand for `.` and `..`.
+/// Sequence numbers of a chain start here.
 pub(crate) const FIRST_SEQ: u64 = 16;
+
+/// Smaller cookies of directory listings stand for `.` and `..`.
+const FIRST_COOKIE: u64 = 16;
 
 /// One object of the tree as its chain describes it.
 #[derive(Debug)]
@@ -46,8 +49,7 @@ pub(crate) struct Entry {
     pub placed: Placed,
     /// Oldest block that may hold a record of this name.
     pub since: u64,
-    /// Where the name stands in listings: the number of its first record since the name was not there, or since the pool
-    /// was opened. A name that is pointed to another object keeps its place, so that a listing does not meet it twice.
+    /// Where the name stands in listings.
     pub cookie: u64,
 }
 
@@ -59,6 +61,22 @@ pub(crate) struct Directory {
     /// The names by their cookies.
     pub order: BTreeMap<u64, Arc<[u8]>>,
     pub removed: HashMap<Box<[u8]>, Tomb>,
+}
+
+impl Directory {
+    /// The place of a new name in listings, by its hash, as on ext4. A name that is replaced, or removed and made again, has
+    /// the place it had, so that a listing does not meet it twice; and one that renames what it meets ends, as what it
+    /// makes is as likely behind it as before it.
+    pub fn cookie(&self, name: &[u8]) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(name);
+        // What a program gets of it (`telldir`) is a positive number.
+        let mut cookie = FIRST_COOKIE + (hasher.finish() >> 2);
+        while self.order.contains_key(&cookie) {
+            cookie += 1;
+        }
+        cookie
+    }
 }
 
 impl Object {

@@ -286,8 +286,9 @@ impl Record {
     /// What is wrong with the record itself, if anything: such a record could be written, but not be read back.
     pub(crate) fn flaw(&self) -> Option<&'static str> {
         let sound = match self {
-            Self::Name { name, .. } | Self::Removal { name, .. } | Self::XattrRemoval { name, .. } => is_name(name),
-            Self::Xattr { name, value, .. } => is_name(name) && value.len() <= XATTR_VALUE_MAX,
+            Self::Name { name, .. } | Self::Removal { name, .. } => is_name(name),
+            Self::Xattr { name, value, .. } => is_xattr_name(name) && value.len() <= XATTR_VALUE_MAX,
+            Self::XattrRemoval { name, .. } => is_xattr_name(name),
             Self::Target { target, .. } => target.len() <= TARGET_MAX,
             Self::Data { offset, len, .. }
             | Self::Truncation { offset, len, .. }
@@ -518,6 +519,11 @@ pub(crate) const fn xattr_body(name: usize, value: usize) -> usize {
 fn is_name(bytes: &[u8]) -> bool {
     let special = matches!(bytes, b"." | b"..");
     (1..=NAME_MAX).contains(&bytes.len()) && !bytes.contains(&0) && !bytes.contains(&b'/') && !special
+}
+
+/// An attribute's name is no part of a path.
+fn is_xattr_name(bytes: &[u8]) -> bool {
+    (1..=NAME_MAX).contains(&bytes.len()) && !bytes.contains(&0)
 }
 
 /// The records that become true together.

@@ -358,7 +358,8 @@ impl View {
             replaced = Some(old.ino);
             *old = Entry { ino, placed, since, cookie: old.cookie };
         } else {
-            let (key, cookie): (Arc<[u8]>, u64) = (name.into(), placed.seq);
+            let key: Arc<[u8]> = name.into();
+            let cookie = dir.cookie(name);
             dir.order.insert(cookie, key.clone());
             dir.entries.insert(key, Entry { ino, placed, since, cookie });
         }

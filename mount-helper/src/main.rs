@@ -31,6 +31,7 @@ mod place;
 mod process;
 mod progress;
 mod recorded;
+mod remount;
 mod resize;
 mod restore;
 mod scrub;
@@ -60,12 +61,12 @@ use clap::Parser;
 use cli::{Cli, Command};
 use failure::Failure;
 
-/// The name that mount(8) calls.
-const MOUNT8: &str = "mount.tensorfs";
+/// The names that mount(8) calls: by the type in /etc/fstab, and by the one that the kernel shows.
+const MOUNT8: [&str; 2] = ["mount.tensorfs", "mount.fuse.tensorfs"];
 
 fn main() -> ExitCode {
     let called = std::env::args_os().next().unwrap_or_default();
-    let by_mount = Path::new(&called).file_name().is_some_and(|name| name == MOUNT8);
+    let by_mount = Path::new(&called).file_name().is_some_and(|name| MOUNT8.iter().any(|called| name == *called));
     logging::catching_panics(|| {
         let result = if by_mount {
             mount8::run(cli::Mount8::parse()).map(|()| ExitCode::SUCCESS)

@@ -14,7 +14,7 @@ use crate::failure::{At, Failure};
 use crate::mountinfo::Table;
 use crate::options::MountOptions;
 use crate::server::{self, Report};
-use crate::{background, create, logging, output, paths, process, unmount};
+use crate::{background, create, logging, output, paths, process, remount, unmount};
 
 /// How long to wait for a server that is closing the pool.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,6 +31,9 @@ pub struct Request {
 pub fn run(arguments: cli::Mount) -> Result<(), Failure> {
     let options = arguments.merged().map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
     let request = Request { pool: arguments.pool, mountpoint: arguments.mountpoint, options };
+    if request.options.remount {
+        return remount::run(&request);
+    }
     if arguments.handshake {
         return background::serve(&request);
     }

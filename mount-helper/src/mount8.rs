@@ -5,7 +5,7 @@ use log::LevelFilter;
 use crate::failure::Failure;
 use crate::mount::Request;
 use crate::options::MountOptions;
-use crate::{background, cli, logging, output};
+use crate::{background, cli, logging, output, remount};
 
 /// The program.
 pub fn run(arguments: cli::Mount8) -> Result<(), Failure> {
@@ -16,6 +16,9 @@ pub fn run(arguments: cli::Mount8) -> Result<(), Failure> {
     }
     let mut request = Request { pool: arguments.pool, mountpoint: arguments.mountpoint, options };
     let fake = arguments.fake > 0;
+    if request.options.remount {
+        return if fake { Ok(()) } else { remount::run(&request) };
+    }
     if fake {
         request.options.create = false;
     }

@@ -18,6 +18,7 @@ pub struct MountOptions {
     pub nosymfollow: bool,
     pub allow_other: bool,
     pub create: bool,
+    pub remount: bool,
     pub size: Option<u64>,
     pub layout: Option<String>,
     pub durability: Option<Durability>,
@@ -62,6 +63,8 @@ impl MountOptions {
             "log" => self.log = Some(value.into()),
             // for mount(8), systemd and people
             "comment" | "uhelper" | "helper" | "user" => {}
+            // the kernel's, which mount(8) reads back from it for a remount
+            "user_id" | "group_id" | "max_read" | "blksize" => {}
             _ => return Ok(is_private(name)),
         }
         Ok(true)
@@ -89,9 +92,7 @@ impl MountOptions {
             "sync" | "dirsync" => {
                 return Err(format!("option {name:?}: say durability=write (or close) instead"));
             }
-            "remount" => {
-                return Err("option \"remount\": not supported; unmount and mount again".to_owned());
-            }
+            "remount" => self.remount = true,
             // for mount(8), systemd and the kernel's own defaults
             "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "group" | "owner" | "_netdev"
             | "nofail" | "async" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime"
@@ -104,8 +105,8 @@ impl MountOptions {
         Ok(true)
     }
 
-    /// The list that [`MountOptions::apply`] reads back, without the log (a path of any bytes) and without `create`
-    /// (which is done before a server starts).
+    /// The list that [`MountOptions::apply`] reads back, without the log (a path of any bytes) and without `create` and
+    /// `remount` (which are not the server's).
     pub fn to_list(&self) -> String {
         let mut words: Vec<String> = Vec::new();
         for (set, name) in [
@@ -142,6 +143,25 @@ impl MountOptions {
             words.push(format!("threads={threads}"));
         }
         words.join(",")
+    }
+
+    /// The names of those given that only a server which is being started heeds.
+    pub fn of_the_server(&self) -> Vec<&'static str> {
+        let given = [
+            (self.create, "create"),
+            (self.noatime, "noatime"),
+            (self.nodiratime, "nodiratime"),
+            (self.size.is_some(), "size"),
+            (self.layout.is_some(), "layout"),
+            (self.durability.is_some(), "durability"),
+            (self.commit.is_some(), "commit"),
+            (self.replace.is_some(), "replace"),
+            (self.passthrough.is_some(), "passthrough"),
+            (self.latency.is_some(), "latency"),
+            (self.threads.is_some(), "threads"),
+            (self.log.is_some(), "log"),
+        ];
+        given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }
 
     /// The flags for mount(2).
@@ -272,7 +292,6 @@ mod tests {
             "suid",
             "dev",
             "sync",
-            "remount",
             "layout=\"open",
         ] {
             assert!(parse(list).is_err(), "{list}");

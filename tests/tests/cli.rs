@@ -1004,6 +1004,39 @@ fn mount_tensorfs() {
     assert!(sloppy.status.success(), "{}", said(&sloppy));
 }
 
+/// As for a line of /etc/fstab, or from what the kernel shows of the mount.
+#[test]
+fn remount() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::remount", "only root can remount");
+    }
+    let room = Room::with_pool();
+    symlink(tensorfs().get_program(), room.at("mount.fuse.tensorfs")).unwrap();
+    let helper = |options: &str| {
+        let mut command = Command::new(room.at("mount.fuse.tensorfs"));
+        run(command.args(["pool", "mnt", "-o", options]).current_dir(room.dir.path()))
+    };
+    assert_eq!(failure(&helper("remount,ro")), format!("{}: no tensorfs is mounted here", room.at("mnt").display()));
+    room.ok(["mount", "pool", "mnt", "-o", "noatime,commit=2"]);
+    let writer = fs::File::create(room.at("mnt/x")).unwrap();
+    assert!(failure(&helper("remount,ro")).ends_with("files are open for writing"));
+    drop(writer);
+    let shown = "remount,ro,nosuid,nodev,noexec,noatime,user_id=0,group_id=0,default_permissions,allow_other,commit=5";
+    let done = helper(shown);
+    assert!(done.status.success());
+    assert!(said(&done).contains("not changed by a remount: noatime, commit"), "{}", said(&done));
+    assert_eq!(fs::write(room.at("mnt/y"), "y").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.contains(room.at("mnt").to_str().unwrap())).unwrap();
+    assert!(["ro,", ",noexec,", ",noatime,"].iter().all(|option| line.contains(option)), "{line}");
+    assert_eq!(room.info("mnt")["commit_seconds"].as_f64(), Some(2.0));
+    room.ok(["mount", "pool", "mnt", "-o", "remount,rw"]);
+    fs::write(room.at("mnt/y"), "y").unwrap();
+    let expected = format!("{}: {} is mounted here", room.at("mnt").display(), room.at("pool").display());
+    assert_eq!(room.fails(["mount", "other", "mnt", "-o", "remount,ro"]), expected);
+}
+
 /// A user without root needs fusermount3, and is told so.
 #[test]
 fn another_user() {

@@ -17,6 +17,7 @@ on_mounts!(
     truncating_an_empty_file_changes_its_times,
     opening_for_writing_takes_a_files_capabilities,
     replacing_a_name_during_a_listing_does_not_list_it_again,
+    renaming_what_a_listing_finds_does_not_make_it_endless,
     a_file_that_grew_again_after_a_truncation_is_not_cut_by_recovery,
     no_descriptors_left_during_a_commit_is_no_failed_sync,
     fsync_after_a_commit_in_the_background_still_tells_of_the_limit,
@@ -128,6 +129,35 @@ fn replacing_a_name_during_a_listing_does_not_list_it_again(setup: Setup) {
     assert_eq!(seen.len(), names);
     let again: Vec<_> = seen.iter().filter(|(_, count)| **count > 1).take(3).collect();
     assert!(again.is_empty(), "listed more than once: {again:?}");
+}
+
+/// So does one that renames each file it finds, also if it renames it back.
+///
+/// Proves N2.
+fn renaming_what_a_listing_finds_does_not_make_it_endless(setup: Setup) {
+    let mount = setup.mount();
+    for back in [true, false] {
+        let dir = mount.at(format!("d-{back}"));
+        std::fs::create_dir(&dir).unwrap();
+        let names = 3000;
+        for n in 0..names {
+            File::create(dir.join(format!("{n}"))).unwrap();
+        }
+        let mut listed = 0;
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let mut renamed = path.clone().into_os_string();
+            renamed.push("~");
+            std::fs::rename(&path, &renamed).unwrap();
+            if back {
+                std::fs::rename(&renamed, &path).unwrap();
+            }
+            listed += 1;
+            assert!(listed < 10 * names, "the listing does not end");
+        }
+        assert!(listed >= names, "{listed}");
+        assert!(!back || listed == names, "{listed}");
+    }
 }
 
 /// A truncation is recorded ahead. Recovery does it again only if it was not done, and not if the file has grown since.

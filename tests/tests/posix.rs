@@ -61,6 +61,7 @@ on_mounts!(
     locks_end_with_the_mount,
     what_is_not_there,
     a_program_that_runs_is_not_emptied,
+    file_handles_outlive_the_server,
 );
 
 fn c(path: &Path) -> CString {
@@ -275,6 +276,8 @@ fn extended_attributes(setup: Setup) {
     let long_name = format!("user.{}", "n".repeat(250));
     let values: Vec<(&str, Vec<u8>)> = vec![
         ("user.empty", vec![]),
+        ("user.with/slash", b"no part of a path".to_vec()),
+        ("user...", b"nor this".to_vec()),
         ("user.binary", (0..=255).collect()),
         ("user.page", Pattern(1).bytes(0, 2000)),
         (&long_name, b"long".to_vec()),
@@ -1569,4 +1572,56 @@ fn a_program_that_runs_is_not_emptied(setup: Setup) {
         emptied
     });
     assert!(told && std::fs::metadata(&program).unwrap().len() == 0);
+}
+
+/// A file handle, as NFS servers and backup programs keep it, and its type.
+fn handle_of(path: &Path) -> Result<Vec<u8>, Errno> {
+    let path = c(path);
+    let mut handle = vec![0u8; size_of::<libc::file_handle>() + 128];
+    handle[..4].copy_from_slice(&128u32.to_ne_bytes());
+    let mut mount_id = 0;
+    // SAFETY: the buffer has room for as many bytes as it says.
+    let done =
+        unsafe { libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), handle.as_mut_ptr().cast(), &mut mount_id, 0) };
+    errno(done).map(|()| handle)
+}
+
+fn open_handle(on: &File, handle: &[u8]) -> Result<File, Errno> {
+    let mut handle = handle.to_vec();
+    // SAFETY: the handle is as the kernel gave it; the new descriptor is ours.
+    unsafe {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        let fd = libc::open_by_handle_at(on.as_raw_fd(), handle.as_mut_ptr().cast(), flags);
+        Errno::result(fd).map(|fd| std::os::fd::FromRawFd::from_raw_fd(fd))
+    }
+}
+
+/// Proves N8.
+fn file_handles_outlive_the_server(setup: Setup) {
+    if !is_root() {
+        return setup.skip("only root opens files by their handles");
+    }
+    let mut mount = setup.mount();
+    std::fs::create_dir_all(mount.at("a/b")).unwrap();
+    std::fs::write(mount.at("a/b/file"), "bytes").unwrap();
+    std::fs::write(mount.at("a/b/removed"), "bytes").unwrap();
+    let names = ["a/b/file", "a/b", "a", ""];
+    let handles = names.map(|name| handle_of(&mount.at(name)).unwrap());
+    let removed = handle_of(&mount.at("a/b/removed")).unwrap();
+    mount.remount();
+    std::fs::remove_file(mount.at("a/b/removed")).unwrap();
+    std::fs::rename(mount.at("a/b"), mount.at("c")).unwrap();
+    // Nothing of them is in the kernel's memory then.
+    mount.remount();
+    let root = File::open(mount.path()).unwrap();
+    let opened = handles.map(|handle| open_handle(&root, &handle).unwrap());
+    let ino = |name: &str| std::fs::metadata(mount.at(name)).unwrap().ino();
+    let found = opened.each_ref().map(|file| file.metadata().unwrap().ino());
+    assert_eq!(found, ["c/file", "c", "a", ""].map(ino));
+    let mut text = String::new();
+    (&opened[0]).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "bytes");
+    let parent = std::fs::read_link(format!("/proc/self/fd/{}", opened[1].as_raw_fd())).unwrap();
+    assert_eq!(parent, mount.at("c"));
+    assert_eq!(open_handle(&root, &removed).map(drop), Err(Errno::ESTALE));
 }
