@@ -16,6 +16,7 @@ use crate::filesystem::{Caller, Filesystem};
 use crate::handles::{Handle, Opened};
 use crate::host;
 use crate::mode::{Mode, is_synchronous};
+use crate::nodes::Seen;
 use crate::options::Durability;
 
 /// A copy that the host cannot share moves so much per request, so that a client can be interrupted in between.
@@ -184,7 +185,7 @@ impl Filesystem {
         drop(gate);
         drop(fd);
         // The next learning shall not take the file for unchanged.
-        state.seen = None;
+        state.seen = done.is_ok().then_some(Seen::CHANGED);
         self.pool.segments().touch(segment).host("opening a segment to sync it")?;
         done.host("allocating space in a segment")
     }
@@ -235,7 +236,7 @@ impl Filesystem {
         }
         let copied = self.copy_segment(&from_fd, (from.1, size), &to_fd, to.1, len);
         self.pool.segments().touch(segment).host("opening a segment to sync it")?;
-        target.node.lock().seen = None;
+        target.node.lock().seen = copied.is_ok().then_some(Seen::CHANGED);
         let copied = copied?;
         if self.durability == Durability::Write {
             self.finish_write(caller, &target)?;

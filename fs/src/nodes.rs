@@ -88,6 +88,12 @@ pub(crate) struct Seen {
 const TICK_NSEC: i64 = 20_000_000;
 
 impl Seen {
+    /// Stands for a look before a change that the server made itself: whatever the segment looks like now is newer.
+    pub const CHANGED: Self = {
+        let never = Timestamp::new(i64::MIN, 0);
+        Self { ctime: never, size: 0, at: never }
+    };
+
     /// True if the segment has not changed since: nothing differs, and this look was late enough to tell.
     pub fn still(&self, stat: &HostStat) -> bool {
         let age = (self.at.sec - self.ctime.sec).saturating_mul(1_000_000_000)

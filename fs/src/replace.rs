@@ -125,7 +125,7 @@ impl Filesystem {
         state.segment = Some(new);
         state.backing = made.backing.map(Arc::new);
         self.watch(node, state, new, watch);
-        (state.seen, state.valued, state.unheard) = (None, None, false);
+        (state.seen, state.valued, state.unheard) = (Some(Seen::CHANGED), None, false);
         state.replace = Some(Replace { old, since: Instant::now(), dying: false, closed: false, flushed: false });
         self.counters.replaced.add(1);
         Ok(())
@@ -139,7 +139,7 @@ impl Filesystem {
         // The kernel asks security modules (such as Landlock) about the truncation after it has asked us to open the file.
         let refused = state.writers == 0 && !replace.flushed && host.size == 0;
         if (replace.dying || refused) && self.pool.view().object(node.ino).is_some_and(|object| object.names() > 0) {
-            let why = if replace.dying { "its writer was killed" } else { "who emptied it was refused a descriptor" };
+            let why = if replace.dying { "its writer was killed" } else { "who emptied it never closed it" };
             self.quarantine(node.ino, replace.old, why);
         }
         let made = made.and_then(|made| made.if_covers(segment, &host));

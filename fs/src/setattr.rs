@@ -10,7 +10,7 @@ use crate::error::{Fault, Host, Result};
 use crate::filesystem::{Caller, Filesystem};
 use crate::host;
 use crate::learn::Switch;
-use crate::nodes::{Node, NodeRef, State};
+use crate::nodes::{Node, NodeRef, Seen, State};
 use crate::xattr::groups;
 
 /// The attribute that gives a program capabilities.
@@ -151,7 +151,7 @@ impl Filesystem {
             .host("opening a segment")
             .and_then(|fd| host::truncate(&fd, size).host("truncating a segment"));
         // Whether it was done or not, the records shall say what is there now.
-        state.seen = None;
+        state.seen = done.is_ok().then_some(Seen::CHANGED);
         let learned = self.learn(node, state, caller.unique, Switch::Leave);
         done.and(learned.map(|_| ()))
     }

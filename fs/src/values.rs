@@ -116,7 +116,8 @@ impl Filesystem {
         for node in nodes {
             let mut state = node.lock();
             if state.valued.take().is_some() {
-                state.seen = None;
+                // As if that look had been too early to tell.
+                state.seen.iter_mut().for_each(|seen| seen.at = seen.ctime);
             }
         }
         Ok(self.pool.settle_values()?)

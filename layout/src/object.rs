@@ -70,8 +70,8 @@ impl Directory {
     pub fn cookie(&self, name: &[u8]) -> u64 {
         let mut hasher = DefaultHasher::new();
         hasher.write(name);
-        // What a program gets of it (`telldir`) is a positive number.
-        let mut cookie = FIRST_COOKIE + (hasher.finish() >> 2);
+        // Small enough for what a 32-bit program gets of it.
+        let mut cookie = FIRST_COOKIE + (hasher.finish() >> 34);
         while self.order.contains_key(&cookie) {
             cookie += 1;
         }

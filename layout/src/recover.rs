@@ -590,6 +590,10 @@ impl Settler<'_> {
 
     fn learn(&self, ino: Ino, attributes: &Attributes, segment: SegmentId, stat: &SegmentStat) -> Result<()> {
         let mut attributes = attributes.clone();
+        if attributes.mtime != stat.mtime {
+            // The host's clock for files may be behind the one that dated the record.
+            attributes.ctime = attributes.ctime.next();
+        }
         attributes.mtime = stat.mtime;
         attributes.ctime = attributes.ctime.max(stat.ctime);
         self.store(describe(self.pool, ino, &attributes, segment, stat))

@@ -32,7 +32,7 @@ pub fn run(arguments: cli::Mount) -> Result<(), Failure> {
     let options = arguments.merged().map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
     let request = Request { pool: arguments.pool, mountpoint: arguments.mountpoint, options };
     if request.options.remount {
-        return remount::run(&request);
+        return remount::run(&request, &arguments.options);
     }
     if arguments.handshake {
         return background::serve(&request);

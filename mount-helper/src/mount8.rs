@@ -17,7 +17,7 @@ pub fn run(arguments: cli::Mount8) -> Result<(), Failure> {
     let mut request = Request { pool: arguments.pool, mountpoint: arguments.mountpoint, options };
     let fake = arguments.fake > 0;
     if request.options.remount {
-        return if fake { Ok(()) } else { remount::run(&request) };
+        return if fake { Ok(()) } else { remount::run(&request, &arguments.options) };
     }
     if fake {
         request.options.create = false;

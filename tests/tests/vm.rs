@@ -194,6 +194,8 @@ echo '/pool/p /mnt tensorfs noauto,nofail 0 0' >/etc/fstab
 echo $? >/share/mounted
 tensorfs info --json /mnt >/share/info
 echo "a file" >/mnt/f
+/sbin/mount -o remount,ro /mnt && ! echo x >/mnt/x && /sbin/mount -o remount,rw /mnt
+echo $? >/share/remounted
 tensorfs-test-storm map-sync /pool/native >/share/sync-native
 tensorfs-test-storm map-sync /mnt/f2 >/share/sync-mounted
 /sbin/umount /mnt
@@ -209,6 +211,7 @@ tensorfs info --json /pool/p >/share/closed
     let console = guest.console();
     assert!(read("create").contains("domain dax"), "{}\n{console}", read("create"));
     assert_eq!((&*read("mounted"), &*read("unmounted"), &*read("checked")), ("0", "0", "0"), "{console}");
+    assert_eq!(read("remounted"), "0", "{console}");
     let json = |name: &str| -> Value {
         serde_json::from_str(&read(name)).unwrap_or_else(|e| panic!("{name}: {e}\n{console}"))
     };
