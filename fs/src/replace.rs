@@ -54,7 +54,7 @@ impl Filesystem {
     /// True if a program runs from the file.
     pub fn is_executed(&self, node: &Node, state: &mut MutexGuard<'_, State>) -> bool {
         let deadline = Instant::now() + RELEASES;
-        // That of a program that has ended may be on its way.
+        // The RELEASE of one that has ended may be on its way.
         while state.executing > 0 && !node.released.wait_until(state, deadline).timed_out() {}
         state.executing > 0
     }
