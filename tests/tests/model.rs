@@ -26,7 +26,8 @@
 //! `tensorfs_tests::model::history`). That proves, for what was seen: an exclusive creation has one winner; a rename never loses or
 //! doubles a name; no stale name, link count or size is seen after the call that changed it has returned; appended records
 //! are whole, each there once, in an order that everybody's calls agree with. Operations by path may find an object
-//! first and act on it later, as on every Linux filesystem. In some bursts the server is killed; what was in flight then
+//! first and act on it later, and a link count changes before the name does, while the call that changes both is under
+//! way, as on every Linux filesystem. In some bursts the server is killed; what was in flight then
 //! may have happened or not, everything else must be there. The same bursts run on ext4, which holds the checker to
 //! account. A failure of this kind depends on chance and cannot be made smaller; the whole history is printed.
 //!

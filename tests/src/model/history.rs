@@ -21,6 +21,10 @@ pub enum Verdict {
 /// Searches for an order of the events that starts from a state and ends with what was found. What is unknown, because
 /// the server was killed, may have happened, in part or not at all.
 pub fn explain(start: &State, events: &[Event], found: &Final) -> Verdict {
+    let overlap = |a: &Event, b: &Event| a.from <= b.to && b.from <= a.to;
+    let is_looked_at =
+        |event: &Event| events.iter().any(|look| matches!(look.answer, Answer::Seen { .. }) && overlap(look, event));
+    let looked_at: Vec<bool> = events.iter().map(is_looked_at).collect();
     let mut tried = HashSet::new();
     let mut todo = vec![(vec![Progress::Begun; events.len()], start.clone())];
     while let Some((progress, state)) = todo.pop() {
@@ -38,7 +42,12 @@ pub fn explain(start: &State, events: &[Event], found: &Final) -> Verdict {
         let mut all = Vec::new();
         for n in can_be_next {
             let mut next = state.clone();
-            let Some(step) = next.advance(&events[n], progress[n]) else { continue };
+            let Some(mut step) = next.advance(&events[n], progress[n]) else { continue };
+            // What nobody can see between its halves is done at once: that leaves fewer orders to try.
+            if matches!(step, Progress::Counted(_)) && !looked_at[n] {
+                let Some(last) = next.advance(&events[n], step) else { continue };
+                step = last;
+            }
             let mut progress = progress.clone();
             progress[n] = step;
             // What fits now, and could change nothing later either, may as well come now.
@@ -67,7 +76,7 @@ pub fn explain(start: &State, events: &[Event], found: &Final) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::{initial, ops};
+    use super::super::shared::{Name, initial, ops};
     use super::*;
     use nix::errno::Errno;
 
@@ -75,6 +84,10 @@ mod tests {
 
     fn event(worker: u64, op: SharedOp, from: u64, to: u64, answer: Answer) -> Event {
         Event { worker, op, from, to, answer, record: 0 }
+    }
+
+    fn seen(ino: u64, links: u32) -> Answer {
+        Answer::Seen { kind: libc::S_IFREG, ino, links, size: 0 }
     }
 
     /// Some name that is not there in the beginning.
@@ -90,7 +103,7 @@ mod tests {
 
     fn found_after(op: SharedOp, ino: u64) -> Final {
         let SharedOp::Create(name) = op else { unreachable!() };
-        let file = |ino| (Answer::Seen { kind: libc::S_IFREG, ino, links: 1, size: 0 }, Vec::new());
+        let file = |ino| (seen(ino, 1), Vec::new());
         let mut found = Final::from([((0, 0), file(1)), ((1, 1), file(2))]);
         found.insert(name.key(), file(ino));
         found
@@ -125,5 +138,27 @@ mod tests {
         let SharedOp::Create(name) = op else { unreachable!() };
         nothing.remove(&name.key());
         assert_eq!(explain(&initial(), &events, &nothing), Verdict::Explained);
+    }
+
+    /// Seen on ext4 and tmpfs as well, every few hundred looks, when another unlinks.
+    #[test]
+    fn a_link_count_changes_before_the_name() {
+        let (a, b) = (Name::new(0, 0), Name::new(0, 1));
+        let found = Final::from([((0, 0), (seen(1, 1), vec![])), ((1, 1), (seen(2, 1), vec![]))]);
+        let link = event(0, SharedOp::Link(a, b), 0, 10, Answer::Done);
+        let unlink = |from, to| event(0, SharedOp::Unlink(b), from, to, Answer::Done);
+        let look = |from, links| event(1, SharedOp::Stat(b), from, from + 1, seen(1, links));
+        let verdict = |events: &[Event]| explain(&initial(), events, &found);
+
+        let twice = [link.clone(), unlink(20, 40), look(25, 1), look(30, 1)];
+        assert_eq!(verdict(&twice), Verdict::Explained);
+        let back = [link.clone(), unlink(20, 40), look(25, 1), look(30, 2)];
+        assert_eq!(verdict(&back), Verdict::Impossible);
+        let late = [link.clone(), unlink(20, 40), look(25, 1), look(41, 1)];
+        assert_eq!(verdict(&late), Verdict::Impossible);
+        // Who changes names waits for the one that is changing them.
+        let create = |ino| event(2, SharedOp::Create(b), 26, 28, Answer::Made { ino });
+        let between = [link, unlink(20, 40), look(25, 1), create(3), look(30, 1)];
+        assert_eq!(verdict(&between), Verdict::Impossible);
     }
 }

@@ -23,6 +23,11 @@ pub const STATIC: [&str; 3] = ["s0", "s1", "s2"];
 pub struct Name(u8, u8);
 
 impl Name {
+    /// The directory's number, and the name's.
+    pub fn new(dir: u8, name: u8) -> Name {
+        Name(dir, name)
+    }
+
     /// As [`Final`] has it.
     pub fn key(self) -> (u8, u8) {
         (self.0, self.1)
@@ -51,6 +56,20 @@ pub enum SharedOp {
     Append(Name),
     Truncate(Name),
     List(u8),
+}
+
+impl SharedOp {
+    /// The names it changes; the last is where what it moves or makes is found.
+    fn changes(&self) -> Vec<Name> {
+        match *self {
+            SharedOp::Create(name) | SharedOp::Mkdir(name) | SharedOp::Symlink(name) => vec![name],
+            SharedOp::Unlink(name) | SharedOp::Rmdir(name) | SharedOp::Link(_, name) => vec![name],
+            SharedOp::Rename(from, to) | SharedOp::RenameNoreplace(from, to) | SharedOp::Exchange(from, to) => {
+                vec![from, to]
+            }
+            SharedOp::Stat(_) | SharedOp::Append(_) | SharedOp::Truncate(_) | SharedOp::List(_) => vec![],
+        }
+    }
 }
 
 /// What came of it.
@@ -373,14 +392,21 @@ struct Object {
 pub struct State {
     names: [[Option<u8>; NAMES.len()]; DIRS.len()],
     objects: Vec<Object>,
+    /// The directories in which an operation is [`Progress::Counted`]: the others that change names wait for it.
+    locked: [bool; DIRS.len()],
 }
 
-/// How far an operation is: those that go by a path find an object first, and then do something to it.
+/// How far an operation is: those that go by a path find an object first, and then do something to it; those that give
+/// a file a name or take it away change its link count first, and then the name. The kernel does so on every
+/// filesystem (`vfs_unlink` has the inode's count lowered, and then drops the name from its cache), and who looks in
+/// between sees a name and a count that does not include it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Progress {
     Begun,
     Found(u8),
+    /// The count is changed, the name is to follow; the number is what the name is to lead to.
+    Counted(Option<u8>),
     Over,
 }
 
@@ -402,11 +428,13 @@ impl State {
         self.set(name, Some(self.objects.len() as u8 - 1));
     }
 
-    fn unlink(&mut self, name: Name) {
-        if let Some(id) = self.get(name) {
-            self.object(id).links -= 1;
-            self.set(name, None);
+    /// Begins to change where a name leads, with the count of what it led to. The name itself follows.
+    fn count(&mut self, op: SharedOp, name: Name, id: Option<u8>) -> (Progress, Option<Answer>) {
+        if let Some(old) = self.get(name) {
+            self.object(old).links -= 1;
         }
+        op.changes().iter().for_each(|name| self.locked[usize::from(name.0)] = true);
+        (Progress::Counted(id), None)
     }
 
     fn kind(&mut self, name: Name) -> Option<u32> {
@@ -416,6 +444,12 @@ impl State {
     /// Does the next part of an operation. Tells how far it is then, and what it answers if it is over; `None` if the
     /// answer, which may be unknown, was another one.
     pub fn advance(&mut self, event: &Event, progress: Progress) -> Option<Progress> {
+        let waits = event.op.changes().iter().any(|name| self.locked[usize::from(name.0)]);
+        // A link looks for its file before it locks the directory of the new name.
+        let looks = matches!((event.op, progress), (SharedOp::Link(..), Progress::Begun));
+        if waits && !looks && !matches!(progress, Progress::Counted(_)) {
+            return None;
+        }
         let (progress, answer) = self.next(event, progress);
         let fits = match (event.answer, answer) {
             (_, None) | (Answer::Unknown, _) => true,
@@ -439,6 +473,14 @@ impl State {
         let done = over(Answer::Done);
         let dir = Some(libc::S_IFDIR);
         match (event.op, progress) {
+            (op, Progress::Counted(id)) => {
+                op.changes().iter().for_each(|name| self.locked[usize::from(name.0)] = false);
+                if let Some((to, rest)) = op.changes().split_last() {
+                    rest.iter().for_each(|from| self.set(*from, None));
+                    self.set(*to, id);
+                }
+                done
+            }
             (SharedOp::Create(name), _) | (SharedOp::Mkdir(name), _) | (SharedOp::Symlink(name), _) => {
                 if self.get(name).is_some() {
                     return failed(Errno::EEXIST);
@@ -457,18 +499,12 @@ impl State {
             (SharedOp::Unlink(name), _) => match self.kind(name) {
                 None => failed(Errno::ENOENT),
                 kind if kind == dir => failed(Errno::EISDIR),
-                _ => {
-                    self.unlink(name);
-                    done
-                }
+                _ => self.count(event.op, name, None),
             },
             (SharedOp::Rmdir(name), _) => match self.kind(name) {
                 None => failed(Errno::ENOENT),
                 kind if kind != dir => failed(Errno::ENOTDIR),
-                _ => {
-                    self.unlink(name);
-                    done
-                }
+                _ => self.count(event.op, name, None),
             },
             (SharedOp::Exchange(from, to), _) => match (self.get(from), self.get(to)) {
                 (Some(a), Some(b)) => {
@@ -496,10 +532,7 @@ impl State {
                     (false, true) => return failed(Errno::EISDIR),
                     _ => {}
                 }
-                self.unlink(to);
-                self.set(from, None);
-                self.set(to, Some(moved));
-                done
+                self.count(event.op, to, Some(moved))
             }
             (SharedOp::List(_), _) => done,
             (SharedOp::Link(name, _), Progress::Begun)
@@ -520,8 +553,7 @@ impl State {
                     return failed(Errno::ENOENT);
                 }
                 self.object(id).links += 1;
-                self.set(to, Some(id));
-                done
+                self.count(event.op, to, Some(id))
             }
             (SharedOp::Stat(_), Progress::Found(id)) => {
                 let object = self.object(id).clone();
