@@ -179,6 +179,8 @@ impl Filesystem {
         let counted = Counted { source: &paced, read, done: std::cell::Cell::new(0) };
         let bad = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bad_runs(&counted, &runs, &go_on)));
         let mut state = node.lock();
+        // Closed before the lock is let go of: whoever waited would take it for a program that has the file mapped.
+        let file = file;
         state.sealing = false;
         node.released.notify_all();
         let undisturbed = go_on() && state.writing.is_none() && state.replace.is_none() && sealed() == Some(version);

@@ -327,6 +327,8 @@ impl Filesystem {
             examine(&file, before.size, self.pool.description_room(), &go_on).map(Ok)
         }));
         let mut state = node.lock();
+        // Closed before the lock is let go of: whoever waited would take it for a program that has the file mapped.
+        let file = file;
         state.sealing = false;
         node.released.notify_all();
         let runs = runs.map_err(|_| Fault::warn(libc::EIO, "recognising it panicked"))?;

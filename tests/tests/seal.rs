@@ -19,6 +19,7 @@ on_mounts!(
     sealing_is_no_access,
     a_full_pool_does_without_seals,
     a_file_that_is_removed_while_it_is_sealed_holds_no_space,
+    who_opens_a_file_while_it_is_sealed_is_not_given_to_the_kernel_for_it,
 );
 
 const SIZE: usize = 3 << 20;
@@ -184,32 +185,63 @@ fn sealing_is_no_access(setup: Setup) {
     assert_eq!(times(&before), times(&after));
 }
 
+/// A sparse file: it takes long enough to read, and no time to make.
+fn long_file(mount: &Mount) {
+    let file = File::create(mount.at("f")).unwrap();
+    file.set_len(2 << 30).unwrap();
+    file.write_all_at(b"some bytes", 0).unwrap();
+    drop(file);
+    mount.sync();
+}
+
+/// The segments of [`long_file`] that the server has open.
+fn open_segments(mount: &Mount) -> Vec<String> {
+    let fds = fs::read_dir(format!("/proc/{}/fd", mount.pid().unwrap())).unwrap();
+    // Spare segments are empty.
+    let full = fds.map(|fd| fd.unwrap().path()).filter(|fd| fs::metadata(fd).is_ok_and(|file| file.len() == 2 << 30));
+    let paths = full.filter_map(|fd| fs::read_link(fd).ok());
+    paths.map(|path| path.to_string_lossy().into_owned()).filter(|path| path.contains("/segments/")).collect()
+}
+
+/// Has it sealed, and waits until that is under way.
+fn begin_to_seal(mount: &Mount) -> std::process::Child {
+    let mut sealing = mount.program().arg("seal").arg(mount.at("f")).stderr(Stdio::null()).spawn().unwrap();
+    while open_segments(mount).is_empty() && sealing.try_wait().unwrap().is_none() {}
+    sealing
+}
+
 /// Whoever sealed it read on to its end, and its space was not there until then. Found with a quota.
 ///
 /// Proves S3.
 fn a_file_that_is_removed_while_it_is_sealed_holds_no_space(setup: Setup) {
     let mount = setup.mount();
-    let file = File::create(mount.at("f")).unwrap();
-    // Sparse: it takes long enough to read, and no time to make.
-    file.set_len(2 << 30).unwrap();
-    file.write_all_at(b"some bytes", 0).unwrap();
-    drop(file);
-    mount.sync();
-    let segments = || -> Vec<String> {
-        let fds = fs::read_dir(format!("/proc/{}/fd", mount.pid().unwrap())).unwrap();
-        // Spare segments are empty.
-        let full =
-            fds.map(|fd| fd.unwrap().path()).filter(|fd| fs::metadata(fd).is_ok_and(|file| file.len() == 2 << 30));
-        let paths = full.filter_map(|fd| fs::read_link(fd).ok());
-        paths.map(|path| path.to_string_lossy().into_owned()).filter(|path| path.contains("/segments/")).collect()
-    };
-    let mut sealing = mount.program().arg("seal").arg(mount.at("f")).stderr(Stdio::null()).spawn().unwrap();
-    while segments().is_empty() && sealing.try_wait().unwrap().is_none() {}
+    long_file(&mount);
+    let mut sealing = begin_to_seal(&mount);
     fs::remove_file(mount.at("f")).unwrap();
     mount.sync();
-    let left = segments();
+    let left = open_segments(&mount);
     sealing.wait().unwrap();
     assert_eq!(left, Vec::<String>::new());
+}
+
+/// Sealing gave way, but the descriptor that it had read through was still open for a moment: it passed for a program that
+/// has the file mapped, so that the kernel moved the bytes, past the server that was to make each write durable.
+///
+/// Proves D1, F2.
+fn who_opens_a_file_while_it_is_sealed_is_not_given_to_the_kernel_for_it(setup: Setup) {
+    let mount = setup.mount();
+    let opened = || mount.info()["counters"]["opened_passthrough"].as_u64().unwrap();
+    for round in 0..8 {
+        long_file(&mount);
+        let mut sealing = begin_to_seal(&mount);
+        let before = opened();
+        let synchronous =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_SYNC).open(mount.at("f")).unwrap();
+        assert_eq!(opened(), before, "round {round}");
+        drop(synchronous);
+        fs::remove_file(mount.at("f")).unwrap();
+        sealing.wait().unwrap();
+    }
 }
 
 /// Proves C5.
