@@ -35,6 +35,8 @@ pub(crate) struct State {
     pub executing: u32,
     /// Handles that can write.
     pub writers: u32,
+    /// So many handles did not go when somebody waited for them.
+    pub staying: u32,
     /// Opens that are under way; one may let go of the lock to wait for releases.
     pub opening: u32,
     /// Who moves the bytes; `None` while nothing is open.

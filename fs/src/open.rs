@@ -414,6 +414,7 @@ impl Filesystem {
             state.executing = state.executing.saturating_sub(u32::from(handle.executes));
             self.learn_access_time(node.ino, &state, unique);
         }
+        state.staying = state.staying.min(state.handles());
         let mapped = handle.access.write && state.mappable;
         self.settle(node, &mut state, unique);
         let stale = mapped && state.seen.map(|seen| seen.ctime) != before;

@@ -53,20 +53,25 @@ impl Filesystem {
 
     /// True if a program runs from the file.
     pub fn is_executed(&self, node: &Node, state: &mut MutexGuard<'_, State>) -> bool {
-        let deadline = Instant::now() + RELEASES;
-        // The RELEASE of one that has ended may be on its way.
+        // The RELEASE of one that has ended may be on its way. Hardly anybody else comes here: the kernel asks us only where
+        // no write access is wanted.
+        let deadline = Instant::now() + LATE_RELEASES;
         while state.executing > 0 && !node.released.wait_until(state, deadline).timed_out() {}
         state.executing > 0
     }
 
-    /// Waits a moment for the file's other handles to go; true if nothing else uses the segment then.
+    /// Waits a moment for the file's other handles to go, and for a pending replace with them; true if nothing else uses
+    /// the segment then. A RELEASE can be late on a busy machine. Handles that have been waited for once stay open for
+    /// good, as far as anybody knows: the next one who empties the file does not wait as long for them.
     fn wait_until_alone(&self, node: &Node, state: &mut MutexGuard<'_, State>, segment: SegmentId) -> bool {
-        let deadline = Instant::now() + RELEASES;
+        let begun = Instant::now();
+        let mut alone_since = None;
         loop {
-            if state.segment != Some(segment) || state.replace.is_some() {
+            if state.segment != Some(segment) {
                 return false;
             }
-            if state.handles() == 0 {
+            let alone = state.handles() == 0 && state.replace.is_none();
+            if alone {
                 self.fds.forget(segment);
                 // A mapping to read keeps the old segment and is not in the way; one to write must go on to be seen.
                 if self.pool.segments().quiescent(segment) {
@@ -74,11 +79,17 @@ impl Filesystem {
                 }
             }
             let now = Instant::now();
+            let deadline = match alone {
+                true => *alone_since.get_or_insert(now) + RELEASES,
+                false if state.handles() > state.staying => begun + LATE_RELEASES,
+                false => begun + RELEASES,
+            };
             if now >= deadline {
+                state.staying = state.handles();
                 return false;
             }
             // The lease can also be held up by the kernel's own last close, which signals nobody.
-            let step = if state.handles() == 0 { Duration::from_micros(100) } else { deadline - now };
+            let step = if alone { Duration::from_micros(100) } else { deadline - now };
             node.released.wait_for(state, step.min(deadline - now));
         }
     }

@@ -1,5 +1,6 @@
 //! Saving a checkpoint over the old one, and what interrupts it.
 
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,6 +24,7 @@ on_mounts!(
     truncating_through_a_descriptor_for_reading_lasts,
     a_child_that_executes_a_program_during_a_replace_does_not_hang,
     what_a_sandbox_must_not_empty_is_in_quarantine,
+    who_is_just_closing_the_file_is_waited_for,
 );
 
 fn old() -> Vec<u8> {
@@ -248,6 +250,49 @@ fn a_readers_open_file_is_truncated_in_place(setup: Setup) {
     reader.end();
     mount.remount();
     assert!(std::fs::read(&path).unwrap() == new());
+}
+
+/// On a busy machine the kernel tells of a `close` tens of milliseconds late, and the old version was gone. Here it is the
+/// `close` that comes late.
+///
+/// Proves R1.
+fn who_is_just_closing_the_file_is_waited_for(setup: Setup) {
+    let mount = setup.mount();
+    let path = mount.at("f");
+    let replaced = || mount.info()["counters"]["replaced"].as_u64().unwrap();
+    std::fs::write(&path, old()).unwrap();
+    let reader = || File::open(&path).unwrap();
+    let writer = || File::options().write(true).open(&path).unwrap();
+    // One that replaces the file itself.
+    let replacer = || {
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"newer").unwrap();
+        file
+    };
+    for (what, open) in [("reader", &reader as &dyn Fn() -> File), ("writer", &writer), ("replacer", &replacer)] {
+        // Who sleeps may oversleep.
+        let waited = (0..20).any(|_| {
+            let other = open();
+            let before = replaced();
+            let closing = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(10));
+                drop(other);
+            });
+            File::create(&path).unwrap().write_all(&new()).unwrap();
+            closing.join().unwrap();
+            replaced() > before
+        });
+        assert!(waited, "{what}");
+    }
+    assert!(std::fs::read(&path).unwrap() == new());
+    // Who does not close is not waited for: the file is truncated in place.
+    let stays = reader();
+    let before = replaced();
+    for _ in 0..3 {
+        File::create(&path).unwrap().write_all(&new()).unwrap();
+    }
+    assert_eq!(replaced(), before);
+    drop(stays);
 }
 
 fn rename_over_needs_no_quarantine(setup: Setup) {
