@@ -115,7 +115,7 @@ impl Filesystem {
     pub fn resize(&self, limit: Option<u64>) -> tensorfs_layout::Result<()> {
         // Writers near the limit wait meanwhile.
         let _gate = self.capacity.gate.lock();
-        self.pool.resize(limit, self.recount())?;
+        self.pool.resize(limit, Some(self.recount()))?;
         self.capacity.limit.store(limit.unwrap_or(0), Relaxed);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! `tensorfs resize`: the limit of a pool grows and shrinks, mounted or not, and never below what is in use.
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use tensorfs_tests::{Mount, Setup, on_mounts};
 
@@ -57,9 +58,12 @@ fn a_pool_is_not_made_smaller_than_what_it_holds(setup: Setup) {
     assert_eq!(total(&mount), 200 * MIB);
     resize(&mount, mount.path(), "64M").unwrap();
     assert_eq!(total(&mount), 64 * MIB);
+    // It has no space any more, though somebody knows it (S3).
+    let known = fs::File::options().read(true).custom_flags(libc::O_PATH).open(mount.at("f")).unwrap();
     fs::remove_file(mount.at("f")).unwrap();
     mount.sync();
     resize(&mount, mount.path(), "32M").unwrap();
+    drop(known);
     let refused = fs::write(mount.at("f"), vec![7; 40 << 20]).and_then(|()| fs::File::open(mount.at("f"))?.sync_all());
     let refused = refused.and_then(|()| fs::write(mount.at("g"), b"more"));
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::ENOSPC), "the new limit holds");
