@@ -526,14 +526,12 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _serving = self.serving();
-        let done = self.attempt(
-            "release",
-            |c| &c.release,
-            |fs| {
-                fs.release(caller(req), fh.0);
-                Ok(())
-            },
-        );
+        let done = attempt(&self.0, "release", || {
+            self.0.release(caller(req), fh.0);
+            Ok(())
+        });
+        // Not before it is done: nobody waits for the answer, so the count is how a program sees that a close is over.
+        self.0.counters.release.add(1);
         answer_empty(reply, done);
     }
 

@@ -51,6 +51,9 @@ fn the_first_open_decides() {
     with_passthrough("modes::the_first_open_decides", |setup| {
         let mount = setup.mount();
         std::fs::write(mount.at("f"), Pattern(1).bytes(0, 10_000)).unwrap();
+        // The writer's RELEASE comes behind its `close`; what is sealed is open to nobody.
+        mount.sync();
+        mount.wait_for_seals(1);
         let mut opens = Opens::of(&mount);
         for flag in [libc::O_SYNC, libc::O_DSYNC] {
             let first = synchronous(&mount, flag);

@@ -60,8 +60,9 @@ impl Running {
         Running { seed, ledger, process }
     }
 
-    /// Waits until it has made its directory.
-    fn is_under_way(&self) -> bool {
+    /// True once it has made its directory.
+    fn is_under_way(&mut self) -> bool {
+        assert_eq!(self.process.try_wait().unwrap(), None, "writer {} ended before it began", self.seed);
         std::fs::metadata(&self.ledger).is_ok_and(|meta| meta.len() > 0)
     }
 
@@ -128,7 +129,7 @@ impl Storm {
         let first = (seed << 16 | round) << 4;
         let mut running: Vec<Running> =
             (0..2 + self.random.below(5)).map(|n| Running::start(first + n, &self.mount)).collect();
-        while !running.iter().all(Running::is_under_way) {
+        while !running.iter_mut().all(Running::is_under_way) {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.wait();

@@ -6,11 +6,11 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, child, is_root, on_mounts};
+use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, child, is_root, on_mounts, run_ok};
 
 on_mounts!(
     one_changed_byte_is_one_tensor,
@@ -283,6 +283,20 @@ fn scrub_waits_for_nobody_and_keeps_its_pace(setup: Setup) {
     assert!(begun.elapsed() >= Duration::from_millis(250), "{:?}", begun.elapsed());
 }
 
+/// True if a process has taken its interruption into its own hands.
+fn blocks_sigint(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap_or("0");
+    u64::from_str_radix(blocked.trim(), 16).unwrap() & 1 << (libc::SIGINT - 1) != 0
+}
+
+/// True if a server runs a job.
+fn has_job(pid: i32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+    threads.flatten().any(|thread| name(thread).trim_end() == "tensorfs-job")
+}
+
 /// Interrupted, a scrub says so; and it does not keep the mount from being unmounted.
 fn a_scrub_whose_program_is_gone_ends(setup: Setup) {
     let mut mount = setup.mount();
@@ -292,7 +306,10 @@ fn a_scrub_whose_program_is_gone_ends(setup: Setup) {
         let mut command = mount.program();
         command.args(["scrub", "--rate", "1K"]).arg(mount.path());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(200));
+        // It is asked of the program's signals and of the server's threads, which is all that shows from outside.
+        while !blocks_sigint(child.id()) || !has_job(mount.pid().unwrap()) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         child
     };
     let scrub = start();
@@ -554,7 +571,8 @@ fn other_users_may_ask_about_their_files_only(setup: Setup) {
     seal(&mount, mount.path());
     // The directories of the tests are nobody's business: the program is asked from within the mount.
     let program = mount.host().join("tensorfs");
-    fs::copy(mount.program().get_program(), &program).unwrap();
+    // Not by this process: a child that another test starts meanwhile would have it open for writing.
+    run_ok(Command::new("cp").arg(mount.program().get_program()).arg(&program));
     for dir in mount.host().ancestors().take_while(|dir| dir.parent().is_some()) {
         let found = fs::metadata(dir).unwrap().permissions().mode();
         if found & 0o011 != 0o011 {
@@ -566,7 +584,7 @@ fn other_users_may_ask_about_their_files_only(setup: Setup) {
     }
     let as_nobody = |list: &[&str]| {
         use std::os::unix::process::CommandExt;
-        let mut command = std::process::Command::new(&program);
+        let mut command = Command::new(&program);
         command.args(list).current_dir(mount.path()).uid(65534).gid(65534);
         let output = command.output().unwrap();
         (
