@@ -84,6 +84,8 @@ impl Filesystem {
             used.extend(shard.lock().iter().map(|(ino, uses)| (*ino, *uses)));
         }
         used.sort_unstable_by_key(|(ino, uses)| (uses.last, *ino));
+        let written: HashMap<Ino, _> =
+            self.writers.lock().iter().map(|(ino, watched)| (*ino, watched.segment)).collect();
         let view = self.pool.view();
         let known = |ino: Ino| Some((ino, self.placement.known_path(&view, ino)?));
         let mut paths: HashMap<Ino, Vec<u8>> = used.iter().filter_map(|(ino, _)| known(*ino)).collect();
@@ -94,7 +96,8 @@ impl Filesystem {
         let mut text = Vec::new();
         for (ino, uses) in used {
             let Some(object) = view.object(ino) else { continue };
-            let tier = object.attributes.segment.map_or(PM, |segment| segment.tier());
+            let segment = written.get(&ino).copied().or(object.attributes.segment);
+            let tier = segment.map_or(PM, |segment| segment.tier());
             let line = Line {
                 path: paths.get(&ino).map(|path| format!("/{}", String::from_utf8_lossy(path))),
                 ino,

@@ -46,9 +46,11 @@ impl Filesystem {
     }
 
     fn tier_of(&self, ino: Ino) -> Result<String> {
+        // A segment that is to replace the file's own holds what everybody reads.
+        let written = self.writers.lock().get(&ino).map(|watched| watched.segment);
         let view = self.pool.view();
         let object = view.object(ino).ok_or(Fault::new(libc::ENOENT))?;
-        Ok(view.tier_name(object.attributes.segment.map_or(PM, |segment| segment.tier())))
+        Ok(view.tier_name(written.or(object.attributes.segment).map_or(PM, |segment| segment.tier())))
     }
 
     /// Has new files in a directory made in a tier, or moves a file there.

@@ -206,7 +206,10 @@ fn new_files_go_where_directories_and_the_map_say(setup: Setup) {
     set_map(&t.mount, "a.tmp ssd\n/moved/** dram\n").unwrap();
     OpenOptions::new().append(true).open(t.mount.at("a.tmp")).unwrap().write_all(b"+").unwrap();
     assert_eq!(tier_of(&t.mount.at("a.tmp")), "dram", "it was only added to");
-    fs::write(t.mount.at("a.tmp"), b"new").unwrap();
+    let mut new = File::create(t.mount.at("a.tmp")).unwrap();
+    new.write_all(b"new").unwrap();
+    assert_eq!(tier_of(&t.mount.at("a.tmp")), "ssd", "before it is closed");
+    drop(new);
     assert_eq!(tier_of(&t.mount.at("a.tmp")), "ssd");
     t.mount.remount();
     // The path that counts is the one that it has now.
