@@ -145,7 +145,16 @@ impl Filesystem {
 
     fn recorded(&self, ino: Ino) -> Result<Stat> {
         let recorded = self.pool.view().object(ino).map(|object| Stat::of(ino, object));
-        recorded.or_else(|| self.ghosts.get(ino)).ok_or(Fault::stale())
+        let mut stat = recorded.or_else(|| self.ghosts.get(ino)).ok_or(Fault::stale())?;
+        // Nothing is recorded of what is written to a file without a name.
+        if stat.links == 0
+            && let Some(Ok(host)) = stat.attributes.segment.map(|segment| self.pool.segments().stat(segment))
+        {
+            (stat.size, stat.allocated) = (host.size, host.allocated);
+            stat.attributes.mtime = host.mtime;
+            stat.attributes.ctime = stat.attributes.ctime.max(host.ctime);
+        }
+        Ok(stat)
     }
 
     /// Asks the host about the segment of a file in use.

@@ -20,7 +20,9 @@ pub(crate) struct Ghosts(Mutex<HashMap<Ino, Stat>>);
 impl Ghosts {
     /// Keeps what an object was.
     pub fn keep(&self, mut stat: Stat) {
-        stat.links = 0;
+        (stat.links, stat.volatile) = (0, false);
+        // That may be another file's soon.
+        stat.attributes.segment = None;
         let mut ghosts = self.0.lock();
         if ghosts.len() < MOST {
             ghosts.insert(stat.ino, stat);

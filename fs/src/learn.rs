@@ -309,12 +309,13 @@ impl Filesystem {
     /// Drops an object that has no name left and no handle. The kernel may still ask about it: for a process that holds it
     /// with `O_PATH`, and for one that looked it up a moment ago.
     fn reap(&self, node: &Node, state: &mut State) {
+        let last = self.stat_in(node.ino, state);
         self.stop_watching(node.ino, state);
         self.come_to_rest(state);
         state.replace = None;
         let mut edit = self.pool.edit();
         let Some(object) = edit.object(node.ino).filter(|object| object.names() == 0) else { return };
-        self.ghosts.keep(Stat::of(node.ino, object));
+        self.ghosts.keep(last.unwrap_or_else(|_| Stat::of(node.ino, object)));
         let allocated = object.allocated();
         edit.reap(node.ino);
         drop(edit);

@@ -61,6 +61,7 @@ on_mounts!(
     locks_end_with_the_mount,
     what_is_not_there,
     a_program_that_runs_is_not_emptied,
+    a_removed_file_shows_what_was_written_to_it,
     file_handles_outlive_the_server,
 );
 
@@ -591,6 +592,34 @@ fn a_removed_directory_can_be_changed_through_a_descriptor(setup: Setup) {
     if !mount.is_plain() {
         mount.sync();
         dir.set_permissions(std::fs::Permissions::from_mode(0o711)).unwrap();
+    }
+}
+
+/// What was written to it after it had lost its name was missing in its size, and through the server in its bytes. Found by
+/// the model test.
+///
+/// Proves X5.
+fn a_removed_file_shows_what_was_written_to_it(setup: Setup) {
+    let mount = setup.mount();
+    for before in [0, 100, 10_000] {
+        std::fs::write(mount.at("f"), vec![1; before]).unwrap();
+        mount.sync();
+        let found = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(mount.at("f")).unwrap();
+        let writer = OpenOptions::new().write(true).open(mount.at("f")).unwrap();
+        std::fs::remove_file(mount.at("f")).unwrap();
+        let then = found.metadata().unwrap();
+        writer.set_len(0).unwrap();
+        writer.write_all_at(&Pattern(1).bytes(0, 4096), 0).unwrap();
+        drop(writer);
+        // The server hears of the close behind it.
+        for _ in 0..20 {
+            let now = found.metadata().unwrap();
+            assert_eq!((now.len(), now.nlink()), (4096, 0), "{before} bytes before");
+            assert!(now.modified().unwrap() >= then.modified().unwrap());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let bytes = std::fs::read(format!("/proc/self/fd/{}", found.as_raw_fd())).unwrap();
+        assert!(bytes == Pattern(1).bytes(0, 4096), "{before} bytes before");
     }
 }
 
