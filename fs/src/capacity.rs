@@ -3,7 +3,7 @@
 //! What is recorded, the pool knows; what open files have grown by since is estimated from above by the bytes that
 //! went through the server. Only near the limit is each file asked, and then writes pass one at a time.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use nix::sys::statvfs::statvfs;
 use parking_lot::{Mutex, MutexGuard};
@@ -33,6 +33,8 @@ pub(crate) struct Capacity {
     estimate: AtomicU64,
     /// How often it was asked whether the pool is nearly full.
     asked: AtomicU64,
+    /// The host was short of space, and what could be given back to it has not been since.
+    was_tight: AtomicBool,
     /// Held while a write near the limit is measured and done.
     gate: Mutex<()>,
 }
@@ -42,7 +44,13 @@ impl Capacity {
         let usage = pool.usage();
         let used = usage.log_bytes + usage.segment_bytes;
         let limit = AtomicU64::new(usage.limit.unwrap_or(0));
-        Self { limit, estimate: AtomicU64::new(used), asked: AtomicU64::new(0), gate: Mutex::default() }
+        Self {
+            limit,
+            estimate: AtomicU64::new(used),
+            asked: AtomicU64::new(0),
+            was_tight: AtomicBool::new(false),
+            gate: Mutex::default(),
+        }
     }
 
     /// The limit, if there is one.
@@ -169,16 +177,30 @@ impl Filesystem {
 
     /// True if deleted files hold space on the host that somebody may be waiting for.
     pub fn is_tight(&self) -> bool {
-        self.pool.has_freed() && self.host_is_tight()
+        if !self.pool.has_freed() && self.removed.is_empty() {
+            self.has_given_back();
+            return false;
+        }
+        self.host_is_tight()
     }
 
+    /// The host has everything back that deleted files held.
+    pub fn has_given_back(&self) {
+        self.capacity.was_tight.store(false, Relaxed);
+    }
+
+    /// True if the host is short of space, or was so until a part of what deleted files hold came back to it: whoever
+    /// deletes many of them to make room waits for them all.
     pub fn host_is_tight(&self) -> bool {
         let tight = || {
             let host = statvfs(self.pool.path()).ok()?;
             let unit = host.fragment_size();
             Some(host.blocks_available() * unit < TIGHT.min(host.blocks() * unit / 64))
         };
-        tight().unwrap_or(false)
+        if tight().unwrap_or(false) {
+            self.capacity.was_tight.store(true, Relaxed);
+        }
+        self.capacity.was_tight.load(Relaxed)
     }
 
     /// True if what is used and what only the kernel still knows of come near the limit together.

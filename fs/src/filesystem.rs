@@ -186,7 +186,11 @@ impl Filesystem {
     /// worth one more try: the background may have made room just before.
     pub fn relieve(&self) -> bool {
         self.reap_removed();
-        self.pool.reclaim().is_ok()
+        let done = self.pool.reclaim().is_ok();
+        if done {
+            self.has_given_back();
+        }
+        done
     }
 
     /// What the pool holds and uses, without what is only still known to the kernel.

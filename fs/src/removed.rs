@@ -43,6 +43,11 @@ impl Removed {
         self.0.lock().remove(ino)
     }
 
+    /// True if none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().objects.is_empty()
+    }
+
     /// All that are kept.
     pub fn all(&self) -> Vec<Ino> {
         self.0.lock().objects.keys().copied().collect()
