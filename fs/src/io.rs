@@ -17,6 +17,7 @@ use crate::handles::{Handle, Opened};
 use crate::host;
 use crate::mode::{Mode, is_synchronous};
 use crate::nodes::Seen;
+use crate::open::Tell;
 use crate::options::Durability;
 
 /// A copy that the host cannot share moves so much per request, so that a client can be interrupted in between.
@@ -132,7 +133,7 @@ impl Filesystem {
     /// Makes a write durable.
     pub fn finish_write(&self, caller: Caller, handle: &Handle) -> Result<()> {
         let state = handle.node.lock();
-        self.make_durable(caller, &handle.node, state, false)
+        self.make_durable(caller, &handle.node, state, Tell::Never)
     }
 
     fn write_segment(&self, fd: impl AsFd, offset: u64, data: &[u8]) -> Result<usize> {

@@ -306,7 +306,9 @@ impl Filesystem {
             (replace.closed, replace.flushed) = (true, true);
         }
         if self.flush_commits() {
-            return self.make_durable(caller, &handle.node, state, unchecked(&handle));
+            // It may be a descriptor that a child of the writer closes as it executes a program: the writer is told, too.
+            let tell = if unchecked(&handle) { Tell::Always } else { Tell::Never };
+            return self.make_durable(caller, &handle.node, state, tell);
         }
         Ok(())
     }
@@ -335,21 +337,22 @@ impl Filesystem {
         }
         let handle = self.handles.file(handle)?;
         let state = handle.node.lock();
-        self.make_durable(caller, &handle.node, state, unchecked(&handle))
+        let tell = if unchecked(&handle) { Tell::Once } else { Tell::Never };
+        self.make_durable(caller, &handle.node, state, tell)
     }
 
-    /// Records what a file has become, and waits until that is durable. `unchecked` if nobody kept the writer within the
-    /// limit.
+    /// Records what a file has become, and waits until that is durable.
     pub fn make_durable(
         &self,
         caller: Caller,
         node: &NodeRef,
         mut state: MutexGuard<'_, State>,
-        unchecked: bool,
+        tell: Tell,
     ) -> Result<()> {
         let learned = self.make_and_learn(node, &mut state, caller.unique)?;
         let segment = state.segment;
-        let grew = std::mem::take(&mut state.grew);
+        let grew = state.grew;
+        state.grew &= tell != Tell::Once;
         drop(state);
         if learned.durable {
             self.commit_stored_for_client()?;
@@ -360,7 +363,7 @@ impl Filesystem {
             return Err(Fault::warn(libc::EIO, "the file's segment could not be synced"));
         }
         // The kernel wrote past the limit, and this is the first that is heard of it.
-        if unchecked && grew && self.is_over() {
+        if tell != Tell::Never && grew && self.is_over() {
             return Err(Fault::new(libc::ENOSPC));
         }
         Ok(())
@@ -444,6 +447,17 @@ impl Filesystem {
             log::debug!("inode {ino}: access time not recorded: {}", fault);
         }
     }
+}
+
+/// Whether who waits for a file to be durable hears that it has grown past the limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tell {
+    /// Each write was kept within the limit.
+    Never,
+    /// Not again, unless it has grown again.
+    Once,
+    /// And everybody else.
+    Always,
 }
 
 /// True if the kernel takes this handle's writes, and so lets it pass the limit.
