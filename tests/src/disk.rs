@@ -4,7 +4,6 @@
 //! the mounted filesystem are not in it. [`Disk::after_power_loss`] mounts a copy of it, taken at that moment.
 
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -63,7 +62,13 @@ impl Disk {
     /// What is left of it if power is lost now.
     pub fn after_power_loss(&self) -> Disk {
         let copy = Disk { room: scratch() };
-        run_ok(Command::new("cp").arg("--sparse=always").args([self.image(), copy.image()]));
+        // Of one moment: whoever writes meanwhile would be in one part of it and not in the other.
+        for _ in 0..20 {
+            run_ok(Command::new("cp").arg("--sparse=always").args([self.image(), copy.image()]));
+            if run(Command::new("cmp").arg("-s").args([self.image(), copy.image()])).status.success() {
+                break;
+            }
+        }
         copy.mount().expect("what another disk could do");
         copy
     }
@@ -116,12 +121,11 @@ impl FailingDisk {
     /// From now on no write to these bytes of a file reaches the disk. They must have been written, and synced, before.
     pub fn fail_writes(&self, path: &Path, bytes: std::ops::Range<u64>) {
         let image = std::fs::File::options().read(true).write(true).open(self.disk.image()).unwrap();
-        // Everything gets its space, so that nothing else fails.
-        let mut buffer = vec![0; 1 << 20];
-        for at in (0..image.metadata().unwrap().len()).step_by(buffer.len()) {
-            image.read_exact_at(&mut buffer, at).unwrap();
-            image.write_all_at(&buffer, at).unwrap();
-        }
+        // Everything gets its space, so that nothing else fails. The filesystem on it may be writing.
+        let len = image.metadata().unwrap().len();
+        // SAFETY: plain system call on an open descriptor.
+        let done = unsafe { libc::fallocate(image.as_raw_fd(), 0, 0, len as i64) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
         let mut hit = 0;
         for (logical, physical, len) in extents(path) {
             let (start, end) = (bytes.start.max(logical), bytes.end.min(logical + len));

@@ -53,11 +53,11 @@ fn long_names_paths_and_targets(setup: Setup) {
 
 /// Adds names to the directory `d` of a pool that is not mounted, many in one transaction, which is faster than a name a call.
 fn add_names(
-    pool: &Path,
+    path: &Path,
     count: std::ops::Range<usize>,
     record: impl Fn(&mut Edit<'_>, Ino, Box<[u8]>) -> Vec<Record>,
 ) {
-    let pool = Pool::open(pool, &OpenOptions::default()).unwrap();
+    let pool = Pool::open(path, &OpenOptions::default()).unwrap();
     let dir = pool.view().lookup(ROOT, b"d").unwrap();
     let numbers: Vec<usize> = count.collect();
     for some in numbers.chunks(500) {
@@ -69,6 +69,11 @@ fn add_names(
         edit.store(transaction).unwrap();
     }
     pool.close().unwrap();
+    drop(pool);
+    // A child that another test was just starting has the lock as well, until it executes its program.
+    while tensorfs_layout::holder(path).is_ok_and(|holder| holder.is_some()) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 fn links(mount: &Mount, name: &str) -> u64 {

@@ -429,12 +429,19 @@ impl State {
     }
 
     /// Begins to change where a name leads, with the count of what it led to. The name itself follows.
-    fn count(&mut self, op: SharedOp, name: Name, id: Option<u8>) -> (Progress, Option<Answer>) {
+    fn count(&mut self, event: &Event, name: Name, id: Option<u8>) -> (Progress, Option<Answer>) {
         if let Some(old) = self.get(name) {
             self.object(old).links -= 1;
         }
-        op.changes().iter().for_each(|name| self.locked[usize::from(name.0)] = true);
+        self.lock(event, true);
         (Progress::Counted(id), None)
+    }
+
+    /// What a killed server left half done holds up nobody.
+    fn lock(&mut self, event: &Event, locked: bool) {
+        if event.answer != Answer::Unknown {
+            event.op.changes().iter().for_each(|name| self.locked[usize::from(name.0)] = locked);
+        }
     }
 
     fn kind(&mut self, name: Name) -> Option<u32> {
@@ -474,7 +481,7 @@ impl State {
         let dir = Some(libc::S_IFDIR);
         match (event.op, progress) {
             (op, Progress::Counted(id)) => {
-                op.changes().iter().for_each(|name| self.locked[usize::from(name.0)] = false);
+                self.lock(event, false);
                 if let Some((to, rest)) = op.changes().split_last() {
                     rest.iter().for_each(|from| self.set(*from, None));
                     self.set(*to, id);
@@ -499,12 +506,12 @@ impl State {
             (SharedOp::Unlink(name), _) => match self.kind(name) {
                 None => failed(Errno::ENOENT),
                 kind if kind == dir => failed(Errno::EISDIR),
-                _ => self.count(event.op, name, None),
+                _ => self.count(event, name, None),
             },
             (SharedOp::Rmdir(name), _) => match self.kind(name) {
                 None => failed(Errno::ENOENT),
                 kind if kind != dir => failed(Errno::ENOTDIR),
-                _ => self.count(event.op, name, None),
+                _ => self.count(event, name, None),
             },
             (SharedOp::Exchange(from, to), _) => match (self.get(from), self.get(to)) {
                 (Some(a), Some(b)) => {
@@ -532,7 +539,7 @@ impl State {
                     (false, true) => return failed(Errno::EISDIR),
                     _ => {}
                 }
-                self.count(event.op, to, Some(moved))
+                self.count(event, to, Some(moved))
             }
             (SharedOp::List(_), _) => done,
             (SharedOp::Link(name, _), Progress::Begun)
@@ -553,7 +560,7 @@ impl State {
                     return failed(Errno::ENOENT);
                 }
                 self.object(id).links += 1;
-                self.count(event.op, to, Some(id))
+                self.count(event, to, Some(id))
             }
             (SharedOp::Stat(_), Progress::Found(id)) => {
                 let object = self.object(id).clone();
