@@ -121,7 +121,7 @@ impl Filesystem {
                 let state = node.lock();
                 self.stat_in(ino, &state)
             }
-            None => self.recorded(ino),
+            None => self.at_rest(ino),
         }
     }
 
@@ -130,7 +130,7 @@ impl Filesystem {
         if state.handles() > 0 || state.writing.is_some() {
             return self.stat_with(ino, state, &self.look(state)?);
         }
-        self.recorded(ino)
+        self.at_rest(ino)
     }
 
     /// The same, of an inode in use whose segment was looked at already.
@@ -143,9 +143,9 @@ impl Filesystem {
         Ok(stat)
     }
 
-    fn recorded(&self, ino: Ino) -> Result<Stat> {
-        let recorded = self.pool.view().object(ino).map(|object| Stat::of(ino, object));
-        let mut stat = recorded.or_else(|| self.ghosts.get(ino)).ok_or(Fault::stale())?;
+    /// What an inode that nothing has open looks like.
+    fn at_rest(&self, ino: Ino) -> Result<Stat> {
+        let mut stat = self.recorded(ino)?;
         // Nothing is recorded of what is written to a file without a name.
         if stat.links == 0
             && let Some(Ok(host)) = stat.attributes.segment.map(|segment| self.pool.segments().stat(segment))
@@ -155,6 +155,11 @@ impl Filesystem {
             stat.attributes.ctime = stat.attributes.ctime.max(host.ctime);
         }
         Ok(stat)
+    }
+
+    fn recorded(&self, ino: Ino) -> Result<Stat> {
+        let recorded = self.pool.view().object(ino).map(|object| Stat::of(ino, object));
+        recorded.or_else(|| self.ghosts.get(ino)).ok_or(Fault::stale())
     }
 
     /// Asks the host about the segment of a file in use.

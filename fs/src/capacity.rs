@@ -123,7 +123,7 @@ impl Filesystem {
     pub fn resize(&self, limit: Option<u64>) -> tensorfs_layout::Result<()> {
         // Writers near the limit wait meanwhile.
         let _gate = self.capacity.gate.lock();
-        self.pool.resize(limit, Some(self.recount()))?;
+        self.pool.resize(limit, self.recount(), self.removed.bytes())?;
         self.capacity.limit.store(limit.unwrap_or(0), Relaxed);
         Ok(())
     }
@@ -175,13 +175,17 @@ impl Filesystem {
         Ok((fits, Some(gate)))
     }
 
-    /// True if deleted files hold space on the host that somebody may be waiting for.
+    /// True if deleted files hold space on the host that somebody may be waiting for: the host is short of it, or was so until a
+    /// part of what they hold came back to it. Whoever deletes many files to make room waits for them all.
     pub fn is_tight(&self) -> bool {
         if !self.pool.has_freed() && self.removed.is_empty() {
             self.has_given_back();
             return false;
         }
-        self.host_is_tight()
+        if self.host_is_tight() {
+            self.capacity.was_tight.store(true, Relaxed);
+        }
+        self.capacity.was_tight.load(Relaxed)
     }
 
     /// The host has everything back that deleted files held.
@@ -189,18 +193,14 @@ impl Filesystem {
         self.capacity.was_tight.store(false, Relaxed);
     }
 
-    /// True if the host is short of space, or was so until a part of what deleted files hold came back to it: whoever
-    /// deletes many of them to make room waits for them all.
+    /// True if the host is short of space.
     pub fn host_is_tight(&self) -> bool {
         let tight = || {
             let host = statvfs(self.pool.path()).ok()?;
             let unit = host.fragment_size();
             Some(host.blocks_available() * unit < TIGHT.min(host.blocks() * unit / 64))
         };
-        if tight().unwrap_or(false) {
-            self.capacity.was_tight.store(true, Relaxed);
-        }
-        self.capacity.was_tight.load(Relaxed)
+        tight().unwrap_or(false)
     }
 
     /// True if what is used and what only the kernel still knows of come near the limit together.

@@ -21,7 +21,7 @@ impl Ghosts {
     /// Keeps what an object was.
     pub fn keep(&self, mut stat: Stat) {
         (stat.links, stat.volatile) = (0, false);
-        // That may be another file's soon.
+        // It goes with the object.
         stat.attributes.segment = None;
         let mut ghosts = self.0.lock();
         if ghosts.len() < MOST {

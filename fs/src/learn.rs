@@ -309,6 +309,7 @@ impl Filesystem {
     /// Drops an object that has no name left and no handle. The kernel may still ask about it: for a process that holds it
     /// with `O_PATH`, and for one that looked it up a moment ago.
     fn reap(&self, node: &Node, state: &mut State) {
+        self.removed.take(node.ino);
         let last = self.stat_in(node.ino, state);
         self.stop_watching(node.ino, state);
         self.come_to_rest(state);

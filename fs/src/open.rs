@@ -352,7 +352,7 @@ impl Filesystem {
         let learned = self.make_and_learn(node, &mut state, caller.unique)?;
         let segment = state.segment;
         let grew = state.grew;
-        state.grew &= tell != Tell::Once;
+        state.grew &= tell == Tell::Always;
         drop(state);
         if learned.durable {
             self.commit_stored_for_client()?;
@@ -363,8 +363,14 @@ impl Filesystem {
             return Err(Fault::warn(libc::EIO, "the file's segment could not be synced"));
         }
         // The kernel wrote past the limit, and this is the first that is heard of it.
-        if tell != Tell::Never && grew && self.is_over() {
-            return Err(Fault::new(libc::ENOSPC));
+        if tell != Tell::Never && grew {
+            if self.is_over() {
+                return Err(Fault::new(libc::ENOSPC));
+            }
+            if tell == Tell::Always {
+                // It fitted. Who passes the limit later grows again.
+                node.lock().grew = false;
+            }
         }
         Ok(())
     }

@@ -48,6 +48,11 @@ impl Removed {
         self.0.lock().objects.is_empty()
     }
 
+    /// What is recorded of their bytes.
+    pub fn bytes(&self) -> u64 {
+        self.0.lock().together.allocated
+    }
+
     /// All that are kept.
     pub fn all(&self) -> Vec<Ino> {
         self.0.lock().objects.keys().copied().collect()

@@ -318,9 +318,8 @@ impl Filesystem {
         drop(state);
         let go_on = || node.writes_begun.load(Ordering::Relaxed) == begun && !stopped();
         let file = File::from(file);
-        let old = self.sealed_runs(ino);
         let runs = catch_unwind(AssertUnwindSafe(|| {
-            let bad = bad_runs(&file, &old, &go_on);
+            let bad = bad_runs(&file, &self.sealed_runs(ino), &go_on);
             if !bad.is_empty() {
                 return Ok(Err(bad));
             }

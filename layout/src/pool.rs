@@ -680,17 +680,17 @@ impl Pool {
     }
 
     /// Sets or lifts the size limit, durably. `used` is what the pool uses on its host as far as the caller knows, open files
-    /// included and removed ones not; `None` stands for what is recorded.
+    /// included; `removed` are the bytes recorded of files that are removed, but still known to somebody, which do not count.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the limit is below what is used, or below [`LIMIT_MIN`].
-    pub fn resize(&self, limit: Option<u64>, used: Option<u64>) -> Result<()> {
+    pub fn resize(&self, limit: Option<u64>, used: u64, removed: u64) -> Result<()> {
         self.check_writable()?;
         // No transaction is stored meanwhile, so that the log cannot grow past the new limit.
         let state = self.state.write();
         let mut superblock = self.superblock.lock();
-        let recorded = || superblock.log_len().saturating_add(state.view.totals().allocated);
-        let used = used.map_or_else(recorded, |used| used.max(superblock.log_len()));
+        let recorded = state.view.totals().allocated.saturating_sub(removed);
+        let used = used.max(superblock.log_len().saturating_add(recorded));
         let too_small = |what| Err(Error::Invalid { pool: self.path.clone(), what });
         match limit {
             Some(limit) if limit < LIMIT_MIN => return too_small(small_limit()),

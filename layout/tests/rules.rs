@@ -699,18 +699,18 @@ fn a_pool_is_resized_durably_and_not_below_what_it_uses() {
     let (pool, medium) = scratch.first_open();
     make_file(&pool, "f", &[7; 100_000]);
     let used = 30 << 20;
-    let refused = pool.resize(Some(used - 1), Some(used)).unwrap_err();
+    let refused = pool.resize(Some(used - 1), used, 0).unwrap_err();
     assert!(matches!(&refused, Error::Invalid { what, .. } if what.contains(&used.to_string())), "{refused}");
-    assert!(pool.resize(Some(LIMIT_MIN - 1), None).is_err());
+    assert!(pool.resize(Some(LIMIT_MIN - 1), 0, 0).is_err());
     assert_eq!(pool.usage().limit, Some(LIMIT_MIN));
     for limit in [Some(1 << 30), Some(LIMIT_MIN), None] {
-        pool.resize(limit, None).unwrap();
+        pool.resize(limit, 0, 0).unwrap();
         assert_eq!(pool.usage().limit, limit);
         let (again, _) = scratch.copy().open(medium.after_power_loss(|| false), NEXT_BOOT);
         assert_eq!(again.usage().limit, limit);
     }
     pool.close().unwrap();
-    assert!(matches!(pool.resize(None, None), Err(Error::ReadOnly { .. })));
+    assert!(matches!(pool.resize(None, 0, 0), Err(Error::ReadOnly { .. })));
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub fn run(arguments: &Resize) -> Result<(), Failure> {
             Err(Error::Busy { .. }) => on_mount(&Target::Pool(pool).mount()?.mount_point, limit)?,
             Err(error) => return Err(error.into()),
             Ok(pool) => {
-                pool.resize(limit, None)?;
+                pool.resize(limit, 0, 0)?;
                 pool.close()?;
             }
         },
