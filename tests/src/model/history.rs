@@ -30,7 +30,10 @@ pub fn explain(start: &State, events: &[Event], found: &Final) -> Verdict {
     while let Some((progress, state)) = todo.pop() {
         let is_unknown = |n: usize| events[n].answer == Answer::Unknown;
         let open = |n: &usize| progress[*n] != Progress::Over;
-        if (0..events.len()).filter(open).all(is_unknown) && state.clone().is_final(found) {
+        // Nothing is half done in the end, also if the server was killed.
+        let is_over = (0..events.len()).filter(open).all(is_unknown)
+            && !progress.iter().any(|progress| matches!(progress, Progress::Counted(_)));
+        if is_over && state.clone().is_final(found) {
             return Verdict::Explained;
         }
         // Nothing can come after an operation that was called when this one had returned.
@@ -160,5 +163,23 @@ mod tests {
         let create = |ino| event(2, SharedOp::Create(b), 26, 28, Answer::Made { ino });
         let between = [link, unlink(20, 40), look(25, 1), create(3), look(30, 1)];
         assert_eq!(verdict(&between), Verdict::Impossible);
+    }
+
+    #[test]
+    fn what_a_kill_cut_short_is_not_half_done_after_it() {
+        let (a, b) = (Name::new(0, 0), Name::new(0, 1));
+        let link = event(0, SharedOp::Link(a, b), 0, 10, Answer::Done);
+        let unlink = event(0, SharedOp::Unlink(b), 20, 40, Answer::Unknown);
+        let look = event(1, SharedOp::Stat(a), 25, 26, seen(1, 2));
+        let events = [link, unlink, look];
+        let found = |names: &[(u8, u8)], links| {
+            let other = ((1, 1), (seen(2, 1), vec![]));
+            let all = names.iter().map(|name| (*name, (seen(1, links), vec![])));
+            explain(&initial(), &events, &all.chain([other]).collect())
+        };
+        assert_eq!(found(&[(0, 0), (0, 1)], 2), Verdict::Explained);
+        assert_eq!(found(&[(0, 0)], 1), Verdict::Explained);
+        assert_eq!(found(&[(0, 0), (0, 1)], 1), Verdict::Impossible);
+        assert_eq!(found(&[(0, 0)], 2), Verdict::Impossible);
     }
 }

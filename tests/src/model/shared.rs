@@ -437,11 +437,8 @@ impl State {
         (Progress::Counted(id), None)
     }
 
-    /// What a killed server left half done holds up nobody.
     fn lock(&mut self, event: &Event, locked: bool) {
-        if event.answer != Answer::Unknown {
-            event.op.changes().iter().for_each(|name| self.locked[usize::from(name.0)] = locked);
-        }
+        event.op.changes().iter().for_each(|name| self.locked[usize::from(name.0)] = locked);
     }
 
     fn kind(&mut self, name: Name) -> Option<u32> {
