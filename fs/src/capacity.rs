@@ -182,9 +182,11 @@ impl Filesystem {
             self.has_given_back();
             return false;
         }
-        if self.host_is_tight() {
-            self.capacity.was_tight.store(true, Relaxed);
-        }
+        self.was_tight() || (self.pool.has_freed() && self.host_is_tight())
+    }
+
+    /// True if the host was short of space, and has not got back since what deleted files hold.
+    pub fn was_tight(&self) -> bool {
         self.capacity.was_tight.load(Relaxed)
     }
 
@@ -200,7 +202,11 @@ impl Filesystem {
             let unit = host.fragment_size();
             Some(host.blocks_available() * unit < TIGHT.min(host.blocks() * unit / 64))
         };
-        tight().unwrap_or(false)
+        let tight = tight().unwrap_or(false);
+        if tight {
+            self.capacity.was_tight.store(true, Relaxed);
+        }
+        tight
     }
 
     /// True if what is used and what only the kernel still knows of come near the limit together.

@@ -243,8 +243,9 @@ impl Filesystem {
             Ok((ino, last))
         })?;
         if last {
+            // It has asked the host.
             self.retire(ino);
-            if self.is_tight() {
+            if self.was_tight() {
                 self.bell.commit();
             }
         }
