@@ -19,3 +19,12 @@ fn read(clock: ClockId) -> Timestamp {
     let time = clock_gettime(clock).unwrap_or_else(|_| nix::sys::time::TimeSpec::new(0, 0));
     Timestamp::new(time.tv_sec(), time.tv_nsec() as u32)
 }
+
+/// Two changes within one tick of the host's clock can leave the same time.
+const TICK_NSEC: i64 = 20_000_000;
+
+/// True if what is changed after `now` cannot have the change time `then` any more.
+pub(crate) fn is_past_tick(then: Timestamp, now: Timestamp) -> bool {
+    let age = (now.sec - then.sec).saturating_mul(1_000_000_000) + (i64::from(now.nsec) - i64::from(then.nsec));
+    age >= TICK_NSEC
+}

@@ -1,0 +1,124 @@
+//! Giving a file that is about to be used its segment.
+
+use tensorfs_layout::{Attributes, Ino, Record, SegmentId, Transaction};
+
+use crate::caller::Caller;
+use crate::clock;
+use crate::error::{Fault, Host, Result};
+use crate::store::{Store, host};
+
+use super::Files;
+use super::node::Locked;
+use super::state::{Seen, Serving};
+
+impl Locked<'_> {
+    /// Gives a file that is about to be used its segment, with the times that are recorded.
+    pub(super) fn attach(&mut self, caller: Caller) -> Result<SegmentId> {
+        if let Some(segment) = self.segment() {
+            return Ok(segment);
+        }
+        let ino = self.ino();
+        let attributes = self.files.store().regular(ino)?;
+        self.files.store().check_gone(ino)?;
+        let segment = match attributes.segment {
+            Some(segment) => segment,
+            None => self.files.first_segment(caller, ino)?,
+        };
+        self.state.serving = Some(Serving::new(segment));
+        if let Err(fault) = self.align(&attributes) {
+            self.state.serving = None;
+            return Err(fault);
+        }
+        Ok(segment)
+    }
+
+    /// Times set while the file was closed are in the records alone; from now on the segment's count.
+    fn align(&mut self, recorded: &Attributes) -> Result<()> {
+        let mut host = self.look()?;
+        let Some(serving) = self.state.serving.as_mut() else { return Ok(()) };
+        if host.mtime != recorded.mtime || host.atime != recorded.atime {
+            let segments = self.files.store().segments();
+            let fd = segments.open(serving.segment, libc::O_RDONLY).host("opening a segment")?;
+            host::set_times(&fd, Some(recorded.atime), Some(recorded.mtime)).host("setting a segment's times")?;
+            host = host::stat(&fd).host("looking at a segment")?;
+        }
+        serving.seen = Some(Seen::of(&host, clock::now()));
+        Ok(())
+    }
+
+    /// If the bytes of a file that is to be emptied cannot be had, it is a new file from now on.
+    pub(super) fn start_anew_if_gone(&mut self, caller: Caller) -> Result<()> {
+        if self.segment().is_none() && self.files.store().gone(self.ino()).is_some() {
+            self.files.start_anew(caller, self.ino())?;
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    fn regular(&self, ino: Ino) -> Result<Attributes> {
+        let view = self.view();
+        let object = view.object(ino).ok_or(Fault::stale())?;
+        match object.kind() {
+            libc::S_IFREG => Ok(object.attributes.clone()),
+            libc::S_IFDIR => Err(Fault::new(libc::EISDIR)),
+            _ => Err(Fault::new(libc::EINVAL)),
+        }
+    }
+}
+
+impl Files {
+    /// A file made by mknod gets its segment when it is first opened.
+    fn first_segment(&self, caller: Caller, ino: Ino) -> Result<SegmentId> {
+        self.store().check_writable()?;
+        let segment = self.new_segment(self.store().place_again(ino), None)?.segment;
+        // Also for who only wants to read: a full pool can be read.
+        let stored = self.edit(|edit| {
+            let object = edit.object(ino).ok_or(Fault::stale())?;
+            let attributes = Attributes { segment: Some(segment), ..object.attributes.clone() };
+            edit.store_from_reserve(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
+            Ok(())
+        });
+        if let Err(fault) = stored {
+            self.store().pool().discard_segment(segment);
+            return Err(fault);
+        }
+        Ok(segment)
+    }
+
+    /// A file whose bytes cannot be had is emptied: it is a new one from now on.
+    fn start_anew(&self, caller: Caller, ino: Ino) -> Result<()> {
+        let old = self.store().view().object(ino).and_then(|object| object.attributes.segment);
+        let segment = self.new_segment(self.store().place_again(ino), old)?.segment;
+        let now = clock::now();
+        let stored = self.edit(|edit| {
+            let object = edit.object(ino).ok_or(Fault::stale())?;
+            let segment = Some(segment);
+            let attributes =
+                Attributes { segment, damaged: false, mtime: now, ctime: now, ..object.attributes.clone() };
+            edit.store(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
+            Ok(())
+        });
+        if stored.is_err() {
+            self.store().pool().discard_segment(segment);
+        }
+        stored
+    }
+
+    /// Watches the files that programs of a killed server can still write.
+    pub fn adopt(&self) {
+        for open in &self.store().pool().recovery().open_segments {
+            let node = self.node(open.ino);
+            let mut file = self.lock(&node);
+            let watched = file.attach(Caller::SERVER).and_then(|_| file.start_watching(true));
+            if let Some(serving) = file.serving_mut() {
+                serving.seen = None;
+                serving.mappable = true;
+            }
+            if let Err(fault) = watched {
+                log::warn!("inode {}: cannot be watched: {}", open.ino, fault);
+                file.settle(0);
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Changing the size and the times of a file.
+
+use tensorfs_layout::{Ino, Record, Timestamp, Transaction};
+
+use crate::caller::Caller;
+use crate::clock;
+use crate::error::{Fault, Host, Result};
+use crate::lane::Lane;
+use crate::store::host::{self, HostStat};
+
+use super::Files;
+use super::learn::Switch;
+use super::node::Locked;
+use super::state::Seen;
+
+impl Locked<'_> {
+    /// Sets the size of a file, which need not be open.
+    pub fn resize(&mut self, caller: Caller, size: u64) -> Result<()> {
+        if size == 0 {
+            self.start_anew_if_gone(caller)?;
+        }
+        self.attach(caller)?;
+        self.files.drop_privileges(caller, self.ino())?;
+        self.truncate(caller, size)
+    }
+
+    /// Sets times on a file's segment. There they are looked up while the file is in use, and there recovery sees, if the
+    /// server is killed, whether the file was written since they were recorded. Returns the segment's change time.
+    pub fn set_times(&mut self, atime: Option<Timestamp>, mtime: Option<Timestamp>) -> Result<Timestamp> {
+        let store = self.files.store();
+        let recorded = || store.view().object(self.ino()).and_then(|object| object.attributes.segment);
+        let Some(segment) = self.segment().or_else(recorded) else { return Ok(clock::now()) };
+        if store.segments().gone(segment).is_some() {
+            return Ok(clock::now());
+        }
+        // What was written before must not be hidden by the times that are set now.
+        self.learn(0, Switch::Leave)?;
+        let fd = store.segments().open(segment, libc::O_RDONLY).host("opening a segment")?;
+        host::set_times(&fd, atime, mtime).host("setting a segment's times")?;
+        let ctime = host::stat(&fd).host("looking at a segment")?.ctime;
+        if let Some(serving) = self.serving_mut() {
+            serving.seen = None;
+        }
+        Ok(ctime)
+    }
+
+    /// Sets a file's size in place.
+    pub(super) fn truncate(&mut self, caller: Caller, size: u64) -> Result<()> {
+        let store = self.files.store();
+        let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
+        self.start_watching(false)?;
+        let host = self.look()?;
+        if size < host.size && !self.is_replacing() {
+            self.files.announce_cut(self.ino(), caller, size, &host)?;
+        }
+        let done = store
+            .segments()
+            .open(segment, libc::O_RDWR)
+            .host("opening a segment")
+            .and_then(|fd| host::truncate(&fd, size).host("truncating a segment"));
+        self.changed_by_us(done.is_ok());
+        let learned = self.learn(caller.unique, Switch::Leave);
+        done.and(learned.map(|_| ()))
+    }
+
+    /// The server has tried to change the segment itself: whether it was done or not, the records shall say what is there
+    /// now.
+    pub(super) fn changed_by_us(&mut self, done: bool) {
+        if let Some(serving) = self.serving_mut() {
+            serving.seen = done.then_some(Seen::CHANGED);
+        }
+    }
+}
+
+impl Files {
+    /// Where [`Locked::resize`] is done: bytes that are recorded are cut after a commit.
+    pub fn resize_lane(&self, ino: Ino, size: u64) -> Lane {
+        let store = self.store();
+        let cuts = || store.view().object(ino).is_some_and(|object| object.is_file() && object.size() > size);
+        Lane::waiting(store.commits_slowly() && (store.is_frozen(ino, false) || cuts()))
+    }
+
+    /// Bytes that are recorded are cut in the records first, and durably.
+    fn announce_cut(&self, ino: Ino, caller: Caller, size: u64, host: &HostStat) -> Result<()> {
+        let announced = self.edit(|edit| {
+            let Some(object) = edit.object(ino).filter(|object| object.names() > 0 && object.size() > size) else {
+                return Ok(false);
+            };
+            let Some(segment) = object.attributes.segment else { return Ok(false) };
+            let offset = object.tail().0.min(size);
+            let (len, allocated, cut_from) = (size - offset, host.allocated, host.size);
+            let record = Record::Truncation { ino, segment, offset, len, allocated, cut_from };
+            edit.store_from_reserve(Transaction::new(caller.unique).with(record))?;
+            Ok(true)
+        })?;
+        if announced { self.store().commit() } else { Ok(()) }
+    }
+
+    /// Committed bytes that are about to change in place are announced first, and durably.
+    pub(super) fn announce_thaw(&self, caller: Caller, ino: Ino, offset: u64, len: u64) -> Result<()> {
+        let announced = self.edit(|edit| {
+            let Some(object) = edit.object(ino).filter(|object| object.names() > 0 && object.size() > offset) else {
+                return Ok(false);
+            };
+            let Some(segment) = object.attributes.segment else { return Ok(false) };
+            let len = len.min(object.size() - offset);
+            let record = Record::Thaw { ino, segment, offset, len };
+            edit.store_from_reserve(Transaction::new(caller.unique).with(record))?;
+            Ok(true)
+        })?;
+        if announced { self.store().commit() } else { Ok(()) }
+    }
+}

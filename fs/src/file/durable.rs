@@ -1,0 +1,112 @@
+//! Making durable what a client waits for: one file, or everything.
+
+use crate::caller::Caller;
+use crate::error::{Fault, Result};
+use crate::options::Durability;
+
+use super::Files;
+use super::learn::{Learned, Switch};
+use super::look::{Made, Synced};
+use super::node::Locked;
+
+/// Whether who waits for a file to be durable hears that it has grown past the limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tell {
+    /// Each write was kept within the limit.
+    Never,
+    /// Not again, unless it has grown again.
+    Once,
+    /// And everybody else.
+    Always,
+}
+
+impl Files {
+    /// A commit that a client waits for.
+    pub fn commit_for_client(&self) -> Result<()> {
+        self.store().counters().commits_waited.add(1);
+        self.cover_small();
+        self.store().commit()
+    }
+
+    /// A commit that a client waits for, whose own segments were synced before.
+    fn commit_stored_for_client(&self) -> Result<()> {
+        self.store().counters().commits_waited.add(1);
+        self.cover_small();
+        self.store().commit_stored()
+    }
+
+    /// True if closing a file commits.
+    pub(super) fn close_commits(&self) -> bool {
+        self.store().durability() == Durability::Close
+    }
+
+    /// Makes everything durable that was done through this mount, except what is still replacing something.
+    pub fn sync_all(&self) -> Result<()> {
+        self.wait_for_closed_replaces();
+        let learned = self.learn_all(Switch::Leave, &[]);
+        self.commit_for_client()?;
+        self.store().pool().unlink_covered();
+        learned.map(|_| ())
+    }
+}
+
+impl Locked<'_> {
+    /// Records what the file has become, and waits until that is durable.
+    pub(super) fn make_durable(mut self, caller: Caller, tell: Tell) -> Result<()> {
+        let (files, node) = (self.files, self.node);
+        let store = files.store();
+        let learned = self.make_and_learn(caller.unique)?;
+        let segment = self.segment();
+        let grew = self.serving_mut().is_some_and(|serving| {
+            let grew = serving.grew;
+            serving.grew &= tell == Tell::Always;
+            grew
+        });
+        drop(self);
+        if learned.durable {
+            files.commit_stored_for_client()?;
+        } else {
+            files.commit_for_client()?;
+        }
+        if segment.is_some_and(|segment| store.segments().failed(segment)) {
+            return Err(Fault::warn(libc::EIO, "the file's segment could not be synced"));
+        }
+        // The kernel wrote past the limit, and this is the first that is heard of it.
+        if tell != Tell::Never && grew {
+            if store.is_over() {
+                return Err(Fault::new(libc::ENOSPC));
+            }
+            if tell == Tell::Always {
+                // It fitted. Who passes the limit later grows again.
+                if let Some(serving) = files.lock(node).serving_mut() {
+                    serving.grew = false;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the bytes of the file durable and records them: the log's next flush is all that is missing then.
+    fn make_and_learn(&mut self, unique: u64) -> Result<Learned> {
+        if let Some(value) = self.read_value() {
+            match self.learn_made(unique, Switch::Store, Some(value)) {
+                // The log may have room for less.
+                Err(fault) if fault.errno == libc::ENOSPC => {}
+                learned => return learned,
+            }
+        }
+        let synced = self.sync_early().map(Made::Synced);
+        self.learn_made(unique, Switch::Store, synced)
+    }
+
+    /// Syncs the segment of a file that is open for writing, before it is known what is to be recorded of it: so nobody else's
+    /// commit waits for these bytes. Lets go of the inode's lock meanwhile. Returns what the file was before.
+    fn sync_early(&mut self) -> Option<Synced> {
+        let segment = self.serving().filter(|serving| serving.writing.is_some())?.segment;
+        let before = self.look().ok()?;
+        // Also if it looks as it did after the last sync: a write that was under way then shows the time at which it began.
+        let pool = self.files.store().pool();
+        let done = self.unlocked(|| pool.sync_early(segment));
+        done.unwrap_or(false).then_some(Synced { segment, before })
+    }
+}

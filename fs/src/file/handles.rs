@@ -1,0 +1,50 @@
+//! Open handles, by the number the kernel gives back with every request.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use crate::error::{Fault, Result};
+
+const SHARDS: usize = 16;
+
+/// All open handles of one kind.
+pub(crate) struct Handles<T> {
+    next: AtomicU64,
+    shards: [Mutex<HashMap<u64, T>>; SHARDS],
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Self { next: AtomicU64::new(1), shards: std::array::from_fn(|_| Mutex::default()) }
+    }
+}
+
+impl<T: Clone> Handles<T> {
+    /// Keeps an open under a new number.
+    pub fn insert(&self, opened: T) -> u64 {
+        let number = self.next.fetch_add(1, Relaxed);
+        self.shard(number).lock().insert(number, opened);
+        number
+    }
+
+    /// What a number stands for.
+    pub fn get(&self, number: u64) -> Result<T> {
+        self.shard(number).lock().get(&number).cloned().ok_or(Fault::new(libc::EBADF))
+    }
+
+    /// Forgets a number.
+    pub fn remove(&self, number: u64) -> Option<T> {
+        self.shard(number).lock().remove(&number)
+    }
+
+    /// Forgets all numbers: the kernel is gone.
+    pub fn drain(&self) -> Vec<T> {
+        self.shards.iter().flat_map(|shard| std::mem::take(&mut *shard.lock()).into_values()).collect()
+    }
+
+    fn shard(&self, number: u64) -> &Mutex<HashMap<u64, T>> {
+        &self.shards[number as usize % SHARDS]
+    }
+}

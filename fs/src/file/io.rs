@@ -1,0 +1,262 @@
+//! Bytes that go through the server: files in server mode, and what the kernel sends here in every mode.
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::fcntl::FallocateFlags;
+use nix::unistd::Whence;
+use tensorfs_layout::SegmentId;
+
+use crate::caller::Caller;
+use crate::error::{Fault, Host, Result, is_no_space};
+use crate::lane::Lane;
+use crate::options::Durability;
+use crate::store::host;
+
+use super::Files;
+use super::durable::Tell;
+use super::mode::{Mode, is_synchronous};
+use super::open::Handle;
+
+/// A copy that the host cannot share moves so much per request, so that a client can be interrupted in between.
+const COPY_STEP: u64 = 128 << 20;
+
+/// A copy of no more than this is done at once.
+const COPY_HERE: u64 = 1 << 20;
+
+/// Sharing goes by whole blocks of the host: this is what ext4, XFS and Btrfs use on common machines.
+const HOST_BLOCK: u64 = 4096;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A write as the kernel sends it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WriteRequest {
+    pub handle: u64,
+    pub offset: u64,
+    /// The kernel writes back what a program has put into its cache.
+    pub from_cache: bool,
+    /// The kernel asks for it only if the writer lacks the privilege: set-user-id and the like go.
+    pub drops_privileges: bool,
+    /// The handle's flags, as they are now.
+    pub flags: i32,
+}
+
+/// What became of a write.
+pub(crate) struct Written {
+    pub count: u32,
+    /// The file to make durable before the write is answered.
+    pub durable: Option<Arc<Handle>>,
+}
+
+impl Files {
+    /// Reads, and hands what was read to `take`. `flags` are the handle's, as they are now.
+    pub fn read<T>(&self, handle: u64, offset: u64, size: u32, flags: i32, take: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let handle = self.handles.get(handle)?;
+        let fd = if flags & libc::O_NOATIME != 0 {
+            let segment = self.serving_segment(&handle)?;
+            let unnoticed = self.store().segments().open(segment, libc::O_RDONLY | libc::O_NOATIME);
+            Arc::new(unnoticed.host("opening a segment")?)
+        } else {
+            self.segment_of(&handle, false)?.1
+        };
+        BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size as usize {
+                buffer.resize(size as usize, 0);
+            }
+            let read = host::read_at(&fd, &mut buffer[..size as usize], offset).host("reading a segment")?;
+            drop(fd);
+            self.store().counters().read_bytes.add(read as u64);
+            self.accesses().read(handle.node.ino(), read as u64);
+            Ok(take(&buffer[..read]))
+        })
+    }
+
+    /// The segment behind a handle.
+    pub fn serving_segment(&self, handle: &Handle) -> Result<SegmentId> {
+        self.lock(&handle.node).segment().ok_or(Fault::new(libc::EIO))
+    }
+
+    /// The segment behind a handle, opened. Descriptors of passthrough files are not kept: they would stand in the way
+    /// of leases.
+    fn segment_of(&self, handle: &Handle, write: bool) -> Result<(SegmentId, Arc<OwnedFd>)> {
+        let segment = self.serving_segment(handle)?;
+        let fd = match handle.mode {
+            Mode::Server => self.store().descriptors().get(self.store().pool(), segment, write)?,
+            Mode::Passthrough => {
+                let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
+                Arc::new(self.store().segments().open(segment, flags).host("opening a segment")?)
+            }
+        };
+        Ok((segment, fd))
+    }
+
+    /// Writes. If what is written must be durable, the caller sees to that before it answers.
+    pub fn write(&self, caller: Caller, request: WriteRequest, data: &[u8]) -> Result<Written> {
+        let handle = self.handles.get(request.handle)?;
+        if request.drops_privileges {
+            self.drop_privileges(Caller { uid: caller.uid.max(1), ..caller }, handle.node.ino())?;
+        }
+        let (segment, fd) = self.segment_of(&handle, true)?;
+        let appends = request.flags & libc::O_APPEND != 0 && !request.from_cache;
+        let written = if appends {
+            // The kernel works out the end from what it last heard of the size.
+            let _file = self.lock(&handle.node);
+            let end = host::stat(&fd).host("looking at a segment")?.size;
+            self.write_segment(&fd, end, data)?
+        } else {
+            self.write_segment(&fd, request.offset, data)?
+        };
+        drop(fd);
+        self.store().segments().touch(segment).host("opening a segment to sync it")?;
+        self.store().counters().write_bytes.add(written as u64);
+        self.accesses().written(handle.node.ino(), written as u64);
+        // The kernel follows a synchronous write to a cached file with an FSYNC of its own.
+        let waits =
+            self.store().durability() == Durability::Write || (is_synchronous(request.flags) && !handle.access.read);
+        Ok(Written { count: written as u32, durable: waits.then_some(handle) })
+    }
+
+    /// Makes a write durable.
+    pub fn finish_write(&self, caller: Caller, handle: &Handle) -> Result<()> {
+        self.lock(&handle.node).make_durable(caller, Tell::Never)
+    }
+
+    fn write_segment(&self, fd: impl AsFd, offset: u64, data: &[u8]) -> Result<usize> {
+        let (fits, gate) = self.store().admit(&fd, offset, data.len() as u64)?;
+        let data = &data[..fits as usize];
+        if data.is_empty() {
+            return Err(Fault::new(libc::ENOSPC));
+        }
+        let written = match host::write_at(&fd, data, offset) {
+            Err(errno) if is_no_space(errno as i32) && self.relieve() => host::write_at(&fd, data, offset),
+            other => other,
+        };
+        drop(gate);
+        written.host("writing a segment")
+    }
+
+    /// Where [`Files::fallocate`] is done: punching and zeroing commit first, and large ranges take their time.
+    pub fn fallocate_lane(&self, mode: i32) -> Lane {
+        Lane::waiting(self.store().commits_slowly() && mode & !libc::FALLOC_FL_KEEP_SIZE != 0)
+    }
+
+    /// `fallocate(2)`.
+    pub fn fallocate(&self, caller: Caller, handle: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
+        let handle = self.handles.get(handle)?;
+        let flags = FallocateFlags::from_bits(mode).ok_or(Fault::new(libc::EOPNOTSUPP))?;
+        let keep = FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE;
+        let zero = FallocateFlags::FALLOC_FL_ZERO_RANGE;
+        let allocates = flags.is_empty() || flags == keep || flags == zero || flags == zero | keep;
+        let destroys = flags == punch | keep || flags == zero || flags == zero | keep;
+        if !allocates && !destroys {
+            return Err(Fault::new(libc::EOPNOTSUPP));
+        }
+        self.store().check_writable()?;
+        self.drop_privileges(caller, handle.node.ino())?;
+        let mut file = self.lock(&handle.node);
+        let segment = file.segment().ok_or(Fault::new(libc::EIO))?;
+        if destroys && !file.is_replacing() {
+            self.announce_thaw(caller, handle.node.ino(), offset, len)?;
+        }
+        let fd = self.store().segments().open(segment, libc::O_RDWR).host("opening a segment")?;
+        let gate = if allocates {
+            let (fits, gate) = self.store().admit(&fd, offset, len)?;
+            if fits < len {
+                return Err(Fault::new(libc::ENOSPC));
+            }
+            gate
+        } else {
+            None
+        };
+        let done = match host::fallocate(&fd, flags, offset, len) {
+            Err(errno) if is_no_space(errno as i32) && self.relieve() => host::fallocate(&fd, flags, offset, len),
+            other => other,
+        };
+        drop(gate);
+        drop(fd);
+        file.changed_by_us(done.is_ok());
+        self.store().segments().touch(segment).host("opening a segment to sync it")?;
+        done.host("allocating space in a segment")
+    }
+
+    /// `lseek(2)` to data or to a hole.
+    pub fn lseek(&self, handle: u64, offset: i64, whence: i32) -> Result<i64> {
+        let handle = self.handles.get(handle)?;
+        let whence = match whence {
+            libc::SEEK_DATA => Whence::SeekData,
+            libc::SEEK_HOLE => Whence::SeekHole,
+            _ => return Err(Fault::new(libc::EINVAL)),
+        };
+        let (_, fd) = self.segment_of(&handle, false)?;
+        host::seek(&fd, offset, whence).host("seeking in a segment")
+    }
+
+    /// Where [`Files::copy_file_range`] is done.
+    pub fn copy_lane(&self, len: u64) -> Lane {
+        Lane::waiting(len > COPY_HERE)
+    }
+
+    /// `copy_file_range(2)`: shares the bytes where the host can, copies a part of them else.
+    pub fn copy_file_range(&self, caller: Caller, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u32> {
+        let source = self.handles.get(from.0)?;
+        let target = self.handles.get(to.0)?;
+        self.store().check_writable()?;
+        self.drop_privileges(caller, target.node.ino())?;
+        let (_, from_fd) = self.segment_of(&source, false)?;
+        let (segment, to_fd) = self.segment_of(&target, true)?;
+        let size = host::stat(&from_fd).host("looking at a segment")?.size;
+        // The answer has 32 bits; what is left over is asked for again.
+        let len = len.min(size.saturating_sub(from.1)).min(u64::from(u32::MAX) & !0xf_ffff);
+        if len == 0 {
+            return Ok(0);
+        }
+        let copied = self.copy_segment(&from_fd, (from.1, size), &to_fd, to.1, len);
+        self.store().segments().touch(segment).host("opening a segment to sync it")?;
+        self.lock(&target.node).changed_by_us(copied.is_ok());
+        let copied = copied?;
+        if self.store().durability() == Durability::Write {
+            self.finish_write(caller, &target)?;
+        }
+        Ok(copied as u32)
+    }
+
+    /// The host cannot share bytes between segments.
+    fn give_up_cloning(&self) {
+        if !self.cannot_clone.swap(true, Ordering::Relaxed) {
+            log::debug!("the host cannot share bytes between files; copying them instead");
+        }
+    }
+
+    fn copy_segment(&self, from: &OwnedFd, (start, size): (u64, u64), to: &OwnedFd, at: u64, len: u64) -> Result<u64> {
+        let (fits, _gate) = self.store().admit(to, at, len)?;
+        if fits == 0 {
+            return Err(Fault::new(libc::ENOSPC));
+        }
+        let len = fits;
+        let whole = |n: u64| n.is_multiple_of(HOST_BLOCK);
+        let aligned = whole(start) && whole(at) && (whole(len) || start + len == size);
+        if aligned && !self.cannot_clone.load(Ordering::Relaxed) {
+            match host::clone_range(from.as_fd(), start, to.as_fd(), at, len) {
+                Ok(()) => {
+                    self.store().counters().shared_bytes.add(len);
+                    return Ok(len);
+                }
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EXDEV)) => {
+                    self.give_up_cloning();
+                }
+                // Such as EINVAL for a host with larger blocks: copying is always right.
+                Err(_) => {}
+            }
+        }
+        let copied = host::copy(from.as_fd(), start, to.as_fd(), at, len.min(COPY_STEP));
+        let copied = copied.host("copying between segments")?;
+        self.store().counters().copied_bytes.add(copied);
+        Ok(copied)
+    }
+}

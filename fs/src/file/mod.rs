@@ -1,0 +1,145 @@
+//! The files that are in use.
+//!
+//! What is true of one beyond the pool's records is its node's state, which only this room sees: [`Locked`] holds the
+//! node's lock, and is the only way to it. What is true of all of them is in [`Files`].
+//!
+//! # Locks
+//!
+//! In this order, each to be let go of before one further left is taken:
+//!
+//! 1. a [`Locked`] inode; that of a second one only if it is free ([`Files::try_lock`]);
+//! 2. the capacity gate (`store/capacity.rs`), only near the pool's limit;
+//! 3. the pool's view (`Store::view`, `Store::edit`), under which nothing is ever synced or waited for.
+//!
+//! Everything else that is locked in this crate is a leaf: nothing is taken under it. That is so of the tables of nodes
+//! and handles, the store's lists (writers, removed objects, spares, damage, paths and uses of files), the queues of what
+//! is to be sealed and written out, and what is known of tensors, of the control tree, of jobs and of moves. A claim of
+//! a segment ([`Readings`]) may be waited for under an inode's lock; who reads a segment for its tensors holds none.
+
+mod accesses;
+mod attach;
+mod change;
+mod durable;
+mod entry;
+mod ghosts;
+mod handles;
+mod io;
+mod learn;
+mod look;
+mod mode;
+mod node;
+mod open;
+mod privileges;
+mod quiet;
+mod readings;
+mod replace;
+mod rest;
+mod room;
+mod stat;
+mod state;
+mod to_seal;
+mod to_write_out;
+mod value;
+mod watch;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tensorfs_layout::Ino;
+
+use crate::store::Store;
+
+pub(crate) use accesses::Accesses;
+pub(crate) use entry::{Listed, ListedPlus};
+pub(crate) use handles::Handles;
+pub(crate) use io::{WriteRequest, Written};
+pub(crate) use learn::Switch;
+pub(crate) use look::Version;
+pub(crate) use mode::{Access, Manner};
+pub(crate) use node::{Locked, NodeRef};
+pub(crate) use open::{Handle, OpenReply};
+pub(crate) use privileges::{CAPABILITY, without_privileges};
+pub(crate) use quiet::Quiet;
+pub(crate) use readings::{Reading, Readings};
+pub(crate) use stat::{LONG, Stat};
+pub(crate) use to_seal::{QUIET, ToSeal};
+pub(crate) use to_write_out::{Part as PartToWriteOut, ToWriteOut};
+
+use ghosts::Ghosts;
+use node::Nodes;
+
+/// All files in use.
+pub(crate) struct Files {
+    store: Arc<Store>,
+    nodes: Nodes,
+    handles: Handles<Arc<Handle>>,
+    ghosts: Ghosts,
+    readings: Readings,
+    accesses: Accesses,
+    to_seal: ToSeal,
+    to_write_out: ToWriteOut,
+    /// The host turned down sharing bytes between segments; not asked again.
+    cannot_clone: AtomicBool,
+}
+
+impl Files {
+    /// No file is in use yet.
+    pub fn new(store: Arc<Store>) -> Self {
+        Self {
+            store,
+            nodes: Nodes::default(),
+            handles: Handles::default(),
+            ghosts: Ghosts::default(),
+            readings: Readings::default(),
+            accesses: Accesses::default(),
+            to_seal: ToSeal::default(),
+            to_write_out: ToWriteOut::default(),
+            cannot_clone: AtomicBool::new(false),
+        }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Descriptors by which the server reads files for its own ends.
+    pub fn readings(&self) -> &Readings {
+        &self.readings
+    }
+
+    /// How files are used.
+    pub fn accesses(&self) -> &Accesses {
+        &self.accesses
+    }
+
+    /// The files that are to be sealed.
+    pub fn to_seal(&self) -> &ToSeal {
+        &self.to_seal
+    }
+
+    /// The large files that are to be written out.
+    pub fn to_write_out(&self) -> &ToWriteOut {
+        &self.to_write_out
+    }
+
+    /// An inode, which is in use from now on.
+    pub fn node(&self, ino: Ino) -> NodeRef {
+        self.nodes.take(ino)
+    }
+
+    /// An inode, if it is in use.
+    pub fn node_in_use(&self, ino: Ino) -> Option<NodeRef> {
+        self.nodes.peek(ino)
+    }
+
+    /// Takes an inode's lock, the first one of the lock order.
+    pub fn lock<'a>(&'a self, node: &'a NodeRef) -> Locked<'a> {
+        Locked::of(self, node)
+    }
+
+    /// Takes an inode's lock if nobody has it; for whoever may have that of another inode already.
+    pub fn try_lock<'a>(&'a self, node: &'a NodeRef) -> Option<Locked<'a>> {
+        Locked::of_free(self, node)
+    }
+}

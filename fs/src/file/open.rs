@@ -1,0 +1,381 @@
+//! Opening, creating and releasing regular files.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use tensorfs_layout::{Attributes, Edit, Ino, Record, SegmentId, Transaction};
+
+use crate::caller::Caller;
+use crate::clock;
+use crate::error::{Fault, Host, Result};
+use crate::lane::Lane;
+use crate::options::Durability;
+use crate::store::{Backing, Store};
+
+use super::Files;
+use super::durable::Tell;
+use super::mode::{Access, Manner, Mode, Told, Wish, choose, executes, is_synchronous, is_unheard, manner};
+use super::node::{Locked, NodeRef};
+use super::stat::Stat;
+use super::state::{Route, Seen, Serving};
+
+/// An open of a regular file.
+pub(crate) struct Handle {
+    pub(super) node: NodeRef,
+    pub(super) access: Access,
+    pub(super) mode: Mode,
+    /// The kernel opened it to execute it, and keeps it as long as the program runs.
+    executes: bool,
+}
+
+impl Handle {
+    /// True if the file can be read through it.
+    pub fn reads(&self, ino: Ino) -> bool {
+        self.access.read && self.node.ino() == ino
+    }
+
+    /// True if the kernel takes this handle's writes, and so lets it pass the limit.
+    fn is_unchecked(&self) -> bool {
+        self.access.write && self.mode == Mode::Passthrough
+    }
+}
+
+/// How an open is answered.
+pub(crate) struct OpenReply {
+    pub handle: u64,
+    pub manner: Manner,
+    /// In passthrough, the kernel's name of the segment.
+    pub backing: Option<Arc<Backing>>,
+}
+
+/// An open that is under way: it may let go of the inode's lock, and the file does not come to rest meanwhile.
+struct Opening<'l, 'a>(&'l mut Locked<'a>);
+
+impl<'l, 'a> Opening<'l, 'a> {
+    fn of(file: &'l mut Locked<'a>) -> Self {
+        file.state.opens.opening += 1;
+        Self(file)
+    }
+}
+
+impl<'a> Deref for Opening<'_, 'a> {
+    type Target = Locked<'a>;
+
+    fn deref(&self) -> &Locked<'a> {
+        self.0
+    }
+}
+
+impl<'a> DerefMut for Opening<'_, 'a> {
+    fn deref_mut(&mut self) -> &mut Locked<'a> {
+        self.0
+    }
+}
+
+impl Drop for Opening<'_, '_> {
+    fn drop(&mut self) {
+        self.0.state.opens.opening -= 1;
+    }
+}
+
+impl Files {
+    /// Where [`Files::open`] is done.
+    pub fn open_lane(&self, ino: Ino, flags: i32) -> Lane {
+        // Emptying a file that is in use may wait for its other handles, whose release must find a thread.
+        let empties = flags & libc::O_TRUNC != 0;
+        let writes = empties || flags & libc::O_ACCMODE != libc::O_RDONLY;
+        // And a sealed file is thawed first.
+        Lane::waiting(
+            (empties && self.node_in_use(ino).is_some())
+                || (writes && self.store().commits_slowly() && self.store().is_frozen(ino, is_unheard(flags))),
+        )
+    }
+
+    /// Opens an existing file.
+    pub fn open(&self, caller: Caller, ino: Ino, flags: i32) -> Result<OpenReply> {
+        let node = self.node(ino);
+        let mut file = self.lock(&node);
+        let result = Opening::of(&mut file).open(caller, flags);
+        if result.is_err() {
+            file.settle(caller.unique);
+        }
+        result
+    }
+
+    /// Creates and opens a file. `describe` gives the records of the new object and of its name.
+    pub fn create(
+        &self,
+        caller: Caller,
+        (dir, name): (Ino, &[u8]),
+        flags: i32,
+        describe: impl Fn(&Edit<'_>, Ino, SegmentId) -> Result<Transaction>,
+    ) -> Result<(Stat, OpenReply)> {
+        let store = self.store();
+        let now = clock::coarse();
+        let new_segment = self.new_segment(store.place(dir, name), None)?;
+        let segment = new_segment.segment;
+        let ino = Ino(store.pool().edit().next_id());
+        store.saw(dir, name, ino);
+        let node = self.node(ino);
+        let mut file = self.lock(&node);
+        file.state.serving = Some(Serving::new(segment));
+        let result = self.begin_first_write(&new_segment).and_then(|fd| {
+            file.watch(fd, false);
+            self.edit(|edit| {
+                let tx = describe(edit, ino, segment)?;
+                edit.store(tx)?;
+                Ok(())
+            })
+        });
+        if let Err(fault) = result {
+            file.stop_watching();
+            file.state.serving = None;
+            store.pool().discard_segment(segment);
+            return Err(fault);
+        }
+        if !Access::of(flags).write {
+            // Made to be read only: nothing can write it through this handle.
+            file.stop_watching();
+        }
+        let host = file.look()?;
+        if let Some(serving) = file.serving_mut() {
+            serving.route = Route::Closed { ready: new_segment.backing.map(Arc::new) };
+            serving.seen = Some(Seen::of(&host, now));
+        }
+        let reply = file.finish_open(flags);
+        if reply.is_err() {
+            file.settle(caller.unique);
+        }
+        let stat = file.stat_with(&host)?;
+        Ok((stat, reply?))
+    }
+
+    /// Where [`Files::flush`] is done.
+    pub fn flush_lane(&self) -> Lane {
+        Lane::waiting(self.store().commits_slowly() && self.close_commits())
+    }
+
+    /// A handle is closed by one of the processes that share it.
+    pub fn flush(&self, caller: Caller, handle: u64) -> Result<()> {
+        let handle = self.handles.get(handle)?;
+        if !handle.access.write {
+            return Ok(());
+        }
+        let mut file = self.lock(&handle.node);
+        file.note_close(caller);
+        if self.close_commits() {
+            // It may be a descriptor that a child of the writer closes as it executes a program: the writer is told, too.
+            let tell = if handle.is_unchecked() { Tell::Always } else { Tell::Never };
+            return file.make_durable(caller, tell);
+        }
+        Ok(())
+    }
+
+    /// Where what waits for a commit is done.
+    pub fn commit_lane(&self) -> Lane {
+        Lane::waiting(self.store().commits_slowly())
+    }
+
+    /// `fsync` of a file.
+    pub fn fsync(&self, caller: Caller, handle: u64) -> Result<()> {
+        let handle = self.handles.get(handle)?;
+        let tell = if handle.is_unchecked() { Tell::Once } else { Tell::Never };
+        self.lock(&handle.node).make_durable(caller, tell)
+    }
+
+    /// An open file.
+    pub fn handle(&self, number: u64) -> Result<Arc<Handle>> {
+        self.handles.get(number)
+    }
+
+    /// The last use of a handle is over.
+    pub fn release(&self, caller: Caller, handle: u64) {
+        if let Some(handle) = self.handles.remove(handle) {
+            self.release_handle(caller.unique, &handle);
+        }
+    }
+
+    /// The last use of a handle that is already off the table is over.
+    pub(super) fn release_handle(&self, unique: u64, handle: &Handle) {
+        let mut file = self.lock(&handle.node);
+        let before = file.change_time_seen();
+        let opens = &mut file.state.opens;
+        if handle.access.write {
+            opens.writers = opens.writers.saturating_sub(1);
+        } else {
+            opens.readers = opens.readers.saturating_sub(1);
+            opens.executing = opens.executing.saturating_sub(u32::from(handle.executes));
+            file.learn_access_time(unique);
+        }
+        let opens = &mut file.state.opens;
+        opens.staying = opens.staying.min(opens.handles());
+        let mapped = handle.access.write && file.is_mappable();
+        file.settle(unique);
+        let stale = mapped && file.change_time_seen() != before;
+        drop(file);
+        handle.node.notify();
+        if stale {
+            self.store().forget_attributes(handle.node.ino());
+        }
+    }
+}
+
+impl Store {
+    /// True if a file that is opened so should be in server mode: every write is to be durable, or the limit is near.
+    fn wants_to_see_bytes(&self, flags: i32) -> bool {
+        self.durability() == Durability::Write
+            || is_synchronous(flags)
+            || (Access::of(flags).write && self.nearly_full())
+    }
+}
+
+impl Locked<'_> {
+    fn open(&mut self, caller: Caller, flags: i32) -> Result<OpenReply> {
+        let store = self.files.store();
+        let access = Access::of(flags);
+        let empties = flags & libc::O_TRUNC != 0;
+        let writes = access.write || empties;
+        if writes {
+            store.check_writable()?;
+        }
+        // For an open that can write, the kernel itself has looked before it asks here.
+        if writes && !access.write && self.is_executed() {
+            return Err(Fault::new(libc::ETXTBSY));
+        }
+        if self.is_quiet() && store.wants_to_see_bytes(flags) {
+            self.end_quiet();
+        }
+        if empties {
+            self.start_anew_if_gone(caller)?;
+        }
+        let segment = self.attach(caller)?;
+        if writes {
+            self.files.drop_privileges(caller, self.ino())?;
+        }
+        if empties {
+            // An open that fails must not have emptied the file.
+            if access.write && self.mode() == Some(Mode::Passthrough) && store.nearly_full() && store.is_full() {
+                return Err(Fault::new(libc::ENOSPC));
+            }
+            self.truncate_at_open(caller, segment, access)?;
+        }
+        self.finish_open(flags)
+    }
+
+    /// Who moves the bytes of an open file.
+    fn mode(&self) -> Option<Mode> {
+        self.serving().and_then(|serving| serving.route.mode())
+    }
+
+    /// Decides who moves the bytes, and makes the handle.
+    fn finish_open(&mut self, flags: i32) -> Result<OpenReply> {
+        let (files, ino) = (self.files, self.ino());
+        let store = files.store();
+        let access = Access::of(flags);
+        let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
+        // In passthrough nobody asks again before the host says that it is full.
+        if access.write && store.is_tight() {
+            files.relieve();
+        }
+        if access.write {
+            self.start_watching(is_unheard(flags))?;
+        }
+        let granted = store.has_passthrough_in(segment.tier());
+        let wish = Wish { passthrough: granted, see_bytes: store.wants_to_see_bytes(flags) };
+        let mapped = || {
+            store.descriptors().forget(segment);
+            let _claim = files.readings().claim(segment);
+            !store.segments().exclusive(segment)
+        };
+        let mode = choose(self.mode(), wish, mapped);
+        if mode == Mode::Passthrough && access.write && flags & libc::O_TRUNC == 0 && store.is_full() {
+            return Err(Fault::new(libc::ENOSPC));
+        }
+        let route = match mode {
+            Mode::Passthrough => self.give_to_kernel(segment),
+            // A new segment may have been given to the kernel early.
+            Mode::Server => Route::Server,
+        };
+        let backing = route.backing().cloned();
+        let mode = if backing.is_some() { Mode::Passthrough } else { Mode::Server };
+        if let Some(serving) = self.serving_mut() {
+            serving.route = route;
+            serving.mappable |= access.write && access.read && mode == Mode::Passthrough;
+        }
+        let replacing = self.is_replacing();
+        let executes = executes(flags);
+        let opens = &mut self.state.opens;
+        if access.write {
+            opens.writers += 1;
+        } else {
+            opens.readers += 1;
+        }
+        opens.executing += u32::from(executes);
+        match mode {
+            Mode::Passthrough => store.counters().opened_passthrough.add(1),
+            Mode::Server => store.counters().opened_server.add(1),
+        }
+        let told = Told {
+            mode,
+            access,
+            hear_close: store.durability() != Durability::Fsync || replacing,
+            // Where the mode is always the server's, the kernel's cache has seen every change.
+            keep_cache: !store.link().has_passthrough() || store.durability() == Durability::Write,
+        };
+        files.accesses().opened(ino);
+        let handle = Handle { node: self.node.clone(), access, mode, executes };
+        Ok(OpenReply { handle: files.handles.insert(Arc::new(handle)), manner: manner(told), backing })
+    }
+
+    /// The kernel's way to a segment, or the server's where the kernel does not take it.
+    fn give_to_kernel(&self, segment: SegmentId) -> Route {
+        let serving = self.serving();
+        if let Some(backing) = serving.and_then(|serving| serving.route.backing()) {
+            return Route::Kernel(backing.clone());
+        }
+        let store = self.files.store();
+        let registered: io::Result<Backing> = match self.writing() {
+            Some(writing) => store.register(&*writing.fd),
+            None => store.segments().open(segment, libc::O_RDONLY).and_then(|fd| store.register(fd)),
+        };
+        match registered {
+            Ok(backing) => Route::Kernel(Arc::new(backing)),
+            Err(error) => {
+                log::warn!("inode {}: no passthrough for this open: {error}", self.ino());
+                Route::Server
+            }
+        }
+    }
+
+    /// The change time of the segment when the records were last brought up to date with it.
+    pub(super) fn change_time_seen(&self) -> Option<tensorfs_layout::Timestamp> {
+        self.serving()?.seen.map(|seen| seen.ctime)
+    }
+
+    /// True if a handle could have mapped the segment for writing.
+    pub(super) fn is_mappable(&self) -> bool {
+        self.serving().is_some_and(|serving| serving.mappable)
+    }
+
+    /// Records that a file was read, once it is closed: writers record it with the rest.
+    fn learn_access_time(&self, unique: u64) {
+        let (files, ino) = (self.files, self.ino());
+        if files.store().options().noatime || self.is_open() || self.is_written() {
+            return;
+        }
+        let Ok(host) = self.look() else { return };
+        let stored = files.edit(|edit| {
+            let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else { return Ok(()) };
+            if object.attributes.atime == host.atime {
+                return Ok(());
+            }
+            let attributes = Attributes { atime: host.atime, ..object.attributes.clone() };
+            edit.store(Transaction::new(unique).with(Record::Attributes { ino, attributes }))?;
+            Ok(())
+        });
+        if let Err(fault) = stored {
+            log::debug!("inode {ino}: access time not recorded: {fault}");
+        }
+    }
+}

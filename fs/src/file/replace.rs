@@ -1,0 +1,258 @@
+//! `open(O_TRUNC)`: a file that nobody else uses gets a new segment, and keeps its old content until the new one is
+//! complete. A process that has the old one mapped keeps it.
+//!
+//! The switch to the new segment is stored at the first fsync, before a rename or link, when the last writer closes,
+//! or after the time in [`Options::replace`](crate::Options): a pending replace does not hold back a file that stays open,
+//! such as a log, for longer. A power loss before that leaves the old content. Where the writer is killed by a signal, the
+//! new content stands, as POSIX has it, and the old version goes to quarantine.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorfs_layout::{Attributes, Ino, Note, Reason, Record, SegmentId, Transaction};
+
+use crate::caller::Caller;
+use crate::clock;
+use crate::error::{Fault, Host, Result};
+use crate::store::{Store, host};
+
+use super::Files;
+use super::learn::{Learned, Switch};
+use super::look::Made;
+use super::mode::Access;
+use super::node::Locked;
+use super::state::{Replace, Route, Seen, Serving};
+
+/// RELEASE comes after `close` has returned: so long is waited for one that may be on its way.
+const RELEASES: Duration = Duration::from_millis(2);
+/// So long is waited for a RELEASE where a close is known of and much depends on it.
+const LATE_RELEASES: Duration = Duration::from_millis(50);
+
+impl Locked<'_> {
+    /// Brings the file's records up to date with its segment. Says nothing about durability.
+    pub(super) fn learn(&mut self, unique: u64, switch: Switch) -> Result<Learned> {
+        self.learn_made(unique, switch, None)
+    }
+
+    /// Brings the file's records up to date with its segment, whose bytes may just have been made durable.
+    pub(super) fn learn_made(&mut self, unique: u64, switch: Switch, made: Option<Made>) -> Result<Learned> {
+        let Some(replace) = self.serving().filter(|serving| serving.writing.is_some()).and_then(|s| s.replacing) else {
+            return self.learn_own(unique, switch, made);
+        };
+        if switch == Switch::Leave && replace.since.elapsed() < self.files.store().options().replace {
+            return Ok(Learned::default());
+        }
+        let durable = self.store_switch(replace, unique, made)?;
+        if let Some(serving) = self.serving_mut() {
+            serving.grew = true;
+        }
+        Ok(Learned { changed: true, durable })
+    }
+
+    /// Empties a file that is being opened with `O_TRUNC`.
+    pub(super) fn truncate_at_open(&mut self, caller: Caller, segment: SegmentId, access: Access) -> Result<()> {
+        if self.look()?.size == 0 {
+            return self.stamp(caller);
+        }
+        // Who can only read never says when the new content is complete.
+        if access.write && self.wait_until_alone(segment) {
+            match self.start_replace(caller, segment) {
+                Err(fault) if fault.errno != libc::EROFS => {
+                    log::debug!("inode {}: truncating in place: {}", self.ino(), fault);
+                }
+                done => return done,
+            }
+        }
+        self.files.store().counters().truncated_in_place.add(1);
+        self.truncate(caller, 0)
+    }
+
+    /// True if a program runs from the file.
+    pub(super) fn is_executed(&mut self) -> bool {
+        // The RELEASE of one that has ended may be on its way. Hardly anybody else comes here: the kernel asks us only where
+        // no write access is wanted.
+        let deadline = Instant::now() + LATE_RELEASES;
+        while self.state.opens.executing > 0 && !self.wait_until(deadline) {}
+        self.state.opens.executing > 0
+    }
+
+    /// Waits a moment for the file's other handles to go, and for a pending replace with them; true if nothing else uses
+    /// the segment then. A RELEASE can be late on a busy machine. Handles that have been waited for once stay open for
+    /// good, as far as anybody knows: the next one who empties the file does not wait as long for them.
+    fn wait_until_alone(&mut self, segment: SegmentId) -> bool {
+        let begun = Instant::now();
+        let mut alone_since = None;
+        loop {
+            if self.segment() != Some(segment) {
+                return false;
+            }
+            let handles = self.state.opens.handles();
+            let alone = handles == 0 && !self.is_replacing();
+            if alone {
+                self.files.store().descriptors().forget(segment);
+                // A mapping to read keeps the old segment and is not in the way; one to write must go on to be seen.
+                if self.files.store().segments().quiescent(segment) {
+                    return true;
+                }
+            }
+            let now = Instant::now();
+            let deadline = match alone {
+                true => *alone_since.get_or_insert(now) + RELEASES,
+                false if handles > self.state.opens.staying => begun + LATE_RELEASES,
+                false => begun + RELEASES,
+            };
+            if now >= deadline {
+                self.state.opens.staying = handles;
+                return false;
+            }
+            // The lease can also be held up by the kernel's own last close, which signals nobody.
+            let step = if alone { Duration::from_micros(100) } else { deadline - now };
+            self.wait_for(step.min(deadline - now));
+        }
+    }
+
+    fn start_replace(&mut self, caller: Caller, old: SegmentId) -> Result<()> {
+        let (files, ino) = (self.files, self.ino());
+        let store = files.store();
+        // The old version is to be whole, also if it was closed just before.
+        self.learn_own(caller.unique, Switch::Store, None)?;
+        let made = files.new_segment(store.place_again(ino), Some(old))?;
+        let new = made.segment;
+        // The file counts as written from now on, whatever it is opened for: who closes it last stores the switch.
+        let watch = files.begin_first_write(&made).inspect_err(|_| store.pool().discard_segment(new))?;
+        let stored = files.edit(|edit| {
+            if edit.object(ino).is_none_or(|object| object.names() == 0) {
+                return Err(Fault::new(libc::ENOENT));
+            }
+            Ok(edit.store(Transaction::new(caller.unique).with(Record::Replace { ino, segment: new }))?)
+        });
+        if let Err(fault) = stored {
+            drop(watch);
+            store.segments().end_write(new);
+            store.pool().discard_segment(new);
+            return Err(fault);
+        }
+        self.stop_watching();
+        let before = self.state.serving.take();
+        self.state.serving = Some(Serving {
+            route: Route::Closed { ready: made.backing.map(Arc::new) },
+            seen: Some(Seen::CHANGED),
+            replacing: Some(Replace::of(old)),
+            grew: before.as_ref().is_some_and(|before| before.grew),
+            mappable: before.as_ref().is_some_and(|before| before.mappable),
+            ..Serving::new(new)
+        });
+        self.watch(watch, false);
+        store.counters().replaced.add(1);
+        Ok(())
+    }
+
+    /// Makes the new segment of a pending replace the file's own. True if its bytes are durable as soon as the log is.
+    fn store_switch(&mut self, replace: Replace, unique: u64, made: Option<Made>) -> Result<bool> {
+        let (files, ino) = (self.files, self.ino());
+        let store = files.store();
+        let Some(segment) = self.segment() else { return Ok(false) };
+        let at = clock::now();
+        let host = self.look()?;
+        // The kernel asks security modules (such as Landlock) about the truncation after it has asked us to open the file.
+        let refused = !self.is_open_to_write() && !replace.flushed && host.size == 0;
+        if (replace.dying || refused) && store.view().object(ino).is_some_and(|object| object.names() > 0) {
+            let why = if replace.dying { "its writer was killed" } else { "who emptied it never closed it" };
+            store.quarantine(ino, replace.old, why);
+        }
+        let made = made.and_then(|made| made.if_covers(segment, &host));
+        let durable = made.is_some();
+        let value = made.as_ref().and_then(Made::value);
+        let stored = files.edit(|edit| {
+            let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else {
+                return Ok(false);
+            };
+            let observed = self.observed(&object.attributes, &host);
+            let attributes = Attributes { segment: Some(segment), damaged: false, ..observed };
+            let data = Record::Data { ino, segment, offset: 0, len: host.size, allocated: host.allocated };
+            let mut tx = Transaction::new(unique).with(Record::Attributes { ino, attributes }).with(data);
+            if let Some(bytes) = value {
+                tx.push(Record::Value { ino, segment, bytes: (**bytes).into() });
+            }
+            if durable {
+                tx.bytes_are_durable(segment);
+            }
+            // What is kept for deletion is not for bytes of files.
+            if value.is_some() { edit.store(tx) } else { edit.store_from_reserve(tx) }?;
+            Ok(true)
+        })?;
+        if !durable {
+            store.segments().touch(segment).host("opening a segment to sync it")?;
+        }
+        let value = value.filter(|_| stored).cloned();
+        let Some(serving) = self.serving_mut() else { return Ok(durable) };
+        if let Some(writing) = &mut serving.writing {
+            writing.valued = value;
+        }
+        if stored {
+            serving.replacing = None;
+            serving.seen = Some(Seen::of(&host, at));
+            store.counters().learned.add(1);
+        }
+        Ok(durable)
+    }
+
+    /// An `O_TRUNC` of an empty file changes its times alone.
+    fn stamp(&mut self, caller: Caller) -> Result<()> {
+        let (files, ino) = (self.files, self.ino());
+        let now = clock::coarse();
+        if let Some(serving) = self.serving_mut() {
+            // Its times are the ones that count while the file is open.
+            let fd = files.store().segments().open(serving.segment, libc::O_RDONLY).host("opening a segment")?;
+            host::set_times(&fd, None, Some(now)).host("setting a segment's times")?;
+            serving.seen = None;
+        }
+        files.edit(|edit| {
+            let Some(object) = edit.object(ino) else { return Err(Fault::new(libc::ENOENT)) };
+            let attributes = Attributes { mtime: now, ctime: now, ..object.attributes.clone() };
+            edit.store(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
+            Ok(())
+        })
+    }
+
+    /// A handle of a file that is being replaced is closed by one of the processes that share it.
+    pub(super) fn note_close(&mut self, caller: Caller) {
+        if let Some(replace) = self.serving_mut().and_then(|serving| serving.replacing.as_mut()) {
+            replace.dying = caller.is_dying();
+            (replace.closed, replace.flushed) = (true, true);
+        }
+    }
+}
+
+impl Files {
+    /// Waits for the RELEASE of files being replaced that were closed before this was called: what a client did before it
+    /// asks for all to be durable is durable then. Other descriptors may hold it back, which is found out once.
+    pub(super) fn wait_for_closed_replaces(&self) {
+        let deadline = Instant::now() + LATE_RELEASES;
+        for ino in self.store().writers().inos() {
+            let node = self.node(ino);
+            let mut file = self.lock(&node);
+            while let Some(replace) = file.serving_mut().and_then(|serving| serving.replacing.as_mut())
+                && replace.closed
+            {
+                if Instant::now() >= deadline {
+                    replace.closed = false;
+                    break;
+                }
+                file.wait_until(deadline);
+            }
+        }
+    }
+}
+
+impl Store {
+    fn quarantine(&self, ino: Ino, old: SegmentId, why: &str) {
+        let path = self.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+        let shown = path.clone().unwrap_or_else(|| format!("inode {ino}"));
+        let note = Note { ino: Some(ino), path, reason: Reason::InterruptedReplace, offset: 0, time: clock::now() };
+        match self.pool().quarantine().keep(self.segments(), old, &note) {
+            Ok(entry) => log::warn!("{shown}: {why}; the old version is in quarantine as {entry}"),
+            Err(error) => log::error!("{shown}: {why}; the old version is lost: {error}"),
+        }
+    }
+}

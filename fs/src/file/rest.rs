@@ -1,0 +1,234 @@
+//! Coming to rest: what happens to a file when its last handle goes, and when its last name does.
+
+use std::time::{Duration, Instant};
+
+use tensorfs_layout::Ino;
+
+use crate::error::Result;
+use crate::store::Store;
+
+use super::Files;
+use super::learn::Switch;
+use super::node::Locked;
+use super::stat::Stat;
+use super::state::Route;
+use super::to_seal::QUIET;
+
+/// The host gets the space of a deleted file of this size back at once, not only after the commit interval.
+const LARGE: u64 = 16 << 20;
+
+/// RELEASE comes after `close` has returned. Where space is short, a file that is deleted waits so long for one.
+const RELEASE: Duration = Duration::from_millis(20);
+
+impl Locked<'_> {
+    /// Brings an inode to rest as far as its handles allow: after a release, or an open that failed.
+    pub fn settle(&mut self, unique: u64) {
+        if !self.is_open_to_write() {
+            self.end_writing(unique);
+        }
+        if self.is_open() {
+            return;
+        }
+        let store = self.files.store();
+        if let Some(serving) = self.serving_mut() {
+            serving.route = Route::Closed { ready: None };
+            store.descriptors().forget(serving.segment);
+        }
+        if self.is_opening() {
+            return;
+        }
+        if store.is_unnamed(self.ino()) {
+            if store.wants_space() { self.reap() } else { self.keep_removed() }
+        } else if !self.is_written() {
+            self.come_to_rest();
+        }
+    }
+
+    /// Nothing uses the file's segment any more.
+    pub fn come_to_rest(&mut self) {
+        if let Some(serving) = self.state.serving.take() {
+            self.files.store().descriptors().forget(serving.segment);
+        }
+    }
+
+    /// No handle can write any more: records what was written, and ends the watch unless a mapping still can.
+    fn end_writing(&mut self, unique: u64) {
+        let (files, ino) = (self.files, self.ino());
+        let store = files.store();
+        let Some(serving) = self.serving().filter(|serving| serving.writing.is_some()) else { return };
+        let segment = serving.segment;
+        store.descriptors().forget(segment);
+        // Looked at before learning, so that what is learned is the last word. Who had it open to write alone could not map
+        // it.
+        let quiescent = !serving.mappable || store.segments().quiescent(segment);
+        let recorded = self.recorded_end();
+        if let Err(fault) = self.learn(unique, Switch::Store) {
+            // It stays on the list of writers, so the next background commit tries again.
+            log::log!(fault.level.min(log::Level::Warn), "inode {ino}: not recorded at close: {fault}");
+            return;
+        }
+        let seen = self.serving().and_then(|serving| serving.seen);
+        if let (Some(from), Some(seen)) = (recorded, seen) {
+            files.write_out_closed(ino, segment, from..seen.size);
+        }
+        if quiescent {
+            self.stop_watching();
+            files.to_seal().add(ino, store.pool().newest(), QUIET);
+        }
+    }
+
+    /// Drops an object that has no name left and no handle. The kernel may still ask about it: for a process that holds it
+    /// with `O_PATH`, and for one that looked it up a moment ago.
+    fn reap(&mut self) {
+        let (files, ino) = (self.files, self.ino());
+        let store = files.store();
+        store.removed().take(ino);
+        let last = self.stat();
+        self.stop_watching();
+        self.come_to_rest();
+        let mut edit = store.pool().edit();
+        let Some(object) = edit.object(ino).filter(|object| object.names() == 0) else { return };
+        files.ghosts.keep(last.unwrap_or_else(|_| Stat::of(ino, object)));
+        let allocated = object.allocated();
+        edit.reap(ino);
+        drop(edit);
+        if allocated >= LARGE {
+            store.bell().commit();
+        }
+    }
+
+    /// Keeps an object that has no name and no handle until the kernel forgets it.
+    fn keep_removed(&mut self) {
+        if self.is_replacing() {
+            return self.reap();
+        }
+        self.stop_watching();
+        self.come_to_rest();
+        let store = self.files.store();
+        if let Some(object) = store.view().object(self.ino()) {
+            store.removed().keep(self.ino(), object);
+        }
+    }
+
+    /// True if neither a handle nor an open that is under way needs the inode.
+    fn is_unused(&self) -> bool {
+        !self.is_open() && !self.is_opening()
+    }
+}
+
+impl Store {
+    /// True if no name leads to an object any more.
+    fn is_unnamed(&self, ino: Ino) -> bool {
+        self.view().object(ino).is_some_and(|object| object.names() == 0)
+    }
+}
+
+impl Files {
+    /// Brings to rest what has been closed, but was still open for the kernel when its RELEASE came. The background does
+    /// so too, once an interval. The caller may have the lock of some inode.
+    pub(super) fn settle_closed(&self) {
+        for ino in self.store().writers().inos() {
+            let node = self.node(ino);
+            if let Some(mut file) = self.try_lock(&node).filter(|file| !file.is_open_to_write()) {
+                file.settle(0);
+            }
+        }
+    }
+
+    /// An object has lost a name. If that was its last one, it goes once it is open nowhere and the kernel has forgotten
+    /// it; where space is short, the kernel is not waited for.
+    pub fn retire(&self, ino: Ino) {
+        let node = self.node(ino);
+        let mut file = self.lock(&node);
+        let wants_space = self.store().wants_space();
+        if file.is_open() && wants_space {
+            // A full disk: who has just closed the file and deleted it will try again with a smaller one.
+            let deadline = Instant::now() + RELEASE;
+            while file.is_open() && !file.wait_until(deadline) {}
+        }
+        if !self.store().is_unnamed(ino) {
+            return;
+        }
+        // Whoever reads it to seal it would keep its space.
+        file.end_quiet();
+        if file.is_unused() {
+            if wants_space { file.reap() } else { file.keep_removed() }
+        }
+    }
+
+    /// The kernel holds an object no longer.
+    pub fn forgotten(&self, ino: Ino) {
+        if self.store().removed().take(ino) {
+            let node = self.node(ino);
+            let mut file = self.lock(&node);
+            if file.is_unused() {
+                file.reap();
+            }
+        }
+        self.ghosts.forget(ino);
+    }
+
+    /// Drops what only the kernel still knows. The caller may have the lock of some inode.
+    pub fn reap_removed(&self) {
+        for ino in self.store().removed().all() {
+            let node = self.node(ino);
+            if let Some(mut file) = self.try_lock(&node).filter(Locked::is_unused)
+                && self.store().removed().take(ino)
+            {
+                file.reap();
+            }
+        }
+    }
+
+    /// Learns every file that something may write, but for some whose turn comes later, and says whether any had changed.
+    /// One that fails does not keep the others from being learned.
+    pub fn learn_all(&self, switch: Switch, later: &[Ino]) -> Result<bool> {
+        let mut changed = false;
+        let mut first = Ok(());
+        for ino in self.store().writers().inos().into_iter().filter(|ino| !later.contains(ino)) {
+            let node = self.node(ino);
+            let mut file = self.lock(&node);
+            let before = file.change_time_seen();
+            match file.learn(0, switch) {
+                Ok(learned) => changed |= learned.changed,
+                Err(fault) => {
+                    first = first.and(Err(fault));
+                    continue;
+                }
+            }
+            let stale = file.is_mappable() && file.change_time_seen() != before;
+            if !file.is_open_to_write() {
+                file.settle(0);
+            }
+            drop(file);
+            if stale {
+                self.store().forget_attributes(ino);
+            }
+        }
+        first.map(|()| changed)
+    }
+
+    /// Learns a file before it gets a name, so that no name points to bytes that are not recorded.
+    pub fn learn_before_naming(&self, ino: Ino, unique: u64) -> Result<()> {
+        if let Some(node) = self.node_in_use(ino) {
+            self.lock(&node).learn(unique, Switch::Store)?;
+        }
+        Ok(())
+    }
+
+    /// The kernel is gone: whatever is still open counts as closed. False if what became of a file could not be recorded.
+    pub fn close_all(&self) -> bool {
+        for handle in self.handles.drain() {
+            self.release_handle(0, &handle);
+        }
+        self.reap_removed();
+        // Files that are still mapped get their last word too.
+        match self.learn_all(Switch::Last, &[]) {
+            Ok(_) => true,
+            Err(fault) => {
+                log::error!("at the end: {fault}");
+                self.store().pool().is_read_only().is_some()
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Making room: what the store lacks for a change, some of it is held by files that nobody needs any more.
+
+use tensorfs_layout::{Edit, SYNC_FD_LIMIT, SegmentId};
+
+use crate::error::{Fault, Result, is_no_space};
+use crate::store::{NewSegment, Space};
+
+use super::Files;
+
+impl Files {
+    /// Runs a change of the pool. Where space runs out, what is already deleted is made free and the change is tried
+    /// once more.
+    pub fn edit<T>(&self, mut change: impl FnMut(&mut Edit<'_>) -> Result<T>) -> Result<T> {
+        match self.store().edit(&mut change) {
+            Err(fault) if is_no_space(fault.errno) && self.relieve() => self.store().edit(&mut change),
+            result => result,
+        }
+    }
+
+    /// A new, empty segment in a tier, made in the same way. If it is to replace another one, it is younger than that.
+    pub fn new_segment(&self, tier: u8, replaced: Option<SegmentId>) -> Result<NewSegment> {
+        match self.store().new_segment(tier, replaced) {
+            Err(fault) if is_no_space(fault.errno) && self.relieve() => self.store().new_segment(tier, replaced),
+            result => result,
+        }
+    }
+
+    /// Gives back to the host what deleted files and records still hold. True if what was refused for lack of space is
+    /// worth one more try: the background may have made room just before.
+    pub fn relieve(&self) -> bool {
+        self.reap_removed();
+        let done = self.store().pool().reclaim().is_ok();
+        if done {
+            self.store().has_given_back();
+        }
+        done
+    }
+
+    /// The space of the pool, in bytes and objects.
+    pub fn space(&self) -> Result<Space> {
+        if self.store().is_tight() {
+            self.relieve();
+        }
+        self.store().space()
+    }
+
+    /// Sees to it that there is a descriptor left to sync one more segment.
+    pub(super) fn make_room_to_sync(&self) -> Result<()> {
+        let store = self.store();
+        let most = store.descriptors().for_syncing();
+        // A commit closes those that nobody writes any more. What is left must leave room for the server's own needs.
+        let held = store.segments().dirty_count();
+        let written = store.writers().len();
+        if held.saturating_sub(written) > SYNC_FD_LIMIT.min(most / 2) || held >= most {
+            if held >= most {
+                self.settle_closed();
+            }
+            store.pool().settle_values()?;
+            store.commit()?;
+            if store.segments().dirty_count() >= most {
+                return Err(Fault::warn(libc::ENFILE, "too many files are open for writing"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! What `stat` shows: the chain's word, and the segment's while the file is in use.
+
+use std::time::Duration;
+
+use tensorfs_layout::{Attributes, Ino, Object, Timestamp};
+
+use crate::error::{Fault, Result};
+use crate::store::host::HostStat;
+
+use super::Files;
+use super::node::Locked;
+use super::state::Seen;
+
+/// How long the kernel may keep what it was told: the server is the only writer, and the kernel knows of all that
+/// is done through it.
+pub(crate) const LONG: Duration = Duration::from_secs(86_400);
+
+/// What an inode looks like.
+#[derive(Clone, Debug)]
+pub(crate) struct Stat {
+    pub ino: Ino,
+    pub attributes: Attributes,
+    pub links: u32,
+    pub size: u64,
+    pub allocated: u64,
+    /// The file can change without the kernel knowing (through a mapping of its segment).
+    pub volatile: bool,
+}
+
+impl Stat {
+    /// What the pool records of an object.
+    pub fn of(ino: Ino, object: &Object) -> Self {
+        Self {
+            ino,
+            attributes: object.attributes.clone(),
+            links: object.links(),
+            size: object.size(),
+            allocated: object.allocated(),
+            volatile: false,
+        }
+    }
+
+    /// What a segment in use says beyond that.
+    fn overlay(&mut self, host: &HostStat, file: &Locked<'_>) {
+        self.size = host.size;
+        self.allocated = host.allocated;
+        if file.is_written() {
+            let seen = file.serving().and_then(|serving| serving.seen);
+            self.attributes.ctime = change_time(&self.attributes, host, seen);
+            self.attributes.mtime = host.mtime;
+            self.volatile = true;
+        }
+    }
+
+    /// How long the kernel may keep these attributes.
+    pub fn ttl(&self) -> Duration {
+        if self.volatile { Duration::ZERO } else { LONG }
+    }
+}
+
+/// The later of the recorded change time and the segment's, if the segment has changed since the record was made.
+pub(super) fn change_time(recorded: &Attributes, host: &HostStat, seen: Option<Seen>) -> Timestamp {
+    match seen {
+        // The host's clock for files runs a tick behind the one for records, or more, and a change moves the time.
+        Some(seen) if seen.ctime != host.ctime => recorded.ctime.next().max(host.ctime),
+        Some(_) if host.mtime == recorded.mtime => recorded.ctime,
+        _ => recorded.ctime.max(host.ctime),
+    }
+}
+
+impl Files {
+    /// What an inode looks like now.
+    pub fn stat(&self, ino: Ino) -> Result<Stat> {
+        match self.node_in_use(ino) {
+            Some(node) => self.lock(&node).stat(),
+            None => self.at_rest(ino),
+        }
+    }
+
+    /// What an inode that nothing has open looks like.
+    fn at_rest(&self, ino: Ino) -> Result<Stat> {
+        let mut stat = self.recorded(ino)?;
+        // Nothing is recorded of what is written to a file without a name.
+        if stat.links == 0
+            && let Some(Ok(host)) = stat.attributes.segment.map(|segment| self.store().segments().stat(segment))
+        {
+            (stat.size, stat.allocated) = (host.size, host.allocated);
+            stat.attributes.mtime = host.mtime;
+            stat.attributes.ctime = stat.attributes.ctime.max(host.ctime);
+        }
+        Ok(stat)
+    }
+
+    fn recorded(&self, ino: Ino) -> Result<Stat> {
+        let recorded = self.store().view().object(ino).map(|object| Stat::of(ino, object));
+        recorded.or_else(|| self.ghosts.get(ino)).ok_or(Fault::stale())
+    }
+}
+
+impl Locked<'_> {
+    /// What the inode looks like now.
+    pub fn stat(&self) -> Result<Stat> {
+        if self.is_open() || self.is_written() {
+            return self.stat_with(&self.look()?);
+        }
+        self.files.at_rest(self.ino())
+    }
+
+    /// What the inode, which is in use, looks like with what its segment was seen to be.
+    pub(super) fn stat_with(&self, host: &HostStat) -> Result<Stat> {
+        let mut stat = self.files.recorded(self.ino())?;
+        stat.overlay(host, self);
+        if !self.files.store().options().noatime {
+            stat.attributes.atime = host.atime;
+        }
+        Ok(stat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorfs_layout::SegmentId;
+
+    use super::*;
+
+    #[test]
+    fn a_change_that_the_hosts_clock_dates_before_the_last_one_moves_the_change_time() {
+        let at = |nsec| Timestamp::new(5, nsec);
+        let (zero, segment) = (at(0), Some(SegmentId(7)));
+        let host = |ctime, mtime| HostStat { size: 0, allocated: 0, atime: zero, mtime, ctime };
+        let recorded = Attributes {
+            mode: libc::S_IFREG,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            atime: zero,
+            mtime: at(10),
+            ctime: at(90),
+            btime: zero,
+            segment,
+            damaged: false,
+        };
+        let seen = |ctime| Some(Seen { ctime, size: 0, at: at(0) });
+        assert_eq!(change_time(&recorded, &host(at(50), at(50)), seen(at(10))), at(91));
+        assert_eq!(change_time(&recorded, &host(at(95), at(95)), seen(at(10))), at(95));
+        assert_eq!(change_time(&recorded, &host(at(10), at(10)), seen(at(10))), at(90));
+        assert_eq!(change_time(&recorded, &host(at(50), at(10)), None), at(90));
+    }
+}

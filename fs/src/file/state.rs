@@ -1,0 +1,183 @@
+//! What is true of a file in use, beyond what the pool records.
+//!
+//! Only this room sees these fields. A file is at rest when nothing serves it: [`State::serving`] is `None`, and
+//! everything that was true of its segment went with it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tensorfs_layout::{SegmentId, Timestamp};
+
+use crate::clock;
+use crate::store::Backing;
+use crate::store::host::HostStat;
+
+use super::mode::Mode;
+
+/// One file in use.
+#[derive(Default)]
+pub(super) struct State {
+    pub opens: Opens,
+    /// The segment that serves reads and writes. `None` while the file is at rest.
+    pub serving: Option<Serving>,
+    /// Somebody reads the file behind everybody's back.
+    pub quiet: bool,
+}
+
+/// Handles, and opens that are under way.
+#[derive(Default)]
+pub(super) struct Opens {
+    /// Handles that can only read.
+    pub readers: u32,
+    /// Those of them that the kernel has for programs that run.
+    pub executing: u32,
+    /// Handles that can write.
+    pub writers: u32,
+    /// So many handles did not go when somebody waited for them.
+    pub staying: u32,
+    /// Opens that are under way; one may let go of the lock to wait for releases.
+    pub opening: u32,
+}
+
+impl Opens {
+    /// Open handles.
+    pub fn handles(&self) -> u32 {
+        self.readers + self.writers
+    }
+}
+
+/// The segment behind an open file: the file's own, or the one that is to replace it.
+pub(super) struct Serving {
+    pub segment: SegmentId,
+    pub route: Route,
+    /// What the segment looked like when the records were last brought up to date with it.
+    pub seen: Option<Seen>,
+    /// Something may write it.
+    pub writing: Option<Writing>,
+    /// `open(O_TRUNC)` gave the file this segment, which is not recorded as its own yet.
+    pub replacing: Option<Replace>,
+    /// It grew since a client last waited for it to be durable.
+    pub grew: bool,
+    /// A handle could map the segment for writing, which changes times without the kernel knowing, and outlives the
+    /// handle. So may descriptors of processes of an earlier mount.
+    pub mappable: bool,
+}
+
+impl Serving {
+    /// A segment that nothing has open yet.
+    pub fn new(segment: SegmentId) -> Self {
+        Self {
+            segment,
+            route: Route::Closed { ready: None },
+            seen: None,
+            writing: None,
+            replacing: None,
+            grew: false,
+            mappable: false,
+        }
+    }
+}
+
+/// Who moves the bytes. The same for all handles of a file.
+pub(super) enum Route {
+    /// Nobody: nothing is open. The segment may have been given to the kernel ahead.
+    Closed { ready: Option<Arc<Backing>> },
+    /// The kernel, which knows the segment by a number.
+    Kernel(Arc<Backing>),
+    /// The server.
+    Server,
+}
+
+impl Route {
+    /// The mode of the handles, if there are any.
+    pub fn mode(&self) -> Option<Mode> {
+        match self {
+            Self::Closed { .. } => None,
+            Self::Kernel(_) => Some(Mode::Passthrough),
+            Self::Server => Some(Mode::Server),
+        }
+    }
+
+    /// The kernel's number for the segment, if it has one.
+    pub fn backing(&self) -> Option<&Arc<Backing>> {
+        match self {
+            Self::Closed { ready } => ready.as_ref(),
+            Self::Kernel(backing) => Some(backing),
+            Self::Server => None,
+        }
+    }
+}
+
+/// A segment that something may write.
+pub(super) struct Writing {
+    /// The descriptor that will sync the segment: held from before the first possible write until none is possible.
+    pub fd: Arc<OwnedFd>,
+    /// The bytes as they were last committed by value.
+    pub valued: Option<Arc<[u8]>>,
+    /// A handle could change bytes, or make them durable, without our hearing of it: through a mapping, or as one opened
+    /// with `O_SYNC` does. Then a copy of them in the log could be older than what is durable in the segment.
+    pub unheard: bool,
+}
+
+/// A file being replaced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replace {
+    pub old: SegmentId,
+    pub since: Instant,
+    /// The newest FLUSH of a writer came from a process that a signal is killing.
+    pub dying: bool,
+    /// A writer has closed its descriptor. If that was the last one, RELEASE is on its way.
+    pub closed: bool,
+    /// A writer has closed its descriptor at least once: somebody had one.
+    pub flushed: bool,
+}
+
+impl Replace {
+    /// The replacing of a segment that begins now.
+    pub fn of(old: SegmentId) -> Self {
+        Self { old, since: Instant::now(), dying: false, closed: false, flushed: false }
+    }
+}
+
+/// A look at a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub ctime: Timestamp,
+    pub size: u64,
+    pub at: Timestamp,
+}
+
+impl Seen {
+    /// Stands for a look before a change that the server made itself: whatever the segment looks like now is newer.
+    pub const CHANGED: Self = {
+        let never = Timestamp::new(i64::MIN, 0);
+        Self { ctime: never, size: 0, at: never }
+    };
+
+    /// What was seen at a time.
+    pub fn of(host: &HostStat, at: Timestamp) -> Self {
+        Self { ctime: host.ctime, size: host.size, at }
+    }
+
+    /// True if the segment has not changed since: nothing differs, and this look was late enough to tell.
+    pub fn still(&self, stat: &HostStat) -> bool {
+        self.ctime == stat.ctime && self.size == stat.size && clock::is_past_tick(self.ctime, self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_within_the_same_tick_proves_nothing() {
+        let t = Timestamp::new(100, 0);
+        let stat = HostStat { size: 1, allocated: 0, atime: t, mtime: t, ctime: t };
+        let seen = |nsec| Seen { ctime: t, size: 1, at: Timestamp::new(100, nsec) };
+        assert!(!seen(1_000_000).still(&stat));
+        assert!(seen(500_000_000).still(&stat));
+        assert!(!seen(500_000_000).still(&HostStat { size: 2, ..stat }));
+        assert!(!seen(500_000_000).still(&HostStat { ctime: Timestamp::new(100, 1), ..stat }));
+    }
+}

@@ -1,0 +1,87 @@
+//! What the kernel does for this mount beyond asking: it moves the bytes of segments that it was given, and can be told
+//! to forget what it knows.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLock;
+use tensorfs_layout::Ino;
+
+use super::Backing;
+
+/// What the server asks of the kernel of its own accord.
+pub(crate) trait Kernel: Send + Sync {
+    /// Gives a segment to the kernel, so that it can read, write and map it itself.
+    fn register(&self, segment: BorrowedFd<'_>) -> io::Result<Backing>;
+
+    /// Tells the kernel that it no longer knows an inode's attributes. Waits for nothing.
+    fn forget_attributes(&self, ino: Ino);
+}
+
+/// Why something is not granted, if it is not.
+type Grant = OnceLock<Result<(), String>>;
+
+/// The connection to the kernel as the rest of the server knows it.
+#[derive(Default)]
+pub(crate) struct Link {
+    /// While it is served.
+    kernel: RwLock<Option<Arc<dyn Kernel>>>,
+    /// Whether the kernel moves the bytes. Set once, before the first request.
+    passthrough: Grant,
+    /// Whether the processors are kept from sleeping deeply. Set once, before the first request.
+    latency: Grant,
+}
+
+impl Link {
+    /// The kernel is there, until it is told to be gone.
+    pub fn connect(&self, kernel: Arc<dyn Kernel>) {
+        *self.kernel.write() = Some(kernel);
+    }
+
+    /// The kernel is gone.
+    pub fn disconnect(&self) {
+        *self.kernel.write() = None;
+    }
+
+    pub(super) fn register(&self, segment: BorrowedFd<'_>) -> io::Result<Backing> {
+        let kernel = self.kernel.read().clone();
+        kernel.ok_or(io::ErrorKind::NotConnected)?.register(segment)
+    }
+
+    pub(super) fn forget_attributes(&self, ino: Ino) {
+        let kernel = self.kernel.read().clone();
+        if let Some(kernel) = kernel {
+            kernel.forget_attributes(ino);
+        }
+    }
+
+    /// Says whether the kernel moves the bytes, and if not, why. Only what is said first counts.
+    pub fn set_passthrough(&self, granted: impl FnOnce() -> Result<(), String>) -> &Result<(), String> {
+        self.passthrough.get_or_init(granted)
+    }
+
+    /// True if open files are given to the kernel on this mount.
+    pub fn has_passthrough(&self) -> bool {
+        matches!(self.passthrough.get(), Some(Ok(())))
+    }
+
+    /// Why open files are not given to the kernel, if they are not.
+    pub fn no_passthrough(&self) -> Option<&str> {
+        refusal(&self.passthrough)
+    }
+
+    /// Says whether the processors are kept from sleeping deeply while requests arrive, and if not, why.
+    pub fn set_latency(&self, granted: Result<(), String>) {
+        let _ = self.latency.set(granted);
+    }
+
+    /// Why the processors are left alone, if they are.
+    pub fn no_latency(&self) -> Option<&str> {
+        refusal(&self.latency)
+    }
+}
+
+fn refusal(grant: &Grant) -> Option<&str> {
+    grant.get().and_then(|granted| granted.as_ref().err()).map(String::as_str)
+}

@@ -1,0 +1,245 @@
+//! The store: what changes the pool, and knows no open file.
+//!
+//! It holds the pool and everything that has to be counted, placed, made or given back for it: capacity, tiers, spare
+//! segments, descriptors, counters. Whoever has a `&Store` can lock no inode. Where a change finds no room, the store
+//! says so; to make room by letting go of removed files is for [`Files`](crate::file::Files), who tries again then.
+
+mod backing;
+mod bell;
+mod capacity;
+mod counters;
+mod damage;
+mod descriptors;
+pub(crate) mod host;
+mod link;
+mod placement;
+mod records;
+mod removed;
+pub(crate) mod reserved;
+mod spares;
+mod tiers;
+pub(crate) mod writers;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::MappedRwLockReadGuard;
+use tensorfs_layout::{Domain, Edit, Ino, PM, Pool, SegmentId, Segments, Usage, View};
+
+pub(crate) use backing::Backing;
+pub(crate) use bell::Bell;
+pub(crate) use capacity::{BLOCK, Space};
+pub use counters::Counts;
+pub(crate) use counters::{Counter, Counters};
+pub(crate) use damage::{BadRun, Damage};
+pub(crate) use descriptors::Descriptors;
+pub(crate) use link::{Kernel, Link};
+pub use placement::{check_placement, tiers_of_placement};
+pub(crate) use records::{changed, touched, with};
+pub(crate) use removed::Removed;
+pub(crate) use spares::Spares;
+pub(crate) use writers::Writers;
+
+use crate::clock;
+use crate::error::{Fault, Host, Result};
+use crate::options::{Durability, Options};
+
+use capacity::Capacity;
+use placement::Placement;
+use tiers::Tiers;
+
+/// An empty segment that is about to become a file's.
+#[derive(Debug)]
+pub(crate) struct NewSegment {
+    pub segment: SegmentId,
+    /// A descriptor that can sync it.
+    pub fd: Arc<OwnedFd>,
+    /// If it was given to the kernel already.
+    pub backing: Option<Backing>,
+}
+
+/// The pool of a mount, and what it takes to change it.
+pub(crate) struct Store {
+    pool: Arc<Pool>,
+    options: Options,
+    durability: Durability,
+    link: Link,
+    capacity: Capacity,
+    tiers: Tiers,
+    placement: Placement,
+    spares: Spares,
+    descriptors: Descriptors,
+    counters: Counters,
+    writers: Writers,
+    removed: Removed,
+    damage: Damage,
+    bell: Bell,
+}
+
+impl Store {
+    /// A pool that is about to be served, by a process that may have so many descriptors.
+    pub fn new(pool: Arc<Pool>, options: Options, durability: Durability, descriptors: u64) -> Self {
+        Self {
+            capacity: Capacity::new(&pool),
+            tiers: Tiers::new(&pool),
+            placement: Placement::new(&pool),
+            pool,
+            options,
+            durability,
+            link: Link::default(),
+            spares: Spares::new(descriptors),
+            descriptors: Descriptors::new(descriptors),
+            counters: Counters::default(),
+            writers: Writers::default(),
+            removed: Removed::default(),
+            damage: Damage::default(),
+            bell: Bell::default(),
+        }
+    }
+
+    /// The pool. To change it, [`Store::edit`] and [`Store::commit`] are there.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// What all records together say. Nothing that may wait is done while it is held.
+    pub fn view(&self) -> MappedRwLockReadGuard<'_, View> {
+        self.pool.view()
+    }
+
+    /// The files' segments on the host.
+    pub fn segments(&self) -> &Segments {
+        self.pool.segments()
+    }
+
+    /// How the pool is served.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// When bytes and records survive a power loss.
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// What the kernel does for this mount.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// The spare segments.
+    pub fn spares(&self) -> &Spares {
+        &self.spares
+    }
+
+    /// The descriptors by which the server reads and writes files that are open.
+    pub fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+
+    /// How often what happened.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The segments that something may still write.
+    pub fn writers(&self) -> &Writers {
+        &self.writers
+    }
+
+    /// What has no name any more, but is known to the kernel.
+    pub fn removed(&self) -> &Removed {
+        &self.removed
+    }
+
+    /// Calls whoever commits in the background.
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// True if a commit waits for a disk rather than for memory.
+    pub fn commits_slowly(&self) -> bool {
+        self.pool.domain() == Domain::Cached
+    }
+
+    /// Runs a change of the pool.
+    pub fn edit<T>(&self, change: impl FnOnce(&mut Edit<'_>) -> Result<T>) -> Result<T> {
+        change(&mut self.pool.edit())
+    }
+
+    /// What the pool holds and uses, without what is only still known to the kernel.
+    pub fn usage(&self) -> Usage {
+        self.removed.discount(self.pool.usage())
+    }
+
+    /// Makes everything stored so far durable.
+    pub fn commit(&self) -> Result<()> {
+        self.commit_by(|pool| pool.commit(pool.newest()))
+    }
+
+    /// Makes everything stored so far durable, where every segment that the caller waits for was synced before.
+    pub fn commit_stored(&self) -> Result<()> {
+        self.commit_by(|pool| pool.commit_stored(pool.newest()))
+    }
+
+    fn commit_by(&self, commit: impl FnOnce(&Pool) -> tensorfs_layout::Result<()>) -> Result<()> {
+        commit(&self.pool).map_err(|error| {
+            self.counters.commits_failed.add(1);
+            Fault { errno: libc::EIO, ..Fault::from(error) }
+        })
+    }
+
+    /// `Err` if the pool takes no more changes.
+    pub fn check_writable(&self) -> Result<()> {
+        match self.pool.is_read_only() {
+            Some(_) => Err(Fault::new(libc::EROFS)),
+            None => Ok(()),
+        }
+    }
+
+    /// A new, empty segment in a tier. If it is to replace another one, it is younger than that.
+    pub fn new_segment(&self, tier: u8, replaced: Option<SegmentId>) -> Result<NewSegment> {
+        // Spare ones are in the pool's own directory.
+        let spare = if tier == PM { self.spares.take(replaced) } else { None };
+        match spare {
+            Some(spare) => self.use_spare(spare),
+            None => self.make_segment(tier),
+        }
+    }
+
+    fn use_spare(&self, spare: NewSegment) -> Result<NewSegment> {
+        self.counters.spares_used.add(1);
+        // It has the times at which it was made.
+        let now = clock::coarse();
+        let timed = host::set_times(&*spare.fd, Some(now), Some(now)).host("setting a segment's times");
+        self.segments().no_spare(spare.segment);
+        if timed.is_err() {
+            self.pool.discard_segment(spare.segment);
+        }
+        timed.map(|()| spare)
+    }
+
+    fn make_segment(&self, tier: u8) -> Result<NewSegment> {
+        // A number can only be taken if a crash kept a segment but not the record that counted it.
+        for _ in 0..16 {
+            let number = SegmentId::in_tier(tier, self.pool.edit().next_id());
+            let segment = number.ok_or(Fault::warn(libc::EIO, "no segment numbers are left"))?;
+            match self.segments().create(segment) {
+                Ok(fd) => return Ok(NewSegment { segment, fd: Arc::new(fd), backing: None }),
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+                Err(error) => return Err(error).host("creating a segment"),
+            }
+        }
+        Err(Fault::warn(libc::EIO, "no free segment number"))
+    }
+
+    /// Tells the kernel that it no longer knows an inode's attributes.
+    pub fn forget_attributes(&self, ino: Ino) {
+        self.link.forget_attributes(ino);
+    }
+
+    /// Gives a segment to the kernel.
+    pub fn register(&self, segment: impl AsFd) -> std::io::Result<Backing> {
+        self.link.register(segment.as_fd())
+    }
+}
