@@ -10,18 +10,43 @@
 //! * [`Durability`] says when bytes and records survive a power loss. In every mode the tree is then a prefix of what
 //!   happened, and a name never points to bytes that were not there when the name was made.
 //! * A file rewritten through `open(O_TRUNC)` keeps its old content until the new one is complete.
+//!
+//! # Rooms
+//!
+//! Each may know those below it, and none above:
+//!
+//! | room | what it is |
+//! |---|---|
+//! | `kernel` | requests come in, are taken to a lane, and are answered; fuser's types stay here |
+//! | `ask` | what programs ask the server by ioctl, and its answers |
+//! | `tree`, `content`, `background` | names and attributes; tensors of files and `.tensorfs`; what nobody waits for |
+//! | `file` | the files in use: their state is had only through `Locked` |
+//! | `store` | what changes the pool, and knows no open file |
+//!
+//! What all may know is beside them: who asks (`caller`), on which thread something is done (`lane`), what goes wrong
+//! (`error`), how programs ask (`protocol`). `file` has the order of locks.
 
 mod acl;
+mod ask;
+mod background;
 mod caller;
 mod clock;
+mod content;
 mod error;
 mod file;
+mod kernel;
 mod lane;
 mod options;
 mod protocol;
 mod store;
+pub mod testing;
+mod tree;
+mod workers;
 
+pub use background::{move_in_pool, seal_pool};
+pub use content::control::{Info, State};
 pub use error::Error;
+pub use kernel::{Server, ServerHandle};
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};
 pub use protocol::{Event, FileState, Moving, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask};
 pub use store::{Counts, check_placement, tiers_of_placement};

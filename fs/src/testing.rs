@@ -4,15 +4,15 @@
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use fuser::RenameFlags;
 use tensorfs_layout::{Ino, Pool, SegmentId};
 
-use crate::committer;
+use crate::background::{Sealer, commit_if_changed};
+use crate::caller::Caller;
 use crate::error::Fault;
-use crate::filesystem::{Caller, Filesystem};
-use crate::namespace::New;
+use crate::file::Files;
 use crate::options::{Durability, Options};
-use crate::setattr::Change;
+use crate::store::Store;
+use crate::tree::{Change, New, Tree};
 
 /// Root asks.
 const CALLER: Caller = Caller { unique: 0, uid: 0, gid: 0, pid: 1 };
@@ -25,7 +25,11 @@ pub type Errno = i32;
 pub struct Handle(u64);
 
 /// The filesystem over a pool, driven directly.
-pub struct Direct(Filesystem);
+pub struct Direct {
+    files: Arc<Files>,
+    tree: Tree,
+    sealer: Sealer,
+}
 
 impl std::fmt::Debug for Direct {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -40,133 +44,133 @@ fn errno<T>(result: Result<T, Fault>) -> Result<T, Errno> {
 impl Direct {
     /// Serves a pool.
     pub fn new(pool: Arc<Pool>, durability: Durability) -> Self {
-        Self(Filesystem::new(pool, Options::default(), durability, 1024))
+        let files = Arc::new(Files::new(Arc::new(Store::new(pool, Options::default(), durability, 1024))));
+        Self { tree: Tree::new(files.clone()), sealer: Sealer::new(files.clone()), files }
     }
 
     /// The pool.
     pub fn pool(&self) -> &Pool {
-        &self.0.pool
+        self.files.store().pool()
     }
 
     /// `mkdir`, and `mknod` of what is no file.
     pub fn make(&self, dir: Ino, name: &str, mode: u32) -> Result<Ino, Errno> {
-        errno(self.0.make(CALLER, dir, name.as_bytes(), New { mode, umask: 0, rdev: 0 })).map(|stat| stat.ino)
+        errno(self.tree.make(CALLER, dir, name.as_bytes(), New { mode, umask: 0, rdev: 0 })).map(|stat| stat.ino)
     }
 
     /// `symlink`.
     pub fn symlink(&self, dir: Ino, name: &str, target: &str) -> Result<Ino, Errno> {
-        errno(self.0.symlink(CALLER, dir, name.as_bytes(), target.as_bytes())).map(|stat| stat.ino)
+        errno(self.tree.symlink(CALLER, dir, name.as_bytes(), target.as_bytes())).map(|stat| stat.ino)
     }
 
     /// `link`.
     pub fn link(&self, ino: Ino, dir: Ino, name: &str) -> Result<(), Errno> {
-        errno(self.0.link(CALLER, ino, dir, name.as_bytes()).map(drop))
+        errno(self.tree.link(CALLER, ino, dir, name.as_bytes()).map(drop))
     }
 
     /// `unlink`.
     pub fn unlink(&self, dir: Ino, name: &str) -> Result<(), Errno> {
-        self.then_forget(errno(self.0.unlink(CALLER, dir, name.as_bytes())))
+        self.then_forget(errno(self.tree.unlink(CALLER, dir, name.as_bytes())))
     }
 
     /// `rmdir`.
     pub fn rmdir(&self, dir: Ino, name: &str) -> Result<(), Errno> {
-        self.then_forget(errno(self.0.rmdir(CALLER, dir, name.as_bytes())))
+        self.then_forget(errno(self.tree.rmdir(CALLER, dir, name.as_bytes())))
     }
 
     /// `rename`, or an exchange of the two names.
     pub fn rename(&self, from: (Ino, &str), to: (Ino, &str), exchange: bool) -> Result<(), Errno> {
-        let flags = if exchange { RenameFlags::RENAME_EXCHANGE } else { RenameFlags::empty() };
-        self.then_forget(errno(self.0.rename(CALLER, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags)))
+        let flags = if exchange { libc::RENAME_EXCHANGE } else { 0 };
+        self.then_forget(errno(self.tree.rename(CALLER, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags)))
     }
 
     /// `open(O_CREAT | O_EXCL | O_WRONLY)`.
     pub fn create(&self, dir: Ino, name: &str, mode: u32) -> Result<(Ino, Handle), Errno> {
         let new = New { mode: libc::S_IFREG | mode, umask: 0, rdev: 0 };
-        let created = self.0.create(CALLER, dir, name.as_bytes(), new, libc::O_WRONLY);
+        let created = self.tree.create(CALLER, dir, name.as_bytes(), new, libc::O_WRONLY);
         errno(created).map(|(stat, reply)| (stat.ino, Handle(reply.handle)))
     }
 
     /// `open` of an existing file.
     pub fn open(&self, ino: Ino, flags: i32) -> Result<Handle, Errno> {
-        errno(self.0.open(CALLER, ino, flags)).map(|reply| Handle(reply.handle))
+        errno(self.files.open(CALLER, ino, flags)).map(|reply| Handle(reply.handle))
     }
 
     /// The segment that serves an open file.
     pub fn segment(&self, handle: Handle) -> Result<SegmentId, Errno> {
-        let handle = errno(self.0.handles.file(handle.0))?;
-        let segment = handle.node.lock().segment;
-        segment.ok_or(libc::EIO)
+        let handle = errno(self.files.handle(handle.0))?;
+        errno(self.files.serving_segment(&handle))
     }
 
     /// `pwrite`, as the kernel does it in passthrough: the server hears nothing of it.
     pub fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let segment = self.segment(handle)?;
         let io = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-        let fd = self.0.pool.segments().open(segment, libc::O_RDWR).map_err(io)?;
+        let fd = self.files.store().segments().open(segment, libc::O_RDWR).map_err(io)?;
         std::fs::File::from(fd).write_all_at(bytes, offset).map_err(io)
     }
 
     /// `fsync`.
     pub fn fsync(&self, ino: Ino, handle: Handle) -> Result<(), Errno> {
-        errno(self.0.fsync(CALLER, ino, handle.0))
+        errno(self.files.fsync(CALLER, handle.0))
     }
 
     /// `close`: FLUSH, then RELEASE.
     pub fn close(&self, handle: Handle) -> Result<(), Errno> {
-        let flushed = errno(self.0.flush(CALLER, 0, handle.0));
-        self.0.release(CALLER, handle.0);
+        let flushed = errno(self.files.flush(CALLER, handle.0));
+        self.files.release(CALLER, handle.0);
         self.then_forget(flushed)
     }
 
     /// What has neither name nor handle any more, the kernel forgets.
     fn then_forget(&self, result: Result<(), Errno>) -> Result<(), Errno> {
-        self.0.removed.all().into_iter().for_each(|ino| self.0.forgotten(ino));
+        self.files.store().removed().all().into_iter().for_each(|ino| self.files.forgotten(ino));
         result
     }
 
     /// `truncate`.
     pub fn truncate(&self, ino: Ino, size: u64) -> Result<(), Errno> {
-        errno(self.0.setattr(CALLER, ino, Change { size: Some(size), ..Change::default() }).map(drop))
+        errno(self.tree.setattr(CALLER, ino, Change { size: Some(size), ..Change::default() }).map(drop))
     }
 
     /// `chmod` and `chown`.
     pub fn change(&self, ino: Ino, mode: Option<u32>, uid: Option<u32>) -> Result<(), Errno> {
-        errno(self.0.setattr(CALLER, ino, Change { mode, uid, ..Change::default() }).map(drop))
+        errno(self.tree.setattr(CALLER, ino, Change { mode, uid, ..Change::default() }).map(drop))
     }
 
     /// `fallocate`.
     pub fn fallocate(&self, handle: Handle, offset: u64, len: u64, mode: i32) -> Result<(), Errno> {
-        errno(self.0.fallocate(CALLER, handle.0, offset, len, mode))
+        errno(self.files.fallocate(CALLER, handle.0, offset, len, mode))
     }
 
     /// `setxattr`.
     pub fn set_xattr(&self, ino: Ino, name: &str, value: &[u8]) -> Result<(), Errno> {
-        errno(self.0.setxattr(CALLER, ino, name.as_bytes(), value, 0))
+        errno(self.tree.setxattr(CALLER, ino, name.as_bytes(), value, 0))
     }
 
     /// `removexattr`.
     pub fn remove_xattr(&self, ino: Ino, name: &str) -> Result<(), Errno> {
-        errno(self.0.removexattr(CALLER, ino, name.as_bytes()))
+        errno(self.tree.removexattr(CALLER, ino, name.as_bytes()))
     }
 
     /// `fsync` of a directory, and `tensorfs sync`.
     pub fn sync(&self) -> Result<(), Errno> {
-        errno(self.0.sync_all())
+        errno(self.files.sync_all())
     }
 
     /// Commits, and seals a file if nothing can write it.
     pub fn seal(&self, ino: Ino) -> Result<(), Errno> {
-        errno(self.0.commit())?;
-        errno(self.0.seal_file(ino, false, &|| false)).map(drop)
+        errno(self.files.store().commit())?;
+        errno(self.sealer.seal_file(ino, false, &|| false)).map(drop)
     }
 
     /// What a round of the background commit begins with: what only the log holds becomes durable in the segments.
     pub fn settle_values(&self) -> Result<(), Errno> {
-        errno(self.0.settle_values())
+        errno(self.files.settle_values())
     }
 
     /// One round of the background commit, housekeeping included; `quiet` if the one before had nothing to do.
     pub fn round(&self, quiet: bool) -> Result<bool, Errno> {
-        errno(committer::commit_if_changed(&self.0, quiet))
+        errno(commit_if_changed(&self.files, quiet))
     }
 }

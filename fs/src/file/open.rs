@@ -4,10 +4,9 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use tensorfs_layout::{Attributes, Edit, Ino, Record, SegmentId, Transaction};
+use tensorfs_layout::{Attributes, Edit, Ino, Record, SegmentId, Timestamp, Transaction};
 
 use crate::caller::Caller;
-use crate::clock;
 use crate::error::{Fault, Host, Result};
 use crate::lane::Lane;
 use crate::options::Durability;
@@ -103,16 +102,17 @@ impl Files {
         result
     }
 
-    /// Creates and opens a file. `describe` gives the records of the new object and of its name.
+    /// Creates and opens a file, at a time of the host's clock for files. `describe` gives the records of the new object
+    /// and of its name.
     pub fn create(
         &self,
         caller: Caller,
         (dir, name): (Ino, &[u8]),
         flags: i32,
+        now: Timestamp,
         describe: impl Fn(&Edit<'_>, Ino, SegmentId) -> Result<Transaction>,
     ) -> Result<(Stat, OpenReply)> {
         let store = self.store();
-        let now = clock::coarse();
         let new_segment = self.new_segment(store.place(dir, name), None)?;
         let segment = new_segment.segment;
         let ino = Ino(store.pool().edit().next_id());
@@ -349,7 +349,7 @@ impl Locked<'_> {
     }
 
     /// The change time of the segment when the records were last brought up to date with it.
-    pub(super) fn change_time_seen(&self) -> Option<tensorfs_layout::Timestamp> {
+    pub(super) fn change_time_seen(&self) -> Option<Timestamp> {
         self.serving()?.seen.map(|seen| seen.ctime)
     }
 

@@ -9,30 +9,25 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Generation, INodeNo, InitFlags, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use tensorfs_layout::{Domain, Ino};
 
-use crate::ask;
-use crate::attributes::{LONG, Stat, client_time};
-use crate::capacity::BLOCK;
-use crate::control;
-use crate::counters::{Counter, Counters};
 use crate::error::Result;
-use crate::file_xattrs::{TIER, is_own};
-use crate::filesystem::{Caller, Filesystem};
-use crate::io::WriteRequest;
-use crate::mode::is_unheard;
-use crate::namespace::New;
-use crate::open::OpenReply;
+use crate::file::WriteRequest;
+use crate::lane::Lane;
 use crate::options::PassthroughMode;
-use crate::setattr::{Change, When};
+use crate::protocol;
+use crate::store::{Counter, Counters};
+use crate::tree::{Change, New, When};
 
-/// Inode numbers are never used again, so they need no generations.
-const GENERATION: Generation = Generation(0);
+use super::answer;
+use super::awake::{Awake, Serving};
+use super::convert::{caller, client_time, ino};
+use super::filesystem::{Filesystem, Found};
+use super::lanes::Lanes;
 
 /// The most bytes in one WRITE.
 const MAX_WRITE: u32 = 1 << 20;
@@ -56,29 +51,13 @@ const WANTED: [InitFlags; 13] = [
 ];
 
 /// The filesystem as fuser sees it.
-pub(crate) struct Adapter(pub Arc<Filesystem>);
+pub(super) struct Adapter {
+    fs: Arc<Filesystem>,
+    lanes: Arc<Lanes>,
+    awake: Arc<Awake>,
+}
 
 type Which = fn(&Counters) -> &Counter;
-
-fn caller(req: &Request) -> Caller {
-    Caller { unique: req.unique().0, uid: req.uid(), gid: req.gid(), pid: req.pid() }
-}
-
-fn ino(number: INodeNo) -> Ino {
-    Ino(number.0)
-}
-
-/// From the arrival of a request until the thread is about to wait for the next one.
-struct Serving<'a>(&'a Filesystem);
-
-impl Drop for Serving<'_> {
-    fn drop(&mut self) {
-        self.0.latency.note();
-        if let Some(device) = &*self.0.device.read() {
-            self.0.linger.wait(device);
-        }
-    }
-}
 
 /// Does the work of one request. A panic is answered with an I/O error, and the thread lives on.
 fn attempt<T>(fs: &Filesystem, name: &str, work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Errno> {
@@ -89,7 +68,7 @@ fn attempt<T>(fs: &Filesystem, name: &str, work: impl FnOnce() -> Result<T>) -> 
             Err(Errno::from_i32(fault.errno))
         }
         Err(_) => {
-            fs.counters.panics.add(1);
+            fs.store().counters().panics.add(1);
             log::error!("{name}: the request panicked and got an I/O error");
             Err(Errno::EIO)
         }
@@ -97,98 +76,42 @@ fn attempt<T>(fs: &Filesystem, name: &str, work: impl FnOnce() -> Result<T>) -> 
 }
 
 impl Adapter {
-    fn attempt<T>(
+    /// A filesystem whose requests are done on these lanes.
+    pub fn new(fs: Arc<Filesystem>, lanes: Arc<Lanes>, awake: Arc<Awake>) -> Self {
+        Self { fs, lanes, awake }
+    }
+
+    /// To be held until the request is answered, or handed on.
+    fn serving(&self) -> Serving<'_> {
+        self.awake.serving()
+    }
+
+    fn count(&self, counter: Which) {
+        counter(self.fs.store().counters()).add(1);
+    }
+
+    /// Does the work of a request here.
+    fn here<T>(
         &self,
         name: &'static str,
         counter: Which,
         work: impl FnOnce(&Filesystem) -> Result<T>,
     ) -> std::result::Result<T, Errno> {
-        counter(&self.0.counters).add(1);
-        attempt(&self.0, name, || work(&self.0))
+        self.count(counter);
+        attempt(&self.fs, name, || work(&self.fs))
     }
 
-    /// To be held until the request is answered.
-    fn serving(&self) -> Serving<'_> {
-        Serving(&self.0)
-    }
-
-    /// Does the work on another thread, if it may wait for a disk.
-    fn later(&self, slow: bool, counter: Which, work: impl FnOnce(&Arc<Filesystem>) + Send + 'static) {
-        counter(&self.0.counters).add(1);
-        if slow {
-            let fs = self.0.clone();
-            self.0.workers.run(move || work(&fs));
-        } else {
-            work(&self.0);
-        }
-    }
-
-    /// Does the work of a request on the tree of tensors, which may read any amount of any file.
-    fn on_tensors(&self, counter: Which, work: impl FnOnce(&Arc<Filesystem>) + Send + 'static) {
-        counter(&self.0.counters).add(1);
-        let fs = self.0.clone();
-        self.0.readers.run(move || work(&fs));
-    }
-
-    /// Looks a name up in the tree of tensors: here if nothing has to be read for it.
-    fn lookup_in_tree(&self, parent: Ino, name: Vec<u8>, reply: ReplyEntry) {
-        let answer = |reply: ReplyEntry, found: std::result::Result<Option<Stat>, Errno>| match found {
-            // What is not there now may be there soon, without the kernel hearing of it.
-            Ok(None) => reply.error(Errno::ENOENT),
-            Ok(Some(stat)) => answer_entry(reply, Ok(stat)),
-            Err(errno) => reply.error(errno),
-        };
-        match self.attempt("lookup", |c| &c.lookup, |fs| fs.control_lookup(parent, &name, false)) {
-            Ok(Some(found)) => answer(reply, Ok(found)),
-            Err(errno) => answer(reply, Err(errno)),
-            Ok(None) => {
-                let fs = self.0.clone();
-                self.0.readers.run(move || answer(reply, attempt(&fs, "lookup", || fs.lookup(parent, &name))));
-            }
-        }
-    }
-
-    /// True if a commit waits for a disk rather than for memory.
-    fn commits_slowly(&self) -> bool {
-        self.0.pool.domain() == Domain::Cached
-    }
-}
-
-fn answer_entry(reply: ReplyEntry, result: std::result::Result<Stat, Errno>) {
-    match result {
-        Ok(stat) => {
-            reply.entry_with_ttls(&stat.ttl(), &control::name_ttl(stat.ino), &stat.file_attr(), GENERATION);
-        }
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn answer_empty(reply: ReplyEmpty, result: std::result::Result<(), Errno>) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn answer_open(reply: ReplyOpen, result: std::result::Result<OpenReply, Errno>) {
-    match result {
-        Ok(OpenReply { handle, flags, backing: Some(backing) }) => {
-            // SAFETY: the number is of this session, and ours until `backing` is dropped; it is not closed here.
-            let id = unsafe { reply.wrap_backing(backing.id()) };
-            reply.opened_passthrough(FileHandle(handle), flags, &id);
-            id.into_raw();
-        }
-        Ok(OpenReply { handle, flags, backing: None }) => reply.opened(FileHandle(handle), flags),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn answer_xattr(reply: ReplyXattr, size: u32, result: std::result::Result<Vec<u8>, Errno>) {
-    match result {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(errno) => reply.error(errno),
+    /// Does the work of a request in a lane, and hands what came of it to `answer`.
+    fn lane<T>(
+        &self,
+        lane: Lane,
+        name: &'static str,
+        counter: Which,
+        work: impl FnOnce(&Filesystem) -> Result<T> + Send + 'static,
+        answer: impl FnOnce(std::result::Result<T, Errno>) + Send + 'static,
+    ) {
+        self.count(counter);
+        self.lanes.run(lane, &self.fs, move |fs| answer(attempt(fs, name, || work(fs))));
     }
 }
 
@@ -198,7 +121,8 @@ impl fuser::Filesystem for Adapter {
             // The kernel is asked for what it has; what it lacks, this filesystem does without.
             let _ = config.add_capabilities(wanted);
         }
-        let passthrough = if self.0.options.passthrough == PassthroughMode::Off {
+        let store = self.fs.store();
+        let passthrough = if store.options().passthrough == PassthroughMode::Off {
             Err("switched off".to_owned())
         } else if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() {
             Err("the kernel has none (Linux 6.9 or newer with CONFIG_FUSE_PASSTHROUGH does)".to_owned())
@@ -206,8 +130,8 @@ impl fuser::Filesystem for Adapter {
             // Segments lie on a plain filesystem, and this one may still be stacked upon once.
             config.set_max_stack_depth(1).map(|_| ()).map_err(|_| "the stacking depth was refused".to_owned())
         };
-        if let Err(reason) = passthrough {
-            let _ = self.0.passthrough.set(Err(reason));
+        if passthrough.is_err() {
+            let _ = store.link().set_passthrough(|| passthrough);
         }
         let _ = config.set_max_write(MAX_WRITE);
         let _ = config.set_max_background(64);
@@ -216,48 +140,27 @@ impl fuser::Filesystem for Adapter {
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _serving = self.serving();
-        if control::is_slow(ino(parent)) {
-            return self.lookup_in_tree(ino(parent), name.as_bytes().to_vec(), reply);
-        }
-        match self.attempt("lookup", |c| &c.lookup, |fs| fs.lookup(ino(parent), name.as_bytes())) {
-            Ok(Some(stat)) => answer_entry(reply, Ok(stat)),
-            Ok(None) => {
-                // Node 0 tells the kernel that there is nothing, and that it may remember that.
-                let nothing =
-                    Stat { ino: Ino(0), attributes: nothing(), links: 0, size: 0, allocated: 0, volatile: false };
-                reply.entry(&LONG, &nothing.file_attr(), GENERATION);
+        let parent = ino(parent);
+        match self.here("lookup", |c| &c.lookup, |fs| fs.lookup(parent, name.as_bytes(), false)) {
+            Ok(Found::MustRead) => {
+                let name = name.as_bytes().to_vec();
+                self.lanes.run(Lane::Reader, &self.fs, move |fs| {
+                    answer::lookup(reply, attempt(fs, "lookup", || fs.lookup(parent, &name, true)));
+                });
             }
-            Err(errno) => reply.error(errno),
+            found => answer::lookup(reply, found),
         }
     }
 
     fn forget(&self, _req: &Request, number: INodeNo, nlookup: u64) {
         let _serving = self.serving();
-        self.0.counters.forget.add(1);
-        if control::is_control(ino(number)) {
-            self.0.numbers.forget(ino(number), nlookup);
-        } else {
-            self.0.forgotten(ino(number));
-        }
+        self.count(|c| &c.forget);
+        self.fs.forget(ino(number), nlookup);
     }
 
     fn getattr(&self, _req: &Request, number: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let _serving = self.serving();
-        let number = ino(number);
-        let result = self.attempt(
-            "getattr",
-            |c| &c.getattr,
-            |fs| {
-                if control::is_control(number) {
-                    return fs.control_stat(number);
-                }
-                fs.stat(number)
-            },
-        );
-        match result {
-            Ok(stat) => reply.attr(&stat.ttl(), &stat.file_attr()),
-            Err(errno) => reply.error(errno),
-        }
+        answer::attr(reply, self.here("getattr", |c| &c.getattr, |fs| fs.getattr(ino(number))));
     }
 
     fn setattr(
@@ -285,20 +188,18 @@ impl fuser::Filesystem for Adapter {
         };
         let change = Change { mode, uid, gid, size, atime: atime.map(when), mtime: mtime.map(when) };
         let (caller, number) = (caller(req), ino(number));
-        let slow = self.commits_slowly() && size.is_some_and(|size| self.0.cuts_recorded(number, size));
-        self.later(
-            slow,
+        self.lane(
+            self.fs.setattr_lane(number, &change),
+            "setattr",
             |c| &c.setattr,
-            move |fs| match attempt(fs, "setattr", || fs.setattr(caller, number, change)) {
-                Ok(stat) => reply.attr(&stat.ttl(), &stat.file_attr()),
-                Err(errno) => reply.error(errno),
-            },
+            move |fs| fs.setattr(caller, number, change),
+            |stat| answer::attr(reply, stat),
         );
     }
 
     fn readlink(&self, _req: &Request, number: INodeNo, reply: ReplyData) {
         let _serving = self.serving();
-        match self.attempt("readlink", |c| &c.readlink, |fs| fs.readlink(ino(number))) {
+        match self.here("readlink", |c| &c.readlink, |fs| fs.readlink(ino(number))) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
         }
@@ -306,49 +207,33 @@ impl fuser::Filesystem for Adapter {
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
         let _serving = self.serving();
-        let new = New { mode, umask, rdev };
-        answer_entry(
-            reply,
-            self.attempt("mknod", |c| &c.mknod, |fs| fs.make(caller(req), ino(parent), name.as_bytes(), new)),
-        );
+        let (dir, name, new) = (ino(parent), name.as_bytes(), New { mode, umask, rdev });
+        answer::entry(reply, self.here("mknod", |c| &c.mknod, |fs| fs.make(caller(req), dir, name, new)));
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let _serving = self.serving();
         let new = New { mode: libc::S_IFDIR | mode & 0o7777, umask, rdev: 0 };
-        answer_entry(
-            reply,
-            self.attempt("mkdir", |c| &c.mkdir, |fs| fs.make(caller(req), ino(parent), name.as_bytes(), new)),
-        );
+        let (dir, name) = (ino(parent), name.as_bytes());
+        answer::entry(reply, self.here("mkdir", |c| &c.mkdir, |fs| fs.make(caller(req), dir, name, new)));
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _serving = self.serving();
-        answer_empty(
-            reply,
-            self.attempt("unlink", |c| &c.unlink, |fs| fs.unlink(caller(req), ino(parent), name.as_bytes())),
-        );
+        let (dir, name) = (ino(parent), name.as_bytes());
+        answer::empty(reply, self.here("unlink", |c| &c.unlink, |fs| fs.unlink(caller(req), dir, name)));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _serving = self.serving();
-        answer_empty(
-            reply,
-            self.attempt("rmdir", |c| &c.rmdir, |fs| fs.rmdir(caller(req), ino(parent), name.as_bytes())),
-        );
+        let (dir, name) = (ino(parent), name.as_bytes());
+        answer::empty(reply, self.here("rmdir", |c| &c.rmdir, |fs| fs.rmdir(caller(req), dir, name)));
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let _serving = self.serving();
-        let target = target.as_os_str().as_bytes();
-        answer_entry(
-            reply,
-            self.attempt(
-                "symlink",
-                |c| &c.symlink,
-                |fs| fs.symlink(caller(req), ino(parent), link_name.as_bytes(), target),
-            ),
-        );
+        let (dir, name, target) = (ino(parent), link_name.as_bytes(), target.as_os_str().as_bytes());
+        answer::entry(reply, self.here("symlink", |c| &c.symlink, |fs| fs.symlink(caller(req), dir, name, target)));
     }
 
     fn rename(
@@ -363,43 +248,25 @@ impl fuser::Filesystem for Adapter {
     ) {
         let _serving = self.serving();
         let (from, to) = ((ino(parent), name.as_bytes()), (ino(newparent), newname.as_bytes()));
-        answer_empty(reply, self.attempt("rename", |c| &c.rename, |fs| fs.rename(caller(req), from, to, flags)));
+        let rename = |fs: &Filesystem| fs.rename(caller(req), from, to, flags.bits());
+        answer::empty(reply, self.here("rename", |c| &c.rename, rename));
     }
 
     fn link(&self, req: &Request, number: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let _serving = self.serving();
-        answer_entry(
-            reply,
-            self.attempt(
-                "link",
-                |c| &c.link,
-                |fs| fs.link(caller(req), ino(number), ino(newparent), newname.as_bytes()),
-            ),
-        );
+        let (number, dir, name) = (ino(number), ino(newparent), newname.as_bytes());
+        answer::entry(reply, self.here("link", |c| &c.link, |fs| fs.link(caller(req), number, dir, name)));
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _serving = self.serving();
         let (caller, number) = (caller(req), ino(number));
-        if control::opens_slowly(number) {
-            return self.on_tensors(
-                |c| &c.open,
-                move |fs| answer_open(reply, attempt(fs, "open", || fs.open_control(caller, number, flags.0))),
-            );
-        }
-        // Emptying a file that is in use may wait for its other handles, whose release must find a thread.
-        let empties = flags.0 & libc::O_TRUNC != 0;
-        let writes = empties || flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
-        // And a sealed file is thawed first.
-        let slow = (empties && self.0.nodes.peek(number).is_some())
-            || (writes && self.commits_slowly() && self.0.is_frozen(number, is_unheard(flags.0)));
-        self.later(
-            slow,
+        self.lane(
+            self.fs.open_lane(number, flags.0),
+            "open",
             |c| &c.open,
-            move |fs| {
-                let result = attempt(fs, "open", || fs.open(caller, number, flags.0));
-                answer_open(reply, result);
-            },
+            move |fs| fs.open(caller, number, flags.0),
+            |opened| answer::open(reply, opened),
         );
     }
 
@@ -415,25 +282,8 @@ impl fuser::Filesystem for Adapter {
     ) {
         let _serving = self.serving();
         let new = New { mode: libc::S_IFREG | mode & 0o7777, umask, rdev: 0 };
-        let result = self.attempt(
-            "create",
-            |c| &c.create,
-            |fs| fs.create(caller(req), ino(parent), name.as_bytes(), new, flags),
-        );
-        match result {
-            // One time to live counts for the name and the attributes here, and a name's is long: the kernel knows of
-            // all writes but those through a mapping, which are told to it.
-            Ok((stat, OpenReply { handle, flags, backing: Some(backing) })) => {
-                // SAFETY: the number is of this session, and ours until `backing` is dropped; it is not closed here.
-                let id = unsafe { reply.wrap_backing(backing.id()) };
-                reply.created_passthrough(&LONG, &stat.file_attr(), GENERATION, FileHandle(handle), flags, &id);
-                id.into_raw();
-            }
-            Ok((stat, OpenReply { handle, flags, backing: None })) => {
-                reply.created(&LONG, &stat.file_attr(), GENERATION, FileHandle(handle), flags);
-            }
-            Err(errno) => reply.error(errno),
-        }
+        let create = |fs: &Filesystem| fs.create(caller(req), ino(parent), name.as_bytes(), new, flags);
+        answer::create(reply, self.here("create", |c| &c.create, create));
     }
 
     fn read(
@@ -448,31 +298,26 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyData,
     ) {
         let _serving = self.serving();
-        let read = move |fs: &Filesystem| {
+        let on = (ino(number), fh.0);
+        self.count(|c| &c.read);
+        self.lanes.run(self.fs.read_lane(on.0), &self.fs, move |fs| {
             let mut reply = Some(reply);
-            let result = attempt(fs, "read", || {
-                fs.read(fh.0, offset, size, flags.0, |bytes| {
-                    if let Some(reply) = reply.take() {
-                        reply.data(bytes);
-                    }
-                })
-            });
-            if let (Err(errno), Some(reply)) = (result, reply) {
+            let take = |bytes: &[u8]| {
+                if let Some(reply) = reply.take() {
+                    reply.data(bytes);
+                }
+            };
+            let done = attempt(fs, "read", || fs.read(on, offset, size, flags.0, take));
+            if let (Err(errno), Some(reply)) = (done, reply) {
                 reply.error(errno);
             }
-        };
-        if control::is_slow(ino(number)) {
-            self.on_tensors(|c| &c.read, move |fs| read(fs));
-        } else {
-            self.0.counters.read.add(1);
-            read(&self.0);
-        }
+        });
     }
 
     fn write(
         &self,
         req: &Request,
-        _ino: INodeNo,
+        number: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
@@ -482,43 +327,44 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let _serving = self.serving();
-        let caller = caller(req);
+        let (caller, number) = (caller(req), ino(number));
         let who = lock_owner.map(|owner| owner.0);
-        let request = WriteRequest { who, handle: fh.0, offset, write_flags, flags: flags.0 };
-        let written = match self.attempt("write", |c| &c.write, |fs| fs.write(caller, request, data)) {
+        let request = WriteRequest {
+            handle: fh.0,
+            offset,
+            from_cache: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+            drops_privileges: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            flags: flags.0,
+        };
+        let written = match self.here("write", |c| &c.write, |fs| fs.write(caller, number, who, request, data)) {
             Ok(written) => written,
             Err(errno) => return reply.error(errno),
         };
         let Some(handle) = written.durable else { return reply.written(written.count) };
-        let finish = move |fs: &Arc<Filesystem>| match attempt(fs, "write", || fs.finish_write(caller, &handle)) {
-            Ok(()) => reply.written(written.count),
-            Err(errno) => reply.error(errno),
-        };
-        if self.commits_slowly() {
-            let fs = self.0.clone();
-            self.0.workers.run(move || finish(&fs));
-        } else {
-            finish(&self.0);
-        }
+        self.lanes.run(self.fs.commit_lane(), &self.fs, move |fs| {
+            answer::written(
+                reply,
+                attempt(fs, "write", || fs.finish_write(caller, &handle)).map(|()| written.count),
+            );
+        });
     }
 
-    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, req: &Request, number: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
         let _serving = self.serving();
-        let caller = caller(req);
-        let slow = self.commits_slowly() && self.0.flush_commits();
-        self.later(
-            slow,
+        let (caller, on) = (caller(req), (ino(number), fh.0));
+        self.lane(
+            self.fs.flush_lane(),
+            "flush",
             |c| &c.flush,
-            move |fs| {
-                answer_empty(reply, attempt(fs, "flush", || fs.flush(caller, lock_owner.0, fh.0)));
-            },
+            move |fs| fs.flush(caller, lock_owner.0, on),
+            |done| answer::empty(reply, done),
         );
     }
 
     fn release(
         &self,
         req: &Request,
-        _ino: INodeNo,
+        number: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
@@ -526,54 +372,47 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _serving = self.serving();
-        let done = attempt(&self.0, "release", || {
-            self.0.release(caller(req), fh.0);
+        let done = attempt(&self.fs, "release", || {
+            self.fs.release(caller(req), (ino(number), fh.0));
             Ok(())
         });
         // Not before it is done: nobody waits for the answer, so the count is how a program sees that a close is over.
-        self.0.counters.release.add(1);
-        answer_empty(reply, done);
+        self.count(|c| &c.release);
+        answer::empty(reply, done);
     }
 
     fn fsync(&self, req: &Request, number: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let _serving = self.serving();
-        let caller = caller(req);
-        self.later(
-            self.commits_slowly(),
+        let (caller, on) = (caller(req), (ino(number), fh.0));
+        self.lane(
+            self.fs.commit_lane(),
+            "fsync",
             |c| &c.fsync,
-            move |fs| {
-                answer_empty(reply, attempt(fs, "fsync", || fs.fsync(caller, ino(number), fh.0)));
-            },
+            move |fs| fs.fsync(caller, on),
+            |done| answer::empty(reply, done),
         );
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _serving = self.serving();
         // Listings need no handle; the kernel does not ask again.
-        self.0.counters.opendir.add(1);
+        self.count(|c| &c.opendir);
         reply.error(Errno::ENOSYS);
     }
 
     fn readdir(&self, _req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let _serving = self.serving();
-        let number = ino(number);
-        let list = move |fs: &Filesystem| {
+        let dir = ino(number);
+        self.count(|c| &c.readdir);
+        self.lanes.run(self.fs.list_lane(dir), &self.fs, move |fs| {
             let listed = attempt(fs, "readdir", || {
-                fs.readdir(number, offset, |entry| {
-                    reply.add(INodeNo(entry.ino.0), entry.cookie, entry.kind, OsStr::from_bytes(entry.name))
-                })
+                fs.readdir(dir, offset, |entry| answer::add_entry(&mut reply, &entry))
             });
             match listed {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
             }
-        };
-        if control::is_slow(number) {
-            self.on_tensors(|c| &c.readdir, move |fs| list(fs));
-        } else {
-            self.0.counters.readdir.add(1);
-            list(&self.0);
-        }
+        });
     }
 
     fn readdirplus(
@@ -585,54 +424,33 @@ impl fuser::Filesystem for Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         let _serving = self.serving();
-        let number = ino(number);
-        let list = move |fs: &Filesystem| {
+        let dir = ino(number);
+        self.count(|c| &c.readdirplus);
+        self.lanes.run(self.fs.list_lane(dir), &self.fs, move |fs| {
             let listed = attempt(fs, "readdirplus", || {
-                fs.readdirplus(number, offset, |entry| {
-                    let attr = entry.stat.file_attr();
-                    let name = OsStr::from_bytes(entry.name);
-                    reply.add(attr.ino, entry.cookie, name, &entry.stat.ttl(), &attr, GENERATION)
-                })
+                fs.readdirplus(dir, offset, |entry| answer::add_entry_plus(&mut reply, &entry))
             });
             match listed {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
             }
-        };
-        if control::is_slow(number) {
-            self.on_tensors(|c| &c.readdirplus, move |fs| list(fs));
-        } else {
-            self.0.counters.readdirplus.add(1);
-            list(&self.0);
-        }
+        });
     }
 
     fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let _serving = self.serving();
-        self.later(
-            self.commits_slowly(),
+        self.lane(
+            self.fs.commit_lane(),
+            "fsyncdir",
             |c| &c.fsyncdir,
-            move |fs| {
-                answer_empty(reply, attempt(fs, "fsyncdir", || fs.sync_all()));
-            },
+            Filesystem::sync_all,
+            |done| answer::empty(reply, done),
         );
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         let _serving = self.serving();
-        match self.attempt("statfs", |c| &c.statfs, |fs| fs.space()) {
-            Ok(space) => reply.statfs(
-                space.total / BLOCK,
-                space.free / BLOCK,
-                space.available / BLOCK,
-                space.objects,
-                space.free_objects,
-                BLOCK as u32,
-                tensorfs_layout::NAME_MAX as u32,
-                BLOCK as u32,
-            ),
-            Err(errno) => reply.error(errno),
-        }
+        answer::statfs(reply, self.here("statfs", |c| &c.statfs, Filesystem::statfs));
     }
 
     fn setxattr(
@@ -645,68 +463,62 @@ impl fuser::Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        if name.as_bytes() == TIER {
-            // Set on a file, it moves the file.
-            let (caller, number, value) = (caller(req), ino(number), value.to_vec());
-            self.0.counters.setxattr.add(1);
-            let fs = self.0.clone();
-            return self.0.movers.run(move || {
-                answer_empty(reply, attempt(&fs, "setxattr", || fs.setxattr(caller, number, TIER, &value, flags)));
-            });
-        }
         let _serving = self.serving();
-        answer_empty(
-            reply,
-            self.attempt(
-                "setxattr",
-                |c| &c.setxattr,
-                |fs| fs.setxattr(caller(req), ino(number), name.as_bytes(), value, flags),
-            ),
+        let (caller, number) = (caller(req), ino(number));
+        let lane = self.fs.setxattr_lane(name.as_bytes());
+        if lane == Lane::Here {
+            let set = |fs: &Filesystem| fs.setxattr(caller, number, name.as_bytes(), value, flags);
+            return answer::empty(reply, self.here("setxattr", |c| &c.setxattr, set));
+        }
+        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
+        self.lane(
+            lane,
+            "setxattr",
+            |c| &c.setxattr,
+            move |fs| fs.setxattr(caller, number, &name, &value, flags),
+            |done| answer::empty(reply, done),
         );
     }
 
     fn getxattr(&self, _req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let _serving = self.serving();
         let number = ino(number);
-        if is_own(name.as_bytes()) {
-            // Counting tensors may read the file.
-            let name = name.as_bytes().to_vec();
-            return self.on_tensors(
-                |c| &c.getxattr,
-                move |fs| answer_xattr(reply, size, attempt(fs, "getxattr", || fs.getxattr(number, &name))),
-            );
+        let lane = self.fs.getxattr_lane(name.as_bytes());
+        if lane == Lane::Here {
+            let get = |fs: &Filesystem| fs.getxattr(number, name.as_bytes());
+            return answer::xattr(reply, size, self.here("getxattr", |c| &c.getxattr, get));
         }
-        let result = self.attempt("getxattr", |c| &c.getxattr, |fs| fs.getxattr(number, name.as_bytes()));
-        answer_xattr(reply, size, result);
+        let name = name.as_bytes().to_vec();
+        self.lane(
+            lane,
+            "getxattr",
+            |c| &c.getxattr,
+            move |fs| fs.getxattr(number, &name),
+            move |value| answer::xattr(reply, size, value),
+        );
     }
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let _serving = self.serving();
-        let result = self.attempt("listxattr", |c| &c.listxattr, |fs| Ok(fs.listxattr(caller(req), ino(number))));
-        answer_xattr(reply, size, result);
+        let list = |fs: &Filesystem| Ok(fs.listxattr(caller(req), ino(number)));
+        answer::xattr(reply, size, self.here("listxattr", |c| &c.listxattr, list));
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _serving = self.serving();
-        answer_empty(
-            reply,
-            self.attempt(
-                "removexattr",
-                |c| &c.removexattr,
-                |fs| fs.removexattr(caller(req), ino(number), name.as_bytes()),
-            ),
-        );
+        let remove = |fs: &Filesystem| fs.removexattr(caller(req), ino(number), name.as_bytes());
+        answer::empty(reply, self.here("removexattr", |c| &c.removexattr, remove));
     }
 
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
         let _serving = self.serving();
         // The kernel checks permissions itself (default_permissions) and does not ask again.
-        self.0.counters.access.add(1);
+        self.count(|c| &c.access);
         reply.error(Errno::ENOSYS);
     }
 
     fn bmap(&self, _req: &Request, _ino: INodeNo, _blocksize: u32, _idx: u64, reply: ReplyBmap) {
-        self.0.counters.other.add(1);
+        self.count(|c| &c.other);
         reply.error(Errno::ENOSYS);
     }
 
@@ -722,20 +534,18 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyIoctl,
     ) {
         let _serving = self.serving();
-        let request = if cmd == ask::COMMAND { ask::decode(in_data) } else { None };
+        let request = if cmd == protocol::COMMAND { protocol::decode(in_data) } else { None };
         let Some(request) = request else {
-            self.0.counters.ioctl.add(1);
+            self.count(|c| &c.ioctl);
             return reply.error(Errno::ENOTTY);
         };
-        let (caller, number) = (caller(req), ino(number));
-        // It may have to wait for a file that is being committed.
-        self.later(
-            true,
+        let (caller, on) = (caller(req), (ino(number), fh.0));
+        self.lane(
+            self.fs.answer_lane(),
+            "ioctl",
             |c| &c.ioctl,
-            move |fs| match attempt(fs, "ioctl", || fs.answer(caller, number, fh.0, request)) {
-                Ok(answer) => reply.ioctl(answer.len() as i32, &answer),
-                Err(errno) => reply.error(errno),
-            },
+            move |fs| fs.answer(caller, on, request),
+            |answered| answer::ioctl(reply, answered),
         );
     }
 
@@ -749,14 +559,14 @@ impl fuser::Filesystem for Adapter {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        self.0.counters.other.add(1);
+        self.count(|c| &c.other);
         reply.error(Errno::ENOSYS);
     }
 
     fn fallocate(
         &self,
         req: &Request,
-        _ino: INodeNo,
+        number: INodeNo,
         fh: FileHandle,
         offset: u64,
         length: u64,
@@ -764,28 +574,20 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _serving = self.serving();
-        let caller = caller(req);
-        // Punching and zeroing commit first, and large ranges take their time.
-        let slow = self.commits_slowly() && mode & !libc::FALLOC_FL_KEEP_SIZE != 0;
-        self.later(
-            slow,
+        let (caller, on) = (caller(req), (ino(number), fh.0));
+        self.lane(
+            self.fs.fallocate_lane(mode),
+            "fallocate",
             |c| &c.fallocate,
-            move |fs| {
-                answer_empty(reply, attempt(fs, "fallocate", || fs.fallocate(caller, fh.0, offset, length, mode)));
-            },
+            move |fs| fs.fallocate(caller, on, offset, length, mode),
+            |done| answer::empty(reply, done),
         );
     }
 
     fn lseek(&self, _req: &Request, number: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let _serving = self.serving();
-        let number = ino(number);
-        let seek = |fs: &Filesystem| {
-            if control::is_control(number) {
-                return fs.control_seek(number, offset, whence);
-            }
-            fs.lseek(fh.0, offset, whence)
-        };
-        match self.attempt("lseek", |c| &c.lseek, seek) {
+        let seek = |fs: &Filesystem| fs.lseek((ino(number), fh.0), offset, whence);
+        match self.here("lseek", |c| &c.lseek, seek) {
             Ok(offset) => reply.offset(offset),
             Err(errno) => reply.error(errno),
         }
@@ -794,10 +596,10 @@ impl fuser::Filesystem for Adapter {
     fn copy_file_range(
         &self,
         req: &Request,
-        _ino_in: INodeNo,
+        ino_in: INodeNo,
         fh_in: FileHandle,
         offset_in: u64,
-        _ino_out: INodeNo,
+        ino_out: INodeNo,
         fh_out: FileHandle,
         offset_out: u64,
         len: u64,
@@ -806,33 +608,13 @@ impl fuser::Filesystem for Adapter {
     ) {
         let _serving = self.serving();
         let caller = caller(req);
-        self.later(
-            len > u64::from(MAX_WRITE),
+        let (from, to) = (((ino(ino_in), fh_in.0), offset_in), ((ino(ino_out), fh_out.0), offset_out));
+        self.lane(
+            self.fs.copy_lane(len),
+            "copy_file_range",
             |c| &c.copy_file_range,
-            move |fs| {
-                let copy = || fs.copy_file_range(caller, (fh_in.0, offset_in), (fh_out.0, offset_out), len);
-                match attempt(fs, "copy_file_range", copy) {
-                    Ok(copied) => reply.written(copied),
-                    Err(errno) => reply.error(errno),
-                }
-            },
+            move |fs| fs.copy_file_range(caller, from, to, len),
+            |copied| answer::written(reply, copied),
         );
-    }
-}
-
-/// Attributes of nothing, for the answer that a name does not exist.
-fn nothing() -> tensorfs_layout::Attributes {
-    let never = tensorfs_layout::Timestamp::default();
-    tensorfs_layout::Attributes {
-        mode: libc::S_IFREG,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        atime: never,
-        mtime: never,
-        ctime: never,
-        btime: never,
-        segment: None,
-        damaged: false,
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::{Condvar, Mutex};
 
-use crate::counters::Counter;
+use crate::store::Counter;
 use crate::options::LatencyMode;
 
 /// The kernel's interface.

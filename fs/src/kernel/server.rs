@@ -11,19 +11,19 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use tensorfs_layout::{Domain, Pool};
 
-use crate::adapter::Adapter;
-use crate::committer::Committer;
+use crate::background::Background;
+use crate::content::control::Info;
 use crate::error::Error;
-use crate::filesystem::{Caller, Filesystem};
-use crate::handles::Opened;
-use crate::info::Info;
-use crate::latency::Keeper;
-use crate::learn::Switch;
-use crate::mountinfo;
 use crate::options::{Durability, Options, PassthroughMode};
-use crate::seal::Sealer;
-use crate::spares::SpareMaker;
-use crate::writeout::OutWriter;
+use crate::store::Store;
+
+use super::adapter::Adapter;
+use super::awake::Awake;
+use super::connection::Connection;
+use super::filesystem::Filesystem;
+use super::lanes::Lanes;
+use super::latency::{Keeper, Latency};
+use super::mountinfo;
 
 /// Read-ahead for files that are read through the server, in KiB: the kernel's own choice is 128.
 const READ_AHEAD_KB: &str = "1024";
@@ -31,6 +31,9 @@ const READ_AHEAD_KB: &str = "1024";
 /// A mounted pool, ready to serve.
 pub struct Server {
     fs: Arc<Filesystem>,
+    lanes: Arc<Lanes>,
+    latency: Arc<Latency>,
+    awake: Arc<Awake>,
     session: Session<Adapter>,
 }
 
@@ -39,76 +42,61 @@ impl Server {
     /// kernel grants passthrough. After an error the caller unmounts.
     pub fn start(pool: Pool, fuse: OwnedFd, options: Options) -> Result<Server, Error> {
         ignore_lease_signals();
-        let fd_limit = raise_fd_limit();
+        let descriptors = raise_fd_limit();
         let durability = options.durability.unwrap_or(match pool.domain() {
             Domain::Dax => Durability::Close,
             _ => Durability::Fsync,
         });
-        let fs = Arc::new(Filesystem::new(Arc::new(pool), options, durability, fd_limit));
-        let acl = if fs.options.allow_other { SessionACL::All } else { SessionACL::Owner };
         let mut config = Config::default();
-        config.n_threads = Some(fs.options.threads.max(1));
+        config.n_threads = Some(options.threads.max(1));
         // Requests read through a cloned descriptor die with it.
         config.clone_fd = false;
-        let mountpoint = fs.options.mountpoint.clone();
-        let session = Session::from_fd(Adapter(fs.clone()), fuse, acl, config).map_err(|source| {
-            fs.close_unused();
+        let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+        let (mountpoint, latency) = (options.mountpoint.clone(), Arc::new(Latency::new(options.latency)));
+        let store = Arc::new(Store::new(Arc::new(pool), options, durability, descriptors));
+        store.link().set_latency(latency.reason().map_or(Ok(()), |reason| Err(reason.to_owned())));
+        let (lanes, awake) = (Arc::new(Lanes::default()), Arc::new(Awake::new(latency.clone())));
+        let fs = Arc::new(Filesystem::new(store, lanes.movers().clone()));
+        let adapter = Adapter::new(fs.clone(), lanes.clone(), awake.clone());
+        let begun = Session::from_fd(adapter, fuse, acl, config)
+            .and_then(|session| Ok((session.as_fd().try_clone_to_owned()?, session)));
+        let (device, session) = begun.map_err(|source| {
+            close_unused(&fs);
             Error::Handshake { mountpoint: mountpoint.clone(), source }
         })?;
-        match session.as_fd().try_clone_to_owned() {
-            Ok(device) => *fs.device.write() = Some(Arc::new(device)),
-            Err(source) => {
-                fs.close_unused();
-                return Err(Error::Handshake { mountpoint, source });
-            }
-        }
-        let granted = fs.passthrough.get_or_init(|| probe_passthrough(&fs, &fs.pool.path().join("log")));
-        match granted {
-            Ok(()) => {
-                log::info!("{}: the kernel moves the bytes (passthrough)", mountpoint.display());
-                fs.probe_tiers(|file| probe_passthrough(&fs, file));
-            }
-            Err(reason) if fs.options.passthrough == PassthroughMode::On => {
-                fs.close_unused();
-                return Err(Error::NoPassthrough { mountpoint, reason: reason.clone() });
-            }
-            Err(reason) => log::info!("{}: bytes go through the server: {reason}", mountpoint.display()),
-        }
-        let _ = fs.notifier.set(session.notifier());
-        Ok(Server { fs, session })
+        let device = Arc::new(device);
+        awake.serve(Some(device.clone()));
+        fs.store().link().connect(Arc::new(Connection::new(device, session.notifier())));
+        probe(&fs, &mountpoint).inspect_err(|_| close_unused(&fs))?;
+        Ok(Server { fs, lanes, latency, awake, session })
     }
 
     /// Serves until the filesystem is unmounted, then commits everything and closes the pool.
     pub fn run(self) -> Result<(), Error> {
-        let Server { fs, session } = self;
-        let mountpoint = fs.options.mountpoint.clone();
-        if !fs.has_passthrough() {
-            raise_read_ahead(&fs.options);
+        let Server { fs, lanes, latency, awake, session } = self;
+        let store = fs.store();
+        let mountpoint = store.options().mountpoint.clone();
+        if !store.link().has_passthrough() {
+            raise_read_ahead(&mountpoint);
         }
-        let committer =
-            Committer::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
-        let sealer =
-            Sealer::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
-        let spare_maker =
-            SpareMaker::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
-        let out_writer =
-            OutWriter::start(fs.clone()).map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
-        let keeper = Keeper::start(fs.latency.clone())
-            .map_err(|source| Error::Thread { mountpoint: mountpoint.clone(), source })?;
-        fs.adopt();
+        let no_thread = |source| Error::Thread { mountpoint: mountpoint.clone(), source };
+        let background = Background::start(fs.files(), fs.sealer()).map_err(no_thread)?;
+        let keeper = Keeper::start(latency).map_err(no_thread)?;
+        fs.files().adopt();
         let served = unless_unmounted(session.run());
         // Who still waits for an answer is told that there is nobody.
-        *fs.device.write() = None;
-        fs.tensors.stop();
-        fs.readers.finish();
-        fs.jobs.finish();
-        fs.workers.finish();
-        fs.movers.finish();
-        drop((keeper, out_writer, sealer, spare_maker, committer));
+        awake.serve(None);
+        store.link().disconnect();
+        fs.content().stop();
+        lanes.finish_readers();
+        fs.jobs().finish();
+        lanes.finish();
+        drop((keeper, background));
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.
-        let recorded = fs.close_files();
-        fs.seal_the_rest();
-        let closed = if recorded { fs.pool.close() } else { fs.pool.commit(fs.pool.newest()) };
+        let recorded = fs.files().close_all();
+        fs.sealer().seal_the_rest();
+        let pool = store.pool();
+        let closed = if recorded { pool.close() } else { pool.commit(pool.newest()) };
         served.map_err(|source| Error::Session { mountpoint, source })?;
         Ok(closed?)
     }
@@ -120,12 +108,12 @@ impl Server {
 
     /// The pool that is served.
     pub fn pool(&self) -> Arc<Pool> {
-        self.fs.pool.clone()
+        self.fs.store().pool().clone()
     }
 
     /// What there is to know about the pool and the mount.
     pub fn info(&self) -> Info {
-        self.fs.info(true)
+        Info::gather(self.fs.files(), true)
     }
 }
 
@@ -145,8 +133,9 @@ impl ServerHandle {
     /// Makes everything durable that clients have done so far, as `fsync` of a directory does. Needs no mount.
     pub fn commit(&self) -> Result<(), Error> {
         self.fs
+            .files()
             .sync_all()
-            .map_err(|fault| Error::Commit { pool: self.fs.pool.path().into(), reason: fault.to_string() })
+            .map_err(|fault| Error::Commit { pool: self.fs.store().pool().path().into(), reason: fault.to_string() })
     }
 }
 
@@ -158,52 +147,14 @@ impl std::fmt::Debug for ServerHandle {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("options", &self.fs.options).finish_non_exhaustive()
+        f.debug_struct("Server").field("options", self.fs.store().options()).finish_non_exhaustive()
     }
 }
 
-impl Filesystem {
-    /// Closes the pool of a server that never served.
-    fn close_unused(&self) {
-        if let Err(error) = self.pool.close() {
-            log::error!("{error}");
-        }
-    }
-
-    /// Watches the files that programs of a killed server can still write.
-    fn adopt(&self) {
-        let caller = Caller { unique: 0, uid: 0, gid: 0, pid: 0 };
-        for open in &self.pool.recovery().open_segments {
-            let node = self.nodes.take(open.ino);
-            let mut state = node.lock();
-            let watched = self
-                .attach(caller, open.ino, &mut state)
-                .and_then(|segment| self.start_watching(&node, &mut state, segment, true));
-            state.seen = None;
-            state.mappable = true;
-            if let Err(fault) = watched {
-                log::warn!("inode {}: cannot be watched: {}", open.ino, fault);
-                self.settle(&node, &mut state, 0);
-            }
-        }
-    }
-
-    /// The kernel is gone: whatever is still open counts as closed. False if what became of a file could not be recorded.
-    fn close_files(&self) -> bool {
-        for opened in self.handles.drain() {
-            if let Opened::File(handle) = opened {
-                self.release_file(0, &handle);
-            }
-        }
-        self.reap_removed();
-        // Files that are still mapped get their last word too.
-        match self.learn_all(Switch::Last) {
-            Ok(_) => true,
-            Err(fault) => {
-                log::error!("at the end: {}", fault);
-                self.pool.is_read_only().is_some()
-            }
-        }
+/// Closes the pool of a server that never served.
+fn close_unused(fs: &Filesystem) {
+    if let Err(error) = fs.store().pool().close() {
+        log::error!("{error}");
     }
 }
 
@@ -225,7 +176,23 @@ fn raise_fd_limit() -> u64 {
     raised.unwrap_or(soft)
 }
 
-fn probe_passthrough(fs: &Filesystem, beside: &Path) -> Result<(), String> {
+/// Finds out whether the kernel moves the bytes, and says so.
+fn probe(fs: &Filesystem, mountpoint: &Path) -> Result<(), Error> {
+    let store = fs.store();
+    match store.link().set_passthrough(|| probe_passthrough(store, &store.pool().path().join("log"))) {
+        Ok(()) => {
+            log::info!("{}: the kernel moves the bytes (passthrough)", mountpoint.display());
+            store.probe_tiers(|file| probe_passthrough(store, file));
+        }
+        Err(reason) if store.options().passthrough == PassthroughMode::On => {
+            return Err(Error::NoPassthrough { mountpoint: mountpoint.into(), reason: reason.clone() });
+        }
+        Err(reason) => log::info!("{}: bytes go through the server: {reason}", mountpoint.display()),
+    }
+    Ok(())
+}
+
+fn probe_passthrough(store: &Store, beside: &Path) -> Result<(), String> {
     let reason = |error: io::Error| match error.raw_os_error() {
         Some(libc::EPERM) => "the server lacks the privilege (CAP_SYS_ADMIN)".to_owned(),
         Some(libc::ELOOP) => "the pool lies on a stacked filesystem (such as overlayfs)".to_owned(),
@@ -233,13 +200,13 @@ fn probe_passthrough(fs: &Filesystem, beside: &Path) -> Result<(), String> {
         _ => format!("the kernel refused it: {error}"),
     };
     let file = File::open(beside).map_err(reason)?;
-    fs.register(&file).map(drop).map_err(reason)
+    store.register(&file).map(drop).map_err(reason)
 }
 
 /// Reads of files in server mode come in larger pieces, if we may say so.
-fn raise_read_ahead(options: &Options) {
+fn raise_read_ahead(mountpoint: &Path) {
     let Ok(mountinfo) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
-    let Some(device) = mountinfo::device_at(&mountinfo, &options.mountpoint) else { return };
+    let Some(device) = mountinfo::device_at(&mountinfo, mountpoint) else { return };
     let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
     if let Err(error) = std::fs::write(&path, READ_AHEAD_KB) {
         log::debug!("{path}: {error}");

@@ -1,16 +1,16 @@
 //! Extended attributes, POSIX access control lists among them.
 
-use std::fs;
-
 use tensorfs_layout::{Attributes, Ino, Record, Transaction, XATTR_VALUE_MAX};
 
 use crate::acl::{self, Acl};
+use crate::caller::Caller;
 use crate::clock;
-use crate::control;
 use crate::error::{Fault, Result};
-use crate::file_xattrs::{TIER, is_own};
-use crate::filesystem::{Caller, Filesystem};
-use crate::setattr::CAPABILITY;
+use crate::file::CAPABILITY;
+use crate::store::reserved::{TIER, is_own_xattr};
+use crate::store::{changed, with};
+
+use super::Tree;
 
 /// `ls -l` asks every file for this one, unless it hears that there is no such thing; the kernel remembers neither answer.
 const LABEL: &[u8] = b"security.selinux";
@@ -18,17 +18,10 @@ const LABEL: &[u8] = b"security.selinux";
 /// `listxattr` cannot return more.
 const LIST_MAX: usize = 65_536;
 
-impl Filesystem {
+impl Tree {
     /// The value of an attribute.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        if control::is_control(ino) {
-            let list = if name == acl::ACCESS { self.control_acl(ino) } else { None };
-            return list.ok_or(Fault::new(libc::ENODATA));
-        }
-        if is_own(name) {
-            return self.own_xattr(ino, name);
-        }
-        let view = self.pool.view();
+        let view = self.store().view();
         // Asked before nearly every first write; hardly any file has one.
         let object = view.object(ino);
         if name != CAPABILITY {
@@ -40,13 +33,10 @@ impl Filesystem {
 
     /// The names of all attributes that the caller may see, each with a NUL behind it.
     pub fn listxattr(&self, caller: Caller, ino: Ino) -> Vec<u8> {
-        if control::is_control(ino) {
-            return if self.control_acl(ino).is_some() { [acl::ACCESS, b"\0"].concat() } else { Vec::new() };
-        }
-        let view = self.pool.view();
+        let view = self.store().view();
         let mut list = Vec::new();
         for (name, _) in view.object(ino).into_iter().flat_map(|object| object.xattrs()) {
-            if !is_own(name) && (caller.uid == 0 || !name.starts_with(b"trusted.")) {
+            if !is_own_xattr(name) && (caller.uid == 0 || !name.starts_with(b"trusted.")) {
                 list.extend_from_slice(name);
                 list.push(0);
             }
@@ -56,10 +46,10 @@ impl Filesystem {
 
     /// Sets an attribute.
     pub fn setxattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
-        if name == TIER && !control::is_control(ino) {
+        if name == TIER {
             return self.set_tier(caller, ino, value, flags);
         }
-        if control::is_control(ino) || is_own(name) {
+        if is_own_xattr(name) {
             return Err(Fault::new(libc::EPERM));
         }
         check_name(name)?;
@@ -74,7 +64,7 @@ impl Filesystem {
             acl::DEFAULT => return self.set_default_acl(caller, ino, value),
             _ => {}
         }
-        self.edit(|edit| {
+        self.files.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::stale())?;
             let exists = object.xattr(name).is_some();
             if exists && flags & libc::XATTR_CREATE != 0 {
@@ -96,14 +86,14 @@ impl Filesystem {
 
     /// Removes an attribute.
     pub fn removexattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        if name == TIER && !control::is_control(ino) {
+        if name == TIER {
             return self.unset_tier(caller, ino);
         }
-        if control::is_control(ino) || is_own(name) {
+        if is_own_xattr(name) {
             return Err(Fault::new(libc::EPERM));
         }
         check_name(name)?;
-        self.edit(|edit| {
+        self.files.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::stale())?;
             if object.xattr(name).is_none() {
                 // To have no list is what was asked for.
@@ -117,11 +107,49 @@ impl Filesystem {
         })
     }
 
+    /// Has new files in a directory made in a tier.
+    fn set_tier(&self, caller: Caller, ino: Ino, value: &[u8], flags: i32) -> Result<()> {
+        self.store().check_writable()?;
+        let tier = std::str::from_utf8(value).map_err(|_| Fault::new(libc::EINVAL))?;
+        let kind = self.store().view().object(ino).ok_or(Fault::stale())?.kind();
+        if kind != libc::S_IFDIR {
+            return Err(Fault::new(libc::EPERM));
+        }
+        self.files.edit(|edit| {
+            edit.tier_named(tier).ok_or(Fault::new(libc::EINVAL))?;
+            let object = edit.object(ino).ok_or(Fault::stale())?;
+            match object.xattr(TIER) {
+                Some(_) if flags & libc::XATTR_CREATE != 0 => return Err(Fault::new(libc::EEXIST)),
+                None if flags & libc::XATTR_REPLACE != 0 => return Err(Fault::new(libc::ENODATA)),
+                _ => {}
+            }
+            let set = Record::Xattr { ino, name: TIER.into(), value: value.into() };
+            edit.store(with(Transaction::new(caller.unique).with(set), changed(edit, ino, clock::now())))?;
+            Ok(())
+        })
+    }
+
+    /// New files in a directory go where the placement map says.
+    fn unset_tier(&self, caller: Caller, ino: Ino) -> Result<()> {
+        self.files.edit(|edit| {
+            let object = edit.object(ino).ok_or(Fault::stale())?;
+            if !object.is_dir() {
+                return Err(Fault::new(libc::EPERM));
+            }
+            if object.xattr(TIER).is_none() {
+                return Err(Fault::new(libc::ENODATA));
+            }
+            let removal = Record::XattrRemoval { ino, name: TIER.into() };
+            edit.store(with(Transaction::new(caller.unique).with(removal), changed(edit, ino, clock::now())))?;
+            Ok(())
+        })
+    }
+
     /// An access list shows in the mode; one that says no more than a mode is kept as the mode alone.
     fn set_access_acl(&self, caller: Caller, ino: Ino, value: &[u8]) -> Result<()> {
         let access = Acl::parse(value).ok_or(Fault::new(libc::EINVAL))?;
-        let groups = if caller.uid == 0 { None } else { Some(groups(caller)) };
-        self.edit(|edit| {
+        let groups = if caller.uid == 0 { None } else { Some(caller.groups()) };
+        self.files.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::stale())?;
             let mut tx = Transaction::new(caller.unique);
             let mut a = Attributes { ctime: clock::now(), ..object.attributes.clone() };
@@ -145,7 +173,7 @@ impl Filesystem {
 
     fn set_default_acl(&self, caller: Caller, ino: Ino, value: &[u8]) -> Result<()> {
         let default = Acl::parse(value).ok_or(Fault::new(libc::EINVAL))?;
-        self.edit(|edit| {
+        self.files.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::stale())?;
             let mut tx = Transaction::new(caller.unique);
             if !default.is_empty() {
@@ -186,14 +214,6 @@ fn is_stored(name: &[u8]) -> bool {
     PREFIXES.iter().any(named) || name == acl::ACCESS || name == acl::DEFAULT
 }
 
-/// The groups of the caller: its own, and those its process is in.
-pub(crate) fn groups(caller: Caller) -> Vec<u32> {
-    let status = fs::read_to_string(format!("/proc/{}/status", caller.pid)).unwrap_or_default();
-    let listed = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    let listed = listed.into_iter().flat_map(str::split_whitespace).filter_map(|id| id.parse().ok());
-    listed.chain([caller.gid]).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,11 +226,5 @@ mod tests {
         for name in ["user.", "user", "system.nfs4_acl", "btrfs.compression", ""] {
             assert!(!is_stored(name.as_bytes()), "{name}");
         }
-    }
-
-    #[test]
-    fn the_callers_own_group_counts() {
-        let caller = Caller { unique: 0, uid: 1, gid: 4_000_000, pid: std::process::id() };
-        assert!(groups(caller).contains(&4_000_000));
     }
 }

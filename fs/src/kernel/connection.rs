@@ -1,0 +1,35 @@
+//! What the server asks of the kernel of its own accord, on the connection that requests come from.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use fuser::{BackingId, INodeNo, Notifier};
+use tensorfs_layout::Ino;
+
+use crate::store::{Backing, Kernel};
+
+/// The connection.
+pub(super) struct Connection {
+    device: Arc<OwnedFd>,
+    notifier: Notifier,
+}
+
+impl Connection {
+    /// A connection over a duplicate of the device's descriptor.
+    pub fn new(device: Arc<OwnedFd>, notifier: Notifier) -> Self {
+        Self { device, notifier }
+    }
+}
+
+impl Kernel for Connection {
+    fn register(&self, segment: BorrowedFd<'_>) -> io::Result<Backing> {
+        let id = BackingId::create_raw(&self.device, segment)?;
+        Ok(Backing::new(&self.device, id))
+    }
+
+    fn forget_attributes(&self, ino: Ino) {
+        // A negative offset means the attributes alone, which waits for nothing. Fails only for unknown inodes.
+        let _ = self.notifier.inval_inode(INodeNo(ino.0), -1, 0);
+    }
+}

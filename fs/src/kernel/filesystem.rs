@@ -1,0 +1,422 @@
+//! All rooms of a mounted pool, and which of them does what a request asks: the tree, or the control tree. For each
+//! operation that may wait there is its lane.
+
+use std::sync::Arc;
+
+use tensorfs_layout::Ino;
+
+use crate::ask::Answers;
+use crate::background::{Jobs, Mover, Sealer};
+use crate::caller::Caller;
+use crate::content::Content;
+use crate::content::control::{Control, Who};
+use crate::error::{Fault, Result};
+use crate::file::{Files, Handle, Listed, ListedPlus, OpenReply, Stat, WriteRequest, Written};
+use crate::lane::Lane;
+use crate::protocol::Request;
+use crate::store::reserved::{TIER, is_control_name, is_own_xattr};
+use crate::store::{Space, Store};
+use crate::tree::{Change, New, Tree};
+use crate::workers::Workers;
+
+use super::realm::Realm;
+
+/// What a name stands for.
+pub(super) enum Found {
+    Is(Stat),
+    /// Nothing, which the kernel may keep in mind.
+    Nothing,
+    /// Nothing now; it may be there soon without the kernel hearing of it.
+    NothingYet,
+    /// Only the bytes of a file say.
+    MustRead,
+}
+
+/// A mounted pool.
+pub(super) struct Filesystem {
+    files: Arc<Files>,
+    tree: Tree,
+    content: Arc<Content>,
+    control: Control,
+    sealer: Arc<Sealer>,
+    mover: Arc<Mover>,
+    jobs: Arc<Jobs>,
+    answers: Answers,
+}
+
+impl Filesystem {
+    /// The rooms over a store. Moves that nobody waits for are done by `movers`.
+    pub fn new(store: Arc<Store>, movers: Workers) -> Self {
+        let files = Arc::new(Files::new(store));
+        let content = Arc::new(Content::new(files.clone()));
+        let sealer = Arc::new(Sealer::new(files.clone()));
+        let mover = Arc::new(Mover::new(files.clone(), movers));
+        let jobs = Arc::new(Jobs::new(files.clone()));
+        let answers = Answers::new(content.clone(), sealer.clone(), mover.clone(), jobs.clone());
+        let (tree, control) = (Tree::new(files.clone()), Control::new(content.clone()));
+        Self { files, tree, content, control, sealer, mover, jobs, answers }
+    }
+
+    /// The files in use.
+    pub fn files(&self) -> &Arc<Files> {
+        &self.files
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        self.files.store()
+    }
+
+    /// The tensors of files.
+    pub fn content(&self) -> &Content {
+        &self.content
+    }
+
+    /// Who seals files.
+    pub fn sealer(&self) -> &Arc<Sealer> {
+        &self.sealer
+    }
+
+    /// What programs have asked for that takes long.
+    pub fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
+    /// What a name in a directory stands for. Without `may_read` no byte of a file is read for it.
+    pub fn lookup(&self, dir: Ino, name: &[u8], may_read: bool) -> Result<Found> {
+        if is_control_name(dir, name) {
+            return self.control.root().map(Found::Is);
+        }
+        match Realm::of(dir) {
+            Realm::Tree => Ok(self.tree.lookup(dir, name)?.map_or(Found::Nothing, Found::Is)),
+            // Only asked of what the kernel has no path to, by a file handle.
+            Realm::Control if matches!(name, b"." | b"..") => Err(Fault::stale()),
+            Realm::Control => Ok(match self.control.lookup(dir, name, may_read)? {
+                Some(Some(stat)) => Found::Is(stat),
+                Some(None) if self.control.lookup_lane(dir) == Lane::Here => Found::Nothing,
+                Some(None) => Found::NothingYet,
+                None => Found::MustRead,
+            }),
+        }
+    }
+
+    /// The kernel has forgotten so many of the times that it was told of an inode.
+    pub fn forget(&self, ino: Ino, lookups: u64) {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.forgotten(ino),
+            Realm::Control => self.control.forget(ino, lookups),
+        }
+    }
+
+    /// What an inode looks like.
+    pub fn getattr(&self, ino: Ino) -> Result<Stat> {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.stat(ino),
+            Realm::Control => self.control.stat(ino),
+        }
+    }
+
+    /// Where [`Filesystem::setattr`] is done.
+    pub fn setattr_lane(&self, ino: Ino, change: &Change) -> Lane {
+        match Realm::of(ino) {
+            Realm::Tree => self.tree.setattr_lane(ino, change),
+            Realm::Control => Lane::Here,
+        }
+    }
+
+    /// Changes attributes.
+    pub fn setattr(&self, caller: Caller, ino: Ino, change: Change) -> Result<Stat> {
+        match Realm::of(ino) {
+            Realm::Tree => self.tree.setattr(caller, ino, change),
+            Realm::Control => Err(Fault::new(libc::EPERM)),
+        }
+    }
+
+    /// Where a symbolic link points.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.tree.readlink(ino)
+    }
+
+    /// Makes a directory, a special file, or a regular file that is not opened yet.
+    pub fn make(&self, caller: Caller, dir: Ino, name: &[u8], new: New) -> Result<Stat> {
+        Realm::check_new_name(dir, name)?;
+        self.tree.make(caller, dir, name, new)
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Result<Stat> {
+        Realm::check_new_name(dir, name)?;
+        self.tree.symlink(caller, dir, name, target)
+    }
+
+    /// Gives an object another name.
+    pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat> {
+        if Realm::of(ino) == Realm::Control {
+            return Err(Fault::new(libc::EPERM));
+        }
+        Realm::check_new_name(dir, name)?;
+        self.tree.link(caller, ino, dir, name)
+    }
+
+    /// Removes a name of anything but a directory.
+    pub fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<()> {
+        Realm::check_old_name(dir, name)?;
+        self.tree.unlink(caller, dir, name)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<()> {
+        Realm::check_old_name(dir, name)?;
+        self.tree.rmdir(caller, dir, name)
+    }
+
+    /// Moves a name, or exchanges two.
+    pub fn rename(&self, caller: Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32) -> Result<()> {
+        Realm::check_old_name(from.0, from.1)?;
+        Realm::check_old_name(to.0, to.1)?;
+        self.tree.rename(caller, from, to, flags)
+    }
+
+    /// Where [`Filesystem::open`] is done.
+    pub fn open_lane(&self, ino: Ino, flags: i32) -> Lane {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.open_lane(ino, flags),
+            Realm::Control => self.control.open_lane(ino),
+        }
+    }
+
+    /// Opens a file.
+    pub fn open(&self, caller: Caller, ino: Ino, flags: i32) -> Result<OpenReply> {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.open(caller, ino, flags),
+            Realm::Control => self.control.open(caller, ino, flags),
+        }
+    }
+
+    /// Creates and opens a file.
+    pub fn create(&self, caller: Caller, dir: Ino, name: &[u8], new: New, flags: i32) -> Result<(Stat, OpenReply)> {
+        Realm::check_new_name(dir, name)?;
+        self.tree.create(caller, dir, name, new, flags)
+    }
+
+    /// Where [`Filesystem::read`] is done.
+    pub fn read_lane(&self, ino: Ino) -> Lane {
+        match Realm::of(ino) {
+            Realm::Tree => Lane::Here,
+            Realm::Control => self.control.read_lane(ino),
+        }
+    }
+
+    /// Reads, and hands what was read to `take`. `flags` are the handle's, as they are now.
+    pub fn read<T>(
+        &self,
+        (ino, handle): (Ino, u64),
+        offset: u64,
+        size: u32,
+        flags: i32,
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.read(handle, offset, size, flags, take),
+            Realm::Control => self.control.read(handle, offset, size, take),
+        }
+    }
+
+    /// Writes for `who`, if the kernel says. What must be durable before it is answered, [`Filesystem::finish_write`]
+    /// makes so.
+    pub fn write(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        who: Option<Who>,
+        request: WriteRequest,
+        data: &[u8],
+    ) -> Result<Written> {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.write(caller, request, data),
+            Realm::Control => {
+                let append = request.flags & libc::O_APPEND != 0;
+                let count = self.control.write(request.handle, who, request.offset, data, append)?;
+                Ok(Written { count, durable: None })
+            }
+        }
+    }
+
+    /// Makes a write durable. Done on [`Filesystem::commit_lane`].
+    pub fn finish_write(&self, caller: Caller, handle: &Handle) -> Result<()> {
+        self.files.finish_write(caller, handle)
+    }
+
+    /// Where what waits for a commit is done.
+    pub fn commit_lane(&self) -> Lane {
+        self.files.commit_lane()
+    }
+
+    /// Where [`Filesystem::flush`] is done.
+    pub fn flush_lane(&self) -> Lane {
+        self.files.flush_lane()
+    }
+
+    /// A handle is closed by one of the processes that share it.
+    pub fn flush(&self, caller: Caller, who: Who, (ino, handle): (Ino, u64)) -> Result<()> {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.flush(caller, handle),
+            Realm::Control => self.control.flush(caller, who, handle),
+        }
+    }
+
+    /// The last use of a handle is over.
+    pub fn release(&self, caller: Caller, (ino, handle): (Ino, u64)) {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.release(caller, handle),
+            Realm::Control => self.control.release(caller, handle),
+        }
+    }
+
+    /// Makes a file durable. Done on [`Filesystem::commit_lane`].
+    pub fn fsync(&self, caller: Caller, (ino, handle): (Ino, u64)) -> Result<()> {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.fsync(caller, handle),
+            Realm::Control => self.control.fsync(caller, handle),
+        }
+    }
+
+    /// Makes everything durable. Done on [`Filesystem::commit_lane`].
+    pub fn sync_all(&self) -> Result<()> {
+        self.files.sync_all()
+    }
+
+    /// Where [`Filesystem::readdir`] and [`Filesystem::readdirplus`] are done.
+    pub fn list_lane(&self, dir: Ino) -> Lane {
+        match Realm::of(dir) {
+            Realm::Tree => Lane::Here,
+            Realm::Control => self.control.list_lane(dir),
+        }
+    }
+
+    /// Lists a directory from behind a cookie. `take` says whether it is full, and what it refused comes again.
+    pub fn readdir(&self, dir: Ino, cookie: u64, take: impl FnMut(Listed<'_>) -> bool) -> Result<()> {
+        match Realm::of(dir) {
+            Realm::Tree => self.tree.readdir(dir, cookie, take),
+            Realm::Control => self.control.readdir(dir, cookie, take),
+        }
+    }
+
+    /// Lists a directory with the attributes of what is in it.
+    pub fn readdirplus(&self, dir: Ino, cookie: u64, take: impl FnMut(ListedPlus<'_>) -> bool) -> Result<()> {
+        match Realm::of(dir) {
+            Realm::Tree => self.tree.readdirplus(dir, cookie, take),
+            Realm::Control => self.control.readdirplus(dir, cookie, take),
+        }
+    }
+
+    /// The space of the pool, in bytes and objects.
+    pub fn statfs(&self) -> Result<Space> {
+        self.files.space()
+    }
+
+    /// Where [`Filesystem::setxattr`] is done: the tier, set on a file, moves it.
+    pub fn setxattr_lane(&self, name: &[u8]) -> Lane {
+        if name == TIER { Lane::Mover } else { Lane::Here }
+    }
+
+    /// Sets an attribute.
+    pub fn setxattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        match Realm::of(ino) {
+            Realm::Control => Err(Fault::new(libc::EPERM)),
+            Realm::Tree if name == TIER && self.tree.is_regular(ino) => {
+                self.mover.set_tier_of_file(caller, ino, value, flags)
+            }
+            Realm::Tree => self.tree.setxattr(caller, ino, name, value, flags),
+        }
+    }
+
+    /// Where [`Filesystem::getxattr`] is done: counting tensors may read the file.
+    pub fn getxattr_lane(&self, name: &[u8]) -> Lane {
+        if is_own_xattr(name) { Lane::Reader } else { Lane::Here }
+    }
+
+    /// The value of an attribute.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        match Realm::of(ino) {
+            Realm::Control => self.control.getxattr(ino, name),
+            Realm::Tree if is_own_xattr(name) => self.content.own_xattr(ino, name),
+            Realm::Tree => self.tree.getxattr(ino, name),
+        }
+    }
+
+    /// The names of all attributes that the caller may see, each with a NUL behind it.
+    pub fn listxattr(&self, caller: Caller, ino: Ino) -> Vec<u8> {
+        match Realm::of(ino) {
+            Realm::Control => self.control.listxattr(ino),
+            Realm::Tree => self.tree.listxattr(caller, ino),
+        }
+    }
+
+    /// Removes an attribute.
+    pub fn removexattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        match Realm::of(ino) {
+            Realm::Control => Err(Fault::new(libc::EPERM)),
+            Realm::Tree => self.tree.removexattr(caller, ino, name),
+        }
+    }
+
+    /// Where [`Filesystem::fallocate`] is done.
+    pub fn fallocate_lane(&self, mode: i32) -> Lane {
+        self.files.fallocate_lane(mode)
+    }
+
+    /// `fallocate(2)`.
+    pub fn fallocate(
+        &self,
+        caller: Caller,
+        (ino, handle): (Ino, u64),
+        offset: u64,
+        len: u64,
+        mode: i32,
+    ) -> Result<()> {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.fallocate(caller, handle, offset, len, mode),
+            Realm::Control => Err(Fault::new(libc::EBADF)),
+        }
+    }
+
+    /// `lseek(2)` to data or to a hole.
+    pub fn lseek(&self, (ino, handle): (Ino, u64), offset: i64, whence: i32) -> Result<i64> {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.lseek(handle, offset, whence),
+            Realm::Control => self.control.seek(ino, offset, whence),
+        }
+    }
+
+    /// Where [`Filesystem::copy_file_range`] is done.
+    pub fn copy_lane(&self, len: u64) -> Lane {
+        self.files.copy_lane(len)
+    }
+
+    /// `copy_file_range(2)`, from an offset of an open file to one of another.
+    pub fn copy_file_range(
+        &self,
+        caller: Caller,
+        (from, from_at): ((Ino, u64), u64),
+        (to, to_at): ((Ino, u64), u64),
+        len: u64,
+    ) -> Result<u32> {
+        match (Realm::of(from.0), Realm::of(to.0)) {
+            (Realm::Tree, Realm::Tree) => self.files.copy_file_range(caller, (from.1, from_at), (to.1, to_at), len),
+            // The kernel then reads and writes.
+            (Realm::Control, _) => Err(Fault::new(libc::EXDEV)),
+            (Realm::Tree, Realm::Control) => Err(Fault::new(libc::EBADF)),
+        }
+    }
+
+    /// Where [`Filesystem::answer`] is done: it may have to wait for a file that is being committed.
+    pub fn answer_lane(&self) -> Lane {
+        Lane::Worker
+    }
+
+    /// Answers what a program asks the server.
+    pub fn answer(&self, caller: Caller, on: (Ino, u64), request: Request) -> Result<Vec<u8>> {
+        self.answers.answer(caller, on.0, on.1, request)
+    }
+}

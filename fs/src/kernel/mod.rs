@@ -1,0 +1,16 @@
+//! The kernel's side: its requests come in here, are taken to a lane, and are answered. fuser's types stay in this room.
+
+mod adapter;
+mod answer;
+mod awake;
+mod connection;
+mod convert;
+mod filesystem;
+mod lanes;
+mod latency;
+mod linger;
+mod mountinfo;
+mod realm;
+mod server;
+
+pub use server::{Server, ServerHandle};

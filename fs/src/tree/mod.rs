@@ -1,0 +1,52 @@
+//! The tree: names, attributes, and listings of what users make.
+
+mod create;
+mod listing;
+mod names;
+mod rename;
+mod setattr;
+mod xattr;
+
+use std::sync::Arc;
+
+use tensorfs_layout::{Edit, Ino, Object, ROOT};
+
+use crate::error::{Fault, Result};
+use crate::file::Files;
+use crate::store::Store;
+
+pub(crate) use create::New;
+pub(crate) use setattr::{Change, When};
+
+/// The tree over the files in use.
+pub(crate) struct Tree {
+    files: Arc<Files>,
+}
+
+impl Tree {
+    /// The tree of a pool.
+    pub fn new(files: Arc<Files>) -> Self {
+        Self { files }
+    }
+
+    /// True of a regular file.
+    pub fn is_regular(&self, ino: Ino) -> bool {
+        self.store().view().object(ino).is_some_and(Object::is_file)
+    }
+
+    fn store(&self) -> &Store {
+        self.files.store()
+    }
+}
+
+/// A directory that can take new names.
+fn living_directory<'a>(edit: &'a Edit<'_>, dir: Ino) -> Result<&'a Object> {
+    let object = edit.object(dir).ok_or(Fault::new(libc::ENOENT))?;
+    if !object.is_dir() {
+        return Err(Fault::new(libc::ENOTDIR));
+    }
+    if object.names() == 0 && dir != ROOT {
+        return Err(Fault::new(libc::ENOENT));
+    }
+    Ok(object)
+}
