@@ -2,8 +2,8 @@
  * what a .npy file is. Any C, C++ or Rust program, ctypes and PyTorch can call them.
  *
  * A key is the name of a file in the directory. Each function returns 0, or else an errno value; then it also writes
- * one line into `why`, which has `room` bytes, that says what went wrong. The functions may be called from any number of
- * threads and processes at once. */
+ * one line into `why`, which has `room` bytes, that says what went wrong. The functions may be called from any number
+ * of threads and processes at once. */
 #ifndef KERNEL_H
 #define KERNEL_H
 
