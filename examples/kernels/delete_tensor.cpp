@@ -1,4 +1,4 @@
-// delete_tensor: removes the key's file. Who has it mapped keeps it.
+// delete_tensor: removes the key's file. Programs that have it mapped keep it.
 #include "kernel.h"
 #include "key.hpp"
 

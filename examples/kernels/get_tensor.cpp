@@ -1,4 +1,5 @@
-// get_tensor: maps the key's .npy file and says what is in it. The file may be any program's, so nothing of it is believed.
+// get_tensor: maps the key's .npy file and says what is in it. Any program may have written the file, so nothing in it
+// is trusted.
 #include "kernel.h"
 #include "key.hpp"
 
@@ -10,7 +11,7 @@
 
 namespace {
 
-// The text behind `'name':` in the header, empty if it is not there.
+// The text that follows `'name':` in the header; empty if the name is not there.
 std::string field(const std::string &header, const char *name) {
     const std::string quoted = std::string("'") + name + "':";
     size_t at = header.find(quoted);

@@ -1,8 +1,9 @@
 /* The operators' interface: three functions, each in a shared library of its own, that agree on nothing but this and on
  * what a .npy file is. Any C, C++ or Rust program, ctypes and PyTorch can call them.
  *
- * A key is the name of a file in the directory. Each function returns 0 or an errno value, and then says in `why`, in one
- * line, what is the matter. They may be called from any number of threads and processes at once. */
+ * A key is the name of a file in the directory. Each function returns 0, or else an errno value; then it also writes
+ * one line into `why`, which has `room` bytes, that says what went wrong. The functions may be called from any number
+ * of threads and processes at once. */
 #ifndef KERNEL_H
 #define KERNEL_H
 
@@ -28,17 +29,18 @@ struct kernel_array {
     uint64_t mapped;
 };
 
-/* Puts an array where the key's was, if there was one: others see the old one or the new one, whole. */
+/* Saves an array under the key, in the place of the one that was there, if any: others see the old array or the new
+ * one, whole. */
 int save_tensor(const char *directory, const char *key, const struct kernel_array *array, char *why, size_t room);
 
-/* Maps the key's array: no copy, and it stays what it is if the key is saved or deleted meanwhile. Changes to it are seen by
- * everybody who has this version mapped. ENOENT if there is none. */
+/* Maps the key's array, without a copy. What is mapped stays as it is if the key is saved again or deleted. Changes to
+ * it are seen by everybody who has this version mapped. ENOENT if there is no such key. */
 int get_tensor(const char *directory, const char *key, struct kernel_array *array, char *why, size_t room);
 
 /* Unmaps what get_tensor gave. */
 void release_tensor(struct kernel_array *array);
 
-/* Removes the key. ENOENT if there is none. */
+/* Removes the key. ENOENT if there is no such key. */
 int delete_tensor(const char *directory, const char *key, char *why, size_t room);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// save_tensor: writes a .npy file beside the key's, and renames it over it when it is whole.
+// save_tensor: writes a .npy file under a temporary name, and renames it to the key's when it is whole.
 #include "kernel.h"
 #include "key.hpp"
 
@@ -13,7 +13,8 @@ std::string header_of(const kernel_array &array) {
     for (int n = 0; n < array.rank; n++)
         shape += std::to_string(array.shape[n]) + ", ";
     std::string text = "{'descr': '" + std::string(array.descr, strnlen(array.descr, KERNEL_DESCR_MAX)) +
-                       "', 'fortran_order': " + (array.column_major ? "True" : "False") + ", 'shape': (" + shape + "), }";
+                       "', 'fortran_order': " + (array.column_major ? "True" : "False") +
+                       ", 'shape': (" + shape + "), }";
     // Magic, version and length are 10 bytes; the array begins at a multiple of 64.
     text.append(63 - (10 + text.size()) % 64, ' ');
     text += '\n';

@@ -1,6 +1,7 @@
 """Prints the sum of an array, and the element at a row and column: read_array.py FILE.npy ROW COLUMN
 
-With `-` in the place of the file's name, commands come by line (`FILE.npy ROW COLUMN`), and mappings are kept from one to the next."""
+With `-` in the place of the file's name, each line of standard input is a command (`FILE.npy ROW COLUMN`), and mappings
+are kept from one to the next."""
 
 import sys
 
@@ -10,7 +11,7 @@ mapped = {}
 
 
 def answer(path, row, column):
-    # Mapped once: what others change later is there all the same.
+    # One mapping is enough: it shows what others change later, too.
     if path not in mapped:
         mapped[path] = np.load(path, mmap_mode="r")
     array = mapped[path]

@@ -1,5 +1,5 @@
-! Makes two arrays in .npy files and fills them through mappings: one in Fortran's order, one in C's. Element (i, j), both from 0,
-! is 100 i + j.
+! Makes two arrays in .npy files and fills them through mappings: one in Fortran's order, one in C's. Element (i, j) is
+! 100 i + j, where i and j count from 0.
 !
 !     write_array COLUMN.npy ROW.npy ROWS COLUMNS
 program write_array
@@ -71,7 +71,7 @@ contains
         length = header_length + 8_int64*rows*columns
         open (newunit=unit, file=path, access="stream", form="unformatted", status="replace", iostat=status)
         if (status /= 0) call fail(path//": cannot be created")
-        ! Magic, version, the length of the text behind; the text; and the last byte, which makes the file as long as it is to be.
+        ! Magic, version and the length of the text; the text; and the last byte of the file, which gives it its length.
         write (unit) char(147), "NUMPY", char(1), char(0), char(header_length - 10), char(0)
         write (unit) header(1:header_length - 11), char(10)
         write (unit, pos=length) char(0)

@@ -1,11 +1,11 @@
-"""The training job's side of the server: asks for a map, and does without when there is no answer."""
+"""The training job's side of the server: asks for a map, and goes on without one when there is no answer."""
 
 import json
 import socket
 import sys
 import time
 
-# Longer answers are no maps.
+# No map is longer than this, in bytes.
 LONGEST = 16 << 20
 
 
@@ -14,9 +14,12 @@ def say(text):
 
 
 class Advisor:
-    """Asks the server at `path` for maps. Where it is gone, or does not answer within `patience` seconds, the map is an empty one (the
-    defaults hold), which is said once, and it is asked again after `retry` steps. A job never waits longer for its adviser than
-    that, and never fails with it."""
+    """Asks the server at `path` for maps.
+
+    If the server is gone, or does not answer within `patience` seconds, the map is empty, so that the defaults hold.
+    That is said once, and the server is asked again after `retry` steps. So a job never waits longer than `patience`
+    for its adviser, and never fails with it.
+    """
 
     def __init__(self, path, patience=1.0, retry=50, say=say):
         self.path, self.patience, self.retry, self.say = path, patience, retry, say
@@ -31,7 +34,7 @@ class Advisor:
         return self._ask(self.begun)
 
     def step(self, seconds):
-        """The map for the next step, after one that took so long."""
+        """The map for the next step, after one that took `seconds`."""
         if self.socket is None:
             # A server that comes back knows nothing.
             self.rest -= 1

@@ -1,8 +1,11 @@
-"""Agents: what decides which tier an allocation goes to. They know sizes, flags and the time of each step, and nothing of PyTorch.
+"""Agents: what decides which tier an allocation goes to. They know sizes, kinds and the time of each step, and nothing
+of PyTorch.
 
-An agent gets the list of allocations once (`begin`), then is asked before each step for a map (`place`) and told afterwards how
-long the step took with it (`learn`). An allocation is a dictionary: `kind` ("weight" or "activation"), `name` ("layer1.0.conv1#0"),
-`shape`, `bytes`. A tier is a dictionary: `name`, and `bytes`, what may be put there (None: no limit).
+An agent gets the list of allocations once (`begin`). Then it is asked for a map before each step (`place`), and told
+afterwards how long the step took with that map (`learn`).
+
+An allocation is a dictionary: `kind` ("weight" or "activation"), `name` ("layer1.0.conv1#0"), `shape`, `bytes`. A tier
+is a dictionary: `name`, and `bytes`, what may be put there (None: no limit).
 """
 
 import math
@@ -32,7 +35,7 @@ class Fixed:
 
 
 class Random:
-    """A random tier for each allocation, as far as there is room: what the others are compared with."""
+    """A random tier for each allocation, as far as there is room: what other agents are compared with."""
 
     def __init__(self, seed=0):
         self.random = random.Random(seed)
@@ -53,10 +56,10 @@ class Random:
 class Bandit:
     """Epsilon-greedy: now and then a random map, else the best one by what has been measured.
 
-    The arms are (group, tier), where a group is all allocations of one kind in one top-level module. What an arm costs is learnt
-    from whole steps only: the (logarithm of the) time of a step is taken to be the sum of what its arms cost, and what a step took more
-    or less than that is shared out among the arms that it used (least mean squares). The best map gives the room of the better tiers
-    to the groups that gain most by it for each byte.
+    The arms are (group, tier), where a group is all allocations of one kind in one top-level module. What an arm costs
+    is learnt from whole steps only: the logarithm of a step's time is taken to be the sum of what its arms cost, and
+    what the step took more or less than that is shared out among the arms that it used (least mean squares). The best
+    map gives the room of the better tiers to the groups that gain most by it for each byte.
     """
 
     def __init__(self, seed=0, decay=0.97, least=0.05, rate=0.5):
@@ -83,7 +86,7 @@ class Bandit:
         return plan
 
     def explore(self):
-        """Whole groups to random tiers, which shows what they cost more clearly than to scatter them."""
+        """Whole groups to random tiers, which shows what they cost more clearly than scattering them would."""
         names = [tier["name"] for tier in self.tiers]
         groups = self.random.sample(sorted(self.groups), len(self.groups))
         return self.fill((group, self.random.sample(names, len(names))) for group in groups)
@@ -106,7 +109,7 @@ class Bandit:
         if self.base is None:
             self.base = took
         surprise = took - self.base - sum(self.costs[arm] * part for arm, part in self.used.items())
-        # A step that something else held up must not undo what many have taught.
+        # A step that something else held up must not undo what many steps have taught.
         self.surprises = [*self.surprises[-29:], abs(surprise)]
         most = 3 * statistics.median(self.surprises)
         share = self.rate * max(-most, min(most, surprise)) / (1 + sum(part * part for part in self.used.values()))

@@ -1,17 +1,19 @@
-"""Puts a model's weights, and the activations that it saves for backward, into files of tiers. PyTorch is as it comes.
+"""Puts a model's weights, and the activations that it saves for backward, into files of tiers. PyTorch is not modified.
 
     tiers = [open_tier("dram", "/mnt/tensors/run/dram", limit=4 << 20), open_tier("pm", "/mnt/tensors/run/pm")]
     placement = Placement(model, tiers)
     for batch in data:
-        with placement.step(plan):             # {"weight:conv1.weight": "pm", "activation:layer1.0.conv1#0": "dram", ...}
+        # The plan: {"weight:conv1.weight": "pm", "activation:layer1.0.conv1#0": "dram", ...}
+        with placement.step(plan):
             loss(model(batch)).backward()
             optimizer.step()
 
-Weights: `parameter.data` becomes a tensor that `torch.from_file` maps. What is in a persistent tier stays there: the next process
-that makes the same model and the same tiers goes on with it (`placement.resumed`).
+Weights: `parameter.data` becomes a tensor that `torch.from_file` maps. What is in a persistent tier stays there: the
+next process that makes an equal model with equal tiers goes on with it (`placement.resumed`).
 
-Activations: `torch.autograd.graph.saved_tensors_hooks` copies what an operation saves into a buffer of its tier, and gives backward
-the buffer's memory. An activation is called after the module that saved it and its number there: `layer1.0.conv1#0`.
+Activations: hooks (`torch.autograd.graph.saved_tensors_hooks`) copy what an operation saves into a buffer of its tier,
+and give backward the buffer's memory. An activation is named after the module that saved it and its number there:
+`layer1.0.conv1#0`.
 """
 
 import contextlib
@@ -64,14 +66,14 @@ class Packed:
 
 
 class Placement:
-    """`default` says where a kind goes that the map does not name."""
+    """Places a model's allocations in tiers. `default` says where allocations of a kind go that no map names."""
 
     def __init__(self, model, tiers, default=None, say=say):
         self.tiers = {tier.name: tier for tier in tiers}
         self.default = default or {}
         self.say = say
         self.allocations = {}
-        # How long it took in this step to make files and to move weights: no part of what a map costs in the long run.
+        # The seconds of this step that went into making files and moving weights: a map does not cost them each time.
         self.moving = 0.0
         self.fallbacks = 0
         self._said = set()

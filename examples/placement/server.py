@@ -1,4 +1,6 @@
-"""A server that answers placement requests with a map:  server.py SOCKET [--agent bandit|random|weight=TIER,activation=TIER] [--seed N]
+"""A server that answers placement requests with a map.
+
+    server.py SOCKET [--agent bandit|random|weight=TIER,activation=TIER] [--seed N]
 
 It listens on a Unix socket. Each request is one line of JSON, and so is each answer:
 
@@ -9,7 +11,7 @@ It listens on a Unix socket. Each request is one line of JSON, and so is each an
     {"seconds": 0.125}                                           how long the step took with that map
     {"map": {...}, "steps": 1}                                   the map for the next step
 
-Each connection has an agent of its own, which is gone with it. What is no request is answered with {"error": "why"}.
+Each connection has an agent of its own, which ends with it. What is no request is answered with {"error": "why"}.
 """
 
 import argparse
@@ -21,7 +23,7 @@ import sys
 
 import agent
 
-# Longer lines are nobody's model.
+# No model's list of allocations is longer than this, in bytes.
 LONGEST = 16 << 20
 
 
@@ -61,7 +63,7 @@ class Connection(socketserver.StreamRequestHandler):
 
 
 def check(allocations, tiers):
-    """What an agent may rely on."""
+    """Raises ValueError for allocations or tiers that an agent cannot rely on."""
     for allocation in allocations:
         if allocation["kind"] not in ("weight", "activation") or not isinstance(allocation["name"], str):
             raise ValueError(f"no allocation: {allocation}")

@@ -1,9 +1,9 @@
-"""Tiers: directories whose files hold memory. Nothing here knows PyTorch, and of tensorfs only what `mark` says to it.
+"""Tiers: directories whose files hold memory. Nothing here knows PyTorch; only `mark` knows tensorfs.
 
 A tier's directory has
 
     weights/NAME          a file for each weight; they stay
-    activations.XXXX/     buffers of one process, gone with it
+    activations.XXXX/     buffers of one process, for as long as it lives
 """
 
 import ctypes
@@ -22,7 +22,7 @@ libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def mark(directory, tier):
-    """Says that what is made in a directory from now on belongs to a tier of the pool. Returns why it does not, or None."""
+    """Has what is made in a directory from now on belong to a tier of the pool. Returns why it will not, or None."""
     os.makedirs(directory, exist_ok=True)
     try:
         os.setxattr(directory, MARK, tier.encode())
@@ -57,9 +57,10 @@ class Buffer:
 class Tier:
     """A directory from which memory is taken. `mapper(path, size)` maps a file and returns (memory, address).
 
-    On a tensorfs mount whose pool has a tier of that name, what is made in the directory belongs to it; else `apart` says why not,
-    and it is a directory as any other. `limit` is how many bytes may be taken. With `write_through`, what is stored is on the medium before the training goes on,
-    as it is on persistent memory; without, the kernel writes it some time later, as it does for any file.
+    On a tensorfs mount whose pool has a tier of that name, what is made in the directory belongs to that tier.
+    Elsewhere `apart` says why not, and the directory is one like any other. `limit` is how many bytes may be taken.
+    With `write_through`, what is stored is on the medium before the training goes on, as it is on persistent memory;
+    without, the kernel writes it some time later, as it does for any file.
     """
 
     def __init__(self, name, directory, mapper, limit=None, write_through=False):
@@ -73,7 +74,7 @@ class Tier:
         os.makedirs(os.path.join(self.directory, "weights"), exist_ok=True)
         self._remove_leftovers()
         self._scratch = tempfile.mkdtemp(prefix="activations.", dir=self.directory)
-        # Held for as long as this process lives: others can tell by it whether the buffers are still somebody's.
+        # Held for as long as this process lives, so that others can tell whether the buffers are still in use.
         self._lock = os.open(self._scratch, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._count = 0
@@ -92,7 +93,7 @@ class Tier:
         return buffer
 
     def give(self, buffer):
-        """Takes a buffer back, for the next that needs one of its size."""
+        """Takes a buffer back, for the next allocation that needs one of its size."""
         self._free.setdefault(buffer.size, []).append(buffer)
 
     def _make_room(self, size):
@@ -161,7 +162,7 @@ class Tier:
         os.close(self._lock)
 
     def _remove_leftovers(self):
-        """What processes that were killed left behind."""
+        """Removes what processes that were killed left behind."""
         for name in os.listdir(self.directory):
             if not name.startswith("activations."):
                 continue

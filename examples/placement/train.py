@@ -1,6 +1,7 @@
 """Trains a small residual network whose weights and activations are where a map says.
 
-    train.py --tier dram=/mnt/tensors/run/dram:24M --tier pm=/mnt/tensors/run/pm --write-through pm --agent SOCKET --steps 200
+    train.py --tier dram=/mnt/tensors/run/dram:24M --tier pm=/mnt/tensors/run/pm --write-through pm \\
+        --agent SOCKET --steps 200
 
 Prints a line of JSON for each step, and one at the end.
 """
@@ -121,7 +122,7 @@ def main():
             before = stored[tier.name]
             line[tier.name] = {"stored": tier.stored - before[0], "syncs": tier.syncs - before[1], "taken": tier.taken}
         print(json.dumps(line), flush=True)
-        # The first step finds out which allocations there are; it is not one of those that count.
+        # The first step finds out which allocations there are; its time does not count.
         if step > 0:
             times.append(seconds)
         if advisor:

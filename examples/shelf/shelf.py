@@ -9,11 +9,14 @@
     s.y = ndarray((1000, 1000), dtype="int64") # made in the pool: zeroes, no copy
     s.items                                    # ['x', 'y']
 
-A shelf is a directory and an array on it is a plain .npy file, which np.load(..., mmap_mode="r+") and everything else that
-knows .npy can use without this module. What `s.x` gives is mapped: a change to it is a change to the file, seen at once by
-every process that has it mapped. `s.x = array` makes a new version: it is there whole and durable when the assignment
-returns, and not at all if the process is killed before; who has the old version mapped keeps that. Changes in place are
-durable after `s.sync()`, and otherwise whenever the kernel writes them.
+A shelf is a directory and an array on it is a plain .npy file, which np.load(..., mmap_mode="r+") and everything else
+that knows .npy can use without this module.
+
+What `s.x` gives is mapped: a change to it is a change to the file, seen at once by every process that has it mapped.
+Changes in place are durable after `s.sync()`, and otherwise whenever the kernel writes them.
+
+`s.x = array` makes a new version. It is there whole and durable when the assignment returns, and not at all if the
+process is killed before. Processes that have the old version mapped keep it.
 
 PyTorch tensors can be put on a shelf where PyTorch is installed, and come back as tensors on the same memory.
 """
@@ -29,7 +32,7 @@ __all__ = ["ndarray", "shelf"]
 
 SUFFIX = ".npy"
 TEMPORARY = ".tmp"
-# Says that an array was put here as a tensor, and of which type.
+# The attribute that says that an array was put here as a tensor, and of which type.
 TENSOR = "user.shelf.tensor"
 LONGEST = 200
 
@@ -119,7 +122,7 @@ class shelf:
             raise OSError(errno.ENOSPC, f"{name} needs {array.nbytes} bytes, and the shelf has {free} left", self.path)
         temporary = os.path.join(self.path, f".{name}.{os.getpid()}{TEMPORARY}")
         with open(temporary, "wb") as file:
-            # Held for as long as somebody works on it: what is left of a killed process can be told by that.
+            # Held for as long as this process works on the file, which tells it from what a killed process left.
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 _write(file, array)
@@ -135,7 +138,7 @@ class shelf:
         self._sync_directory()
 
     def erase(self, name):
-        """Takes an array off the shelf. Who has it mapped keeps it until then."""
+        """Takes an array off the shelf. Processes that have it mapped keep it."""
         try:
             os.unlink(self._path_of(name))
         except FileNotFoundError:
@@ -198,7 +201,7 @@ class shelf:
 
 
 def _as_array(name, value):
-    """The value as something that can be written, and which tensor it is, if it is one."""
+    """The value as an array that can be written, and the type of its tensor, if it is one."""
     if isinstance(value, ndarray):
         array = value
     elif isinstance(value, np.ndarray):

@@ -72,10 +72,10 @@ unsafe fn strings<'a>(directory: *const c_char, key: *const c_char) -> Option<(&
     Some((Path::new(directory.to_str().ok()?), key.to_str().ok()?))
 }
 
-/// Tells the caller how it went.
+/// What a function returns: 0, or an errno value, whose reason is written into `why`.
 ///
 /// # Safety
-/// `why` is null or has room for so many bytes.
+/// `why` is null or has room for `room` bytes.
 unsafe fn answer(result: io::Result<()>, why: *mut c_char, room: usize) -> c_int {
     let Err(error) = result else { return 0 };
     let text = error.to_string();
@@ -109,14 +109,14 @@ pub unsafe extern "C" fn save_tensor(
 ) -> c_int {
     // SAFETY: the caller vouches for all of them.
     let result = unsafe { strings(directory, key) }.ok_or_else(invalid).and_then(|(directory, key)| {
-        // SAFETY: as above.
+        // SAFETY: the caller vouches that the pointer is null or one to an array.
         let array = unsafe { array.as_ref() }.ok_or_else(invalid)?;
         let description = array.description().ok_or_else(invalid)?;
         let len = usize::try_from(array.bytes).map_err(|_| invalid())?;
         let bytes = match array.data.is_null() {
             true if len > 0 => return Err(invalid()),
             true => &[],
-            // SAFETY: the caller says that so many bytes are there.
+            // SAFETY: the caller vouches for `len` bytes behind the pointer, which is not null.
             false => unsafe { std::slice::from_raw_parts(array.data.cast::<u8>(), len) },
         };
         crate::save(directory, key, &description, bytes)

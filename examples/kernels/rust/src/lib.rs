@@ -1,8 +1,8 @@
-//! `save`, `get` and `delete` of arrays by key, in Rust: the same files as the C++ operators beside this, and the same C
-//! interface (`kernel.h`), so that one can stand in for the other.
+//! `save`, `get` and `delete` of arrays by key, in Rust. Files and C interface (`kernel.h`) are those of the C++
+//! operators in the directory above, so that either can stand in for the other.
 //!
-//! A key is the name of a file in a directory. What one process saves another maps; there is no copy and no server of
-//! this crate's. The header is read by tensorfs's own recogniser, which believes nothing of it.
+//! A key is the name of a file in a directory. What one process saves, another maps, without a copy and without a
+//! server. The header of a file is read by the recogniser of tensorfs, which trusts nothing in it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -18,15 +18,15 @@ pub mod c;
 /// What an array is: NumPy's name of the type of its elements, its dimensions, and whether the first runs fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// As `"<f4"`.
+    /// NumPy's name of the type, such as `"<f4"`.
     pub descr: String,
     /// The dimensions.
     pub shape: Vec<u64>,
-    /// Fortran's order.
+    /// True if the first dimension runs fastest, as in Fortran.
     pub column_major: bool,
 }
 
-/// An array that is mapped. It stays what it is if its key is saved or deleted meanwhile.
+/// An array that is mapped. It stays as it is if its key is saved again or deleted.
 #[derive(Debug)]
 pub struct Mapped {
     /// What it is.
@@ -42,7 +42,7 @@ impl Mapped {
         &self.map[self.start..self.start + self.len]
     }
 
-    /// Its bytes, to change them for everybody who has them mapped.
+    /// Its bytes, which can be changed, for everybody who has them mapped.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.map[self.start..self.start + self.len]
     }
@@ -56,7 +56,11 @@ fn path_of(directory: &Path, key: &str) -> io::Result<PathBuf> {
     Ok(directory.join(key))
 }
 
-/// Puts an array where the key's was, if there was one: others see the old one or the new one, whole.
+/// Saves an array under the key, in the place of the one that was there, if any: others see the old array or the new
+/// one, whole.
+///
+/// # Errors
+/// `EINVAL` if the key is none; else what creating, writing or renaming the file gives.
 pub fn save(directory: &Path, key: &str, description: &Description, bytes: &[u8]) -> io::Result<()> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let path = path_of(directory, key)?;
@@ -85,7 +89,8 @@ fn header(description: &Description) -> Vec<u8> {
 /// Maps the key's array.
 ///
 /// # Errors
-/// `NotFound` if there is none, `InvalidData` if the file is no array of numbers.
+/// `NotFound` if there is no such key, `InvalidData` if the file is no array of numbers; else what opening or mapping
+/// the file gives.
 pub fn get(directory: &Path, key: &str) -> io::Result<Mapped> {
     let path = path_of(directory, key)?;
     let file = OpenOptions::new().read(true).write(true).open(&path)?;
@@ -100,8 +105,8 @@ pub fn get(directory: &Path, key: &str) -> io::Result<Mapped> {
         return Err(no_array());
     };
     let (start, len) = (*offset as usize, *len as usize);
-    // SAFETY: the file may be changed by others while it is mapped; the bytes are numbers of which every pattern is
-    // one. Nobody shortens files here: they are replaced.
+    // SAFETY: others may change the file while it is mapped, but any pattern of bits is a valid number. Nobody shortens
+    // these files: they are replaced.
     let map = unsafe { MmapOptions::new().map_mut(&file) }?;
     if start.checked_add(len).is_none_or(|end| end > map.len()) {
         return Err(no_array());
@@ -110,14 +115,17 @@ pub fn get(directory: &Path, key: &str) -> io::Result<Mapped> {
     Ok(Mapped { description: Description { descr, shape: tensor.shape, column_major }, map, start, len })
 }
 
-/// NumPy's name of the type of its elements, out of the header that it would have.
+/// NumPy's name of the type of a tensor's elements, taken from the header that the tensor would have as `.npy`.
 fn descr(tensor: &Tensor) -> Option<String> {
     let header = npy_header(tensor)?;
     let text = String::from_utf8_lossy(&header).into_owned();
     Some(text.split_once("'descr': '")?.1.split_once('\'')?.0.to_owned())
 }
 
-/// Removes the key. Who has it mapped keeps it.
+/// Removes the key. Programs that have its array mapped keep it.
+///
+/// # Errors
+/// `NotFound` if there is no such key.
 pub fn delete(directory: &Path, key: &str) -> io::Result<()> {
     fs::remove_file(path_of(directory, key)?)
 }
