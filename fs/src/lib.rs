@@ -14,6 +14,7 @@
 mod acl;
 mod caller;
 mod clock;
+mod content;
 mod error;
 mod file;
 mod lane;
