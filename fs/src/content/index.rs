@@ -1,13 +1,13 @@
 //! Which directories and files of the control tree the tensors of one file are.
 //!
-//! Names are not kept: a directory is a hash of its path, and an entry says which tensor of the file it comes from, whose
-//! name is read again when it is asked for. A file of a million tensors takes 28 MB this way.
+//! Names are not kept: a directory is a hash of its path, and an entry says which tensor of the file it comes from,
+//! whose name is read again when it is asked for. A file of a million tensors takes 28 MB this way.
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::OnceLock;
+use std::collections::HashSet;
 
 use tensorfs_layout::formats::{Mode, Tensor, npy_len};
 
+use super::hash::number;
 use super::names::{self, Leaf, Place};
 
 /// The most entries of one file: tensors that are in the tree, and directories. Tensors behind that are left out.
@@ -19,12 +19,6 @@ pub(super) const TOP: DirId = DirId(0);
 /// A directory within a file: a hash of its path that nobody outside can foresee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct DirId(u64);
-
-/// A hash that stays the same for as long as the server runs.
-pub(crate) fn number(of: impl std::hash::Hash) -> u64 {
-    static HASHER: OnceLock<RandomState> = OnceLock::new();
-    HASHER.get_or_init(RandomState::new).hash_one(of)
-}
 
 impl DirId {
     fn child(self, name: &[u8]) -> DirId {
@@ -39,7 +33,7 @@ impl DirId {
 
 /// One name in a directory.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct Item {
     dir: DirId,
     /// For a directory its own number; for a tensor a hash of where it is, of its name and its step.
     key: u64,
@@ -48,7 +42,7 @@ struct Record {
     what: What,
 }
 
-/// What a record is, in 32 bits: a directory at some depth; or a tensor of a mode, the nth of that mode, and whether
+/// What a item is, in 32 bits: a directory at some depth; or a tensor of a mode, the nth of that mode, and whether
 /// its mode is the one that is not named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct What(u32);
@@ -91,9 +85,9 @@ impl What {
 
 /// The entries of one file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Index {
+pub(super) struct Index {
     /// By directory, and in it by tensor.
-    records: Vec<Record>,
+    items: Vec<Item>,
     /// Their places, by key, mode and number.
     by_key: Vec<u32>,
 }
@@ -129,42 +123,42 @@ impl Entry {
 
 impl Index {
     /// Takes in a file's next tensor. [`Index::finish`] must follow the last one.
-    pub fn add(&mut self, ordinal: u32, tensor: &Tensor, known: &mut Known) {
+    pub fn add(&mut self, ordinal: u32, tensor: &Tensor, directories: &mut Directories) {
         // What cannot be a file of plain bytes is not one.
-        if self.records.len() >= ENTRIES_MAX || npy_len(tensor).is_none() {
+        if self.items.len() >= ENTRIES_MAX || npy_len(tensor).is_none() {
             return;
         }
         let place = names::place(&tensor.name);
         let mut dir = TOP;
         for (depth, name) in place.directories.iter().enumerate() {
             let child = dir.child(name);
-            if known.0.insert(child.0) {
-                self.records.push(Record { dir, key: child.0, ordinal, what: What::directory(depth) });
+            if directories.0.insert(child.0) {
+                self.items.push(Item { dir, key: child.0, ordinal, what: What::directory(depth) });
             }
             dir = child;
         }
         let key = dir.leaf(&place.base, tensor.step);
-        self.records.push(Record { dir, key, ordinal, what: What::tensor(tensor.mode) });
+        self.items.push(Item { dir, key, ordinal, what: What::tensor(tensor.mode) });
     }
 
     /// The directories that are there, to go on adding.
-    pub fn known(&self) -> Known {
-        Known(self.records.iter().filter(|record| record.what.depth().is_some()).map(|record| record.key).collect())
+    pub fn directories(&self) -> Directories {
+        Directories(self.items.iter().filter(|item| item.what.depth().is_some()).map(|item| item.key).collect())
     }
 
     /// Puts everything in order, and numbers what is alike.
     pub fn finish(&mut self) {
-        self.records.sort_unstable_by_key(|record| (record.dir, record.ordinal, record.what));
-        let records = &mut self.records[..];
-        let mut order: Vec<u32> = (0..records.len() as u32).collect();
+        self.items.sort_unstable_by_key(|item| (item.dir, item.ordinal, item.what));
+        let items = &mut self.items[..];
+        let mut order: Vec<u32> = (0..items.len() as u32).collect();
         order.sort_unstable_by_key(|&place| {
-            let record = &records[place as usize];
-            (record.key, record.ordinal)
+            let item = &items[place as usize];
+            (item.key, item.ordinal)
         });
         let mut rest = &mut order[..];
         while let Some(&first) = rest.first() {
-            let first = records[first as usize];
-            let alike = rest.iter().take_while(|&&place| records[place as usize].key == first.key).count();
+            let first = items[first as usize];
+            let alike = rest.iter().take_while(|&&place| items[place as usize].key == first.key).count();
             let (alike, behind) = rest.split_at_mut(alike);
             rest = behind;
             if first.what.depth().is_some() {
@@ -172,11 +166,11 @@ impl Index {
             }
             let mut counts = [0; 8];
             for &place in alike.iter() {
-                let what = &mut records[place as usize].what;
+                let what = &mut items[place as usize].what;
                 counts[what.mode() as usize] += 1;
                 *what = what.with(what.mode() != first.what.mode(), counts[what.mode() as usize]);
             }
-            alike.sort_unstable_by_key(|&place| records[place as usize].what);
+            alike.sort_unstable_by_key(|&place| items[place as usize].what);
         }
         self.by_key = order;
     }
@@ -185,45 +179,45 @@ impl Index {
     pub(super) fn find(&self, dir: DirId, name: &[u8]) -> Option<Found> {
         let Some(leaf) = Leaf::parse(name) else {
             let child = dir.child(name);
-            let record = self.alike(child.0, |_| std::cmp::Ordering::Equal)?;
-            return (record.dir == dir && record.what.depth().is_some()).then_some(Found::Directory(child));
+            let item = self.alike(child.0, |_| std::cmp::Ordering::Equal)?;
+            return (item.dir == dir && item.what.depth().is_some()).then_some(Found::Directory(child));
         };
         let key = dir.leaf(leaf.base, leaf.step);
         let of = |mode: Option<Mode>, named| {
             let what = What::tensor(mode).with(named, leaf.nth);
-            self.alike(key, |record| record.what.cmp(&what))
+            self.alike(key, |item| item.what.cmp(&what))
         };
-        let record = match leaf.mode {
+        let item = match leaf.mode {
             Some(mode) => of(mode, true),
             // Whichever mode came first.
             None => Mode::ALL.into_iter().map(Some).chain([None]).find_map(|mode| of(mode, false)),
         }?;
-        Some(Found::Tensor(record.ordinal)).filter(|_| record.dir == dir)
+        Some(Found::Tensor(item.ordinal)).filter(|_| item.dir == dir)
     }
 
-    fn alike(&self, key: u64, which: impl Fn(&Record) -> std::cmp::Ordering) -> Option<Record> {
-        let record = |place: u32| self.records[place as usize];
-        let order = |&place: &u32| record(place).key.cmp(&key).then_with(|| which(&record(place)));
-        self.by_key.binary_search_by(order).ok().map(|at| record(self.by_key[at]))
+    fn alike(&self, key: u64, which: impl Fn(&Item) -> std::cmp::Ordering) -> Option<Item> {
+        let item = |place: u32| self.items[place as usize];
+        let order = |&place: &u32| item(place).key.cmp(&key).then_with(|| which(&item(place)));
+        self.by_key.binary_search_by(order).ok().map(|at| item(self.by_key[at]))
     }
 
-    /// The entries of a directory whose tensor is `from` or a later one, in the tensors' order. There is at most one for each
-    /// tensor.
+    /// The entries of a directory whose tensor is `from` or a later one, in the tensors' order. There is at most one
+    /// for each tensor.
     pub(super) fn entries(&self, dir: DirId, from: u32) -> impl Iterator<Item = Entry> {
-        let start = self.records.partition_point(|record| (record.dir, record.ordinal) < (dir, from));
-        let inside = self.records[start..].iter().take_while(move |record| record.dir == dir);
-        inside.map(move |record| Entry { ordinal: record.ordinal, dir, what: record.what })
+        let start = self.items.partition_point(|item| (item.dir, item.ordinal) < (dir, from));
+        let inside = self.items[start..].iter().take_while(move |item| item.dir == dir);
+        inside.map(move |item| Entry { ordinal: item.ordinal, dir, what: item.what })
     }
 
     /// Memory that it takes.
     pub fn bytes(&self) -> usize {
-        self.records.capacity() * size_of::<Record>() + self.by_key.capacity() * size_of::<u32>()
+        self.items.capacity() * size_of::<Item>() + self.by_key.capacity() * size_of::<u32>()
     }
 }
 
 /// Directories that have an entry already.
 #[derive(Default)]
-pub(crate) struct Known(std::collections::HashSet<u64>);
+pub(super) struct Directories(HashSet<u64>);
 
 #[cfg(test)]
 mod tests {
@@ -252,8 +246,8 @@ mod tests {
 
     fn index(tensors: &[Tensor]) -> Index {
         let mut index = Index::default();
-        let mut known = Known::default();
-        (0..).zip(tensors).for_each(|(ordinal, tensor)| index.add(ordinal, tensor, &mut known));
+        let mut directories = Directories::default();
+        (0..).zip(tensors).for_each(|(ordinal, tensor)| index.add(ordinal, tensor, &mut directories));
         index.finish();
         index
     }
@@ -327,8 +321,8 @@ mod tests {
         // Grown by and by it is the same.
         let mut grown = Index::default();
         for (ordinal, tensor) in (0..).zip(&tensors) {
-            let mut known = grown.known();
-            grown.add(ordinal, tensor, &mut known);
+            let mut directories = grown.directories();
+            grown.add(ordinal, tensor, &mut directories);
             grown.finish();
         }
         assert_eq!(paths(&grown, &tensors, TOP, ""), want);

@@ -8,8 +8,8 @@
 //! * An empty part is `%`. The parts `.` and `..` are `%2E` and `%2E%2E`. The end `.npy` of a directory is `%2Enpy`.
 //! * A part longer than 200 bytes is cut into pieces; all but the last end in `%` and are directories.
 //! * The last part is followed by `@` and the step if the tensor has one, and by `.npy`. Where that does not tell a
-//!   tensor from an earlier one of the file, `@` and its mode stand in front of `.npy`, or if that does not either, `@#`
-//!   and how many there were.
+//!   tensor from an earlier one of the file, `@` and its mode stand in front of `.npy`, or if that does not either,
+//!   `@#` and how many there were.
 //!
 //! So no two tensors of a file share a path, no file has the name of a directory, a tensor's path does not change when
 //! the file grows, and the name can be read back from it.

@@ -1,28 +1,28 @@
 //! What is recorded of a file, for programs: its state, and the runs of a sealed file with what they hold.
 
-use tensorfs_layout::{Ino, SegmentId};
+use tensorfs_layout::{Gone, Ino, SegmentId};
 
-use crate::ask::{Part, Place, Records, SIZE};
 use crate::error::{Fault, Result};
-use crate::filesystem::Filesystem;
-use crate::nodes::State;
+use crate::protocol::{FileState, Part, Place, Records, SIZE};
+
+use super::Content;
 
 /// Bytes that a reply takes beside descriptions, at most.
 const OVERHEAD: usize = 128;
 /// Bytes that a part takes beside its description, at most.
 const PART_OVERHEAD: usize = 48;
 
-impl Filesystem {
+impl Content {
     /// The records of a file, from a place on, as many as fit in a reply.
     pub fn records(&self, ino: Ino, from: Place) -> Result<Records> {
-        let node = self.nodes.take(ino);
-        let state = node.lock();
+        let node = self.files.node(ino);
+        let file = self.files.lock(&node);
         let file_state = self.file_state(ino)?;
-        let view = self.pool.view();
+        let view = self.files.store().view();
         let object = view.object(ino).ok_or(Fault::new(libc::ENOENT))?;
         let chain = object.chain().ok_or(Fault::new(libc::EINVAL))?;
         let segment = object.attributes.segment.unwrap_or(SegmentId(0));
-        let readable = is_at_rest(&state) && chain.is_sealed() && chain.size() > 0;
+        let readable = file.is_unwritten() && chain.is_sealed() && chain.size() > 0;
         let runs = if readable { chain.runs() } else { &[] };
         let mut records = Records {
             state: file_state,
@@ -51,9 +51,28 @@ impl Filesystem {
         }
         Ok(records)
     }
-}
 
-/// True if nothing can write the file, and its records are those of the bytes that readers see.
-fn is_at_rest(state: &State) -> bool {
-    state.writing.is_none() && state.replace.is_none()
+    /// How far a file has come.
+    pub fn file_state(&self, ino: Ino) -> Result<FileState> {
+        let (segment, damaged, sealed) = {
+            let view = self.files.store().view();
+            let object = view.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+            let sealed = object.chain().is_some_and(|chain| chain.is_sealed());
+            (object.attributes.segment, object.attributes.damaged, sealed)
+        };
+        let segments = self.files.store().segments();
+        match segment.and_then(|segment| segments.gone(segment)) {
+            Some(Gone::Lost { .. }) => return Ok(FileState::Lost),
+            Some(Gone::Missing { .. }) => return Ok(FileState::Missing),
+            None => {}
+        }
+        Ok(match segment {
+            _ if damaged || self.files.store().is_known_damaged(ino) => FileState::Damaged,
+            Some(segment) if segments.failed(segment) => FileState::Damaged,
+            _ if self.files.store().writers().has(ino) => FileState::Open,
+            _ if sealed => FileState::Sealed,
+            Some(segment) if segments.is_pending(segment) => FileState::Open,
+            _ => FileState::Committed,
+        })
+    }
 }

@@ -1,5 +1,5 @@
-//! A file of the control tree that is being written: what is written is kept until the file is closed or synced, and then counts
-//! as a whole or not at all.
+//! A file of the control tree that is being written: what is written is kept until the file is closed or synced, and
+//! then counts as a whole or not at all.
 
 use parking_lot::Mutex;
 use tensorfs_layout::PLACEMENT_MAX;
@@ -7,7 +7,7 @@ use tensorfs_layout::PLACEMENT_MAX;
 use crate::error::{Fault, Result};
 
 /// What was written so far.
-pub(crate) struct Draft(Mutex<Text>);
+pub(super) struct Draft(Mutex<Text>);
 
 struct Text {
     bytes: Vec<u8>,
@@ -26,9 +26,9 @@ pub(crate) type Who = u64;
 
 /// What has happened to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moment {
-    /// A descriptor of it was closed; there may be others. A shell does so before it writes, and so does every program that
-    /// the writer starts meanwhile, which is somebody else.
+pub(super) enum Moment {
+    /// A descriptor of it was closed; there may be others. A shell does so before it writes, and so does every program
+    /// that the writer starts meanwhile, which is somebody else.
     Closed(Who),
     /// A signal is killing who has it open: what is written so far is not meant.
     Killed,
@@ -39,10 +39,12 @@ pub(crate) enum Moment {
 }
 
 impl Draft {
+    /// A text that is about to be written, or was emptied for that.
     pub fn new(bytes: Vec<u8>, emptied: bool) -> Self {
         Self(Mutex::new(Text { bytes, emptied, written: false, writer: None, failed: false }))
     }
 
+    /// What stands there now.
     pub fn read(&self, offset: u64, size: u32) -> Vec<u8> {
         let text = self.0.lock();
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.bytes.len());

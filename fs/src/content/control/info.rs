@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize, Serializer};
 use tensorfs_layout::{Domain, Entry as QuarantineEntry, Finding, Flushes, Ino, Recovery, TierInfo};
 
-use crate::counters::Counts;
-use crate::filesystem::Filesystem;
+use crate::file::Files;
 use crate::options::Durability;
+use crate::store::Counts;
 
 /// What a pool is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,13 +102,15 @@ pub struct Info {
     pub tiers: Vec<TierInfo>,
 }
 
-impl Filesystem {
-    /// What there is to know about this pool and mount.
+impl Info {
+    /// What there is to know about the pool and the mount that these files are of.
+    ///
     /// `paths` says whether files are named by their paths, which may lead through directories that not everybody may
     /// look into; else by their numbers.
-    pub fn info(&self, paths: bool) -> Info {
-        let pool = &self.pool;
-        let usage = self.usage();
+    pub(crate) fn gather(files: &Files, paths: bool) -> Self {
+        let store = files.store();
+        let pool = store.pool();
+        let usage = store.usage();
         let superblock = pool.superblock();
         let recovery = pool.recovery().clone();
         let still_open = recovery.open_segments.iter().filter(|open| !pool.segments().quiescent(open.segment));
@@ -126,24 +128,24 @@ impl Filesystem {
         if !paths {
             quarantine.iter_mut().filter_map(|entry| entry.note.as_mut()).for_each(|note| note.path = None);
         }
-        let passthrough = self.passthrough.get();
-        Info {
+        let link = store.link();
+        Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pool: pool.path().to_owned(),
             uuid: superblock.uuid_text(),
             layout: superblock.layout,
             state: State::Mounted,
             pid: Some(std::process::id()),
-            mountpoint: Some(self.options.mountpoint.clone()),
+            mountpoint: Some(store.options().mountpoint.clone()),
             domain: Some(pool.domain()),
-            durability: Some(self.durability),
-            commit_seconds: Some(self.options.commit.as_secs_f64()),
-            passthrough: self.has_passthrough(),
-            passthrough_reason: passthrough.and_then(|result| result.as_ref().err().cloned()),
-            latency: self.latency.reason().is_none(),
-            latency_reason: self.latency.reason().map(str::to_owned),
-            capacity: self.space().map_or(0, |space| space.total),
-            used: self.recount(),
+            durability: Some(store.durability()),
+            commit_seconds: Some(store.options().commit.as_secs_f64()),
+            passthrough: link.has_passthrough(),
+            passthrough_reason: link.no_passthrough().map(str::to_owned),
+            latency: link.no_latency().is_none(),
+            latency_reason: link.no_latency().map(str::to_owned),
+            capacity: files.space().map_or(0, |space| space.total),
+            used: store.recount(),
             limit: usage.limit,
             files: usage.files,
             directories: usage.directories,
@@ -153,13 +155,13 @@ impl Filesystem {
             open_segments,
             recovery: Some(recovery),
             damaged_files,
-            damage_found: self.known_damage(),
-            unsealed_files: self.sealing.len() as u64,
+            damage_found: store.known_damage(),
+            unsealed_files: files.to_seal().len() as u64,
             quarantine,
-            counters: self.counters.read(),
+            counters: store.counters().read(),
             flushes: pool.flushes(),
             read_only: pool.is_read_only(),
-            tiers: self.describe_tiers(),
+            tiers: store.describe_tiers(),
         }
     }
 }

@@ -1,0 +1,188 @@
+//! Listing the directories of the control tree.
+
+use std::ops::ControlFlow;
+
+use tensorfs_layout::{Ino, Object, ROOT};
+
+use crate::error::{Fault, Result};
+use crate::file::{Listed, ListedPlus};
+use crate::lane::Lane;
+
+use super::super::bytes::fault;
+use super::super::index::DirId;
+use super::Control;
+use super::fixed::{DIRECTORY, FIXED, TENSORS, is_control, is_slow};
+use super::lookup::{Answer, look_of, origin_of};
+use super::numbers::{self, Look, Origin};
+
+/// The cookies of `.` and `..`, and what is below the first one of a name.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+const NAMES: u64 = 16;
+
+/// Entries are taken in lots of this size.
+const LOT: usize = 128;
+
+/// An entry of a directory: what listing it needs to know.
+struct Row {
+    cookie: u64,
+    name: Vec<u8>,
+    origin: Origin,
+    look: Look,
+}
+
+impl Row {
+    fn kind(&self) -> u32 {
+        if let Origin::Tensor { .. } = self.origin { libc::S_IFREG } else { libc::S_IFDIR }
+    }
+}
+
+/// What is done with a row. It says whether there is no room for it, or for more.
+type Take<'a> = &'a mut dyn FnMut(Row) -> bool;
+
+impl Control {
+    /// Where a directory is listed.
+    pub fn list_lane(&self, dir: Ino) -> Lane {
+        if is_slow(dir) { Lane::Reader } else { Lane::Here }
+    }
+
+    /// Lists a directory from behind a cookie. `take` says whether it is full, and what it refused comes again.
+    pub fn readdir(&self, dir: Ino, cookie: u64, mut take: impl FnMut(Listed<'_>) -> bool) -> Result<()> {
+        for (at, name, ino) in self.dots(dir)? {
+            if cookie < at && take(Listed { cookie: at, name, ino, kind: libc::S_IFDIR }) {
+                return Ok(());
+            }
+        }
+        if dir == DIRECTORY {
+            for (at, (ino, name, kind)) in (NAMES..).zip(FIXED) {
+                if cookie < at && take(Listed { cookie: at, name, ino, kind }) {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        self.rows(dir, cookie, &mut |row| {
+            take(Listed { cookie: row.cookie, name: &row.name, ino: numbers::of(&row.origin), kind: row.kind() })
+        })
+    }
+
+    /// Lists a directory with the attributes of what is in it. The kernel is told of every object that it takes.
+    pub fn readdirplus(&self, dir: Ino, cookie: u64, mut take: impl FnMut(ListedPlus<'_>) -> bool) -> Result<()> {
+        for (at, name, ino) in self.dots(dir)? {
+            let stat = if is_control(ino) { self.stat(ino)? } else { self.content.files().stat(ino)? };
+            if cookie < at && take(ListedPlus { cookie: at, name, stat: &stat }) {
+                return Ok(());
+            }
+        }
+        if dir == DIRECTORY {
+            for (at, (ino, name, _)) in (NAMES..).zip(FIXED) {
+                if cookie < at && take(ListedPlus { cookie: at, name, stat: &self.stat(ino)? }) {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        // The kernel begins every listing this way, also if nobody wants attributes. How it goes on says more.
+        if cookie < DOT_DOT {
+            return Ok(());
+        }
+        self.rows(dir, cookie, &mut |row| {
+            let ino = self.numbers.tell(row.origin, row.look);
+            let full = match self.stat(ino) {
+                Ok(stat) => take(ListedPlus { cookie: row.cookie, name: &row.name, stat: &stat }),
+                // Gone meanwhile.
+                Err(_) => {
+                    self.numbers.forget(ino, 1);
+                    return false;
+                }
+            };
+            if full {
+                self.numbers.forget(ino, 1);
+            }
+            full
+        })
+    }
+
+    fn dots(&self, dir: Ino) -> Result<[(u64, &'static [u8], Ino); 2]> {
+        let parent = match dir {
+            DIRECTORY => ROOT,
+            TENSORS => DIRECTORY,
+            _ => match self.origin(dir)?.0 {
+                Origin::Mirror(dir) => {
+                    let view = self.content.files().store().view();
+                    let object = view.object(dir).ok_or(Fault::new(libc::ENOENT))?;
+                    numbers::of(&Origin::Mirror(object.parent().unwrap_or(ROOT)))
+                }
+                Origin::Directory { parent, .. } => parent,
+                Origin::Tensor { .. } => return Err(Fault::new(libc::ENOTDIR)),
+            },
+        };
+        Ok([(DOT, b".", dir), (DOT_DOT, b"..", parent)])
+    }
+
+    /// Gives the entries of a directory behind a cookie until `take` says that it is full.
+    fn rows(&self, parent: Ino, cookie: u64, take: Take<'_>) -> Result<()> {
+        match self.origin(parent)?.0 {
+            Origin::Mirror(dir) => {
+                self.rows_of_directory(parent, dir, cookie, take);
+                Ok(())
+            }
+            Origin::Directory { file, dir, .. } => self.rows_of_file(parent, (file, dir), cookie, take),
+            Origin::Tensor { .. } => Err(Fault::new(libc::ENOTDIR)),
+        }
+    }
+
+    /// Gives what is in the place of the entries of one of the pool's directories.
+    fn rows_of_directory(&self, parent: Ino, dir: Ino, cookie: u64, take: Take<'_>) {
+        let mut cookie = cookie.max(DOT_DOT);
+        loop {
+            let lot: Vec<(u64, Vec<u8>, Ino, u32)> = {
+                let view = self.content.files().store().view();
+                let known = |(at, name, ino): (u64, &[u8], Ino)| {
+                    (at, name.to_vec(), ino, view.object(ino).map_or(0, Object::kind))
+                };
+                view.entries_after(dir, cookie).map(known).take(LOT).collect()
+            };
+            let Some(&(last, ..)) = lot.last() else { return };
+            for (at, name, ino, kind) in lot {
+                if let Answer::Is(origin, look) = self.in_place_of(ino, kind, parent, &name, true)
+                    && take(Row { cookie: at, name, origin, look })
+                {
+                    return;
+                }
+            }
+            cookie = last;
+        }
+    }
+
+    /// Gives the tensors and directories in a directory of a file.
+    fn rows_of_file(&self, parent: Ino, (file, dir): (Ino, DirId), cookie: u64, take: Take<'_>) -> Result<()> {
+        let Some(tensors) = self.content.tensors_of(file)? else { return Ok(()) };
+        let source = self.content.bytes_of(&tensors.version);
+        // A directory has at most one entry for each tensor.
+        let mut next = cookie.checked_sub(NAMES).map_or(0, |ordinal| ordinal + 1);
+        while let Ok(from) = u32::try_from(next) {
+            let lot: Vec<_> = tensors.index.entries(dir, from).take(LOT).collect();
+            let Some(last) = lot.last() else { break };
+            next = u64::from(last.ordinal) + 1;
+            let ordinals: Vec<u32> = lot.iter().map(|entry| entry.ordinal).collect();
+            let (mut entries, mut full) = (lot.iter(), false);
+            let read = tensors.each(&source, &ordinals, &mut |ordinal, tensor| {
+                let Some(entry) = entries.next() else { return ControlFlow::Break(()) };
+                let (name, inside) = entry.name(tensor);
+                let (origin, look) = match inside {
+                    Some(dir) => (Origin::Directory { file, dir, parent, place: 0 }, Look::default()),
+                    None => (origin_of(file, &tensors, ordinal), look_of(&tensors, tensor)),
+                };
+                full = take(Row { cookie: NAMES + u64::from(ordinal), name, origin, look });
+                if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            source.close();
+            read.map_err(fault)?;
+            if full {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! What names in the control tree stand for.
+
+use tensorfs_layout::formats::{Tensor, npy_len};
+use tensorfs_layout::{Ino, NAME_MAX};
+
+use crate::error::{Fault, Result};
+use crate::file::Stat;
+use crate::lane::Lane;
+
+use super::super::bytes::fault;
+use super::super::hash::number;
+use super::super::index::{Found, TOP};
+use super::super::tensors::Tensors;
+use super::Control;
+use super::fixed::{DIRECTORY, FIXED, is_slow};
+use super::numbers::{Look, Origin};
+
+/// What a name stands for.
+pub(super) enum Answer {
+    Is(Origin, Look),
+    Nothing,
+    /// Only the file says.
+    MustRead,
+}
+
+impl Control {
+    /// Where [`Control::lookup`] is done, if it may read a file for it.
+    pub fn lookup_lane(&self, dir: Ino) -> Lane {
+        if is_slow(dir) { Lane::Reader } else { Lane::Here }
+    }
+
+    /// What a name in a directory of the tree stands for. The kernel must be told of what is found. `None` if a file
+    /// has to be read for it, and `may_read` is false.
+    pub fn lookup(&self, dir: Ino, name: &[u8], may_read: bool) -> Result<Option<Option<Stat>>> {
+        // The kernel asks so for what it has no path to, and nothing of the tree is found by its number alone.
+        if matches!(name, b"." | b"..") && (may_read || !is_slow(dir)) {
+            return Err(Fault::stale());
+        }
+        if name.len() > NAME_MAX {
+            return Err(Fault::new(libc::ENAMETOOLONG));
+        }
+        if dir == DIRECTORY {
+            let fixed = FIXED.iter().find(|(_, fixed, _)| *fixed == name);
+            return fixed.map(|(ino, ..)| self.stat(*ino)).transpose().map(Some);
+        }
+        let (origin, look) = match self.find(dir, name, may_read)? {
+            Answer::Is(origin, look) => (origin, look),
+            Answer::Nothing => return Ok(Some(None)),
+            Answer::MustRead => return Ok(None),
+        };
+        let ino = self.numbers.tell(origin, look);
+        let stat = self.stat(ino);
+        if stat.is_err() {
+            self.numbers.forget(ino, 1);
+        }
+        match stat {
+            Err(fault) if fault.errno == libc::ENOENT => Ok(Some(None)),
+            stat => stat.map(|stat| Some(Some(stat))),
+        }
+    }
+
+    fn find(&self, parent: Ino, name: &[u8], may_read: bool) -> Result<Answer> {
+        match self.origin(parent)?.0 {
+            Origin::Mirror(dir) => {
+                let Some((ino, kind)) = ({
+                    let view = self.content.files().store().view();
+                    view.lookup(dir, name).and_then(|ino| Some((ino, view.object(ino)?.kind())))
+                }) else {
+                    return Ok(Answer::Nothing);
+                };
+                Ok(self.in_place_of(ino, kind, parent, name, may_read))
+            }
+            Origin::Directory { file, dir, .. } => {
+                let tensors = match self.content.known_tensors(file) {
+                    Some(tensors) => tensors,
+                    None if !may_read => return Ok(Answer::MustRead),
+                    None => match self.content.tensors_of(file)? {
+                        Some(tensors) => tensors,
+                        None => return Ok(Answer::Nothing),
+                    },
+                };
+                match tensors.index.find(dir, name) {
+                    None => Ok(Answer::Nothing),
+                    Some(Found::Directory(dir)) => {
+                        Ok(Answer::Is(Origin::Directory { file, dir, parent, place: 0 }, Look::default()))
+                    }
+                    Some(Found::Tensor(ordinal)) => self.find_tensor(file, &tensors, ordinal, may_read),
+                }
+            }
+            Origin::Tensor { .. } => Err(Fault::new(libc::ENOTDIR)),
+        }
+    }
+
+    fn find_tensor(&self, file: Ino, tensors: &Tensors, ordinal: u32, may_read: bool) -> Result<Answer> {
+        let origin = origin_of(file, tensors, ordinal);
+        match self.numbers.look(&origin) {
+            Some(look) => Ok(Answer::Is(origin, look)),
+            None if !may_read => Ok(Answer::MustRead),
+            None => Ok(Answer::Is(origin, look_of(tensors, &self.read_tensor(tensors, ordinal)?))),
+        }
+    }
+
+    /// The directory in the place of an object of the pool, if it has one.
+    pub(super) fn in_place_of(&self, ino: Ino, kind: u32, parent: Ino, name: &[u8], may_read: bool) -> Answer {
+        match kind {
+            libc::S_IFDIR => Answer::Is(Origin::Mirror(ino), Look::default()),
+            libc::S_IFREG => match self.content.has_tensors(ino, may_read) {
+                Some(true) => {
+                    let place = number((parent, name));
+                    Answer::Is(Origin::Directory { file: ino, dir: TOP, parent, place }, Look::default())
+                }
+                Some(false) => Answer::Nothing,
+                None => Answer::MustRead,
+            },
+            _ => Answer::Nothing,
+        }
+    }
+
+    /// One tensor of a file. Reads the file if need be.
+    pub(super) fn read_tensor(&self, tensors: &Tensors, ordinal: u32) -> Result<Tensor> {
+        let source = self.content.bytes_of(&tensors.version);
+        let tensor = tensors.tensor(&source, ordinal);
+        source.close();
+        tensor.map_err(fault)
+    }
+}
+
+/// What a tensor's file in the tree stands for.
+pub(super) fn origin_of(file: Ino, tensors: &Tensors, ordinal: u32) -> Origin {
+    Origin::Tensor { file, segment: tensors.version.segment, stamp: tensors.stamp, ordinal }
+}
+
+/// What a tensor's file in the tree looks like.
+pub(super) fn look_of(tensors: &Tensors, tensor: &Tensor) -> Look {
+    Look { size: npy_len(tensor).unwrap_or(0), mtime: tensors.version.mtime }
+}

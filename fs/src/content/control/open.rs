@@ -1,0 +1,156 @@
+//! Files of the control tree that are open.
+
+use std::sync::Arc;
+
+use tensorfs_layout::Ino;
+
+use crate::caller::Caller;
+use crate::error::{Fault, Result};
+use crate::file::{Manner, OpenReply};
+use crate::lane::Lane;
+
+use super::super::bytes::fault;
+use super::super::npy::OpenTensor;
+use super::Control;
+use super::draft::{Draft, Moment, Who};
+use super::fixed::{ACCESSES, INFO, PLACEMENT, README, README_TEXT, is_slow};
+use super::info::Info;
+use super::numbers::Origin;
+use super::opened::Opened;
+
+/// The size that the kernel was told of a text is not to be gone by: it is made when it is opened.
+const TEXT: Manner = Manner { direct_io: true, no_flush: false, keep_cache: false };
+
+impl Control {
+    /// Where [`Control::open`] is done.
+    pub fn open_lane(&self, ino: Ino) -> Lane {
+        if is_slow(ino) || ino == ACCESSES { Lane::Reader } else { Lane::Here }
+    }
+
+    /// Opens a file.
+    pub fn open(&self, caller: Caller, ino: Ino, flags: i32) -> Result<OpenReply> {
+        if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
+            return if ino == PLACEMENT { self.open_draft(caller, flags) } else { Err(Fault::new(libc::EACCES)) };
+        }
+        let text: Arc<[u8]> = match ino {
+            INFO => Arc::from(self.info(caller)?),
+            README => Arc::from(README_TEXT),
+            PLACEMENT => Arc::from(self.content.files().store().view().placement().as_bytes()),
+            ACCESSES if !caller.is_trusted() => return Err(Fault::new(libc::EACCES)),
+            ACCESSES => Arc::from(self.content.files().list_accesses()),
+            _ => {
+                let tensor = Opened::Tensor(Arc::new(self.open_tensor(ino)?));
+                return Ok(self.opened(tensor, Manner::default()));
+            }
+        };
+        Ok(self.opened(Opened::Text(text), TEXT))
+    }
+
+    fn opened(&self, opened: Opened, manner: Manner) -> OpenReply {
+        OpenReply { handle: self.handles.insert(opened), manner, backing: None }
+    }
+
+    /// What there is to know about the pool and the mount, as a text.
+    fn info(&self, caller: Caller) -> Result<Vec<u8>> {
+        let info = Info::gather(self.content.files(), caller.is_trusted());
+        let text = serde_json::to_vec_pretty(&info);
+        let mut text = text.map_err(|error| Fault::warn(libc::EIO, error.to_string()))?;
+        text.push(b'\n');
+        Ok(text)
+    }
+
+    /// Begins to write the placement map.
+    fn open_draft(&self, caller: Caller, flags: i32) -> Result<OpenReply> {
+        let store = self.content.files().store();
+        store.check_writable()?;
+        if !caller.is_trusted() {
+            return Err(Fault::new(libc::EACCES));
+        }
+        let emptied = flags & libc::O_TRUNC != 0;
+        let text = if emptied { Vec::new() } else { store.view().placement().as_bytes().to_vec() };
+        Ok(self.opened(Opened::Draft(Arc::new(Draft::new(text, emptied))), TEXT))
+    }
+
+    fn open_tensor(&self, ino: Ino) -> Result<OpenTensor> {
+        let Origin::Tensor { file, stamp, ordinal, .. } = self.origin(ino)?.0 else {
+            return Err(Fault::new(libc::EISDIR));
+        };
+        // The kernel looks the name up again if what it knows is out of date.
+        let stale = || Fault::new(libc::ESTALE);
+        let tensors = self.content.tensors_of(file)?.filter(|tensors| tensors.stamp == stamp).ok_or_else(stale)?;
+        let tensor = self.read_tensor(&tensors, ordinal)?;
+        let source = self.content.bytes_of(&tensors.version);
+        let opened = OpenTensor::new(file, tensors.format, tensors.version, tensor, source.clone());
+        source.close();
+        opened.map_err(fault)
+    }
+
+    /// Where [`Control::read`] is done.
+    pub fn read_lane(&self, ino: Ino) -> Lane {
+        if is_slow(ino) { Lane::Reader } else { Lane::Here }
+    }
+
+    /// Reads, and hands what was read to `take`.
+    pub fn read<T>(&self, handle: u64, offset: u64, size: u32, take: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        match self.handles.get(handle)? {
+            Opened::Text(text) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+                let end = start.saturating_add(size as usize).min(text.len());
+                Ok(take(&text[start..end]))
+            }
+            Opened::Tensor(tensor) => Ok(take(&tensor.read(&self.content, offset, size)?)),
+            Opened::Draft(draft) => Ok(take(&draft.read(offset, size))),
+        }
+    }
+
+    /// Writes at an offset, or at the end. `who` has the handle among its files, if the kernel says.
+    pub fn write(&self, handle: u64, who: Option<Who>, offset: u64, data: &[u8], append: bool) -> Result<u32> {
+        match self.handles.get(handle)? {
+            Opened::Draft(draft) => draft.write(who, offset, data, append),
+            Opened::Text(_) | Opened::Tensor(_) => Err(Fault::new(libc::EBADF)),
+        }
+    }
+
+    /// Where [`Control::flush`] is done.
+    pub fn flush_lane(&self) -> Lane {
+        self.content.files().flush_lane()
+    }
+
+    /// A handle is closed by one of the processes that share it.
+    pub fn flush(&self, caller: Caller, who: Who, handle: u64) -> Result<()> {
+        match self.handles.get(handle)? {
+            Opened::Draft(draft) => {
+                let moment = if caller.is_dying() { Moment::Killed } else { Moment::Closed(who) };
+                self.finish_draft(&draft, moment)
+            }
+            Opened::Text(_) | Opened::Tensor(_) => Ok(()),
+        }
+    }
+
+    /// Where [`Control::fsync`] is done.
+    pub fn fsync_lane(&self) -> Lane {
+        self.content.files().commit_lane()
+    }
+
+    /// `fsync` of a file.
+    pub fn fsync(&self, handle: u64) -> Result<()> {
+        match self.handles.get(handle)? {
+            Opened::Draft(draft) => self.finish_draft(&draft, Moment::Synced),
+            Opened::Text(_) | Opened::Tensor(_) => Ok(()),
+        }
+    }
+
+    /// The last use of a handle is over.
+    pub fn release(&self, handle: u64) {
+        if let Some(Opened::Draft(draft)) = self.handles.remove(handle)
+            && let Err(fault) = self.finish_draft(&draft, Moment::Released)
+        {
+            log::warn!("the placement map stays as it was: {fault}");
+        }
+    }
+
+    /// What was written becomes the placement map, if this is the moment for it.
+    fn finish_draft(&self, draft: &Draft, moment: Moment) -> Result<()> {
+        draft.finish(moment, |text| self.content.files().store().replace_placement(text))
+    }
+}

@@ -1,0 +1,86 @@
+//! Decoders of tensors whose bytes do not stand in a file as they are to be read, kept from one read to the next.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tensorfs_layout::formats::{Reader, Tensor};
+
+use super::bytes::SegmentBytes;
+
+/// What has to be decoded is decoded in blocks of this size, so that requests that arrive out of order do not start
+/// the decoder anew.
+const BLOCK: usize = 1 << 20;
+/// The last blocks that are kept.
+const BLOCKS: usize = 4;
+/// Decoders that are kept for open files nobody reads from right now. A further one has to begin again.
+const IDLE: usize = 8;
+
+pub(super) type Decoder = Reader<Arc<SegmentBytes>, Arc<Tensor>>;
+
+/// The place of an open tensor's decoder. Held while one request is decoding.
+pub(super) type Held = Arc<Mutex<Option<Decoding>>>;
+
+/// A decoder, and the blocks that it gave last.
+pub(super) struct Decoding {
+    decoder: Decoder,
+    blocks: VecDeque<(u64, Vec<u8>)>,
+}
+
+/// Who has a decoder, the newest last.
+#[derive(Default)]
+pub(super) struct Decoders(Mutex<VecDeque<Weak<Mutex<Option<Decoding>>>>>);
+
+impl Decoders {
+    /// Notes that a tensor has a decoder, and takes the oldest ones away if there are too many.
+    pub fn note(&self, decoding: &Held) {
+        let mut all = self.0.lock();
+        let this = Arc::downgrade(decoding);
+        all.retain(|other| !other.ptr_eq(&this) && other.strong_count() > 0);
+        all.push_back(this);
+        let oldest = if all.len() > IDLE { all.pop_front().and_then(|oldest| oldest.upgrade()) } else { None };
+        drop(all);
+        // One that is decoding right now notes itself again.
+        if let Some(mut held) = oldest.as_ref().and_then(|oldest| oldest.try_lock()) {
+            *held = None;
+        }
+    }
+}
+
+impl Decoding {
+    /// Nothing is decoded yet.
+    pub fn new(decoder: Decoder) -> Self {
+        Self { decoder, blocks: VecDeque::new() }
+    }
+
+    /// Reads decoded bytes from an offset on.
+    pub fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = offset + done as u64;
+            let start = at / BLOCK as u64 * BLOCK as u64;
+            let block = self.block(start)?;
+            let rest = block.get((at - start) as usize..).unwrap_or_default();
+            if rest.is_empty() {
+                break;
+            }
+            let count = rest.len().min(buffer.len() - done);
+            buffer[done..done + count].copy_from_slice(&rest[..count]);
+            done += count;
+        }
+        Ok(done)
+    }
+
+    fn block(&mut self, start: u64) -> io::Result<&[u8]> {
+        if let Some(at) = self.blocks.iter().position(|(known, _)| *known == start) {
+            return Ok(&self.blocks[at].1);
+        }
+        let mut block = if self.blocks.len() == BLOCKS { self.blocks.pop_front() } else { None }.unwrap_or_default().1;
+        block.resize(BLOCK, 0);
+        let count = self.decoder.read_at(start, &mut block)?;
+        block.truncate(count);
+        self.blocks.push_back((start, block));
+        Ok(self.blocks.back().map_or(&[], |(_, block)| block))
+    }
+}

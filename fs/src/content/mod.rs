@@ -1,0 +1,59 @@
+//! What files hold: their tensors, their checksums, and what is recorded of them.
+//!
+//! The tensors of a file are recognised when they are asked for, and kept for a while. What is known of a file holds
+//! for one [`Version`] of it, and memory is bounded whatever a file says. Nothing is locked while a file is read.
+//!
+//! Below [`control`] is the tree in which users find all of that.
+
+mod bytes;
+mod cache;
+pub(crate) mod control;
+mod decoders;
+mod hash;
+mod index;
+mod names;
+mod npy;
+mod own_xattrs;
+mod recognise;
+mod records;
+mod tensors;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::file::{Files, Version};
+
+use bytes::SegmentBytes;
+use cache::TensorCache;
+use decoders::Decoders;
+
+/// The content of all files.
+pub(crate) struct Content {
+    files: Arc<Files>,
+    cache: TensorCache,
+    decoders: Decoders,
+    /// Nobody wants to know any more.
+    stop: Arc<AtomicBool>,
+}
+
+impl Content {
+    /// Nothing is known of any file yet.
+    pub fn new(files: Arc<Files>) -> Self {
+        Self { files, cache: TensorCache::default(), decoders: Decoders::default(), stop: Arc::default() }
+    }
+
+    /// The files.
+    pub fn files(&self) -> &Arc<Files> {
+        &self.files
+    }
+
+    /// Whatever is being read is not wanted any more.
+    pub fn stop(&self) {
+        self.stop.store(true, Relaxed);
+    }
+
+    /// The bytes of a version of a file.
+    fn bytes_of(&self, version: &Version) -> Arc<SegmentBytes> {
+        Arc::new(SegmentBytes::new(self.files.clone(), version, self.stop.clone()))
+    }
+}

@@ -1,0 +1,159 @@
+//! What tensors a file holds: said by its seals, known from an earlier look, or seen in its bytes.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use tensorfs_layout::formats;
+use tensorfs_layout::{Ino, SegmentId};
+
+use crate::clock;
+use crate::error::Result;
+use crate::file::Version;
+
+use super::Content;
+use super::bytes::{SegmentBytes, fault};
+use super::tensors::Tensors;
+
+/// The most tensors that are taken from seals, which costs a copy of them.
+const SEALED_MAX: u64 = 1 << 16;
+
+impl Content {
+    /// The tensors of a file, if that can be said without reading it.
+    pub(super) fn known_tensors(&self, ino: Ino) -> Option<Arc<Tensors>> {
+        let (tensors, settled) = self.cache.get(ino)?;
+        let version = self.files.version(ino).ok()?;
+        Some(tensors).filter(|tensors| settled && tensors.version == version)
+    }
+
+    /// The tensors of a file; none if it is not a file that has some. Reads the file if need be.
+    pub(super) fn tensors_of(&self, ino: Ino) -> Result<Option<Arc<Tensors>>> {
+        let mut left = 3;
+        loop {
+            let looked = clock::now();
+            let version = self.files.version(ino)?;
+            let earlier = match self.cache.get(ino) {
+                Some((tensors, true)) if tensors.version == version => return Ok(Some(tensors)),
+                earlier => earlier.map(|(tensors, _)| tensors),
+            };
+            if version.size == 0 || self.cache.verdict(ino, &version) == Some(false) {
+                return Ok(None);
+            }
+            let source = self.bytes_of(&version);
+            let found = self.look_into(ino, &source, version, earlier);
+            source.close();
+            let unchanged = self.files.version(ino).is_ok_and(|now| now == version);
+            let settled = unchanged && version.is_settled(looked);
+            left -= 1;
+            match found {
+                // It was replaced or removed while it was read.
+                Err(_) if !unchanged && left > 0 => {}
+                Err(error) => return Err(fault(error)),
+                Ok(None) => {
+                    if settled {
+                        self.cache.judge(ino, version, false);
+                    }
+                    return Ok(None);
+                }
+                Ok(Some(tensors)) => {
+                    let tensors = Arc::new(tensors);
+                    self.cache.put(ino, tensors.clone(), settled);
+                    return Ok(Some(tensors));
+                }
+            }
+        }
+    }
+
+    fn look_into(
+        &self,
+        ino: Ino,
+        source: &SegmentBytes,
+        version: Version,
+        earlier: Option<Arc<Tensors>>,
+    ) -> io::Result<Option<Tensors>> {
+        if let Some(mut sealed) = self.sealed_tensors(ino, version) {
+            if let Some(earlier) = earlier.filter(|earlier| earlier.may_grow_to(&version)) {
+                sealed.stamp = earlier.stamp;
+            }
+            return Ok(Some(sealed));
+        }
+        if let Some(earlier) = earlier
+            && let Some(grown) = earlier.grown(source, version)?
+        {
+            return Ok(Some(grown));
+        }
+        Tensors::recognise(source, version)
+    }
+
+    /// What the seals of a file say, if they say all.
+    fn sealed_tensors(&self, ino: Ino, version: Version) -> Option<Tensors> {
+        let chain = {
+            let view = self.files.store().view();
+            let object = view.object(ino).filter(|object| object.attributes.segment == Some(version.segment))?;
+            let chain = object.chain().filter(|chain| chain.is_sealed())?;
+            let summary = chain.summary().filter(|summary| summary.complete)?;
+            if !(1..=SEALED_MAX).contains(&summary.tensors) {
+                return None;
+            }
+            // Decoded without the lock.
+            chain.clone()
+        };
+        let format = chain.summary()?.format;
+        let mut entries: Vec<_> = chain.tensors().collect();
+        entries.sort_by_key(|entry| entry.index);
+        let whole = (0..).zip(&entries).all(|(index, entry)| entry.index == index);
+        let tensors = entries.into_iter().map(|entry| entry.tensor);
+        if whole { Tensors::of_seals(tensors, format, version) } else { None }
+    }
+
+    /// How many tensors the seals of a file say that it has, and whether that is all of them. None if it is not sealed.
+    fn sealed_count(&self, ino: Ino, segment: SegmentId) -> Option<(u64, bool)> {
+        let view = self.files.store().view();
+        // A file that is being replaced shows the new bytes, and its seals are of the old ones.
+        let object = view.object(ino).filter(|object| object.attributes.segment == Some(segment))?;
+        let chain = object.chain().filter(|chain| chain.is_sealed())?;
+        let first = chain.runs().first().and_then(|run| run.seal.as_ref())?;
+        if first.description.is_empty() {
+            return Some((0, true));
+        }
+        chain.summary().map(|summary| (summary.tensors, summary.complete))
+    }
+
+    /// How many tensors a file holds.
+    pub(super) fn count_tensors(&self, ino: Ino) -> Result<u64> {
+        let version = match self.files.version(ino) {
+            // Made by mknod, and never opened.
+            Err(fault) if fault.errno == libc::ENOENT => return Ok(0),
+            version => version?,
+        };
+        match self.sealed_count(ino, version.segment) {
+            Some((count, true)) => Ok(count),
+            _ => Ok(self.tensors_of(ino)?.map_or(0, |tensors| tensors.count)),
+        }
+    }
+
+    /// True if a file holds tensors. Reads as little of it as will do, and without `may_read` nothing: then it may be
+    /// that nothing can be said.
+    pub(super) fn has_tensors(&self, ino: Ino, may_read: bool) -> Option<bool> {
+        let looked = clock::now();
+        let Ok(version) = self.files.version(ino) else { return Some(false) };
+        if version.size == 0 {
+            return Some(false);
+        }
+        if let Some((count, whole)) = self.sealed_count(ino, version.segment) {
+            return Some(count > 0 || !whole);
+        }
+        let known = self.cache.verdict(ino, &version);
+        if known.is_some() || !may_read {
+            return known;
+        }
+        let source = self.bytes_of(&version);
+        let found = formats::recognise(&*source, &mut |_| ControlFlow::Break(()));
+        source.close();
+        let verdict = found.tensors > 0;
+        if found.error.is_none() && version.is_settled(looked) {
+            self.cache.judge(ino, version, verdict);
+        }
+        Some(verdict)
+    }
+}
