@@ -12,6 +12,8 @@
 //! * A file rewritten through `open(O_TRUNC)` keeps its old content until the new one is complete.
 
 mod acl;
+mod ask;
+mod background;
 mod caller;
 mod clock;
 mod error;
@@ -20,6 +22,7 @@ mod lane;
 mod options;
 mod protocol;
 mod store;
+mod workers;
 
 pub use error::Error;
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};
