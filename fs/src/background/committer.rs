@@ -74,8 +74,8 @@ pub(crate) fn commit_if_changed(files: &Files, was_quiet: bool) -> Result<bool> 
     } else if !was_quiet {
         pool.idle()?;
     }
-    // Also while nobody changes anything: the kernel forgets a file after its removal, and what was deleted last leaves a
-    // log that is longer than it need be.
+    // Also while nobody changes anything: the kernel forgets a file after its removal, and what was deleted last
+    // leaves a log that is longer than it need be.
     pool.unlink_covered();
     pool.maintain()?;
     learned?;

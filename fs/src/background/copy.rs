@@ -13,8 +13,8 @@ const STEP: u64 = 8 << 20;
 /// So many are copied before they are synced.
 const SYNC_STEP: u64 = 64 << 20;
 
-/// Copies what the host has allocated, and leaves the holes. `report` hears how much of it is copied. False if `go_on` has said
-/// no: then the copy is not whole.
+/// Copies what the host has allocated, and leaves the holes. `report` hears how much of it is copied. False if
+/// `go_on` has said no: then the copy is not whole.
 pub(super) fn copy_all(
     from: &OwnedFd,
     to: &OwnedFd,

@@ -1,5 +1,5 @@
-//! Jobs: what takes long and was asked for by a program, which asks now and then how far it has come. A job that nobody asks
-//! about any more ends, so that one whose program was killed does not go on for ever.
+//! Jobs: what takes long and was asked for by a program, which asks now and then how far it has come. A job that
+//! nobody asks about any more ends, so that one whose program was killed does not go on for ever.
 
 use std::collections::HashMap;
 use std::sync::Arc;

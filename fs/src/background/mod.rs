@@ -1,8 +1,8 @@
-//! What goes on behind the requests: committing, sealing, writing out, making spare segments; and what programs ask for that
-//! takes long: moving files to other tiers, checks and scrubs.
+//! What goes on behind the requests: committing, sealing, writing out, making spare segments; and what programs ask
+//! for that takes long: moving files to other tiers, checks and scrubs.
 //!
-//! The tasks that run as long as the pool is served are of one kind, [`task::Task`], and [`Background`] has them all. What
-//! they have to do they find in queues of the rooms below; nobody below knows of them.
+//! The tasks that run as long as the pool is served are of one kind, [`task::Task`], and [`Background`] has them all.
+//! What they have to do they find in queues of the rooms below; nobody below knows of them.
 
 mod checksums;
 mod committer;
@@ -33,8 +33,8 @@ pub(crate) use sealer::{ask_for_seal, seal_the_rest};
 
 use task::Running;
 
-/// The tasks that run as long as the pool is served. When this is dropped they are told to stop and waited for, one after the
-/// other in the order of the fields: who commits goes last.
+/// The tasks that run as long as the pool is served. When this is dropped they are told to stop and waited for, one
+/// after the other in the order of the fields: who commits goes last.
 pub(crate) struct Background {
     _out_writer: Running,
     _sealer: Running,

@@ -1,6 +1,6 @@
-//! Moving a file's bytes to another tier: they are copied to a new segment there, made durable, and then that becomes the file's
-//! own in one transaction. Nothing waits for it: who opens the file meanwhile goes on with the old segment, and the move is given
-//! up.
+//! Moving a file's bytes to another tier: they are copied to a new segment there, made durable, and then that becomes
+//! the file's own in one transaction. Nothing waits for it: who opens the file meanwhile goes on with the old
+//! segment, and the move is given up.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -73,17 +73,12 @@ impl Mover {
         let report = |done, total| self.moves.report(ino, done, total);
         let counters = self.files.store().counters();
         let moved = guarded(counters, || format!("inode {ino}: moving it"), || self.move_file(ino, tier, &report));
-        self.moves.end(
-            ino,
-            match moved {
-                Some(moved) => moved.map_err(|fault| fault.to_string()),
-                None => Err("the server panicked; its log says where".into()),
-            },
-        );
+        let panicked = || Err("the server panicked; its log says where".into());
+        self.moves.end(ino, moved.map_or_else(panicked, |moved| moved.map_err(|fault| fault.to_string())));
     }
 
-    /// Moves a file to the tier that its user wrote into its attribute `user.tensorfs.tier`, and waits for that. The file
-    /// always has the attribute, so it cannot be made (`XATTR_CREATE` among the `flags`).
+    /// Moves a file to the tier that its user wrote into its attribute `user.tensorfs.tier`, and waits for that. The
+    /// file always has the attribute, so it cannot be made (`XATTR_CREATE` among the `flags`).
     pub fn set_tier_of_file(&self, caller: Caller, ino: Ino, value: &[u8], flags: i32) -> Result<()> {
         self.files.store().check_writable()?;
         let tier = std::str::from_utf8(value).map_err(|_| Fault::new(libc::EINVAL))?;
@@ -174,8 +169,8 @@ fn copy_and_switch(
 ) -> Result<()> {
     let (store, ino) = (files.store(), file.ino());
     let begun = file.writes_begun();
-    // As for a seal: whoever must have no descriptor of ours in the way says so, and waits. They are opened without the lock, as
-    // the copy has to be announced first, and closed before it is taken again.
+    // As for a seal: whoever must have no descriptor of ours in the way says so, and waits. They are opened without
+    // the lock, as the copy has to be announced first, and closed before it is taken again.
     let quiet = file.read_quietly(());
     let undisturbed = || quiet.is_undisturbed();
     let make = || make_copy(store, ino, (from, copy), recorded, &undisturbed, report);

@@ -33,8 +33,8 @@ impl OutWriter {
         let (store, from, size) = (self.files.store(), bytes.start, bytes.end);
         let mut at = from;
         while self.files.to_write_out().is_on() {
-            // Opened anew for every step: whoever wants to know whether anything has it open waits for one at most. And not the
-            // descriptor that will sync it, which is to hear of every failure.
+            // Opened anew for every step: whoever wants to know whether anything has it open waits for one at most.
+            // And not the descriptor that will sync it, which is to hear of every failure.
             let Ok(reading) = self.files.readings().open(store.pool(), segment) else { return };
             if at < size {
                 range(&reading, at, false);

@@ -1,5 +1,5 @@
-//! Sealing one file: it is read once, behind everybody's back, for its checksums and tensors. Opening it for writing has
-//! that given up; a file that is sealed is thawed, durably, before it can be written (rule 5).
+//! Sealing one file: it is read once, behind everybody's back, for its checksums and tensors. Opening it for writing
+//! has that given up; a file that is sealed is thawed, durably, before it can be written (rule 5).
 
 use std::fs::File;
 use std::io;
@@ -38,8 +38,8 @@ enum Found {
     GivenUp,
 }
 
-/// Reads a committed file that nothing can write, and stores what it is. `stopped` is asked now and then. A file that is
-/// sealed already is sealed `again` only if its bytes are those that were sealed, and if there is something new to
+/// Reads a committed file that nothing can write, and stores what it is. `stopped` is asked now and then. A file that
+/// is sealed already is sealed `again` only if its bytes are those that were sealed, and if there is something new to
 /// say of them.
 pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn() -> bool) -> Result<Outcome> {
     let store = files.store();

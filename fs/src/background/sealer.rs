@@ -95,7 +95,8 @@ fn name(ino: Ino) -> String {
     format!("inode {ino}: sealing it")
 }
 
-/// Seals what is left of the queue, as far as that does not take long. Nobody else seals any more, and all files are closed.
+/// Seals what is left of the queue, as far as that does not take long. Nobody else seals any more, and all files are
+/// closed.
 pub(crate) fn seal_the_rest(files: &Files) {
     let store = files.store();
     if files.to_seal().len() == 0 || store.commit().is_err() {
@@ -142,8 +143,8 @@ pub(crate) fn ask_for_seal(files: &Files, ino: Ino, begin: bool, again: bool) ->
     })
 }
 
-/// Seals files of a pool that is not mounted, those whose path from the root is `wanted`, and closes it. `each` hears of
-/// every one: its path, and what came of it. It says whether to go on.
+/// Seals files of a pool that is not mounted, those whose path from the root is `wanted`, and closes it. `each` hears
+/// of every one: its path, and what came of it. It says whether to go on.
 ///
 /// # Errors
 /// The pool's own.

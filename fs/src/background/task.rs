@@ -81,7 +81,8 @@ fn run<T: Task>(mut task: T, counters: &Counters) {
     guarded(counters, name, || task.end());
 }
 
-/// Does something that must not end its thread: if it panics, that is counted and said in the log, and there is no result.
+/// Does something that must not end its thread: if it panics, that is counted and said in the log, and there is no
+/// result.
 pub(crate) fn guarded<T>(counters: &Counters, name: impl Fn() -> String, work: impl FnOnce() -> T) -> Option<T> {
     let done = catch_unwind(AssertUnwindSafe(work)).ok();
     if done.is_none() {

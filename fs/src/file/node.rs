@@ -210,8 +210,8 @@ impl<'a> Locked<'a> {
         !self.is_written() && !self.is_replacing()
     }
 
-    /// How often something was about to begin writing the file so far. If that is the same when the lock was let go of in
-    /// between, nothing has written.
+    /// How often something was about to begin writing the file so far. Where the lock is let go of in between and this
+    /// stays as it was, nothing has begun to write.
     pub fn writes_begun(&self) -> u64 {
         self.node.writes_begun()
     }
