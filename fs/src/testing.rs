@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tensorfs_layout::{Ino, Pool, SegmentId};
 
-use crate::background::{Sealer, commit_if_changed};
+use crate::background::{commit_if_changed, seal_file};
 use crate::caller::Caller;
 use crate::error::Fault;
 use crate::file::Files;
@@ -28,7 +28,6 @@ pub struct Handle(u64);
 pub struct Direct {
     files: Arc<Files>,
     tree: Tree,
-    sealer: Sealer,
 }
 
 impl std::fmt::Debug for Direct {
@@ -45,7 +44,7 @@ impl Direct {
     /// Serves a pool.
     pub fn new(pool: Arc<Pool>, durability: Durability) -> Self {
         let files = Arc::new(Files::new(Arc::new(Store::new(pool, Options::default(), durability, 1024))));
-        Self { tree: Tree::new(files.clone()), sealer: Sealer::new(files.clone()), files }
+        Self { tree: Tree::new(files.clone()), files }
     }
 
     /// The pool.
@@ -161,7 +160,7 @@ impl Direct {
     /// Commits, and seals a file if nothing can write it.
     pub fn seal(&self, ino: Ino) -> Result<(), Errno> {
         errno(self.files.store().commit())?;
-        errno(self.sealer.seal_file(ino, false, &|| false)).map(drop)
+        errno(seal_file(&self.files, ino, false, &|| false)).map(drop)
     }
 
     /// What a round of the background commit begins with: what only the log holds becomes durable in the segments.

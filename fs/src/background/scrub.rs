@@ -3,20 +3,21 @@
 //! A file is read as it is for sealing: opening it for writing has the reading given up at once, and what was read is
 //! then forgotten. So neither does a program wait for a scrub, nor is a file called damaged that was written meanwhile.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tensorfs_layout::formats::Source;
-use tensorfs_layout::{Direct, Finding, Ino, Report, SegmentId, fault_of_run};
+use tensorfs_layout::{Direct, Finding, Ino, Object, Report, SegmentId};
 
-use crate::damage::BadRun;
-use crate::error::Result;
-use crate::filesystem::Filesystem;
-use crate::jobs::Job;
+use crate::file::Files;
+use crate::store::{BadRun, Store};
+
+use super::checksums::{bad_runs, checksums};
+use super::job::Job;
 
 /// How often a file is tried that is opened for writing meanwhile.
 const TRIES: usize = 3;
@@ -26,14 +27,14 @@ const NAP: Duration = Duration::from_millis(5);
 const SLACK: Duration = Duration::from_millis(200);
 
 /// Bytes in time.
-pub(crate) struct Pace {
+struct Pace {
     rate: Option<u64>,
     /// When the next byte may be read.
     next: Instant,
 }
 
 impl Pace {
-    pub fn new(rate: Option<u64>) -> Self {
+    fn new(rate: Option<u64>) -> Self {
         Self { rate: rate.filter(|rate| *rate > 0), next: Instant::now() }
     }
 
@@ -73,21 +74,6 @@ impl Source for Paced<'_> {
     }
 }
 
-/// The runs of a file that do not have the checksums that they were sealed with: offset, length, checksum. Means nothing
-/// once `go_on` has said no.
-pub(crate) fn bad_runs(source: &dyn Source, runs: &[(u64, u64, u32)], go_on: &dyn Fn() -> bool) -> Vec<BadRun> {
-    let mut bad = Vec::new();
-    for (offset, len, crc) in runs.iter().copied() {
-        if !go_on() {
-            break;
-        }
-        if let Some(what) = fault_of_run(source, offset, len, crc, &|_| {}) {
-            bad.push(BadRun { offset, len, what });
-        }
-    }
-    bad
-}
-
 /// What came of reading a file.
 enum Look {
     Verified(Vec<Finding>),
@@ -97,97 +83,95 @@ enum Look {
     Disturbed,
 }
 
-impl Filesystem {
-    /// Verifies every sealed file. Returns how many were busy again and again; what was found and counted is in the report.
-    /// Ends early if the job is not wanted any more.
-    pub fn scrub(&self, job: &Job, rate: Option<u64>, report: &mut Report) -> Result<u64> {
-        let files: Vec<(Ino, u64)> = {
-            let view = self.pool.view();
-            let files =
-                view.objects().filter(|(_, object)| object.is_file() && object.names() > 0 && object.size() > 0);
-            let mut files: Vec<(Ino, u64)> = files.map(|(ino, object)| (ino, object.size())).collect();
-            files.sort_unstable();
-            files
-        };
-        let total = files.iter().map(|(_, size)| size).sum();
-        let (mut done, mut busy) = (0, 0);
-        let mut pace = Pace::new(rate);
-        for (ino, size) in files {
-            job.progress("data", done, total);
-            let mut look = Look::Disturbed;
-            for _ in 0..TRIES {
-                if !job.is_wanted() {
-                    return Ok(busy);
-                }
-                let read = |bytes| job.progress("data", done + bytes, total);
-                look = self.verify_file(ino, job, &mut pace, &read)?;
-                if !matches!(look, Look::Disturbed) {
-                    break;
-                }
-                thread::sleep(NAP * 4);
+/// Verifies every sealed file. Returns how many were busy again and again; what was found and counted is in the report.
+/// Ends early if the job is not wanted any more.
+pub(super) fn scrub(files: &Files, job: &Job, rate: Option<u64>, report: &mut Report) -> u64 {
+    let all = files_with_bytes(files.store());
+    let total = all.iter().map(|(_, size)| size).sum();
+    let (mut done, mut busy) = (0, 0);
+    let mut pace = Pace::new(rate);
+    for (ino, size) in all {
+        job.progress("data", done, total);
+        let mut look = Look::Disturbed;
+        for _ in 0..TRIES {
+            if !job.is_wanted() {
+                return busy;
             }
-            match look {
-                Look::Verified(findings) => {
-                    report.verified_bytes += size;
-                    findings.into_iter().for_each(|finding| job.found(finding));
-                }
-                Look::Unsealed => report.unsealed_bytes += size,
-                Look::Disturbed => busy += 1,
+            let read = |bytes| job.progress("data", done + bytes, total);
+            look = verify_file(files, ino, job, &mut pace, &read);
+            if !matches!(look, Look::Disturbed) {
+                break;
             }
-            done += size;
+            thread::sleep(NAP * 4);
         }
-        job.progress("data", total, total);
-        Ok(busy)
+        match look {
+            Look::Verified(findings) => {
+                report.verified_bytes += size;
+                findings.into_iter().for_each(|finding| job.found(finding));
+            }
+            Look::Unsealed => report.unsealed_bytes += size,
+            Look::Disturbed => busy += 1,
+        }
+        done += size;
     }
+    job.progress("data", total, total);
+    busy
+}
 
-    fn verify_file(&self, ino: Ino, job: &Job, pace: &mut Pace, read: &dyn Fn(u64)) -> Result<Look> {
-        let node = self.nodes.take(ino);
-        let mut state = node.lock();
-        let sealed = || -> Option<(SegmentId, u64)> {
-            let view = self.pool.view();
-            let object = view.object(ino).filter(|object| object.names() > 0)?;
-            let chain = object.chain().filter(|chain| chain.has_seals())?;
-            Some((object.attributes.segment?, chain.version()))
-        };
-        if state.writing.is_some() || state.replace.is_some() {
-            return Ok(Look::Unsealed);
+/// The files that have a name and bytes, with their sizes.
+fn files_with_bytes(store: &Store) -> Vec<(Ino, u64)> {
+    let view = store.view();
+    let has_bytes = |object: &Object| object.is_file() && object.names() > 0 && object.size() > 0;
+    let files = view.objects().filter(|(_, object)| has_bytes(object));
+    let mut files: Vec<(Ino, u64)> = files.map(|(ino, object)| (ino, object.size())).collect();
+    files.sort_unstable();
+    files
+}
+
+/// What was sealed of a file: the segment, and the version of its chain.
+fn sealed(store: &Store, ino: Ino) -> Option<(SegmentId, u64)> {
+    let view = store.view();
+    let object = view.object(ino).filter(|object| object.names() > 0)?;
+    let chain = object.chain().filter(|chain| chain.has_seals())?;
+    Some((object.attributes.segment?, chain.version()))
+}
+
+fn verify_file(files: &Files, ino: Ino, job: &Job, pace: &mut Pace, read: &dyn Fn(u64)) -> Look {
+    let store = files.store();
+    let node = files.node(ino);
+    let file = files.lock(&node);
+    if !file.is_unwritten() {
+        return Look::Unsealed;
+    }
+    if file.is_opening() || file.is_quiet() {
+        return Look::Disturbed;
+    }
+    let Some(version) = sealed(store, ino) else { return Look::Unsealed };
+    if store.segments().gone(version.0).is_some() {
+        return Look::Unsealed;
+    }
+    let runs = checksums(store, ino);
+    let open = |flags| store.segments().open(version.0, libc::O_RDONLY | libc::O_NOATIME | flags).map(File::from);
+    let bytes = match Direct::open(open) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let (offset, len) = runs.first().map_or((0, 0), |run| (run.offset, run.len));
+            let bad = BadRun { offset, len, what: format!("its segment cannot be opened: {error}") };
+            // There are no bytes to look at.
+            return Look::Verified(store.settle_damage(ino, &&[][..], &[bad]));
         }
-        if state.opening > 0 || state.sealing {
-            return Ok(Look::Disturbed);
-        }
-        let Some(version) = sealed() else { return Ok(Look::Unsealed) };
-        if self.pool.segments().gone(version.0).is_some() {
-            return Ok(Look::Unsealed);
-        }
-        let runs = self.sealed_runs(ino);
-        let begun = node.writes_begun.load(Ordering::Relaxed);
-        let open =
-            |flags| self.pool.segments().open(version.0, libc::O_RDONLY | libc::O_NOATIME | flags).map(File::from);
-        let file = match Direct::open(open) {
-            Ok(file) => file,
-            Err(error) => {
-                let (offset, len) = runs.first().map_or((0, 0), |run| (run.0, run.1));
-                let bad = BadRun { offset, len, what: format!("its segment cannot be opened: {error}") };
-                // There are no bytes to look at.
-                return Ok(Look::Verified(self.settle_damage(ino, &&[][..], &[bad])));
-            }
-        };
-        state.sealing = true;
-        drop(state);
-        let go_on = || node.writes_begun.load(Ordering::Relaxed) == begun && job.is_wanted();
-        let paced = Paced { file: &file, pace: RefCell::new(pace), go_on: &go_on };
-        let counted = Counted { source: &paced, read, done: std::cell::Cell::new(0) };
-        let bad = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bad_runs(&counted, &runs, &go_on)));
-        let mut state = node.lock();
-        // Closed before the lock is let go of: whoever waited would take it for a program that has the file mapped.
-        let file = file;
-        state.sealing = false;
-        node.released.notify_all();
-        let undisturbed = go_on() && state.writing.is_none() && state.replace.is_none() && sealed() == Some(version);
-        match bad {
-            Ok(bad) if undisturbed => Ok(Look::Verified(self.settle_damage(ino, &file, &bad))),
-            _ => Ok(Look::Disturbed),
-        }
+    };
+    let quiet = file.read_quietly(bytes);
+    let go_on = || quiet.is_undisturbed() && job.is_wanted();
+    let paced = Paced { file: quiet.open(), pace: RefCell::new(pace), go_on: &go_on };
+    let counted = Counted { source: &paced, read, done: Cell::new(0) };
+    let bad = catch_unwind(AssertUnwindSafe(|| bad_runs(&counted, &runs, &go_on)));
+    // Closed before the lock is let go of: whoever waited would take it for a program that has the file mapped.
+    let (file, bytes, undisturbed) = quiet.end();
+    let undisturbed = undisturbed && job.is_wanted() && file.is_unwritten() && sealed(store, ino) == Some(version);
+    match bad {
+        Ok(bad) if undisturbed => Look::Verified(store.settle_damage(ino, &bytes, &bad)),
+        _ => Look::Disturbed,
     }
 }
 
@@ -195,7 +179,7 @@ impl Filesystem {
 struct Counted<'a> {
     source: &'a dyn Source,
     read: &'a dyn Fn(u64),
-    done: std::cell::Cell<u64>,
+    done: Cell<u64>,
 }
 
 impl Source for Counted<'_> {
@@ -228,14 +212,5 @@ mod tests {
         let mut slow = Pace::new(Some(1));
         slow.wait(1 << 30, &|| false);
         Pace::new(None).wait(1 << 30, &|| true);
-    }
-
-    #[test]
-    fn damaged_runs_are_found_and_no_others() {
-        let bytes: Vec<u8> = (0..100).collect();
-        let crc = |range: std::ops::Range<usize>| tensorfs_layout::formats::crc32c(&bytes[range]);
-        let runs = [(0, 10, crc(0..10)), (10, 20, crc(10..30) ^ 1), (30, 70, crc(30..100)), (100, 1, 0)];
-        let bad: Vec<u64> = bad_runs(&&bytes[..], &runs, &|| true).iter().map(|bad| bad.offset).collect();
-        assert_eq!(bad, [10, 100]);
     }
 }

@@ -210,6 +210,12 @@ impl<'a> Locked<'a> {
         !self.is_written() && !self.is_replacing()
     }
 
+    /// How often something was about to begin writing the file so far. Where the lock is let go of in between and this
+    /// stays as it was, nothing has begun to write.
+    pub fn writes_begun(&self) -> u64 {
+        self.node.writes_begun()
+    }
+
     /// True if somebody reads the file behind everybody's back.
     pub fn is_quiet(&self) -> bool {
         self.state.quiet

@@ -342,10 +342,7 @@ impl fuser::Filesystem for Adapter {
         };
         let Some(handle) = written.durable else { return reply.written(written.count) };
         self.lanes.run(self.fs.commit_lane(), &self.fs, move |fs| {
-            answer::written(
-                reply,
-                attempt(fs, "write", || fs.finish_write(caller, &handle)).map(|()| written.count),
-            );
+            answer::written(reply, attempt(fs, "write", || fs.finish_write(caller, &handle)).map(|()| written.count));
         });
     }
 
@@ -405,9 +402,8 @@ impl fuser::Filesystem for Adapter {
         let dir = ino(number);
         self.count(|c| &c.readdir);
         self.lanes.run(self.fs.list_lane(dir), &self.fs, move |fs| {
-            let listed = attempt(fs, "readdir", || {
-                fs.readdir(dir, offset, |entry| answer::add_entry(&mut reply, &entry))
-            });
+            let listed =
+                attempt(fs, "readdir", || fs.readdir(dir, offset, |entry| answer::add_entry(&mut reply, &entry)));
             match listed {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorfs_layout::Ino;
 
 use crate::ask::Answers;
-use crate::background::{Jobs, Mover, Sealer};
+use crate::background::{Jobs, Mover};
 use crate::caller::Caller;
 use crate::content::Content;
 use crate::content::control::{Control, Who};
@@ -17,7 +17,6 @@ use crate::protocol::Request;
 use crate::store::reserved::{TIER, is_control_name, is_own_xattr};
 use crate::store::{Space, Store};
 use crate::tree::{Change, New, Tree};
-use crate::workers::Workers;
 
 use super::realm::Realm;
 
@@ -38,23 +37,21 @@ pub(super) struct Filesystem {
     tree: Tree,
     content: Arc<Content>,
     control: Control,
-    sealer: Arc<Sealer>,
     mover: Arc<Mover>,
     jobs: Arc<Jobs>,
     answers: Answers,
 }
 
 impl Filesystem {
-    /// The rooms over a store. Moves that nobody waits for are done by `movers`.
-    pub fn new(store: Arc<Store>, movers: Workers) -> Self {
+    /// The rooms over a store.
+    pub fn new(store: Arc<Store>) -> Self {
         let files = Arc::new(Files::new(store));
         let content = Arc::new(Content::new(files.clone()));
-        let sealer = Arc::new(Sealer::new(files.clone()));
-        let mover = Arc::new(Mover::new(files.clone(), movers));
+        let mover = Arc::new(Mover::new(files.clone()));
         let jobs = Arc::new(Jobs::new(files.clone()));
-        let answers = Answers::new(content.clone(), sealer.clone(), mover.clone(), jobs.clone());
+        let answers = Answers::new(content.clone(), jobs.clone(), mover.clone());
         let (tree, control) = (Tree::new(files.clone()), Control::new(content.clone()));
-        Self { files, tree, content, control, sealer, mover, jobs, answers }
+        Self { files, tree, content, control, mover, jobs, answers }
     }
 
     /// The files in use.
@@ -72,9 +69,9 @@ impl Filesystem {
         &self.content
     }
 
-    /// Who seals files.
-    pub fn sealer(&self) -> &Arc<Sealer> {
-        &self.sealer
+    /// Who moves files to other tiers.
+    pub fn mover(&self) -> &Arc<Mover> {
+        &self.mover
     }
 
     /// What programs have asked for that takes long.
@@ -367,14 +364,7 @@ impl Filesystem {
     }
 
     /// `fallocate(2)`.
-    pub fn fallocate(
-        &self,
-        caller: Caller,
-        (ino, handle): (Ino, u64),
-        offset: u64,
-        len: u64,
-        mode: i32,
-    ) -> Result<()> {
+    pub fn fallocate(&self, caller: Caller, (ino, handle): (Ino, u64), offset: u64, len: u64, mode: i32) -> Result<()> {
         match Realm::of(ino) {
             Realm::Tree => self.files.fallocate(caller, handle, offset, len, mode),
             Realm::Control => Err(Fault::new(libc::EBADF)),

@@ -8,9 +8,6 @@ use crate::workers::Workers;
 /// Threads that read tensors. Each may take what recognising a file takes.
 const READERS: usize = 4;
 
-/// Threads that move files to other tiers.
-const MOVERS: usize = 2;
-
 /// The lanes of a mount.
 pub(super) struct Lanes {
     workers: Workers,
@@ -20,13 +17,12 @@ pub(super) struct Lanes {
     movers: Workers,
 }
 
-impl Default for Lanes {
-    fn default() -> Self {
-        Self { workers: Workers::default(), readers: Workers::new(READERS), movers: Workers::new(MOVERS) }
-    }
-}
-
 impl Lanes {
+    /// The lanes, of which the movers' is shared with moves that no request waits for.
+    pub fn new(movers: Workers) -> Self {
+        Self { workers: Workers::default(), readers: Workers::new(READERS), movers }
+    }
+
     /// Does the work in a lane.
     pub fn run<T: Send + Sync + 'static>(&self, lane: Lane, on: &Arc<T>, work: impl FnOnce(&T) + Send + 'static) {
         let threads = match lane {
@@ -37,11 +33,6 @@ impl Lanes {
         };
         let on = on.clone();
         threads.run(move || work(&on));
-    }
-
-    /// The movers, for moves that nobody waits for.
-    pub fn movers(&self) -> &Workers {
-        &self.movers
     }
 
     /// Waits until nothing is queued or running on the readers.

@@ -14,8 +14,8 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::{Condvar, Mutex};
 
-use crate::store::Counter;
 use crate::options::LatencyMode;
+use crate::store::Counter;
 
 /// The kernel's interface.
 const DEVICE: &str = "/dev/cpu_dma_latency";

@@ -11,7 +11,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use tensorfs_layout::{Domain, Pool};
 
-use crate::background::Background;
+use crate::background::{Background, seal_the_rest};
 use crate::content::control::Info;
 use crate::error::Error;
 use crate::options::{Durability, Options, PassthroughMode};
@@ -55,8 +55,9 @@ impl Server {
         let (mountpoint, latency) = (options.mountpoint.clone(), Arc::new(Latency::new(options.latency)));
         let store = Arc::new(Store::new(Arc::new(pool), options, durability, descriptors));
         store.link().set_latency(latency.reason().map_or(Ok(()), |reason| Err(reason.to_owned())));
-        let (lanes, awake) = (Arc::new(Lanes::default()), Arc::new(Awake::new(latency.clone())));
-        let fs = Arc::new(Filesystem::new(store, lanes.movers().clone()));
+        let fs = Arc::new(Filesystem::new(store));
+        let lanes = Arc::new(Lanes::new(fs.mover().threads().clone()));
+        let awake = Arc::new(Awake::new(latency.clone()));
         let adapter = Adapter::new(fs.clone(), lanes.clone(), awake.clone());
         let begun = Session::from_fd(adapter, fuse, acl, config)
             .and_then(|session| Ok((session.as_fd().try_clone_to_owned()?, session)));
@@ -80,7 +81,7 @@ impl Server {
             raise_read_ahead(&mountpoint);
         }
         let no_thread = |source| Error::Thread { mountpoint: mountpoint.clone(), source };
-        let background = Background::start(fs.files(), fs.sealer()).map_err(no_thread)?;
+        let background = Background::start(fs.files()).map_err(no_thread)?;
         let keeper = Keeper::start(latency).map_err(no_thread)?;
         fs.files().adopt();
         let served = unless_unmounted(session.run());
@@ -94,7 +95,7 @@ impl Server {
         drop((keeper, background));
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.
         let recorded = fs.files().close_all();
-        fs.sealer().seal_the_rest();
+        seal_the_rest(fs.files());
         let pool = store.pool();
         let closed = if recorded { pool.close() } else { pool.commit(pool.newest()) };
         served.map_err(|source| Error::Session { mountpoint, source })?;

@@ -81,7 +81,7 @@ impl Spares {
     }
 
     /// Waits until some are wanted; false when there are to be none any more.
-    fn wait(&self) -> bool {
+    pub fn wait(&self) -> bool {
         let mut stock = self.stock.lock();
         while !stock.stop {
             match (stock.wanted, stock.paused) {
@@ -105,6 +105,11 @@ impl Spares {
         stock.wanted && stock.paused.is_none() && !stock.stop
     }
 
+    /// None are made for a while: making one failed.
+    pub fn pause(&self) {
+        self.put(None);
+    }
+
     /// None are wanted any more.
     pub fn stop(&self) {
         self.stock.lock().stop = true;
@@ -113,13 +118,9 @@ impl Spares {
 }
 
 impl Store {
-    /// Waits until spares are wanted, and makes them; false when there are to be none any more.
-    pub fn make_spares(&self) -> bool {
-        if !self.spares.wait() {
-            return false;
-        }
+    /// Makes the spares that are wanted.
+    pub fn make_spares(&self) {
         while self.spares.put(self.make_spare()) {}
-        true
     }
 
     /// Nothing is made ahead on a host that is nearly full, nor in a pool that takes no changes.

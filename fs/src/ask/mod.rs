@@ -1,0 +1,52 @@
+//! What programs ask the server by ioctl(2), and its answers. How they ask is said by [`crate::protocol`].
+
+use std::sync::Arc;
+
+use tensorfs_layout::Ino;
+
+use crate::background::{Jobs, Mover, ask_for_seal};
+use crate::caller::Caller;
+use crate::content::Content;
+use crate::error::{Fault, Result};
+use crate::file::Files;
+use crate::protocol::{Reply, Request};
+
+/// Answers programs.
+pub(crate) struct Answers {
+    files: Arc<Files>,
+    content: Arc<Content>,
+    jobs: Arc<Jobs>,
+    mover: Arc<Mover>,
+}
+
+impl Answers {
+    /// Answers from what there is to ask.
+    pub fn new(content: Arc<Content>, jobs: Arc<Jobs>, mover: Arc<Mover>) -> Self {
+        Self { files: content.files().clone(), content, jobs, mover }
+    }
+
+    /// Answers a request that was asked on an open file or directory.
+    pub fn answer(&self, caller: Caller, on: Ino, handle: u64, request: Request) -> Result<Vec<u8>> {
+        let reply = match request {
+            Request::Records(from) => {
+                if !self.files.handle(handle)?.reads(on) {
+                    return Err(Fault::new(libc::EBADF));
+                }
+                Reply::Records(self.content.records(on, from)?)
+            }
+            Request::Move { ino, tier, begin } => Reply::Moving(self.mover.ask_for_move(caller, ino, &tier, begin)),
+            _ if !caller.is_trusted() => return Err(Fault::new(libc::EPERM)),
+            Request::Seal { ino, begin, again } => Reply::Sealing(ask_for_seal(&self.files, ino, begin, again)?),
+            Request::Start(work) => Reply::Started(self.jobs.start(work)?),
+            Request::Poll { job, at } => Reply::Output(self.jobs.poll(job, at)?),
+            Request::Cancel { job } => {
+                self.jobs.cancel(job)?;
+                Reply::Cancelled
+            }
+            Request::Resize(limit) => {
+                Reply::Resized(self.files.store().resize(limit).map_err(|error| error.to_string()))
+            }
+        };
+        postcard::to_stdvec(&reply).map_err(|error| Fault::warn(libc::EIO, error.to_string()))
+    }
+}

@@ -1,0 +1,51 @@
+//! The checksums that a file was sealed with, and whether its bytes still have them.
+
+use tensorfs_layout::formats::Source;
+use tensorfs_layout::{Ino, fault_of_run};
+
+use crate::store::{BadRun, Store};
+
+/// The checksum of a sealed run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Checksum {
+    pub offset: u64,
+    pub len: u64,
+    pub crc: u32,
+}
+
+/// The checksums of a file's sealed runs.
+pub(super) fn checksums(store: &Store, ino: Ino) -> Vec<Checksum> {
+    let view = store.view();
+    let runs = view.object(ino).and_then(|object| object.chain()).map_or(&[][..], |chain| chain.runs());
+    let sealed = runs.iter().filter_map(|run| Some((run, run.seal.as_ref()?)));
+    sealed.map(|(run, seal)| Checksum { offset: run.offset, len: run.len, crc: seal.crc }).collect()
+}
+
+/// The runs that do not have the checksums that they were sealed with. Means nothing once `go_on` has said no.
+pub(super) fn bad_runs(source: &dyn Source, runs: &[Checksum], go_on: &dyn Fn() -> bool) -> Vec<BadRun> {
+    let mut bad = Vec::new();
+    for Checksum { offset, len, crc } in runs.iter().copied() {
+        if !go_on() {
+            break;
+        }
+        if let Some(what) = fault_of_run(source, offset, len, crc, &|_| {}) {
+            bad.push(BadRun { offset, len, what });
+        }
+    }
+    bad
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_runs_are_found_and_no_others() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let crc = |range: std::ops::Range<usize>| tensorfs_layout::formats::crc32c(&bytes[range]);
+        let runs = [(0, 10, crc(0..10)), (10, 20, crc(10..30) ^ 1), (30, 70, crc(30..100)), (100, 1, 0)];
+        let runs = runs.map(|(offset, len, crc)| Checksum { offset, len, crc });
+        let bad: Vec<u64> = bad_runs(&&bytes[..], &runs, &|| true).iter().map(|bad| bad.offset).collect();
+        assert_eq!(bad, [10, 100]);
+    }
+}

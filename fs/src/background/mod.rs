@@ -1,0 +1,57 @@
+//! What goes on behind the requests: committing, sealing, writing out, making spare segments; and what programs ask
+//! for that takes long: moving files to other tiers, checks and scrubs.
+//!
+//! The tasks that run as long as the pool is served are of one kind, [`task::Task`], and [`Background`] has them all.
+//! What they have to do they find in queues of the rooms below; nobody below knows of them.
+
+mod checksums;
+mod committer;
+mod copy;
+mod job;
+mod jobs;
+mod mover;
+mod moves;
+mod out_writer;
+mod scrub;
+mod seal;
+mod sealer;
+mod spare_maker;
+mod task;
+
+use std::io;
+use std::sync::Arc;
+
+use crate::file::Files;
+
+pub(crate) use committer::commit_if_changed;
+pub(crate) use jobs::Jobs;
+pub(crate) use mover::Mover;
+pub use mover::move_in_pool;
+pub(crate) use seal::{Outcome, seal_file};
+pub use sealer::seal_pool;
+pub(crate) use sealer::{ask_for_seal, seal_the_rest};
+
+use task::Running;
+
+/// The tasks that run as long as the pool is served. When this is dropped they are told to stop and waited for, one
+/// after the other in the order of the fields: who commits goes last.
+pub(crate) struct Background {
+    _out_writer: Running,
+    _sealer: Running,
+    _spare_maker: Running,
+    _committer: Running,
+}
+
+impl Background {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// There is no thread to be had for one of them.
+    pub fn start(files: &Arc<Files>) -> io::Result<Self> {
+        let committer = committer::Committer::start(files)?;
+        let sealer = sealer::Sealer::start(files)?;
+        let spare_maker = spare_maker::SpareMaker::start(files)?;
+        let out_writer = out_writer::OutWriter::start(files)?;
+        Ok(Self { _out_writer: out_writer, _sealer: sealer, _spare_maker: spare_maker, _committer: committer })
+    }
+}

@@ -1,0 +1,144 @@
+//! Sealing one file: it is read once, behind everybody's back, for its checksums and tensors. Opening it for writing
+//! has that given up; a file that is sealed is thawed, durably, before it can be written (rule 5).
+
+use std::fs::File;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tensorfs_layout::{Ino, SealedRun, SegmentId, examine};
+
+use crate::error::{Fault, Host, Result};
+use crate::file::{Files, Locked};
+use crate::store::{BadRun, Store, host};
+
+use super::checksums::{bad_runs, checksums};
+
+/// What came of sealing a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is sealed now.
+    Sealed,
+    /// It was sealed, or has no bytes.
+    Already,
+    /// It is open for writing, or mapped so: it comes into the queue when that is over.
+    InUse,
+    /// Something was in the way, such as a process of an earlier mount that can write it: to be tried again.
+    Later,
+    /// It has no name any more, or is damaged: it is not to be sealed.
+    Unfit,
+}
+
+/// What a file's bytes are.
+enum Found {
+    /// These records.
+    Runs(Vec<SealedRun>),
+    /// Not those that were sealed.
+    Bad(Vec<BadRun>),
+    /// Not known: reading them was given up.
+    GivenUp,
+}
+
+/// Reads a committed file that nothing can write, and stores what it is. `stopped` is asked now and then. A file that
+/// is sealed already is sealed `again` only if its bytes are those that were sealed, and if there is something new to
+/// say of them.
+pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn() -> bool) -> Result<Outcome> {
+    let store = files.store();
+    let node = files.node(ino);
+    let file = files.lock(&node);
+    let segment = match may_seal(store, &file, again)? {
+        Ok(segment) => segment,
+        Err(outcome) => return Ok(outcome),
+    };
+    let bytes = store.segments().open(segment, libc::O_RDONLY | libc::O_NOATIME).host("opening a segment")?;
+    let before = host::stat(&bytes).host("looking at a segment")?;
+    let quiet = file.read_quietly(File::from(bytes));
+    let go_on = || quiet.is_undisturbed() && !stopped();
+    let found = catch_unwind(AssertUnwindSafe(|| look(store, ino, quiet.open(), before.size, &go_on)));
+    // Closed before the lock is let go of: whoever waited would take it for a program that has the file mapped.
+    let (file, bytes, undisturbed) = quiet.end();
+    let found = found.map_err(|_| Fault::warn(libc::EIO, "recognising it panicked"))?;
+    let after = match may_seal(store, &file, again)? {
+        Ok(same) if same == segment => store.segments().stat(segment).host("looking at a segment")?,
+        Ok(_) => return Ok(Outcome::Later),
+        Err(outcome) => return Ok(outcome),
+    };
+    if !undisturbed || (after.size, after.ctime) != (before.size, before.ctime) || stopped() {
+        return Ok(Outcome::Later);
+    }
+    let runs = match found.host("reading a segment")? {
+        Found::Runs(runs) => runs,
+        Found::GivenUp => return Ok(Outcome::Later),
+        Found::Bad(bad) => {
+            store.settle_damage(ino, &bytes, &bad);
+            return Ok(Outcome::Unfit);
+        }
+    };
+    drop(bytes);
+    if again && says_no_more(store, ino, &runs) {
+        return Ok(Outcome::Already);
+    }
+    if store.pool().seal(ino, segment, after.allocated, runs)? {
+        store.counters().sealed.add(1);
+        store.counters().sealed_bytes.add(before.size);
+        return Ok(Outcome::Sealed);
+    }
+    Ok(Outcome::Unfit)
+}
+
+/// The segment of a file that can be sealed now, or why it cannot. A sealed one can be sealed `again`.
+pub(super) fn may_seal(
+    store: &Store,
+    file: &Locked<'_>,
+    again: bool,
+) -> Result<std::result::Result<SegmentId, Outcome>> {
+    store.check_writable()?;
+    let (segment, size) = {
+        let view = store.view();
+        let Some(object) = view.object(file.ino()).filter(|object| object.names() > 0) else {
+            return Ok(Err(Outcome::Unfit));
+        };
+        let Some(chain) = object.chain() else { return Ok(Err(Outcome::Unfit)) };
+        match object.attributes.segment {
+            _ if object.attributes.damaged => return Ok(Err(Outcome::Unfit)),
+            _ if chain.is_sealed() && !(again && chain.has_seals()) => return Ok(Err(Outcome::Already)),
+            None => return Ok(Err(Outcome::Already)),
+            Some(segment) => (segment, object.size()),
+        }
+    };
+    if !file.is_unwritten() {
+        return Ok(Err(Outcome::InUse));
+    }
+    if file.is_opening() || file.is_quiet() {
+        return Ok(Err(Outcome::Later));
+    }
+    let segments = store.segments();
+    if segments.failed(segment) || segments.gone(segment).is_some() {
+        return Ok(Err(Outcome::Unfit));
+    }
+    if !segments.quiescent(segment) {
+        return Ok(Err(Outcome::Later));
+    }
+    let host = segments.stat(segment).host("looking at a segment")?;
+    if host.size != size {
+        return Err(Fault::warn(libc::EIO, format!("its segment has {} bytes, and the file {size}", host.size)));
+    }
+    Ok(Ok(segment))
+}
+
+/// Compares a file's bytes with the checksums that it has, and finds out what they are.
+fn look(store: &Store, ino: Ino, bytes: &File, size: u64, go_on: &dyn Fn() -> bool) -> io::Result<Found> {
+    let bad = bad_runs(bytes, &checksums(store, ino), go_on);
+    if !bad.is_empty() {
+        return Ok(Found::Bad(bad));
+    }
+    let runs = examine(bytes, size, store.pool().description_room(), go_on)?;
+    Ok(runs.map_or(Found::GivenUp, Found::Runs))
+}
+
+/// True if a file has these seals.
+fn says_no_more(store: &Store, ino: Ino, runs: &[SealedRun]) -> bool {
+    let view = store.view();
+    let Some(chain) = view.object(ino).and_then(|object| object.chain()) else { return false };
+    let recorded = chain.runs().iter().map(|run| (run.offset, run.len, run.seal.as_ref()));
+    recorded.eq(runs.iter().map(|run| (run.offset, run.len, Some(&run.seal))))
+}
