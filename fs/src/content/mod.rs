@@ -14,6 +14,7 @@ mod index;
 mod names;
 mod npy;
 mod own_xattrs;
+mod packed;
 mod recognise;
 mod records;
 mod tensors;

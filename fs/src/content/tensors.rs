@@ -13,9 +13,8 @@ use crate::file::Version;
 use super::bytes::SegmentBytes;
 use super::hash::number;
 use super::index::Index;
+use super::packed::Packed;
 
-/// Tensors are kept while those of a file take less than this, encoded: enough for a million of them.
-const KEPT_MAX: usize = 64 << 20;
 /// Every 64th tensor of an event file is a place to begin reading at.
 const CHUNK: u64 = 64;
 /// So many bytes in front of where an event file was read to must still be there when it is gone on with.
@@ -44,36 +43,6 @@ enum ByOrdinal {
     Frames(Vec<(u32, u64)>),
     /// By recognising the file again.
     Again,
-}
-
-/// Tensors, encoded: they take a fifth of the memory this way.
-#[derive(Default)]
-struct Packed {
-    bytes: Vec<u8>,
-    /// Where each of them ends.
-    ends: Vec<u32>,
-}
-
-impl Packed {
-    /// Takes a tensor in; false if there is no room for it.
-    fn push(&mut self, tensor: &Tensor) -> bool {
-        let Ok(bytes) = postcard::to_extend(tensor, std::mem::take(&mut self.bytes)) else { return false };
-        self.bytes = bytes;
-        let end = u32::try_from(self.bytes.len()).ok().filter(|&end| end as usize <= KEPT_MAX);
-        self.ends.extend(end);
-        end.is_some()
-    }
-
-    fn get(&self, ordinal: u32) -> Option<Tensor> {
-        let at = ordinal as usize;
-        let end = *self.ends.get(at)? as usize;
-        let start = at.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
-        postcard::from_bytes(self.bytes.get(start..end)?).ok()
-    }
-
-    fn memory(&self) -> usize {
-        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
-    }
 }
 
 /// What is done with a tensor, and whether to go on.
@@ -126,7 +95,7 @@ impl Tensors {
             }
         }
         index.finish();
-        let count = kept.ends.len() as u64;
+        let count = kept.len() as u64;
         Some(Tensors {
             version,
             stamp,

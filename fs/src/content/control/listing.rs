@@ -8,12 +8,12 @@ use crate::error::{Fault, Result};
 use crate::file::{Listed, ListedPlus};
 use crate::lane::Lane;
 
-use super::super::bytes::fault;
-use super::super::index::DirId;
 use super::Control;
 use super::fixed::{DIRECTORY, FIXED, TENSORS, is_control, is_slow};
 use super::lookup::{Answer, look_of, origin_of};
 use super::numbers::{self, Look, Origin};
+use crate::content::bytes::fault;
+use crate::content::index::DirId;
 
 /// The cookies of `.` and `..`, and what is below the first one of a name.
 const DOT: u64 = 1;

@@ -7,13 +7,13 @@ use crate::error::{Fault, Result};
 use crate::file::Stat;
 use crate::lane::Lane;
 
-use super::super::bytes::fault;
-use super::super::hash::number;
-use super::super::index::{Found, TOP};
-use super::super::tensors::Tensors;
 use super::Control;
 use super::fixed::{DIRECTORY, FIXED, is_slow};
 use super::numbers::{Look, Origin};
+use crate::content::bytes::fault;
+use crate::content::hash::number;
+use crate::content::index::{Found, TOP};
+use crate::content::tensors::Tensors;
 
 /// What a name stands for.
 pub(super) enum Answer {

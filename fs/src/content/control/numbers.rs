@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
-use super::super::hash::number;
-use super::super::index::DirId;
 use super::fixed::{FIRST, MIRROR};
+use crate::content::hash::number;
+use crate::content::index::DirId;
 
 /// What an object of the tree stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,8 +98,8 @@ impl Numbers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::index::TOP;
     use super::*;
+    use crate::content::index::TOP;
 
     #[test]
     fn a_number_lives_until_the_kernel_forgets_it() {

@@ -9,14 +9,14 @@ use crate::error::{Fault, Result};
 use crate::file::{Manner, OpenReply};
 use crate::lane::Lane;
 
-use super::super::bytes::fault;
-use super::super::npy::OpenTensor;
 use super::Control;
 use super::draft::{Draft, Moment, Who};
 use super::fixed::{ACCESSES, INFO, PLACEMENT, README, README_TEXT, is_slow};
 use super::info::Info;
 use super::numbers::Origin;
 use super::opened::Opened;
+use crate::content::bytes::fault;
+use crate::content::npy::OpenTensor;
 
 /// The size that the kernel was told of a text is not to be gone by: it is made when it is opened.
 const TEXT: Manner = Manner { direct_io: true, no_flush: false, keep_cache: false };

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::super::npy::OpenTensor;
 use super::draft::Draft;
+use crate::content::npy::OpenTensor;
 
 /// An open file of the tree.
 #[derive(Clone)]
