@@ -110,7 +110,7 @@ impl Direct {
     }
 
     /// `fsync`.
-    pub fn fsync(&self, ino: Ino, handle: Handle) -> Result<(), Errno> {
+    pub fn fsync(&self, _ino: Ino, handle: Handle) -> Result<(), Errno> {
         errno(self.files.fsync(CALLER, handle.0))
     }
 

@@ -27,7 +27,7 @@ pub(crate) use committer::commit_if_changed;
 pub(crate) use jobs::Jobs;
 pub(crate) use mover::Mover;
 pub use mover::move_in_pool;
-pub(crate) use seal::{Outcome, seal_file};
+pub(crate) use seal::seal_file;
 pub use sealer::seal_pool;
 pub(crate) use sealer::{ask_for_seal, seal_the_rest};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tensorfs_layout::{Attributes, Edit, Ino, Record, SegmentId, Timestamp, Transaction};
 
 use crate::caller::Caller;
-use crate::error::{Fault, Host, Result};
+use crate::error::{Fault, Result};
 use crate::lane::Lane;
 use crate::options::Durability;
 use crate::store::{Backing, Store};

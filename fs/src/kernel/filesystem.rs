@@ -86,8 +86,6 @@ impl Filesystem {
         }
         match Realm::of(dir) {
             Realm::Tree => Ok(self.tree.lookup(dir, name)?.map_or(Found::Nothing, Found::Is)),
-            // Only asked of what the kernel has no path to, by a file handle.
-            Realm::Control if matches!(name, b"." | b"..") => Err(Fault::stale()),
             Realm::Control => Ok(match self.control.lookup(dir, name, may_read)? {
                 Some(Some(stat)) => Found::Is(stat),
                 Some(None) if self.control.lookup_lane(dir) == Lane::Here => Found::Nothing,
@@ -266,7 +264,7 @@ impl Filesystem {
     pub fn release(&self, caller: Caller, (ino, handle): (Ino, u64)) {
         match Realm::of(ino) {
             Realm::Tree => self.files.release(caller, handle),
-            Realm::Control => self.control.release(caller, handle),
+            Realm::Control => self.control.release(handle),
         }
     }
 
@@ -274,7 +272,7 @@ impl Filesystem {
     pub fn fsync(&self, caller: Caller, (ino, handle): (Ino, u64)) -> Result<()> {
         match Realm::of(ino) {
             Realm::Tree => self.files.fsync(caller, handle),
-            Realm::Control => self.control.fsync(caller, handle),
+            Realm::Control => self.control.fsync(handle),
         }
     }
 

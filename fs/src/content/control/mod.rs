@@ -35,6 +35,7 @@ use opened::Opened;
 pub(crate) use draft::Who;
 pub(crate) use fixed::is_control;
 pub use info::{Info, State};
+pub(crate) use stat::name_ttl;
 
 /// The control tree. Its numbers and handles are its own: whoever asks knows that an inode, or what a handle is of,
 /// [is of the control tree](is_control).

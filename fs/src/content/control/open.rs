@@ -111,11 +111,6 @@ impl Control {
         }
     }
 
-    /// Where [`Control::flush`] is done.
-    pub fn flush_lane(&self) -> Lane {
-        self.content.files().flush_lane()
-    }
-
     /// A handle is closed by one of the processes that share it.
     pub fn flush(&self, caller: Caller, who: Who, handle: u64) -> Result<()> {
         match self.handles.get(handle)? {
@@ -125,11 +120,6 @@ impl Control {
             }
             Opened::Text(_) | Opened::Tensor(_) => Ok(()),
         }
-    }
-
-    /// Where [`Control::fsync`] is done.
-    pub fn fsync_lane(&self) -> Lane {
-        self.content.files().commit_lane()
     }
 
     /// `fsync` of a file.

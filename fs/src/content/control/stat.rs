@@ -16,6 +16,11 @@ use super::rights::Role;
 /// Space is counted in blocks of this size.
 const BLOCK: u64 = 512;
 
+/// How long the kernel may keep what a name stands for, in either tree.
+pub(crate) fn name_ttl(ino: Ino) -> Duration {
+    if is_slow(ino) { Duration::ZERO } else { LONG }
+}
+
 impl Control {
     /// The control directory, which its name in the root of the mount stands for.
     pub fn root(&self) -> Result<Stat> {
@@ -67,11 +72,6 @@ impl Control {
         let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
         let attributes = Attributes { mode: libc::S_IFREG | mode, uid, gid, ..root };
         Stat { ino, attributes, links: 1, size, allocated: 0, volatile: true }
-    }
-
-    /// How long the kernel may keep what a name stands for.
-    pub fn name_ttl(&self, ino: Ino) -> Duration {
-        if is_slow(ino) { Duration::ZERO } else { LONG }
     }
 
     /// `lseek(2)` to data or to a hole in a file, which has none.
