@@ -2,6 +2,10 @@
 //!
 //! It owns everything outside the filesystem itself: the command line, `/dev/fuse`, mount(2) and umount2(2), the server
 //! process with its log and its signals. What is read and written through the mount is the business of `tensorfs-fs`.
+//!
+//! `cli` has the flags, as plain data; `commands` does what they ask for, one file a command. Commands stand on `ask`
+//! (questions to a server), `tensors` (files and what is in them), `mounting` (what mounts, serves and unmounts) and
+//! `show` (what is said). Each of these may use those that are named after it, and none that is named before.
 
 mod ask;
 mod cli;

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use tensorfs_fs::{Event, Reply, Request, Work};
 use tensorfs_layout::{Finding, Report};
 
-use crate::ask::{request, unknown};
+use crate::ask::question::{request, unknown};
 use crate::mounting::signals;
 use crate::show::failure::Failure;
 use crate::show::progress::Bar;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tensorfs_fs::{Reply, Request, Sealing};
 use tensorfs_layout::Ino;
 
-use crate::ask::{directory, request, unknown};
+use crate::ask::question::{directory, request, unknown};
 use crate::mounting::pool;
 use crate::show::failure::Failure;
 use crate::show::output;

@@ -15,8 +15,8 @@ use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{output, table, text};
 use crate::tensors::compare::{Change, compare};
-use crate::tensors::contents::Contents;
 use crate::tensors::place::Place;
+use crate::tensors::tensor_file::TensorFile;
 
 /// As diff(1) has them.
 const DIFFERENT: u8 = 1;
@@ -51,9 +51,9 @@ struct Numbered {
 
 impl Side {
     fn open(path: &Path) -> Result<Side, Failure> {
-        let contents = Contents::open(&Place::of(path)?)?;
+        let opened = TensorFile::open(&Place::of(path)?)?;
         let (mut tensors, mut seen, mut order) = (BTreeMap::new(), BTreeMap::new(), 0);
-        let found = contents.tensors(&mut |tensor, checksums| {
+        let found = opened.tensors(&mut |tensor, checksums| {
             let name = (tensor.name.clone(), tensor.step, tensor.mode.map(Mode::name));
             let count: &mut u64 = seen.entry(name.clone()).or_default();
             tensors.insert((name.0, name.1, name.2, *count), Numbered { order, tensor, checksums });
@@ -63,7 +63,7 @@ impl Side {
         });
         match found.failure(path) {
             Some(failure) => Err(failure),
-            None => Ok(Side { file: contents.into_file(), tensors }),
+            None => Ok(Side { file: opened.into_file(), tensors }),
         }
     }
 }
@@ -75,7 +75,7 @@ fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
     old.sort_by_key(|(_, found)| found.order);
     let mut new: Vec<_> = b.tensors.iter().filter(|(key, _)| !a.tensors.contains_key(*key)).collect();
     new.sort_by_key(|(_, found)| found.order);
-    let mut report = Report::new(arguments.json);
+    let mut printer = Printer::new(arguments.json);
     for (key, found) in old {
         let tensor = &found.tensor;
         let change = match b.tensors.get(key) {
@@ -83,13 +83,13 @@ fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
             Some(other) if !arguments.bytes && have_equal_checksums(found, other) => Change::Same,
             Some(other) => compare((&arguments.old, &a.file, tensor), (&arguments.new, &b.file, &other.tensor))?,
         };
-        report.add(tensor, &change)?;
+        printer.add(tensor, &change)?;
     }
     for (_, found) in new {
-        report.add(&found.tensor, &Change::Added)?;
+        printer.add(&found.tensor, &Change::Added)?;
     }
-    report.end()?;
-    Ok(if report.different > 0 { ExitCode::from(DIFFERENT) } else { ExitCode::SUCCESS })
+    printer.end()?;
+    Ok(if printer.different > 0 { ExitCode::from(DIFFERENT) } else { ExitCode::SUCCESS })
 }
 
 /// True if two tensors of sealed files are the same in all that tells how bytes are read, and their bytes had the same
@@ -104,7 +104,7 @@ fn have_equal_checksums(a: &Numbered, b: &Numbered) -> bool {
         && how(&a.tensor).is_some_and(|a| how(&b.tensor).is_some_and(|b| a == b))
 }
 
-struct Report {
+struct Printer {
     json: bool,
     colours: Colours,
     out: BufWriter<io::Stdout>,
@@ -115,10 +115,10 @@ struct Report {
 const COLUMNS: [(&str, usize); 5] =
     [("CHANGE", 7), ("MAX ABS", 11), ("MAX REL", 11), ("ELEMENTS", 10), ("NAN, INF", 12)];
 
-impl Report {
+impl Printer {
     fn new(json: bool) -> Self {
         let out = BufWriter::new(io::stdout());
-        Report { json, colours: Colours::of_stdout(), out, same: 0, different: 0 }
+        Printer { json, colours: Colours::of_stdout(), out, same: 0, different: 0 }
     }
 
     fn add(&mut self, tensor: &Tensor, change: &Change) -> Result<(), Failure> {

@@ -13,6 +13,7 @@ mod restore;
 mod scrub;
 mod seal;
 mod stat;
+mod status;
 mod sync;
 mod tensors;
 mod tier;
@@ -24,9 +25,6 @@ use std::process::ExitCode;
 use crate::cli::Command;
 use crate::show::failure::Failure;
 use crate::show::logging;
-
-/// The exit status of commands that found something damaged.
-const DAMAGED: u8 = 4;
 
 /// Does what was asked for. The exit status says what came of it; a failure is for the caller to print.
 pub fn run(command: Command) -> Result<ExitCode, Failure> {

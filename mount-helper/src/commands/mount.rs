@@ -4,8 +4,8 @@ use log::LevelFilter;
 
 use crate::cli::Mount;
 use crate::mounting::options::{MountOptions, Setting};
-use crate::mounting::request::Request;
-use crate::mounting::server::{self, Report};
+use crate::mounting::request::MountRequest;
+use crate::mounting::server::{self, Listener};
 use crate::mounting::{background, remount};
 use crate::show::failure::Failure;
 use crate::show::logging;
@@ -13,7 +13,7 @@ use crate::show::logging;
 /// Runs the command.
 pub fn run(arguments: Mount) -> Result<(), Failure> {
     let options = options(&arguments).map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
-    let request = Request::new(arguments.pool, arguments.mountpoint, options);
+    let request = MountRequest::new(arguments.pool, arguments.mountpoint, options);
     if request.options().is_remount() {
         return remount::run(&request, &arguments.options);
     }
@@ -56,7 +56,7 @@ fn options(arguments: &Mount) -> Result<MountOptions, String> {
 /// In the foreground the log says it all.
 struct Terminal;
 
-impl Report for Terminal {
+impl Listener for Terminal {
     fn note(&mut self, _line: &str) {}
 
     fn ready(&mut self) -> Result<(), Failure> {
@@ -89,7 +89,7 @@ mod tests {
         let mut wanted = MountOptions::default();
         wanted.apply("ro,commit=2,threads=3,layout=x", false).unwrap();
         wanted.set(Setting::Log("/var/log/a,b".into()));
-        let request = Request::new("/p q".into(), "-m".into(), wanted.clone());
+        let request = MountRequest::new("/p q".into(), "-m".into(), wanted.clone());
         let mut line = request.server_arguments();
         line.insert(0, "tensorfs".into());
         let Command::Mount(mount) = Cli::parse_from(line).command else { panic!("not a mount") };

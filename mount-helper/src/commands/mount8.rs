@@ -4,7 +4,7 @@ use log::LevelFilter;
 
 use crate::cli::Mount8;
 use crate::mounting::options::{MountOptions, Setting};
-use crate::mounting::request::Request;
+use crate::mounting::request::MountRequest;
 use crate::mounting::{background, remount};
 use crate::show::failure::Failure;
 use crate::show::{logging, output};
@@ -20,7 +20,7 @@ pub fn run(arguments: Mount8) -> Result<(), Failure> {
     if fake {
         options.set(Setting::Create(false));
     }
-    let request = Request::new(arguments.pool, arguments.mountpoint, options);
+    let request = MountRequest::new(arguments.pool, arguments.mountpoint, options);
     if request.options().is_remount() {
         return if fake { Ok(()) } else { remount::run(&request, &arguments.options) };
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use tensorfs_fs::{Reply, Request};
 use tensorfs_layout::Error;
 
-use crate::ask;
+use crate::ask::question;
 use crate::cli::Resize;
 use crate::mounting::pool;
 use crate::mounting::target::Target;
@@ -33,7 +33,7 @@ pub fn run(arguments: &Resize) -> Result<(), Failure> {
 }
 
 fn on_mount(mount_point: &Path, limit: Option<u64>) -> Result<(), Failure> {
-    match ask::request(mount_point, &Request::Resize(limit))? {
+    match question::request(mount_point, &Request::Resize(limit))? {
         Reply::Resized(Ok(())) => Ok(()),
         Reply::Resized(Err(why)) => Err(Failure::new(why)),
         _ => Err(Failure::at(mount_point, "its server answers something else than it was asked")),

@@ -6,7 +6,7 @@ use tensorfs_fs::Work;
 
 use crate::ask::job;
 use crate::cli::Scrub;
-use crate::commands::DAMAGED;
+use crate::commands::status::DAMAGED;
 use crate::mounting::target::Target;
 use crate::show::failure::Failure;
 use crate::show::progress::Bar;

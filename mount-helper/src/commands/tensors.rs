@@ -9,14 +9,14 @@ use serde_json::json;
 use tensorfs_layout::formats::{Location, Order, Tensor};
 
 use crate::cli::Tensors;
-use crate::commands::DAMAGED;
+use crate::commands::status::DAMAGED;
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{output, size, table, text};
-use crate::tensors::contents::{Contents, Listing};
 use crate::tensors::filter::Filter;
 use crate::tensors::place::{Kind, Place};
 use crate::tensors::recorded::is_looked_into;
+use crate::tensors::tensor_file::{Listing, TensorFile};
 
 /// So many rows decide how wide the columns are.
 const ROWS_MEASURED: usize = 1000;
@@ -84,10 +84,10 @@ enum Problem {
 }
 
 fn list(place: &Place, filter: &Filter<'_>, json: bool, out: &mut dyn Write) -> Result<Listing, Problem> {
-    let contents = Contents::open(place).map_err(Problem::Reading)?;
+    let opened = TensorFile::open(place).map_err(Problem::Reading)?;
     let mut table = Table::new(json);
     let mut printed = Ok(());
-    let found = contents.tensors_and_calls(&mut |tensor| {
+    let found = opened.tensors_and_calls(&mut |tensor| {
         if filter.takes(&tensor) {
             printed = table.add(place.path(), &tensor, out);
         }

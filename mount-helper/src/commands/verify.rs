@@ -10,7 +10,7 @@ use tensorfs_layout::formats::{Mode, Tensor};
 
 use crate::ask::sealing;
 use crate::cli::Verify;
-use crate::commands::DAMAGED;
+use crate::commands::status::DAMAGED;
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::progress::Bar;

@@ -15,8 +15,8 @@ use nix::sys::statfs::statfs;
 use nix::unistd::{dup2_stdout, setsid};
 
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::request::Request;
-use crate::mounting::server::{self, Report};
+use crate::mounting::request::MountRequest;
+use crate::mounting::server::{self, Listener};
 use crate::mounting::unmount;
 use crate::show::failure::{At, Failure, reason};
 use crate::show::{logging, output};
@@ -25,7 +25,7 @@ use crate::show::{logging, output};
 const PROGRAM: &str = "tensorfs";
 
 /// Starts a server, and returns when it serves.
-pub fn start(request: &Request) -> Result<(), Failure> {
+pub fn start(request: &MountRequest) -> Result<(), Failure> {
     let (reader, writer) = io::pipe().map_err(cannot_start)?;
     let mut child = spawn(request, writer).map_err(cannot_start)?;
     match wait(reader)? {
@@ -43,7 +43,7 @@ pub fn start(request: &Request) -> Result<(), Failure> {
 }
 
 /// A server that was killed, or ran into its limits. Nothing of its mount is left behind.
-fn died(request: &Request, child: &mut Child) -> Failure {
+fn died(request: &MountRequest, child: &mut Child) -> Failure {
     let how = child.wait().map_or_else(|error| reason(&error), |status| status.to_string());
     let dead = Table::read().is_ok_and(|table| table.top_at(&request.mountpoint).is_some_and(Mount::is_dead));
     if dead {
@@ -58,7 +58,7 @@ fn cannot_start(error: io::Error) -> Failure {
 }
 
 /// The command, and with it our copy of the pipe's end, is gone when this returns.
-fn spawn(request: &Request, writer: PipeWriter) -> io::Result<Child> {
+fn spawn(request: &MountRequest, writer: PipeWriter) -> io::Result<Child> {
     Command::new("/proc/self/exe")
         .arg0(PROGRAM)
         .args(request.server_arguments())
@@ -90,7 +90,7 @@ fn wait(reader: PipeReader) -> Result<Answer, Failure> {
 }
 
 /// The server's side: serves the mount, and answers on standard output until it is ready.
-pub fn serve(request: &Request) -> Result<(), Failure> {
+pub fn serve(request: &MountRequest) -> Result<(), Failure> {
     let mut pipe = Pipe::take()?;
     let result = prepare(request).and_then(|()| server::serve(request, &mut pipe));
     if let Err(failure) = &result {
@@ -101,7 +101,7 @@ pub fn serve(request: &Request) -> Result<(), Failure> {
     result
 }
 
-fn prepare(request: &Request) -> Result<(), Failure> {
+fn prepare(request: &MountRequest) -> Result<(), Failure> {
     // A session without a terminal: no signal from a shell's job control or a hangup reaches it.
     setsid().map_err(|errno| Failure::new(format!("cannot start a session: {}", errno.desc())))?;
     match &request.options.log {
@@ -137,7 +137,7 @@ impl Pipe {
     }
 }
 
-impl Report for Pipe {
+impl Listener for Pipe {
     fn note(&mut self, line: &str) {
         // `ready` will find out if nobody listens.
         let _ = self.say("note", line);

@@ -4,6 +4,7 @@ pub mod background;
 pub mod busy;
 mod fuse_device;
 mod fusermount;
+pub mod holder;
 pub mod mountinfo;
 mod notify;
 pub mod options;

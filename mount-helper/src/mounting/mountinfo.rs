@@ -50,6 +50,7 @@ impl Mount {
         &self.source
     }
 
+    /// Whether it is a mount of a pool.
     pub fn is_tensorfs(&self) -> bool {
         self.fs_type == FS_TYPE
     }

@@ -15,6 +15,7 @@ pub struct Process {
 }
 
 impl Process {
+    /// Takes hold of a process that runs now. An error: there is none with this id, or it cannot be seen from here.
     pub fn open(pid: u32) -> io::Result<Process> {
         let id = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
         // SAFETY: pidfd_open takes two integers and returns a new file descriptor or -1.

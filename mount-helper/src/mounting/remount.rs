@@ -8,7 +8,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::mounting::options::{Flags, MountOptions};
 use crate::mounting::paths;
-use crate::mounting::request::Request;
+use crate::mounting::request::MountRequest;
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
 use crate::show::output;
@@ -19,7 +19,7 @@ const ST_NOSYMFOLLOW: libc::c_ulong = 0x2000;
 /// Changes a mount between `ro` and `rw`, `exec` and `noexec`, `symfollow` and `nosymfollow`, as `lists` say.
 ///
 /// Everything else stays as it is, and is named if it was asked for: mount(8) asks for what is in /etc/fstab.
-pub fn run(request: &Request, lists: &[String]) -> Result<(), Failure> {
+pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
     let mountpoint = paths::real(&request.mountpoint)?;
     let found = match Target::of(&mountpoint)? {
         Target::Mount(mount) => mount,

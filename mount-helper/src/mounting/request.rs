@@ -3,36 +3,26 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use nix::unistd::geteuid;
-use tensorfs_layout::Holder;
 
 use crate::mounting::mountinfo::Table;
 use crate::mounting::options::MountOptions;
-use crate::mounting::{paths, pool, process, unmount};
+use crate::mounting::{holder, paths, pool, unmount};
 use crate::show::failure::{At, Failure};
-use crate::show::output;
-
-/// How long to wait for a server that is closing the pool.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Mounting straight after unmounting is ordinary, and closing a pool mostly takes no time: nothing is said of it for
-/// so long.
-const SILENCE: Duration = Duration::from_secs(2);
 
 /// A mount that was asked for.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct MountRequest {
     pub(super) pool: PathBuf,
     pub(super) mountpoint: PathBuf,
     pub(super) options: MountOptions,
 }
 
-impl Request {
+impl MountRequest {
     /// A mount of `pool` at `mountpoint`, as paths on the command line.
-    pub fn new(pool: PathBuf, mountpoint: PathBuf, options: MountOptions) -> Request {
-        Request { pool, mountpoint, options }
+    pub fn new(pool: PathBuf, mountpoint: PathBuf, options: MountOptions) -> MountRequest {
+        MountRequest { pool, mountpoint, options }
     }
 
     /// The pool's directory.
@@ -51,14 +41,14 @@ impl Request {
     }
 
     /// Makes sure that the pool can be mounted there: paths, a dead mount, another server, `create`.
-    pub fn prepare(mut self) -> Result<Request, Failure> {
+    pub fn prepare(mut self) -> Result<MountRequest, Failure> {
         self.options.allow_other |= geteuid().is_root();
         if let Some(log) = &mut self.options.log {
             *log = std::path::absolute(&*log).at(log)?;
         }
         self.resolve()?;
         clear_dead(&self.mountpoint)?;
-        wait_until_free(&self.pool)?;
+        holder::wait_until_free(&self.pool)?;
         refuse_second_mount(&self.mountpoint)?;
         if self.options.create {
             pool::create_if_missing(&self.pool, &self.options)?;
@@ -144,55 +134,4 @@ fn refuse_second_mount(mountpoint: &Path) -> Result<(), Failure> {
     };
     let pool = mount.source().display();
     Err(Failure::at(mountpoint, format!("the pool {pool} is mounted here already{by}")))
-}
-
-/// Waits for a server that has lost its mount and is closing the pool; refuses if another one is using it.
-fn wait_until_free(pool: &Path) -> Result<(), Failure> {
-    let start = Instant::now();
-    let mut said = false;
-    while let Some(holder) = holder(pool)? {
-        if !is_closing(pool, &holder) {
-            return Err(busy(pool, &holder));
-        }
-        if start.elapsed() > PATIENCE {
-            return Err(Failure::at(
-                pool,
-                format!("still in use by process {}, probably for files that are open on a detached mount", holder.pid),
-            ));
-        }
-        if !said && start.elapsed() > SILENCE {
-            output::complain(format!("{}: waiting for process {} to close it", pool.display(), holder.pid));
-            said = true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
-fn holder(pool: &Path) -> Result<Option<Holder>, Failure> {
-    if !pool.is_dir() {
-        return Ok(None); // opening it will say so
-    }
-    Ok(tensorfs_layout::holder(pool)?)
-}
-
-fn busy(pool: &Path, holder: &Holder) -> Failure {
-    tensorfs_layout::Error::Busy { pool: pool.to_owned(), pid: holder.pid, mountpoint: holder.mountpoint.clone() }
-        .into()
-}
-
-/// A server that has a mount point but no mount: it is about to end (or about to mount, which the next look will show).
-fn is_closing(pool: &Path, holder: &Holder) -> bool {
-    let Some(mountpoint) = &holder.mountpoint else {
-        return false;
-    };
-    if process::is_ending(holder.pid) {
-        return true;
-    }
-    // its own view: it may live in another mount namespace
-    let Ok(table) = Table::of(holder.pid).or_else(|_| Table::read()) else {
-        return false;
-    };
-    let here = table.top_at(mountpoint).filter(|mount| mount.is_tensorfs());
-    !here.into_iter().chain(table.of_pool(pool)).any(|mount| !mount.is_dead())
 }

@@ -8,12 +8,12 @@ use tensorfs_fs::{Options, Server};
 use tensorfs_layout::{Kind, OpenOptions, Pool, Timestamp};
 
 use crate::mounting::fuse_device::{self, Ending, Mounted};
-use crate::mounting::request::Request;
+use crate::mounting::request::MountRequest;
 use crate::mounting::{notify, signals};
 use crate::show::failure::{Failure, reason};
 
 /// Whom the server tells how its start went.
-pub trait Report {
+pub trait Listener {
     /// Something worth knowing that is no error.
     fn note(&mut self, line: &str);
     /// The mount serves. An error: nobody wants it any more.
@@ -21,14 +21,14 @@ pub trait Report {
 }
 
 /// Serves until the mount is gone.
-pub fn serve(request: &Request, report: &mut dyn Report) -> Result<(), Failure> {
+pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), Failure> {
     signals::block(&[Signal::SIGHUP])?;
     let pool = open(request)?;
     // Until here SIGTERM simply ends the process: a pool survives that at any moment.
     signals::block(&[Signal::SIGTERM, Signal::SIGINT])?;
     for line in [recovery_note(&pool), read_only_note(&pool)].into_iter().flatten() {
         log::warn!("{line}");
-        report.note(&line);
+        listener.note(&line);
     }
     let (fuse, mounted) = match fuse_device::mount_pool(&request.pool, &request.mountpoint, &request.options) {
         Ok(done) => done,
@@ -38,7 +38,7 @@ pub fn serve(request: &Request, report: &mut dyn Report) -> Result<(), Failure> 
         }
     };
     match Server::start(pool, fuse, server_options(request)) {
-        Ok(server) => serve_mount(server, &mounted, request, report),
+        Ok(server) => serve_mount(server, &mounted, request, listener),
         Err(error) => {
             mounted.clean_up().unwrap_or_else(|error| cannot_unmount(&mounted, error));
             Err(error.into())
@@ -46,7 +46,7 @@ pub fn serve(request: &Request, report: &mut dyn Report) -> Result<(), Failure> 
     }
 }
 
-fn open(request: &Request) -> Result<Pool, Failure> {
+fn open(request: &MountRequest) -> Result<Pool, Failure> {
     let options = OpenOptions {
         layout: request.options.layout.clone(),
         now: Timestamp::from(SystemTime::now()),
@@ -56,10 +56,15 @@ fn open(request: &Request) -> Result<Pool, Failure> {
     Ok(Pool::open(&request.pool, &options)?)
 }
 
-fn serve_mount(server: Server, mounted: &Mounted, request: &Request, report: &mut dyn Report) -> Result<(), Failure> {
+fn serve_mount(
+    server: Server,
+    mounted: &Mounted,
+    request: &MountRequest,
+    listener: &mut dyn Listener,
+) -> Result<(), Failure> {
     // Keeps the pool locked until the mount is gone for certain.
     let pool = server.pool();
-    let result = serve_until_unmounted(server, mounted, request, report);
+    let result = serve_until_unmounted(server, mounted, request, listener);
     // Normally it is gone by now. It is not if nobody wanted it, or if the connection was aborted.
     mounted.unmount().map_or_else(|error| cannot_unmount(mounted, error), drop);
     pool.close()?;
@@ -71,8 +76,8 @@ fn serve_mount(server: Server, mounted: &Mounted, request: &Request, report: &mu
 fn serve_until_unmounted(
     server: Server,
     mounted: &Mounted,
-    request: &Request,
-    report: &mut dyn Report,
+    request: &MountRequest,
+    listener: &mut dyn Listener,
 ) -> Result<(), Failure> {
     let handle = server.handle();
     let stopping = mounted.clone();
@@ -87,7 +92,7 @@ fn serve_until_unmounted(
     })?;
     let (pool, mountpoint) = (request.pool.display(), mounted.mountpoint().display());
     log::info!("{pool}: mounted at {mountpoint}");
-    report.ready()?;
+    listener.ready()?;
     notify::notify("READY=1");
     Ok(server.run()?)
 }
@@ -107,7 +112,7 @@ fn cannot_unmount(mounted: &Mounted, error: io::Error) {
     log::error!("{}: cannot unmount: {}", mounted.mountpoint().display(), reason(&error));
 }
 
-fn server_options(request: &Request) -> Options {
+fn server_options(request: &MountRequest) -> Options {
     let (wanted, default) = (&request.options.server, Options::default());
     Options {
         durability: wanted.durability,

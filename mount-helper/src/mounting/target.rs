@@ -17,6 +17,7 @@ pub enum Target {
 }
 
 impl Target {
+    /// What is at `path`. An error: it lies inside a mount of ours, and is not its root.
     pub fn of(path: &Path) -> Result<Target, Failure> {
         let path = paths::real(path)?;
         let table = Table::here()?;

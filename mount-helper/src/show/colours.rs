@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal};
 pub struct Colours(bool);
 
 impl Colours {
+    /// Those that standard output may have.
     pub fn of_stdout() -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Colours(io::stdout().is_terminal() && !unwanted)
@@ -16,18 +17,22 @@ impl Colours {
         if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
+    /// Text of little weight.
     pub fn faint(self, text: &str) -> String {
         self.paint("2", text)
     }
 
+    /// Text of something bad.
     pub fn red(self, text: &str) -> String {
         self.paint("31", text)
     }
 
+    /// Text of something good.
     pub fn green(self, text: &str) -> String {
         self.paint("32", text)
     }
 
+    /// Text of something to look at.
     pub fn yellow(self, text: &str) -> String {
         self.paint("33", text)
     }

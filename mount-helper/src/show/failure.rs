@@ -12,10 +12,12 @@ use nix::errno::Errno;
 pub struct Failure(String);
 
 impl Failure {
+    /// A failure in one line.
     pub fn new(line: impl Into<String>) -> Self {
         Failure(line.into().replace('\n', " "))
     }
 
+    /// A failure that has to do with a path, and its reason.
     pub fn at(path: &Path, reason: impl Display) -> Self {
         Failure::new(format!("{}: {reason}", path.display()))
     }

@@ -4,9 +4,11 @@ use std::io::{self, IsTerminal};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// A progress bar on standard error.
 pub struct Bar(Option<ProgressBar>);
 
 impl Bar {
+    /// A bar that is to be seen on a terminal only, and not if `quiet`.
     pub fn new(quiet: bool) -> Self {
         let shown = !quiet && io::stderr().is_terminal();
         Self(shown.then(|| {
@@ -15,6 +17,7 @@ impl Bar {
         }))
     }
 
+    /// Shows how far something has come; `done` and `total` are in a unit of the caller's.
     pub fn show(&self, what: &str, done: u64, total: u64) {
         if let Some(bar) = &self.0 {
             bar.set_message(what.to_owned());
@@ -31,6 +34,7 @@ impl Bar {
         }
     }
 
+    /// Takes the bar away.
     pub fn clear(&self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();

@@ -10,6 +10,7 @@ use crate::show::log_line::{UNHEARD_REPLIES, line};
 pub struct Syslog;
 
 impl Syslog {
+    /// Names this program to syslog(3).
     pub fn open() -> Syslog {
         // SAFETY: openlog keeps the pointer, and the string is static.
         unsafe { libc::openlog(c"tensorfs".as_ptr(), libc::LOG_PID, libc::LOG_DAEMON) };

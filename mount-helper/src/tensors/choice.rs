@@ -9,12 +9,12 @@ use tensorfs_layout::formats::Tensor;
 
 use crate::show::failure::Failure;
 use crate::show::text;
-use crate::tensors::contents::Contents;
 use crate::tensors::place::Place;
+use crate::tensors::tensor_file::TensorFile;
 
 /// Opens a file and finds the tensor that a person means by `NAME`, `NAME@STEP` or `NAME@last`.
 pub fn one(path: &Path, wanted: &str) -> Result<(File, Tensor), Failure> {
-    let contents = Contents::open(&Place::of(path)?)?;
+    let opened = TensorFile::open(&Place::of(path)?)?;
     let at_step = wanted.rsplit_once('@').and_then(|(name, step)| match step {
         "last" => Some((name, None)),
         step => Some((name, Some(step.parse::<i64>().ok()?))),
@@ -22,7 +22,7 @@ pub fn one(path: &Path, wanted: &str) -> Result<(File, Tensor), Failure> {
     // A name may have an @ in it: the whole of it goes first.
     let mut whole = Candidates::default();
     let mut stepped = Candidates::default();
-    let found = contents.tensors(&mut |tensor, _| {
+    let found = opened.tensors(&mut |tensor, _| {
         let name = tensor.name_text();
         if name == wanted {
             whole.add(tensor, false);
@@ -37,7 +37,7 @@ pub fn one(path: &Path, wanted: &str) -> Result<(File, Tensor), Failure> {
     if let Some(failure) = found.failure(path) {
         return Err(failure);
     }
-    let file = contents.into_file();
+    let file = opened.into_file();
     let candidates = if whole.count > 0 { whole } else { stepped };
     match (candidates.last, candidates.count) {
         (None, _) => Err(Failure::at(path, format!("no tensor {:?}; `tensorfs tensors` lists what there is", wanted))),

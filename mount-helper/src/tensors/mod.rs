@@ -3,7 +3,6 @@
 mod attribute;
 pub mod choice;
 pub mod compare;
-pub mod contents;
 pub mod filter;
 pub mod glob;
 pub mod numbers;
@@ -11,4 +10,5 @@ pub mod place;
 mod pool_path;
 pub mod recorded;
 pub mod statistics;
+pub mod tensor_file;
 pub mod verdict;

@@ -20,6 +20,7 @@ impl Number {
         }
     }
 
+    /// Whether it, or a part of it, is not a number.
     pub fn is_nan(self) -> bool {
         match self {
             Number::Int(_) => false,
@@ -28,6 +29,7 @@ impl Number {
         }
     }
 
+    /// Whether it, or a part of it, is infinite, and none is NaN.
     pub fn is_infinite(self) -> bool {
         match self {
             Number::Int(_) => false,
@@ -36,6 +38,7 @@ impl Number {
         }
     }
 
+    /// Whether it is neither infinite nor NaN.
     pub fn is_finite(self) -> bool {
         !self.is_nan() && !self.is_infinite()
     }

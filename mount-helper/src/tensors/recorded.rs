@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 
-use tensorfs_fs::{FileState, Part, Place as From, Records, Reply, Request, ask};
+use tensorfs_fs::{FileState, Part, Place as Position, Records, Reply, Request, ask};
 use tensorfs_layout::formats::{Format, Tensor};
 use tensorfs_layout::{LARGE, Object, Seal, Summary, TensorEntry};
 
@@ -42,7 +42,7 @@ impl Recorded {
     /// Asks the server. Nothing if the file is not on a mount of ours, or its server knows no such question.
     pub fn ask(file: &File) -> io::Result<Option<Recorded>> {
         for _ in 0..TRIES {
-            let Some(first) = records(file, From::default())? else { return Ok(None) };
+            let Some(first) = records(file, Position::default())? else { return Ok(None) };
             match gather(file, first)? {
                 Some(recorded) => return Ok(Some(recorded)),
                 None => continue,
@@ -53,7 +53,7 @@ impl Recorded {
 
     /// Asks the server once, for as much as fits one answer: of the runs maybe only some.
     pub fn glance(file: &File) -> io::Result<Option<Recorded>> {
-        let Some(first) = records(file, From::default())? else { return Ok(None) };
+        let Some(first) = records(file, Position::default())? else { return Ok(None) };
         let runs = first.parts.iter().map(|part| (part.offset, part.len, seal(part.crc, &part.description)));
         Ok(Some(Recorded { state: first.state, size: first.size, version: first.version, runs: runs.collect() }))
     }
@@ -151,7 +151,7 @@ fn seal(crc: u32, description: &[u8]) -> Seal {
     Seal { crc, description: description.into() }
 }
 
-fn records(file: &File, from: From) -> io::Result<Option<Records>> {
+fn records(file: &File, from: Position) -> io::Result<Option<Records>> {
     match ask(file, &Request::Records(from)) {
         Ok(Reply::Records(records)) => Ok(Some(records)),
         Ok(_) => Ok(None),
@@ -190,7 +190,7 @@ fn gather(file: &File, first: Records) -> io::Result<Option<Recorded>> {
             return Ok(Some(Recorded { state, size, version, runs }));
         }
         let at = open.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
-        let more = records(file, From { run: runs.len() as u64, at })?;
+        let more = records(file, Position { run: runs.len() as u64, at })?;
         let Some(more) = more.filter(|more| more.version == version && more.runs == count) else { return Ok(None) };
         parts = more.parts;
     }

@@ -13,60 +13,60 @@ const BINS: usize = 12;
 
 /// What two passes over a tensor tell. Minimum, maximum, mean and deviation are those of the finite numbers.
 pub struct Statistics {
-    summary: Summary,
+    totals: Totals,
     spread: Spread,
 }
 
 impl Statistics {
     /// Reads the tensor twice, or once if none of its numbers is finite.
     pub fn of(file: &File, tensor: &Tensor, decoder: Decoder) -> io::Result<Statistics> {
-        let mut summary = Summary::default();
-        each(file, tensor, decoder, &mut |number| summary.add(number))?;
-        let mut spread = Spread::new(&summary);
-        if summary.finite() > 0 {
+        let mut totals = Totals::default();
+        each(file, tensor, decoder, &mut |number| totals.add(number))?;
+        let mut spread = Spread::new(&totals);
+        if totals.finite() > 0 {
             each(file, tensor, decoder, &mut |number| spread.add(number))?;
         }
-        Ok(Statistics { summary, spread })
+        Ok(Statistics { totals, spread })
     }
 
     /// All elements.
     pub fn count(&self) -> u64 {
-        self.summary.count
+        self.totals.count
     }
 
     /// Elements that are NaN.
     pub fn nan(&self) -> u64 {
-        self.summary.nan
+        self.totals.nan
     }
 
     /// Elements that are infinite.
     pub fn infinite(&self) -> u64 {
-        self.summary.infinite
+        self.totals.infinite
     }
 
     /// Elements that are neither.
     pub fn finite(&self) -> u64 {
-        self.summary.finite()
+        self.totals.finite()
     }
 
     /// Elements that are zero.
     pub fn zeroes(&self) -> u64 {
-        self.summary.zeroes
+        self.totals.zeroes
     }
 
     /// Minimum and maximum.
     pub fn extremes(&self) -> Option<(Number, Number)> {
-        self.summary.extremes
+        self.totals.extremes
     }
 
     /// The mean.
     pub fn mean(&self) -> Option<f64> {
-        self.summary.mean()
+        self.totals.mean()
     }
 
     /// The standard deviation.
     pub fn deviation(&self) -> Option<f64> {
-        self.spread.deviation(&self.summary)
+        self.spread.deviation(&self.totals)
     }
 
     /// Where the bars of the histogram begin, and where the last one ends.
@@ -91,7 +91,7 @@ fn each(file: &File, tensor: &Tensor, decoder: Decoder, visit: &mut dyn FnMut(Nu
 
 /// What one pass tells. Minimum, maximum and sum are those of the finite numbers.
 #[derive(Default)]
-struct Summary {
+struct Totals {
     count: u64,
     nan: u64,
     infinite: u64,
@@ -100,7 +100,7 @@ struct Summary {
     sum: Sum,
 }
 
-impl Summary {
+impl Totals {
     fn add(&mut self, number: Number) {
         self.count += 1;
         if number.is_nan() {
@@ -165,14 +165,14 @@ struct Spread {
 }
 
 impl Spread {
-    fn new(summary: &Summary) -> Self {
-        let (low, high) = summary.extremes.map_or((0.0, 1.0), |(low, high)| (low.real(), high.real()));
+    fn new(totals: &Totals) -> Self {
+        let (low, high) = totals.extremes.map_or((0.0, 1.0), |(low, high)| (low.real(), high.real()));
         let (low, high) = if low == high { (low - 0.5, high + 0.5) } else { (low, high) };
         // Halves first: the whole width may be more than there is.
         let step = high / BINS as f64 - low / BINS as f64;
         let mut edges = std::array::from_fn(|index| low + index as f64 * step);
         edges[BINS] = high;
-        Spread { mean: summary.mean().unwrap_or(0.0), squares: Sum::default(), edges, counts: [0; BINS] }
+        Spread { mean: totals.mean().unwrap_or(0.0), squares: Sum::default(), edges, counts: [0; BINS] }
     }
 
     fn add(&mut self, number: Number) {
@@ -185,8 +185,8 @@ impl Spread {
         self.counts[bin] += 1;
     }
 
-    fn deviation(&self, summary: &Summary) -> Option<f64> {
-        (summary.finite() > 0).then(|| (self.squares.total() / summary.finite() as f64).sqrt())
+    fn deviation(&self, totals: &Totals) -> Option<f64> {
+        (totals.finite() > 0).then(|| (self.squares.total() / totals.finite() as f64).sqrt())
     }
 }
 
@@ -194,32 +194,32 @@ impl Spread {
 mod tests {
     use super::*;
 
-    fn of(numbers: &[f64]) -> (Summary, Spread) {
-        let mut summary = Summary::default();
-        numbers.iter().for_each(|&x| summary.add(Number::Real(x)));
-        let mut spread = Spread::new(&summary);
+    fn of(numbers: &[f64]) -> (Totals, Spread) {
+        let mut totals = Totals::default();
+        numbers.iter().for_each(|&x| totals.add(Number::Real(x)));
+        let mut spread = Spread::new(&totals);
         numbers.iter().for_each(|&x| spread.add(Number::Real(x)));
-        (summary, spread)
+        (totals, spread)
     }
 
     #[test]
     fn leaves_out_what_is_not_finite() {
-        let (summary, spread) = of(&[1.0, f64::NAN, 3.0, f64::INFINITY, 0.0, f64::NEG_INFINITY]);
-        assert_eq!((summary.count, summary.nan, summary.infinite, summary.zeroes), (6, 1, 2, 1));
-        assert_eq!(summary.extremes, Some((Number::Real(0.0), Number::Real(3.0))));
-        assert_eq!(summary.mean(), Some(4.0 / 3.0));
+        let (totals, spread) = of(&[1.0, f64::NAN, 3.0, f64::INFINITY, 0.0, f64::NEG_INFINITY]);
+        assert_eq!((totals.count, totals.nan, totals.infinite, totals.zeroes), (6, 1, 2, 1));
+        assert_eq!(totals.extremes, Some((Number::Real(0.0), Number::Real(3.0))));
+        assert_eq!(totals.mean(), Some(4.0 / 3.0));
         assert_eq!(spread.counts.iter().sum::<u64>(), 3);
     }
 
     #[test]
     fn survives_extremes() {
-        let (summary, spread) = of(&[f64::MAX, f64::MIN, 0.0]);
-        assert_eq!(summary.mean(), Some(0.0));
+        let (totals, spread) = of(&[f64::MAX, f64::MIN, 0.0]);
+        assert_eq!(totals.mean(), Some(0.0));
         assert_eq!(spread.counts.iter().sum::<u64>(), 3);
-        let (summary, spread) = of(&[]);
-        assert_eq!((summary.mean(), spread.deviation(&summary)), (None, None));
+        let (totals, spread) = of(&[]);
+        assert_eq!((totals.mean(), spread.deviation(&totals)), (None, None));
         assert_eq!(of(&[5.0, 5.0]).1.counts.iter().sum::<u64>(), 2);
-        let (summary, _) = of(&[1e16, 1.0, -1e16]);
-        assert_eq!(summary.sum.total(), 1.0);
+        let (totals, _) = of(&[1e16, 1.0, -1e16]);
+        assert_eq!(totals.sum.total(), 1.0);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tensorfs_fs::{Moving, Reply, Request};
 use tensorfs_layout::Ino;
 
-use crate::ask::{directory, request, unknown};
+use crate::ask::question::{directory, request, unknown};
 use crate::cli::TierMove;
 use crate::mounting::pool;
 use crate::show::failure::Failure;

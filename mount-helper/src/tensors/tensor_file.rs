@@ -13,17 +13,17 @@ use crate::tensors::place::Place;
 use crate::tensors::recorded::{Recorded, is_looked_into};
 
 /// A file and what is known of its tensors: from the records of its pool if it is sealed, else it is looked into.
-pub struct Contents {
+pub struct TensorFile {
     file: File,
     recorded: Option<Recorded>,
 }
 
-impl Contents {
+impl TensorFile {
     /// Opens a file to read it.
-    pub fn open(place: &Place) -> Result<Contents, Failure> {
+    pub fn open(place: &Place) -> Result<TensorFile, Failure> {
         let file = place.open()?;
         let recorded = place.recorded(&file)?.filter(Recorded::has_all_tensors);
-        Ok(Contents { file, recorded })
+        Ok(TensorFile { file, recorded })
     }
 
     /// The file, open to read.
@@ -45,8 +45,8 @@ impl Contents {
         }
     }
 
-    /// Gives each tensor to `sink`, without checksums. What a program that loads the file would call is always found out,
-    /// which the records do not say.
+    /// Gives each tensor to `sink`, without checksums. What a program that loads the file would call is always found
+    /// out, which the records do not say.
     pub fn tensors_and_calls(&self, sink: &mut dyn FnMut(Tensor) -> ControlFlow<()>) -> Listing {
         match &self.recorded {
             Some(recorded) if recorded.summary().is_some_and(|summary| summary.format != Format::Torch) => {
