@@ -68,8 +68,8 @@ impl Recorded {
         &self.runs
     }
 
-    /// True if nothing changed the file between the two, as far as its seals go.
-    pub fn is_version_of(&self, other: &Recorded) -> bool {
+    /// True if the file was not changed between the two: their runs are the same.
+    pub fn is_same_version(&self, other: &Recorded) -> bool {
         self.version == other.version
     }
 

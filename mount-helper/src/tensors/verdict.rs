@@ -78,7 +78,7 @@ pub fn verify(place: &Place, read: &dyn Fn(u64)) -> Result<Verdict, Failure> {
         }
         // Not damaged, but written: then the seals that were asked for first are gone before the first byte changed.
         place.check_unused()?;
-        if place.recorded(file.file())?.is_some_and(|now| now.is_version_of(&recorded) && now.is_sealed()) {
+        if place.recorded(file.file())?.is_some_and(|now| now.is_same_version(&recorded) && now.is_sealed()) {
             return Ok(Verdict::Verified { recorded, runs });
         }
     }
