@@ -1,4 +1,4 @@
-//! Every command and every flag.
+//! Every command and every flag, as plain data that its command reads.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,9 +8,10 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
 use tensorfs_layout::formats::{Dtype, Mode};
 
-use crate::options::{self, MountOptions};
-use crate::selection::{self, Glob, Steps};
-use crate::size;
+use crate::mounting::options;
+use crate::show::size;
+use crate::tensors::filter::{self, Steps};
+use crate::tensors::glob::Glob;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -84,7 +85,7 @@ pub struct Resize {
     #[arg(value_name = "POOL|MOUNT")]
     pub target: PathBuf,
     /// Most bytes the pool may take, or `none`
-    pub size: Limit,
+    pub size: size::Limit,
 }
 
 /// Keep files in other directories than the pool's own, such as in memory
@@ -175,18 +176,6 @@ pub struct TierMove {
     pub tier: String,
 }
 
-/// A size limit, or none.
-#[derive(Clone, Copy, Debug)]
-pub struct Limit(pub Option<u64>);
-
-impl std::str::FromStr for Limit {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "none" { Ok(Limit(None)) } else { size::parse(text).map(|bytes| Limit(Some(bytes))) }
-    }
-}
-
 /// Mount a pool
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -214,6 +203,20 @@ pub struct Mount {
     /// Refuse a pool with another layout name
     #[arg(long, value_name = "NAME", value_parser = options::parse_layout)]
     pub layout: Option<String>,
+    #[command(flatten)]
+    pub server: ServerFlags,
+    /// Mount options as in /etc/fstab: ro, noexec, noatime, allow_other, and the
+    /// flags above (durability=, commit=, ...)
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Standard output is the pipe of the process that started this server
+    #[arg(long, hide = true)]
+    pub handshake: bool,
+}
+
+// How the server works: part of the flags of `mount`. (A comment for documentation would become that of `mount`.)
+#[derive(Debug, Args)]
+pub struct ServerFlags {
     /// What is durable when: write, close or fsync returns [default: close on
     /// dax, else fsync]
     #[arg(long, value_name = "WHEN", value_parser = options::parse_durability)]
@@ -235,33 +238,6 @@ pub struct Mount {
     /// Log to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Mount options as in /etc/fstab: ro, noexec, noatime, allow_other, and the
-    /// flags above (durability=, commit=, ...)
-    #[arg(short = 'o', value_name = "OPTIONS")]
-    pub options: Vec<String>,
-    /// Standard output is the pipe of the process that started this server
-    #[arg(long, hide = true)]
-    pub handshake: bool,
-}
-
-impl Mount {
-    /// The options, flags over `-o`.
-    pub fn merged(&self) -> Result<MountOptions, String> {
-        let mut merged = MountOptions::default();
-        for list in &self.options {
-            merged.apply(list, false)?;
-        }
-        merged.create |= self.create;
-        merged.size = self.size.or(merged.size);
-        merged.layout = self.layout.clone().or(merged.layout);
-        merged.durability = self.durability.or(merged.durability);
-        merged.commit = self.commit.or(merged.commit);
-        merged.passthrough = self.passthrough.or(merged.passthrough);
-        merged.latency = self.latency.or(merged.latency);
-        merged.threads = self.threads.or(merged.threads);
-        merged.log = self.log.clone().or(merged.log);
-        Ok(merged)
-    }
 }
 
 /// Check a pool, mounted or not, and repair it if asked to
@@ -451,7 +427,7 @@ pub struct Tensors {
     #[arg(long, value_name = "A..B", allow_hyphen_values = true)]
     pub step: Option<Steps>,
     /// Only those of this mode of smdebug: train, eval, predict, global
-    #[arg(long, value_name = "MODE", value_parser = selection::parse_mode)]
+    #[arg(long, value_name = "MODE", value_parser = filter::parse_mode)]
     pub mode: Option<Mode>,
     /// Only those of this type: float32, bf16, int64, ...
     #[arg(long, value_name = "TYPE")]
@@ -551,17 +527,6 @@ mod tests {
     fn flags_are_consistent() {
         Cli::command().debug_assert();
         Mount8::command().debug_assert();
-    }
-
-    #[test]
-    fn flags_go_over_options() {
-        let cli = Cli::parse_from(["tensorfs", "mount", "p", "m", "-o", "commit=3,ro,size=1K"]);
-        let Command::Mount(mut mount) = cli.command else { panic!("not a mount") };
-        mount.commit = Some(Duration::from_secs(2));
-        let merged = mount.merged().unwrap();
-        assert_eq!(merged.commit, Some(Duration::from_secs(2)));
-        assert_eq!(merged.size, Some(1024));
-        assert!(merged.read_only);
     }
 
     #[test]

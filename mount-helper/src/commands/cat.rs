@@ -1,0 +1,33 @@
+//! `tensorfs cat`: one tensor as a `.npy` file.
+
+use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
+
+use tensorfs_layout::formats::{npy_header, read_tensor};
+
+use crate::cli::Cat;
+use crate::show::failure::{At, Failure};
+use crate::show::output::unless_closed;
+use crate::tensors::choice;
+
+/// Runs the command.
+pub fn run(arguments: &Cat) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if out.is_terminal() {
+        return Err(Failure::new("not onto a terminal: redirect it, as in `tensorfs cat PATH TENSOR > x.npy`"));
+    }
+    let path = &arguments.path;
+    let (file, tensor) = choice::one(path, &arguments.tensor)?;
+    let Some(header) = npy_header(&tensor) else {
+        return Err(Failure::at(path, "its elements are not stored as plain bytes, and are not unpickled"));
+    };
+    let mut written = out.write_all(&header);
+    if written.is_ok() {
+        read_tensor(&file, &tensor, &mut |bytes| {
+            written = out.write_all(bytes);
+            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+        .at(path)?;
+    }
+    unless_closed(written.and_then(|()| out.flush())).map_err(|error| Failure::new(format!("cannot write: {error}")))
+}

@@ -1,0 +1,216 @@
+//! `tensorfs ls`: files, how far each has come, and how many tensors it holds.
+
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use serde_json::json;
+use tensorfs_fs::FileState;
+use tensorfs_layout::{Summary, Timestamp};
+
+use crate::cli::Ls;
+use crate::show::colours::Colours;
+use crate::show::failure::Failure;
+use crate::show::{clock, output, size, table, text};
+use crate::tensors::place::{About, Kind, Place};
+use crate::tensors::recorded::is_looked_into;
+
+/// Lines are printed in lots of so many: the first decides how wide columns are.
+const LOT: usize = 1000;
+
+/// Runs the command.
+pub fn run(arguments: &Ls) -> Result<ExitCode, Failure> {
+    let mut failed = false;
+    let mut table = Table::new(arguments);
+    for path in &arguments.paths {
+        let listed = list(arguments, &Place::of(path)?, &mut table);
+        // What was found before the trouble comes before it.
+        table.flush()?;
+        if let Err(failure) = listed {
+            output::complain(failure);
+            failed = true;
+        }
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn list(arguments: &Ls, place: &Place, table: &mut Table) -> Result<(), Failure> {
+    let about = place.about(true)?;
+    if about.kind() != Kind::Directory {
+        return table.add(Row::of(place, about, None)?);
+    }
+    if arguments.recursive {
+        place.files(&mut |found, about| {
+            table.add(Row::of(found, about.clone(), Some(place))?)?;
+            Ok(true)
+        })?;
+        return Ok(());
+    }
+    for found in place.inside()? {
+        let Ok(about) = found.about(false) else { continue };
+        table.add(Row::of(&found, about, Some(place))?)?;
+    }
+    Ok(())
+}
+
+/// What is said of a file.
+struct Row {
+    path: String,
+    name: String,
+    about: About,
+    state: Option<FileState>,
+    /// What it holds, if it is sealed and was recognised.
+    known: Option<Summary>,
+    is_sealed: bool,
+    /// Why its bytes cannot be had.
+    gone: Option<String>,
+}
+
+impl Row {
+    fn of(place: &Place, about: About, below: Option<&Place>) -> Result<Row, Failure> {
+        let name =
+            below.and_then(|dir| place.path().strip_prefix(dir.path()).ok()).map(|name| name.display().to_string());
+        let mut row = Row {
+            path: place.path().display().to_string(),
+            // In a pool that is not mounted `POOL:/` comes before the name.
+            name: match (name, below) {
+                (Some(name), _) => name,
+                (None, Some(dir)) => {
+                    let (path, dir) = (place.path().display().to_string(), dir.path().display().to_string());
+                    path.strip_prefix(&dir).map_or(path.clone(), |rest| rest.trim_start_matches([':', '/']).to_owned())
+                }
+                (None, None) => place.path().display().to_string(),
+            },
+            about,
+            state: None,
+            known: None,
+            is_sealed: false,
+            gone: None,
+        };
+        if row.about.kind() == Kind::File {
+            if let Some((state, gone)) = place.gone() {
+                (row.state, row.gone) = (Some(state), Some(gone));
+            } else if let Ok(file) = place.open() {
+                // What one may not read, one is not told of.
+                let Some(recorded) = place.glanced(&file)? else {
+                    return Err(Failure::at(place.path(), "not on a tensorfs mount, and in no pool"));
+                };
+                row.state = Some(recorded.state());
+                row.is_sealed = recorded.is_sealed();
+                row.known = recorded.summary();
+            }
+        }
+        Ok(row)
+    }
+
+    /// How many tensors there are, as far as that is recorded.
+    fn tensors(&self) -> Option<u64> {
+        match &self.known {
+            Some(known) if is_looked_into(known.format) => Some(known.tensors),
+            _ if self.is_sealed => Some(0),
+            _ => None,
+        }
+    }
+
+    fn format(&self) -> Option<&'static str> {
+        match &self.known {
+            Some(known) => Some(known.format.name()),
+            None if self.is_sealed => Some("opaque"),
+            None => None,
+        }
+    }
+
+    fn describe(&self) -> serde_json::Value {
+        let modified = self.about.modified().duration_since(SystemTime::UNIX_EPOCH);
+        json!({
+            "path": self.path,
+            "kind": self.about.kind().name(),
+            "size": self.about.size(),
+            "modified": modified.map_or_else(|error| -error.duration().as_secs_f64(), |since| since.as_secs_f64()),
+            "state": self.state,
+            "gone": self.gone,
+            "format": self.format(),
+            "tensors": self.tensors(),
+            "complete": self.known.as_ref().map(|known| known.complete),
+            "bad_frames": self.known.as_ref().map(|known| known.bad_frames),
+        })
+    }
+}
+
+struct Table {
+    json: bool,
+    long: bool,
+    colours: Colours,
+    rows: Vec<Row>,
+    widths: Option<Vec<usize>>,
+}
+
+impl Table {
+    fn new(arguments: &Ls) -> Self {
+        let (json, long) = (arguments.json, arguments.long);
+        Table { json, long, colours: Colours::of_stdout(), rows: Vec::new(), widths: None }
+    }
+
+    fn add(&mut self, row: Row) -> Result<(), Failure> {
+        self.rows.push(row);
+        if self.rows.len() >= LOT { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        let rows = std::mem::take(&mut self.rows);
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if self.json {
+            return output::print(&rows.iter().map(|row| format!("{}\n", row.describe())).collect::<String>());
+        }
+        let mut text = String::new();
+        let cells: Vec<Vec<String>> = rows.iter().map(|row| self.cells(row)).collect();
+        let titles: Vec<String> = self.titles().into_iter().map(str::to_owned).collect();
+        let first = self.widths.is_none();
+        let widths = self.widths.get_or_insert_with(|| {
+            let titles_and_cells = [&titles].into_iter().chain(&cells).map(Vec::as_slice);
+            table::widths(titles_and_cells, titles.len())
+        });
+        if first {
+            text += &(self.colours.faint(table::line(&titles, widths, "NAME").trim_end()) + "\n");
+        }
+        for (row, cells) in rows.iter().zip(&cells) {
+            let slash = if row.about.kind() == Kind::Directory { "/" } else { "" };
+            let why = row.gone.as_ref().map(|why| format!("  ({})", text::plain(why))).unwrap_or_default();
+            let line = table::line(cells, widths, &(text::plain(&row.name) + slash + &why));
+            text += &match row.state {
+                Some(FileState::Damaged | FileState::Lost | FileState::Missing) => self.colours.red(&line),
+                Some(FileState::Open) => self.colours.yellow(&line),
+                Some(FileState::Sealed | FileState::Committed) => line,
+                None => self.colours.faint(&line),
+            };
+        }
+        output::print(&text)
+    }
+
+    fn titles(&self) -> Vec<&'static str> {
+        match self.long {
+            true => vec!["STATE", "TENSORS", "FORMAT", "SIZE", "MODIFIED (UTC)"],
+            false => vec!["STATE", "TENSORS", "SIZE"],
+        }
+    }
+
+    fn cells(&self, row: &Row) -> Vec<String> {
+        let dash = || "-".to_owned();
+        let is_file = row.about.kind() == Kind::File;
+        let state = row.state.map_or_else(dash, |state| state.name().to_owned());
+        let more = row.known.as_ref().is_some_and(|known| !known.complete);
+        let tensors = row.tensors().map_or_else(dash, |count| format!("{count}{}", if more { "+" } else { "" }));
+        let bytes = if is_file { size::humane(row.about.size()) } else { dash() };
+        match self.long {
+            true => {
+                let format = row.format().map_or_else(dash, str::to_owned);
+                let modified = clock::utc(Timestamp::from(row.about.modified()).sec);
+                // To the minute.
+                let minute = modified.rsplit_once(':').map_or_else(dash, |(minute, _)| minute.to_owned());
+                vec![state, tensors, format, bytes, minute]
+            }
+            false => vec![state, tensors, bytes],
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What each command does, one file a command.
+
+mod cat;
+mod check;
+mod create;
+mod diff;
+mod info;
+mod ls;
+mod mount;
+pub mod mount8;
+mod resize;
+mod restore;
+mod scrub;
+mod seal;
+mod stat;
+mod status;
+mod sync;
+mod tensors;
+mod tier;
+mod umount;
+mod verify;
+
+use std::process::ExitCode;
+
+use crate::cli::Command;
+use crate::show::failure::Failure;
+use crate::show::logging;
+
+/// Does what was asked for. The exit status says what came of it; a failure is for the caller to print.
+pub fn run(command: Command) -> Result<ExitCode, Failure> {
+    if !matches!(command, Command::Mount(_)) {
+        logging::to_terminal(log::LevelFilter::Warn);
+    }
+    match command {
+        Command::Check(arguments) => return Ok(check::run(&arguments)),
+        Command::Scrub(arguments) => return scrub::run(&arguments),
+        Command::Ls(arguments) => return ls::run(&arguments),
+        Command::Verify(arguments) => return verify::run(&arguments),
+        Command::Seal(arguments) => return seal::run(&arguments),
+        Command::Diff(arguments) => return Ok(diff::run(&arguments)),
+        Command::Tier(arguments) => return tier::run(&arguments),
+        Command::Tensors(arguments) => return tensors::run(&arguments),
+        Command::Cat(arguments) => cat::run(&arguments),
+        Command::Stat(arguments) => stat::run(&arguments),
+        Command::Create(arguments) => create::run(&arguments),
+        Command::Mount(arguments) => mount::run(arguments),
+        Command::Umount(arguments) => umount::run(&arguments),
+        Command::Info(arguments) => info::run(&arguments),
+        Command::Sync(arguments) => sync::run(&arguments),
+        Command::Resize(arguments) => resize::run(&arguments),
+        Command::Restore(arguments) => restore::run(&arguments),
+    }
+    .map(|()| ExitCode::SUCCESS)
+}

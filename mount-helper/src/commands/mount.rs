@@ -1,0 +1,101 @@
+//! `tensorfs mount`.
+
+use log::LevelFilter;
+
+use crate::cli::Mount;
+use crate::mounting::options::{MountOptions, Setting};
+use crate::mounting::request::MountRequest;
+use crate::mounting::server::{self, Listener};
+use crate::mounting::{background, remount};
+use crate::show::failure::Failure;
+use crate::show::logging;
+
+/// Runs the command.
+pub fn run(arguments: Mount) -> Result<(), Failure> {
+    let options = options(&arguments).map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
+    let request = MountRequest::new(arguments.pool, arguments.mountpoint, options);
+    if request.options().is_remount() {
+        return remount::run(&request, &arguments.options);
+    }
+    if arguments.handshake {
+        return background::serve(&request);
+    }
+    if !arguments.foreground {
+        logging::to_terminal(LevelFilter::Warn);
+        return background::start(&request.prepare()?);
+    }
+    match request.options().log() {
+        Some(path) => logging::to_file(path)?,
+        None => logging::to_terminal(LevelFilter::Info),
+    }
+    server::serve(&request.prepare()?, &mut Terminal)
+}
+
+/// The options, flags over `-o`.
+fn options(arguments: &Mount) -> Result<MountOptions, String> {
+    let mut options = MountOptions::default();
+    for list in &arguments.options {
+        options.apply(list, false)?;
+    }
+    let server = &arguments.server;
+    let given = [
+        arguments.create.then_some(Setting::Create(true)),
+        arguments.size.map(Setting::Size),
+        arguments.layout.clone().map(Setting::Layout),
+        server.durability.map(Setting::Durability),
+        server.commit.map(Setting::Commit),
+        server.passthrough.map(Setting::Passthrough),
+        server.latency.map(Setting::Latency),
+        server.threads.map(Setting::Threads),
+        server.log.clone().map(Setting::Log),
+    ];
+    given.into_iter().flatten().for_each(|setting| options.set(setting));
+    Ok(options)
+}
+
+/// In the foreground the log says it all.
+struct Terminal;
+
+impl Listener for Terminal {
+    fn note(&mut self, _line: &str) {}
+
+    fn ready(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn flags_go_over_options() {
+        let cli = Cli::parse_from(["tensorfs", "mount", "p", "m", "-o", "commit=3,ro,size=1K"]);
+        let Command::Mount(mut mount) = cli.command else { panic!("not a mount") };
+        mount.server.commit = Some(Duration::from_secs(2));
+        let mut expected = MountOptions::default();
+        expected.apply("commit=2,ro,size=1024", false).unwrap();
+        assert_eq!(options(&mount), Ok(expected));
+    }
+
+    #[test]
+    fn a_server_is_told_everything() {
+        let mut wanted = MountOptions::default();
+        wanted.apply("ro,commit=2,threads=3,layout=x", false).unwrap();
+        wanted.set(Setting::Log("/var/log/a,b".into()));
+        let request = MountRequest::new("/p q".into(), "-m".into(), wanted.clone());
+        let mut line = request.server_arguments();
+        line.insert(0, "tensorfs".into());
+        let Command::Mount(mount) = Cli::parse_from(line).command else { panic!("not a mount") };
+        assert!(mount.handshake);
+        assert_eq!(mount.pool, Path::new("/p q"));
+        assert_eq!(mount.mountpoint, Path::new("-m"));
+        assert_eq!(options(&mount), Ok(wanted));
+    }
+}

@@ -1,0 +1,217 @@
+//! `tensorfs restore`: versions of files that were set aside.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, renameat};
+use nix::sys::stat::{FileStat, Mode, fchmod, fstatat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
+use tensorfs_layout::{Entry, Quarantine, Reason};
+
+use crate::cli::Restore;
+use crate::mounting::target::Target;
+use crate::show::failure::{At, Failure};
+use crate::show::{clock, output, size};
+
+/// Runs the command.
+pub fn run(arguments: &Restore) -> Result<(), Failure> {
+    let target = Target::of(&arguments.target)?;
+    let pool = target.pool().to_owned();
+    let quarantine = Quarantine::at(&pool);
+    let entries = match quarantine.list() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(not_a_pool(&pool)),
+        result => result.at(&pool)?,
+    };
+    let Some(name) = &arguments.name else {
+        return output::print(&listing(&pool, &entries));
+    };
+    let entry = entries.iter().find(|entry| entry.name == *name).ok_or_else(|| {
+        Failure::at(&pool, format!("nothing named {name:?} in quarantine; without a name, restore lists what is"))
+    })?;
+    let source = quarantine.open(name).at(&pool)?;
+    let destination = match &arguments.to {
+        Some(path) => Destination::anywhere(path)?,
+        None => Destination::inside(target.mount()?.mount_point(), former_place(entry, &pool)?)?,
+    };
+    destination.put(source)?;
+    quarantine.discard(name).at(&pool)?;
+    output::print(&format!("restored {}\n", destination.shown.display()))
+}
+
+fn not_a_pool(path: &Path) -> Failure {
+    match tensorfs_layout::inspect(path) {
+        Err(error) => error.into(),
+        Ok(_) => Failure::at(path, "its quarantine is missing"),
+    }
+}
+
+/// The path that an entry was the whole content of.
+fn former_place<'a>(entry: &'a Entry, pool: &Path) -> Result<&'a Path, Failure> {
+    let note = entry.note.as_ref();
+    if let Some(note) = note.filter(|note| note.reason == Reason::UncommittedTail) {
+        let what = format!("{:?} is only what followed byte {} of its file", entry.name, note.offset);
+        return Err(Failure::at(pool, format!("{what}; give a place for it with --to PATH")));
+    }
+    let path = note.and_then(|note| note.path.as_deref());
+    path.map(Path::new).ok_or_else(|| {
+        Failure::at(pool, format!("it is not known where {:?} was; give a place with --to PATH", entry.name))
+    })
+}
+
+fn listing(pool: &Path, entries: &[Entry]) -> String {
+    if entries.is_empty() {
+        return format!("{}: nothing in quarantine\n", pool.display());
+    }
+    entries.iter().map(describe).collect()
+}
+
+fn describe(entry: &Entry) -> String {
+    let (name, size) = (&entry.name, size::humane(entry.bytes));
+    let Some(note) = &entry.note else {
+        return format!("{name}  {size}, without a note\n");
+    };
+    let path = note.path.as_deref().unwrap_or("(path unknown)").escape_debug();
+    let time = clock::utc(note.time.sec);
+    let reason = match note.reason {
+        Reason::InterruptedReplace => "the version before a replace whose writer died".to_owned(),
+        Reason::UnfinishedReplace => "the new version, which was not complete when power was lost".to_owned(),
+        Reason::UncommittedTail => format!("what followed byte {}, not yet durable when power was lost", note.offset),
+        Reason::UncommittedBytes => "what the file held when power was lost, not yet durable".to_owned(),
+        Reason::DamagedLog => "the pool's log before it was repaired".to_owned(),
+        Reason::LostBytes => format!("only a note: bytes from {} on are lost", note.offset),
+        Reason::UnknownSegment => "bytes that no durable record speaks of".to_owned(),
+    };
+    format!("{name}  {path}\n    {size}, {time}\n    {reason}\n")
+}
+
+/// Where a file is to go: a name in an open directory.
+struct Destination {
+    dir: OwnedFd,
+    name: PathBuf,
+    /// For messages.
+    shown: PathBuf,
+}
+
+impl Destination {
+    fn anywhere(path: &Path) -> Result<Destination, Failure> {
+        let path = std::path::absolute(path).at(path)?;
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Failure::at(&path, "not a file's path"));
+        };
+        let dir = File::open(parent).at(parent)?.into();
+        Ok(Destination { dir, name: name.into(), shown: path.clone() })
+    }
+
+    /// Below `root`, whatever links others may have put on the way since.
+    fn inside(root: &Path, path: &Path) -> Result<Destination, Failure> {
+        let names = path.components().filter(|part| matches!(part, Component::Normal(_)));
+        let path: PathBuf = names.collect();
+        let shown = root.join(&path);
+        let Some(name) = path.file_name() else {
+            return Err(Failure::at(root, "it is not known where this version was; give a place with --to PATH"));
+        };
+        let top: OwnedFd = File::open(root).at(root)?.into();
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let dir = match parent {
+            None => top,
+            Some(parent) => {
+                let how =
+                    OpenHow::new().flags(OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_BENEATH);
+                openat2(&top, parent, how).map_err(|errno| {
+                    let reason = format!("its directory: {}; give a place with --to PATH", errno.desc());
+                    Failure::at(&shown, reason)
+                })?
+            }
+        };
+        Ok(Destination { dir, name: name.into(), shown })
+    }
+
+    /// Copies under a temporary name, then renames: whoever looks sees the old file or the new one, whole.
+    fn put(&self, mut source: File) -> Result<(), Failure> {
+        let current = fstatat(&self.dir, &self.name, AtFlags::AT_SYMLINK_NOFOLLOW);
+        let current = match current {
+            Err(Errno::ENOENT) => None,
+            result => Some(result.at(&self.shown)?),
+        };
+        if current.is_some_and(|found| found.st_mode & libc::S_IFMT != libc::S_IFREG) {
+            return Err(Failure::at(
+                &self.shown,
+                "something that is not a file is there now; give a place with --to PATH",
+            ));
+        }
+        let temporary = PathBuf::from(format!(".tensorfs-restore.{}", std::process::id()));
+        let result = self.write(&temporary, &mut source, current.as_ref());
+        if result.is_err() {
+            let _ = unlinkat(&self.dir, &temporary, UnlinkatFlags::NoRemoveDir);
+        }
+        result.at(&self.shown)
+    }
+
+    fn write(&self, temporary: &Path, source: &mut File, current: Option<&FileStat>) -> io::Result<()> {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(&self.dir, temporary, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        io::copy(source, &mut file)?;
+        if let Some(current) = current {
+            fchown(&file, Some(Uid::from_raw(current.st_uid)), Some(Gid::from_raw(current.st_gid)))?;
+            fchmod(&file, Mode::from_bits_truncate(current.st_mode))?;
+        }
+        file.sync_all()?;
+        renameat(&self.dir, temporary, &self.dir, &self.name)?;
+        nix::unistd::fsync(self.dir.as_fd())?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    fn version(dir: &Path) -> File {
+        let path = dir.join("version");
+        fs::write(&path, "old").unwrap();
+        File::open(path).unwrap()
+    }
+
+    #[test]
+    fn replaces_a_file_and_keeps_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        fs::create_dir(root.join("d")).unwrap();
+        fs::write(root.join("d/f"), "new").unwrap();
+        fs::set_permissions(root.join("d/f"), fs::Permissions::from_mode(0o640)).unwrap();
+        let destination = Destination::inside(&root, Path::new("/d/f")).unwrap();
+        destination.put(version(&root)).unwrap();
+        assert_eq!(fs::read(root.join("d/f")).unwrap(), b"old");
+        assert_eq!(fs::metadata(root.join("d/f")).unwrap().mode() & 0o7777, 0o640);
+        assert_eq!(fs::read_dir(root.join("d")).unwrap().count(), 1);
+    }
+
+    /// Proves P3.
+    #[test]
+    fn never_leaves_the_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        symlink("/etc", root.join("away")).unwrap();
+        let refused = Destination::inside(&root, Path::new("/away/f")).err().unwrap();
+        assert!(refused.to_string().contains("--to PATH"), "{refused}");
+        assert!(Destination::inside(&root, Path::new("/")).is_err());
+        // parts that are no names are not followed
+        let destination = Destination::inside(&root, Path::new("/../f")).unwrap();
+        assert_eq!(destination.shown, root.join("f"));
+    }
+
+    #[test]
+    fn does_not_replace_what_is_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        fs::create_dir(root.join("d")).unwrap();
+        let destination = Destination::anywhere(&root.join("d")).unwrap();
+        assert!(destination.put(version(&root)).is_err());
+        assert!(Destination::anywhere(Path::new("/")).is_err());
+    }
+}

@@ -1,0 +1,78 @@
+//! `tensorfs tier move`: files move to another tier, those that nothing has open.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use tensorfs_fs::{Moving, Reply, Request};
+use tensorfs_layout::Ino;
+
+use crate::ask::question::{directory, request, unknown};
+use crate::cli::TierMove;
+use crate::mounting::pool;
+use crate::show::failure::Failure;
+use crate::show::progress::Bar;
+use crate::show::{output, text};
+use crate::tensors::place::Place;
+
+/// How often to ask what came of it: at first, and at most.
+const INTERVAL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// Runs the command. Status 1: something was not moved.
+pub fn run(arguments: &TierMove) -> Result<ExitCode, Failure> {
+    let bar = Bar::new(false);
+    let (mut moved, mut not) = (0, 0);
+    for path in &arguments.paths {
+        let place = Place::of(path)?;
+        let mut tally = |path: &Path, result: Result<(), String>| match result {
+            Ok(()) => moved += 1,
+            Err(why) => {
+                not += 1;
+                bar.aside(|| output::complain(Failure::at(path, format!("not moved: {why}"))));
+            }
+        };
+        if place.is_in_pool() {
+            tally(path, in_pool(path, &place, &arguments.tier)?);
+            continue;
+        }
+        place.files(&mut |place, about| {
+            tally(place.path(), on_mount(place, &arguments.tier, about.size(), &bar)?);
+            Ok(true)
+        })?;
+    }
+    bar.clear();
+    let files = text::count(moved, "file is", "files are");
+    let not_moved = if not > 0 { format!(", {not} not") } else { String::new() };
+    output::print(&format!("{files} in tier {}{not_moved}\n", arguments.tier))?;
+    Ok(if not > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn on_mount(place: &Place, tier: &str, size: u64, bar: &Bar) -> Result<Result<(), String>, Failure> {
+    let (dir, ino) = (directory(place.path()), place.ino()?);
+    let mut begin = true;
+    let mut pause = INTERVAL.0;
+    loop {
+        match ask(&dir, ino, tier, begin)? {
+            Moving::Moved => return Ok(Ok(())),
+            Moving::Refused(why) => return Ok(Err(why)),
+            Moving::Working { done, .. } => bar.show("moving", done, size),
+        }
+        begin = false;
+        thread::sleep(pause);
+        pause = (pause * 2).min(INTERVAL.1);
+    }
+}
+
+fn ask(dir: &Path, ino: Ino, tier: &str, begin: bool) -> Result<Moving, Failure> {
+    match request(dir, &Request::Move { ino, tier: tier.to_owned(), begin })? {
+        Reply::Moving(moving) => Ok(moving),
+        _ => Err(unknown(dir)),
+    }
+}
+
+/// Moves one file of a pool that is not mounted: opens the pool, as a mount would.
+fn in_pool(path: &Path, place: &Place, name: &str) -> Result<Result<(), String>, Failure> {
+    let (pool, _) = place.in_which_pool().ok_or_else(|| Failure::at(path, "no pool"))?;
+    Ok(tensorfs_fs::move_in_pool(pool::open_unmounted(&pool)?, place.ino()?, name)?)
+}

@@ -1,0 +1,31 @@
+//! `tensorfs umount`.
+
+use crate::cli::Umount;
+use crate::mounting::holder::ServerProcess;
+use crate::mounting::target::Target;
+use crate::mounting::{busy, unmount};
+use crate::show::failure::{At, Failure};
+
+/// Runs the command.
+pub fn run(arguments: &Umount) -> Result<(), Failure> {
+    let mount = Target::of(&arguments.mountpoint)?.mount()?;
+    let (pool, mountpoint) = (mount.source(), mount.mount_point());
+    // A dead mount has none, whoever serves the pool by now.
+    let is_dead = mount.is_dead();
+    let server = if is_dead { None } else { ServerProcess::of(pool) };
+    match unmount::patiently(mountpoint, arguments.lazy) {
+        Err(error) if unmount::is_busy(&error) && is_dead => {
+            log::warn!("{}: its server is gone; detaching it", mountpoint.display());
+            unmount::unmount(mountpoint, true).at(mountpoint)?;
+        }
+        Err(error) if unmount::is_busy(&error) => {
+            return Err(Failure::at(mountpoint, busy::reason(mountpoint)));
+        }
+        result => result.at(mountpoint)?,
+    }
+    match server {
+        Some(server) if arguments.lazy => server.watch_briefly(pool),
+        Some(server) => server.wait(pool),
+        None => Ok(()),
+    }
+}

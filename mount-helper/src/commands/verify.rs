@@ -1,0 +1,228 @@
+//! `tensorfs verify`: whether the bytes of sealed files are still those that were sealed, tensor by tensor.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::json;
+use tensorfs_fs::FileState;
+use tensorfs_layout::formats::{Mode, Tensor};
+
+use crate::ask::sealing;
+use crate::cli::Verify;
+use crate::commands::status::DAMAGED;
+use crate::show::colours::Colours;
+use crate::show::failure::Failure;
+use crate::show::progress::Bar;
+use crate::show::{output, size, table, text};
+use crate::tensors::place::Place;
+use crate::tensors::verdict::{self, Verdict};
+
+/// Damaged tensors of a file that are named, in text.
+const NAMED: usize = 20;
+
+/// Runs the command.
+pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
+    if arguments.seal {
+        // What cannot be sealed is said below to have no checksums, and here why.
+        sealing::seal(&arguments.paths, false)?;
+    }
+    let bar = Bar::new(arguments.json);
+    let mut places = Vec::new();
+    for path in &arguments.paths {
+        Place::of(path)?.files(&mut |place, about| {
+            places.push((place.clone(), about.size()));
+            Ok(true)
+        })?;
+    }
+    let total = places.iter().map(|(_, size)| size).sum();
+    let printer = Printer { json: arguments.json, all: arguments.all, colours: Colours::of_stdout(), bar };
+    let mut tally = Tally::default();
+    let mut done = 0;
+    for (place, size) in &places {
+        printer.bar.show("verify", done, total);
+        let verdict = {
+            let bar = &printer.bar;
+            let read = std::cell::Cell::new(done);
+            verdict::verify(place, &|bytes| {
+                read.set(read.get() + bytes);
+                bar.show("verify", read.get(), total);
+            })
+        };
+        match verdict {
+            Ok(verdict) => {
+                tally.add(&verdict, *size);
+                printer.file(place, &verdict, *size)?;
+            }
+            Err(failure) => {
+                tally.failed += 1;
+                printer.bar.aside(|| output::complain(failure));
+            }
+        }
+        done += size;
+    }
+    printer.bar.clear();
+    if !arguments.json {
+        output::print(&tally.line())?;
+    }
+    Ok(match tally {
+        Tally { damaged, .. } if damaged > 0 => ExitCode::from(DAMAGED),
+        Tally { failed, .. } if failed > 0 => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+#[derive(Default)]
+struct Tally {
+    whole: u64,
+    damaged: u64,
+    unsealed: u64,
+    failed: u64,
+    bytes: u64,
+}
+
+impl Tally {
+    fn add(&mut self, verdict: &Verdict, size: u64) {
+        match verdict {
+            Verdict::Unsealed(_) => self.unsealed += 1,
+            verdict => {
+                self.bytes += size;
+                *(if verdict.is_damaged() { &mut self.damaged } else { &mut self.whole }) += 1;
+            }
+        }
+    }
+
+    fn line(&self) -> String {
+        let mut parts = vec![format!("{} whole", self.whole)];
+        for (count, what) in
+            [(self.damaged, "damaged"), (self.unsealed, "without checksums"), (self.failed, "not read")]
+        {
+            if count > 0 {
+                parts.push(format!("{count} {what}"));
+            }
+        }
+        format!("{}; {} verified\n", parts.join(", "), size::humane(self.bytes))
+    }
+}
+
+struct Printer {
+    json: bool,
+    all: bool,
+    colours: Colours,
+    bar: Bar,
+}
+
+impl Printer {
+    fn file(&self, place: &Place, verdict: &Verdict, size: u64) -> Result<(), Failure> {
+        let text = match self.json {
+            true => self.lines(place.path(), verdict, size)?,
+            false => self.table(place.path(), verdict),
+        };
+        let mut printed = Ok(());
+        self.bar.aside(|| printed = output::print(&text));
+        printed
+    }
+
+    fn table(&self, path: &Path, verdict: &Verdict) -> String {
+        let path = text::plain(&path.to_string_lossy());
+        let (recorded, runs) = match verdict {
+            Verdict::Unsealed(FileState::Committed) => {
+                return format!("{path}: {}\n", self.colours.yellow("not sealed"));
+            }
+            Verdict::Unsealed(state) => {
+                return format!("{path}: {} ({})\n", self.colours.yellow("not sealed"), state.name());
+            }
+            Verdict::Verified { recorded, runs } => (recorded, runs),
+        };
+        let known = recorded.summary();
+        if runs.is_empty() {
+            if !self.all {
+                return String::new();
+            }
+            let tensors =
+                known.map(|known| format!(", {}, {} tensors", known.format, known.tensors)).unwrap_or_default();
+            return format!("{path}: {}{tensors}\n", self.colours.green("whole"));
+        }
+        let mut text = format!("{path}: {}\n", self.colours.red("damaged"));
+        for run in runs {
+            text += &format!("    {}\n", run.what());
+        }
+        let mut count = 0;
+        recorded.each(&mut |entry| {
+            if runs.iter().any(|run| run.hurts(&entry)) {
+                count += 1;
+                if count <= NAMED {
+                    text += &table::row(&[("    tensor".into(), 10)], &text::plain(&label(&entry.tensor)));
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        match count {
+            0 if known.is_some() => text += "    no tensor: what is damaged belongs to none that is recorded\n",
+            0 => {}
+            1..=NAMED => {}
+            _ => text += &format!("    and {} more\n", count - NAMED),
+        }
+        text
+    }
+
+    /// A line of JSON for each tensor, and one for the file.
+    fn lines(&self, path: &Path, verdict: &Verdict, size: u64) -> Result<String, Failure> {
+        let path = path.to_string_lossy();
+        let (recorded, runs) = match verdict {
+            Verdict::Unsealed(state) => {
+                return Ok(format!(
+                    "{}\n",
+                    json!({"path": path, "state": state, "verdict": "unsealed", "bytes": size})
+                ));
+            }
+            Verdict::Verified { recorded, runs } => (recorded, runs),
+        };
+        let (mut tensors, mut damaged) = (0_u64, 0_u64);
+        let mut printed = Ok(());
+        let mut text = String::new();
+        recorded.each(&mut |entry| {
+            let hurt = runs.iter().any(|run| run.hurts(&entry));
+            tensors += 1;
+            damaged += u64::from(hurt);
+            let (offset, len) = entry.tensor.range();
+            text += &json!({
+                "path": path,
+                "name": entry.tensor.name_text(),
+                "step": entry.tensor.step,
+                "mode": entry.tensor.mode.map(Mode::name),
+                "offset": offset,
+                "len": len,
+                "verdict": if hurt { "damaged" } else { "ok" },
+            })
+            .to_string();
+            text.push('\n');
+            if text.len() > 1 << 16 {
+                printed = output::print(&std::mem::take(&mut text));
+            }
+            if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        printed?;
+        let bad: Vec<_> =
+            runs.iter().map(|run| json!({"offset": run.offset(), "len": run.len(), "what": run.what()})).collect();
+        let known = recorded.summary();
+        let line = json!({
+            "path": path,
+            "state": recorded.state(),
+            "verdict": if runs.is_empty() { "ok" } else { "damaged" },
+            "bytes": size,
+            "format": known.as_ref().map(|known| known.format.name()),
+            "tensors": tensors,
+            "damaged_tensors": damaged,
+            "complete": known.as_ref().is_none_or(|known| known.complete),
+            "damaged_runs": bad,
+        });
+        Ok(format!("{text}{line}\n"))
+    }
+}
+
+/// Name, step and mode.
+fn label(tensor: &Tensor) -> String {
+    let mode = tensor.mode.map(|mode| format!(" {}", mode.name())).unwrap_or_default();
+    tensor.label() + &mode
+}

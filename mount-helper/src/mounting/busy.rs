@@ -1,0 +1,137 @@
+//! Who keeps a mount busy: a best effort, for the message.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirEntry};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use std::{iter, thread};
+
+use crate::mounting::mountinfo::Table;
+use crate::mounting::process;
+
+/// How many processes to name.
+const MOST: usize = 5;
+
+/// How long to look around in /proc. Another process may be stuck, and keep everybody who looks at it waiting.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One clause for an error message: who uses files below `mountpoint`.
+pub fn reason(mountpoint: &Path) -> String {
+    if let Some(below) = mounted_below(mountpoint) {
+        return format!("busy: {} is mounted below it", below.display());
+    }
+    let users = users_found_in_time(mountpoint);
+    if users.is_empty() {
+        return "busy: a file or directory in it is in use".to_owned();
+    }
+    let dots = if users.len() > MOST { ", ..." } else { "" };
+    let named = &users[..users.len().min(MOST)];
+    format!("busy: in use by {}{dots}", named.join(", "))
+}
+
+fn mounted_below(mountpoint: &Path) -> Option<PathBuf> {
+    let table = Table::read().ok()?;
+    table.below(mountpoint).next().map(|mount| mount.mount_point().to_owned())
+}
+
+/// One more than is named, at most.
+fn users_found_in_time(mountpoint: &Path) -> Vec<String> {
+    let (found, results) = mpsc::channel();
+    let mountpoint = mountpoint.to_owned();
+    thread::spawn(move || {
+        for user in users(&mountpoint) {
+            if found.send(user).is_err() {
+                return;
+            }
+        }
+    });
+    let deadline = Instant::now() + PATIENCE;
+    let next = || results.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+    iter::from_fn(next).take(MOST + 1).collect()
+}
+
+/// `pid (name)` of processes with a file, a directory or a mapping below `mountpoint`.
+fn users(mountpoint: &Path) -> impl Iterator<Item = String> + '_ {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|process| {
+        let pid: u32 = process.file_name().to_str()?.parse().ok()?;
+        if pid == std::process::id() && !cfg!(test) {
+            return None; // inherited from a shell that is named anyway
+        }
+        if is_stuck(&process) {
+            return None;
+        }
+        uses(&process, mountpoint).then(|| format!("{pid} ({})", process::name(pid)))
+    })
+}
+
+/// Whether a process waits in the kernel for something that no signal interrupts. To look at what it has open may mean
+/// to wait with it; its `status` can always be read.
+fn is_stuck(process: &DirEntry) -> bool {
+    let status = fs::read_to_string(process.path().join("status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:\tD"))
+}
+
+/// Only the names that `/proc` shows are looked at: a `stat` would go through the mount.
+fn uses(process: &DirEntry, mountpoint: &Path) -> bool {
+    let dir = process.path();
+    let link_within = |link: &Path| fs::read_link(link).is_ok_and(|shown| shown_within(shown.as_os_str(), mountpoint));
+    let one_of = ["cwd", "root", "exe"];
+    if one_of.iter().any(|link| link_within(&dir.join(link))) {
+        return true;
+    }
+    let open = fs::read_dir(dir.join("fd")).is_ok_and(|fds| fds.flatten().any(|fd| link_within(&fd.path())));
+    open || fs::read(dir.join("maps")).is_ok_and(|maps| maps_within(&maps, mountpoint))
+}
+
+/// `start-end rwxp offset major:minor inode      /path`
+fn maps_within(maps: &[u8], mountpoint: &Path) -> bool {
+    maps.split(|&byte| byte == b'\n').any(|line| {
+        let path = line.iter().position(|&byte| byte == b'/');
+        path.is_some_and(|at| shown_within(OsStr::from_bytes(&line[at..]), mountpoint))
+    })
+}
+
+/// Whether a path that `/proc` shows (an open file, a mapping) lies at or below `root`.
+fn shown_within(shown: &OsStr, root: &Path) -> bool {
+    let shown = shown.as_bytes();
+    let shown = shown.strip_suffix(b" (deleted)").unwrap_or(shown);
+    Path::new(OsStr::from_bytes(shown)).starts_with(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn finds_an_open_file_of_this_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        assert_eq!(reason(&path), "busy: a file or directory in it is in use");
+        let _open = File::create(path.join("x")).unwrap();
+        let said = reason(&path);
+        let me = format!("in use by {} (", std::process::id());
+        assert!(said.contains(&me), "{said}");
+    }
+
+    #[test]
+    fn reads_mappings() {
+        let maps =
+            b"7f00-7f01 rw-s 00000000 00:21 12                 /mnt/t/a b (deleted)\n7f02-7f03 rw-p 00000000 00:00 0\n";
+        assert!(maps_within(maps, Path::new("/mnt/t")));
+        assert!(!maps_within(maps, Path::new("/mnt/u")));
+    }
+
+    #[test]
+    fn sees_what_lies_within() {
+        let root = Path::new("/mnt/t");
+        assert!(shown_within(OsStr::new("/mnt/t"), root));
+        assert!(shown_within(OsStr::new("/mnt/t/x (deleted)"), root));
+        assert!(shown_within(OsStr::new("/mnt/t (deleted)"), root));
+        assert!(!shown_within(OsStr::new("/mnt/tx"), root));
+        assert!(!shown_within(OsStr::new("socket:[12]"), root));
+    }
+}

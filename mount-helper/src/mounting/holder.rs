@@ -1,0 +1,131 @@
+//! Who holds a pool, and waiting until nobody does.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tensorfs_layout::{Error, Holder, holder};
+
+use crate::mounting::mountinfo::Table;
+use crate::mounting::process::{self, Process};
+use crate::show::failure::{At, Failure};
+use crate::show::output;
+
+/// How long to wait for a server that is closing the pool, before a mount.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// After this time of waiting in silence, say what for. Mounting straight after unmounting is ordinary, and closing a
+/// pool mostly takes no time.
+const SILENCE: Duration = Duration::from_secs(2);
+/// How long to watch a server that may go on for a long time.
+const A_MOMENT: Duration = Duration::from_millis(500);
+
+/// The process that serves a pool.
+pub struct ServerProcess {
+    pid: u32,
+    /// None: it cannot be seen from here (another process namespace).
+    process: Option<Process>,
+}
+
+impl ServerProcess {
+    /// Who holds the pool, if anybody does.
+    pub fn of(pool: &Path) -> Option<ServerProcess> {
+        let Holder { pid, .. } = holder(pool).ok()??;
+        let process = Process::open(pid).ok();
+        // The process id was read before it was pinned down: if it holds the pool now, it is the right one.
+        let still = holder(pool).ok()??;
+        (still.pid == pid).then_some(ServerProcess { pid, process })
+    }
+
+    /// Waits until the pool is closed: everything is in it then, and it can be mounted, copied or moved.
+    pub fn wait(&self, pool: &Path) -> Result<(), Failure> {
+        if self.has_closed(pool, SILENCE)? {
+            return Ok(());
+        }
+        let pid = self.pid;
+        let elsewhere = Table::read().ok().and_then(|table| Some(table.of_pool(pool).next()?.mount_point().to_owned()));
+        let what = match elsewhere {
+            Some(place) => format!("process {pid} goes on, because it is mounted at {} too", place.display()),
+            None => format!("waiting for process {pid} to write and close it"),
+        };
+        output::complain(format!("{}: {what}", pool.display()));
+        while !self.has_closed(pool, SILENCE)? {}
+        Ok(())
+    }
+
+    /// Waits a moment, and says so if the server goes on for programs that have files open.
+    pub fn watch_briefly(&self, pool: &Path) -> Result<(), Failure> {
+        if !self.has_closed(pool, A_MOMENT)? {
+            output::complain(format!(
+                "{}: process {} goes on with it until the last open file is closed",
+                pool.display(),
+                self.pid
+            ));
+        }
+        Ok(())
+    }
+
+    fn has_closed(&self, pool: &Path, timeout: Duration) -> Result<bool, Failure> {
+        if let Some(process) = &self.process {
+            return process.wait(timeout).at(pool);
+        }
+        let holds = |holder: Option<Holder>| holder.is_some_and(|holder| holder.pid == self.pid);
+        let start = Instant::now();
+        while start.elapsed() < timeout {
+            if !holds(holder(pool)?) {
+                return Ok(true);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(false)
+    }
+}
+
+/// Waits for a server that has lost its mount and is closing the pool; refuses if another one is using it.
+pub fn wait_until_free(pool: &Path) -> Result<(), Failure> {
+    let start = Instant::now();
+    let mut said = false;
+    while let Some(holder) = holder_of(pool)? {
+        if !is_closing(pool, &holder) {
+            return Err(busy(pool, &holder));
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(Failure::at(
+                pool,
+                format!("still in use by process {}, probably for files that are open on a detached mount", holder.pid),
+            ));
+        }
+        if !said && start.elapsed() > SILENCE {
+            output::complain(format!("{}: waiting for process {} to close it", pool.display(), holder.pid));
+            said = true;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn holder_of(pool: &Path) -> Result<Option<Holder>, Failure> {
+    if !pool.is_dir() {
+        return Ok(None); // opening it will say so
+    }
+    Ok(holder(pool)?)
+}
+
+fn busy(pool: &Path, holder: &Holder) -> Failure {
+    Error::Busy { pool: pool.to_owned(), pid: holder.pid, mountpoint: holder.mountpoint.clone() }.into()
+}
+
+/// A server that has a mount point but no mount: it is about to end (or about to mount, which the next look will show).
+fn is_closing(pool: &Path, holder: &Holder) -> bool {
+    let Some(mountpoint) = &holder.mountpoint else {
+        return false;
+    };
+    if process::is_ending(holder.pid) {
+        return true;
+    }
+    // its own view: it may live in another mount namespace
+    let Ok(table) = Table::of(holder.pid).or_else(|_| Table::read()) else {
+        return false;
+    };
+    let here = table.top_at(mountpoint).filter(|mount| mount.is_tensorfs());
+    !here.into_iter().chain(table.of_pool(pool)).any(|mount| !mount.is_dead())
+}

@@ -1,0 +1,19 @@
+//! What mounts a pool, serves it in a process of its own, and unmounts it.
+
+pub mod background;
+pub mod busy;
+mod fuse_device;
+mod fusermount;
+pub mod holder;
+pub mod mountinfo;
+mod notify;
+pub mod options;
+pub mod paths;
+pub mod pool;
+pub mod process;
+pub mod remount;
+pub mod request;
+pub mod server;
+pub mod signals;
+pub mod target;
+pub mod unmount;

@@ -1,0 +1,244 @@
+//! What is mounted where: `/proc/PID/mountinfo`.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::statfs::statfs;
+
+use crate::show::failure::{At, Failure};
+
+/// The type tensorfs mounts with.
+pub const FS_TYPE: &str = "fuse.tensorfs";
+
+/// The table of this process.
+const HERE: &str = "/proc/self/mountinfo";
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Major and minor number of the filesystem: what `stat` shows for its files. Bind mounts share it.
+    device: (u32, u32),
+    mount_point: PathBuf,
+    fs_type: OsString,
+    source: PathBuf,
+}
+
+impl Mount {
+    /// Major and minor number of the filesystem.
+    pub fn device(&self) -> (u32, u32) {
+        self.device
+    }
+
+    /// Where it is mounted.
+    pub fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// The type of its filesystem.
+    pub fn fs_type(&self) -> &OsStr {
+        &self.fs_type
+    }
+
+    /// What is mounted; for tensorfs the pool.
+    pub fn source(&self) -> &Path {
+        &self.source
+    }
+
+    /// Whether it is a mount of a pool.
+    pub fn is_tensorfs(&self) -> bool {
+        self.fs_type == FS_TYPE
+    }
+
+    fn is_fuse(&self) -> bool {
+        let name = self.fs_type.as_bytes();
+        name == b"fuse" || name.starts_with(b"fuse.")
+    }
+
+    /// A FUSE mount whose server is gone.
+    ///
+    /// `stat` alone may be answered from the kernel's cache, long after the server died; `statfs` never is.
+    pub fn is_dead(&self) -> bool {
+        self.is_fuse() && matches!(statfs(&self.mount_point), Err(Errno::ENOTCONN | Errno::ECONNABORTED))
+    }
+}
+
+/// A table of mounts, in the order they were made where they lie on top of each other.
+#[derive(Debug, Clone, Default)]
+pub struct Table(Vec<Mount>);
+
+impl Table {
+    /// What this process sees.
+    pub fn read() -> io::Result<Table> {
+        read_whole(HERE).map(|text| Table::parse(&text))
+    }
+
+    /// What this process sees; a failure names the file it is read from.
+    pub fn here() -> Result<Table, Failure> {
+        Table::read().at(Path::new(HERE))
+    }
+
+    /// What another process sees, which may live in another mount namespace.
+    pub fn of(pid: u32) -> io::Result<Table> {
+        read_whole(&format!("/proc/{pid}/mountinfo")).map(|text| Table::parse(&text))
+    }
+
+    /// Lines that make no sense are left out: the kernel may add fields, not take them.
+    fn parse(text: &[u8]) -> Table {
+        Table(text.split(|&byte| byte == b'\n').filter_map(parse_line).collect())
+    }
+
+    /// What one sees at `path`: the mount on top of all others there.
+    pub fn top_at(&self, path: &Path) -> Option<&Mount> {
+        self.0.iter().rev().find(|mount| mount.mount_point == path)
+    }
+
+    /// Everything mounted below `path`.
+    pub fn below(&self, path: &Path) -> impl Iterator<Item = &Mount> {
+        self.0.iter().filter(move |mount| mount.mount_point.starts_with(path) && mount.mount_point != path)
+    }
+
+    /// All mounts, the last one made first.
+    pub fn latest_first(&self) -> impl Iterator<Item = &Mount> {
+        self.0.iter().rev()
+    }
+
+    /// Where `pool` is mounted.
+    pub fn of_pool(&self, pool: &Path) -> impl Iterator<Item = &Mount> {
+        self.0.iter().filter(move |mount| mount.is_tensorfs() && mount.source == pool)
+    }
+
+    /// The mount that `path` lies in.
+    pub fn around(&self, path: &Path) -> Option<&Mount> {
+        path.ancestors().find_map(|ancestor| self.top_at(ancestor))
+    }
+}
+
+/// The kernel gives the table out in pieces and may skip mounts if the table changes between two of them. It also tells
+/// of changes, by poll(2): then it is read again.
+fn read_whole(path: &str) -> io::Result<Vec<u8>> {
+    const TRIES: usize = 100;
+    let mut file = File::open(path)?;
+    let mut text = Vec::new();
+    for _ in 0..TRIES {
+        text.clear();
+        file.rewind()?;
+        file.read_to_end(&mut text)?;
+        let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLPRI)];
+        poll(&mut polled, PollTimeout::ZERO)?;
+        let changed = polled[0].revents().is_none_or(|events| events.contains(PollFlags::POLLERR));
+        if !changed {
+            break;
+        }
+    }
+    Ok(text)
+}
+
+/// `36 35 98:0 /root /mount\040point rw,noatime shared:1 - fuse.tensorfs /the/pool rw,user_id=0`
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = parse_device(fields.nth(2)?)?;
+    let mount_point = unescape(fields.nth(1)?);
+    // options and any number of optional fields, up to a lone dash
+    fields.find(|field| *field == b"-")?;
+    let fs_type = unescape(fields.next()?);
+    let source = unescape(fields.next()?);
+    Some(Mount { device, mount_point: mount_point.into(), fs_type, source: source.into() })
+}
+
+fn parse_device(field: &[u8]) -> Option<(u32, u32)> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The kernel writes space, tab, newline, backslash and some others as `\` and three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        match (byte, octal(tail)) {
+            (b'\\', Some(escaped)) => {
+                plain.push(escaped);
+                rest = &tail[3..];
+            }
+            _ => {
+                plain.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(plain)
+}
+
+fn octal(text: &[u8]) -> Option<u8> {
+    let digits = std::str::from_utf8(text.get(..3)?).ok()?;
+    // from_str_radix would take a sign
+    digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| u8::from_str_radix(digits, 8).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"\
+22 27 0:21 / /proc rw,nosuid - proc proc rw
+27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
+40 27 0:33 / /mnt/a\\040b\\134c rw,nosuid,nodev shared:7 master:2 - fuse.tensorfs /pools/p\\011q rw,user_id=0
+41 40 0:34 / /mnt/a\\040b\\134c rw - tmpfs none rw
+42 27 0:33 /sub /bind rw - fuse.tensorfs /pools/p\\011q rw
+garbage
+43 27 0:35 / /mnt/ab rw no dash
+";
+
+    #[test]
+    fn reads_escapes_and_optional_fields() {
+        let table = Table::parse(TEXT);
+        assert_eq!(table.0.len(), 5);
+        let mount = &table.0[2];
+        assert_eq!(mount.device, (0, 33));
+        assert_eq!(mount.mount_point, Path::new("/mnt/a b\\c"));
+        assert_eq!(mount.source, Path::new("/pools/p\tq"));
+        assert!(mount.is_tensorfs());
+    }
+
+    #[test]
+    fn keeps_broken_escapes_as_they_are() {
+        assert_eq!(unescape(b"a\\04"), "a\\04");
+        assert_eq!(unescape(b"\\999\\"), "\\999\\");
+        assert_eq!(unescape(b"\\134040"), "\\040");
+        assert_eq!(unescape(b"\\377").as_bytes(), b"\xff");
+        assert_eq!(unescape(b"\\777"), "\\777");
+        assert_eq!(unescape(b"\\+12"), "\\+12");
+    }
+
+    #[test]
+    fn finds_the_mount_on_top() {
+        let table = Table::parse(TEXT);
+        let top = table.top_at(Path::new("/mnt/a b\\c")).unwrap();
+        assert_eq!(top.fs_type, "tmpfs");
+        assert!(table.top_at(Path::new("/mnt")).is_none());
+        let around = table.around(Path::new("/bind/x/y")).unwrap();
+        assert_eq!(around.mount_point, Path::new("/bind"));
+    }
+
+    #[test]
+    fn finds_all_mounts_of_a_pool() {
+        let table = Table::parse(TEXT);
+        let found: Vec<_> = table.of_pool(Path::new("/pools/p\tq")).map(|mount| &mount.mount_point).collect();
+        assert_eq!(found, [Path::new("/mnt/a b\\c"), Path::new("/bind")]);
+        assert_eq!(table.latest_first().next().map(|mount| &*mount.mount_point), Some(Path::new("/bind")));
+        assert_eq!(table.below(Path::new("/mnt")).count(), 2);
+    }
+
+    #[test]
+    fn reads_this_machine() {
+        let table = Table::read().unwrap();
+        assert!(table.top_at(Path::new("/")).is_some());
+        assert!(!table.top_at(Path::new("/")).unwrap().is_dead());
+    }
+}

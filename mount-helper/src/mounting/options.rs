@@ -1,0 +1,396 @@
+//! Mount options: what `-o` takes, in `tensorfs mount`, `mount.tensorfs` and /etc/fstab.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::mount::MsFlags;
+use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
+
+use crate::show::size;
+
+/// How to mount a pool. `None` means: the filesystem's default.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MountOptions {
+    pub(super) flags: Flags,
+    pub(super) allow_other: bool,
+    pub(super) create: bool,
+    remount: bool,
+    /// Most bytes that a pool may take which is created.
+    pub(super) size: Option<u64>,
+    pub(super) layout: Option<String>,
+    pub(super) server: ServerOptions,
+    pub(super) log: Option<PathBuf>,
+}
+
+/// What the kernel decides by itself, on the way to the server.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Flags {
+    pub(super) read_only: bool,
+    pub(super) noexec: bool,
+    pub(super) noatime: bool,
+    pub(super) nodiratime: bool,
+    pub(super) nosymfollow: bool,
+}
+
+impl Flags {
+    /// The flags for mount(2).
+    pub(super) fn for_mount(self) -> MsFlags {
+        let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        flags.set(MsFlags::MS_RDONLY, self.read_only);
+        flags.set(MsFlags::MS_NOEXEC, self.noexec);
+        flags.set(MsFlags::MS_NOATIME, self.noatime);
+        flags.set(MsFlags::MS_NODIRATIME, self.nodiratime);
+        flags.set(MsFlags::from_bits_retain(libc::MS_NOSYMFOLLOW), self.nosymfollow);
+        flags
+    }
+}
+
+/// How the server works.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct ServerOptions {
+    pub(super) durability: Option<Durability>,
+    pub(super) commit: Option<Duration>,
+    pub(super) replace: Option<Duration>,
+    pub(super) passthrough: Option<PassthroughMode>,
+    pub(super) latency: Option<LatencyMode>,
+    pub(super) threads: Option<usize>,
+}
+
+/// An option with its value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Setting {
+    /// Whether to create the pool and the mount point if they are not there.
+    Create(bool),
+    /// Most bytes that a new pool may take.
+    Size(u64),
+    /// The layout's name that the pool must have.
+    Layout(String),
+    /// What is durable when.
+    Durability(Durability),
+    /// Everything is made durable at least this often.
+    Commit(Duration),
+    /// How long the old version of a file is kept while it is replaced.
+    Replace(Duration),
+    /// Whether the kernel moves the bytes.
+    Passthrough(PassthroughMode),
+    /// Whether processors are kept from sleeping deeply.
+    Latency(LatencyMode),
+    /// Threads that answer the kernel.
+    Threads(usize),
+    /// The file to log to.
+    Log(PathBuf),
+}
+
+impl Setting {
+    /// The setting that a word `name=value` stands for; none if there is none of that name.
+    fn parse(name: &str, value: &str) -> Result<Option<Setting>, String> {
+        Ok(Some(match name {
+            "size" => Setting::Size(size::parse(value)?),
+            "layout" => Setting::Layout(value.to_owned()),
+            "durability" => Setting::Durability(parse_durability(value)?),
+            "commit" => Setting::Commit(parse_seconds(value)?),
+            "replace" => Setting::Replace(parse_seconds(value)?),
+            "passthrough" => Setting::Passthrough(parse_passthrough(value)?),
+            "latency" => Setting::Latency(parse_latency(value)?),
+            "threads" => Setting::Threads(parse_threads(value)?),
+            "log" => Setting::Log(value.into()),
+            _ => return Ok(None),
+        }))
+    }
+}
+
+impl MountOptions {
+    /// Whether a mount that is there is to be changed.
+    pub fn is_remount(&self) -> bool {
+        self.remount
+    }
+
+    /// The file to log to, if one was named.
+    pub fn log(&self) -> Option<&Path> {
+        self.log.as_deref()
+    }
+
+    /// Takes a setting over the one there was.
+    pub fn set(&mut self, setting: Setting) {
+        match setting {
+            Setting::Create(create) => self.create = create,
+            Setting::Size(bytes) => self.size = Some(bytes),
+            Setting::Layout(name) => self.layout = Some(name),
+            Setting::Durability(durability) => self.server.durability = Some(durability),
+            Setting::Commit(interval) => self.server.commit = Some(interval),
+            Setting::Replace(interval) => self.server.replace = Some(interval),
+            Setting::Passthrough(mode) => self.server.passthrough = Some(mode),
+            Setting::Latency(mode) => self.server.latency = Some(mode),
+            Setting::Threads(threads) => self.server.threads = Some(threads),
+            Setting::Log(path) => self.log = Some(path),
+        }
+    }
+
+    /// Applies one comma-separated list, later words over earlier ones. With `sloppy`, unknown words are ignored.
+    pub fn apply(&mut self, list: &str, sloppy: bool) -> Result<(), String> {
+        for word in words(list)? {
+            let known = self.apply_word(&word)?;
+            if !known && !sloppy {
+                return Err(format!("unknown option {word:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_word(&mut self, word: &str) -> Result<bool, String> {
+        let Some((name, value)) = word.split_once('=') else {
+            return self.apply_flag(word);
+        };
+        if let Some(setting) = Setting::parse(name, value).map_err(|reason| format!("option {word:?}: {reason}"))? {
+            self.set(setting);
+            return Ok(true);
+        }
+        match name {
+            // for mount(8), systemd and people
+            "comment" | "uhelper" | "helper" | "user" => Ok(true),
+            // the kernel's, which mount(8) reads back from it for a remount
+            "user_id" | "group_id" | "max_read" | "blksize" => Ok(true),
+            _ => Ok(is_private(name)),
+        }
+    }
+
+    fn apply_flag(&mut self, name: &str) -> Result<bool, String> {
+        match name {
+            "ro" => self.flags.read_only = true,
+            "rw" => self.flags.read_only = false,
+            "noexec" => self.flags.noexec = true,
+            "exec" => self.flags.noexec = false,
+            "noatime" => self.flags.noatime = true,
+            "atime" => self.flags.noatime = false,
+            "nodiratime" => self.flags.nodiratime = true,
+            "diratime" => self.flags.nodiratime = false,
+            "nosymfollow" => self.flags.nosymfollow = true,
+            "symfollow" => self.flags.nosymfollow = false,
+            "allow_other" => self.allow_other = true,
+            "create" => self.create = true,
+            // every tensorfs mount is so
+            "nosuid" | "nodev" | "default_permissions" => {}
+            "suid" | "dev" => {
+                return Err(format!("option {name:?}: tensorfs always mounts nosuid,nodev"));
+            }
+            "sync" | "dirsync" => {
+                return Err(format!("option {name:?}: say durability=write (or close) instead"));
+            }
+            "remount" => self.remount = true,
+            // for mount(8), systemd and the kernel's own defaults
+            "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "group" | "owner" | "_netdev"
+            | "nofail" | "async" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime"
+            | "nolazytime" | "iversion" | "noiversion" | "silent" | "loud" | "mand" | "nomand" => {}
+            "size" | "layout" | "durability" | "commit" | "replace" | "passthrough" | "latency" | "threads" | "log" => {
+                return Err(format!("option {name:?} needs a value: {name}=..."));
+            }
+            _ => return Ok(is_private(name)),
+        }
+        Ok(true)
+    }
+
+    /// The list that [`MountOptions::apply`] reads back, without the log (a path of any bytes) and without `create` and
+    /// `remount` (which are not the server's).
+    pub fn to_list(&self) -> String {
+        let mut words: Vec<String> = Vec::new();
+        for (set, name) in [
+            (self.flags.read_only, "ro"),
+            (self.flags.noexec, "noexec"),
+            (self.flags.noatime, "noatime"),
+            (self.flags.nodiratime, "nodiratime"),
+            (self.flags.nosymfollow, "nosymfollow"),
+            (self.allow_other, "allow_other"),
+        ] {
+            if set {
+                words.push(name.to_owned());
+            }
+        }
+        if let Some(layout) = &self.layout {
+            words.push(format!("layout=\"{layout}\""));
+        }
+        if let Some(durability) = self.server.durability {
+            words.push(format!("durability={durability}"));
+        }
+        if let Some(commit) = self.server.commit {
+            words.push(format!("commit={}", commit.as_secs_f64()));
+        }
+        if let Some(replace) = self.server.replace {
+            words.push(format!("replace={}", replace.as_secs_f64()));
+        }
+        if let Some(passthrough) = self.server.passthrough {
+            words.push(format!("passthrough={passthrough}"));
+        }
+        if let Some(latency) = self.server.latency {
+            words.push(format!("latency={latency}"));
+        }
+        if let Some(threads) = self.server.threads {
+            words.push(format!("threads={threads}"));
+        }
+        words.join(",")
+    }
+
+    /// The names of those given that only a server which is being started heeds.
+    pub fn of_the_server(&self) -> Vec<&'static str> {
+        let given = [
+            (self.create, "create"),
+            (self.flags.noatime, "noatime"),
+            (self.flags.nodiratime, "nodiratime"),
+            (self.size.is_some(), "size"),
+            (self.layout.is_some(), "layout"),
+            (self.server.durability.is_some(), "durability"),
+            (self.server.commit.is_some(), "commit"),
+            (self.server.replace.is_some(), "replace"),
+            (self.server.passthrough.is_some(), "passthrough"),
+            (self.server.latency.is_some(), "latency"),
+            (self.server.threads.is_some(), "threads"),
+            (self.log.is_some(), "log"),
+        ];
+        given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
+    }
+}
+
+/// `x-systemd.automount` and the like belong to whoever wrote them.
+fn is_private(name: &str) -> bool {
+    name.starts_with("x-") || name.starts_with("X-")
+}
+
+/// Splits at commas outside double quotes, and takes the quotes away: mount(8)'s way to put a comma into a value.
+fn words(list: &str) -> Result<Vec<String>, String> {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for character in list.chars() {
+        match character {
+            '"' => quoted = !quoted,
+            ',' if !quoted => words.push(String::new()),
+            _ => words.last_mut().expect("never empty").push(character),
+        }
+    }
+    if quoted {
+        return Err(format!("options {list}: a quote is not closed"));
+    }
+    Ok(words)
+}
+
+/// A value of `--durability`.
+pub fn parse_durability(text: &str) -> Result<Durability, String> {
+    text.parse().map_err(|_| "must be write, close or fsync".to_owned())
+}
+
+/// A value of `--passthrough`.
+pub fn parse_passthrough(text: &str) -> Result<PassthroughMode, String> {
+    text.parse().map_err(|_| "must be auto, on or off".to_owned())
+}
+
+/// A value of `--latency`.
+pub fn parse_latency(text: &str) -> Result<LatencyMode, String> {
+    text.parse().map_err(|_| "must be auto or off".to_owned())
+}
+
+/// A value of `--commit`.
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("must be a number of seconds from 0.01 to 3600".to_owned()),
+    }
+}
+
+/// A value of `--threads`.
+pub fn parse_threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(threads) if (1..=64).contains(&threads) => Ok(threads),
+        _ => Err("must be a number from 1 to 64".to_owned()),
+    }
+}
+
+/// A value of `--layout`.
+pub fn parse_layout(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.chars().any(|c| c.is_control() || c == '"') {
+        return Err("must be a plain name".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<MountOptions, String> {
+        let mut options = MountOptions::default();
+        options.apply(list, false).map(|()| options)
+    }
+
+    #[test]
+    fn ignores_what_is_meant_for_others() {
+        let list = "rw,auto,noauto,_netdev,nofail,user,exec,defaults,x-systemd.automount,x-a=b,relatime,nosuid,\
+                    nodev,,comment=hm";
+        assert_eq!(parse(list), Ok(MountOptions::default()));
+    }
+
+    #[test]
+    fn reads_its_own() {
+        let list = "ro,noexec,noatime,allow_other,create,size=10G,layout=\"a,b\",durability=close,commit=0.5,\
+                    passthrough=off,latency=off,threads=2,log=/var/log/t";
+        let options = parse(list).unwrap();
+        assert!(options.flags.read_only && options.flags.noexec && options.flags.noatime && options.allow_other);
+        assert!(options.create);
+        assert_eq!(options.size, Some(10 << 30));
+        assert_eq!(options.layout.as_deref(), Some("a,b"));
+        assert_eq!(options.server.durability, Some(Durability::Close));
+        assert_eq!(options.server.commit, Some(Duration::from_millis(500)));
+        assert_eq!(options.server.passthrough, Some(PassthroughMode::Off));
+        assert_eq!(options.server.latency, Some(LatencyMode::Off));
+        assert_eq!(options.server.threads, Some(2));
+        assert_eq!(options.log, Some("/var/log/t".into()));
+    }
+
+    #[test]
+    fn later_words_win() {
+        let options = parse("ro,rw,noexec,exec,commit=1,commit=2").unwrap();
+        assert!(!options.flags.read_only && !options.flags.noexec);
+        assert_eq!(options.server.commit, Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_know() {
+        assert_eq!(parse("rw,frob").unwrap_err(), "unknown option \"frob\"");
+        assert_eq!(parse("frob=1").unwrap_err(), "unknown option \"frob=1\"");
+        assert_eq!(parse("commit").unwrap_err(), "option \"commit\" needs a value: commit=...");
+        for list in [
+            "commit=0",
+            "commit=x",
+            "commit=NaN",
+            "commit=-1",
+            "threads=0",
+            "durability=never",
+            "passthrough=yes",
+            "latency=on",
+            "size=big",
+            "suid",
+            "dev",
+            "sync",
+            "layout=\"open",
+        ] {
+            assert!(parse(list).is_err(), "{list}");
+        }
+        let mut options = MountOptions::default();
+        assert_eq!(options.apply("frob,a=b,ro", true), Ok(()));
+        assert!(options.flags.read_only);
+    }
+
+    #[test]
+    fn a_server_is_told_everything() {
+        let list = "ro,noexec,noatime,nodiratime,nosymfollow,allow_other,layout=\"a,b\",durability=write,\
+                    commit=0.25,replace=7.5,passthrough=on,latency=auto,threads=3";
+        let mut options = parse(list).unwrap();
+        assert_eq!(parse(&options.to_list()).as_ref(), Ok(&options));
+        options = MountOptions::default();
+        assert_eq!(parse(&options.to_list()), Ok(options));
+    }
+
+    #[test]
+    fn is_always_nosuid_nodev() {
+        let flags = Flags::default().for_mount();
+        assert_eq!(flags, MsFlags::MS_NOSUID | MsFlags::MS_NODEV);
+        assert!(parse("ro").unwrap().flags.for_mount().contains(MsFlags::MS_RDONLY));
+    }
+}

@@ -1,0 +1,89 @@
+//! Paths as the kernel sees them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::show::failure::{At, Failure};
+
+/// The absolute path without symbolic links. Works on the root of a mount whose server is dead.
+pub fn real(path: &Path) -> Result<PathBuf, Failure> {
+    match path.canonicalize() {
+        Err(error) if is_dead(&error) => {
+            let (parent, name) = split(path).ok_or(error).at(path)?;
+            Ok(parent.canonicalize().at(path)?.join(name))
+        }
+        result => result.at(path),
+    }
+}
+
+/// Like [`real`], for a path whose last parts need not exist yet.
+pub fn future(path: &Path) -> Result<PathBuf, Failure> {
+    let mut existing = std::path::absolute(path).at(path)?;
+    let mut missing = Vec::new();
+    loop {
+        match existing.canonicalize() {
+            Err(error) if is_dead(&error) || error.kind() == io::ErrorKind::NotFound => {
+                let (parent, name) = split(&existing).ok_or(error).at(path)?;
+                missing.push(name);
+                existing = parent;
+            }
+            result => {
+                let mut whole = result.at(path)?;
+                whole.extend(missing.iter().rev());
+                return Ok(whole);
+            }
+        }
+    }
+}
+
+fn is_dead(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+}
+
+fn split(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let parent = path.parent()?;
+    let name = path.file_name()?;
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    Some((parent.to_owned(), name.into()))
+}
+
+/// Why a pool cannot be mounted at this place, as far as the two paths go (both real).
+pub fn conflict(pool: &Path, mountpoint: &Path) -> Option<&'static str> {
+    if pool == mountpoint {
+        Some("a pool cannot be mounted on itself; give another directory as mount point")
+    } else if mountpoint.starts_with(pool) {
+        Some("the mount point is inside the pool; choose one outside")
+    } else if pool.starts_with(mountpoint) {
+        Some("the pool is inside its mount point, which would hide it; choose another mount point")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolves_links_and_what_is_not_there_yet() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("real")).unwrap();
+        std::os::unix::fs::symlink("real", root.join("link")).unwrap();
+        assert_eq!(real(&root.join("link")).unwrap(), root.join("real"));
+        assert_eq!(future(&root.join("link/a/b")).unwrap(), root.join("real/a/b"));
+        let missing = real(&root.join("none")).unwrap_err().to_string();
+        assert!(missing.ends_with("none: No such file or directory"), "{missing}");
+        assert!(future(Path::new("")).is_err());
+    }
+
+    #[test]
+    fn refuses_nesting_but_not_likeness() {
+        let conflict = |a: &str, b: &str| conflict(Path::new(a), Path::new(b)).is_some();
+        assert!(conflict("/a", "/a"));
+        assert!(conflict("/a", "/a/b"));
+        assert!(conflict("/a/b", "/a"));
+        assert!(!conflict("/a", "/ab"));
+        assert!(!conflict("/ab", "/a"));
+    }
+}

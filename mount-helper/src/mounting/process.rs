@@ -1,0 +1,76 @@
+//! Another process, and the wait for its end.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// A process that cannot be mistaken for a later one with the same id.
+#[derive(Debug)]
+pub struct Process {
+    handle: OwnedFd,
+}
+
+impl Process {
+    /// Takes hold of a process that runs now. An error: there is none with this id, or it cannot be seen from here.
+    pub fn open(pid: u32) -> io::Result<Process> {
+        let id = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+        // SAFETY: pidfd_open takes two integers and returns a new file descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) };
+        let fd = Errno::result(fd)?;
+        // SAFETY: the call above succeeded, so this is an open descriptor that nobody else owns.
+        let handle = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+        Ok(Process { handle })
+    }
+
+    /// Waits until the process has ended, or the timeout is over. True: it has ended.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        let mut polled = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
+        loop {
+            match poll(&mut polled, timeout) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+/// The name of a process, as `ps` shows it.
+pub fn name(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .map(|name| name.trim_end().to_owned())
+        .unwrap_or_else(|_| "?".to_owned())
+}
+
+/// Whether a process is gone, or has been killed and is giving back what it has. Its first thread is dead then, while
+/// others may still hold a lock.
+pub fn is_ending(pid: u32) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/status")) {
+        Ok(status) => status.lines().any(|line| line.starts_with("State:\tZ") || line.starts_with("State:\tX")),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn waits_for_the_end() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        assert!(!process.wait(Duration::ZERO).unwrap());
+        drop(child.stdin.take());
+        assert!(process.wait(Duration::from_secs(600)).unwrap());
+        assert!(is_ending(child.id()), "a zombie");
+        child.wait().unwrap();
+        assert!(!is_ending(std::process::id()));
+        assert!(Process::open(u32::MAX).is_err());
+    }
+}

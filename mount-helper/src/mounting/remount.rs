@@ -1,0 +1,68 @@
+//! `mount -o remount`: what can be changed of a pool while it is mounted, which is what the kernel alone decides.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sys::statvfs::{FsFlags, statvfs};
+
+use crate::mounting::options::{Flags, MountOptions};
+use crate::mounting::paths;
+use crate::mounting::request::MountRequest;
+use crate::mounting::target::Target;
+use crate::show::failure::{At, Failure};
+use crate::show::output;
+
+/// Of the kernel's `include/linux/statfs.h`.
+const ST_NOSYMFOLLOW: libc::c_ulong = 0x2000;
+
+/// Changes a mount between `ro` and `rw`, `exec` and `noexec`, `symfollow` and `nosymfollow`, as `lists` say.
+///
+/// Everything else stays as it is, and is named if it was asked for: mount(8) asks for what is in /etc/fstab.
+pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
+    let mountpoint = paths::real(&request.mountpoint)?;
+    let found = match Target::of(&mountpoint)? {
+        Target::Mount(mount) => mount,
+        Target::Pool(_) => return Err(Failure::at(&mountpoint, "no tensorfs is mounted here")),
+    };
+    if request.pool != found.source() && paths::real(&request.pool)? != found.source() {
+        return Err(Failure::at(&mountpoint, format!("{} is mounted here", found.source().display())));
+    }
+    if found.is_dead() {
+        return Err(Failure::at(&mountpoint, "its server is gone; mount it again"));
+    }
+    let stays = request.options.of_the_server();
+    if !stays.is_empty() {
+        output::complain(format!("{}: not changed by a remount: {}", mountpoint.display(), stays.join(", ")));
+    }
+    let mut options = current(&mountpoint)?;
+    for list in lists {
+        options.apply(list, true).map_err(|reason| Failure::at(&mountpoint, reason))?;
+    }
+    change(&mountpoint, &options)
+}
+
+/// What can be changed, as it is.
+fn current(mountpoint: &Path) -> Result<MountOptions, Failure> {
+    let flags = statvfs(mountpoint).at(mountpoint)?.flags();
+    let flags = Flags {
+        read_only: flags.contains(FsFlags::ST_RDONLY),
+        noexec: flags.contains(FsFlags::ST_NOEXEC),
+        nosymfollow: flags.bits() & ST_NOSYMFOLLOW != 0,
+        ..Flags::default()
+    };
+    let mut options = MountOptions::default();
+    options.flags = flags;
+    Ok(options)
+}
+
+fn change(mountpoint: &Path, options: &MountOptions) -> Result<(), Failure> {
+    // The kernel leaves alone what a remount says nothing of: access times.
+    let flags =
+        options.flags.for_mount().difference(MsFlags::MS_NOATIME | MsFlags::MS_NODIRATIME) | MsFlags::MS_REMOUNT;
+    match mount(None::<&str>, mountpoint, None::<&str>, flags, None::<&str>) {
+        Err(Errno::EBUSY) => Err(Failure::at(mountpoint, "files are open for writing, or removed and in use")),
+        Err(Errno::EPERM) => Err(Failure::at(mountpoint, "only root can change how it is mounted")),
+        done => done.at(mountpoint),
+    }
+}

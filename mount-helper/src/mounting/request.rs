@@ -1,0 +1,137 @@
+//! A mount that was asked for, and everything that must be so before its server starts.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
+
+use crate::mounting::mountinfo::Table;
+use crate::mounting::options::MountOptions;
+use crate::mounting::{holder, paths, pool, unmount};
+use crate::show::failure::{At, Failure};
+
+/// A mount that was asked for.
+#[derive(Debug, Clone)]
+pub struct MountRequest {
+    pub(super) pool: PathBuf,
+    pub(super) mountpoint: PathBuf,
+    pub(super) options: MountOptions,
+}
+
+impl MountRequest {
+    /// A mount of `pool` at `mountpoint`, as paths on the command line.
+    pub fn new(pool: PathBuf, mountpoint: PathBuf, options: MountOptions) -> MountRequest {
+        MountRequest { pool, mountpoint, options }
+    }
+
+    /// The pool's directory.
+    pub fn pool(&self) -> &Path {
+        &self.pool
+    }
+
+    /// Where it is to be mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// How.
+    pub fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    /// Makes sure that the pool can be mounted there: paths, a dead mount, another server, `create`.
+    pub fn prepare(mut self) -> Result<MountRequest, Failure> {
+        self.options.allow_other |= geteuid().is_root();
+        if let Some(log) = &mut self.options.log {
+            *log = std::path::absolute(&*log).at(log)?;
+        }
+        self.resolve()?;
+        clear_dead(&self.mountpoint)?;
+        holder::wait_until_free(&self.pool)?;
+        refuse_second_mount(&self.mountpoint)?;
+        if self.options.create {
+            pool::create_if_missing(&self.pool, &self.options)?;
+            make_directory(&self.mountpoint)?;
+        }
+        if !self.mountpoint.is_dir() {
+            return Err(Failure::at(&self.mountpoint, "not a directory"));
+        }
+        Ok(self)
+    }
+
+    fn resolve(&mut self) -> Result<(), Failure> {
+        if self.options.create {
+            self.pool = paths::future(&self.pool)?;
+            self.mountpoint = paths::future(&self.mountpoint)?;
+        } else {
+            require(&self.pool, "no such directory; create a pool with: tensorfs create")?;
+            require(&self.mountpoint, "no such directory; make it, or mount with --create")?;
+            self.pool = paths::real(&self.pool)?;
+            self.mountpoint = paths::real(&self.mountpoint)?;
+        }
+        match paths::conflict(&self.pool, &self.mountpoint) {
+            Some(reason) => Err(Failure::at(&self.mountpoint, reason)),
+            None => Ok(()),
+        }
+    }
+
+    /// The command line of the server that this request becomes.
+    pub fn server_arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec!["mount".into(), "--foreground".into(), "--handshake".into()];
+        let list = self.options.to_list();
+        if !list.is_empty() {
+            arguments.extend(["-o".into(), list.into()]);
+        }
+        if let Some(log) = &self.options.log {
+            arguments.extend(["--log".into(), log.into()]);
+        }
+        arguments.push("--".into());
+        arguments.push(self.pool.clone().into());
+        arguments.push(self.mountpoint.clone().into());
+        arguments
+    }
+}
+
+fn require(path: &Path, hint: &str) -> Result<(), Failure> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Failure::at(path, hint)),
+        // a dead mount, or no permission: whoever comes next sees it too
+        _ => Ok(()),
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(path).at(path)
+}
+
+/// Detaches mounts whose server was killed.
+fn clear_dead(mountpoint: &Path) -> Result<(), Failure> {
+    while let Some(mount) = Table::here()?.top_at(mountpoint)
+        && mount.is_dead()
+    {
+        if !mount.is_tensorfs() {
+            let (kind, source) = (mount.fs_type().display(), mount.source().display());
+            let reason = format!("a dead mount of another filesystem is there ({kind}, {source}); unmount it first");
+            return Err(Failure::at(mountpoint, reason));
+        }
+        let pool = mount.source().display();
+        log::warn!("{}: detaching the mount of {pool}, whose server is gone", mountpoint.display());
+        unmount::unmount(mountpoint, true).at(mountpoint)?;
+    }
+    Ok(())
+}
+
+/// Two pools on one mount point hide each other; that is never meant.
+fn refuse_second_mount(mountpoint: &Path) -> Result<(), Failure> {
+    let table = Table::here()?;
+    let Some(mount) = table.top_at(mountpoint).filter(|mount| mount.is_tensorfs()) else {
+        return Ok(());
+    };
+    let by = match tensorfs_layout::holder(mount.source()) {
+        Ok(Some(holder)) => format!(" by process {}", holder.pid),
+        _ => String::new(),
+    };
+    let pool = mount.source().display();
+    Err(Failure::at(mountpoint, format!("the pool {pool} is mounted here already{by}")))
+}

@@ -1,0 +1,154 @@
+//! The server's life: open the pool, mount, serve, unmount, close the pool.
+
+use std::io;
+use std::time::SystemTime;
+
+use nix::sys::signal::Signal;
+use tensorfs_fs::{Options, Server};
+use tensorfs_layout::{Kind, OpenOptions, Pool, Timestamp};
+
+use crate::mounting::fuse_device::{self, Ending, Mounted};
+use crate::mounting::request::MountRequest;
+use crate::mounting::{notify, signals};
+use crate::show::failure::{Failure, reason};
+
+/// Whom the server tells how its start went.
+pub trait Listener {
+    /// Something worth knowing that is no error.
+    fn note(&mut self, line: &str);
+    /// The mount serves. An error: nobody wants it any more.
+    fn ready(&mut self) -> Result<(), Failure>;
+}
+
+/// Serves until the mount is gone.
+pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), Failure> {
+    signals::block(&[Signal::SIGHUP])?;
+    let pool = open(request)?;
+    // Until here SIGTERM simply ends the process: a pool survives that at any moment.
+    signals::block(&[Signal::SIGTERM, Signal::SIGINT])?;
+    for line in [recovery_note(&pool), read_only_note(&pool)].into_iter().flatten() {
+        log::warn!("{line}");
+        listener.note(&line);
+    }
+    let (fuse, mounted) = match fuse_device::mount_pool(&request.pool, &request.mountpoint, &request.options) {
+        Ok(done) => done,
+        Err(failure) => {
+            pool.close()?;
+            return Err(failure);
+        }
+    };
+    match Server::start(pool, fuse, server_options(request)) {
+        Ok(server) => serve_mount(server, &mounted, request, listener),
+        Err(error) => {
+            mounted.clean_up().unwrap_or_else(|error| cannot_unmount(&mounted, error));
+            Err(error.into())
+        }
+    }
+}
+
+fn open(request: &MountRequest) -> Result<Pool, Failure> {
+    let options = OpenOptions {
+        layout: request.options.layout.clone(),
+        now: Timestamp::from(SystemTime::now()),
+        mountpoint: Some(request.mountpoint.clone()),
+        ..OpenOptions::default()
+    };
+    Ok(Pool::open(&request.pool, &options)?)
+}
+
+fn serve_mount(
+    server: Server,
+    mounted: &Mounted,
+    request: &MountRequest,
+    listener: &mut dyn Listener,
+) -> Result<(), Failure> {
+    // Keeps the pool locked until the mount is gone for certain.
+    let pool = server.pool();
+    let result = serve_until_unmounted(server, mounted, request, listener);
+    // Normally it is gone by now. It is not if nobody wanted it, or if the connection was aborted.
+    mounted.unmount().map_or_else(|error| cannot_unmount(mounted, error), drop);
+    pool.close()?;
+    result?;
+    log::info!("{}: closed", request.pool.display());
+    Ok(())
+}
+
+fn serve_until_unmounted(
+    server: Server,
+    mounted: &Mounted,
+    request: &MountRequest,
+    listener: &mut dyn Listener,
+) -> Result<(), Failure> {
+    let handle = server.handle();
+    let stopping = mounted.clone();
+    let pool = request.pool.clone();
+    signals::watch(move |signal| {
+        log::info!("{}: {signal}: committing and unmounting", pool.display());
+        notify::notify("STOPPING=1");
+        if let Err(error) = handle.commit() {
+            log::error!("{error}");
+        }
+        stop(&stopping);
+    })?;
+    let (pool, mountpoint) = (request.pool.display(), mounted.mountpoint().display());
+    log::info!("{pool}: mounted at {mountpoint}");
+    listener.ready()?;
+    notify::notify("READY=1");
+    Ok(server.run()?)
+}
+
+fn stop(mounted: &Mounted) {
+    match mounted.unmount() {
+        Ok(Ending::Unmounted) => {}
+        Ok(Ending::Detached) => {
+            let path = mounted.mountpoint().display();
+            log::warn!("{path}: detached; serving until the last open file is closed");
+        }
+        Err(error) => cannot_unmount(mounted, error),
+    }
+}
+
+fn cannot_unmount(mounted: &Mounted, error: io::Error) {
+    log::error!("{}: cannot unmount: {}", mounted.mountpoint().display(), reason(&error));
+}
+
+fn server_options(request: &MountRequest) -> Options {
+    let (wanted, default) = (&request.options.server, Options::default());
+    Options {
+        durability: wanted.durability,
+        commit: wanted.commit.unwrap_or(default.commit),
+        replace: wanted.replace.unwrap_or(default.replace),
+        noatime: request.options.flags.noatime,
+        passthrough: wanted.passthrough.unwrap_or(default.passthrough),
+        latency: wanted.latency.unwrap_or(default.latency),
+        threads: wanted.threads.unwrap_or(default.threads),
+        mountpoint: request.mountpoint.clone(),
+        allow_other: request.options.allow_other,
+    }
+}
+
+fn read_only_note(pool: &Pool) -> Option<String> {
+    let reason = pool.is_read_only()?;
+    Some(format!("{}: takes no changes: {reason}", pool.path().display()))
+}
+
+/// What recovery did, for whoever mounts a pool that was not closed.
+fn recovery_note(pool: &Pool) -> Option<String> {
+    let recovery = pool.recovery();
+    let what = match recovery.kind {
+        Kind::Clean => return None,
+        Kind::ServerKilled => "its server was killed; recovered, nothing that was accepted is lost",
+        Kind::PowerLoss => "the machine went down; recovered up to the last commit",
+    };
+    let mut line = format!("{}: {what}", pool.path().display());
+    let mut also = |count: usize, what: &str| {
+        if count > 0 {
+            line.push_str(&format!("; {count} {what}"));
+        }
+    };
+    also(recovery.dropped_transactions as usize, "newer operations undone");
+    also(recovery.quarantined.len(), "quarantined (tensorfs restore lists them)");
+    also(recovery.damaged_files as usize, "damaged files");
+    also(recovery.open_segments.len(), "files still open by programs of the old mount");
+    Some(line)
+}

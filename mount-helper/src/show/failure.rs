@@ -1,0 +1,78 @@
+//! What goes wrong, said to a person.
+
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+
+use nix::errno::Errno;
+
+/// One line, `PATH: reason`. The program's name goes in front where it is printed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(String);
+
+impl Failure {
+    /// A failure in one line.
+    pub fn new(line: impl Into<String>) -> Self {
+        Failure(line.into().replace('\n', " "))
+    }
+
+    /// A failure that has to do with a path, and its reason.
+    pub fn at(path: &Path, reason: impl Display) -> Self {
+        Failure::new(format!("{}: {reason}", path.display()))
+    }
+}
+
+impl From<tensorfs_layout::Error> for Failure {
+    fn from(error: tensorfs_layout::Error) -> Self {
+        Failure::new(error.to_string())
+    }
+}
+
+impl From<tensorfs_fs::Error> for Failure {
+    fn from(error: tensorfs_fs::Error) -> Self {
+        Failure::new(error.to_string())
+    }
+}
+
+/// Names the path a system call failed on.
+pub trait At<T> {
+    fn at(self, path: &Path) -> Result<T, Failure>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, path: &Path) -> Result<T, Failure> {
+        self.map_err(|error| Failure::at(path, reason(&error)))
+    }
+}
+
+impl<T> At<T> for nix::Result<T> {
+    fn at(self, path: &Path) -> Result<T, Failure> {
+        self.map_err(|errno| Failure::at(path, errno.desc()))
+    }
+}
+
+/// The reason alone, without Rust's "(os error 2)".
+pub fn reason(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(number) => Errno::from_raw(number).desc().to_owned(),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_the_path_and_the_bare_reason() {
+        let error = io::Error::from_raw_os_error(libc::ENOENT);
+        let result: Result<(), Failure> = Err(error).at(Path::new("/a b"));
+        assert_eq!(result.unwrap_err().to_string(), "/a b: No such file or directory");
+    }
+
+    #[test]
+    fn stays_on_one_line() {
+        assert_eq!(Failure::new("a\nb").to_string(), "a b");
+    }
+}

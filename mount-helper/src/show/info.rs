@@ -1,0 +1,221 @@
+//! `tensorfs info` for people: labels on the left, what fits 80 columns on the right.
+
+use std::fmt::Display;
+
+use tensorfs_fs::{Info, State};
+use tensorfs_layout::{Kind, Recovery, TierInfo, TierState};
+
+use crate::show::size::humane;
+use crate::show::table::WIDTH;
+use crate::show::text::count;
+
+/// Columns of the labels.
+const LABELS: usize = 15;
+
+/// The table.
+pub fn table(info: &Info) -> String {
+    let mut rows = Rows(String::new());
+    rows.add("pool", info.pool.display());
+    rows.add("uuid", &info.uuid);
+    rows.add("layout", &info.layout);
+    rows.add("state", state(info));
+    rows.some("mounted at", info.mountpoint.as_ref().map(|path| path.display()));
+    rows.some("read-only", info.read_only.as_ref());
+    rows.some("domain", info.domain);
+    rows.some("durability", durability(info));
+    if info.state == State::Mounted {
+        rows.add("passthrough", passthrough(info));
+        rows.add("latency", latency(info));
+    }
+    rows.add("used", used(info));
+    if info.tiers.len() > 1 {
+        rows.list("tiers", &info.tiers.iter().map(tier).collect::<Vec<_>>());
+    }
+    rows.add("files", format!("{} in {}", info.files, count(info.directories, "directory", "directories")));
+    rows.add("log", format!("{} with {} live records", humane(info.log_bytes), info.records));
+    rows.some("requests", requests(info));
+    rows.some("flushes", flushes(info));
+    rows.some("recovery", info.recovery.as_ref().and_then(recovery));
+    if info.unsafe_shutdowns > 0 {
+        rows.add("shutdowns", format!("{} without closing the pool", info.unsafe_shutdowns));
+    }
+    rows.list("still open", &info.open_segments);
+    rows.list("damaged", &info.damaged_files);
+    let found = info.damage_found.iter().map(|finding| {
+        let path = finding.path.as_deref().unwrap_or(&finding.host_file);
+        let tensors =
+            if finding.tensors.is_empty() { String::new() } else { format!("; {}", finding.tensors.join(", ")) };
+        format!("{}: {}{}", path.escape_debug(), finding.what, tensors.escape_debug())
+    });
+    rows.list("found damaged", &found.collect::<Vec<_>>());
+    if !info.quarantine.is_empty() {
+        let entries = count(info.quarantine.len() as u64, "entry", "entries");
+        rows.add("quarantine", format!("{entries}; `tensorfs restore` brings one back"));
+        let named = info.quarantine.iter().map(|entry| {
+            let path = entry.note.as_ref().and_then(|note| note.path.as_deref()).unwrap_or("nobody knows where from");
+            format!("{}: {path}, {}", entry.name, humane(entry.bytes))
+        });
+        rows.list("", &named.collect::<Vec<_>>());
+    }
+    rows.0
+}
+
+fn state(info: &Info) -> String {
+    match (info.state, info.pid) {
+        (State::Mounted, Some(pid)) => format!("mounted by process {pid}, tensorfs {}", info.version),
+        (State::Mounted, None) => "mounted".to_owned(),
+        (State::Clean, _) => "not mounted, closed in order".to_owned(),
+        (State::UnsafeShutdown, _) => "not mounted; its server did not close it, the next mount recovers it".to_owned(),
+    }
+}
+
+fn durability(info: &Info) -> Option<String> {
+    let when = info.durability?;
+    Some(match info.commit_seconds {
+        Some(seconds) => format!("when {when} returns; the rest within {seconds} s"),
+        None => format!("when {when} returns"),
+    })
+}
+
+fn passthrough(info: &Info) -> String {
+    match &info.passthrough_reason {
+        _ if info.passthrough => "yes, the kernel moves the bytes".to_owned(),
+        Some(reason) => format!("no: {reason}"),
+        None => "no".to_owned(),
+    }
+}
+
+fn latency(info: &Info) -> String {
+    match &info.latency_reason {
+        _ if info.latency => "auto, processors sleep lightly while requests arrive".to_owned(),
+        Some(reason) => format!("processors sleep as they like: {reason}"),
+        None => "processors sleep as they like".to_owned(),
+    }
+}
+
+/// The kinds of request that came most often.
+fn requests(info: &Info) -> Option<String> {
+    const MOST: usize = 8;
+    let mut kinds = info.counters.requests();
+    let total: u64 = kinds.iter().map(|(_, count)| count).sum();
+    kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let named = kinds.iter().filter(|(_, count)| *count > 0).take(MOST).map(|(kind, count)| format!("{count} {kind}"));
+    let named: Vec<String> = named.collect();
+    (total > 0).then(|| format!("{total}: {}", named.join(", ")))
+}
+
+fn used(info: &Info) -> String {
+    let percent = info.used as f64 / info.capacity.max(1) as f64 * 100.0;
+    let whose = if info.limit.is_some() { "its limit" } else { "the host; no limit" };
+    format!("{} of {} ({percent:.1} %), {whose}", humane(info.used), humane(info.capacity))
+}
+
+fn tier(tier: &TierInfo) -> String {
+    let mut text = format!("{}: {} in {}", tier.name, humane(tier.used), count(tier.files, "file", "files"));
+    if tier.volatile {
+        text.push_str(", volatile");
+    }
+    if tier.lost > 0 {
+        text.push_str(&format!(", {} lost", tier.lost));
+    }
+    match tier.state {
+        TierState::Ready => text.push_str(&format!(", {} free", humane(tier.free))),
+        TierState::Missing => text.push_str(&format!(", missing: {}", tier.reason.as_deref().unwrap_or_default())),
+        TierState::Lost => text.push_str(", lost with the last boot of the machine"),
+    }
+    if tier.passthrough == Some(false) && tier.state == TierState::Ready {
+        text.push_str(", no passthrough");
+    }
+    format!("{text} ({})", tier.directory)
+}
+
+fn flushes(info: &Info) -> Option<String> {
+    let made = &info.flushes;
+    (info.state == State::Mounted).then(|| {
+        format!(
+            "{} of the log, {} of segments, {} of directories, {} of the whole host since the mount",
+            made.log, made.segments, made.directories, made.host
+        )
+    })
+}
+
+fn recovery(recovery: &Recovery) -> Option<String> {
+    let mut text = match recovery.kind {
+        Kind::Clean => return None,
+        Kind::ServerKilled => "the server before this one was killed; nothing that was accepted is lost".to_owned(),
+        Kind::PowerLoss => "the machine went down before; back to the last commit".to_owned(),
+    };
+    if recovery.dropped_transactions > 0 {
+        text.push_str(&format!(", {} newer operations undone", recovery.dropped_transactions));
+    }
+    Some(text)
+}
+
+struct Rows(String);
+
+impl Rows {
+    fn add(&mut self, label: &str, value: impl Display) {
+        let value = value.to_string();
+        for (n, line) in wrap(&value, WIDTH - LABELS).into_iter().enumerate() {
+            let label = if n == 0 { label } else { "" };
+            self.0.push_str(&format!("{label:LABELS$}{line}\n"));
+        }
+    }
+
+    fn some(&mut self, label: &str, value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.add(label, value);
+        }
+    }
+
+    /// One line each, and not too many.
+    fn list(&mut self, label: &str, values: &[String]) {
+        const MOST: usize = 5;
+        for (n, value) in values.iter().take(MOST).enumerate() {
+            self.add(if n == 0 { label } else { "" }, value);
+        }
+        if values.len() > MOST {
+            self.add("", format!("and {} more", values.len() - MOST));
+        }
+    }
+}
+
+/// Breaks at spaces. A word that is too long, a path say, stays whole.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("never empty");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wraps_at_spaces() {
+        assert_eq!(wrap("a bb ccc", 4), ["a bb", "ccc"]);
+        assert_eq!(wrap("/a/long/path x", 4), ["/a/long/path", "x"]);
+        assert_eq!(wrap("", 4), [""]);
+    }
+
+    #[test]
+    fn aligns_and_stays_narrow() {
+        let mut rows = Rows(String::new());
+        rows.add("state", "word ".repeat(40).trim_end());
+        rows.list("damaged", &["a"; 7].map(str::to_owned));
+        let lines: Vec<&str> = rows.0.lines().collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH), "{}", rows.0);
+        assert!(lines[1].starts_with("               word"));
+        assert_eq!(lines.last(), Some(&"               and 2 more"));
+    }
+}

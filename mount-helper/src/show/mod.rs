@@ -1,0 +1,15 @@
+//! What the program says: to people, as text of 80 columns, and to the log.
+
+pub mod clock;
+pub mod colours;
+pub mod failure;
+pub mod info;
+mod log_line;
+pub mod logging;
+pub mod output;
+pub mod progress;
+pub mod report;
+pub mod size;
+mod syslog;
+pub mod table;
+pub mod text;

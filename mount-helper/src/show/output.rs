@@ -1,0 +1,31 @@
+//! Printing: a reader that closes the pipe early (`tensorfs info | head -1`) is not an error.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+use crate::show::failure::Failure;
+
+/// Prints to standard output, in one write.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What came of printing text to standard output.
+pub fn printed(result: io::Result<()>) -> Result<(), Failure> {
+    unless_closed(result).map_err(|error| Failure::new(format!("cannot print: {error}")))
+}
+
+/// What came of writing to standard output, which its reader may have closed.
+pub fn unless_closed(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// One line on standard error, with the program's name in front.
+pub fn complain(line: impl Display) {
+    // Standard error may be closed; there is nowhere left to say so.
+    let _ = writeln!(io::stderr().lock(), "tensorfs: {line}");
+}

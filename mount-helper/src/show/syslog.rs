@@ -1,0 +1,45 @@
+//! Logging to syslog: where a server without a terminal belongs.
+
+use std::ffi::CString;
+
+use log::{Level, Log, Metadata, Record};
+
+use crate::show::log_line::{UNHEARD_REPLIES, line};
+
+/// Sends what is logged to syslog(3), as `tensorfs[PID]`.
+pub struct Syslog;
+
+impl Syslog {
+    /// Names this program to syslog(3).
+    pub fn open() -> Syslog {
+        // SAFETY: openlog keeps the pointer, and the string is static.
+        unsafe { libc::openlog(c"tensorfs".as_ptr(), libc::LOG_PID, libc::LOG_DAEMON) };
+        Syslog
+    }
+}
+
+impl Log for Syslog {
+    fn enabled(&self, metadata: &Metadata) -> bool {
+        metadata.level() <= log::max_level() && metadata.target() != UNHEARD_REPLIES
+    }
+
+    fn log(&self, record: &Record) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let Ok(text) = CString::new(line(record)) else { return };
+        // SAFETY: both strings end in a zero byte, and the format takes exactly one string.
+        unsafe { libc::syslog(priority(record.level()), c"%s".as_ptr(), text.as_ptr()) };
+    }
+
+    fn flush(&self) {}
+}
+
+fn priority(level: Level) -> libc::c_int {
+    match level {
+        Level::Error => libc::LOG_ERR,
+        Level::Warn => libc::LOG_WARNING,
+        Level::Info => libc::LOG_INFO,
+        Level::Debug | Level::Trace => libc::LOG_DEBUG,
+    }
+}

@@ -1,0 +1,57 @@
+//! Words for people: names that cannot play with the terminal, shapes, numbers.
+
+use tensorfs_layout::formats::Tensor;
+
+/// A name without control characters, which a file could have put there.
+pub fn plain(name: &str) -> String {
+    name.chars().flat_map(|char| if char.is_control() { char.escape_default().collect() } else { vec![char] }).collect()
+}
+
+/// `3x4`, or `()` for a single number.
+pub fn shape(tensor: &Tensor) -> String {
+    match tensor.shape.as_slice() {
+        [] => "()".to_owned(),
+        shape => shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x"),
+    }
+}
+
+/// A number in at most 12 characters.
+pub fn number(x: f64) -> String {
+    let plain = format!("{x}");
+    match plain.len() {
+        ..=10 => plain,
+        _ if (1e-3..1e6).contains(&x.abs()) => format!("{x:.5}"),
+        _ => format!("{x:.4e}"),
+    }
+}
+
+/// `1 file`, `2 files`: a number of things, in the form of the word that goes with it.
+pub fn count(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disarms_names() {
+        assert_eq!(plain("a\x1b[2Jb\nc ä"), "a\\u{1b}[2Jb\\nc ä");
+    }
+
+    #[test]
+    fn writes_numbers() {
+        for (x, text) in [
+            (0.0, "0"),
+            (1.5, "1.5"),
+            (-0.1, "-0.1"),
+            (1.0 / 3.0, "0.33333"),
+            (1e300, "1.0000e300"),
+            (-1.23456789e-9, "-1.2346e-9"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-inf"),
+        ] {
+            assert_eq!(number(x), text);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! How two tensors differ, and by how much.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use tensorfs_layout::formats::{Location, Order, Tensor, TensorReader, crc32c_append};
+
+use crate::show::failure::{At, Failure};
+use crate::show::text;
+use crate::tensors::numbers::{Decoder, Number};
+
+/// What is compared at a time, in bytes. All sizes of elements that are numbers divide it.
+const PIECE: usize = 1 << 20;
+
+/// How a tensor of one file is in the other.
+#[derive(Debug, PartialEq)]
+pub enum Change {
+    Same,
+    Added,
+    Removed,
+    /// Another type or shape.
+    Kind {
+        from: String,
+        to: String,
+    },
+    /// Other numbers, in a tensor of equal type and shape.
+    Values(Distance),
+    /// Other bytes, of elements that are no numbers; or bytes that cannot be compared.
+    Bytes,
+}
+
+/// How far two tensors are from each other.
+#[derive(Debug, Default, PartialEq)]
+pub struct Distance {
+    /// Elements that differ. NaN is the same as NaN.
+    elements: u64,
+    /// The largest difference of finite elements.
+    absolute: f64,
+    /// The largest difference, relative to the larger one of both elements.
+    relative: f64,
+    /// Elements that are NaN, in either tensor.
+    nan: [u64; 2],
+    /// Elements that are infinite, in either tensor.
+    infinite: [u64; 2],
+}
+
+impl Distance {
+    /// Elements that differ. NaN is the same as NaN.
+    pub fn elements(&self) -> u64 {
+        self.elements
+    }
+
+    /// The largest difference of finite elements.
+    pub fn absolute(&self) -> f64 {
+        self.absolute
+    }
+
+    /// The largest difference, relative to the larger one of both elements.
+    pub fn relative(&self) -> f64 {
+        self.relative
+    }
+
+    /// Elements that are NaN, in either tensor.
+    pub fn nan(&self) -> [u64; 2] {
+        self.nan
+    }
+
+    /// Elements that are infinite, in either tensor.
+    pub fn infinite(&self) -> [u64; 2] {
+        self.infinite
+    }
+
+    fn add(&mut self, a: Number, b: Number) {
+        for (side, number) in [a, b].into_iter().enumerate() {
+            self.nan[side] += u64::from(number.is_nan());
+            self.infinite[side] += u64::from(number.is_infinite());
+        }
+        if a == b || a.is_nan() && b.is_nan() {
+            return;
+        }
+        self.elements += 1;
+        if a.is_finite() && b.is_finite() {
+            let distance = a.distance(b);
+            self.absolute = self.absolute.max(distance);
+            let scale = a.real().abs().max(b.real().abs());
+            if scale > 0.0 {
+                self.relative = self.relative.max(distance / scale);
+            }
+        }
+    }
+}
+
+/// A tensor, with the file that it is in.
+pub type Part<'a> = (&'a Path, &'a File, &'a Tensor);
+
+/// Reads both tensors, as far as that is needed to tell how they differ.
+pub fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
+    let (from, to) = (kind(a.2), kind(b.2));
+    if from != to {
+        return Ok(Change::Kind { from, to });
+    }
+    let ((path_a, file_a, _), (path_b, file_b, _)) = (a, b);
+    let (tensor_a, tensor_b) = if a.2.order == b.2.order || readable_order(a.2, b.2) {
+        (a.2.clone(), b.2.clone())
+    } else {
+        (by_rows(a.2), by_rows(b.2))
+    };
+    let comparable = readable_order(&tensor_a, &tensor_b);
+    let (Ok(mut reader_a), Ok(mut reader_b)) =
+        (TensorReader::new(file_a, &tensor_a), TensorReader::new(file_b, &tensor_b))
+    else {
+        return encoded(a, b);
+    };
+    if !comparable || reader_a.len() != reader_b.len() {
+        return Ok(Change::Bytes);
+    }
+    // First the bytes, up to the first that differs; then, if there is one, what they mean.
+    let mut equal = tensor_a.big_endian == tensor_b.big_endian;
+    let mut pieces = Pieces::default();
+    while equal && pieces.next((path_a, &mut reader_a), (path_b, &mut reader_b))? {
+        equal = pieces.a == pieces.b;
+    }
+    if equal {
+        return Ok(Change::Same);
+    }
+    let Some((decoder_a, decoder_b)) = Decoder::of(&tensor_a).zip(Decoder::of(&tensor_b)) else {
+        return Ok(Change::Bytes);
+    };
+    let mut distance = Distance::default();
+    let mut numbers = Vec::new();
+    pieces = Pieces::default();
+    while pieces.next((path_a, &mut reader_a), (path_b, &mut reader_b))? {
+        numbers.clear();
+        decoder_a.each(&pieces.a, |number| numbers.push(number));
+        let mut others = numbers.iter();
+        decoder_b.each(&pieces.b, |number| {
+            if let Some(&other) = others.next() {
+                distance.add(other, number);
+            }
+        });
+    }
+    // Other bytes for the same numbers: byte order, the sign of a zero, another NaN.
+    Ok(if distance.elements == 0 { Change::Same } else { Change::Values(distance) })
+}
+
+/// A piece of two tensors, from one place in both.
+#[derive(Default)]
+struct Pieces {
+    at: u64,
+    a: Vec<u8>,
+    b: Vec<u8>,
+}
+
+impl Pieces {
+    /// Reads the next piece, if there is one.
+    fn next(&mut self, a: (&Path, &mut TensorReader), b: (&Path, &mut TensorReader)) -> Result<bool, Failure> {
+        fill(a, self.at, &mut self.a)?;
+        fill(b, self.at, &mut self.b)?;
+        self.at += self.a.len() as u64;
+        Ok(!self.a.is_empty())
+    }
+}
+
+fn fill((path, reader): (&Path, &mut TensorReader), at: u64, piece: &mut Vec<u8>) -> Result<(), Failure> {
+    piece.resize(PIECE, 0);
+    let count = reader.read_at(at, piece).at(path)?;
+    piece.truncate(count);
+    Ok(())
+}
+
+/// Whether readers give the elements of both in the same order.
+fn readable_order(a: &Tensor, b: &Tensor) -> bool {
+    (a.order == Order::ColumnMajor) == (b.order == Order::ColumnMajor)
+}
+
+/// The tensor, to be read in row-major order, if it can be.
+fn by_rows(tensor: &Tensor) -> Tensor {
+    let mut tensor = tensor.clone();
+    if tensor.order == Order::ColumnMajor && matches!(tensor.location, Location::Raw { .. }) {
+        let steps = tensor.shape.iter().scan(1_u64, |stride, &size| {
+            let this = *stride;
+            *stride = stride.saturating_mul(size);
+            Some(this)
+        });
+        tensor.order = Order::Strides(steps.collect());
+    }
+    tensor
+}
+
+/// What is not plain bytes is the same if its encoding is.
+fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
+    let bytes = |(path, file, tensor): Part<'_>| -> Result<_, Failure> {
+        let Location::Encoded { offset, len } = tensor.location else { return Ok(None) };
+        let mut crc = 0;
+        let mut piece = vec![0; PIECE];
+        let mut at = 0;
+        while at < len {
+            let count = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
+            file.read_exact_at(&mut piece[..count], offset + at).at(path)?;
+            crc = crc32c_append(crc, &piece[..count]);
+            at += count as u64;
+        }
+        Ok(Some((len, crc)))
+    };
+    Ok(match (bytes(a)?, bytes(b)?) {
+        (Some(a), Some(b)) if a == b => Change::Same,
+        _ => Change::Bytes,
+    })
+}
+
+fn kind(tensor: &Tensor) -> String {
+    format!("{} {}", text::plain(&tensor.dtype_text()), text::shape(tensor))
+}

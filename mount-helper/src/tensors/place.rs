@@ -1,0 +1,323 @@
+//! What a path on the command line stands for: a file or directory as the kernel shows it, or one in a pool that is not
+//! mounted, `POOL` or `POOL:/path`.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use tensorfs_fs::FileState;
+use tensorfs_layout::{Contents, Direct, Error, Gone, Ino, Object, ROOT};
+
+use crate::mounting::mountinfo::{Mount, Table};
+use crate::mounting::paths;
+use crate::mounting::target::out_of_sight;
+use crate::show::failure::{At, Failure};
+use crate::tensors::attribute;
+use crate::tensors::pool_path::{is_pool, joined, split};
+use crate::tensors::recorded::Recorded;
+
+/// A file or a directory.
+#[derive(Clone)]
+pub struct Place {
+    /// As it is called in print.
+    path: PathBuf,
+    at: Where,
+}
+
+#[derive(Clone)]
+enum Where {
+    Host,
+    Pool(Rc<Contents>, Ino),
+}
+
+/// What it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    File,
+    Directory,
+    Link,
+    Other,
+}
+
+impl Kind {
+    /// Its name in print.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::File => "file",
+            Kind::Directory => "directory",
+            Kind::Link => "symlink",
+            Kind::Other => "other",
+        }
+    }
+
+    fn of_mode(mode: u32) -> Kind {
+        match mode & libc::S_IFMT {
+            libc::S_IFREG => Kind::File,
+            libc::S_IFDIR => Kind::Directory,
+            libc::S_IFLNK => Kind::Link,
+            _ => Kind::Other,
+        }
+    }
+}
+
+/// What a listing tells of it.
+#[derive(Clone, Debug)]
+pub struct About {
+    kind: Kind,
+    size: u64,
+    modified: SystemTime,
+}
+
+impl About {
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// When it was last changed.
+    pub fn modified(&self) -> SystemTime {
+        self.modified
+    }
+}
+
+impl Place {
+    /// What a path stands for. A pool that is mounted stands for its mount.
+    pub fn of(path: &Path) -> Result<Place, Failure> {
+        match fs::metadata(path) {
+            Ok(_) if is_pool(path) => Place::in_pool(path, OsStr::new("")),
+            Ok(_) => Ok(Place { path: path.to_owned(), at: Where::Host }),
+            Err(error) => match split(path) {
+                Some((pool, inside)) => Place::in_pool(pool, inside),
+                None => Err(error).at(path),
+            },
+        }
+    }
+
+    /// As it is called in print.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn in_pool(pool: &Path, inside: &OsStr) -> Result<Place, Failure> {
+        let real = paths::real(pool)?;
+        let contents = match Contents::read(&real) {
+            Ok(contents) => Rc::new(contents),
+            Err(Error::Busy { pid, .. }) => {
+                let table = Table::here()?;
+                let mount = table.of_pool(&real).find(|mount| !mount.is_dead());
+                return Place::on_mount(mount.ok_or_else(|| out_of_sight(pool, pid))?, inside);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(damage) = contents.damage() {
+            log::warn!("{}: {damage}", pool.display());
+        }
+        let mut ino = ROOT;
+        for part in inside.as_bytes().split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+            let found = contents.view().lookup(ino, part);
+            ino = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT)).at(&joined(pool, inside))?;
+        }
+        let path = if inside.is_empty() { pool.to_owned() } else { joined(pool, inside) };
+        Ok(Place { path, at: Where::Pool(contents, ino) })
+    }
+
+    fn on_mount(mount: &Mount, inside: &OsStr) -> Result<Place, Failure> {
+        let inside = Path::new(inside).strip_prefix("/").unwrap_or(Path::new(inside));
+        let root = mount.mount_point();
+        let path = if inside.as_os_str().is_empty() { root.to_owned() } else { root.join(inside) };
+        fs::metadata(&path).at(&path)?;
+        Ok(Place { path, at: Where::Host })
+    }
+
+    /// True if it is in a pool that is not mounted.
+    pub fn is_in_pool(&self) -> bool {
+        matches!(self.at, Where::Pool(..))
+    }
+
+    /// The pool that it is in, if that is not mounted, and where in it.
+    pub fn in_which_pool(&self) -> Option<(PathBuf, PathBuf)> {
+        let Where::Pool(contents, ino) = &self.at else { return None };
+        let path = contents.view().path_of(*ino).unwrap_or_default();
+        let inside = path.strip_prefix(b"/").unwrap_or(&path);
+        Some((contents.path().to_owned(), PathBuf::from(OsStr::from_bytes(inside))))
+    }
+
+    /// What it is. A link is followed if it was named itself, not if it was found in a directory.
+    pub fn about(&self, follow: bool) -> Result<About, Failure> {
+        match &self.at {
+            Where::Host => {
+                let found = if follow { fs::metadata(&self.path) } else { fs::symlink_metadata(&self.path) };
+                let found: Metadata = found.at(&self.path)?;
+                let modified = found.modified().at(&self.path)?;
+                Ok(About { kind: Kind::of_mode(found.mode()), size: found.len(), modified })
+            }
+            Where::Pool(contents, ino) => {
+                let object = object(contents, *ino).at(&self.path)?;
+                let (kind, modified) = (Kind::of_mode(object.attributes.mode), object.attributes.mtime.into());
+                Ok(About { kind, size: object.size(), modified })
+            }
+        }
+    }
+
+    /// The number of the file.
+    pub fn ino(&self) -> Result<Ino, Failure> {
+        match &self.at {
+            Where::Host => Ok(Ino(fs::metadata(&self.path).at(&self.path)?.ino())),
+            Where::Pool(_, ino) => Ok(*ino),
+        }
+    }
+
+    /// Why the bytes of a regular file cannot be had, if that is because of its tier.
+    pub fn gone(&self) -> Option<(FileState, String)> {
+        match &self.at {
+            Where::Host => {
+                let attribute = |name| attribute::get(&self.path, name);
+                let state = match &*attribute("user.tensorfs.state")? {
+                    "lost" => FileState::Lost,
+                    "missing" => FileState::Missing,
+                    _ => return None,
+                };
+                let tier = attribute("user.tensorfs.tier").unwrap_or_default();
+                Some((state, why_gone(state, &tier)))
+            }
+            Where::Pool(contents, ino) => {
+                let segment = object(contents, *ino).ok()?.attributes.segment?;
+                let gone = contents.segments().gone(segment)?;
+                Some(match gone {
+                    Gone::Lost { tier } => (FileState::Lost, why_gone(FileState::Lost, &tier)),
+                    Gone::Missing { tier, .. } => (FileState::Missing, why_gone(FileState::Missing, &tier)),
+                })
+            }
+        }
+    }
+
+    /// Opens a regular file to read it. Where that is allowed, looking at it is no access.
+    pub fn open(&self) -> Result<File, Failure> {
+        self.open_with(0).at(&self.path)
+    }
+
+    /// Opens a regular file to read what its medium holds.
+    pub fn open_direct(&self) -> Result<Direct, Failure> {
+        Direct::open(|flags| self.open_with(flags)).at(&self.path)
+    }
+
+    fn open_with(&self, flags: i32) -> io::Result<File> {
+        let open = |flags| match &self.at {
+            Where::Host => File::options().read(true).custom_flags(flags | libc::O_NONBLOCK).open(&self.path),
+            Where::Pool(contents, ino) => {
+                let object = object(contents, *ino)?;
+                match object.attributes.segment {
+                    // A file that was made and never opened.
+                    None if object.is_file() => File::open("/dev/null"),
+                    None => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+                    Some(segment) => contents.segments().open(segment, libc::O_RDONLY | flags).map(File::from),
+                }
+            }
+        };
+        match open(flags | libc::O_NOATIME) {
+            // Only the owner may.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => open(flags),
+            opened => opened,
+        }
+    }
+
+    /// What is recorded of a regular file, which is open: nothing if it is not on a mount of ours.
+    pub fn recorded(&self, file: &File) -> Result<Option<Recorded>, Failure> {
+        match &self.at {
+            Where::Host => Recorded::ask(file).at(&self.path),
+            Where::Pool(contents, ino) => Ok(Some(Recorded::of(object(contents, *ino).at(&self.path)?))),
+        }
+    }
+
+    /// As [`Place::recorded`], but of what the file holds it may say no more than its summary.
+    pub fn glanced(&self, file: &File) -> Result<Option<Recorded>, Failure> {
+        match &self.at {
+            Where::Host => Recorded::glance(file).at(&self.path),
+            Where::Pool(contents, ino) => Ok(Some(Recorded::of(object(contents, *ino).at(&self.path)?))),
+        }
+    }
+
+    /// Fails if a pool that was not in use is by now.
+    pub fn check_unused(&self) -> Result<(), Failure> {
+        match &self.at {
+            Where::Pool(contents, _) => Ok(contents.check_unused()?),
+            Where::Host => Ok(()),
+        }
+    }
+
+    /// What is in a directory, by name.
+    pub fn inside(&self) -> Result<Vec<Place>, Failure> {
+        let mut places = match &self.at {
+            Where::Host => {
+                let mut places = Vec::new();
+                for entry in fs::read_dir(&self.path).at(&self.path)? {
+                    places.push(Place { path: entry.at(&self.path)?.path(), at: Where::Host });
+                }
+                places
+            }
+            Where::Pool(contents, dir) => {
+                let entries = contents.view().entries_after(*dir, 0);
+                let place = |(_, name, ino): (u64, &[u8], Ino)| Place {
+                    path: joined(&self.path, OsStr::from_bytes(name)),
+                    at: Where::Pool(contents.clone(), ino),
+                };
+                entries.map(place).collect()
+            }
+        };
+        places.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(places)
+    }
+
+    /// The regular file that this is, or all those below the directory that it is, in the order of their paths. Links
+    /// are not followed. `visit` says whether to go on.
+    pub fn files(&self, visit: &mut dyn FnMut(&Place, &About) -> Result<bool, Failure>) -> Result<bool, Failure> {
+        let about = self.about(true)?;
+        match about.kind {
+            Kind::File => return visit(self, &about),
+            Kind::Directory => {}
+            Kind::Link | Kind::Other => return Err(Failure::at(&self.path, "neither a file nor a directory")),
+        }
+        let mut left = self.inside()?;
+        left.reverse();
+        while let Some(place) = left.pop() {
+            let about = match place.about(false) {
+                Ok(about) => about,
+                // Removed since the directory was read.
+                Err(_) if !place.is_in_pool() && fs::symlink_metadata(&place.path).is_err() => continue,
+                Err(failure) => return Err(failure),
+            };
+            match about.kind {
+                Kind::File if !visit(&place, &about)? => return Ok(false),
+                Kind::Directory => {
+                    let mut inside = place.inside()?;
+                    inside.reverse();
+                    left.append(&mut inside);
+                }
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// In a few words: what is wrong with the tier itself, `info` says.
+fn why_gone(state: FileState, tier: &str) -> String {
+    match state {
+        FileState::Lost => Gone::Lost { tier: tier.to_owned() }.to_string(),
+        _ => format!("tier {tier} is missing"),
+    }
+}
+
+fn object(contents: &Contents, ino: Ino) -> io::Result<&Object> {
+    contents.view().object(ino).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
+}

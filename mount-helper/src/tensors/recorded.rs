@@ -1,0 +1,253 @@
+//! What a pool's log says of a file: how far it has come, and of a sealed one its checksums and tensors.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+
+use tensorfs_fs::{FileState, Part, Place as Position, Records, Reply, Request, ask};
+use tensorfs_layout::formats::{Format, Tensor};
+use tensorfs_layout::{LARGE, Object, Seal, Summary, TensorEntry};
+
+/// How often a file is asked for that changes meanwhile.
+const TRIES: usize = 5;
+
+/// What is recorded of a file.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    state: FileState,
+    size: u64,
+    /// While it stays the same, so do the runs.
+    version: (u64, u64),
+    /// The runs of a sealed file: offset, length, seal.
+    runs: Vec<(u64, u64, Seal)>,
+}
+
+impl Recorded {
+    /// What the log of a pool that is not mounted says.
+    pub fn of(object: &Object) -> Recorded {
+        let chain = object.chain();
+        let sealed = chain.filter(|chain| chain.is_sealed() && chain.size() > 0);
+        let runs = sealed.map_or(&[][..], |chain| chain.runs());
+        let runs = runs.iter().filter_map(|run| Some((run.offset, run.len, run.seal.clone()?)));
+        let state = match chain {
+            _ if object.attributes.damaged => FileState::Damaged,
+            Some(chain) if chain.is_sealed() => FileState::Sealed,
+            _ => FileState::Committed,
+        };
+        let version = (object.attributes.segment.unwrap_or_default().0, chain.map_or(0, |chain| chain.version()));
+        Recorded { state, size: object.size(), version, runs: runs.collect() }
+    }
+
+    /// Asks the server. Nothing if the file is not on a mount of ours, or its server knows no such question.
+    pub fn ask(file: &File) -> io::Result<Option<Recorded>> {
+        for _ in 0..TRIES {
+            let Some(first) = records(file, Position::default())? else { return Ok(None) };
+            match gather(file, first)? {
+                Some(recorded) => return Ok(Some(recorded)),
+                None => continue,
+            }
+        }
+        Err(io::Error::other("it changes again and again"))
+    }
+
+    /// Asks the server once, for as much as fits one answer: of the runs maybe only some.
+    pub fn glance(file: &File) -> io::Result<Option<Recorded>> {
+        let Some(first) = records(file, Position::default())? else { return Ok(None) };
+        let runs = first.parts.iter().map(|part| (part.offset, part.len, seal(part.crc, &part.description)));
+        Ok(Some(Recorded { state: first.state, size: first.size, version: first.version, runs: runs.collect() }))
+    }
+
+    /// How far the file has come.
+    pub fn state(&self) -> FileState {
+        self.state
+    }
+
+    /// The runs of a sealed file: offset, length, seal.
+    pub fn runs(&self) -> &[(u64, u64, Seal)] {
+        &self.runs
+    }
+
+    /// True if the file was not changed between the two: their runs are the same.
+    pub fn is_same_version(&self, other: &Recorded) -> bool {
+        self.version == other.version
+    }
+
+    /// True if every byte has a checksum.
+    pub fn is_sealed(&self) -> bool {
+        !self.runs.is_empty() || (self.size == 0 && self.state == FileState::Sealed)
+    }
+
+    /// What the file was recognised as. None if it is not sealed, or opaque.
+    pub fn summary(&self) -> Option<Summary> {
+        self.runs.first()?.2.summary()
+    }
+
+    /// True if the tensors are all those that recognising the file now would find.
+    pub fn has_all_tensors(&self) -> bool {
+        self.is_sealed() && self.summary().is_some_and(|summary| summary.complete && is_looked_into(summary.format))
+    }
+
+    /// The tensors, in the order of their bytes.
+    pub fn entries(&self) -> impl Iterator<Item = TensorEntry> {
+        self.runs.iter().flat_map(|(_, _, seal)| seal.tensors())
+    }
+
+    /// The tensors in the file's own order. Where that is the order of their bytes, as in event files, none is held
+    /// back.
+    pub fn each(&self, sink: &mut dyn FnMut(TensorEntry) -> ControlFlow<()>) {
+        let mut next = 0;
+        let mut early: BTreeMap<u64, TensorEntry> = BTreeMap::new();
+        for entry in self.entries() {
+            if entry.index != next {
+                early.insert(entry.index, entry);
+                continue;
+            }
+            let mut turn = Some(entry);
+            while let Some(entry) = turn {
+                next += 1;
+                if sink(entry).is_break() {
+                    return;
+                }
+                turn = early.remove(&next);
+            }
+        }
+        // Behind a gap.
+        for (_, entry) in early {
+            if sink(entry).is_break() {
+                return;
+            }
+        }
+    }
+
+    /// Lengths and checksums of what a tensor's bytes were when they were sealed.
+    pub fn checksums(&self, entry: &TensorEntry) -> Vec<(u64, u32)> {
+        checksums(&self.runs, &entry.tensor, entry.crc)
+    }
+}
+
+/// Of a tensor without a checksum of its own: those of its runs.
+fn checksums(runs: &[(u64, u64, Seal)], tensor: &Tensor, crc: Option<u32>) -> Vec<(u64, u32)> {
+    let (start, len) = tensor.range();
+    if let Some(crc) = crc {
+        return vec![(len, crc)];
+    }
+    if len < LARGE {
+        return Vec::new();
+    }
+    let first = runs.partition_point(|(offset, ..)| *offset < start);
+    let inside = runs[first..].iter().take_while(|(offset, run, _)| offset + run <= start.saturating_add(len));
+    let found: Vec<(u64, u32)> = inside.map(|(_, len, seal)| (*len, seal.crc)).collect();
+    // What a log says need not fit.
+    if found.iter().map(|(len, _)| len).sum::<u64>() == len { found } else { Vec::new() }
+}
+
+/// Whether files of this format are looked into.
+pub fn is_looked_into(format: Format) -> bool {
+    !matches!(format, Format::Opaque | Format::Hdf5)
+}
+
+fn seal(crc: u32, description: &[u8]) -> Seal {
+    Seal { crc, description: description.into() }
+}
+
+fn records(file: &File, from: Position) -> io::Result<Option<Records>> {
+    match ask(file, &Request::Records(from)) {
+        Ok(Reply::Records(records)) => Ok(Some(records)),
+        Ok(_) => Ok(None),
+        // Not ours, or of another version.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::ENOSYS | libc::EINVAL)) => Ok(None),
+        // A file of the control tree.
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks for the rest. Nothing if the file changed meanwhile.
+fn gather(file: &File, first: Records) -> io::Result<Option<Recorded>> {
+    let Records { state, size, version, runs: count, parts } = first;
+    let mut runs: Vec<(u64, u64, Seal)> = Vec::new();
+    let mut open: Option<(Part, Vec<u8>)> = None;
+    let mut parts = parts;
+    loop {
+        if parts.is_empty() && (runs.len() as u64) < count {
+            return Ok(None);
+        }
+        for part in parts.drain(..) {
+            let mut whole = open.take().map_or_else(Vec::new, |(_, bytes)| bytes);
+            whole.extend_from_slice(&part.description);
+            if (whole.len() as u64) < part.described {
+                open = Some((part, whole));
+                break;
+            }
+            // The end of a file may be marked by a run of no bytes.
+            let (offset, len) = (part.offset, part.len);
+            runs.push((offset, len, Seal { crc: part.crc, description: whole.into() }));
+        }
+        if runs.len() as u64 >= count {
+            runs.retain(|(_, len, _)| *len > 0);
+            return Ok(Some(Recorded { state, size, version, runs }));
+        }
+        let at = open.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
+        let more = records(file, Position { run: runs.len() as u64, at })?;
+        let Some(more) = more.filter(|more| more.version == version && more.runs == count) else { return Ok(None) };
+        parts = more.parts;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorfs_layout::examine;
+
+    fn npy(len: usize) -> Vec<u8> {
+        let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({len},), }}\n");
+        let mut bytes = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
+        bytes.extend((0..len).map(|n| n as u8));
+        bytes
+    }
+
+    fn recorded(bytes: &[u8]) -> Recorded {
+        let runs = examine(&bytes, bytes.len() as u64, 4096, &|| true).unwrap().unwrap();
+        let runs = runs.into_iter().map(|run| (run.offset, run.len, run.seal)).collect();
+        Recorded { state: FileState::Sealed, size: bytes.len() as u64, version: (1, 1), runs }
+    }
+
+    #[test]
+    fn large_and_small_tensors_have_their_checksums() {
+        for len in [10, 5000] {
+            let bytes = npy(len);
+            let found = recorded(&bytes);
+            assert!(found.has_all_tensors());
+            let entry = found.entries().next().unwrap();
+            let data = &bytes[bytes.len() - len..];
+            assert_eq!(found.checksums(&entry), [(len as u64, tensorfs_layout::formats::crc32c(data))]);
+        }
+        assert!(!recorded(b"nothing that is known").has_all_tensors());
+    }
+
+    #[test]
+    fn tensors_come_in_the_files_own_order() {
+        let mut found = recorded(&npy(10));
+        let entry = found.entries().next().unwrap();
+        let mut order = Vec::new();
+        let numbered = [2, 0, 1, 5, 4].map(|index| TensorEntry { index, ..entry.clone() });
+        // Runs of another file, each with one tensor.
+        let encoded = |entry: &TensorEntry| {
+            let mut bytes = vec![1, 0];
+            bytes.extend(postcard_of(entry));
+            Seal { crc: 0, description: bytes.into() }
+        };
+        found.runs = numbered.iter().map(|entry| (0, 1, encoded(entry))).collect();
+        found.each(&mut |entry| {
+            order.push(entry.index);
+            ControlFlow::Continue(())
+        });
+        assert_eq!(order, [0, 1, 2, 4, 5]);
+    }
+
+    fn postcard_of(entry: &TensorEntry) -> Vec<u8> {
+        postcard::to_stdvec(entry).unwrap()
+    }
+}

@@ -1,0 +1,86 @@
+//! Whether the bytes of a sealed file are still those that were sealed.
+
+use std::rc::Rc;
+
+use tensorfs_fs::FileState;
+use tensorfs_layout::{Direct, TensorEntry, fault_of_run, is_hurt};
+
+use crate::show::failure::Failure;
+use crate::tensors::place::Place;
+use crate::tensors::recorded::Recorded;
+
+/// How often a file is read again that is written meanwhile.
+const TRIES: usize = 3;
+
+/// What came of a file.
+pub enum Verdict {
+    /// It has checksums.
+    Verified { recorded: Recorded, runs: Vec<BadRun> },
+    /// It has none.
+    Unsealed(FileState),
+}
+
+/// A run of a sealed file whose bytes are not those that were sealed.
+pub struct BadRun {
+    offset: u64,
+    len: u64,
+    what: String,
+    file: Rc<Direct>,
+}
+
+impl Verdict {
+    /// Whether bytes are not those that were sealed.
+    pub fn is_damaged(&self) -> bool {
+        matches!(self, Verdict::Verified { runs, .. } if !runs.is_empty())
+    }
+}
+
+impl BadRun {
+    /// Where the run begins in its file, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// What is wrong, in words.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// Whether bytes of the tensor are among those that are damaged.
+    pub fn hurts(&self, entry: &TensorEntry) -> bool {
+        is_hurt(&*self.file, entry, self.offset, self.len)
+    }
+}
+
+/// Reads a file, and compares it with what was recorded of it. `read` is told of bytes as they are read.
+pub fn verify(place: &Place, read: &dyn Fn(u64)) -> Result<Verdict, Failure> {
+    let file = Rc::new(place.open_direct()?);
+    for _ in 0..TRIES {
+        let Some(recorded) = place.recorded(file.file())? else {
+            return Err(Failure::at(place.path(), "not on a tensorfs mount, and in no pool"));
+        };
+        if !recorded.is_sealed() {
+            return Ok(Verdict::Unsealed(recorded.state()));
+        }
+        let mut runs = Vec::new();
+        for (offset, len, seal) in recorded.runs() {
+            if let Some(what) = fault_of_run(&*file, *offset, *len, seal.crc, read) {
+                runs.push(BadRun { offset: *offset, len: *len, what, file: file.clone() });
+            }
+        }
+        if runs.is_empty() {
+            return Ok(Verdict::Verified { recorded, runs });
+        }
+        // Not damaged, but written: then the seals that were asked for first are gone before the first byte changed.
+        place.check_unused()?;
+        if place.recorded(file.file())?.is_some_and(|now| now.is_same_version(&recorded) && now.is_sealed()) {
+            return Ok(Verdict::Verified { recorded, runs });
+        }
+    }
+    Ok(Verdict::Unsealed(FileState::Open))
+}
