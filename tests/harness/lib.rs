@@ -1,0 +1,60 @@
+//! The harness of the integration tests: real mounts, killed servers, programs run on them.
+//!
+//! A test is a function of a [`Setup`]; [`on_mounts!`] runs it once with kernel passthrough and
+//! once without, each time on a pool of its own. A machine that cannot mount, or whose kernel has
+//! no passthrough, skips: the test prints `SKIPPED: reason` and adds a line to the file that
+//! `TENSORFS_SKIP_LOG` names, so that skips are counted and never taken for passes.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `TENSORFS_BIN` | the `tensorfs` program to test (default: built by cargo, beside the tests) |
+//! | `TENSORFS_TEST_DIR` | where pools and scratch files go (default: `target/tmp`) |
+//! | `TENSORFS_TEST_KEEP` | keep the pool, the log and the scratch files of every test |
+//! | `TENSORFS_TEST_PLAIN` | use ordinary directories for mounts: tries out the tests themselves |
+//! | `TENSORFS_VENV` | the Python environment of the client tests (`tests/run` makes one) |
+//! | `TENSORFS_SKIP_LOG` | a file that gets a line for each skipped test |
+//! | `TENSORFS_CHECK_SECONDS` | for how long a mount that is written is checked (default: 4) |
+//! | `TENSORFS_LARGE` | `1`: run the client tests that need gigabytes of packages |
+//! | `TENSORFS_TURNS` | how long two programs go for one file in `tests/contract/concurrency.rs` (default: 30 turns each) |
+//! | `TENSORFS_STORM` and others | how many crashes: see `tests/crash/storms` |
+
+mod children;
+mod disk;
+pub mod fuzz;
+pub mod model;
+mod mount;
+mod pattern;
+mod python;
+mod samples;
+pub mod storm;
+mod tree;
+pub mod xattr;
+
+pub use children::{Child, c_path, child, program, run, run_ok, shell, start};
+pub use disk::{Disk, FailingDisk};
+pub use mount::{Mount, Passthrough, Setup, Started, built, is_root, scratch, skip, skip_all, tensorfs};
+pub use pattern::Pattern;
+pub use python::{client, client_file, venv};
+pub use samples::{safetensors, samples};
+pub use tree::{Tree, assert_same_tree, assert_same_tree_but};
+
+/// Makes two tests, `passthrough_on` and `passthrough_off`, of each function of a [`Setup`].
+#[macro_export]
+macro_rules! on_mounts {
+    ($($test:ident),+ $(,)?) => {$(
+        mod $test {
+            #[test]
+            fn passthrough_on() {
+                $crate::Setup::run(
+                    concat!(module_path!(), "::on"), $crate::Passthrough::On, super::$test,
+                );
+            }
+            #[test]
+            fn passthrough_off() {
+                $crate::Setup::run(
+                    concat!(module_path!(), "::off"), $crate::Passthrough::Off, super::$test,
+                );
+            }
+        }
+    )+};
+}
