@@ -9,7 +9,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use tensorfs_tests::{Disk, FailingDisk, Mount, Passthrough, Pattern, Setup, on_mounts, run_ok, scratch, xattr};
+use tensorfs_tests::{
+    Disk, FailingDisk, Mount, Mounted, Passthrough, Pattern, Setup, on_mounts, run_ok, scratch, xattr,
+};
 
 on_mounts!(
     with_durability_write_a_write_is_durable,
@@ -375,17 +377,16 @@ fn a_hole_is_punched_only_when_its_announcement_is_durable(setup: Setup) {
 /// Proves D13.
 fn on_tmpfs_the_domain_is_volatile(setup: Setup) {
     let room = scratch();
-    let tmpfs = std::process::Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(room.path()).output();
-    if !tmpfs.is_ok_and(|output| output.status.success()) {
+    let Ok(memory) = Mounted::tmpfs(room.path(), None) else {
         return setup.skip("no tmpfs can be mounted");
-    }
+    };
     let mount = setup.clone().pool_at(room.path().join("pool")).mount();
     let info = mount.info();
     std::fs::write(mount.at("f"), "works all the same").unwrap();
     File::open(mount.at("f")).unwrap().sync_all().unwrap();
     assert_eq!(std::fs::read(mount.at("f")).unwrap(), b"works all the same");
     drop(mount);
-    run_ok(std::process::Command::new("umount").arg("-l").arg(room.path()));
+    drop(memory);
     assert_eq!((&info["domain"], &info["durability"]), (&"volatile".into(), &"fsync".into()), "{info}");
     // A disk is something else.
     assert_eq!(setup.mount().info()["domain"], "cached");

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use nix::errno::Errno;
 use serde_json::Value;
-use tensorfs_tests::{Mount, Pattern, Setup, child, is_root, on_mounts, run, run_ok, safetensors, shell, xattr};
+use tensorfs_tests::{Mount, Mounted, Pattern, Setup, child, is_root, on_mounts, run, safetensors, shell, xattr};
 
 on_mounts!(
     a_file_says_in_which_tier_it_is,
@@ -655,11 +655,10 @@ fn a_tier_in_which_the_kernel_cannot_help_is_served(setup: Setup) {
     }
     let options = format!("lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work", base.display());
     let mut overlay = Command::new("mount");
-    let mounted = run(overlay.args(["-t", "overlay", "overlay", "-o", &options]).arg(&stacked));
-    if !mounted.status.success() {
-        return eprintln!("no overlay here: {}", String::from_utf8_lossy(&mounted.stderr));
-    }
-    let unmount = Unmount(stacked.clone());
+    let overlay = match Mounted::new(overlay.args(["-t", "overlay", "overlay", "-o", &options]), &stacked) {
+        Ok(overlay) => overlay,
+        Err(reason) => return eprintln!("no overlay here: {reason}"),
+    };
     t.mount.umount();
     add(&t.mount, "overlay", &stacked.join("tier"));
     t.mount.mount();
@@ -683,16 +682,7 @@ fn a_tier_in_which_the_kernel_cannot_help_is_served(setup: Setup) {
     File::open(&path).unwrap().read_exact_at(&mut start, 0).unwrap();
     assert_eq!(&start, b"changed");
     t.mount.umount();
-    drop(unmount);
-}
-
-/// Unmounts what a test has mounted.
-struct Unmount(PathBuf);
-
-impl Drop for Unmount {
-    fn drop(&mut self) {
-        let _ = run(Command::new("umount").arg("-l").arg(&self.0));
-    }
+    drop(overlay);
 }
 
 fn space(path: &Path) -> (u64, u64) {
@@ -731,8 +721,7 @@ fn a_full_tier_is_full(setup: Setup) {
     let Some(mut t) = Tiers::new(setup) else { return };
     let small = t.mount.host().join("small");
     fs::create_dir(&small).unwrap();
-    run_ok(Command::new("mount").args(["-t", "tmpfs", "-o", "size=4M", "tmpfs"]).arg(&small));
-    let unmount = Unmount(small.clone());
+    let memory = Mounted::tmpfs(&small, Some(4)).unwrap();
     t.mount.umount();
     add(&t.mount, "small", &small.join("tier"));
     t.mount.mount();
@@ -750,7 +739,7 @@ fn a_full_tier_is_full(setup: Setup) {
     fs::write(dir.join("f"), vec![1; 1 << 20]).unwrap();
     assert_eq!(tier_of(&dir.join("f")), "small");
     t.mount.umount();
-    drop(unmount);
+    drop(memory);
 }
 
 /// Proves M11.

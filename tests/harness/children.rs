@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
 
 /// A path as C takes it.
 pub fn c_path(path: &Path) -> CString {
@@ -151,4 +152,39 @@ impl Drop for Child {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Whether a process, which need not be our child, is gone, or is a zombie that nobody has reaped yet. The first thread can be a
+/// zombie while others still hold a pool, so all of them are looked at.
+pub fn has_ended(pid: i32) -> bool {
+    let ended = |task: &Path| {
+        let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
+        match status.lines().find_map(|line| line.strip_prefix("State:")) {
+            Some(state) => state.trim_start().starts_with(['Z', 'X']),
+            None => true,
+        }
+    };
+    match std::fs::read_dir(format!("/proc/{pid}/task")) {
+        Ok(tasks) => tasks.flatten().all(|task| ended(&task.path())),
+        Err(_) => true,
+    }
+}
+
+/// Waits until a process [has ended](has_ended).
+pub fn wait_for_end(pid: i32) {
+    while !has_ended(pid) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits for what another process is about to do. The limit only ends a test that has failed.
+#[track_caller]
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..30_000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("{what}: not after a minute");
 }

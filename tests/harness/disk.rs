@@ -10,10 +10,12 @@ use tempfile::TempDir;
 
 use crate::children::{run, run_ok};
 use crate::mount::{is_root, scratch};
+use crate::mounted::Mounted;
 
 /// A mounted image; unmounted and removed when it goes out of scope.
 #[derive(Debug)]
 pub struct Disk {
+    mounted: Mounted,
     room: TempDir,
 }
 
@@ -23,54 +25,50 @@ impl Disk {
         Disk::in_room(scratch(), mkfs, mebibytes)
     }
 
-    /// The same, with its image in a directory of one's choice.
+    /// A disk whose image lies in a directory of one's choice; otherwise as [`Disk::new`].
     pub fn in_room(room: TempDir, mkfs: &[&str], mebibytes: u64) -> Result<Disk, String> {
         if !is_root() {
             return Err("needs root, to mount a filesystem".to_owned());
         }
-        let disk = Disk { room };
-        std::fs::File::create(disk.image())
-            .and_then(|image| image.set_len(mebibytes << 20))
-            .map_err(|e| e.to_string())?;
-        let made = Command::new(mkfs[0]).args(&mkfs[1..]).arg(disk.image()).output();
+        let image = image_in(&room);
+        std::fs::File::create(&image).and_then(|image| image.set_len(mebibytes << 20)).map_err(|e| e.to_string())?;
+        let made = Command::new(mkfs[0]).args(&mkfs[1..]).arg(&image).output();
         if !made.is_ok_and(|output| output.status.success()) {
             return Err(format!("{} cannot make a filesystem here", mkfs[0]));
         }
-        disk.mount()?;
-        Ok(disk)
+        Disk::mount(room)
     }
 
-    fn mount(&self) -> Result<(), String> {
-        std::fs::create_dir_all(self.path()).map_err(|error| error.to_string())?;
-        let output = run(Command::new("mount").args(["-o", "loop"]).args([self.image(), self.path()]));
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(format!("no image can be mounted: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        }
+    /// Mounts the image in a directory.
+    fn mount(room: TempDir) -> Result<Disk, String> {
+        let path = room.path().join("disk");
+        std::fs::create_dir_all(&path).map_err(|error| error.to_string())?;
+        let mounted = Mounted::new(Command::new("mount").args(["-o", "loop"]).arg(image_in(&room)), &path)?;
+        Ok(Disk { mounted, room })
     }
 
     /// Where it is mounted.
     pub fn path(&self) -> PathBuf {
-        self.room.path().join("disk")
+        self.mounted.path().to_owned()
     }
 
     /// The file that holds it.
     pub fn image(&self) -> PathBuf {
-        self.room.path().join("image")
+        image_in(&self.room)
     }
 
     /// What is left of it if power is lost now.
     pub fn after_power_loss(&self) -> Disk {
-        let copy = Disk { room: scratch() };
+        let copy = scratch();
+        let image = image_in(&copy);
         // Of one moment: whoever writes meanwhile would be in one part of it and not in the other.
         for _ in 0..20 {
-            run_ok(Command::new("cp").arg("--sparse=always").args([self.image(), copy.image()]));
-            if run(Command::new("cmp").arg("-s").args([self.image(), copy.image()])).status.success() {
+            run_ok(Command::new("cp").arg("--sparse=always").args([&self.image(), &image]));
+            if run(Command::new("cmp").arg("-s").args([&self.image(), &image])).status.success() {
                 break;
             }
         }
-        copy.mount().expect("what another disk could do");
-        copy
+        Disk::mount(copy).expect("what another disk could do")
     }
 
     /// A path on it.
@@ -79,16 +77,17 @@ impl Disk {
     }
 }
 
+fn image_in(room: &TempDir) -> PathBuf {
+    room.path().join("image")
+}
+
 /// A [`Disk`] that can be made to fail: its image lies on a small filesystem in memory, which can run out of space.
 #[derive(Debug)]
 pub struct FailingDisk {
     disk: Disk,
-    memory: Memory,
+    memory: Mounted,
+    _room: TempDir,
 }
-
-/// A filesystem in memory, mounted.
-#[derive(Debug)]
-struct Memory(TempDir);
 
 const MEBIBYTES: u64 = 96;
 
@@ -98,19 +97,15 @@ impl FailingDisk {
         if !is_root() {
             return Err("needs root, to mount a filesystem".to_owned());
         }
-        let memory = Memory(scratch());
-        let size = format!("size={}M", MEBIBYTES + 8);
-        let output = run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(memory.0.path()));
-        if !output.status.success() {
-            return Err("no tmpfs can be mounted".to_owned());
-        }
-        let room = tempfile::tempdir_in(memory.0.path()).map_err(|error| error.to_string())?;
+        let below = scratch();
+        let memory = Mounted::tmpfs(below.path(), Some(MEBIBYTES + 8))?;
+        let room = tempfile::tempdir_in(memory.path()).map_err(|error| error.to_string())?;
         let disk = Disk::in_room(
             room,
             &["mkfs.ext4", "-q", "-F", "-b", "4096", "-E", "nodiscard,lazy_itable_init=0"],
             MEBIBYTES,
         )?;
-        Ok(FailingDisk { disk, memory })
+        Ok(FailingDisk { disk, memory, _room: below })
     }
 
     /// A path on it.
@@ -150,13 +145,7 @@ impl FailingDisk {
     }
 
     fn filler(&self) -> PathBuf {
-        self.memory.0.path().join("filler")
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        let _ = run(Command::new("umount").arg("-l").arg(self.0.path()));
+        self.memory.path().join("filler")
     }
 }
 
@@ -173,11 +162,4 @@ fn extents(path: &Path) -> Vec<(u64, u64, u64)> {
         }
     }
     extents
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // Whatever still holds it goes on with it unseen; its loop device goes with the last of them.
-        let _ = run(Command::new("umount").arg("-l").arg(self.path()));
-    }
 }

@@ -23,16 +23,19 @@ mod disk;
 pub mod fuzz;
 pub mod model;
 mod mount;
+mod mounted;
 mod pattern;
 mod python;
+pub mod random;
 mod samples;
 pub mod storm;
 mod tree;
 pub mod xattr;
 
-pub use children::{Child, c_path, child, program, run, run_ok, shell, start};
+pub use children::{Child, c_path, child, has_ended, program, run, run_ok, shell, start, wait_for_end, wait_until};
 pub use disk::{Disk, FailingDisk};
 pub use mount::{Mount, Passthrough, Setup, Started, built, is_root, scratch, skip, skip_all, tensorfs};
+pub use mounted::Mounted;
 pub use pattern::Pattern;
 pub use python::{client, client_file, venv};
 pub use samples::{safetensors, samples};
@@ -57,4 +60,14 @@ macro_rules! on_mounts {
             }
         }
     )+};
+}
+
+/// Returns from a test, and counts it as skipped, where nothing can be mounted: for tests that do not use [`on_mounts!`].
+#[macro_export]
+macro_rules! needs_mount {
+    () => {
+        if $crate::skip_all(concat!(module_path!(), ":", line!())) {
+            return;
+        }
+    };
 }

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::children::{c_path, program_path, run, run_ok};
+use crate::children::{c_path, program_path, run, run_ok, wait_for_end};
 
 /// Who moves the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -520,22 +520,5 @@ fn detach(path: &Path) {
             eprintln!("cannot unmount {}", path.display());
             return;
         }
-    }
-}
-
-/// Waits until a process, which need not be our child, is gone, or is a zombie that nobody reaps. The first thread can
-/// be a zombie while others still hold the pool, so all of them are looked at.
-fn wait_for_end(pid: i32) {
-    let ended = |task: &Path| {
-        let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
-        match status.lines().find_map(|line| line.strip_prefix("State:")) {
-            Some(state) => state.trim_start().starts_with(['Z', 'X']),
-            None => true,
-        }
-    };
-    while std::fs::read_dir(format!("/proc/{pid}/task"))
-        .is_ok_and(|tasks| tasks.flatten().any(|task| !ended(&task.path())))
-    {
-        std::thread::sleep(Duration::from_millis(2));
     }
 }

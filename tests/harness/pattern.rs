@@ -1,5 +1,7 @@
 //! Bytes that can be worked out again from a seed and an offset.
 
+use crate::random::Random;
+
 /// An endless file: the byte at each offset follows from the seed.
 ///
 /// No byte is zero, so that a hole never passes for data.
@@ -8,11 +10,7 @@ pub struct Pattern(pub u64);
 
 impl Pattern {
     fn word(self, n: u64) -> [u8; 8] {
-        // splitmix64
-        let mut z = self.0.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) | 0x0101_0101_0101_0101).to_le_bytes()
+        (Random::at(self.0, n) | 0x0101_0101_0101_0101).to_le_bytes()
     }
 
     /// The bytes `[offset, offset + len)`.

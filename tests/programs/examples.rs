@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use tensorfs_tests::{Mount, Setup, built, client_file, is_root, on_mounts, run, run_ok};
+
+use tensorfs_tests::{Mount, Mounted, Setup, built, client_file, is_root, on_mounts, run_ok};
 
 use super::{client, pool_of};
 
@@ -84,6 +85,8 @@ fn placement_by_an_agent(setup: Setup) {
 
 /// A pool with two more tiers, both in memory: `dram`, and `small`, which holds 8 MiB.
 struct Tiers {
+    /// First, so that it goes first: whoever has the pool open still has it.
+    small: Mounted,
     mount: Mount,
     memory: tempfile::TempDir,
 }
@@ -101,9 +104,10 @@ impl Tiers {
             setup.skip("needs root, to mount a small tmpfs");
             return None;
         }
-        let mut tiers = Self { mount: setup.mount(), memory };
-        std::fs::create_dir(tiers.small()).unwrap();
-        run_ok(Command::new("mount").args(["-t", "tmpfs", "-o", "size=8M", "tmpfs"]).arg(tiers.small()));
+        let mount = setup.mount();
+        let small = memory.path().join("small");
+        std::fs::create_dir(&small).unwrap();
+        let mut tiers = Self { small: Mounted::tmpfs(&small, Some(8)).unwrap(), mount, memory };
         tiers.mount.umount();
         for (name, directory) in [("dram", tiers.dram()), ("small", tiers.small().join("tier"))] {
             let mut add = tiers.mount.program();
@@ -117,15 +121,8 @@ impl Tiers {
         self.memory.path().join("dram")
     }
 
-    fn small(&self) -> PathBuf {
-        self.memory.path().join("small")
-    }
-}
-
-impl Drop for Tiers {
-    fn drop(&mut self) {
-        // Whoever has the pool open still has it: it goes with them.
-        run(Command::new("umount").arg("--lazy").arg(self.small()));
+    fn small(&self) -> &Path {
+        self.small.path()
     }
 }
 

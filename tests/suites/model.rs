@@ -54,9 +54,9 @@
 use tensorfs_tests::model::generate;
 use tensorfs_tests::model::history::{Verdict, explain};
 use tensorfs_tests::model::play::{self, Item, Plan, play};
-use tensorfs_tests::model::random::Random;
 use tensorfs_tests::model::shared::{self, Answer, Event};
 use tensorfs_tests::model::shrink::shrink;
+use tensorfs_tests::random::Random;
 use tensorfs_tests::{Child, Mount, Passthrough, Setup, is_root, on_mounts, start};
 
 on_mounts!(lockstep, shared_names);
@@ -124,7 +124,7 @@ fn lockstep(setup: Setup) {
 
 /// Steps, with an event after each round.
 fn items(seed: u64, count: usize) -> Vec<Item> {
-    let mut random = Random::new(&[seed, u64::MAX]);
+    let mut random = Random::of(&[seed, u64::MAX]);
     let mut items = Vec::new();
     for step in 0..count {
         items.push(Item::Step(step));
@@ -209,7 +209,7 @@ fn shared_names(setup: Setup) {
                 start("tensorfs-test-actors", arguments.into_iter().chain(workers.iter().map(u64::to_string)))
             })
             .collect();
-        let mut random = Random::new(&[seed, 1234]);
+        let mut random = Random::of(&[seed, 1234]);
         let mut counts = Counts::default();
         for burst in 0..number("TENSORFS_MODEL_BURSTS", 50) {
             run_burst(&mut workers, seed, burst, &mut mount, On::Ext4, &mut counts);

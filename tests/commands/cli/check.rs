@@ -5,8 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use serde_json::Value;
+use tensorfs_tests::needs_mount;
 
-use super::{LOG, Room, failure, kill, needs_mount, said, wait_for_end};
+use super::{LOG, Room, failure, kill, said, wait_for_end};
 
 /// Cut anywhere, a log is refused, or what is left of it is served; nothing crashes.
 #[test]

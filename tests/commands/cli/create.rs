@@ -5,9 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde_json::Value;
-use tensorfs_tests::run;
+use tensorfs_tests::{needs_mount, run};
 
-use super::{LOG, Room, busy, failure, needs_mount, said};
+use super::{LOG, Room, busy, failure, said};
 
 #[test]
 fn create_says_what_it_made() {

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tensorfs_tests::{is_root, run, run_ok, skip, tensorfs};
+use tensorfs_tests::{is_root, needs_mount, run, run_ok, skip, tensorfs};
 
-use super::{Room, failure, needs_mount, said};
+use super::{Room, failure, said};
 
 #[test]
 fn help_and_version() {

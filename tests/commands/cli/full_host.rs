@@ -3,9 +3,9 @@
 use std::fs::{self, File};
 use std::process::Command;
 
-use tensorfs_tests::{is_root, skip};
+use tensorfs_tests::{is_root, needs_mount, skip};
 
-use super::{Room, needs_mount};
+use super::Room;
 
 /// In passthrough the kernel asks nobody before it finds the host full, so what was deleted must be gone by then.
 #[test]

@@ -3,8 +3,9 @@
 use std::fs;
 
 use serde_json::Value;
+use tensorfs_tests::needs_mount;
 
-use super::{Room, needs_mount};
+use super::Room;
 
 #[test]
 fn info_of_both_ends() {

@@ -1,15 +1,5 @@
 //! The program from outside: every command, and what it says on a bad day.
 
-use std::ffi::OsStr;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Duration;
-
-use serde_json::Value;
-use tempfile::TempDir;
-use tensorfs_tests::{run, scratch, tensorfs};
-
 mod check;
 mod create;
 mod every;
@@ -18,6 +8,15 @@ mod info;
 mod mount;
 mod restore;
 mod umount;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tensorfs_tests::{run, scratch, tensorfs, wait_for_end};
 
 /// The file of a pool that every record is in.
 const LOG: &str = "log";
@@ -156,32 +155,6 @@ fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Whether a process is gone, or a zombie that nobody has reaped yet.
-fn has_ended(pid: i32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    let dead = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X']));
-    // The first thread may be through while others still hold the pool.
-    dead && fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) <= 1
-}
-
-fn wait_for_end(pid: i32) {
-    while !has_ended(pid) {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Waits for what another process is about to do. The limit only ends a test that has failed.
-#[track_caller]
-fn wait_until(mut done: impl FnMut() -> bool) {
-    for _ in 0..10_000 {
-        if done() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    panic!("this never happened");
-}
-
 fn said(output: &Output) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     format!("{}\n{out}{err}", output.status)
@@ -201,14 +174,3 @@ fn busy(room: &Room) -> String {
     let (pool, pid, mnt) = (room.at("pool"), room.pid("pool"), room.at("mnt"));
     format!("{}: already in use by process {pid}, mounted at {}", pool.display(), mnt.display())
 }
-
-/// A shorthand: skips where nothing can be mounted.
-macro_rules! needs_mount {
-    () => {
-        if tensorfs_tests::skip_all(concat!(module_path!(), ":", line!())) {
-            return;
-        }
-    };
-}
-
-use needs_mount;

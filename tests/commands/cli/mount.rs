@@ -6,9 +6,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use tensorfs_tests::{is_root, run, skip, tensorfs};
+use tensorfs_tests::{has_ended, is_root, needs_mount, run, skip, tensorfs};
 
-use super::{LOG, Room, busy, failure, has_ended, mounts, needs_mount, said, servers_of};
+use super::{LOG, Room, busy, failure, mounts, said, servers_of};
 
 #[test]
 fn mount_create_makes_what_was_left_half_made() {

@@ -3,9 +3,9 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use tensorfs_tests::child;
+use tensorfs_tests::{child, needs_mount, wait_until};
 
-use super::{Room, needs_mount, wait_until};
+use super::Room;
 
 /// What an operator put into the quarantine, or what lost its note, can be had, too.
 #[test]
@@ -33,7 +33,7 @@ fn restore_a_version_whose_replacer_died() {
         assert_eq!(writer.ask(&format!("open f wt {}", path.display())), "ok");
         assert_eq!(writer.ask("write f 0 1 100"), "ok");
         writer.kill(libc::SIGTERM);
-        wait_until(|| room.info("mnt")["quarantine"].as_array().is_some_and(|list| !list.is_empty()));
+        wait_until("quarantined", || room.info("mnt")["quarantine"].as_array().is_some_and(|list| !list.is_empty()));
         let entry = room.info("mnt")["quarantine"][0].clone();
         let name = entry["name"].as_str().unwrap();
         let listed = room.ok(["restore", "pool"]);
@@ -62,7 +62,7 @@ fn restore_needs_a_mount_for_the_old_place() {
     assert_eq!(writer.ask(&format!("open f wt {}", room.at("mnt/x").display())), "ok");
     assert_eq!(writer.ask("write f 0 1 100"), "ok");
     writer.kill(libc::SIGKILL);
-    wait_until(|| room.info("mnt")["quarantine"].as_array().is_some_and(|list| !list.is_empty()));
+    wait_until("quarantined", || room.info("mnt")["quarantine"].as_array().is_some_and(|list| !list.is_empty()));
     room.ok(["umount", "mnt"]);
     let name = room.info("pool")["quarantine"][0]["name"].as_str().unwrap().to_owned();
     assert!(room.fails(["restore", "pool", &name]).contains("mount it"));

@@ -5,9 +5,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
-use tensorfs_tests::child;
+use tensorfs_tests::{child, needs_mount, wait_for_end, wait_until};
 
-use super::{Room, kill, needs_mount, said, wait_for_end, wait_until};
+use super::{Room, kill, said};
 
 #[test]
 fn foreground_ends_with_sigterm() {
@@ -43,7 +43,7 @@ fn sigterm_with_open_files_serves_until_the_last_close() {
     let file = File::options().read(true).write(true).open(room.at("mnt/x")).unwrap();
     let pid = room.pid("pool");
     kill(pid, libc::SIGTERM);
-    wait_until(|| !room.is_mounted("mnt"));
+    wait_until("unmounted", || !room.is_mounted("mnt"));
     file.write_all_at(b"after!", 0).unwrap();
     file.sync_all().unwrap();
     let mut text = [0; 6];
@@ -66,7 +66,7 @@ fn mount_waits_for_a_server_that_is_closing() {
     for round in 0..10 {
         fs::write(room.at("mnt/x"), vec![round; 1 << 20]).unwrap();
         kill(room.pid("pool"), libc::SIGTERM);
-        wait_until(|| !room.is_mounted("mnt"));
+        wait_until("unmounted", || !room.is_mounted("mnt"));
         room.mount("pool", "mnt");
         assert_eq!(fs::read(room.at("mnt/x")).unwrap(), vec![round; 1 << 20]);
     }

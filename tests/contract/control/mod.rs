@@ -11,11 +11,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::errno::Errno;
 use tensorfs_layout::formats::crc32c;
-use tensorfs_tests::{Mount, xattr};
+use tensorfs_tests::{Mount, wait_until, xattr};
 
 // --- files with tensors ------------------------------------------------------------------------------
 
@@ -103,18 +102,6 @@ fn bytes(path: &Path) -> Vec<u8> {
 fn attribute(path: &Path, name: &str) -> Result<String, Errno> {
     let value = xattr::get(path, format!("user.tensorfs.{name}"))?;
     Ok(String::from_utf8(value).unwrap())
-}
-
-/// Waits until something is so; it always becomes so, sooner or later.
-#[track_caller]
-fn wait_until(what: &str, is: impl Fn() -> bool) {
-    for _ in 0..6000 {
-        if is() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("{what}: not after a minute");
 }
 
 fn sealed(path: &Path) {

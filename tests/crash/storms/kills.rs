@@ -12,7 +12,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
-use tensorfs_tests::storm::{self, Crash, Durability, Ledger, Plan, Random, Writer};
+use tensorfs_tests::random::Random;
+use tensorfs_tests::storm::{self, Crash, Durability, Ledger, Plan, Writer};
 use tensorfs_tests::{Mount, Passthrough, Setup, Tree, assert_same_tree, on_mounts, program};
 
 on_mounts!(

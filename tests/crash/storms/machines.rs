@@ -17,8 +17,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use tensorfs_tests::random::Random;
 use tensorfs_tests::storm::log_writes::WriteLog;
-use tensorfs_tests::storm::{self, Crash, Durability, Ledger, Plan, Random, Writer};
+use tensorfs_tests::storm::{self, Crash, Durability, Ledger, Plan, Writer};
 use tensorfs_tests::{is_root, program, run, run_ok, scratch, skip, tensorfs};
 
 fn from_environment(name: &str, default: u64) -> u64 {

@@ -42,6 +42,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use tensorfs_tests::Pattern;
+use tensorfs_tests::random::Random;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -451,11 +452,8 @@ fn write(ledger: &Path, directory: &Path, seed: u64) -> io::Error {
     let mut ledger = OpenOptions::new().create(true).append(true).open(ledger).unwrap();
     let mut enter = |line: String| ledger.write_all((line + "\n").as_bytes()).unwrap();
     let mut run = || -> io::Result<()> {
-        let mut random = seed;
-        let mut next = move |below: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % below
-        };
+        let mut random = Random::new(seed);
+        let mut next = move |below: u64| random.below(below);
         for n in 0.. {
             let name = format!("w{seed}-{n}");
             let temporary = directory.join(format!("{name}.tmp"));

@@ -1,7 +1,9 @@
 //! Mutants: bytes that are nearly right.
 
+use crate::random::Random;
+
 /// Makes mutants of seeds; the same ones for the same number.
-pub struct Mutator(u64);
+pub struct Mutator(Random);
 
 /// Numbers at which counting goes wrong.
 const EDGES: [u64; 12] =
@@ -10,20 +12,11 @@ const EDGES: [u64; 12] =
 impl Mutator {
     /// The mutator of this number.
     pub fn new(number: u64) -> Self {
-        Self(number.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1))
-    }
-
-    fn next(&mut self) -> u64 {
-        // splitmix64
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        Self(Random::new(number.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1)))
     }
 
     fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
+        self.0.below(limit.max(1) as u64) as usize
     }
 
     /// A part of `len` bytes, mostly a short one.
@@ -38,7 +31,7 @@ impl Mutator {
         let mut bytes = seeds[self.below(seeds.len())].clone();
         for _ in 0..1 + self.below(6) {
             if bytes.is_empty() {
-                bytes.push(self.next() as u8);
+                bytes.push(self.0.bits() as u8);
                 continue;
             }
             let len = bytes.len();
@@ -49,7 +42,7 @@ impl Mutator {
                 }
                 2 => {
                     let at = self.below(len);
-                    bytes[at] = self.next() as u8;
+                    bytes[at] = self.0.bits() as u8;
                 }
                 3 | 4 => {
                     let edge = EDGES[self.below(EDGES.len())].wrapping_add(self.below(3) as u64).wrapping_sub(1);

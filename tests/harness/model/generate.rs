@@ -2,16 +2,16 @@
 //! failure is made smaller; to meet something nevertheless, they use few names, and keep using those that were made.
 
 use super::op::{At, Lock, MAPS, Op, SLOTS, Step, Time};
-use super::random::Random;
 use super::reference::Reference;
 use super::users::{GIDS, UIDS, User};
+use crate::random::Random;
 
 /// The largest offset that is written to, but for a few.
 const LARGE: u64 = 160_000;
 
 /// The steps of an actor.
 pub fn steps(seed: u64, actor: u64, count: usize) -> Vec<Step> {
-    let mut generator = Generator { random: Random::new(&[seed, actor]), reference: Reference::new() };
+    let mut generator = Generator { random: Random::of(&[seed, actor]), reference: Reference::new() };
     let first = ["a", "b", "a/b", "b/a"].map(|path| Step {
         user: User::Root,
         watched: false,

@@ -1,6 +1,6 @@
 //! What several processes do to the same few names at the same time, and what one after the other would come of it.
 
-use super::random::Random;
+use crate::random::Random;
 use nix::errno::Errno;
 use nix::fcntl::{self, AtFlags, OFlag, RenameFlags};
 use nix::sys::stat::{self, Mode};
@@ -123,7 +123,7 @@ impl fmt::Display for Event {
 
 /// What a worker does in a burst.
 pub fn ops(seed: u64, burst: u64, worker: u64) -> Vec<SharedOp> {
-    let mut random = Random::new(&[seed, burst, worker, 99]);
+    let mut random = Random::of(&[seed, burst, worker, 99]);
     let name = |random: &mut Random| Name(random.below(2) as u8, random.below(NAMES.len() as u64) as u8);
     (0..OPS)
         .map(|_| {
@@ -241,7 +241,7 @@ pub fn work(path: &Path, seed: u64, burst: u64, worker: u64, start: u64) -> Vec<
         [Ok(x), Ok(y)] => Ok([x.as_fd(), y.as_fd()]),
         [Err(errno), _] | [_, Err(errno)] => Err(*errno),
     };
-    let mut random = Random::new(&[seed, burst, worker, 7]);
+    let mut random = Random::of(&[seed, burst, worker, 7]);
     while now() < start {
         std::hint::spin_loop();
     }

@@ -1,7 +1,7 @@
 //! One side of the comparison: a directory of a real filesystem, and what an actor has open in it.
 
+use super::fill::fill;
 use super::op::{ANY, At, Lock, MAPS, Op, Outcome, SLOTS, Step, Time};
-use super::random::fill;
 use super::users::User;
 use nix::errno::Errno;
 use nix::fcntl::{self, AtFlags, OFlag};

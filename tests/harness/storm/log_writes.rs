@@ -5,7 +5,7 @@
 //! log is thus what a power loss at that moment leaves. The format is in the kernel's
 //! `Documentation/admin-guide/device-mapper/log-writes.rst` and `drivers/md/dm-log-writes.c`.
 
-use super::Random;
+use crate::random::Random;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;

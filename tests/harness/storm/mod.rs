@@ -50,29 +50,3 @@ impl Durability {
         Durability::ALL.into_iter().find(|one| one.word() == word)
     }
 }
-
-/// Numbers that follow from a first one.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// The sequence that follows from `seed`.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// A number below `below`.
-    pub fn below(&mut self, below: u64) -> u64 {
-        // splitmix64
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % below
-    }
-
-    /// One of them.
-    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[self.below(from.len() as u64) as usize]
-    }
-}

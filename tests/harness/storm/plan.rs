@@ -1,7 +1,7 @@
 //! What a writer does, and what the tree is after each step of it.
 
-use super::Random;
 use crate::Pattern;
+use crate::random::Random;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 

@@ -3,8 +3,8 @@
 use nix::errno::Errno;
 
 use super::{Id, Open, PAGE, READ, Reference, Result, SIZE_MAX, WRITE};
+use crate::model::fill::fill;
 use crate::model::op::{At, Op, Outcome};
-use crate::model::random::fill;
 use crate::model::users::User;
 
 impl Reference {

@@ -1,12 +1,20 @@
 //! Random numbers that are the same everywhere, for ever: a seed that failed once must fail again.
 
-/// A generator (SplitMix64).
+/// What SplitMix64 adds to its state for each number.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A generator: SplitMix64.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// One that depends on all of these.
-    pub fn new(seeds: &[u64]) -> Random {
+    /// The sequence of a seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// A sequence that depends on all of these seeds.
+    pub fn of(seeds: &[u64]) -> Random {
         let mut random = Random(0);
         for seed in seeds {
             random.0 = random.bits().wrapping_add(*seed);
@@ -14,9 +22,14 @@ impl Random {
         random
     }
 
+    /// The number with this index in the sequence of a seed.
+    pub fn at(seed: u64, index: u64) -> u64 {
+        Random(seed.wrapping_add(index.wrapping_mul(STEP))).bits()
+    }
+
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(STEP);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
@@ -50,9 +63,19 @@ impl Random {
     }
 }
 
-/// Bytes that tell which write they are of, and where in it.
-pub fn fill(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Random::new(&[seed]);
-    // Never zero, so that they are not taken for a hole.
-    (0..len).map(|_| (random.bits() >> 17) as u8 | 1).collect()
+#[cfg(test)]
+mod tests {
+    use super::Random;
+
+    #[test]
+    fn a_number_is_found_by_its_index() {
+        let mut random = Random::new(7);
+        assert!((0..10).all(|index| random.bits() == Random::at(7, index)));
+    }
+
+    #[test]
+    fn sequences_are_those_of_always() {
+        assert_eq!(Random::new(0).bits(), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(Random::of(&[0, 0]).bits(), Random::new(Random::new(Random::new(0).bits()).bits()).bits());
+    }
 }
