@@ -1,5 +1,5 @@
-//! Damage: one changed byte on the medium is reported as the tensor that it belongs to, and as no other, by `verify`, `scrub`
-//! and `check`, on a mount and in a pool that is not mounted.
+//! Damage: one changed byte on the medium is reported as the tensor that it belongs to, and as no other, by `verify`,
+//! `scrub` and `check`, on a mount and in a pool that is not mounted.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -132,7 +132,8 @@ fn one_changed_byte_is_one_tensor(setup: Setup) {
         let (_, tensors) = lines(&mount, &["tensors", "--json"], &mount.at(name));
         let bytes = fs::read(samples().join(name)).unwrap();
         let segment = segment(&mount, &bytes);
-        // A byte of the first, of one in the middle, of the last tensor; and one of the file's beginning, which is nobody's.
+        // A byte of the first, of one in the middle, of the last tensor; and one of the file's beginning, which is
+        // nobody's.
         let filled: Vec<&Value> = tensors.iter().filter(|tensor| tensor["len"].as_u64() > Some(0)).collect();
         let inside = |tensor: &Value, part: u64| {
             let (offset, len) = (tensor["offset"].as_u64().unwrap(), tensor["len"].as_u64().unwrap());

@@ -1,7 +1,8 @@
 //! Two programs on one file, in every pair of open modes and in both orders: what each sees of the other.
 //!
-//! The table in docs/SEMANTICS.md is what is tested: each of its cells is worked out from what two processes see on a mount,
-//! and everything that they see is compared with what two such processes see on the filesystem that holds the pool.
+//! The table in docs/SEMANTICS.md is what is tested: each of its cells is worked out from what two processes see on a
+//! mount, and everything that they see is compared with what two such processes see on the filesystem that holds the
+//! pool.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -292,8 +293,8 @@ fn see_each_cell(setup: Setup, kernel: bool) {
     assert!(wrong.is_empty(), "cells that are not so:\n{wrong}");
 }
 
-/// Both at once, again and again, in every pair: no error but that of a name that is not there, no deadlock, no byte that
-/// nobody wrote, and in the end one content however it is looked at.
+/// Both at once, again and again, in every pair: no error but that of a name that is not there, no deadlock, no byte
+/// that nobody wrote, and in the end one content however it is looked at.
 ///
 /// Proves O1, O3, D6, D8.
 fn two_at_once(setup: Setup) {
@@ -351,8 +352,8 @@ fn two_at_once(setup: Setup) {
     }
 }
 
-/// A page that is loaded while a program that only writes is writing it must not stay as it was: nothing would ever load it
-/// again.
+/// A page that is loaded while a program that only writes is writing it must not stay as it was: nothing would ever
+/// load it again.
 ///
 /// Proves F3, O2.
 fn a_mapping_does_not_keep_what_was_overwritten_while_it_was_loaded(setup: Setup) {

@@ -1,7 +1,7 @@
 //! What survives a power loss: pools on disks of the tests' own, of which only what has reached them is left.
 //!
-//! Beside `kill.rs` and `replace.rs`, where what the pool's records say is at stake; here the bytes must have got to the
-//! disk as well.
+//! Beside `kill.rs` and `replace.rs`, where what the pool's records say is at stake; here the bytes must have got to
+//! the disk as well.
 
 use std::fs::File;
 use std::io::Write;
@@ -315,8 +315,8 @@ fn with_failing_log(setup: Setup) -> Result<(FailingDisk, Mount, File), String> 
     mount.sync();
     let log = mount.pool().join("log");
     let used = std::fs::read(&log).unwrap().iter().rposition(|byte| *byte != 0).unwrap() as u64;
-    // From the page on that the next record goes to: of a write that succeeds in part, a loop device reports success. What
-    // is stored in that page stays in the host's memory.
+    // From the page on that the next record goes to: of a write that succeeds in part, a loop device reports success.
+    // What is stored in that page stays in the host's memory.
     disk.fail_writes(&log, used / 4096 * 4096..u64::MAX);
     // These are stored, and not durable.
     for n in 0..500 {

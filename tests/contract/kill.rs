@@ -392,7 +392,8 @@ fn power_loss_leaves_no_new_name_without_its_bytes(setup: Setup) {
     }
 }
 
-/// A truncation destroys what was durable: unless it is durable itself by then, a power loss leaves a file that is damaged.
+/// A truncation destroys what was durable: unless it is durable itself by then, a power loss leaves a file that is
+/// damaged.
 fn power_loss_after_a_truncation_finds_it_recorded(setup: Setup) {
     let mut mount = setup.mount_with(["--commit", "3600"]).mount();
     let bytes = Pattern(1).bytes(0, 300_000);

@@ -34,7 +34,8 @@ impl Opens<'_> {
 }
 
 impl Opens<'_> {
-    /// Until nothing has the file open, says the server: RELEASE comes behind `close`, and a file that is open keeps its mode.
+    /// Until nothing has the file open, says the server: RELEASE comes behind `close`, and a file that is open keeps
+    /// its mode.
     fn settle(&mut self) {
         let opened = |_| File::open(self.mount.at("f")).map(drop).is_ok() && self.since() == "k";
         assert!((0..1000).any(opened), "the file keeps the server's mode");

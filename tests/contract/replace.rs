@@ -252,8 +252,8 @@ fn a_readers_open_file_is_truncated_in_place(setup: Setup) {
     assert!(std::fs::read(&path).unwrap() == new());
 }
 
-/// On a busy machine the kernel tells of a `close` tens of milliseconds late, and the old version was gone. Here it is the
-/// `close` that comes late.
+/// On a busy machine the kernel tells of a `close` tens of milliseconds late, and the old version was gone. Here it is
+/// the `close` that comes late.
 ///
 /// Proves R1.
 fn who_is_just_closing_the_file_is_waited_for(setup: Setup) {

@@ -224,8 +224,8 @@ fn a_file_that_is_removed_while_it_is_sealed_holds_no_space(setup: Setup) {
     assert_eq!(left, Vec::<String>::new());
 }
 
-/// Sealing gave way, but the descriptor that it had read through was still open for a moment: it passed for a program that
-/// has the file mapped, so that the kernel moved the bytes, past the server that was to make each write durable.
+/// Sealing gave way, but the descriptor that it had read through was still open for a moment: it passed for a program
+/// that has the file mapped, so that the kernel moved the bytes, past the server that was to make each write durable.
 ///
 /// Proves D1, F2.
 fn who_opens_a_file_while_it_is_sealed_is_not_given_to_the_kernel_for_it(setup: Setup) {

@@ -1,7 +1,7 @@
 //! The contract: every numbered sentence of docs/SEMANTICS.md has a test that would fail if it were broken.
 //!
-//! A test says which sentences it proves in a line of its documentation of its own, `/// Proves F3, D7.`, the last one above
-//! the function.
+//! A test says which sentences it proves in a line of its documentation of its own, `/// Proves F3, D7.`, the last one
+//! above the function.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

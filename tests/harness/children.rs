@@ -154,8 +154,8 @@ impl Drop for Child {
     }
 }
 
-/// Whether a process, which need not be our child, is gone, or is a zombie that nobody has reaped yet. The first thread can be a
-/// zombie while others still hold a pool, so all of them are looked at.
+/// Whether a process, which need not be our child, is gone, or is a zombie that nobody has reaped yet. The first thread
+/// can be a zombie while others still hold a pool, so all of them are looked at.
 pub fn has_ended(pid: i32) -> bool {
     let ended = |task: &Path| {
         let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();

@@ -62,7 +62,8 @@ macro_rules! on_mounts {
     )+};
 }
 
-/// Returns from a test, and counts it as skipped, where nothing can be mounted: for tests that do not use [`on_mounts!`].
+/// Returns from a test, and counts it as skipped, where nothing can be mounted: for tests that do not use
+/// [`on_mounts!`].
 #[macro_export]
 macro_rules! needs_mount {
     () => {

@@ -195,7 +195,8 @@ impl Mount {
         if plain() {
             return;
         }
-        // A test that had the pool open itself shares its lock with whatever another test is just starting, for a moment.
+        // A test that had the pool open itself shares its lock with whatever another test is just starting, for a
+        // moment.
         let in_passing = |output: &Output| String::from_utf8_lossy(&output.stderr).contains("in use by process 0");
         let mut output = self.try_mount().0;
         for _ in 0..1000 {
@@ -316,7 +317,8 @@ impl Mount {
             self.kill9();
         }
         detach(&self.path);
-        // The kernel may let go of a killed server's files, and so of the pool's lock, a moment after the process is gone.
+        // The kernel may let go of a killed server's files, and so of the pool's lock, a moment after the process is
+        // gone.
         let changed = (0..1000).find_map(|_| match tensorfs_layout::testing::change_boot_id(&self.pool) {
             Err(tensorfs_layout::Error::Busy { .. }) => {
                 std::thread::sleep(std::time::Duration::from_millis(10));

@@ -7,8 +7,8 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::children::run;
 
-/// A filesystem that is mounted until this is dropped. Whoever still has it open then goes on with it unseen; a loop device
-/// below it goes with the last of them.
+/// A filesystem that is mounted until this is dropped. Whoever still has it open then goes on with it unseen; a loop
+/// device below it goes with the last of them.
 #[derive(Debug)]
 pub struct Mounted(PathBuf);
 

@@ -25,8 +25,8 @@ pub fn client_file(name: &str) -> PathBuf {
 
 /// A Python program of `tests/programs/clients`, to be run with arguments.
 ///
-/// smdebug waits for ever for files that do not come, so no client runs without `timeout`. An hour is no measure of speed: the
-/// slowest takes seconds.
+/// smdebug waits for ever for files that do not come, so no client runs without `timeout`. An hour is no measure of
+/// speed: the slowest takes seconds.
 pub fn client(python: &Path, script: &str) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", "3600"]).arg(python).arg(client_file(script)).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -34,8 +34,8 @@ pub fn client(python: &Path, script: &str) -> Command {
 }
 
 impl Setup {
-    /// The Python of an environment, or the rest of the test counts as skipped. All environments but `small` need gigabytes of
-    /// packages, and are only for who asks for them by `TENSORFS_LARGE=1`.
+    /// The Python of an environment, or the rest of the test counts as skipped. All environments but `small` need
+    /// gigabytes of packages, and are only for who asks for them by `TENSORFS_LARGE=1`.
     pub fn python(&self, environment: &str) -> Option<PathBuf> {
         if environment != "small" && std::env::var("TENSORFS_LARGE").as_deref() != Ok("1") {
             self.skip("needs gigabytes of packages: TENSORFS_LARGE=1");

@@ -1,8 +1,9 @@
 //! Fuzzing by mutants of seeds, on the stable toolchain: nothing that reads untrusted bytes panics on any.
 //!
 //! `TENSORFS_FUZZ=N` makes N mutants for each of the cheapest targets, and fewer for the costly ones (default: 3,000);
-//! `TENSORFS_FUZZ_FROM=N` starts with another mutant than the first. Bytes that make a target panic are kept, and the message
-//! says how to run them again: `TENSORFS_FUZZ_INPUT=FILE`. `tests/hostile/cargo-fuzz` has the same targets for cargo-fuzz.
+//! `TENSORFS_FUZZ_FROM=N` starts with another mutant than the first. Bytes that make a target panic are kept, and the
+//! message says how to run them again: `TENSORFS_FUZZ_INPUT=FILE`. `tests/hostile/cargo-fuzz` has the same targets for
+//! cargo-fuzz.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -32,7 +33,8 @@ fn run(target: &Target, bytes: &[u8], what: &str) {
         std::fs::write(&path, bytes).unwrap();
         let (name, path) = (target.name, path.display());
         panic!(
-            "{name}: {what} makes it panic; again: TENSORFS_FUZZ_INPUT={path} cargo test -p tensorfs-tests --test hostile mutants::{name}"
+            "{name}: {what} makes it panic; again: TENSORFS_FUZZ_INPUT={path} cargo test -p tensorfs-tests --test \
+            hostile mutants::{name}"
         );
     }
 }

@@ -50,7 +50,8 @@ fn long_names_paths_and_targets(setup: Setup) {
     shell(mount.path(), "test $(find . -name f | wc -l) = 2; rm -r d*");
 }
 
-/// Adds names to the directory `d` of a pool that is not mounted, many in one transaction, which is faster than a name a call.
+/// Adds names to the directory `d` of a pool that is not mounted, many in one transaction, which is faster than a name
+/// a call.
 fn add_names(
     path: &Path,
     count: std::ops::Range<usize>,

@@ -347,8 +347,8 @@ fn deleted_space_comes_back_on_the_host(setup: Setup) {
     assert!(on_host() < empty + (1 << 20), "{} bytes on the host, {empty} at first", on_host());
 }
 
-/// What is removed counts as free while the kernel knows it still. Files that a program held with `O_PATH` filled the host that
-/// way, whatever the limit. Found by reading.
+/// What is removed counts as free while the kernel knows it still. Files that a program held with `O_PATH` filled the
+/// host that way, whatever the limit. Found by reading.
 ///
 /// Proves S1.
 fn removed_files_that_are_held_by_path_do_not_pass_the_limit(setup: Setup) {

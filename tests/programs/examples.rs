@@ -75,7 +75,8 @@ fn kernels_are_operators_of_torch(setup: Setup) {
     run_ok(&mut kernels_client(&python, &mount.at("store"), "torch"));
 }
 
-/// examples/placement without PyTorch: the server and its agents, the tiers, bad days, and that the bandit's maps are better than chance.
+/// examples/placement without PyTorch: the server and its agents, the tiers, bad days, and that the bandit's maps are
+/// better than chance.
 fn placement_by_an_agent(setup: Setup) {
     let Some(python) = setup.python("small") else { return };
     let mount = setup.mount();

@@ -1,4 +1,5 @@
-//! Programs of others, unmodified, on real mounts: everyday tools, clients of the machine-learning world, and the examples.
+//! Programs of others, unmodified, on real mounts: everyday tools, clients of the machine-learning world, and the
+//! examples.
 
 mod clients;
 mod everyday;

@@ -207,8 +207,8 @@ fn a_killed_servers_spare_segments_are_removed(setup: Setup) {
     }
 }
 
-/// The log knows by their numbers which of two segments came later. A spare segment that was older than a file's own was no
-/// replacement, and what was written to it was lost when the server was killed.
+/// The log knows by their numbers which of two segments came later. A spare segment that was older than a file's own
+/// was no replacement, and what was written to it was lost when the server was killed.
 ///
 /// Proves D9, R4.
 fn a_replacement_is_younger_than_what_it_replaces(setup: Setup) {

@@ -8,9 +8,9 @@
 //! though others are at work, and it is compared exactly: results and errors; what is read; mode, owner, group, links,
 //! device and size; times that were set, and of some steps which times they move; extended attributes and access lists;
 //! listings, also after seeking. The model says the same of names, permissions, attributes and bytes, and trusts ext4
-//! with the order in which some errors are told. Steps are all the operations of `tensorfs_tests::model::op`, by four users
-//! with different groups, by paths, by directory descriptors, through links, to files that have lost their names, through
-//! shared mappings.
+//! with the order in which some errors are told. Steps are all the operations of `tensorfs_tests::model::op`, by four
+//! users with different groups, by paths, by directory descriptors, through links, to files that have lost their names,
+//! through shared mappings.
 //!
 //! Between rounds of steps the pool is synced, unmounted and mounted again, or the server is killed: with nothing open,
 //! with files open that are closed before the pool is mounted again, or after. Then everything that is there is
@@ -21,23 +21,24 @@
 //! # `shared_names`
 //!
 //! Threads of several processes use the same six names in two directories at the same time, in short bursts: exclusive
-//! creation, directories, links, removal, renames with and without flags, `stat`, appends, truncation, listings. What they
-//! saw must have an order, one after the other, that explains it and what is there in the end (linearizability,
-//! `tensorfs_tests::model::history`). That proves, for what was seen: an exclusive creation has one winner; a rename never loses or
-//! doubles a name; no stale name, link count or size is seen after the call that changed it has returned; appended records
-//! are whole, each there once, in an order that everybody's calls agree with. Operations by path may find an object
-//! first and act on it later, and a link count changes before the name does, while the call that changes both is under
-//! way, as on every Linux filesystem. In some bursts the server is killed; what was in flight then
-//! may have happened or not, everything else must be there. The same bursts run on ext4, which holds the checker to
-//! account. A failure of this kind depends on chance and cannot be made smaller; the whole history is printed.
+//! creation, directories, links, removal, renames with and without flags, `stat`, appends, truncation, listings. What
+//! they saw must have an order, one after the other, that explains it and what is there in the end (linearizability,
+//! `tensorfs_tests::model::history`). That proves, for what was seen: an exclusive creation has one winner; a rename
+//! never loses or doubles a name; no stale name, link count or size is seen after the call that changed it has
+//! returned; appended records are whole, each there once, in an order that everybody's calls agree with. Operations by
+//! path may find an object first and act on it later, and a link count changes before the name does, while the call
+//! that changes both is under way, as on every Linux filesystem. In some bursts the server is killed; what was in
+//! flight then may have happened or not, everything else must be there. The same bursts run on ext4, which holds the
+//! checker to account. A failure of this kind depends on chance and cannot be made smaller; the whole history is
+//! printed.
 //!
 //! # What is not compared
 //!
 //! What docs/SEMANTICS.md says is different, and what no program can rely on: access times; directory sizes and
 //! positions; where the host has allocated blocks (what `SEEK_DATA` and `SEEK_HOLE` say must be true of the bytes); the
 //! modification time of a file that was stored to through a mapping; bytes stored behind the end of a file; attributes
-//! changed through a descriptor of a directory or special file that has been removed; the locks of a descriptor that was
-//! closed while a mapping of it lives.
+//! changed through a descriptor of a directory or special file that has been removed; the locks of a descriptor that
+//! was closed while a mapping of it lives.
 //!
 //! # Campaigns
 //!

@@ -49,8 +49,8 @@ fn another_user() {
     let room = Room::new();
     // The program, and every directory above the room, must be open to them.
     let own = room.at("tensorfs");
-    // By another process: a child that another test forks meanwhile would share the descriptor that writes the copy, and
-    // what is being written cannot be executed.
+    // By another process: a child that another test forks meanwhile would share the descriptor that writes the copy,
+    // and what is being written cannot be executed.
     run_ok(Command::new("cp").arg(tensorfs().get_program()).arg(&own));
     chown(room.dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     chown(room.at("mnt"), Some(NOBODY), Some(NOBODY)).unwrap();

@@ -78,7 +78,8 @@ fn a_file_of_many_tensors_takes_little_memory(setup: Setup) {
         assert_eq!(bytes(&path), (n as f32).to_le_bytes());
     }
     let grown = peak(&mount) - before;
-    // Two versions of an index of 28 bytes a tensor, while it grows; what recognition takes; and what the allocator keeps.
+    // Two versions of an index of 28 bytes a tensor, while it grows; what recognition takes; and what the allocator
+    // keeps.
     let bound = (count as u64 * 2 * 40 / 1024) + (96 << 10);
     assert!(grown < bound, "{grown} KiB more, and {bound} are allowed");
 }

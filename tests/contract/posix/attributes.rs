@@ -122,7 +122,8 @@ fn access_control_lists(setup: Setup) {
         shell(
             mount.path(),
             &format!(
-                "setpriv --reuid {uid} --regid {uid} --clear-groups bash -c '{script}' 2>/dev/null && echo yes || echo no"
+                "setpriv --reuid {uid} --regid {uid} --clear-groups bash -c '{script}' 2>/dev/null && echo yes || echo \
+                    no"
             ),
         )
     };

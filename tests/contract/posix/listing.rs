@@ -113,8 +113,8 @@ fn control_tree_is_not_listed(setup: Setup) {
     assert_eq!(names(&mount.at("d")), [".tensorfs".into()].into());
 }
 
-/// A loop that lists a directory and replaces each file it finds, as `for e in os.scandir(d): os.replace(tmp, e)`, ends;
-/// it lists each name once.
+/// A loop that lists a directory and replaces each file it finds, as `for e in os.scandir(d): os.replace(tmp, e)`,
+/// ends; it lists each name once.
 fn replacing_a_name_during_a_listing_does_not_list_it_again(setup: Setup) {
     let mount = setup.mount();
     let dir = mount.at("d");

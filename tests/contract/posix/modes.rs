@@ -47,7 +47,8 @@ fn modes_and_owners(setup: Setup) {
             shell(
                 mount.path(),
                 &format!(
-                    "setpriv --reuid {uid} --regid {uid} --clear-groups bash -c '{what}' 2>/dev/null && echo yes || echo no"
+                    "setpriv --reuid {uid} --regid {uid} --clear-groups bash -c '{what}' 2>/dev/null && echo yes || \
+                        echo no"
                 ),
             )
         };

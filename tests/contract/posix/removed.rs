@@ -20,9 +20,9 @@ on_mounts!(
     a_removed_file_shows_what_was_written_to_it,
 );
 
-/// Who opens a file finds it first. What is removed or replaced in between is still there for who found it, however long
-/// that takes: it was gone once, and the program heard `ENOENT` of a name that was always there, or `ESTALE`. Found by the
-/// model test and by examples/kernels.
+/// Who opens a file finds it first. What is removed or replaced in between is still there for who found it, however
+/// long that takes: it was gone once, and the program heard `ENOENT` of a name that was always there, or `ESTALE`.
+/// Found by the model test and by examples/kernels.
 ///
 /// Proves X5.
 fn what_was_found_and_is_gone_can_still_be_opened(setup: Setup) {
@@ -49,8 +49,8 @@ fn what_was_found_and_is_gone_can_still_be_opened(setup: Setup) {
     assert_eq!(std::fs::read(mount.at("f")).unwrap(), b"new");
 }
 
-/// A program that opens what others delete and make anew, or replace, all the time finds it or not, and nothing else: it got
-/// `ESTALE` within seconds. Found by examples/kernels.
+/// A program that opens what others delete and make anew, or replace, all the time finds it or not, and nothing else:
+/// it got `ESTALE` within seconds. Found by examples/kernels.
 ///
 /// Proves X5.
 fn opening_what_others_delete_and_make_anew(setup: Setup) {
@@ -91,8 +91,8 @@ fn a_removed_directory_can_be_changed_through_a_descriptor(setup: Setup) {
     }
 }
 
-/// What was written to it after it had lost its name was missing in its size, and through the server in its bytes. Found by
-/// the model test.
+/// What was written to it after it had lost its name was missing in its size, and through the server in its bytes.
+/// Found by the model test.
 ///
 /// Proves X5.
 fn a_removed_file_shows_what_was_written_to_it(setup: Setup) {

@@ -36,7 +36,8 @@ impl Scratch {
         self.dir.path().join(format!("p{}", self.used))
     }
 
-    /// Writes out a disk as the running machine sees it, but for its log. Returns where, and the inode numbers of its files.
+    /// Writes out a disk as the running machine sees it, but for its log. Returns where, and the inode numbers of its
+    /// files.
     pub fn write(&mut self, disk: &Disk) -> io::Result<(PathBuf, HashMap<u64, FileId>)> {
         let pool = self.fresh();
         let numbers = Self::write_at(disk, &pool)?;

@@ -118,8 +118,8 @@ fn storm_of_kills(setup: Setup, durability: Durability) {
     }
     let Storm { kills, steps, files, checks, .. } = storm;
     eprintln!(
-        "storm: durability {}: {rounds} rounds, {kills} kills, {steps} steps that had returned, {files} files compared, \
-         {checks} times `tensorfs check --data`",
+        "storm: durability {}: {rounds} rounds, {kills} kills, {steps} steps that had returned, {files} files \
+        compared, {checks} times `tensorfs check --data`",
         durability.word()
     );
     assert!(steps > 0 && files > 0, "nothing happened");

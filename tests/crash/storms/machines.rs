@@ -92,7 +92,8 @@ impl Guest {
     fn boot(&self) -> Qemu {
         let console = File::create(self.path().join("console")).unwrap();
         let kernel = |name: &str| self.prepared.join(name);
-        // One processor: with more the emulator does not keep up with a kernel that changes its own code, or loses its timers.
+        // One processor: with more the emulator does not keep up with a kernel that changes its own code, or loses its
+        // timers.
         let process = Command::new("qemu-system-x86_64")
             .args(["-accel", "tcg", "-machine", "q35,nvdimm=on", "-cpu", "max", "-smp", "1"])
             .args(["-m", "1G,slots=2,maxmem=4G", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"])
@@ -510,8 +511,8 @@ sleep 1
             .collect();
         let story = |text: String| {
             format!(
-                "entry {point} of {} and {mixed} more, passthrough {passthrough}, durability {}, acknowledged {acked:?}: \
-                 {text}\n{}\n{info}",
+                "entry {point} of {} and {mixed} more, passthrough {passthrough}, durability {}, acknowledged \
+                {acked:?}: {text}\n{}\n{info}",
                 log.entries.len(),
                 durability.word(),
                 std::fs::read_to_string(path("server.log")).unwrap_or_default()
@@ -546,7 +547,7 @@ sleep 1
     }
     eprintln!(
         "power losses, passthrough {passthrough}, durability {}: {} moments of {} in a log of {} entries, {steps_seen} \
-         acknowledged steps, of which {undone} undone, {files} files compared",
+        acknowledged steps, of which {undone} undone, {files} files compared",
         durability.word(),
         points.len(),
         flushes.len(),

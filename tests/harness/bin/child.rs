@@ -18,16 +18,18 @@
 //! lock ID r|w|u START LEN     a POSIX record lock, without waiting
 //! ```
 //!
-//! The concurrency test looks at whole files, block by block. All bytes of a block are the same: the number of who wrote it.
+//! The concurrency test looks at whole files, block by block. All bytes of a block are the same: the number of who
+//! wrote it.
 //!
 //! ```text
 //! put ID BLOCK COUNT BYTE     by pwrite, from an aligned buffer; `add ID BYTE` writes a block by write
-//! see ID                      by pread: `16*1 2*4` is 16 blocks of 1, then two of 4; `empty`; `torn`, `foreign`: mixed, or none of ours
-//! poke NAME BLOCK BYTE        by a store through a mapping; `glance NAME` by loads: `F` for a block that is SIGBUS
-//! same-file ID PATH           whether a descriptor is of the file that has the name: yes, no, none
-//! unlink PATH | replace PATH BYTE BLOCKS
+//! see ID                      by pread: `16*1 2*4` is 16 blocks of 1, then two of 4; `empty`; `torn`, `foreign`:
+//! mixed, or none of ours poke NAME BLOCK BYTE        by a store through a mapping; `glance NAME` by loads: `F` for a
+//! block that is SIGBUS same-file ID PATH           whether a descriptor is of the file that has the name: yes, no,
+//! none unlink PATH | replace PATH BYTE BLOCKS
 //! forget                      closes and unmaps everything
-//! loop ROLE COUNT BYTE PATH   does again and again what a role of the concurrency test does, see `Role`; `in vain` if the
+//! loop ROLE COUNT BYTE PATH   does again and again what a role of the concurrency test does, see `Role`; `in vain` if
+//! the
 //!                             file was not there one time or other (or was, for one that makes it)
 //! ```
 //!

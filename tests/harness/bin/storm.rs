@@ -8,9 +8,9 @@
 //! tensorfs-test-storm with-quota DEVICE BYTES PROGRAM [ARGUMENT ...]
 //! ```
 //!
-//! A writer ends when a call fails. `check` takes all files `ledger-SEED` in the directory LEDGERS. `map-sync` makes a file,
-//! and says whether it may be mapped with `MAP_SYNC`. `with-quota` gives the user a quota on a device, and becomes a program
-//! that has to keep to it.
+//! A writer ends when a call fails. `check` takes all files `ledger-SEED` in the directory LEDGERS. `map-sync` makes a
+//! file, and says whether it may be mapped with `MAP_SYNC`. `with-quota` gives the user a quota on a device, and
+//! becomes a program that has to keep to it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

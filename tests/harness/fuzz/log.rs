@@ -1,7 +1,7 @@
 //! The log: records, blocks, and whole pools.
 //!
-//! A pool is fuzzed as the parts of its log that say something, one behind the other: superblock, horizon mark, then the
-//! blocks. Checksums are put right, so that what stands behind them is tested and not only they.
+//! A pool is fuzzed as the parts of its log that say something, one behind the other: superblock, horizon mark, then
+//! the blocks. Checksums are put right, so that what stands behind them is tested and not only they.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

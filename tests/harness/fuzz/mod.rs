@@ -1,7 +1,8 @@
 //! Fuzzing: what reads bytes that are not trusted, as functions of any bytes, which must neither panic nor hang.
 //!
-//! Two drivers share the [`TARGETS`]: `tests/hostile/mutants.rs` runs each of them over its seeds and over mutants of these,
-//! on the stable toolchain and as part of the test run; `tests/hostile/cargo-fuzz` runs them under cargo-fuzz, guided by coverage.
+//! Two drivers share the [`TARGETS`]: `tests/hostile/mutants.rs` runs each of them over its seeds and over mutants of
+//! these, on the stable toolchain and as part of the test run; `tests/hostile/cargo-fuzz` runs them under cargo-fuzz,
+//! guided by coverage.
 
 mod formats;
 mod log;

@@ -1,6 +1,6 @@
-//! Is there an order, one operation after the other, that explains what was seen? (Linearizability, after Wing and Gong,
-//! with the states remembered that were tried.) An operation that had returned before another was called comes before
-//! it; beyond that, any order will do.
+//! Is there an order, one operation after the other, that explains what was seen? (Linearizability, after Wing and
+//! Gong, with the states remembered that were tried.) An operation that had returned before another was called comes
+//! before it; beyond that, any order will do.
 
 use super::shared::{Answer, Event, Final, Progress, SharedOp, State};
 use std::collections::HashSet;

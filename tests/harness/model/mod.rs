@@ -1,5 +1,5 @@
-//! A model-based test: random operations on tensorfs and on ext4, and what must hold of them. `tests/suites/model.rs` says
-//! what is proved.
+//! A model-based test: random operations on tensorfs and on ext4, and what must hold of them. `tests/suites/model.rs`
+//! says what is proved.
 
 pub mod fill;
 pub mod generate;

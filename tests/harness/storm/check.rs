@@ -431,8 +431,8 @@ mod tests {
     use std::fs::OpenOptions;
     use std::os::unix::fs::FileExt;
 
-    /// Two writers on an ordinary directory, the second after the first, which follow their plans for so many steps, and
-    /// on to where no file is open. (In one that is being replaced, a power loss must leave another version.)
+    /// Two writers on an ordinary directory, the second after the first, which follow their plans for so many steps,
+    /// and on to where no file is open. (In one that is being replaced, a power loss must leave another version.)
     fn written(steps: usize) -> (tempfile::TempDir, Vec<Writer>) {
         let directory = tempfile::tempdir().unwrap();
         let mut writers = Vec::new();

@@ -1,4 +1,5 @@
-"""examples/kernels on the mount: operators in libraries of their own share arrays by key. `LIBRARIES` are directories or files, with
+"""examples/kernels on the mount: operators in libraries of their own share arrays by key. `LIBRARIES` are directories
+or files, with
 colons between them: each saves what the others get."""
 
 import itertools
@@ -104,7 +105,8 @@ def between_processes(directory):
 
 
 def never_half(directory):
-    """While others save and delete a key over and over, who gets it gets one version whole, or is told that there is none."""
+    """While others save and delete a key over and over, who gets it gets one version whole, or is told that there is
+    none."""
     code = """
 for n in range(200):
     store.save('busy', np.full(50_000 + n, n))

@@ -2,7 +2,8 @@
 
     languages_client.py FILE.npy memory POOL on|off PRELOADED PROGRAM...
 
-Each program is run with the file's name in the place of `FILE`, and stopped while it has the file mapped; Python has it, too."""
+Each program is run with the file's name in the place of `FILE`, and stopped while it has the file mapped; Python has
+it, too."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""That an array is in memory once, whoever has it mapped: by the numbers of its physical pages, and by what the kernel accounts for."""
+"""That an array is in memory once, whoever has it mapped: by the numbers of its physical pages, and by what the kernel
+accounts for."""
 
 import mmap
 import os
@@ -14,7 +15,8 @@ PAGE = mmap.PAGESIZE
 
 
 def frames(pid, address, size):
-    """The numbers of the physical pages behind `size` bytes at `address` of a process (0: none). Only root may know them."""
+    """The numbers of the physical pages behind `size` bytes at `address` of a process (0: none). Only root may know
+    them."""
     first, last = address // PAGE, (address + size - 1) // PAGE
     with open(f"/proc/{pid}/pagemap", "rb") as file:
         file.seek(8 * first)
@@ -57,9 +59,11 @@ def segment_of(pool, path):
 
 
 def one_resident_copy(path, arrays, programs, pool, passthrough):
-    """Checks that the file at `path` is in memory once: it is mapped here as `arrays`, and by programs of Python that set `array`.
+    """Checks that the file at `path` is in memory once: it is mapped here as `arrays`, and by programs of Python that
+    set `array`.
 
-    With passthrough the pages are those of the pool's own file; without, the host has a second copy of what went through the server."""
+    With passthrough the pages are those of the pool's own file; without, the host has a second copy of what went
+    through the server."""
     size = arrays[0].nbytes
     before = anonymous()
     mapped = [(os.getpid(), array.ctypes.data) for array in arrays]

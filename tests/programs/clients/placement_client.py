@@ -1,6 +1,7 @@
 """examples/placement without PyTorch: the server, its agents, the tiers, and what happens on a bad day.
 
-The training job is a stand-in: each step copies every array into a buffer of the tier that the map names, and what is in the tier
+The training job is a stand-in: each step copies every array into a buffer of the tier that the map names, and what is
+in the tier
 `pm` must be on its medium before the step goes on."""
 
 import json
@@ -53,7 +54,8 @@ class Server:
         self.directory.cleanup()
 
 
-# Small ones that cost a sync each, and large ones that fill the faster tier with a few: which is better there is to be found out.
+# Small ones that cost a sync each, and large ones that fill the faster tier with a few: which is better there is to be
+# found out.
 SMALL, LARGE = 16 << 10, 256 << 10
 ALLOCATIONS = [
     {"kind": kind, "name": f"{module}.{n}", "shape": [size // 4], "bytes": size}
@@ -100,7 +102,8 @@ class Job:
 
 
 def gain(directory):
-    """The bandit's maps are better than random ones: in syncs, which it is never told of, and so in time, which is all it is told.
+    """The bandit's maps are better than random ones: in syncs, which it is never told of, and so in time, which is all
+    it is told.
 
     It learns from what it measures on a machine that others use, too, and may be misled once: it has three attempts."""
     check(any(attempt(directory, seed) for seed in range(1, 4)), "no better than chance")
@@ -278,7 +281,8 @@ sys.stdin.read()
 
 
 def tiers(directory, dram):
-    """On a mount whose pool has the tiers `dram` and `small`: what is taken is where it should be, and a full one says so."""
+    """On a mount whose pool has the tiers `dram` and `small`: what is taken is where it should be, and a full one says
+    so."""
     held = lambda place: sum(len(files) for _, _, files in os.walk(os.path.join(place, "segments")))  # noqa: E731
     opened = {name: Tier(name, os.path.join(directory, name), from_file) for name in ("pm", "dram", "small")}
     check(all(tier.apart is None for tier in opened.values()), "tiers of the pool:", [tier.apart for tier in opened.values()])

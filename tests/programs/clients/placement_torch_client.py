@@ -1,4 +1,5 @@
-"""examples/placement with an unmodified PyTorch: `write` trains with weights and activations in every tier, `verify` finds the weights
+"""examples/placement with an unmodified PyTorch: `write` trains with weights and activations in every tier, `verify`
+finds the weights
 in a new process. (Large: needs torch.)"""
 
 import ctypes
@@ -43,7 +44,8 @@ def results(lines, summary):
 
 
 def the_same_wherever_it_is(directory):
-    """Losses and weights are equal, bit for bit, with everything in memory, in either tier, in both by chance, and by an agent's map."""
+    """Losses and weights are equal, bit for bit, with everything in memory, in either tier, in both by chance, and by
+    an agent's map."""
     expected = undisturbed()
     tiers = lambda name: [f"--tier={tier}={directory}/{name}/{tier}" for tier in ("dram", "pm")]  # noqa: E731
     for name, options in [
@@ -224,7 +226,8 @@ def graphs_that_stay(directory):
 
 
 def full(directory):
-    """A tier that is full says so, and the other gets the rest; when both are, memory does. The results are the same."""
+    """A tier that is full says so, and the other gets the rest; when both are, memory does. The results are the
+    same."""
     expected = undisturbed()
     small = [f"--tier=dram={directory}/f/dram:3M", f"--tier=pm={directory}/f/pm:4M"]
     lines, summary, said = train(*small, "--weights=dram", "--activations=dram")
@@ -330,7 +333,8 @@ def before_the_reboot(directory):
 
 
 def after_the_reboot(directory):
-    """Weights that were in memory are lost, which is said, and a new run begins. What it leaves in `pm` survives the next one."""
+    """Weights that were in memory are lost, which is said, and a new run begins. What it leaves in `pm` survives the
+    next one."""
     tiers = [f"--tier=dram={directory}/dram:1M", f"--tier=pm={directory}/pm"]
     lines, summary, said = train(*tiers, "--weights=dram", "--activations=dram", "--keep=pm")
     check(not summary["resumed"] and "cannot be used" in said, said)

@@ -1,7 +1,7 @@
 //! Plots: a family's speeds beside the bare directory, as SVG.
 //!
-//! A line for each row and place; a point for each target at its median ratio, with a bar from the worst round to the best; the
-//! goal as a tick. The axis is logarithmic, as half as fast and twice as fast are equally far from 1.
+//! A line for each row and place; a point for each target at its median ratio, with a bar from the worst round to the
+//! best; the goal as a tick. The axis is logarithmic, as half as fast and twice as fast are equally far from 1.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! How much is tried, and the counts.
 //!
-//! `TENSORFS_CRASH_IMAGES=N` makes a campaign of at least N images on each medium: every operation alone, every pair, and then
-//! sampled triples and longer sequences without end; `TENSORFS_CRASH_SEED` says which.
+//! `TENSORFS_CRASH_IMAGES=N` makes a campaign of at least N images on each medium: every operation alone, every pair,
+//! and then sampled triples and longer sequences without end; `TENSORFS_CRASH_SEED` says which.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
