@@ -5,18 +5,7 @@
 //! no passthrough, skips: the test prints `SKIPPED: reason` and adds a line to the file that
 //! `TENSORFS_SKIP_LOG` names, so that skips are counted and never taken for passes.
 //!
-//! | variable | meaning |
-//! |---|---|
-//! | `TENSORFS_BIN` | the `tensorfs` program to test (default: built by cargo, beside the tests) |
-//! | `TENSORFS_TEST_DIR` | where pools and scratch files go (default: `target/tmp`) |
-//! | `TENSORFS_TEST_KEEP` | keep the pool, the log and the scratch files of every test |
-//! | `TENSORFS_TEST_PLAIN` | use ordinary directories for mounts: tries out the tests themselves |
-//! | `TENSORFS_VENV` | the Python environment of the client tests (`tests/run` makes one) |
-//! | `TENSORFS_SKIP_LOG` | a file that gets a line for each skipped test |
-//! | `TENSORFS_CHECK_SECONDS` | for how long a mount that is written is checked (default: 4) |
-//! | `TENSORFS_LARGE` | `1`: run the client tests that need gigabytes of packages |
-//! | `TENSORFS_TURNS` | how long two programs go for one file in `tests/contract/concurrency.rs` (default: 30 turns each) |
-//! | `TENSORFS_STORM` and others | how many crashes: see `tests/crash/storms` |
+//! tests/README.md has the environment variables.
 
 mod children;
 mod disk;

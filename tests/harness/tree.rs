@@ -112,13 +112,13 @@ impl Tree {
         self.0.is_empty()
     }
 
-    /// The same without modification times.
+    /// This tree without modification times.
     pub fn without_times(mut self) -> Tree {
         self.0.values_mut().for_each(|e| e.mtime = (0, 0));
         self
     }
 
-    /// The same without names below `prefix`.
+    /// This tree without the names that begin with `prefix`.
     pub fn without(mut self, prefix: &str) -> Tree {
         self.0.retain(|name, _| !name.starts_with(prefix.as_bytes()));
         self

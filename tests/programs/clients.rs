@@ -62,7 +62,7 @@ fn shelf(setup: Setup) {
     }
 }
 
-/// The same physical pages in several processes, and in the pool's own file.
+/// An array has one set of physical pages, in several processes, and in the pool's own file.
 fn shelf_in_memory_once(setup: Setup) {
     let Some(python) = setup.python("small") else { return };
     let mount = setup.mount();

@@ -118,7 +118,7 @@ fn cp_archive(setup: Setup) {
     assert_same_tree(&tree(&mount.at("in")), &want);
     assert_same_tree(&tree(&mount.at("within")), &want);
     assert_still_sparse(&mount.at("within"));
-    // The same tree, made on the mount itself.
+    // Once more, with the tree made on the mount itself.
     std::fs::create_dir(mount.at("made")).unwrap();
     make_tree(&mount.at("made"));
     let made = tree(&mount.at("made/tree"));

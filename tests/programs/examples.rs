@@ -147,7 +147,8 @@ fn weights_in_memory_are_lost_at_a_reboot_and_kept_ones_are_not(setup: Setup) {
     }
 }
 
-/// The same with an unmodified PyTorch: a residual network computes the same, wherever its weights and activations are.
+/// examples/placement with an unmodified PyTorch: a residual network computes the same, wherever its weights and
+/// activations are.
 fn placement_of_a_torch_model(setup: Setup) {
     let Some(python) = setup.python("torch") else { return };
     let mut mount = setup.mount();
@@ -176,7 +177,7 @@ fn languages() -> &'static (PathBuf, PathBuf) {
     })
 }
 
-/// The same physical pages in all five of them, and in the pool's own file.
+/// An array has one set of physical pages, in all five languages, and in the pool's own file.
 fn five_languages_have_an_array_in_memory_once(setup: Setup) {
     let Some(python) = setup.python("small") else { return };
     if Command::new("gfortran").arg("--version").output().is_err() {

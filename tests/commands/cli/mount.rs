@@ -291,7 +291,7 @@ fn mount_tensorfs() {
     assert!(sloppy.status.success(), "{}", said(&sloppy));
 }
 
-/// As for a line of /etc/fstab, or from what the kernel shows of the mount.
+/// `mount -o remount` with the options of a line of /etc/fstab, or with what the kernel shows of the mount.
 #[test]
 fn remount() {
     needs_mount!();

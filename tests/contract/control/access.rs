@@ -10,7 +10,8 @@ use tensorfs_tests::{Mount, Setup, is_root, on_mounts, run, safetensors, shell};
 
 use super::bytes;
 
-on_mounts!(who_may_not_read_a_file_may_not_read_its_tensors, a_change_of_permission_counts_at_once, access_lists_count,);
+on_mounts!(who_may_not_read_a_file_may_not_read_its_tensors, a_change_of_permission_counts_at_once);
+on_mounts!(access_lists_count);
 
 /// `yes` if a shell command of another user succeeds.
 fn may(mount: &Mount, uid: u32, script: &str) -> bool {

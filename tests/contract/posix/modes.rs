@@ -113,7 +113,8 @@ fn sgid_without_execute_is_cleared_by_an_outsider(setup: Setup) {
     }
 }
 
-/// As for set-user-id bits: what is written to a program must not run with the capabilities the one before had.
+/// Capabilities go as set-user-id bits do: what is written to a program must not run with the capabilities that the one
+/// before had.
 fn opening_for_writing_takes_a_files_capabilities(setup: Setup) {
     if !is_root() {
         return setup.skip("only root gives a file capabilities");

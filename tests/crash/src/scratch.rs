@@ -44,7 +44,7 @@ impl Scratch {
         Ok((pool, numbers))
     }
 
-    /// The same, at a path that nothing is at.
+    /// Writes out a disk as [`Scratch::write`] does, at a path that nothing is at.
     pub fn write_at(disk: &Disk, pool: &Path) -> io::Result<HashMap<u64, FileId>> {
         fs::create_dir(pool)?;
         fs::create_dir(pool.join("segments"))?;

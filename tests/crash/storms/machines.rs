@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `TENSORFS_VM` | what `prepare` made (default: `vm` in cargo's target directory) |
 //! | `TENSORFS_VM_CRASHES` | how often the guest with persistent memory is killed (default 3) |
-//! | `TENSORFS_VM_POINTS` | moments at which the block device loses power, on each of two runs (default 15); `all` for each flush |
+//! | `TENSORFS_VM_POINTS` | moments of a power loss, on each of two runs (default 15); `all` for each flush |
 //! | `TENSORFS_VM_SEED` | which storms (default 1) |
 
 use serde_json::Value;
@@ -185,7 +185,7 @@ impl Guest {
 fn persistent_memory_is_recognised_in_a_guest_and_mounted_from_fstab() {
     let prepared = match prepared() {
         Ok(prepared) => prepared,
-        Err(reason) => return skip("vm::persistent_memory", &reason),
+        Err(reason) => return skip("machines::persistent_memory", &reason),
     };
     let script = format!(
         r#"{BEGIN}{MEMORY}
@@ -232,7 +232,7 @@ tensorfs info --json /pool/p >/share/closed
 fn a_quota_of_the_host_is_answered_and_lifted_by_deleting() {
     let prepared = match prepared() {
         Ok(prepared) => prepared,
-        Err(reason) => return skip("vm::quota", &reason),
+        Err(reason) => return skip("machines::quota", &reason),
     };
     let script = format!(
         r#"{BEGIN}
@@ -245,7 +245,8 @@ mount -t ext4 -o usrquota /dev/vda /pool || exit 1
 for passthrough in on off; do
     out=/share/$passthrough
     tensorfs create /pool/p >/dev/null
-    tensorfs-test-storm with-quota /dev/vda 41943040         tensorfs mount /pool/p /mnt --log $out.log --passthrough $passthrough || exit 1
+    tensorfs-test-storm with-quota /dev/vda 41943040 \
+        tensorfs mount /pool/p /mnt --log $out.log --passthrough $passthrough || exit 1
     tensorfs info --json /mnt >$out.info
     echo kept >/mnt/kept
     dd if=/dev/zero of=/mnt/large bs=1M count=64 2>$out.large
@@ -283,7 +284,7 @@ echo done >/share/done
 fn a_kernel_that_crashes_on_persistent_memory_keeps_every_promise() {
     let prepared = match prepared() {
         Ok(prepared) => prepared,
-        Err(reason) => return skip("vm::kernel_crashes", &reason),
+        Err(reason) => return skip("machines::kernel_crashes", &reason),
     };
     let script = format!(
         r#"{BEGIN}{MEMORY}
@@ -394,10 +395,10 @@ impl Drop for Loop {
 fn a_block_device_that_loses_power_keeps_every_promise() {
     let prepared = match prepared() {
         Ok(prepared) => prepared,
-        Err(reason) => return skip("vm::power_losses", &reason),
+        Err(reason) => return skip("machines::power_losses", &reason),
     };
     if !is_root() {
-        return skip("vm::power_losses", "loop mounts need root");
+        return skip("machines::power_losses", "loop mounts need root");
     }
     let seed = from_environment("TENSORFS_VM_SEED", 1);
     let mut total = 0;

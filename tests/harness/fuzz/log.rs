@@ -96,8 +96,10 @@ fn fill(pool: &Pool) {
     let link = make(dir, b"link", libc::S_IFLNK | 0o777, None);
     store(vec![Record::Target { ino: link, target: b"../target"[..].into() }]);
     make(dir, b"fifo", libc::S_IFIFO | 0o600, None);
-    let header = br#"{"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},"b":{"dtype":"F32","shape":[2],"data_offsets":[5,13]}}"#;
-    let model = [&(header.len() as u64).to_le_bytes()[..], header, &[3; 13]].concat();
+    let (a, b) =
+        (r#"{"dtype":"U8","shape":[5],"data_offsets":[0,5]}"#, r#"{"dtype":"F32","shape":[2],"data_offsets":[5,13]}"#);
+    let header = format!(r#"{{"a":{a},"b":{b}}}"#);
+    let model = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[3; 13]].concat();
     let (model_ino, model_segment) = file(ROOT, b"model", &model);
     pool.commit(pool.newest()).expect("committed");
     let source: &dyn Source = &&model[..];

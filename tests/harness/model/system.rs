@@ -492,7 +492,7 @@ impl System {
         [&at.path, &parent].map(|path| self.times_of(self.base(at), path)).to_vec()
     }
 
-    /// The same for a descriptor.
+    /// The times of what a descriptor is of, as [`System::times`] has them for a path.
     pub fn slot_times(&self, slot: usize) -> Vec<Option<FileTimes>> {
         match self.slot(slot) {
             Ok(fd) => vec![self.sure_times(stat::fstat(fd).ok())],

@@ -132,7 +132,7 @@ impl WriteLog {
         self.copy(entry, entry.len, image)
     }
 
-    /// The same with only a part of its sectors, from the first on.
+    /// Does to a device's image a part of what an entry says: some of its sectors, from the first on.
     pub fn apply_torn(&self, entry: usize, image: &File, random: &mut Random) -> io::Result<()> {
         let entry = &self.entries[entry];
         self.copy(entry, random.below(entry.len / 512 + 1) * 512, image)

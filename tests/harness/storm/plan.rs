@@ -25,7 +25,7 @@ pub enum Op {
         /// How much.
         len: u64,
     },
-    /// The same through a shared mapping, with `msync`.
+    /// The step's own pattern through a shared mapping, with `msync`.
     Store {
         /// Where.
         offset: u64,
@@ -89,7 +89,7 @@ pub type Names = BTreeMap<String, Entry>;
 pub enum Event {
     /// It was written: the pattern is that of the step.
     Write { offset: u64, len: u64 },
-    /// The same, durable of itself.
+    /// It was written through a mapping and `msync`: durable of itself.
     Store { offset: u64, len: u64 },
     /// It was given a size.
     Size(u64),

@@ -160,7 +160,10 @@ def memory(directory, pool, passthrough):
     os.makedirs(directory, exist_ok=True)
     stores = [Kernels(library, directory) for library in LIBRARIES]
     stores[0].save("one", np.arange(4 << 20, dtype=np.int64))
-    programs = [f"from kernels import Kernels\narray = Kernels({library!r}, {directory!r}).get('one')" for library in LIBRARIES]
+    programs = [
+        f"from kernels import Kernels\narray = Kernels({library!r}, {directory!r}).get('one')"
+        for library in LIBRARIES
+    ]
     arrays = [store.get("one") for store in stores]
     one_resident_copy(os.path.join(directory, "one"), arrays, programs, pool, passthrough == "on")
     stores[0].delete("one")
@@ -179,7 +182,8 @@ def kill(directory):
         child.wait()
         for store in [Kernels(library, directory) for library in LIBRARIES]:
             value = store.get("killed")
-            assert len(value) == 1 << 20 and (value == value[0]).all() and value[0] in (last, last + 1), (value[0], last)
+            assert len(value) == 1 << 20 and (value == value[0]).all(), value[0]
+            assert value[0] in (last, last + 1), (value[0], last)
     Kernels(LIBRARIES[0], directory).delete("killed")
 
 

@@ -151,7 +151,8 @@ def make_safetensors_torch(samples):
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    names = "bfloat16 float16 float32 complex64 uint16 uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"
+    names = "bfloat16 float16 float32 complex64 uint16 uint64"
+    names += " float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"
     tensors = {n: torch.arange(12).reshape(3, 4).to(torch.float32).to(getattr(torch, n)) for n in names.split()}
     save_file(tensors, samples.path("torch.safetensors"), metadata={"format": "pt"})
     with safe_open(samples.path("torch.safetensors"), "pt") as reader:
@@ -249,7 +250,8 @@ def make_torch(samples):
 
     names = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128"
     if new:
-        names += " uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu complex32"
+        names += " uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
+        names += " float8_e8m0fnu complex32"
     numbers = torch.arange(6).reshape(2, 3).to(torch.float32)
     dtypes = {name: numbers.to(getattr(torch, name)) for name in names.split() if hasattr(torch, name)}
     dtypes = {name: tensor for name, tensor in dtypes.items() if can_be_saved(tensor)}
@@ -279,9 +281,10 @@ def make_torch(samples):
     samples.expect(f"{prefix}-legacy.pt", "opaque", library, [])
     if not new:
         return
-    # The same from a machine of the other byte order: storages swapped, and the file "byteorder" says so.
+    # An archive from a machine of the other byte order: storages swapped, and the file "byteorder" says so.
     torch.save(dtypes["float32"], samples.path("little.pt"))
-    with zipfile.ZipFile(samples.path("little.pt")) as little, zipfile.ZipFile(samples.path("torch2-big.pt"), "w") as big:
+    big_path = samples.path("torch2-big.pt")
+    with zipfile.ZipFile(samples.path("little.pt")) as little, zipfile.ZipFile(big_path, "w") as big:
         for name in little.namelist():
             data = little.read(name)
             if name.endswith("byteorder"):
@@ -368,7 +371,8 @@ def make_smdebug(samples):
             if tname.startswith("string"):
                 data = [d.encode() if isinstance(d, str) else bytes(d) for d in np.asarray(data).reshape(-1)]
                 crc = crc32c(data[0]) if len(data) == 1 else None
-                listed.append({"name": tname, "dtype": "string", "shape": [len(data)], "fortran": False, "crc32c": crc, **more})
+                tensor = {"name": tname, "dtype": "string", "shape": [len(data)], "fortran": False, "crc32c": crc}
+                listed.append({**tensor, **more})
             else:
                 listed.append(entry(tname, np.asarray(data), **more))
         samples.expect(name, "tfrecord", library, listed, frames=len(list(frames(samples.path(name)))))
@@ -410,7 +414,8 @@ def make_ndarray(proto):
     """As tensorflow.make_ndarray does it."""
     shape = [dim.size for dim in proto.tensor_shape.dim]
     dtype, field = {
-        1: ("f4", "float_val"), 2: ("f8", "double_val"), 3: ("i4", "int_val"), 4: ("u1", "int_val"), 6: ("i1", "int_val"),
+        1: ("f4", "float_val"), 2: ("f8", "double_val"), 3: ("i4", "int_val"), 4: ("u1", "int_val"),
+        6: ("i1", "int_val"),
         7: ("S", "string_val"), 8: ("c8", "scomplex_val"), 9: ("i8", "int64_val"), 10: ("?", "bool_val"),
     }[proto.dtype]
     if proto.tensor_content:

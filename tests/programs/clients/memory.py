@@ -72,7 +72,8 @@ def one_resident_copy(path, arrays, programs, pool, passthrough):
     check(anonymous() - before < size // 4, "a copy in our own memory:", anonymous() - before)
     children = []
     for program in programs:
-        code = f"import sys\nsys.path[:0] = {sys.path!r}\nfrom memory import anonymous\nbefore = anonymous()\n{program}\n"
+        code = f"import sys\nsys.path[:0] = {sys.path!r}\nfrom memory import anonymous\n"
+        code += f"before = anonymous()\n{program}\n"
         code += "assert array.max() > 0\nprint(array.ctypes.data, anonymous() - before, flush=True)\nsys.stdin.read()\n"
         child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         address, own = map(int, child.stdout.readline().split())

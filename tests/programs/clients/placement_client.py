@@ -124,7 +124,8 @@ def attempt(directory, seed):
                 plans[which] = advisor.step(seconds)
         job.close()
     seconds, syncs = ([statistics.median(step[at] for step in steps[-20:]) for steps in measured] for at in (0, 1))
-    print(f"seed {seed}, median of the last 20 steps: bandit {seconds[0]:.6f} s, {syncs[0]} syncs; random {seconds[1]:.6f} s, {syncs[1]}")
+    print(f"seed {seed}, median of the last 20 steps: bandit {seconds[0]:.6f} s, {syncs[0]} syncs; "
+          f"random {seconds[1]:.6f} s, {syncs[1]}")
     return syncs[0] < 0.9 * syncs[1] and seconds[0] < seconds[1]
 
 
@@ -171,7 +172,8 @@ def protocol(_):
         check(len(ask(json.dumps(whole))["map"]) == len(ALLOCATIONS), "a map")
         bad = ["", "x", "1", "null", "[]", '"begin"', "{}", '{"begin": 1}', '{"begin": {}}', '{"seconds": "x"}']
         bad += ['{"seconds": -1}', '{"seconds": NaN}', '{"seconds": 1e999}', '{"seconds": null}', "[" * 5000]
-        bad += ['{"begin": {"allocations": [], "tiers": []}}', '{"begin": {"allocations": [1], "tiers": [{"name": "a"}]}}']
+        bad += ['{"begin": {"allocations": [], "tiers": []}}']
+        bad += ['{"begin": {"allocations": [1], "tiers": [{"name": "a"}]}}']
         for field, value in [("kind", "gradient"), ("name", 1), ("bytes", -1), ("bytes", "many"), ("bytes", None)]:
             wrong = {**ALLOCATIONS[0], field: value}
             bad.append(json.dumps({"begin": {"allocations": [wrong], "tiers": TIERS}}))
@@ -191,7 +193,8 @@ def protocol(_):
         check(second.returncode == 1 and "in use" in second.stderr, "two servers on one socket:", second.stderr)
         for one in (good, silent):
             one.close()
-    refused = subprocess.run([sys.executable, os.path.join(EXAMPLE, "server.py"), "/nonexistent/socket"], capture_output=True, text=True)
+    command = [sys.executable, os.path.join(EXAMPLE, "server.py"), "/nonexistent/socket"]
+    refused = subprocess.run(command, capture_output=True, text=True)
     check(refused.returncode == 1 and refused.stderr.count("\n") == 1, "one line:", refused.stderr)
 
 
@@ -218,7 +221,8 @@ def gone(_):
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
         listener.listen()
-        for answer in (b"", b"\n", b"nonsense\n", b"[]\n", b'{"map": 1}\n', b'{"error": "no"}\n', b"\xff\n", b"[" * 9999 + b"\n"):
+        answers = (b"", b"\n", b"nonsense\n", b"[]\n", b'{"map": 1}\n', b'{"error": "no"}\n', b"\xff\n")
+        for answer in (*answers, b"[" * 9999 + b"\n"):
             advisor = Advisor(path, patience=60, say=said.append)
             child = os.fork()
             if child == 0:
@@ -285,7 +289,8 @@ def tiers(directory, dram):
     so."""
     held = lambda place: sum(len(files) for _, _, files in os.walk(os.path.join(place, "segments")))  # noqa: E731
     opened = {name: Tier(name, os.path.join(directory, name), from_file) for name in ("pm", "dram", "small")}
-    check(all(tier.apart is None for tier in opened.values()), "tiers of the pool:", [tier.apart for tier in opened.values()])
+    check(all(tier.apart is None for tier in opened.values()), "tiers of the pool:",
+          [tier.apart for tier in opened.values()])
     for name, tier in opened.items():
         before = held(dram)
         buffer = tier.take(100_000)
@@ -294,12 +299,14 @@ def tiers(directory, dram):
         weight.memory[:] = 6
         tier.settle("w", weight)
         for path in (buffer.path, tier.weight_path("w")):
-            check(os.getxattr(path, "user.tensorfs.tier").decode() == name, path, "is in", os.getxattr(path, "user.tensorfs.tier"))
+            found = os.getxattr(path, "user.tensorfs.tier").decode()
+            check(found == name, path, "is in", found)
         check(held(dram) - before == (2 if name == "dram" else 0), "where the bytes are:", name)
         buffer.sync()
     check("No space left" in refuses(OSError, lambda: [opened["small"].take(1 << 20) for _ in range(100)]), "full")
     check(opened["pm"].take(64 << 20).size == 64 << 20, "the others are not")
-    check("no pool with a tier 'optane'" in Tier("optane", os.path.join(directory, "optane"), from_file).apart, "unknown")
+    unknown = Tier("optane", os.path.join(directory, "optane"), from_file)
+    check("no pool with a tier 'optane'" in unknown.apart, "unknown")
     for tier in opened.values():
         tier.close()
 
@@ -310,7 +317,8 @@ def write(directory):
 
 
 def verify(directory):
-    check(all(not name.startswith("activations.") for place in ("pm", "dram") for name in os.listdir(os.path.join(directory, place))))
+    names = [name for place in ("pm", "dram") for name in os.listdir(os.path.join(directory, place))]
+    check(all(not name.startswith("activations.") for name in names))
 
 
 if __name__ == "__main__":

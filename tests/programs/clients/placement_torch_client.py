@@ -66,7 +66,8 @@ def the_same_wherever_it_is(directory):
             check(last[name]["stored"] > 20 * MIB and last[other]["stored"] == 0, last)
     for agent in ("random", "bandit"):
         with Server("--agent", agent) as server:
-            options = [*tiers(agent), "--tier", f"dram={directory}/{agent}/dram:10M", "--agent", server.path, "--patience=60"]
+            options = [*tiers(agent), "--tier", f"dram={directory}/{agent}/dram:10M"]
+            options += ["--agent", server.path, "--patience=60"]
             lines, summary, _ = train(*options[1:])
         check(results(lines, summary) == expected, agent, results(lines, summary), expected)
         check(all(line["dram"]["taken"] <= 10 * MIB for line in lines), "the limit")
@@ -92,7 +93,8 @@ def by_the_map(directory):
     check({a.kind for a in allocations} == {"weight", "activation"}, "flags")
     names = {a.name for a in allocations if a.kind == "weight"}
     check(names == set(model.state_dict()), "a weight is called what its model calls it")
-    check("layer1.0.conv1#0" in {a.name for a in allocations if a.kind == "activation"}, "an activation after its module")
+    check("layer1.0.conv1#0" in {a.name for a in allocations if a.kind == "activation"},
+          "an activation after its module")
     plans = [
         {a.key: "dram" if a.kind == "activation" else "pm" for a in allocations},
         {a.key: ("pm", "dram", "memory")[number % 3] for number, a in enumerate(allocations)},
@@ -243,7 +245,10 @@ def full(directory):
 def without_its_agent(directory):
     """An agent that is not there, dies or hangs costs a line, not the run."""
     expected = undisturbed()
-    options = lambda name: [f"--tier=pm={directory}/{name}", "--weights=pm", "--activations=pm", "--patience=0.2"]  # noqa: E731
+
+    def options(name):
+        return [f"--tier=pm={directory}/{name}", "--weights=pm", "--activations=pm", "--patience=0.2"]
+
     lines, summary, said = train(*options("none"), "--agent", "/nonexistent/socket")
     check(results(lines, summary) == expected and said.count("defaults") == 1, said)
     for hurt in (signal.SIGKILL, signal.SIGSTOP):
@@ -266,7 +271,8 @@ def killed(directory):
         run.stdout.readline()
     run.kill()
     run.wait()
-    check(any(name.startswith("activations.") for name in os.listdir(f"{directory}/killed")), "buffers of the killed one")
+    check(any(name.startswith("activations.") for name in os.listdir(f"{directory}/killed")),
+          "buffers of the killed one")
     lines, summary, said = train(*options, steps=2)
     check(summary["resumed"], "goes on with the weights", said)
     check(os.listdir(f"{directory}/killed") == ["weights"], os.listdir(f"{directory}/killed"))
@@ -283,9 +289,11 @@ def better_than_chance(directory):
     def waits(agent, seed):
         with Server("--agent", agent, f"--seed={seed}") as server:
             tiers = [f"--tier=dram={directory}/{agent}{seed}/dram:3M", f"--tier=pm={directory}/{agent}{seed}/pm"]
-            lines, summary, _ = train(*tiers, "--write-through=pm", "--agent", server.path, "--patience=60", "--batch=4", steps=100)
+            lines, summary, _ = train(*tiers, "--write-through=pm", "--agent", server.path, "--patience=60",
+                                      "--batch=4", steps=100)
         found = sorted(line["pm"]["syncs"] for line in lines[-40:])[20]
-        print(f"{agent}: {found} syncs a step, seconds at first {summary['first_tenth']}, in the end {summary['last_tenth']}")
+        print(f"{agent}: {found} syncs a step, seconds at first {summary['first_tenth']}, "
+              f"in the end {summary['last_tenth']}")
         return found
 
     chance = waits("random", 1)
@@ -294,7 +302,8 @@ def better_than_chance(directory):
 
 def kept(directory):
     """Weights stay where they are between processes: see `verify`."""
-    _, summary, _ = train(f"--tier=dram={directory}/kept/dram", f"--tier=pm={directory}/kept/pm", "--weights=dram", "--keep=pm")
+    _, summary, _ = train(f"--tier=dram={directory}/kept/dram", f"--tier=pm={directory}/kept/pm",
+                          "--weights=dram", "--keep=pm")
     check(not summary["resumed"], "a new one")
     with open(f"{directory}/kept.json", "w") as file:
         json.dump(summary, file)
@@ -314,7 +323,8 @@ def verify(directory):
     placed.close()
 
 
-PARTS = [the_same_wherever_it_is, by_the_map, mapped, activations_leave_memory, graphs_that_stay, full, without_its_agent]
+PARTS = [the_same_wherever_it_is, by_the_map, mapped, activations_leave_memory, graphs_that_stay, full,
+         without_its_agent]
 PARTS += [killed, better_than_chance, kept]
 
 

@@ -1,4 +1,5 @@
-/* Preloaded: a program stops itself before it unmaps as many bytes as STOP_AT says, so that what it has mapped can be looked at. */
+/* Preloaded: a program stops itself before it unmaps as many bytes as STOP_AT says, so that what it has mapped
+ * can be looked at. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>

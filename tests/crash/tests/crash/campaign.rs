@@ -38,7 +38,7 @@ pub fn run(what: &str, cases: Vec<Case>, effort: Effort) {
     until(what, cases.into_iter(), effort, u64::MAX);
 }
 
-/// The same, until so many images were tried.
+/// Tries cases on all processors until so many images were tried, and panics with the first failures.
 pub fn until(what: &str, cases: impl Iterator<Item = Case> + Send, effort: Effort, images: u64) {
     let cases = Mutex::new(cases);
     let total = Mutex::new(Tally::default());
