@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use tensorfs_tests::{Mount, Setup, on_mounts};
+use tensorfs_tests::{Mount, Setup, as_user, on_mounts};
 
 on_mounts!(
     a_full_pool_is_made_larger_while_it_is_in_use,
@@ -86,8 +86,8 @@ fn only_root_resizes_a_mounted_pool(setup: Setup) {
         return setup.skip("needs root, to become somebody else");
     }
     let mount = setup.create(["--size", "200M"]).mount();
-    let mut command = std::process::Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(mount.program().get_program());
+    let mut command = as_user(65534, 65534);
+    command.arg(mount.program().get_program());
     let output = command.args(["resize".as_ref(), mount.path().as_os_str(), "100M".as_ref()]).output().unwrap();
     assert!(!output.status.success());
     assert_eq!(total(&mount), 200 * MIB);

@@ -9,7 +9,9 @@ use std::process::Command;
 
 use nix::errno::Errno;
 use serde_json::Value;
-use tensorfs_tests::{Mount, Mounted, Pattern, Setup, child, is_root, on_mounts, run, safetensors, shell, xattr};
+use tensorfs_tests::{
+    Mount, Mounted, Pattern, Setup, as_user, child, is_root, on_mounts, run, safetensors, shell, xattr,
+};
 
 on_mounts!(
     a_file_says_in_which_tier_it_is,
@@ -47,15 +49,12 @@ impl Tiers {
         if setup.mount_is_plain() {
             return None;
         }
-        let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
-            setup.skip("there is no /dev/shm");
-            return None;
-        };
+        let memory = setup.in_memory()?;
         let mut mount = setup.mount();
         mount.umount();
         let (ssd, dram) = (mount.host().join("ssd"), memory.path().join("dram"));
         for (name, directory) in [("ssd", &ssd), ("dram", &dram)] {
-            add(&mount, name, directory);
+            mount.add_tier(name, directory);
         }
         mount.mount();
         Some(Self { mount, _memory: memory, ssd, dram })
@@ -68,16 +67,6 @@ impl Tiers {
 }
 
 #[track_caller]
-fn add(mount: &Mount, name: &str, directory: &Path) {
-    mount.tensorfs_ok([
-        "tier".as_ref(),
-        "add".as_ref(),
-        mount.pool().as_os_str(),
-        name.as_ref(),
-        directory.as_os_str(),
-    ]);
-}
-
 fn get(path: &Path, name: &str) -> Result<String, Errno> {
     xattr::get(path, name).map(|value| String::from_utf8(value).unwrap())
 }
@@ -279,8 +268,8 @@ fn the_map_is_replaced_as_a_whole_or_not_at_all(setup: Setup) {
     t.mount.wait_for("empty map", |_| map(&t.mount).is_empty());
     assert!(t.mount.at(".tensorfs/placement").metadata().unwrap().permissions().mode() & 0o777 == 0o644);
     if is_root() {
-        let mut other = Command::new("setpriv");
-        other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "bash", "-c"]);
+        let mut other = as_user(65534, 65534);
+        other.args(["bash", "-c"]);
         let output =
             run(other.arg("cat .tensorfs/placement && ! echo x pm > .tensorfs/placement").current_dir(t.mount.path()));
         assert!(output.status.success(), "{output:?}");
@@ -463,10 +452,8 @@ fn only_the_owner_moves_a_file(setup: Setup) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
     fs::set_permissions(t.mount.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let set_as = |uid: u32| {
-        let mut command = Command::new("setpriv");
-        command.args(["--clear-groups", "--regid=65534", &format!("--reuid={uid}")]);
         let script = "setfattr -n user.tensorfs.tier -v ssd f";
-        let output = run(command.args(["bash", "-c", script]).current_dir(t.mount.path()));
+        let output = run(as_user(uid, 65534).args(["bash", "-c", script]).current_dir(t.mount.path()));
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (done, said) = set_as(65534);
@@ -660,7 +647,7 @@ fn a_tier_in_which_the_kernel_cannot_help_is_served(setup: Setup) {
         Err(reason) => return eprintln!("no overlay here: {reason}"),
     };
     t.mount.umount();
-    add(&t.mount, "overlay", &stacked.join("tier"));
+    t.mount.add_tier("overlay", &stacked.join("tier"));
     t.mount.mount();
     let dir = t.mount.at("overlay");
     fs::create_dir(&dir).unwrap();
@@ -723,7 +710,7 @@ fn a_full_tier_is_full(setup: Setup) {
     fs::create_dir(&small).unwrap();
     let memory = Mounted::tmpfs(&small, Some(4)).unwrap();
     t.mount.umount();
-    add(&t.mount, "small", &small.join("tier"));
+    t.mount.add_tier("small", &small.join("tier"));
     t.mount.mount();
     let dir = t.mount.at("d");
     fs::create_dir(&dir).unwrap();
@@ -774,9 +761,8 @@ fn uses_are_counted(setup: Setup) {
     fs::rename(t.mount.at("d"), t.mount.at("e")).unwrap();
     assert_eq!(uses().keys().collect::<Vec<_>>(), ["/e/f", "/g"]);
     if is_root() {
-        let mut other = Command::new("setpriv");
-        other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat", ".tensorfs/accesses"]);
-        assert!(!run(other.current_dir(t.mount.path())).status.success());
+        let mut other = as_user(65534, 65534);
+        assert!(!run(other.args(["cat", ".tensorfs/accesses"]).current_dir(t.mount.path())).status.success());
     }
 }
 

@@ -49,6 +49,13 @@ pub fn shell(directory: &Path, script: &str) -> String {
     )
 }
 
+/// A command of somebody who is in one group only: what to run is still to be said. Only root can become somebody else.
+pub fn as_user(uid: u32, gid: u32) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--reuid={uid}"), &format!("--regid={gid}"), "--clear-groups"]);
+    command
+}
+
 /// A helper process (`tensorfs-test-child`) that is told what to do line by line.
 #[derive(Debug)]
 pub struct Child {

@@ -21,7 +21,9 @@ pub mod storm;
 mod tree;
 pub mod xattr;
 
-pub use children::{Child, c_path, child, has_ended, program, run, run_ok, shell, start, wait_for_end, wait_until};
+pub use children::{
+    Child, as_user, c_path, child, has_ended, program, run, run_ok, shell, start, wait_for_end, wait_until,
+};
 pub use disk::{Disk, FailingDisk};
 pub use mount::{Mount, Passthrough, Setup, Started, built, is_root, scratch, skip, skip_all, tensorfs};
 pub use mounted::Mounted;

@@ -106,6 +106,17 @@ impl Setup {
         skip(&self.name, reason);
     }
 
+    /// A directory in memory, or the rest of this test counts as skipped.
+    pub fn in_memory(&self) -> Option<TempDir> {
+        match tempfile::tempdir_in("/dev/shm") {
+            Ok(memory) => Some(memory),
+            Err(_) => {
+                self.skip("there is no /dev/shm");
+                None
+            }
+        }
+    }
+
     /// Creates a pool and mounts it.
     #[track_caller]
     pub fn mount(self) -> Mount {
@@ -187,6 +198,12 @@ impl Mount {
     #[track_caller]
     pub fn tensorfs_ok<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> String {
         run_ok(self.program().args(arguments))
+    }
+
+    /// Gives the pool, which must not be mounted, another tier.
+    #[track_caller]
+    pub fn add_tier(&self, name: &str, directory: &Path) {
+        run_ok(self.program().args(["tier", "add"]).arg(&self.pool).arg(name).arg(directory));
     }
 
     /// Mounts the pool.

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use tensorfs_tests::{Setup, is_root, on_mounts};
+use tensorfs_tests::{Setup, as_user, is_root, on_mounts, run_ok};
 
 on_mounts!(
     a_pool_that_is_moved_while_mounted_goes_on,
@@ -110,12 +110,8 @@ fn what_info_tells_everybody_names_no_files(setup: Setup) {
     assert_eq!(writer.ask("write f 0 1 100"), "ok");
     writer.kill(libc::SIGKILL);
     mount.sync();
-    let read = |user: &str| {
-        let mut cat = std::process::Command::new("setpriv");
-        cat.args(["--reuid", user, "--regid", user, "--clear-groups", "cat", ".tensorfs/info"]);
-        tensorfs_tests::run_ok(cat.current_dir(mount.path()))
-    };
-    assert!(read("0").contains("hidden-name"));
-    let told = read("12345");
+    let read = |user| run_ok(as_user(user, user).args(["cat", ".tensorfs/info"]).current_dir(mount.path()));
+    assert!(read(0).contains("hidden-name"));
+    let told = read(12_345);
     assert!(told.contains("interrupted-replace") && !told.contains("hidden-name"), "{told}");
 }

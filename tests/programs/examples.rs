@@ -97,10 +97,7 @@ impl Tiers {
         if setup.mount_is_plain() {
             return None;
         }
-        let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
-            setup.skip("there is no /dev/shm");
-            return None;
-        };
+        let memory = setup.in_memory()?;
         if !is_root() {
             setup.skip("needs root, to mount a small tmpfs");
             return None;
@@ -111,8 +108,7 @@ impl Tiers {
         let mut tiers = Self { small: Mounted::tmpfs(&small, Some(8)).unwrap(), mount, memory };
         tiers.mount.umount();
         for (name, directory) in [("dram", tiers.dram()), ("small", tiers.small().join("tier"))] {
-            let mut add = tiers.mount.program();
-            run_ok(add.args(["tier", "add"]).arg(tiers.mount.pool()).arg(name).arg(directory));
+            tiers.mount.add_tier(name, &directory);
         }
         tiers.mount.mount();
         Some(tiers)

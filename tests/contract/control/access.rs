@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use tensorfs_tests::{Mount, Setup, is_root, on_mounts, run, safetensors, shell};
+use tensorfs_tests::{Mount, Setup, as_user, is_root, on_mounts, run, safetensors, shell};
 
 use super::bytes;
 
@@ -15,32 +15,28 @@ on_mounts!(access_lists_count);
 
 /// `yes` if a shell command of another user succeeds.
 fn may(mount: &Mount, uid: u32, script: &str) -> bool {
-    run(Command::new("setpriv")
-        .args(["--reuid", &uid.to_string(), "--regid", &uid.to_string(), "--clear-groups", "bash", "-c", script])
-        .current_dir(mount.path()))
-    .status
-    .success()
+    run(as_user(uid, uid).args(["bash", "-c", script]).current_dir(mount.path())).status.success()
 }
 
-fn needs_root(setup: &Setup) -> bool {
+/// A mount that everybody may look into, or nothing where the test cannot be.
+fn for_everybody(setup: Setup) -> Option<Mount> {
     if !is_root() {
         setup.skip("needs root, to become somebody else");
+        return None;
     }
-    !is_root()
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return None;
+    }
+    fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    Some(mount)
 }
 
 /// What the owner, group and others may do with the file they may do with its tensors, and no more.
 ///
 /// Proves T3.
 fn who_may_not_read_a_file_may_not_read_its_tensors(setup: Setup) {
-    if needs_root(&setup) {
-        return;
-    }
-    let mount = setup.mount();
-    if mount.is_plain() {
-        return;
-    }
-    fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(mount) = for_everybody(setup) else { return };
     let model = safetensors(&[("x", b"secret"), ("deep/y", b"secret")]);
     // Modes of a directory and of a file in it: uid 1000 owns both, 2000 is in their group, 3000 is nobody.
     for (n, (directory, file)) in [
@@ -90,14 +86,7 @@ fn who_may_not_read_a_file_may_not_read_its_tensors(setup: Setup) {
 
 /// Proves T3.
 fn a_change_of_permission_counts_at_once(setup: Setup) {
-    if needs_root(&setup) {
-        return;
-    }
-    let mount = setup.mount();
-    if mount.is_plain() {
-        return;
-    }
-    fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(mount) = for_everybody(setup) else { return };
     fs::create_dir(mount.at("d")).unwrap();
     let path = mount.at("d/model");
     fs::write(&path, safetensors(&[("x", b"secret")])).unwrap();
@@ -122,8 +111,8 @@ fn a_change_of_permission_counts_at_once(setup: Setup) {
         set(&path, 0o644);
     }
     // Who is inside already loses the right like anybody else.
-    let mut inside = Command::new("setpriv")
-        .args(["--reuid", "3000", "--regid", "3000", "--clear-groups", "bash", "-c"])
+    let mut inside = as_user(3000, 3000)
+        .args(["bash", "-c"])
         .arg("cd .tensorfs/tensors/d/model && ls && echo in && read && ls; echo $? && read && ls && echo again")
         .current_dir(mount.path())
         .stdin(Stdio::piped())
@@ -149,14 +138,7 @@ fn access_lists_count(setup: Setup) {
     if Command::new("setfacl").arg("--version").output().is_err() {
         return setup.skip("setfacl is not installed");
     }
-    if needs_root(&setup) {
-        return;
-    }
-    let mount = setup.mount();
-    if mount.is_plain() {
-        return;
-    }
-    fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(mount) = for_everybody(setup) else { return };
     let model = safetensors(&[("x", b"secret"), ("deep/y", b"secret")]);
     for (n, (mode, list, on)) in [
         (0o600, "u:3000:r", "model"),

@@ -3,8 +3,7 @@
 //!
 //! * [`Plan`] works out, from a number alone, an endless sequence of system calls in a directory of its own and what
 //!   the tree is after each of them. The writer follows it, the check works it out again: nothing but how far the
-//! writer
-//!   came has to be remembered.
+//!   writer came has to be remembered.
 //! * [`Ledger`] is that: a line for each call that has returned, kept outside the pool.
 //! * [`check`] compares a tree with the plans and ledgers of its writers after a [`Crash`] of a certain kind.
 //! * [`log_writes`] reads and replays the log of the kernel's device-mapper target `log-writes`.

@@ -300,15 +300,20 @@ def better_than_chance(directory):
     check(any(waits("bandit", seed) < 0.8 * chance for seed in range(1, 4)), "no better than chance")
 
 
+def keep(directory, summary):
+    """Remembers the end of a run for the next process."""
+    with open(f"{directory}/kept.json", "w") as file:
+        json.dump(summary, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def kept(directory):
     """Weights stay where they are between processes: see `verify`."""
     _, summary, _ = train(f"--tier=dram={directory}/kept/dram", f"--tier=pm={directory}/kept/pm",
                           "--weights=dram", "--keep=pm")
     check(not summary["resumed"], "a new one")
-    with open(f"{directory}/kept.json", "w") as file:
-        json.dump(summary, file)
-        file.flush()
-        os.fsync(file.fileno())
+    keep(directory, summary)
 
 
 def verify(directory):
@@ -350,10 +355,7 @@ def after_the_reboot(directory):
     check(not summary["resumed"] and "cannot be used" in said, said)
     check(results(lines, summary) == undisturbed(), "other results")
     check(os.listdir(f"{directory}/dram/weights") == [], "nothing is left in memory")
-    with open(f"{directory}/kept.json", "w") as file:
-        json.dump(summary, file)
-        file.flush()
-        os.fsync(file.fileno())
+    keep(directory, summary)
 
 
 def after_another_reboot(directory):

@@ -80,8 +80,9 @@ fn svg(tables: &[&Table]) -> Option<String> {
         return None;
     }
     let (width, height) = (LEFT + WIDTH + 30.0, y + 40.0);
-    let mut out = format!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="sans-serif" font-size="12">
+    let mut out = format!(r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}""#);
+    out += &format!(
+        r#" width="{width}" height="{height}" font-family="sans-serif" font-size="12">
 <rect width="{width}" height="{height}" fill="white"/>
 "#
     );
