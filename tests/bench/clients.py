@@ -3,8 +3,8 @@
     clients.py LIBRARY ACTION PATH BYTES
     clients.py smdebug steps DIRECTORY STEPS
 
-LIBRARY is numpy, safetensors or torch; ACTION is save, load or map. A checkpoint has tensors of 16 MiB (NumPy: one array). What is
-loaded is summed, so that every page is touched.
+LIBRARY is numpy, safetensors or torch; ACTION is save, load or map. A checkpoint has tensors of 16 MiB
+(NumPy: one array). What is loaded is summed, so that every page is touched.
 """
 
 import sys

@@ -1,6 +1,7 @@
 /*
- * For fsx 0.3.2, which never unmaps what it maps to read: after 100,000 operations it has 12,000 mappings, through all of which
- * the kernel goes whenever the file changes. Preloaded, this keeps the newest MOST of them and unmaps the others.
+ * For fsx 0.3.2, which never unmaps what it maps to read: after 100,000 operations it has 12,000 mappings, through all
+ * of which the kernel goes whenever the file changes. Preloaded, this keeps the newest MOST of them and
+ * unmaps the others.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

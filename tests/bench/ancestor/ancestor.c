@@ -1,11 +1,12 @@
 /*
  * The design that tensorfs is measured against: files as linked lists of tensors in one pool of libpmemobj. A tensor is
- * appended by pmemobj_zalloc of a list element and memcpy_persist of its bytes; the element counts once its length is set.
+ * appended by pmemobj_zalloc of a list element and memcpy_persist of its bytes; the element counts once its length is
+ * set.
  *
  *     ancestor POOL POOL-BYTES TENSOR-BYTES COUNT
  *
- * makes the pool, appends one tensor untimed and COUNT timed to one file, prints the seconds of each on a line, and reads
- * the list back. On media that are no persistent memory, libpmemobj makes stores durable with msync.
+ * makes the pool, appends one tensor untimed and COUNT timed to one file, prints the seconds of each on a line, and
+ * reads the list back. On media that are no persistent memory, libpmemobj makes stores durable with msync.
  */
 #include <libpmemobj.h>
 #include <stdint.h>

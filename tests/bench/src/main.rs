@@ -1,8 +1,9 @@
 //! Times tensorfs beside the bare filesystem and other filesystems in user space, all in one run.
 //!
-//! A measure ([`measures`]) runs on targets ([`target`]) that lie on backings ([`backing`]); [`run`] takes them in turn, round by
-//! round, and [`report`] makes text, JSON, Markdown and plots of the medians. Everything lies in one [`room`], which is swept however
-//! the run ends. `tensorfs-bench --help` says what can be chosen, docs/BENCHMARKS.md what the numbers mean.
+//! A measure ([`measures`]) runs on targets ([`target`]) that lie on backings ([`backing`]); [`run`] takes them in
+//! turn, round by round, and [`report`] makes text, JSON, Markdown and plots of the medians. Everything lies in one
+//! [`room`], which is swept however the run ends. `tensorfs-bench --help` says what can be chosen, docs/BENCHMARKS.md
+//! what the numbers mean.
 
 mod backing;
 mod cli;

@@ -132,7 +132,7 @@ impl Place<'_> {
         self.dir.join(name)
     }
 
-    /// The same, as the backing's own path; only for targets that keep files as files.
+    /// The kind of target that it is on.
     pub fn kind(&self) -> Kind {
         self.target.kind
     }

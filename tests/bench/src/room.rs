@@ -1,8 +1,9 @@
 //! The one directory that a run works in, and its end.
 //!
-//! Pools, images, mounts and scratch files all lie below it, so cleaning up needs to know nothing else: unmount what is mounted
-//! below it, newest first, and remove it. That happens at the end of a run, at a panic, at ctrl-C and at SIGTERM; what a run that was
-//! killed left behind is swept by the next one in the same place. Loop devices go with their mounts.
+//! Pools, images, mounts and scratch files all lie below it, so cleaning up needs to know nothing else: unmount what is
+//! mounted below it, newest first, and remove it. That happens at the end of a run, at a panic, at ctrl-C and at
+//! SIGTERM; what a run that was killed left behind is swept by the next one in the same place. Loop devices go with
+//! their mounts.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The run: backing by backing, measure by measure, and within a measure round by round over all targets in turn, so that whatever
-//! else the machine does falls on all of them.
+//! The run: backing by backing, measure by measure, and within a measure round by round over all targets in turn, so
+//! that whatever else the machine does falls on all of them.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -19,7 +19,8 @@ impl Spread {
         Some(Spread { median: median(&values), min, max })
     }
 
-    /// How many times faster `ours` is than `theirs`: the ratio of the medians, with the span of the ratios round by round.
+    /// How many times faster `ours` is than `theirs`: the ratio of the medians, with the span of the ratios round by
+    /// round.
     pub fn ratio(ours: &[f64], theirs: &[f64], more_is_better: bool) -> Option<Spread> {
         let of = |ours: f64, theirs: f64| if more_is_better { ours / theirs } else { theirs / ours };
         let median = of(Spread::of(ours.iter().copied())?.median, Spread::of(theirs.iter().copied())?.median);

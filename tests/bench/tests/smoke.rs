@@ -1,4 +1,5 @@
-//! The benchmark itself: that all of it works, and that it leaves nothing behind. Its numbers are nobody's business here.
+//! The benchmark itself: that all of it works, and that it leaves nothing behind. Its numbers are nobody's business
+//! here.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -24,7 +24,7 @@ pub enum Base {
     Empty,
     /// Directories, files, a second name, a symbolic link, attributes: all durable.
     Tree,
-    /// The same, and the next segments come into a host directory that is not there yet.
+    /// As [`Base::Tree`], and the next segments come into a host directory that is not there yet.
     Edge,
 }
 

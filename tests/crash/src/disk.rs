@@ -1,7 +1,7 @@
 //! A pool's directory on a simulated medium: what the running machine sees, and what of it is durable.
 //!
-//! Nothing is assumed of the host but what docs/RELIABILITY.md says under "Assumptions about the medium": bytes, sizes and
-//! names become durable independently of each other, at any time before the sync that makes them so.
+//! Nothing is assumed of the host but what docs/RELIABILITY.md says under "Assumptions about the medium": bytes, sizes
+//! and names become durable independently of each other, at any time before the sync that makes them so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
@@ -184,7 +184,8 @@ impl Disk {
         self.after_power_loss(&self.newest())
     }
 
-    /// How many versions there are of each thing that a power loss may change, in the order of [`Disk::after_power_loss`].
+    /// How many versions there are of each thing that a power loss may change, in the order of
+    /// [`Disk::after_power_loss`].
     pub fn axes(&self) -> Vec<usize> {
         let mut axes: Vec<usize> = self.log.axes().collect();
         axes.push(self.log.len.versions().len());

@@ -134,7 +134,8 @@ struct Explorer<'a> {
     known: HashMap<(u64, bool), usize>,
 }
 
-/// Crashes a case that was recorded. An error tells everything about the first image that was not recovered as it should.
+/// Crashes a case that was recorded. An error tells everything about the first image that was not recovered as it
+/// should.
 pub fn explore(recorded: &Recorded, effort: Effort, scratch: &mut Scratch) -> Result<Tally, String> {
     let random = Random::new(recorded.seed);
     let mut explorer = Explorer { recorded, effort, scratch, random, tally: Tally::default(), known: HashMap::new() };

@@ -1,10 +1,11 @@
 //! What a crash may leave of a pool, and whether a mount makes the right thing of it.
 //!
 //! A *case* is a sequence of calls on a small tree. It runs once, through the code of the filesystem itself, on a
-//! simulated medium ([`disk`], [`medium`]) that logs every store, cache-line write-back, fence, sync and every change of
-//! the host's directories. [`explore`] then crashes it at every event: it builds the images that a power loss or a
-//! killed server may leave there, has each recovered, and compares the tree with a plain model of the calls ([`model`]),
-//! bytes of files included. All that is left of chance comes from a seed, so that a failure is found again.
+//! simulated medium ([`disk`], [`medium`]) that logs every store, cache-line write-back, fence, sync and every change
+//! of the host's directories. [`explore`] then crashes it at every event: it builds the images that a power loss or a
+//! killed server may leave there, has each recovered, and compares the tree with a plain model of the calls
+//! ([`model`]), bytes of files included. All that is left of chance comes from a seed, so that a failure is found
+//! again.
 //!
 //! docs/RELIABILITY.md says what was tried and how to try more.
 

@@ -1,8 +1,9 @@
 //! What a user believes: the tree after every step of the calls, and every byte that was ever written.
 //!
 //! A *step* is what the log records at once. A write is no step: it is a step when the file is *learned* (recorded), at
-//! `fsync`, the last `close`, before a name is given to the file, and in each background commit. What a power loss leaves is
-//! the tree after some step; of bytes that were changed in place since a file was learned, each may be there or not.
+//! `fsync`, the last `close`, before a name is given to the file, and in each background commit. What a power loss
+//! leaves is the tree after some step; of bytes that were changed in place since a file was learned, each may be there
+//! or not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! What happens to the host's files while a pool is in use, found by looking: whatever differs from the simulated disk since
-//! the last look has happened in between. As none of it is synced before the next call of the medium, which looks first,
-//! the order of what is found does not matter.
+//! What happens to the host's files while a pool is in use, found by looking: whatever differs from the simulated disk
+//! since the last look has happened in between. As none of it is synced before the next call of the medium, which looks
+//! first, the order of what is found does not matter.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

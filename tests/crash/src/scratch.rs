@@ -36,14 +36,15 @@ impl Scratch {
         self.dir.path().join(format!("p{}", self.used))
     }
 
-    /// Writes out a disk as the running machine sees it, but for its log. Returns where, and the inode numbers of its files.
+    /// Writes out a disk as the running machine sees it, but for its log. Returns where, and the inode numbers of its
+    /// files.
     pub fn write(&mut self, disk: &Disk) -> io::Result<(PathBuf, HashMap<u64, FileId>)> {
         let pool = self.fresh();
         let numbers = Self::write_at(disk, &pool)?;
         Ok((pool, numbers))
     }
 
-    /// The same, at a path that nothing is at.
+    /// Writes out a disk as [`Scratch::write`] does, at a path that nothing is at.
     pub fn write_at(disk: &Disk, pool: &Path) -> io::Result<HashMap<u64, FileId>> {
         fs::create_dir(pool)?;
         fs::create_dir(pool.join("segments"))?;

@@ -29,8 +29,9 @@ const CLIENT: Measure = Measure {
 pub const MEASURES: &[Measure] = &[
     Measure {
         id: "safetensors",
-        how: "safetensors, 64 tensors of 16 MiB, by a new Python process each time: save_file, load_file, and safe_open tensor by tensor. The process \
-            from its start to its end; `call` is the library's call alone, with the sum of what was loaded.",
+        how: "safetensors, 64 tensors of 16 MiB, by a new Python process each time: save_file, load_file, and \
+            safe_open tensor by tensor. The process from its start to its end; `call` is the library's call alone, \
+            with the sum of what was loaded.",
         rows: &[
             row("save", "safetensors save, process", GOALS),
             row("save-call", "safetensors save, call", &[]),
@@ -77,8 +78,9 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "smdebug",
-        how: "40 steps of smdebug's own FileWriter, each with 10 tensors of 64 KiB; the median of the steps. smdebug syncs nothing: natively, and with \
-            durability=fsync, a step is not durable when it is over; with durability=close its files are.",
+        how: "40 steps of smdebug's own FileWriter, each with 10 tensors of 64 KiB; the median of the steps. smdebug \
+            syncs nothing: natively, and with durability=fsync, a step is not durable when it is over; with \
+            durability=close its files are.",
         rows: &[row("step", "smdebug FileWriter, a step", &[])],
         targets: &[Native, Tensorfs, Close],
         backings: &[Backing::Ext4, Backing::Tmpfs],

@@ -74,9 +74,9 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "read",
-        how: "A file of 1 GiB (256 MiB where a server copies it) in the page cache: from its start in calls of 1 MiB; 256 MiB of it in calls of 4 KiB \
-            at random places; then a new mapping, one byte of each page read, and again (for 1 GiB in any case); and how much of it the processor's \
-            tables map by huge pages.",
+        how: "A file of 1 GiB (256 MiB where a server copies it) in the page cache: from its start in calls of 1 MiB; \
+            256 MiB of it in calls of 4 KiB at random places; then a new mapping, one byte of each page read, and \
+            again (for 1 GiB in any case); and how much of it the processor's tables map by huge pages.",
         rows: &[
             Row { id: "read", title: "read warm, 1 MiB calls", unit: Unit::Rate, goals: &[native(0.95), SERVER_PATH] },
             Row { id: "random", title: "read warm, random 4 KiB", unit: Unit::Rate, goals: &[native(0.95)] },
@@ -95,7 +95,8 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "read-cold",
-        how: "The same file from its start in calls of 1 MiB, after its pages were thrown out of memory, on the mount and behind it.",
+        how: "The same file from its start in calls of 1 MiB, after its pages were thrown out of memory, on the mount \
+            and behind it.",
         rows: &[Row { id: "read", title: "read cold, 1 MiB calls", unit: Unit::Rate, goals: &[native(0.95)] }],
         backings: DISKS,
         rounds: 5,
@@ -127,8 +128,8 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "listing",
-        how: "A safetensors file of 64 tensors of 16 MiB is written and closed; then `tensorfs tensors` lists it, whole process; and then it is sealed, \
-            that is checksummed: a second after its close at the earliest.",
+        how: "A safetensors file of 64 tensors of 16 MiB is written and closed; then `tensorfs tensors` lists it, \
+            whole process; and then it is sealed, that is checksummed: a second after its close at the earliest.",
         rows: &[
             Row { id: "listed", title: "tensors listed, after the close", unit: Unit::Time, goals: &[] },
             Row { id: "sealed", title: "sealed, after the close", unit: Unit::Time, goals: &[] },
@@ -141,8 +142,8 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "server-cpu",
-        how: "Processor time of the server while 10 GiB are written through the mount in calls of 1 MiB, over the same 1 GiB again and again (2.5 GiB, \
-            times four, where a server copies them).",
+        how: "Processor time of the server while 10 GiB are written through the mount in calls of 1 MiB, over the same \
+            1 GiB again and again (2.5 GiB, times four, where a server copies them).",
         rows: &[Row {
             id: "cpu",
             title: "server's CPU for 10 GiB",

@@ -49,8 +49,9 @@ const fn appended(title: &'static str) -> Row {
 }
 
 const TENSORS: Measure = Measure {
-    how: "A tensor is appended to a file and made durable, again and again; the median. tensorfs and native: write, fsync. The program over libpmemobj: \
-        zalloc of a list's element, memcpy_persist, by msync as the backing is no persistent memory.",
+    how: "A tensor is appended to a file and made durable, again and again; the median. tensorfs and native: write, \
+        fsync. The program over libpmemobj: zalloc of a list's element, memcpy_persist, by msync as the backing is no \
+        persistent memory.",
     targets: &[Native, Tensorfs, Ancestor],
     backings: &[Backing::Host, Backing::Ext4, Backing::Tmpfs],
     rounds: 3,
@@ -77,8 +78,8 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "append-16",
-        how: "16 threads do the same, each with a file of its own that has 4 KiB, and then one that has 1 MiB, 128 times in all; the time divided by \
-            128.",
+        how: "16 threads do the same, each with a file of its own that has 4 KiB, and then one that has 1 MiB, 128 \
+            times in all; the time divided by 128.",
         rows: &[
             Row {
                 id: "append",
@@ -98,8 +99,8 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "small-files",
-        how: "A new file, 4 KiB, fsync, close; the median of 120. Then a replacement as editors do it: a temporary file, 4 KiB, fsync, close, rename over \
-            the file, fsync of the directory.",
+        how: "A new file, 4 KiB, fsync, close; the median of 120. Then a replacement as editors do it: a temporary \
+            file, 4 KiB, fsync, close, rename over the file, fsync of the directory.",
         rows: &[
             Row {
                 id: "new",
@@ -119,8 +120,9 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "smdebug-step",
-        how: "What smdebug does in a step: a new directory, an event file of 10 tensors of 64 KiB written under a temporary name and renamed, then its index \
-            likewise; the median of the steps. Natively with fsync of each file and of each directory; with durability=close as smdebug is.",
+        how: "What smdebug does in a step: a new directory, an event file of 10 tensors of 64 KiB written under a \
+            temporary name and renamed, then its index likewise; the median of the steps. Natively with fsync of each \
+            file and of each directory; with durability=close as smdebug is.",
         rows: &[Row {
             id: "step",
             title: "smdebug step, durable",
@@ -151,7 +153,8 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "beside-bulk",
-        how: "4 KiB are appended to a file and fsync called, 30 times, while another thread writes 512 MiB again and again, without fsync; the median.",
+        how: "4 KiB are appended to a file and fsync called, 30 times, while another thread writes 512 MiB again and \
+            again, without fsync; the median.",
         rows: &[Row { id: "append", title: "append 4 KiB + fsync beside a bulk writer", unit: Unit::Time, goals: &[] }],
         targets: &[Native, Tensorfs],
         backings: &[Backing::Host, Backing::Ext4, Backing::Xfs],
@@ -161,8 +164,9 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "durable-bulk",
-        how: "256 MiB in calls of 1 MiB until they are durable: natively and with durability=fsync one fsync at the end and the close; with durability=close \
-            the close; with durability=write the writes. And the same in calls that are durable one by one: natively with O_DSYNC.",
+        how: "256 MiB in calls of 1 MiB until they are durable: natively and with durability=fsync one fsync at the \
+            end and the close; with durability=close the close; with durability=write the writes. And the same in \
+            calls that are durable one by one: natively with O_DSYNC.",
         rows: &[
             Row { id: "end", title: "write 256 MiB, durable at its end", unit: Unit::Rate, goals: &[] },
             Row { id: "each", title: "write 1 MiB calls, each durable", unit: Unit::Rate, goals: &[] },

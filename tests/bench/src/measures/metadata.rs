@@ -29,7 +29,8 @@ const METADATA: Measure = Measure {
 pub const MEASURES: &[Measure] = &[
     Measure {
         id: "stat",
-        how: "A directory of 10,000 files that were looked up before: stat of each, in one thread; and the program ls -l, whole process.",
+        how: "A directory of 10,000 files that were looked up before: stat of each, in one thread; and the program ls \
+            -l, whole process.",
         rows: &[
             Row {
                 id: "stat",
@@ -53,7 +54,8 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "create",
-        how: "1000 times in one directory: create a file under a temporary name, write 4 KiB, close, rename; for each. Then all are removed.",
+        how: "1000 times in one directory: create a file under a temporary name, write 4 KiB, close, rename; for each. \
+            Then all are removed.",
         rows: &[
             Row {
                 id: "create",
@@ -67,7 +69,8 @@ pub const MEASURES: &[Measure] = &[
             },
             Row { id: "remove", title: "remove", unit: Unit::Time, goals: &[] },
         ],
-        // Not on the host: some, ext4 without a journal among them, create files ever more slowly after many were removed.
+        // Not on the host: some, ext4 without a journal among them, create files ever more slowly after many were
+        // removed.
         backings: &[Backing::Ext4, Backing::Xfs, Backing::Tmpfs],
         round: create,
         ..METADATA

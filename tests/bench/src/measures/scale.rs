@@ -37,7 +37,8 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "names",
-        how: "One directory: 20,000 empty files are created (1,000,000 with --full), 5000 of them looked up at random, all listed.",
+        how: "One directory: 20,000 empty files are created (1,000,000 with --full), 5000 of them looked up at random, \
+            all listed.",
         rows: &[
             Row { id: "create", title: "create an empty file in a large directory", unit: Unit::Time, goals: &[] },
             Row { id: "stat", title: "stat of one of them", unit: Unit::Time, goals: &[] },
@@ -59,7 +60,8 @@ pub const MEASURES: &[Measure] = &[
     },
     Measure {
         id: "mount",
-        how: "A pool of 30,000 files (1,000,000 with --full) with five records each is mounted and unmounted; memory of the server after the mount.",
+        how: "A pool of 30,000 files (1,000,000 with --full) with five records each is mounted and unmounted; memory \
+            of the server after the mount.",
         rows: &[
             Row {
                 id: "mount",

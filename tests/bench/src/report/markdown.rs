@@ -136,7 +136,8 @@ fn counts(tables: &[Table], out: &mut String) -> std::fmt::Result {
     writeln!(out, "\n## Counted for each operation\n")?;
     writeln!(
         out,
-        "What the server counted in a round, divided by the number of operations; a file that is created is also removed, and a small file also replaced.\n"
+        "What the server counted in a round, divided by the number of operations; a file that is created is also \
+        removed, and a small file also replaced.\n"
     )?;
     writeln!(out, "| measure | where | target | counted |\n|---|---|---|---|")?;
     for (measure, line) in counted {

@@ -1,7 +1,7 @@
 //! Plots: a family's speeds beside the bare directory, as SVG.
 //!
-//! A line for each row and place; a point for each target at its median ratio, with a bar from the worst round to the best; the
-//! goal as a tick. The axis is logarithmic, as half as fast and twice as fast are equally far from 1.
+//! A line for each row and place; a point for each target at its median ratio, with a bar from the worst round to the
+//! best; the goal as a tick. The axis is logarithmic, as half as fast and twice as fast are equally far from 1.
 
 use std::fmt::Write;
 
@@ -80,8 +80,9 @@ fn svg(tables: &[&Table]) -> Option<String> {
         return None;
     }
     let (width, height) = (LEFT + WIDTH + 30.0, y + 40.0);
-    let mut out = format!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="sans-serif" font-size="12">
+    let mut out = format!(r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}""#);
+    out += &format!(
+        r#" width="{width}" height="{height}" font-family="sans-serif" font-size="12">
 <rect width="{width}" height="{height}" fill="white"/>
 "#
     );

@@ -57,7 +57,7 @@ pub fn tables(report: &Report) -> Vec<Table<'_>> {
     tables
 }
 
-/// The same in one list.
+/// The lines of all [`tables`], in one list.
 pub fn lines(report: &Report) -> Vec<Line<'_>> {
     tables(report).into_iter().flat_map(|table| table.lines).collect()
 }

@@ -1,7 +1,7 @@
 //! How much is tried, and the counts.
 //!
-//! `TENSORFS_CRASH_IMAGES=N` makes a campaign of at least N images on each medium: every operation alone, every pair, and then
-//! sampled triples and longer sequences without end; `TENSORFS_CRASH_SEED` says which.
+//! `TENSORFS_CRASH_IMAGES=N` makes a campaign of at least N images on each medium: every operation alone, every pair,
+//! and then sampled triples and longer sequences without end; `TENSORFS_CRASH_SEED` says which.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -38,7 +38,7 @@ pub fn run(what: &str, cases: Vec<Case>, effort: Effort) {
     until(what, cases.into_iter(), effort, u64::MAX);
 }
 
-/// The same, until so many images were tried.
+/// Tries cases on all processors until so many images were tried, and panics with the first failures.
 pub fn until(what: &str, cases: impl Iterator<Item = Case> + Send, effort: Effort, images: u64) {
     let cases = Mutex::new(cases);
     let total = Mutex::new(Tally::default());

@@ -1,4 +1,5 @@
-//! Faults that crash images showed, each with the case that showed it. Those of the layout alone are in layout/tests/faults.rs.
+//! Faults that crash images showed, each with the case that showed it. Those of the layout alone are in
+//! layout/tests/faults.rs.
 
 use tensorfs_crash::case::Case;
 

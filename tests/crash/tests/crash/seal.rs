@@ -1,5 +1,5 @@
-//! Sealed files: checksums of bytes that may be thawed and changed, while power may go at any moment. The checker reads every
-//! sealed byte of every image.
+//! Sealed files: checksums of bytes that may be thawed and changed, while power may go at any moment. The checker reads
+//! every sealed byte of every image.
 
 use tensorfs_crash::call::Call;
 use tensorfs_crash::case::{Start, TREE};

@@ -1,5 +1,5 @@
-//! Small files by value: what the log holds of a file's bytes never stands in the way of newer ones that are durable in its
-//! segment, and costs one flush.
+//! Small files by value: what the log holds of a file's bytes never stands in the way of newer ones that are durable in
+//! its segment, and costs one flush.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -155,8 +155,8 @@ fn what_a_killed_server_had_accepted_is_newer_than_a_value() {
     assert_eq!(successor.after_power_loss(&mut scratch).content("/f"), b"newer");
 }
 
-/// A value can be read while a write is under way, whose time is set before its bytes are there. Then nothing but the bytes
-/// tells that the value is not what the segment holds.
+/// A value can be read while a write is under way, whose time is set before its bytes are there. Then nothing but the
+/// bytes tells that the value is not what the segment holds.
 #[test]
 fn a_value_read_during_a_write_does_not_outlive_the_sync_of_what_was_written() {
     let mut scratch = Scratch::new();

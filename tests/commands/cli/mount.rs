@@ -1,0 +1,367 @@
+//! `tensorfs mount`: what it needs, what it says, and that a start that fails leaves nothing.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tensorfs_tests::{has_ended, is_root, needs_mount, run, skip, tensorfs};
+
+use super::{LOG, Room, busy, failure, mounts, said, servers_of};
+
+#[test]
+fn mount_create_makes_what_was_left_half_made() {
+    needs_mount!();
+    let room = Room::new();
+    fs::create_dir_all(room.at("pool/segments")).unwrap();
+    room.ok(["mount", "--create", "pool", "mnt", "--log", "server.log"]);
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    room.ok(["umount", "mnt"]);
+    room.ok(["mount", "--create", "pool", "mnt", "--log", "server.log"]);
+    assert_eq!(fs::read(room.at("mnt/x")).unwrap(), b"x");
+}
+
+/// The dead mount of another filesystem is not ours to take away.
+#[test]
+fn a_foreign_dead_mount_is_left_alone() {
+    needs_mount!();
+    let name = "cli::a_foreign_dead_mount_is_left_alone";
+    if !is_root() {
+        return skip(name, "only root mounts without fusermount3");
+    }
+    let room = Room::with_pool();
+    let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", std::os::fd::AsRawFd::as_raw_fd(&device));
+    let flags = nix::mount::MsFlags::empty();
+    nix::mount::mount(Some("host:"), &room.at("mnt"), Some("fuse.other"), flags, Some(data.as_str())).unwrap();
+    drop(device);
+    let refused = room.fails(["mount", "pool", "mnt", "--log", "server.log"]);
+    let still = mounts().contains(&room.at("mnt"));
+    nix::mount::umount2(&room.at("mnt"), nix::mount::MntFlags::MNT_DETACH).unwrap();
+    assert!(still, "{refused}");
+    assert!(refused.contains("fuse.other"), "{refused}");
+    room.mount("pool", "mnt");
+}
+
+#[test]
+fn not_a_pool() {
+    let room = Room::with_pool();
+    fs::create_dir(room.at("empty")).unwrap();
+    fs::write(room.at("file"), "x").unwrap();
+    let sound = fs::read(room.at("pool").join(LOG)).unwrap();
+    let damage = |name: &str, bytes: &[u8]| {
+        let dir = room.at(name);
+        let status = Command::new("cp").arg("-a").arg(room.at("pool")).arg(&dir).status().unwrap();
+        assert!(status.success());
+        fs::write(dir.join(LOG), bytes).unwrap();
+    };
+    damage("emptied", b"");
+    damage("short", &sound[..100]);
+    damage("foreign", &b"MZ\x90 a program ".repeat(300_000));
+    damage("zeroes", &vec![0; sound.len()]);
+    for name in ["empty", "file", "emptied", "short", "foreign", "zeroes"] {
+        let expected = format!("{}: not a tensorfs pool (", room.at(name).display());
+        for command in [vec!["info", name], vec!["mount", name, "mnt"], vec!["mount", "-f", name, "mnt"]] {
+            let line = room.fails(&command);
+            assert!(line.starts_with(&expected) && line.ends_with(')'), "{command:?}: {line}");
+        }
+    }
+    for command in [vec!["info", "none"], vec!["mount", "none", "mnt"]] {
+        let line = room.fails(&command);
+        assert!(line.contains("none: ") && line.to_lowercase().contains("no such"), "{line}");
+    }
+    assert!(!room.is_mounted("mnt"));
+}
+
+#[test]
+fn mount_returns_when_it_serves() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    let pid = room.pid("mnt");
+    assert_eq!(room.pid("pool"), pid);
+    // A process of its own, without the caller's terminal, directory or descriptors.
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let stat = fs::read_to_string(process.join("stat")).unwrap();
+    let session = stat.rsplit(") ").next().unwrap().split(' ').nth(3).unwrap();
+    assert_eq!(session, pid.to_string());
+    assert_eq!(fs::read_link(process.join("cwd")).unwrap(), Path::new("/"));
+    for fd in ["fd/0", "fd/1", "fd/2"] {
+        assert_eq!(fs::read_link(process.join(fd)).unwrap(), Path::new("/dev/null"));
+    }
+    let limits = fs::read_to_string(process.join("limits")).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<&str> = files.split_whitespace().filter(|word| word.parse::<u64>().is_ok()).collect();
+    assert_eq!(numbers[0], numbers[1], "the limit of open files is raised: {files}");
+    let table = String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").unwrap()).into_owned();
+    let mount = table.lines().find(|line| line.contains(&room.at("mnt").display().to_string())).unwrap();
+    let expected = format!(" - fuse.tensorfs {} ", room.at("pool").display());
+    assert!(mount.contains(&expected), "{mount}");
+    assert!(mount.contains("nosuid,nodev") && mount.contains("default_permissions"), "{mount}");
+    room.ok(["umount", "mnt"]);
+    assert!(!room.is_mounted("mnt"));
+    assert!(has_ended(pid), "umount waits for the server");
+}
+
+#[test]
+fn mount_create_makes_everything() {
+    needs_mount!();
+    let room = Room::new();
+    let arguments = ["mount", "--create", "new/pool", "new/mnt", "-o", "size=64M,layout=mine", "--log", "server.log"];
+    room.ok(arguments);
+    fs::write(room.at("new/mnt/x"), "x").unwrap();
+    let info = room.info("new/mnt");
+    assert_eq!((&info["limit"], &info["layout"]), (&(64 << 20).into(), &"mine".into()));
+    room.ok(["umount", "new/mnt"]);
+    room.ok(arguments);
+    assert_eq!(fs::read(room.at("new/mnt/x")).unwrap(), b"x", "a pool that is there is left alone");
+    room.ok(["umount", "new/pool"]);
+    fs::create_dir(room.at("foreign")).unwrap();
+    fs::write(room.at("foreign/x"), "x").unwrap();
+    assert!(room.fails(["mount", "--create", "foreign", "mnt"]).contains("not a tensorfs pool"));
+}
+
+#[test]
+fn mounted_already() {
+    needs_mount!();
+    let room = Room::mounted();
+    let busy = busy(&room);
+    assert_eq!(room.fails(["mount", "pool", "mnt"]), busy);
+    assert_eq!(room.fails(["mount", "pool", "other"]), busy);
+    assert_eq!(room.fails(["mount", "-f", "pool", "other"]), busy);
+    room.ok(["create", "pool2"]);
+    let (mnt, pool, pid) = (room.at("mnt"), room.at("pool"), room.pid("pool"));
+    let (mnt, pool) = (mnt.display(), pool.display());
+    let expected = format!("{mnt}: the pool {pool} is mounted here already by process {pid}");
+    assert_eq!(room.fails(["mount", "pool2", "mnt"]), expected);
+}
+
+#[test]
+fn of_many_mounts_at_once_one_wins() {
+    needs_mount!();
+    let room = Room::with_pool();
+    let start = |_| {
+        let mut command = room.command();
+        command.args(["mount", "pool", "mnt", "--log", "server.log"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let started: Vec<_> = (0..6).map(start).collect();
+    let outputs: Vec<_> = started.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let won = outputs.iter().filter(|output| output.status.success()).count();
+    assert_eq!(won, 1, "{:?}", outputs.iter().map(said).collect::<Vec<_>>());
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    room.ok(["umount", "mnt"]);
+    assert!(!room.is_mounted("mnt"));
+}
+
+/// The kernel gives a device number out again at once: nobody may take another's mount for their own old one. And its
+/// table of mounts, read while others come and go, must not seem to lack one.
+#[test]
+fn mounts_of_many_pools_come_and_go() {
+    needs_mount!();
+    let room = Room::new();
+    std::thread::scope(|threads| {
+        for n in 0..4 {
+            let room = &room;
+            threads.spawn(move || {
+                let (pool, mnt) = (format!("pool{n}"), format!("mnt{n}"));
+                for round in 0..8 {
+                    room.ok(["mount", "--create", &pool, &mnt, "--log", "server.log"]);
+                    fs::write(room.at(&mnt).join("x"), round.to_string()).unwrap();
+                    assert_eq!(room.info(&pool)["mountpoint"], room.at(&mnt).to_str().unwrap());
+                    assert_eq!(fs::read_to_string(room.at(&mnt).join("x")).unwrap(), round.to_string());
+                    room.ok(["umount", &mnt]);
+                }
+                assert_eq!(room.info(&pool)["unsafe_shutdowns"], 0);
+            });
+        }
+    });
+}
+
+#[test]
+fn another_mount_namespace() {
+    needs_mount!();
+    let name = "cli::another_mount_namespace";
+    let possible = Command::new("unshare").args(["-m", "true"]).output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        return skip(name, "unshare -m does not work here");
+    }
+    let room = Room::with_pool();
+    let script = "\"$0\" mount pool mnt --log server.log && echo mounted && read end; \"$0\" umount mnt";
+    let mut inside = Command::new("unshare");
+    inside.args(["-m", "sh", "-c", script]).arg(tensorfs().get_program()).current_dir(room.dir.path());
+    let mut inside = inside.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(inside.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "mounted\n", "{}", room.log());
+    assert!(!room.is_mounted("mnt"));
+    let pid = room.pid("pool");
+    assert_eq!(room.fails(["mount", "pool", "other"]), busy(&room));
+    let expected = format!("in use by process {pid}, but not mounted where this process can see it");
+    assert!(room.fails(["umount", "pool"]).ends_with(&expected));
+    drop(inside.stdin.take());
+    assert!(inside.wait().unwrap().success());
+    assert_eq!(room.info("pool")["state"], "clean");
+}
+
+#[test]
+fn paths_that_hide_each_other() {
+    let room = Room::with_pool();
+    fs::create_dir(room.at("pool/inside")).unwrap();
+    symlink("pool", room.at("link")).unwrap();
+    for (pool, mountpoint) in [("pool", "pool"), ("pool", "pool/inside"), ("pool", "."), ("link", "pool/inside")] {
+        let line = room.fails(["mount", pool, mountpoint]);
+        assert!(line.contains("mount point") || line.contains("on itself"), "{line}");
+    }
+    assert!(room.fails(["mount", "--create", "new", "new/mnt"]).contains("inside the pool"));
+    assert!(!room.at("new").exists(), "nothing is created for a mount that cannot be");
+}
+
+#[test]
+fn mount_point_must_be_there() {
+    let room = Room::with_pool();
+    fs::write(room.at("file"), "").unwrap();
+    assert!(room.fails(["mount", "pool", "none"]).starts_with("none: no such directory"));
+    assert!(room.fails(["mount", "pool", "file"]).ends_with("file: not a directory"));
+    assert_eq!(room.fails(["mount", "pool", "mnt", "-o", "frob"]), "mnt: unknown option \"frob\"");
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing() {
+    needs_mount!();
+    let room = Room::with_pool();
+    let line = room.fails(["mount", "pool", "mnt", "--log", "none/server.log"]);
+    assert!(line.ends_with("none/server.log: No such file or directory"), "{line}");
+    assert!(!room.is_mounted("mnt"));
+    assert!(servers_of(room.dir.path()).is_empty());
+    assert_eq!(room.info("pool")["state"], "clean");
+}
+
+#[test]
+fn read_only_mount() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    room.ok(["umount", "mnt"]);
+    room.ok(["mount", "pool", "mnt", "-o", "ro,noexec", "--log", "server.log"]);
+    assert_eq!(fs::read(room.at("mnt/x")).unwrap(), b"x");
+    let refused = fs::write(room.at("mnt/y"), "y").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+}
+
+/// A flag of the kernel's for every filesystem.
+#[test]
+fn a_mount_that_follows_no_links() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::a_mount_that_follows_no_links", "fusermount3 does not know nosymfollow");
+    }
+    let room = Room::with_pool();
+    room.ok(["mount", "pool", "mnt", "--log", "server.log", "-o", "nosymfollow"]);
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    symlink("x", room.at("mnt/link")).unwrap();
+    assert_eq!(fs::read_link(room.at("mnt/link")).unwrap(), Path::new("x"));
+    assert_eq!(fs::read(room.at("mnt/link")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+}
+
+/// What mount(8) runs for a line of /etc/fstab.
+#[test]
+fn mount_tensorfs() {
+    needs_mount!();
+    let room = Room::with_pool();
+    symlink(tensorfs().get_program(), room.at("mount.tensorfs")).unwrap();
+    let helper =
+        |arguments: &[&str]| run(Command::new(room.at("mount.tensorfs")).args(arguments).current_dir(room.dir.path()));
+    let fake = helper(&["pool", "mnt", "-f", "-v", "-o", "rw"]);
+    assert!(said(&fake).contains("could be mounted") && fake.status.success(), "{}", said(&fake));
+    assert!(!room.is_mounted("mnt"));
+    let line = failure(&helper(&["pool", "mnt", "-o", "rw,frob"]));
+    assert_eq!(line, "mnt: unknown option \"frob\"");
+    let options = format!(
+        "rw,noauto,user,exec,_netdev,nofail,x-systemd.automount,commit=2,log={}",
+        room.at("server.log").display()
+    );
+    let mounted = helper(&["pool", "mnt", "-n", "-o", &options]);
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    assert_eq!(room.info("mnt")["commit_seconds"].as_f64(), Some(2.0));
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    room.ok(["umount", "mnt"]);
+    let sloppy = helper(&["pool", "mnt", "-s", "-o", &format!("frob,{options}")]);
+    assert!(sloppy.status.success(), "{}", said(&sloppy));
+}
+
+/// `mount -o remount` with the options of a line of /etc/fstab, or with what the kernel shows of the mount.
+#[test]
+fn remount() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::remount", "only root can remount");
+    }
+    let room = Room::with_pool();
+    symlink(tensorfs().get_program(), room.at("mount.fuse.tensorfs")).unwrap();
+    let helper = |options: &str| {
+        let mut command = Command::new(room.at("mount.fuse.tensorfs"));
+        run(command.args(["pool", "mnt", "-o", options]).current_dir(room.dir.path()))
+    };
+    assert_eq!(failure(&helper("remount,ro")), format!("{}: no tensorfs is mounted here", room.at("mnt").display()));
+    room.ok(["mount", "pool", "mnt", "-o", "noatime,commit=2"]);
+    let writer = fs::File::create(room.at("mnt/x")).unwrap();
+    assert!(failure(&helper("remount,ro")).contains("files are open for writing"));
+    drop(writer);
+    let shown = "remount,ro,nosuid,nodev,noexec,noatime,user_id=0,group_id=0,default_permissions,allow_other,commit=5";
+    // A process that another test starts may have the writer's descriptor until it executes its program.
+    let done = (0..100).map(|_| helper(shown)).find(|done| done.status.success()).expect("nobody has it open");
+    assert!(said(&done).contains("not changed by a remount: noatime, commit"), "{}", said(&done));
+    assert_eq!(fs::write(room.at("mnt/y"), "y").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.contains(room.at("mnt").to_str().unwrap())).unwrap();
+    assert!(["ro,", ",noexec,", ",noatime,"].iter().all(|option| line.contains(option)), "{line}");
+    assert_eq!(room.info("mnt")["commit_seconds"].as_f64(), Some(2.0));
+    room.ok(["mount", "pool", "mnt", "-o", "remount,rw"]);
+    fs::write(room.at("mnt/y"), "y").unwrap();
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.contains(room.at("mnt").to_str().unwrap())).unwrap();
+    assert!(line.contains(",noexec,"), "what is not said stays as it is: {line}");
+    let expected = format!("{}: {} is mounted here", room.at("mnt").display(), room.at("pool").display());
+    assert_eq!(room.fails(["mount", "other", "mnt", "-o", "remount,ro"]), expected);
+}
+
+/// A pool on overlayfs: the kernel passes nothing through to a stacked filesystem.
+///
+/// Proves F1.
+#[test]
+fn passthrough_where_it_is_not_to_be_had() {
+    needs_mount!();
+    let room = Room::new();
+    for name in ["lower", "upper", "work"] {
+        fs::create_dir(room.at(name)).unwrap();
+    }
+    let layers = "lowerdir=lower,upperdir=upper,workdir=work";
+    let overlay = Command::new("mount")
+        .current_dir(room.at(""))
+        .args(["-t", "overlay", "overlay", "-o", layers, "other"])
+        .output();
+    if !overlay.is_ok_and(|output| output.status.success()) {
+        skip("passthrough_where_it_is_not_to_be_had", "overlayfs cannot be mounted here");
+        return;
+    }
+    let reason = "the pool lies on a stacked filesystem (such as overlayfs)";
+    room.ok(["create", "other/pool"]);
+    let refused = room.fails(["mount", "other/pool", "mnt", "--passthrough", "on", "--log", "server.log"]);
+    assert!(refused.starts_with(&format!("{}: ", room.at("mnt").display())) && refused.contains(reason), "{refused}");
+    assert!(!room.is_mounted("mnt"));
+    assert_eq!(room.info("other/pool")["state"], "clean", "a start that fails leaves the pool closed");
+
+    // Left to itself it serves all the same, and says once why it is slower.
+    room.mount("other/pool", "mnt");
+    fs::write(room.at("mnt/f"), "through the server").unwrap();
+    assert_eq!(fs::read(room.at("mnt/f")).unwrap(), b"through the server");
+    let info = room.info("mnt");
+    assert_eq!((&info["passthrough"], &info["passthrough_reason"]), (&false.into(), &reason.into()));
+    let log = room.log();
+    let served = log.rsplit("bytes go through the server").next().unwrap();
+    assert_eq!(log.matches("bytes go through the server").count(), 1, "{log}");
+    assert!(served.starts_with(&format!(": {reason}")), "{log}");
+    room.ok(["umount", "mnt"]);
+}

@@ -1,0 +1,176 @@
+//! The end of a mount: `tensorfs umount`, `umount`, signals, and servers that were killed.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+
+use tensorfs_tests::{child, needs_mount, wait_for_end, wait_until};
+
+use super::{Room, kill, said};
+
+#[test]
+fn foreground_ends_with_sigterm() {
+    needs_mount!();
+    let room = Room::with_pool();
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut server = room.command();
+        let mut server = server.args(["mount", "-f", "pool", "mnt"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(server.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("mounted at") {
+            line.clear();
+            assert_ne!(log.read_line(&mut line).unwrap(), 0, "the server ended");
+        }
+        fs::write(room.at("mnt/x"), signal.to_string()).unwrap();
+        assert_eq!(room.pid("pool"), server.id() as i32);
+        kill(server.id() as i32, libc::SIGHUP);
+        kill(server.id() as i32, signal);
+        let mut rest = String::new();
+        log.read_to_string(&mut rest).unwrap();
+        assert_eq!(server.wait().unwrap().code(), Some(0), "{rest}");
+        assert!(!room.is_mounted("mnt"));
+        assert_eq!(room.info("pool")["state"], "clean");
+        assert_eq!(room.info("pool")["unsafe_shutdowns"], 0);
+    }
+}
+
+#[test]
+fn sigterm_with_open_files_serves_until_the_last_close() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("mnt/x"), "before").unwrap();
+    let file = File::options().read(true).write(true).open(room.at("mnt/x")).unwrap();
+    let pid = room.pid("pool");
+    kill(pid, libc::SIGTERM);
+    wait_until("unmounted", || !room.is_mounted("mnt"));
+    file.write_all_at(b"after!", 0).unwrap();
+    file.sync_all().unwrap();
+    let mut text = [0; 6];
+    file.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"after!");
+    let info = room.fails(["info", "pool"]);
+    assert!(info.contains(&format!("process {pid}")), "{info}");
+    drop(file);
+    wait_for_end(pid);
+    room.mount("pool", "mnt");
+    assert_eq!(fs::read(room.at("mnt/x")).unwrap(), b"after!");
+    assert_eq!(room.info("mnt")["unsafe_shutdowns"], 0);
+}
+
+/// The mount is gone at once, the pool a little later: whoever mounts again waits.
+#[test]
+fn mount_waits_for_a_server_that_is_closing() {
+    needs_mount!();
+    let room = Room::mounted();
+    for round in 0..10 {
+        fs::write(room.at("mnt/x"), vec![round; 1 << 20]).unwrap();
+        kill(room.pid("pool"), libc::SIGTERM);
+        wait_until("unmounted", || !room.is_mounted("mnt"));
+        room.mount("pool", "mnt");
+        assert_eq!(fs::read(room.at("mnt/x")).unwrap(), vec![round; 1 << 20]);
+    }
+    assert_eq!(room.info("mnt")["unsafe_shutdowns"], 0);
+}
+
+#[test]
+fn killed_server() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    let pid = room.pid("pool");
+    kill(pid, libc::SIGKILL);
+    wait_for_end(pid);
+    assert!(room.is_mounted("mnt"));
+    let dead = fs::File::open(room.at("mnt/x")).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    // The pool can be looked at by either end.
+    for target in ["pool", "mnt"] {
+        assert_eq!(room.info(target)["state"], "unsafe shutdown");
+    }
+    let output = room.run(["mount", "pool", "mnt", "--log", "server.log"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(notes.contains("detaching the mount of") && notes.contains("server was killed"), "{notes}");
+    assert_eq!(fs::read(room.at("mnt/x")).unwrap(), b"x");
+    let info = room.info("mnt");
+    assert_eq!((&info["unsafe_shutdowns"], &info["state"]), (&1.into(), &"mounted".into()));
+    room.ok(["umount", "mnt"]);
+    assert!(!room.is_mounted("mnt"), "the dead mount is not below");
+    assert_eq!(room.ok(["mount", "pool", "mnt", "--log", "server.log"]), "", "a second mount is clean");
+    assert_eq!(room.info("mnt")["unsafe_shutdowns"], 1);
+}
+
+/// A server that is killed dies by and by: whoever mounts at once, also elsewhere, waits for it.
+#[test]
+fn mount_at_once_after_a_kill() {
+    needs_mount!();
+    let room = Room::mounted();
+    for place in ["other", "mnt", "mnt", "other", "mnt", "other"] {
+        fs::write(room.at("mnt/x"), place).or_else(|_| fs::write(room.at("other/x"), place)).unwrap();
+        kill(room.pid("pool"), libc::SIGKILL);
+        room.mount("pool", place);
+        assert_eq!(fs::read_to_string(room.at(place).join("x")).unwrap(), place);
+    }
+    // The dead mount at the other place is not what is meant by the pool.
+    assert!(room.is_mounted("mnt"));
+    room.ok(["umount", "pool"]);
+    assert!(!room.is_mounted("other"));
+    assert_eq!(room.info("pool")["state"], "clean");
+    room.ok(["umount", "mnt"]);
+}
+
+#[test]
+fn umount_of_a_dead_mount() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    let _open = File::open(room.at("mnt/x")).unwrap();
+    let pid = room.pid("pool");
+    kill(pid, libc::SIGKILL);
+    wait_for_end(pid);
+    room.ok(["umount", "mnt"]);
+    assert!(!room.is_mounted("mnt"));
+}
+
+#[test]
+fn umount_names_who_keeps_it_busy() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    let mut user = child(["do"]);
+    assert_eq!(user.ask(&format!("open f r {}", room.at("mnt/x").display())), "ok");
+    let refused = room.fails(["umount", "mnt"]);
+    assert!(
+        refused.starts_with(&format!("{}: busy: in use by {} (", room.at("mnt").display(), user.pid())),
+        "{refused}"
+    );
+    let server = room.pid("pool");
+    let lazy = room.run(["umount", "--lazy", "mnt"]);
+    assert_eq!(lazy.status.code(), Some(0), "{}", said(&lazy));
+    assert!(said(&lazy).contains(&format!("process {server}")), "{}", said(&lazy));
+    assert!(!room.is_mounted("mnt"));
+    user.end();
+    wait_for_end(server);
+    assert_eq!(room.info("pool")["state"], "clean");
+}
+
+#[test]
+fn umount_of_what_is_not_mounted() {
+    let room = Room::with_pool();
+    assert!(room.fails(["umount", "mnt"]).ends_with("mnt: no tensorfs is mounted here"));
+    assert!(room.fails(["umount", "pool"]).contains("pool: not mounted"));
+    assert!(room.fails(["umount", "/proc"]).ends_with("/proc: no tensorfs is mounted here"));
+    assert!(room.fails(["sync", "none"]).ends_with("none: No such file or directory"));
+}
+
+#[test]
+fn plain_umount_works_too() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    let pid = room.pid("pool");
+    nix::mount::umount(&room.at("mnt")).unwrap();
+    wait_for_end(pid);
+    assert_eq!(room.info("pool")["state"], "clean");
+}

@@ -1,0 +1,6 @@
+//! The program `tensorfs` from outside: every command, what it prints, and how it ends.
+
+mod cli;
+mod resize;
+mod tensors;
+mod verify;

@@ -1,0 +1,255 @@
+//! `tensorfs tensors`, `cat`, `stat` and `diff`, on any path: what they print, and that it is what NumPy says.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tensorfs_tests::{
+    Mount, Passthrough, Setup, client, on_mounts, run, run_ok, samples, scratch, skip, tensorfs, venv,
+};
+
+on_mounts!(the_same_on_a_mount, sealed_files_are_listed_from_their_records, sealed_files_agree_with_numpy);
+
+fn sample(name: &str) -> String {
+    samples().join(name).to_str().unwrap().to_owned()
+}
+
+fn call(arguments: &[&str]) -> Output {
+    run(tensorfs().args(arguments))
+}
+
+#[track_caller]
+fn prints(status: i32, arguments: &[&str]) -> String {
+    let output = call(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The command must fail with one line.
+#[track_caller]
+fn complains(status: i32, arguments: &[&str]) -> String {
+    let output = call(arguments);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(line.starts_with("tensorfs: ") && line.trim_end().lines().count() == 1, "{line:?}");
+    line
+}
+
+#[track_caller]
+fn names(arguments: &[&str]) -> Vec<String> {
+    let text = prints(0, &[arguments, &["--json"]].concat());
+    text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A safetensors file of bytes.
+fn safetensors(path: &Path, tensors: &[(&str, &[u8])]) {
+    fs::write(path, tensorfs_tests::safetensors(tensors)).unwrap();
+}
+
+/// Every tensor of every sample, and files that differ: lists, bytes and numbers are NumPy's.
+#[test]
+fn agree_with_numpy() {
+    let Some(python) = venv("small") else {
+        return skip("tensors::agree_with_numpy", "no Python environment: tests/run makes one");
+    };
+    let scratch = scratch();
+    // Those that are kept, and those that the libraries write today.
+    let fresh = scratch.path().join("samples");
+    run_ok(client(&python, "make_formats.py").arg(&fresh));
+    for samples in [samples(), fresh] {
+        run_ok(client(&python, "tensors_client.py").arg(tensorfs().get_program()).arg(samples).arg(scratch.path()));
+    }
+}
+
+#[test]
+fn lists_fit_the_terminal_and_have_no_colours() {
+    let scratch = scratch();
+    let path = scratch.path().join("long.safetensors");
+    let long = "layer.".repeat(40);
+    safetensors(&path, &[(&long, b"a"), ("esc\u{1b}[31m", b"b"), ("short", b"cc")]);
+    for arguments in [
+        vec!["tensors", path.to_str().unwrap()],
+        vec!["tensors", &sample("")],
+        vec!["stat", path.to_str().unwrap(), &long],
+        vec!["diff", path.to_str().unwrap(), &sample("model.safetensors")],
+        vec!["diff", &sample("torch1-checkpoint.pt"), &sample("torch2-checkpoint.pt")],
+        vec!["stat", &sample("torch1-checkpoint.pt"), "model.1.weight"],
+    ] {
+        let text = String::from_utf8(call(&arguments).stdout).unwrap();
+        assert!(!text.is_empty() && !text.contains('\u{1b}'), "{arguments:?}");
+        for line in text.lines() {
+            // The names of files are as long as they are.
+            assert!(line.chars().count() <= 80 || line.starts_with('/'), "{line}");
+        }
+    }
+    assert!(prints(0, &["tensors", path.to_str().unwrap()]).contains("esc\\u{1b}[31m"));
+}
+
+#[test]
+fn filters() {
+    let (events, model) = (sample("board.tfevents"), sample("torch1-checkpoint.pt"));
+    assert_eq!(names(&["tensors", &events, "--step", "1..3", "--name", "loss*"]).len(), 3);
+    assert_eq!(names(&["tensors", &events, "--step", "..-1"]).len(), 0);
+    assert_eq!(names(&["tensors", &events, "--dtype", "f64", "--name", "[bw]*"]), ["weights", "bins"]);
+    assert_eq!(names(&["tensors", &sample("smdebug.tfevents"), "--mode", "eval"]).len(), 4);
+    assert_eq!(names(&["tensors", &model, "--name", "model.?.weight"]).len(), 3);
+    assert_eq!(names(&["tensors", &model, "--name", "*.exp_avg", "--name", "parameter"]).len(), 5);
+    let table = prints(0, &["tensors", &model, "--name", "parameter"]);
+    assert!(table.contains("torch, 1 tensor of "), "{table}");
+    for bad in [["--step", "x"], ["--dtype", "f33"], ["--mode", "drive"], ["--name", "[a"]] {
+        assert_eq!(call(&["tensors", &model, bad[0], bad[1]]).status.code(), Some(2));
+    }
+}
+
+#[test]
+fn says_what_is_wrong() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    assert!(complains(1, &["tensors", &at("missing")]).contains("No such file"));
+    assert!(complains(1, &["tensors", &sample("text.txt")]).contains("no format"));
+    assert!(complains(1, &["tensors", &sample("torch1-legacy.pt")]).contains("before 1.6"));
+    assert!(complains(1, &["cat", &sample("f4.npy"), "nothing"]).contains("no tensor \"nothing\""));
+    assert!(complains(1, &["cat", &sample("objects.npy"), "array"]).contains("not unpickled"));
+    assert!(complains(1, &["stat", &sample("text.npy"), "array"]).contains("no type of numbers"));
+    let events = sample("board.tfevents");
+    assert!(complains(1, &["cat", &events, "loss/train"]).contains("5 tensors are called loss/train, at steps 0 to 4"));
+    assert_eq!(call(&["cat", &events, "loss/train@last"]).stdout, call(&["cat", &events, "loss/train@4"]).stdout);
+    assert!(complains(1, &["cat", &events, "loss/train@77"]).contains("no tensor"));
+    // A file that is damaged in the middle, and one that calls things.
+    let mut damaged = fs::read(sample("smdebug-checksum.tfevents")).unwrap();
+    damaged[50] ^= 1;
+    fs::write(at("damaged"), damaged).unwrap();
+    assert!(complains(4, &["tensors", &at("damaged")]).contains("1 bad frames; the frame at 0: its checksum is wrong"));
+}
+
+#[test]
+fn looks_into_directories() {
+    let scratch = scratch();
+    let inside = scratch.path().join("a/b");
+    fs::create_dir_all(&inside).unwrap();
+    for (name, to) in [("f4.npy", "a/b/x.npy"), ("text.txt", "a/text.txt"), ("model.safetensors", "z")] {
+        fs::copy(sample(name), scratch.path().join(to)).unwrap();
+    }
+    std::os::unix::fs::symlink("..", inside.join("loop")).unwrap();
+    let all = names(&["tensors", scratch.path().to_str().unwrap()]);
+    assert_eq!(all[0], "array");
+    assert_eq!(all.len(), 1 + names(&["tensors", &sample("model.safetensors")]).len());
+}
+
+#[test]
+fn diff_ends_as_diff_does() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name);
+    safetensors(&at("a"), &[("x", b"abc"), ("y", b"same")]);
+    safetensors(&at("b"), &[("x", b"abd"), ("z", b"new"), ("y", b"same")]);
+    let (a, b) = (at("a"), at("b"));
+    let (a, b) = (a.to_str().unwrap(), b.to_str().unwrap());
+    assert_eq!(prints(0, &["diff", a, a]), "0 different, 2 the same\n");
+    let text = prints(1, &["diff", a, b]);
+    assert!(text.contains("values   1 ") && text.contains("added    z") && text.ends_with("2 different, 1 the same\n"));
+    assert_eq!(prints(1, &["diff", a, b, "--json"]).lines().count(), 2);
+    complains(2, &["diff", a, &sample("text.txt")]);
+    complains(2, &["diff", a, "/nowhere"]);
+}
+
+/// A reader that wants no more is no error.
+#[test]
+fn pipes_may_close() {
+    let scratch = scratch();
+    let path = scratch.path().join("large");
+    safetensors(&path, &[("x", &vec![7; 4 << 20])]);
+    for arguments in [vec!["cat", path.to_str().unwrap(), "x"], vec!["tensors", &sample("board.tfevents"), "--json"]] {
+        let mut child = tensorfs().args(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut some = [0; 10];
+        child.stdout.take().unwrap().read_exact(&mut some).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{arguments:?}");
+    }
+    // The whole of it is header and bytes.
+    let npy = call(&["cat", path.to_str().unwrap(), "x"]).stdout;
+    assert!(npy.starts_with(b"\x93NUMPY") && npy.ends_with(&[7; 4 << 20]) && npy.len() < (4 << 20) + 200);
+}
+
+/// Files on a mount are listed as they are elsewhere, while they are written, too.
+fn the_same_on_a_mount(setup: Setup) {
+    let mount = setup.mount();
+    let elsewhere = names(&["tensors", &sample("")]);
+    run_ok(Command::new("cp").arg("-r").arg(samples()).arg(mount.at("samples")));
+    let place = mount.at("samples");
+    assert_eq!(names(&["tensors", place.to_str().unwrap()]), elsewhere);
+    assert_eq!(
+        prints(0, &["diff", &sample("torch1-views.pt"), place.join("torch1-views.pt").to_str().unwrap()]),
+        "0 different, 12 the same\n"
+    );
+    // An event file that grows.
+    let events = fs::read(sample("board.tfevents")).unwrap();
+    let growing = mount.at("growing.tfevents");
+    let mut file = File::create(&growing).unwrap();
+    let mut last = 0;
+    for piece in events.chunks(500) {
+        std::io::Write::write_all(&mut file, piece).unwrap();
+        let now = names(&["tensors", growing.to_str().unwrap()]).len();
+        assert!(now >= last);
+        last = now;
+    }
+    assert_eq!(last, names(&["tensors", &sample("board.tfevents")]).len());
+}
+
+/// What is known already is not read again: bytes that changed on the medium since then make no difference to it.
+fn sealed_files_are_listed_from_their_records(setup: Setup) {
+    let mount = setup.mount();
+    let (events, model) = (mount.at("board.tfevents"), mount.at("model.safetensors"));
+    fs::copy(sample("board.tfevents"), &events).unwrap();
+    fs::copy(sample("model.safetensors"), &model).unwrap();
+    let (events, model) = (events.to_str().unwrap(), model.to_str().unwrap());
+    let before = prints(0, &["tensors", events, "--json"]);
+    assert_eq!(prints(0, &["seal", mount.path().to_str().unwrap()]), "2 files are sealed\n");
+    assert_eq!(prints(0, &["tensors", events, "--json"]), before);
+    let damage = |name: &str, at: u64| {
+        let bytes = fs::read(sample(name)).unwrap();
+        for shard in fs::read_dir(mount.pool().join("segments")).unwrap() {
+            for entry in fs::read_dir(shard.unwrap().path()).unwrap() {
+                let path = entry.unwrap().path();
+                if fs::read(&path).unwrap() == bytes {
+                    let file = File::options().write(true).open(&path).unwrap();
+                    std::os::unix::fs::FileExt::write_all_at(&file, &[bytes[at as usize] ^ 1], at).unwrap();
+                    return;
+                }
+            }
+        }
+        panic!("no segment");
+    };
+    // The length of the first frame: whoever looks into the file finds nothing.
+    damage("board.tfevents", 0);
+    assert_eq!(prints(0, &["tensors", events, "--json"]), before);
+    assert_eq!(prints(0, &["tensors", events, "--json", "--name", "loss*", "--step", "2"]).lines().count(), 1);
+    assert_eq!(prints(0, &["diff", &sample("board.tfevents"), events]).lines().count(), 1);
+    // Equal checksums are believed, unless one asks for the bytes.
+    let copy = mount.at("copy");
+    fs::copy(sample("model.safetensors"), &copy).unwrap();
+    prints(0, &["seal", copy.to_str().unwrap()]);
+    // The copy has the same bytes, and so whichever segment is found first is damaged.
+    damage("model.safetensors", fs::metadata(sample("model.safetensors")).unwrap().len() - 1);
+    let copy = copy.to_str().unwrap();
+    assert!(prints(0, &["diff", model, copy]).starts_with("0 different"));
+    if setup_reads_the_medium(&mount) {
+        assert!(prints(1, &["diff", "--bytes", model, copy]).contains("1 different"));
+    }
+}
+
+/// Without passthrough the kernel has read the file before, and does not see what changes on the medium.
+fn setup_reads_the_medium(mount: &Mount) -> bool {
+    mount.passthrough() == Passthrough::On
+}
+
+/// As `agree_with_numpy`, of files on a mount that are sealed.
+fn sealed_files_agree_with_numpy(setup: Setup) {
+    let Some(python) = setup.python("small") else { return };
+    let mount = setup.mount();
+    run_ok(Command::new("cp").arg("-r").arg(samples()).arg(mount.at("samples")));
+    prints(0, &["seal", mount.path().to_str().unwrap()]);
+    let mut command = client(&python, "tensors_client.py");
+    run_ok(command.arg(tensorfs().get_program()).arg(mount.at("samples")).arg(mount.host()));
+}

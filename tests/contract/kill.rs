@@ -1,0 +1,448 @@
+//! The server is killed while the machine stays up: nothing that was accepted is lost.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tensorfs_tests::{Child, Mount, Passthrough, Pattern, Setup, child, on_mounts, run_ok};
+
+on_mounts!(
+    fifty_writers,
+    killed_again_and_again,
+    a_writer_that_outlives_the_server,
+    a_mapping_that_outlives_the_server,
+    killed_while_idle,
+    times_set_on_a_closed_file_outlive_the_server,
+    power_loss_keeps_what_was_synced,
+    power_loss_keeps_a_prefix_of_the_tree,
+    power_loss_leaves_no_new_name_without_its_bytes,
+    power_loss_after_a_truncation_finds_it_recorded,
+    a_file_that_grew_again_after_a_truncation_is_not_cut_by_recovery,
+);
+
+/// What a writer's ledger says of one of its files.
+#[derive(Debug, Default, Clone)]
+struct Expected {
+    size: u64,
+    renamed: bool,
+    removing: bool,
+    removed: bool,
+}
+
+struct Writer {
+    seed: u64,
+    ledger: PathBuf,
+}
+
+impl Writer {
+    fn start(seed: u64, mount: &Mount) -> (Writer, Child) {
+        let ledger = mount.host().join(format!("ledger-{seed}"));
+        let child = child(["write".as_ref(), ledger.as_os_str(), mount.path().as_os_str(), seed.to_string().as_ref()]);
+        (Writer { seed, ledger }, child)
+    }
+
+    fn steps(&self) -> usize {
+        std::fs::read(&self.ledger).map_or(0, |text| text.iter().filter(|&&b| b == b'\n').count())
+    }
+
+    fn expected(&self) -> BTreeMap<String, Expected> {
+        let mut files: BTreeMap<String, Expected> = BTreeMap::new();
+        for line in std::fs::read_to_string(&self.ledger).unwrap().lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let file = files.entry(words[1].to_owned()).or_default();
+            match words[0] {
+                "create" => {}
+                "size" => file.size = words[2].parse().unwrap(),
+                "rename" => file.renamed = true,
+                "removing" => file.removing = true,
+                "remove" => file.removed = true,
+                _ => panic!("{line}"),
+            }
+        }
+        files
+    }
+
+    /// Compares the mount with the ledger. What the ledger says was accepted, so it must be there;
+    /// one more step may have been accepted behind it.
+    fn verify(&self, directory: &Path) -> usize {
+        let expected = self.expected();
+        let mut next = 0;
+        for (name, file) in &expected {
+            let number: u64 = name.split_once('-').unwrap().1.parse().unwrap();
+            next = next.max(number + 1);
+            let temporary = directory.join(format!("{name}.tmp"));
+            let last = directory.join(name);
+            let path = match (temporary.exists(), last.exists()) {
+                (true, true) => panic!("{name} has both its names"),
+                (true, false) => {
+                    assert!(!file.renamed && !file.removed, "{name} is back at its old name: {file:?}");
+                    temporary
+                }
+                (false, true) => {
+                    assert!(!file.removing, "{name} was to be removed, not renamed: {file:?}");
+                    last
+                }
+                (false, false) => {
+                    assert!(file.removing, "{name} is gone: {file:?}");
+                    continue;
+                }
+            };
+            let bytes = std::fs::read(&path).unwrap();
+            assert!(bytes.len() as u64 >= file.size, "{name} has {} bytes of {}", bytes.len(), file.size);
+            let pattern = Pattern(self.seed << 32 | number);
+            assert_eq!(pattern.mismatch(0, &bytes), None, "{name} ({} bytes, {file:?})", bytes.len());
+        }
+        // The step behind the ledger: at most one new file, and nothing of it is known.
+        let ours = format!("w{}-", self.seed);
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let Some(rest) = name.strip_prefix(&ours) else { continue };
+            let number: u64 = rest.trim_end_matches(".tmp").parse().unwrap();
+            if !expected.contains_key(name.trim_end_matches(".tmp")) {
+                assert_eq!(name, format!("{ours}{next}.tmp"), "a file nobody made");
+                let bytes = std::fs::read(directory.join(&name)).unwrap();
+                assert_eq!(Pattern(self.seed << 32 | number).mismatch(0, &bytes), None, "{name}");
+            }
+        }
+        expected.len()
+    }
+}
+
+/// Starts writers, and kills the server once they have made `steps` steps all together.
+fn write_and_kill(mount: &mut Mount, seeds: std::ops::Range<u64>, steps: usize) -> Vec<Writer> {
+    let (writers, children): (Vec<_>, Vec<_>) = seeds.map(|seed| Writer::start(seed, mount)).unzip();
+    while writers.iter().map(Writer::steps).sum::<usize>() < steps || writers.iter().any(|w| w.steps() == 0) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if mount.is_plain() {
+        children.into_iter().for_each(|child| child.kill(libc::SIGKILL));
+        return writers;
+    }
+    mount.kill9();
+    for child in children {
+        // Each of them runs into the dead mount and ends; none hangs.
+        assert!(child.wait().success());
+    }
+    writers
+}
+
+/// Proves D8, D9.
+fn fifty_writers(setup: Setup) {
+    let mut mount = setup.mount();
+    let writers = write_and_kill(&mut mount, 1..51, 4000);
+    if !mount.is_plain() {
+        let info = mount.info();
+        assert_eq!(info["state"], "unsafe shutdown", "{info}");
+    }
+    mount.mount();
+    let files: usize = writers.iter().map(|writer| writer.verify(mount.path())).sum();
+    assert!(files > 100, "only {files} files");
+    if !mount.is_plain() {
+        let info = mount.info();
+        assert_eq!(info["unsafe_shutdowns"], 1, "{info}");
+        assert_eq!(info["recovery"]["kind"], "server-killed", "{info}");
+        assert_eq!(info["damaged_files"], serde_json::json!([]), "{info}");
+        assert_eq!(info["quarantine"], serde_json::json!([]), "{info}");
+        mount.umount();
+        assert_eq!(mount.info()["state"], "clean");
+    }
+    mount.remount();
+    if !mount.is_plain() {
+        let info = mount.info();
+        assert_eq!(info["recovery"]["kind"], "clean", "{info}");
+        assert_eq!(info["unsafe_shutdowns"], 1, "{info}");
+    }
+    for writer in &writers {
+        writer.verify(mount.path());
+    }
+}
+
+fn killed_again_and_again(setup: Setup) {
+    let mut mount = setup.mount();
+    let mut writers = Vec::new();
+    for round in 0..5 {
+        writers.extend(write_and_kill(&mut mount, round * 8 + 100..round * 8 + 108, 300));
+        // Killed once more before anything happened.
+        mount.mount();
+        mount.kill9();
+        mount.mount();
+        for writer in &writers {
+            writer.verify(mount.path());
+        }
+    }
+    if !mount.is_plain() {
+        assert_eq!(mount.info()["unsafe_shutdowns"], 10);
+    }
+    mount.remount();
+    for writer in &writers {
+        writer.verify(mount.path());
+    }
+}
+
+fn a_writer_that_outlives_the_server(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let path = mount.at("f");
+    let mut writer = child(["do"]);
+    assert_eq!(writer.ask(&format!("open f wca {}", path.display())), "ok");
+    assert_eq!(writer.ask("append f 1 0 100000"), "ok");
+    mount.kill9();
+    let mut size = 100_000;
+    if mount.passthrough() == Passthrough::On {
+        // The kernel needs no server to write.
+        assert_eq!(writer.ask("append f 1 100000 50000"), "ok");
+        size = 150_000;
+    } else {
+        assert_ne!(writer.ask("append f 1 100000 50000"), "ok");
+    }
+    mount.mount();
+    let read = |mount: &Mount, size: usize| {
+        let bytes = std::fs::read(mount.at("f")).unwrap();
+        assert_eq!(bytes.len(), size);
+        assert_eq!(Pattern(1).mismatch(0, &bytes), None);
+    };
+    read(&mount, size);
+    let open = mount.info()["open_segments"].as_array().map(Vec::len);
+    if mount.passthrough() == Passthrough::On {
+        assert_eq!(open, Some(1), "a segment is still open elsewhere: {}", mount.info());
+        // And it goes on writing to the file, past the server that has come back.
+        assert_eq!(writer.ask("append f 1 150000 70000"), "ok");
+        mount.sync();
+        read(&mount, 220_000);
+        size = 220_000;
+        // In-place truncation, not a new segment: somebody has it open.
+        assert_eq!(std::fs::metadata(mount.at("f")).unwrap().len(), 220_000);
+    } else {
+        assert_eq!(open, Some(0), "{}", mount.info());
+    }
+    writer.end();
+    mount.remount();
+    read(&mount, size);
+    assert_eq!(mount.info()["open_segments"], serde_json::json!([]));
+}
+
+fn a_mapping_that_outlives_the_server(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    const SIZE: usize = 1 << 20;
+    std::fs::write(mount.at("f"), Pattern(1).bytes(0, SIZE)).unwrap();
+    let mut client = child(["do"]);
+    assert_eq!(client.ask(&format!("open f rw {}", mount.at("f").display())), "ok");
+    assert_eq!(client.ask(&format!("map f m {SIZE} w")), "ok");
+    assert_eq!(client.ask(&format!("check m 0 1 {SIZE}")), "ok");
+    mount.kill9();
+    assert_eq!(client.ask(&format!("check m 0 1 {SIZE}")), "ok");
+    let mut want = Pattern(1).bytes(0, SIZE);
+    if mount.passthrough() == Passthrough::On {
+        assert_eq!(client.ask("store m 70000 2 5000"), "ok");
+        want[70_000..75_000].copy_from_slice(&Pattern(2).bytes(70_000, 5000));
+    }
+    mount.mount();
+    assert!(std::fs::read(mount.at("f")).unwrap() == want);
+    if mount.passthrough() == Passthrough::On {
+        assert_eq!(client.ask("store m 200000 3 5000"), "ok");
+        want[200_000..205_000].copy_from_slice(&Pattern(3).bytes(200_000, 5000));
+        assert!(std::fs::read(mount.at("f")).unwrap() == want);
+    }
+    client.end();
+    mount.remount();
+    assert!(std::fs::read(mount.at("f")).unwrap() == want);
+}
+
+/// Proves N4.
+fn killed_while_idle(setup: Setup) {
+    let mut mount = setup.mount();
+    std::fs::create_dir_all(mount.at("a/b/c")).unwrap();
+    std::fs::write(mount.at("a/b/c/f"), "content").unwrap();
+    let unlinked = File::create(mount.at("unlinked")).unwrap();
+    std::fs::remove_file(mount.at("unlinked")).unwrap();
+    mount.sync();
+    mount.kill9();
+    drop(unlinked);
+    mount.mount();
+    assert_eq!(std::fs::read_to_string(mount.at("a/b/c/f")).unwrap(), "content");
+    assert!(!mount.at("unlinked").exists());
+    // The orphan's space is back: no segment is left but that of `f`.
+    mount.umount();
+    if !mount.is_plain() {
+        assert_eq!(segments(mount.pool()), 1);
+    }
+    mount.mount();
+}
+
+fn segments(pool: &Path) -> usize {
+    let mut count = 0;
+    let mut todo = vec![pool.join("segments")];
+    while let Some(directory) = todo.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            match entry.file_type().unwrap().is_dir() {
+                true => todo.push(entry.path()),
+                false => count += 1,
+            }
+        }
+    }
+    count
+}
+
+/// Proves D3, D4, D10.
+fn power_loss_keeps_what_was_synced(setup: Setup) {
+    // No commit of its own accord for an hour.
+    let mut mount = setup.mount_with(["--commit", "3600"]).mount();
+    let synced = Pattern(1).bytes(0, 300_000);
+    std::fs::write(mount.at("fsynced"), &synced).unwrap();
+    File::open(mount.at("fsynced")).unwrap().sync_all().unwrap();
+    std::fs::create_dir(mount.at("d")).unwrap();
+    std::fs::write(mount.at("d/committed"), &synced).unwrap();
+    mount.sync();
+    std::fs::rename(mount.at("d/committed"), mount.at("d/renamed")).unwrap();
+    File::open(mount.at("d")).unwrap().sync_all().unwrap();
+    let mut appended = File::options().append(true).open(mount.at("fsynced")).unwrap();
+    std::io::Write::write_all(&mut appended, b"and more that was never synced").unwrap();
+    drop(appended);
+    std::fs::write(mount.at("never"), "synced").unwrap();
+    mount.power_loss();
+    if mount.is_plain() {
+        return;
+    }
+    assert_eq!(mount.info()["state"], "unsafe shutdown");
+    mount.mount();
+    let info = mount.info();
+    assert_eq!(info["recovery"]["kind"], "power-loss", "{info}");
+    let kept = std::fs::read(mount.at("fsynced")).unwrap();
+    assert!(kept == synced, "{} bytes", kept.len());
+    assert!(std::fs::read(mount.at("d/renamed")).unwrap() == synced);
+    assert!(!mount.at("d/committed").exists());
+    assert!(!mount.at("never").exists());
+    // The bytes behind the horizon are not thrown away.
+    let quarantine = mount.quarantine();
+    assert!(!quarantine.is_empty(), "nothing in quarantine: {info}");
+    mount.remount();
+    assert_eq!(mount.info()["recovery"]["kind"], "clean");
+    assert!(std::fs::read(mount.at("fsynced")).unwrap() == synced);
+}
+
+/// Proves D5, D7, D8.
+fn power_loss_keeps_a_prefix_of_the_tree(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    // One program does one thing after another; whatever survives, survives as a prefix, and a
+    // file that has its final name has all its bytes.
+    const FILES: u64 = 400;
+    for n in 0..FILES {
+        let temporary = mount.at(format!("{n:04}.tmp"));
+        std::fs::write(&temporary, Pattern(n).bytes(0, 1000 + n as usize * 50)).unwrap();
+        std::fs::rename(&temporary, mount.at(format!("{n:04}"))).unwrap();
+    }
+    mount.power_loss();
+    mount.mount();
+    let mut names: Vec<String> = std::fs::read_dir(mount.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let whole = names.iter().filter(|name| !name.ends_with(".tmp")).count() as u64;
+    for n in 0..whole {
+        let bytes = std::fs::read(mount.at(format!("{n:04}"))).unwrap();
+        assert!(bytes == Pattern(n).bytes(0, 1000 + n as usize * 50), "{n} of {whole}");
+    }
+    let rest: Vec<&String> = names.iter().filter(|name| name.ends_with(".tmp")).collect();
+    assert!(rest.is_empty() || rest == [&format!("{whole:04}.tmp")], "{rest:?} beside {whole}");
+    if let [last] = rest[..] {
+        let bytes = std::fs::read(mount.at(last)).unwrap();
+        assert_eq!(Pattern(whole).mismatch(0, &bytes), None, "{last} shows bytes never written");
+    }
+    eprintln!("{whole} of {FILES} files were committed");
+}
+
+/// What is written and then renamed or linked has its bytes, although nobody synced it, or even closed it.
+///
+/// Proves D7.
+fn power_loss_leaves_no_new_name_without_its_bytes(setup: Setup) {
+    // Only the fsync of another file makes the names durable.
+    let mut mount = setup.mount_with(["--commit", "3600"]).mount();
+    let bytes = Pattern(1).bytes(0, 300_000);
+    let mut open = Vec::new();
+    for name in ["renamed", "linked"] {
+        let mut file = File::create(mount.at(format!("{name}.tmp"))).unwrap();
+        std::io::Write::write_all(&mut file, &bytes).unwrap();
+        open.push(file);
+    }
+    std::fs::rename(mount.at("renamed.tmp"), mount.at("renamed")).unwrap();
+    std::fs::hard_link(mount.at("linked.tmp"), mount.at("linked")).unwrap();
+    let other = File::create(mount.at("other")).unwrap();
+    other.sync_all().unwrap();
+    mount.power_loss();
+    drop((open, other));
+    if mount.is_plain() {
+        return;
+    }
+    mount.mount();
+    for name in ["renamed", "linked"] {
+        let kept = std::fs::read(mount.at(name)).unwrap();
+        assert!(kept == bytes, "{name}: {} bytes", kept.len());
+    }
+}
+
+/// A truncation destroys what was durable: unless it is durable itself by then, a power loss leaves a file that is
+/// damaged.
+fn power_loss_after_a_truncation_finds_it_recorded(setup: Setup) {
+    let mut mount = setup.mount_with(["--commit", "3600"]).mount();
+    let bytes = Pattern(1).bytes(0, 300_000);
+    std::fs::write(mount.at("f"), &bytes).unwrap();
+    mount.sync();
+    File::options().write(true).open(mount.at("f")).unwrap().set_len(1000).unwrap();
+    mount.power_loss();
+    if mount.is_plain() {
+        return;
+    }
+    mount.mount();
+    assert!(std::fs::read(mount.at("f")).unwrap() == bytes[..1000]);
+    let info = mount.info();
+    assert_eq!((info["damaged_files"].as_array().unwrap().len(), mount.quarantine().len()), (0, 0), "{info}");
+}
+
+/// Recovery took the older time of the two for the time of a write that it had not been told of. Found by
+/// the model test.
+///
+/// Proves D9.
+fn times_set_on_a_closed_file_outlive_the_server(setup: Setup) {
+    let mut mount = setup.mount();
+    let path = mount.at("restored-by-tar");
+    std::fs::write(&path, "some bytes").unwrap();
+    mount.remount();
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    run_ok(std::process::Command::new("touch").args(["-d", "@1000000000"]).arg(&path));
+    assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), old);
+    mount.kill9();
+    mount.mount();
+    assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), old);
+}
+
+/// A truncation is recorded ahead. Recovery does it again only if it was not done, and not if the file has grown since.
+fn a_file_that_grew_again_after_a_truncation_is_not_cut_by_recovery(setup: Setup) {
+    let mut mount = setup.mount_with(["--commit", "3600"]).mount();
+    let path = mount.at("f");
+    std::fs::write(&path, Pattern(1).bytes(0, 1000)).unwrap();
+    mount.sync();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    // The block stays, so nothing but the size tells of it.
+    file.set_len(500).unwrap();
+    file.write_all_at(&Pattern(1).bytes(500, 1500), 500).unwrap();
+    if mount.is_plain() {
+        return;
+    }
+    mount.kill9();
+    drop(file);
+    mount.mount();
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!((bytes.len(), Pattern(1).mismatch(0, &bytes)), (2000, None));
+}

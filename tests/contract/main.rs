@@ -1,0 +1,14 @@
+//! What docs/SEMANTICS.md promises, sentence by sentence, on real mounts. A test names the sentences that it proves in
+//! the last line of its documentation, `/// Proves F3, D7.`; `semantics` fails on a sentence that no test proves.
+
+mod concurrency;
+mod control;
+mod durability;
+mod kill;
+mod mapping;
+mod passthrough;
+mod posix;
+mod replace;
+mod seal;
+mod semantics;
+mod tiers;

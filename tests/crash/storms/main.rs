@@ -1,0 +1,4 @@
+//! Crashes at random instants while writers are at work: of the server, and of a whole machine.
+
+mod kills;
+mod machines;

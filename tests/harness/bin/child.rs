@@ -1,0 +1,511 @@
+//! A helper process of the integration tests.
+//!
+//! `tensorfs-test-child do` does what each line of its input says and answers with a line:
+//!
+//! ```text
+//! open ID FLAGS PATH          flags: r w rw, then c (create) t (truncate) x (exclusive) a (append) d (direct) s (sync)
+//! close ID
+//! write ID OFFSET SEED LEN    the bytes of that pattern, by pwrite; `append ID SEED OFFSET LEN` by write
+//! same ID OFFSET SEED LEN     by pread
+//! size ID
+//! fsync ID | truncate ID SIZE
+//! map ID NAME LEN r|w         a shared mapping, which outlives the file descriptor
+//! unmap NAME
+//! store NAME OFFSET SEED LEN | check NAME OFFSET SEED LEN
+//! page NAME OFFSET            the number of the physical page (root)
+//! memory NAME                 Rss and Pss of the mapping in KiB
+//! flock ID sh|ex|un           without waiting
+//! lock ID r|w|u START LEN     a POSIX record lock, without waiting
+//! ```
+//!
+//! The concurrency test looks at whole files, block by block. All bytes of a block are the same: the number of who
+//! wrote it.
+//!
+//! ```text
+//! put ID BLOCK COUNT BYTE     by pwrite, from an aligned buffer; `add ID BYTE` writes a block by write
+//! see ID                      by pread: `16*1 2*4` is 16 blocks of 1, then two of 4; `empty`; `torn`, `foreign`:
+//! mixed, or none of ours poke NAME BLOCK BYTE        by a store through a mapping; `glance NAME` by loads: `F` for a
+//! block that is SIGBUS same-file ID PATH           whether a descriptor is of the file that has the name: yes, no,
+//! none unlink PATH | replace PATH BYTE BLOCKS
+//! forget                      closes and unmaps everything
+//! loop ROLE COUNT BYTE PATH   does again and again what a role of the concurrency test does, see `Role`; `in vain` if
+//! the
+//!                             file was not there one time or other (or was, for one that makes it)
+//! ```
+//!
+//! Answers are `ok`, values, `differs at N`, or `error ERRNO`.
+//!
+//! `tensorfs-test-child write LEDGER DIR SEED` is a writer for the kill test; see `contract/kill.rs`.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use tensorfs_tests::Pattern;
+use tensorfs_tests::random::Random;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["do"] => interpret(),
+        ["write", ledger, directory, seed] => {
+            let error = write(ledger.as_ref(), directory.as_ref(), seed.parse().unwrap());
+            // What a dead mount says; anything else is a fault of the filesystem.
+            let dead = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECONNREFUSED, libc::EIO];
+            if !dead.contains(&error.raw_os_error().unwrap_or(0)) {
+                panic!("writer {seed} ended: {error}");
+            }
+        }
+        _ => panic!("see the source for usage: {arguments:?}"),
+    }
+}
+
+struct Mapping {
+    address: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(file: &File, len: usize, write: bool) -> io::Result<Mapping> {
+        let protection = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // SAFETY: a fresh mapping, reached only through the result.
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapping { address: address.cast(), len })
+    }
+
+    fn unmap(self) -> io::Result<String> {
+        // SAFETY: it was mapped with this length, and nothing refers to it any more.
+        check(unsafe { libc::munmap(self.address.cast(), self.len) })
+    }
+
+    /// Copies a block into or out of the mapping as a load or store would, but an access that would raise SIGBUS is an
+    /// error instead.
+    fn copy(&self, block: usize, bytes: &mut [u8; blocks::BLOCK], out: bool) -> bool {
+        assert!((block + 1) * blocks::BLOCK <= self.len);
+        let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: inside the mapping.
+        let base = unsafe { self.address.add(block * blocks::BLOCK) };
+        let theirs = libc::iovec { iov_base: base.cast(), iov_len: blocks::BLOCK };
+        // SAFETY: both vectors name memory of this process that lives as long as the call.
+        let done = unsafe {
+            let pid = std::process::id() as libc::pid_t;
+            if out {
+                libc::process_vm_readv(pid, &ours, 1, &theirs, 1, 0)
+            } else {
+                libc::process_vm_writev(pid, &ours, 1, &theirs, 1, 0)
+            }
+        };
+        done == blocks::BLOCK as isize
+    }
+
+    fn poke(&self, block: u64, byte: u8) -> io::Result<String> {
+        let stored = self.copy(block as usize, &mut [byte; blocks::BLOCK], false);
+        Ok(if stored { "ok" } else { "F" }.to_owned())
+    }
+
+    fn glance(&self) -> String {
+        let look = |block| {
+            let mut bytes = [0; blocks::BLOCK];
+            if self.copy(block, &mut bytes, true) { blocks::word(&bytes) } else { "F".to_owned() }
+        };
+        blocks::runs((0..self.len / blocks::BLOCK).map(look))
+    }
+}
+
+/// Files made of blocks, and what the roles of the concurrency test do with them.
+mod blocks {
+    use super::Mapping;
+    use std::fs::{File, OpenOptions};
+    use std::io::{self, Write};
+    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    use std::path::Path;
+
+    pub const BLOCK: usize = 4096;
+    const MOST: usize = 1 << 20;
+
+    /// Memory that O_DIRECT takes.
+    fn aligned(len: usize) -> (Vec<u8>, usize) {
+        let buffer = vec![0; len + BLOCK];
+        let start = buffer.as_ptr().align_offset(BLOCK);
+        (buffer, start)
+    }
+
+    pub fn put(file: &File, block: u64, count: u64, byte: u8) -> io::Result<()> {
+        let len = count as usize * BLOCK;
+        let (mut buffer, start) = aligned(len);
+        buffer[start..start + len].fill(byte);
+        file.write_all_at(&buffer[start..start + len], block * BLOCK as u64)
+    }
+
+    /// What a block holds, in a word. Nobody writes a byte above 9.
+    pub fn word(bytes: &[u8]) -> String {
+        if bytes.iter().any(|byte| *byte > 9) {
+            "foreign".to_owned()
+        } else if bytes.iter().any(|byte| *byte != bytes[0]) {
+            "torn".to_owned()
+        } else {
+            bytes[0].to_string()
+        }
+    }
+
+    fn ours(seen: String) -> io::Result<()> {
+        if seen.contains("foreign") {
+            Err(io::Error::other(format!("bytes that nobody wrote: {seen}")))
+        } else {
+            Ok(())
+        }
+    }
+
+    pub fn runs(words: impl Iterator<Item = String>) -> String {
+        let mut runs: Vec<(usize, String)> = Vec::new();
+        for word in words {
+            match runs.last_mut() {
+                Some((count, last)) if *last == word => *count += 1,
+                _ => runs.push((1, word)),
+            }
+        }
+        if runs.is_empty() {
+            return "empty".to_owned();
+        }
+        runs.iter().map(|(count, word)| format!("{count}*{word}")).collect::<Vec<_>>().join(" ")
+    }
+
+    pub fn see(file: &File) -> io::Result<String> {
+        let (mut buffer, start) = aligned(MOST);
+        let mut len = 0;
+        loop {
+            match file.read_at(&mut buffer[start + len..start + MOST], len as u64)? {
+                0 => break,
+                read => len += read,
+            }
+        }
+        Ok(runs(buffer[start..start + len].chunks(BLOCK).map(word)))
+    }
+
+    pub fn replace(path: &Path, byte: u8, count: u64) -> io::Result<()> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{byte}"));
+        put(&File::create(&name)?, 0, count, byte)?;
+        std::fs::rename(name, path)
+    }
+
+    /// What a role does in the `n`th turn, from open to close.
+    pub fn act(role: &str, path: &Path, byte: u8, n: u64) -> io::Result<()> {
+        let update = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+        let block = n * 7 % 16;
+        match role {
+            "read" => ours(see(&File::open(path)?)?),
+            "map" => {
+                let map = Mapping::new(&File::open(path)?, 16 * BLOCK, false)?;
+                ours(map.glance())?;
+                map.unmap().map(drop)
+            }
+            "hold" => {
+                let file = File::open(path)?;
+                let map = Mapping::new(&file, 16 * BLOCK, false)?;
+                ours(map.glance())?;
+                ours(see(&file)?)?;
+                map.unmap().map(drop)
+            }
+            "append" => {
+                let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+                // No longer than what is looked at.
+                if file.metadata()?.len() < 100 * BLOCK as u64 { file.write_all(&[byte; BLOCK]) } else { Ok(()) }
+            }
+            // In place, for writing only, everything.
+            "write-only" => put(&OpenOptions::new().write(true).open(path)?, 0, 16, (n % 9) as u8 + 1),
+            "rewrite" => put(&File::create(path)?, 0, 16, byte),
+            "pwrite" if n.is_multiple_of(2) => put(&OpenOptions::new().write(true).open(path)?, block, 1, byte),
+            "pwrite" => put(&update(0)?, block, 1, byte),
+            "store" => {
+                let map = Mapping::new(&update(0)?, 16 * BLOCK, true)?;
+                map.poke(block, byte)?;
+                map.unmap().map(drop)
+            }
+            "unlink" => {
+                std::fs::remove_file(path)?;
+                put(&OpenOptions::new().write(true).create_new(true).open(path)?, 0, 16, byte)
+            }
+            "rename" => replace(path, byte, 16),
+            "direct" => {
+                let file = update(libc::O_DIRECT)?;
+                put(&file, block, 1, byte)?;
+                ours(see(&file)?)
+            }
+            "sync" => {
+                let file = update(libc::O_SYNC)?;
+                put(&file, block, 1, byte)?;
+                ours(see(&file)?)
+            }
+            _ => panic!("role {role:?}"),
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    files: HashMap<String, File>,
+    maps: HashMap<String, Mapping>,
+}
+
+fn interpret() {
+    let mut state = State::default();
+    for line in io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let answer = match state.run(&line.split(' ').collect::<Vec<_>>()) {
+            Ok(answer) => answer,
+            Err(error) => match error.raw_os_error() {
+                Some(number) => format!("error {number}"),
+                None => format!("error {error}"),
+            },
+        };
+        println!("{answer}");
+    }
+}
+
+fn same(seed: &str, offset: &str, bytes: &[u8]) -> String {
+    match Pattern(number(seed)).mismatch(number(offset), bytes) {
+        None => "ok".to_owned(),
+        Some(at) => format!("differs at {at}"),
+    }
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| panic!("number: {text:?}"))
+}
+
+fn check(result: libc::c_int) -> io::Result<String> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok("ok".to_owned()) }
+}
+
+impl State {
+    fn run(&mut self, words: &[&str]) -> io::Result<String> {
+        let ok = || Ok("ok".to_owned());
+        match *words {
+            ["open", id, flags, path] => {
+                let mut options = OpenOptions::new();
+                let append = flags.contains('a');
+                options
+                    .read(flags.contains('r'))
+                    .write(flags.contains('w') && !append)
+                    .append(append)
+                    .create(flags.contains('c'))
+                    .truncate(flags.contains('t'));
+                let custom = [('x', libc::O_EXCL), ('d', libc::O_DIRECT), ('s', libc::O_SYNC)];
+                let custom = custom.into_iter().filter(|(letter, _)| flags.contains(*letter));
+                options.custom_flags(custom.fold(0, |all, (_, flag)| all | flag));
+                self.files.insert(id.to_owned(), options.open(path)?);
+                ok()
+            }
+            ["close", id] => {
+                self.files.remove(id).unwrap();
+                ok()
+            }
+            ["write", id, offset, seed, len] => {
+                let bytes = Pattern(number(seed)).bytes(number(offset), number(len) as usize);
+                self.files[id].write_all_at(&bytes, number(offset))?;
+                ok()
+            }
+            ["append", id, seed, offset, len] => {
+                let bytes = Pattern(number(seed)).bytes(number(offset), number(len) as usize);
+                (&self.files[id]).write_all(&bytes)?;
+                ok()
+            }
+            ["same", id, offset, seed, len] => {
+                let mut bytes = vec![0; number(len) as usize];
+                self.files[id].read_exact_at(&mut bytes, number(offset))?;
+                Ok(same(seed, offset, &bytes))
+            }
+            ["size", id] => Ok(self.files[id].metadata()?.len().to_string()),
+            ["fsync", id] => self.files[id].sync_all().and_then(|()| ok()),
+            ["truncate", id, size] => self.files[id].set_len(number(size)).and_then(|()| ok()),
+            ["map", id, name, len, mode] => {
+                let map = Mapping::new(&self.files[id], number(len) as usize, mode == "w")?;
+                self.maps.insert(name.to_owned(), map);
+                ok()
+            }
+            ["unmap", name] => self.maps.remove(name).unwrap().unmap(),
+            ["store", name, offset, seed, len] => {
+                let bytes = Pattern(number(seed)).bytes(number(offset), number(len) as usize);
+                let map = &self.maps[name];
+                let offset = number(offset) as usize;
+                assert!(offset + bytes.len() <= map.len);
+                for (n, byte) in bytes.into_iter().enumerate() {
+                    // SAFETY: inside the mapping; volatile, since others look at it meanwhile.
+                    unsafe { map.address.add(offset + n).write_volatile(byte) };
+                }
+                ok()
+            }
+            ["check", name, offset, seed, len] => {
+                let bytes = self.load(name, number(offset) as usize, number(len) as usize);
+                Ok(same(seed, offset, &bytes))
+            }
+            ["page", name, offset] => {
+                let offset = number(offset) as usize;
+                self.load(name, offset, 1);
+                let address = self.maps[name].address as usize + offset;
+                let mut entry = [0; 8];
+                File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, (address / 4096 * 8) as u64)?;
+                Ok((u64::from_le_bytes(entry) & ((1 << 55) - 1)).to_string())
+            }
+            ["memory", name] => self.memory(name),
+            ["flock", id, mode] => {
+                let mode = match mode {
+                    "sh" => libc::LOCK_SH,
+                    "ex" => libc::LOCK_EX,
+                    _ => libc::LOCK_UN,
+                };
+                // SAFETY: plain system call on an open descriptor.
+                check(unsafe { libc::flock(self.files[id].as_raw_fd(), mode | libc::LOCK_NB) })
+            }
+            ["lock", id, kind, start, len] => {
+                let kind = match kind {
+                    "r" => libc::F_RDLCK,
+                    "w" => libc::F_WRLCK,
+                    _ => libc::F_UNLCK,
+                };
+                // SAFETY: all zeroes is a valid `flock`.
+                let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+                lock.l_type = kind as i16;
+                lock.l_start = number(start) as i64;
+                lock.l_len = number(len) as i64;
+                // SAFETY: plain system call on an open descriptor.
+                check(unsafe { libc::fcntl(self.files[id].as_raw_fd(), libc::F_SETLK, &lock) })
+            }
+            ["put", id, block, count, byte] => {
+                blocks::put(&self.files[id], number(block), number(count), number(byte) as u8).and_then(|()| ok())
+            }
+            ["add", id, byte] => (&self.files[id]).write_all(&[number(byte) as u8; blocks::BLOCK]).and_then(|()| ok()),
+            ["see", id] => blocks::see(&self.files[id]),
+            ["poke", name, block, byte] => self.maps[name].poke(number(block), number(byte) as u8),
+            ["glance", name] => Ok(self.maps[name].glance()),
+            ["same-file", id, path] => match std::fs::metadata(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok("none".to_owned()),
+                there => {
+                    let same = there?.ino() == self.files[id].metadata()?.ino();
+                    Ok(if same { "yes" } else { "no" }.to_owned())
+                }
+            },
+            ["forget"] => {
+                self.files.clear();
+                for (_, map) in self.maps.drain() {
+                    map.unmap()?;
+                }
+                ok()
+            }
+            ["unlink", path] => std::fs::remove_file(path).and_then(|()| ok()),
+            ["replace", path, byte, count] => {
+                blocks::replace(Path::new(path), number(byte) as u8, number(count)).and_then(|()| ok())
+            }
+            ["loop", role, count, byte, path] => {
+                // Somebody may have removed it, and somebody may have made it again.
+                let in_vain =
+                    [io::ErrorKind::NotFound, io::ErrorKind::AlreadyExists, io::ErrorKind::StaleNetworkFileHandle];
+                let mut answer = "ok";
+                for n in 0..number(count) {
+                    match blocks::act(role, Path::new(path), number(byte) as u8, n) {
+                        Ok(()) => {}
+                        Err(error) if in_vain.contains(&error.kind()) => answer = "in vain",
+                        Err(error) => return Ok(format!("{role} {n}: {error}")),
+                    }
+                }
+                Ok(answer.to_owned())
+            }
+            _ => panic!("unknown: {words:?}"),
+        }
+    }
+
+    fn load(&self, name: &str, offset: usize, len: usize) -> Vec<u8> {
+        let map = &self.maps[name];
+        assert!(offset + len <= map.len);
+        (0..len)
+            // SAFETY: inside the mapping; volatile, since others change it meanwhile.
+            .map(|n| unsafe { map.address.add(offset + n).read_volatile() })
+            .collect()
+    }
+
+    fn memory(&self, name: &str) -> io::Result<String> {
+        let start = format!("{:x}-", self.maps[name].address as usize);
+        let smaps = std::fs::read_to_string("/proc/self/smaps")?;
+        let lines = smaps.lines().skip_while(|line| !line.starts_with(&start));
+        let value = |key: &str| {
+            lines
+                .clone()
+                .find_map(|line| line.strip_prefix(key))
+                .and_then(|rest| rest.split_whitespace().next())
+                .map(str::to_owned)
+                .unwrap_or_else(|| panic!("no {key} in smaps"))
+        };
+        Ok(format!("{} {}", value("Rss:"), value("Pss:")))
+    }
+}
+
+/// Writes files until something fails, and enters each step into the ledger once it is done.
+///
+/// The ledger is on another filesystem. Each line is written after the call it stands for has
+/// returned, so whatever it says was accepted. See `contract/kill.rs` for how it is read.
+fn write(ledger: &Path, directory: &Path, seed: u64) -> io::Error {
+    let mut ledger = OpenOptions::new().create(true).append(true).open(ledger).unwrap();
+    let mut enter = |line: String| ledger.write_all((line + "\n").as_bytes()).unwrap();
+    let mut run = || -> io::Result<()> {
+        let mut random = Random::new(seed);
+        let mut next = move |below: u64| random.below(below);
+        for n in 0.. {
+            let name = format!("w{seed}-{n}");
+            let temporary = directory.join(format!("{name}.tmp"));
+            let pattern = Pattern(seed << 32 | n);
+            let mut options = OpenOptions::new();
+            options.write(true).create(true);
+            match next(3) {
+                0 => options.read(true).truncate(true),
+                1 => options.append(true),
+                _ => options.create_new(true),
+            };
+            let mut file = options.open(&temporary)?;
+            enter(format!("create {name}"));
+            let mut offset = 0;
+            for _ in 0..next(12) {
+                let len = match next(4) {
+                    0 => 1 + next(64),
+                    1 => 4096,
+                    2 => 1 + next(9000),
+                    _ => 1 + next(200_000),
+                };
+                file.write_all(&pattern.bytes(offset, len as usize))?;
+                offset += len;
+                enter(format!("size {name} {offset}"));
+            }
+            if next(8) == 0 {
+                file.sync_all()?;
+            }
+            match next(4) {
+                // Renamed while open, written on under its new name.
+                0 => {
+                    std::fs::rename(&temporary, directory.join(&name))?;
+                    enter(format!("rename {name}"));
+                    file.write_all(&pattern.bytes(offset, 5000))?;
+                    enter(format!("size {name} {}", offset + 5000));
+                }
+                1 => {
+                    drop(file);
+                    enter(format!("removing {name}"));
+                    std::fs::remove_file(&temporary)?;
+                    enter(format!("remove {name}"));
+                }
+                _ => {
+                    drop(file);
+                    std::fs::rename(&temporary, directory.join(&name))?;
+                    enter(format!("rename {name}"));
+                }
+            }
+        }
+        Ok(())
+    };
+    run().expect_err("the server was killed")
+}

@@ -1,0 +1,103 @@
+//! The recognisers of tensor files, and the reading of what they find.
+
+use std::ops::ControlFlow;
+
+use tensorfs_layout::formats::{TensorReader, crc32c, npy_header, read_tensor, recognise, resume};
+use tensorfs_layout::{examine, fault_of_run};
+
+/// Tensors of one file that are read.
+const READ: usize = 20;
+/// A tensor that is longer when it is read is not read to its end.
+const LONGEST: u64 = 1 << 18;
+
+/// A file of any format.
+pub fn any(bytes: &[u8]) {
+    let mut tensors = Vec::new();
+    let found = recognise(&bytes, &mut |tensor| {
+        tensors.push(tensor);
+        if tensors.len() < 1000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert!(found.end <= bytes.len() as u64 && found.error.is_none());
+    let _ = resume(&bytes, bytes.len() as u64 / 2, &mut |_| ControlFlow::Continue(()));
+    for tensor in tensors.iter().take(READ) {
+        let (offset, len) = tensor.range();
+        assert!(offset.checked_add(len).is_some_and(|end| end <= bytes.len() as u64), "{tensor:?}");
+        assert_eq!(npy_header(tensor).is_some(), TensorReader::new(&bytes, tensor).is_ok(), "{tensor:?}");
+        if TensorReader::new(&bytes, tensor).is_ok_and(|reader| reader.len() <= LONGEST) {
+            let _ = read_tensor(&bytes, tensor, &mut |_| ControlFlow::Continue(()));
+        }
+    }
+    sealed(bytes);
+}
+
+/// The seals of a file cover it without gaps, and are true.
+fn sealed(bytes: &[u8]) {
+    for room in [1 << 14, 600] {
+        let runs =
+            examine(&bytes, bytes.len() as u64, room, &|| true).expect("memory can be read").expect("not given up");
+        let mut at = 0;
+        for run in &runs {
+            assert_eq!(run.offset, at);
+            at += run.len;
+            assert_eq!(fault_of_run(&bytes, run.offset, run.len, run.seal.crc, &|_| {}), None);
+        }
+        assert_eq!(at, bytes.len() as u64);
+    }
+}
+
+/// A file of frames whose checksums are right.
+pub fn tfrecord(bytes: &[u8]) {
+    any(bytes);
+    let mut bytes = bytes.to_vec();
+    let masked = |bytes: &[u8]| crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
+    let mut at = 0;
+    while bytes.len() - at >= 16 {
+        let len = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let len = len.min((bytes.len() - at - 16) as u64) as usize;
+        bytes[at..at + 8].copy_from_slice(&(len as u64).to_le_bytes());
+        let header = masked(&bytes[at..at + 8]);
+        bytes[at + 8..at + 12].copy_from_slice(&header);
+        let footer = masked(&bytes[at + 12..at + 12 + len]);
+        bytes[at + 12 + len..at + 16 + len].copy_from_slice(&footer);
+        at += 16 + len;
+    }
+    any(&bytes);
+}
+
+/// The samples of the layout's own tests whose names end so.
+fn samples(ends: &[&str]) -> Vec<Vec<u8>> {
+    let dir = crate::samples();
+    let mut paths: Vec<_> = std::fs::read_dir(&dir)
+        .unwrap_or_else(|error| panic!("{}: {error}", dir.display()))
+        .map(|entry| entry.expect("a directory that can be read").path())
+        .filter(|path| ends.iter().any(|end| path.to_string_lossy().ends_with(end)))
+        .collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "no samples of {ends:?}");
+    paths.iter().map(|path| std::fs::read(path).expect("a sample")).collect()
+}
+
+/// Event files.
+pub fn tfrecords() -> Vec<Vec<u8>> {
+    samples(&[".tfevents", ".tfrecord"])
+}
+
+/// safetensors files.
+pub fn safetensors() -> Vec<Vec<u8>> {
+    samples(&[".safetensors"])
+}
+
+/// NumPy arrays.
+pub fn npy() -> Vec<Vec<u8>> {
+    samples(&[".npy"])
+}
+
+/// Zips of NumPy arrays.
+pub fn npz() -> Vec<Vec<u8>> {
+    samples(&[".npz"])
+}
+
+/// torch checkpoints.
+pub fn torch() -> Vec<Vec<u8>> {
+    samples(&[".pt", ".pth"])
+}

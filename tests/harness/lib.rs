@@ -1,0 +1,65 @@
+//! The harness of the integration tests: real mounts, killed servers, programs run on them.
+//!
+//! A test is a function of a [`Setup`]; [`on_mounts!`] runs it once with kernel passthrough and
+//! once without, each time on a pool of its own. A machine that cannot mount, or whose kernel has
+//! no passthrough, skips: the test prints `SKIPPED: reason` and adds a line to the file that
+//! `TENSORFS_SKIP_LOG` names, so that skips are counted and never taken for passes.
+//!
+//! tests/README.md has the environment variables.
+
+mod children;
+mod disk;
+pub mod fuzz;
+pub mod model;
+mod mount;
+mod mounted;
+mod pattern;
+mod python;
+pub mod random;
+mod samples;
+pub mod storm;
+mod tree;
+pub mod xattr;
+
+pub use children::{
+    Child, as_user, c_path, child, has_ended, program, run, run_ok, shell, start, wait_for_end, wait_until,
+};
+pub use disk::{Disk, FailingDisk};
+pub use mount::{Mount, Passthrough, Setup, Started, built, is_root, scratch, skip, skip_all, tensorfs};
+pub use mounted::Mounted;
+pub use pattern::Pattern;
+pub use python::{client, client_file, venv};
+pub use samples::{safetensors, samples};
+pub use tree::{Tree, assert_same_tree, assert_same_tree_but};
+
+/// Makes two tests, `passthrough_on` and `passthrough_off`, of each function of a [`Setup`].
+#[macro_export]
+macro_rules! on_mounts {
+    ($($test:ident),+ $(,)?) => {$(
+        mod $test {
+            #[test]
+            fn passthrough_on() {
+                $crate::Setup::run(
+                    concat!(module_path!(), "::on"), $crate::Passthrough::On, super::$test,
+                );
+            }
+            #[test]
+            fn passthrough_off() {
+                $crate::Setup::run(
+                    concat!(module_path!(), "::off"), $crate::Passthrough::Off, super::$test,
+                );
+            }
+        }
+    )+};
+}
+
+/// Returns from a test, and counts it as skipped, where nothing can be mounted: for tests that do not use
+/// [`on_mounts!`].
+#[macro_export]
+macro_rules! needs_mount {
+    () => {
+        if $crate::skip_all(concat!(module_path!(), ":", line!())) {
+            return;
+        }
+    };
+}

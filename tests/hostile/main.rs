@@ -1,0 +1,5 @@
+//! What is not to be trusted: users of a mount, owners of a pool, and the bytes of files and pools.
+
+mod mutants;
+mod pools;
+mod users;

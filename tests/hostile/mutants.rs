@@ -1,0 +1,81 @@
+//! Fuzzing by mutants of seeds, on the stable toolchain: nothing that reads untrusted bytes panics on any.
+//!
+//! `TENSORFS_FUZZ=N` makes N mutants for each of the cheapest targets, and fewer for the costly ones (default: 3,000);
+//! `TENSORFS_FUZZ_FROM=N` starts with another mutant than the first. Bytes that make a target panic are kept, and the
+//! message says how to run them again: `TENSORFS_FUZZ_INPUT=FILE`. `tests/hostile/cargo-fuzz` has the same targets for
+//! cargo-fuzz.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use tensorfs_tests::fuzz::{Mutator, TARGETS, Target};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+}
+
+fn target(name: &str) -> &'static Target {
+    TARGETS.iter().find(|target| target.name == name).unwrap()
+}
+
+/// Inputs that once made a target fail, or are to be kept for another reason.
+fn corpus(target: &Target) -> Vec<Vec<u8>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("hostile/found").join(target.name);
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+}
+
+fn run(target: &Target, bytes: &[u8], what: &str) {
+    if catch_unwind(AssertUnwindSafe(|| (target.run)(bytes))).is_err() {
+        let path = tensorfs_tests::scratch().keep().join(format!("{}.input", target.name));
+        std::fs::write(&path, bytes).unwrap();
+        let (name, path) = (target.name, path.display());
+        panic!(
+            "{name}: {what} makes it panic; again: TENSORFS_FUZZ_INPUT={path} cargo test -p tensorfs-tests --test \
+            hostile mutants::{name}"
+        );
+    }
+}
+
+fn fuzz(name: &str) {
+    let target = target(name);
+    if let Some(path) = std::env::var_os("TENSORFS_FUZZ_INPUT") {
+        return (target.run)(&std::fs::read(path).unwrap());
+    }
+    let mut seeds = (target.seeds)();
+    assert!(!seeds.is_empty());
+    seeds.extend(corpus(target));
+    for (n, seed) in seeds.iter().enumerate() {
+        run(target, seed, &format!("seed {n}"));
+    }
+    let from = number("TENSORFS_FUZZ_FROM", 0);
+    let count = (number("TENSORFS_FUZZ", 3000) / u64::from(target.cost)).max(1);
+    for n in from..from + count {
+        run(target, &Mutator::new(n).mutant(&seeds), &format!("mutant {n}"));
+    }
+    println!("{name}: {} executions", seeds.len() as u64 + count);
+}
+
+macro_rules! targets {
+    ($($name:ident)*) => {
+        $(#[test] fn $name() { fuzz(stringify!($name)); })*
+
+        #[test]
+        fn every_target_is_run() {
+            let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+            assert_eq!(names, [$(stringify!($name)),*]);
+        }
+    };
+}
+
+targets!(record description block log tfrecord safetensors npy npz torch);
+
+#[test]
+fn mutants_are_the_same_for_the_same_number_and_differ_from_their_seeds() {
+    let seeds = [b"some bytes of a seed".to_vec(), vec![0; 100]];
+    let mutants: Vec<_> = (0..100).map(|n| Mutator::new(n).mutant(&seeds)).collect();
+    assert_eq!(mutants, (0..100).map(|n| Mutator::new(n).mutant(&seeds)).collect::<Vec<_>>());
+    assert!(mutants.iter().filter(|mutant| !seeds.contains(mutant)).count() > 90);
+}

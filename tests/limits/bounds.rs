@@ -1,0 +1,254 @@
+//! What is answered where something is at its end.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::Path;
+
+use nix::errno::Errno;
+use tensorfs_layout::{Edit, Ino, OpenOptions, Pool, ROOT, Record, Transaction};
+use tensorfs_tests::{Disk, Mount, Pattern, Setup, on_mounts, shell, xattr};
+
+on_mounts!(
+    long_names_paths_and_targets,
+    a_file_has_65000_names,
+    a_directory_has_as_many_subdirectories_as_you_like,
+    large_files,
+    the_hosts_own_end,
+    attributes,
+    the_server_runs_out_of_descriptors,
+);
+
+#[track_caller]
+fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Errno {
+    Errno::from_raw(result.expect_err("an error").raw_os_error().unwrap())
+}
+
+/// Proves B1.
+fn long_names_paths_and_targets(setup: Setup) {
+    let mut mount = setup.mount();
+    let long = "n".repeat(256);
+    std::fs::write(mount.at("f"), "x").unwrap();
+    assert_eq!(errno(File::create(mount.at(&long))), Errno::ENAMETOOLONG);
+    assert_eq!(errno(std::fs::create_dir(mount.at(&long))), Errno::ENAMETOOLONG);
+    assert_eq!(errno(symlink("x", mount.at(&long))), Errno::ENAMETOOLONG);
+    assert_eq!(errno(std::fs::hard_link(mount.at("f"), mount.at(&long))), Errno::ENAMETOOLONG);
+    assert_eq!(errno(std::fs::rename(mount.at("f"), mount.at(&long))), Errno::ENAMETOOLONG);
+    assert_eq!(errno(std::fs::remove_file(mount.at(&long))), Errno::ENAMETOOLONG);
+    assert_eq!(errno(std::fs::metadata(mount.at(&long))), Errno::ENAMETOOLONG);
+    assert_eq!(errno(symlink("t".repeat(4096), mount.at("link"))), Errno::ENAMETOOLONG);
+    symlink("t".repeat(4095), mount.at("link")).unwrap();
+    // A path may be as long as this; a tree may be deeper.
+    let deep = "d/".repeat(2100);
+    assert_eq!(errno(std::fs::metadata(mount.at(&deep))), Errno::ENAMETOOLONG);
+    let step = format!("{}/", "d".repeat(250)).repeat(10);
+    let script = format!("for n in 1 2 3; do mkdir -p {step}; cd {step}; done; echo bottom > f; cat f");
+    assert_eq!(shell(mount.path(), &script), "bottom\n");
+    mount.remount();
+    assert_eq!(std::fs::read_link(mount.at("link")).unwrap().as_os_str().len(), 4095);
+    shell(mount.path(), "test $(find . -name f | wc -l) = 2; rm -r d*");
+}
+
+/// Adds names to the directory `d` of a pool that is not mounted, many in one transaction, which is faster than a name
+/// a call.
+fn add_names(
+    path: &Path,
+    count: std::ops::Range<usize>,
+    record: impl Fn(&mut Edit<'_>, Ino, Box<[u8]>) -> Vec<Record>,
+) {
+    let pool = Pool::open(path, &OpenOptions::default()).unwrap();
+    let dir = pool.view().lookup(ROOT, b"d").unwrap();
+    let numbers: Vec<usize> = count.collect();
+    for some in numbers.chunks(500) {
+        let mut edit = pool.edit();
+        let mut transaction = Transaction::new(0);
+        for n in some {
+            record(&mut edit, dir, n.to_string().into_bytes().into()).into_iter().for_each(|r| transaction.push(r));
+        }
+        edit.store(transaction).unwrap();
+    }
+    pool.close().unwrap();
+    drop(pool);
+    // A child that another test was just starting has the lock as well, until it executes its program.
+    while tensorfs_layout::holder(path).is_ok_and(|holder| holder.is_some()) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+fn links(mount: &Mount, name: &str) -> u64 {
+    std::fs::metadata(mount.at(name)).unwrap().nlink()
+}
+
+/// Proves B2.
+fn a_file_has_65000_names(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::create_dir(mount.at("d")).unwrap();
+    std::fs::write(mount.at("d/0"), "x").unwrap();
+    let ino = Ino(std::fs::metadata(mount.at("d/0")).unwrap().ino());
+    mount.umount();
+    add_names(mount.pool(), 1..64_990, |_, dir, name| vec![Record::Name { dir, name, ino }]);
+    mount.mount();
+    for n in 64_990..65_000 {
+        std::fs::hard_link(mount.at("d/0"), mount.at(format!("d/{n}"))).unwrap();
+    }
+    assert_eq!(links(&mount, "d/7"), 65_000);
+    assert_eq!(errno(std::fs::hard_link(mount.at("d/0"), mount.at("d/more"))), Errno::EMLINK);
+    std::fs::rename(mount.at("d/1"), mount.at("d/renamed")).unwrap();
+    std::fs::remove_file(mount.at("d/2")).unwrap();
+    std::fs::hard_link(mount.at("d/0"), mount.at("d/more")).unwrap();
+    assert_eq!(errno(std::fs::hard_link(mount.at("d/0"), mount.at("d/2"))), Errno::EMLINK);
+    mount.remount();
+    assert_eq!(links(&mount, "d/more"), 65_000);
+    assert_eq!(std::fs::read_dir(mount.at("d")).unwrap().count(), 65_000);
+}
+
+/// Proves B2.
+fn a_directory_has_as_many_subdirectories_as_you_like(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::create_dir(mount.at("d")).unwrap();
+    mount.umount();
+    add_names(mount.pool(), 0..65_500, |edit, dir, name| {
+        let ino = Ino(edit.next_id());
+        let attributes = edit.object(dir).unwrap().attributes.clone();
+        vec![Record::Attributes { ino, attributes }, Record::Name { dir, name, ino }]
+    });
+    mount.mount();
+    assert_eq!(links(&mount, "d"), 65_502);
+    for n in 65_500..65_600 {
+        std::fs::create_dir(mount.at(format!("d/{n}"))).unwrap();
+    }
+    assert_eq!(links(&mount, "d"), 65_602);
+    mount.remount();
+    assert_eq!(links(&mount, "d"), 65_602);
+    std::fs::remove_dir(mount.at("d/65599")).unwrap();
+    assert_eq!(links(&mount, "d"), 65_601);
+}
+
+/// Proves B3.
+fn large_files(setup: Setup) {
+    let mount = setup.mount();
+    // Whatever the host says of such a file.
+    let ends = |path: &Path| -> Vec<Option<Errno>> {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap();
+        let tries = [1u64 << 40, 1 << 43, (1 << 44) - 4096, 1 << 44, 1 << 45, 1 << 60, (1 << 63) - 4096];
+        let mut ends = Vec::new();
+        for size in tries {
+            ends.push(file.set_len(size).err().map(|_| Errno::last()));
+            file.set_len(0).unwrap();
+            ends.push(file.write_all_at(b"byte", size).err().map(|_| Errno::last()));
+            file.set_len(0).unwrap();
+        }
+        ends
+    };
+    let (here, host) = (ends(&mount.at("f")), ends(&mount.host().join("f")));
+    assert_eq!(here, host);
+    assert!(here.contains(&Some(Errno::EFBIG)) && here.contains(&None), "{here:?}");
+    // A program's own limit.
+    let script =
+        "trap '' XFSZ; ulimit -f 100; head -c 300000 /dev/zero > limited 2>/dev/null && exit 1; stat -c %s limited";
+    assert_eq!(shell(mount.path(), script).trim(), "102400");
+}
+
+/// Proves B4.
+fn the_hosts_own_end(setup: Setup) {
+    let disk = match Disk::new(&["mkfs.ext4", "-q", "-F"], 64) {
+        Ok(disk) => disk,
+        Err(reason) => return setup.skip(&reason),
+    };
+    let mut mount = setup.pool_at(disk.at("pool")).mount();
+    let mut file = File::create(mount.at("f")).unwrap();
+    let mut written = 0;
+    let error = loop {
+        assert!(written < 64 << 20, "there is no end to it");
+        match file.write(&Pattern(1).bytes(written, 65536)) {
+            Ok(len) => written += len as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+    // SAFETY: plain system call on an open descriptor.
+    let allocated = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, 1 << 30) };
+    assert_eq!((allocated, Errno::last()), (-1, Errno::ENOSPC));
+    // What was written is there, and what goes makes room.
+    file.sync_all().unwrap();
+    assert_eq!(Pattern(1).mismatch(0, &std::fs::read(mount.at("f")).unwrap()[..written as usize]), None);
+    drop(file);
+    std::fs::remove_file(mount.at("f")).unwrap();
+    std::fs::write(mount.at("g"), Pattern(2).bytes(0, 1 << 20)).unwrap();
+    mount.remount();
+    assert!(std::fs::read(mount.at("g")).unwrap() == Pattern(2).bytes(0, 1 << 20));
+}
+
+/// Proves B5.
+fn attributes(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let path = mount.at("f");
+    std::fs::write(&path, "x").unwrap();
+    let name = |len: usize, n: usize| format!("user.{n:0width$}", width = len - 5);
+    let set = |name: &str, value: &[u8]| xattr::set(&path, name, value, 0);
+    assert_eq!(set(&name(256, 0), b""), Err(Errno::ERANGE));
+    set(&name(255, 0), b"").unwrap();
+    assert_eq!(set("user.large", &vec![1; 65_537]), Err(Errno::E2BIG));
+    set("user.large", &vec![1; 65_536]).unwrap();
+    // Each name takes its bytes and one more.
+    let fits = (1..).find(|n| set(&name(255, *n), b"").is_err()).unwrap();
+    assert_eq!(set(&name(255, fits), b""), Err(Errno::ENOSPC));
+    assert_eq!(fits, (65_536 - "user.large".len() - 1) / 256);
+    // What is there can still be changed, and listed.
+    set(&name(255, 1), b"changed").unwrap();
+    let listed = shell(mount.path(), "getfattr --absolute-names f | grep -c ^user");
+    assert_eq!(listed.trim(), (fits + 1).to_string());
+}
+
+/// Proves B6.
+fn the_server_runs_out_of_descriptors(setup: Setup) {
+    let mut mount = setup.few_descriptors(300).mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::write(mount.at("old"), "old").unwrap();
+    let mut open = Vec::new();
+    let mut refused = 0;
+    for n in 0..600 {
+        match File::options().read(true).write(true).create(true).truncate(false).open(mount.at(format!("f{n}"))) {
+            Ok(file) => open.push((n, file)),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::ENFILE), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0 && open.len() > 100, "{refused} refused, {} open", open.len());
+    for (n, file) in &mut open {
+        file.write_all(format!("file {n}").as_bytes()).unwrap();
+    }
+    let synced = open.iter().filter(|(_, file)| match file.sync_all() {
+        Ok(()) => true,
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::ENFILE), "{error}");
+            false
+        }
+    });
+    assert!(synced.count() > 0);
+    let names: Vec<usize> = open.iter().map(|(n, _)| *n).collect();
+    drop(open);
+    let again = (0..1000).any(|_| File::create(mount.at("new")).is_ok());
+    assert!(again, "closing gives them back");
+    assert!(mount.info()["read_only"].is_null(), "{}", mount.info());
+    assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));
+    mount.remount();
+    for n in names {
+        assert_eq!(std::fs::read_to_string(mount.at(format!("f{n}"))).unwrap(), format!("file {n}"));
+    }
+    assert_eq!(std::fs::read_to_string(mount.at("old")).unwrap(), "old");
+}

@@ -1,0 +1,517 @@
+//! A pool with a size limit, and what happens at it.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use nix::errno::Errno;
+use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, on_mounts, xattr};
+
+/// What the host's filesystem adds of its own to a file when it writes it out: a block of its tree of extents.
+const BOOKS: u64 = 64 << 10;
+const LIMIT: u64 = 64 << 20;
+
+on_mounts!(
+    removed_files_that_are_held_by_path_do_not_pass_the_limit,
+    no_space_at_the_limit,
+    deleting_gives_space_at_once,
+    everything_committed_stays_readable,
+    a_full_pool_mounts_again,
+    metadata_runs_out_too,
+    what_passes_the_limit_is_told_at_fsync_and_close,
+    near_the_limit_the_server_writes,
+    deleted_space_comes_back_on_the_host,
+    fsync_after_a_commit_in_the_background_still_tells_of_the_limit,
+    an_open_that_fails_leaves_the_file_as_it_was,
+    what_was_written_in_a_full_log_is_there_after_unmounting,
+    a_replacement_that_cannot_begin_leaves_nothing,
+    asking_for_more_than_there_can_be_only_gets_no_space,
+    a_file_that_was_never_opened_can_be_read_in_a_full_pool,
+);
+
+fn limited(setup: Setup) -> Mount {
+    let mount = setup.create(["--size", "64M"]).mount();
+    if !mount.is_plain() {
+        let info = mount.info();
+        assert_eq!(info["limit"], LIMIT, "{info}");
+        let statfs = nix::sys::statvfs::statvfs(mount.path()).unwrap();
+        let size = statfs.blocks() * statfs.fragment_size();
+        assert_eq!(size, LIMIT, "statfs says {size}");
+    }
+    mount
+}
+
+fn free(mount: &Mount) -> u64 {
+    let statfs = nix::sys::statvfs::statvfs(mount.path()).unwrap();
+    statfs.blocks_available() * statfs.fragment_size()
+}
+
+fn no_space(result: std::io::Result<impl std::fmt::Debug>) -> bool {
+    match result {
+        Ok(_) => false,
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+            true
+        }
+    }
+}
+
+/// Writes files of a mebibyte until there is no space; returns the bytes that were accepted.
+fn fill(mount: &Mount, prefix: &str) -> u64 {
+    let mut accepted = 0;
+    for n in 0.. {
+        assert!(n < 200, "{accepted} bytes were accepted, and still no ENOSPC");
+        let mut file = match OpenOptions::new().write(true).create_new(true).open(mount.at(format!("{prefix}{n}"))) {
+            Ok(file) => file,
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+                break;
+            }
+        };
+        let mut offset = 0;
+        while offset < 1 << 20 {
+            match file.write(&Pattern(n).bytes(offset, 64 << 10)) {
+                Ok(len) => offset += len as u64,
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+                    return accepted + offset;
+                }
+            }
+        }
+        accepted += offset;
+    }
+    accepted
+}
+
+fn check(mount: &Mount, prefix: &str) -> u64 {
+    let mut total = 0;
+    for n in 0.. {
+        let Ok(bytes) = std::fs::read(mount.at(format!("{prefix}{n}"))) else { break };
+        assert_eq!(Pattern(n).mismatch(0, &bytes), None, "{prefix}{n}");
+        total += bytes.len() as u64;
+    }
+    total
+}
+
+/// Proves S1, S2.
+fn no_space_at_the_limit(setup: Setup) {
+    let mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let before = free(&mount);
+    assert!(before <= LIMIT && before > LIMIT / 2, "{before} bytes free at first");
+    if mount.passthrough() == Passthrough::Off {
+        // To the byte: what statfs said can be written, and nothing more. (One file, so that what
+        // the books need is a handful of records.)
+        let mut file = File::create(mount.at("exact")).unwrap();
+        let mut written = 0;
+        let error = loop {
+            match file.write(&Pattern(1).bytes(written, 4096)) {
+                Ok(len) => written += len as u64,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+        assert!(written <= LIMIT, "{written} bytes went into a pool of {LIMIT}");
+        assert!(before - written.min(before) <= 2 << 20, "{written} of {before} bytes");
+        assert!(free(&mount) < 4096, "{} bytes free in a full pool", free(&mount));
+        let info = mount.info();
+        assert!(info["used"].as_u64().unwrap() <= LIMIT + BOOKS, "{info}");
+        // Reading and overwriting go on.
+        drop(file);
+        let bytes = std::fs::read(mount.at("exact")).unwrap();
+        assert_eq!((bytes.len() as u64, Pattern(1).mismatch(0, &bytes)), (written, None));
+        let file = OpenOptions::new().write(true).open(mount.at("exact")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &Pattern(2).bytes(0, 8192), 0).unwrap();
+        // Once it is written out, the host may need a block less for it than it had reserved.
+        let more = vec![1; 1 << 20];
+        assert!(no_space(
+            file.set_len(written).and_then(|()| { std::os::unix::fs::FileExt::write_all_at(&file, &more, written) })
+        ));
+    } else {
+        // Files that are open pass the limit by; the next open or commit tells.
+        let accepted = fill(&mount, "f");
+        assert!(accepted <= LIMIT + (2 << 20), "{accepted} bytes went into a pool of {LIMIT}");
+        assert!(accepted + (4 << 20) >= before, "only {accepted} of {before} bytes were accepted");
+        mount.sync();
+        assert!(no_space(File::create(mount.at("one more")).and_then(|mut f| f.write_all(&[1; 4096]))));
+        assert!(free(&mount) < 1 << 20, "{} bytes free in a full pool", free(&mount));
+        assert_eq!(check(&mount, "f"), accepted);
+    }
+}
+
+/// Proves S3.
+fn deleting_gives_space_at_once(setup: Setup) {
+    let mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let before = free(&mount);
+    for round in 0..5 {
+        let prefix = format!("r{round}-");
+        fill(&mount, &prefix);
+        let full = free(&mount);
+        std::fs::remove_file(mount.at(format!("{prefix}3"))).unwrap();
+        let after = free(&mount);
+        assert!(after >= full + (1 << 20) - 8192, "deleting a mebibyte left {after} free after {full}");
+        std::fs::write(mount.at("again"), Pattern(1).bytes(0, 900 << 10)).unwrap();
+        std::fs::remove_file(mount.at("again")).unwrap();
+        for entry in std::fs::read_dir(mount.path()).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        assert!(free(&mount) + (3 << 20) >= before, "{} of {before} bytes free again", free(&mount));
+    }
+}
+
+/// Proves S4.
+fn everything_committed_stays_readable(setup: Setup) {
+    let mut mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::write(mount.at("committed"), Pattern(77).bytes(0, 5 << 20)).unwrap();
+    mount.sync();
+    let accepted = fill(&mount, "f");
+    for round in 0..3 {
+        let bytes = std::fs::read(mount.at("committed")).unwrap();
+        assert_eq!((bytes.len(), Pattern(77).mismatch(0, &bytes)), (5 << 20, None));
+        assert_eq!(check(&mount, "f"), accepted);
+        match round {
+            0 => mount.remount(),
+            1 => {
+                mount.kill9();
+                mount.mount();
+            }
+            _ => {}
+        }
+    }
+    // Renaming and deleting work in a full pool.
+    for n in 0..40 {
+        let result = std::fs::rename(mount.at(format!("f{n}")), mount.at(format!("g{n}")));
+        if let Err(error) = result {
+            assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+        }
+    }
+    for entry in std::fs::read_dir(mount.path()).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), 0);
+    std::fs::write(mount.at("after"), Pattern(5).bytes(0, 30 << 20)).unwrap();
+    mount.remount();
+    assert!(std::fs::read(mount.at("after")).unwrap() == Pattern(5).bytes(0, 30 << 20));
+}
+
+fn a_full_pool_mounts_again(setup: Setup) {
+    let mut mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let accepted = fill(&mount, "f");
+    mount.sync();
+    mount.power_loss();
+    mount.mount();
+    assert_eq!(check(&mount, "f"), accepted);
+    std::fs::remove_file(mount.at("f0")).unwrap();
+    std::fs::write(mount.at("small"), "fits").unwrap();
+    mount.remount();
+    assert_eq!(std::fs::read_to_string(mount.at("small")).unwrap(), "fits");
+}
+
+/// Empty files take no bytes but those of the log; at the end of those there is ENOSPC, too, and
+/// deleting still works.
+fn metadata_runs_out_too(setup: Setup) {
+    let mut mount = setup.create(["--size", "16M"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let mut made = 0;
+    let error = loop {
+        assert!(made < 2_000_000, "{made} files in a pool of 16 MiB");
+        if let Err(error) = nix::sys::stat::mknod(
+            &mount.at(format!("{made:0200}")),
+            nix::sys::stat::SFlag::S_IFREG,
+            nix::sys::stat::Mode::S_IRUSR,
+            0,
+        ) {
+            break error;
+        }
+        made += 1;
+    };
+    assert_eq!(error, Errno::ENOSPC);
+    assert!(made > 5000, "only {made} names fit into 16 MiB");
+    assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), made);
+    for n in (0..made).step_by(2) {
+        std::fs::remove_file(mount.at(format!("{n:0200}"))).unwrap();
+    }
+    mount.remount();
+    assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), made / 2);
+    for n in 0..made / 4 {
+        File::create(mount.at(format!("again-{n}"))).unwrap_or_else(|e| panic!("{n} of {made}: {e}"));
+    }
+    for entry in std::fs::read_dir(mount.path()).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    mount.remount();
+    assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), 0);
+}
+
+/// What a file that is open in passthrough grows by, the server learns only at its next sync.
+///
+/// Proves S1.
+fn what_passes_the_limit_is_told_at_fsync_and_close(setup: Setup) {
+    if setup.passthrough() == Passthrough::Off {
+        return; // `no_space_at_the_limit` is exact to the block
+    }
+    for durability in ["fsync", "close"] {
+        let mount = limited(setup.clone().mount_with(["--durability", durability, "--commit", "3600"]));
+        let small = File::create(mount.at("small")).unwrap();
+        let mut large = File::create(mount.at("large")).unwrap();
+        for n in 0..80 {
+            large.write_all(&Pattern(1).bytes(n << 20, 1 << 20)).unwrap();
+        }
+        let told = match durability {
+            "fsync" => large.sync_all(),
+            _ => {
+                let close = || {
+                    let fd = std::os::fd::IntoRawFd::into_raw_fd(large.try_clone().unwrap());
+                    // SAFETY: the descriptor is ours, and nobody uses it any more.
+                    Errno::result(unsafe { libc::close(fd) }).map(drop).map_err(std::io::Error::from)
+                };
+                // The first may be that of a child which executes a program: the writer did not hear of it then.
+                assert!(no_space(close()), "the first to close it was not told");
+                close()
+            }
+        };
+        assert!(no_space(told), "{durability}: nobody was told");
+        // Everybody else at the next open for writing; reading goes on, and deleting makes room.
+        assert!(no_space(
+            OpenOptions::new().write(true).open(mount.at("small")).and_then(|mut f| f.write_all(&[1; 4096]))
+        ));
+        assert!(no_space(File::create(mount.at("new")).and_then(|mut f| f.write_all(&[1; 4096]))));
+        assert_eq!(Pattern(1).mismatch(0, &std::fs::read(mount.at("large")).unwrap()), None);
+        drop((large, small));
+        std::fs::remove_file(mount.at("large")).unwrap();
+        std::fs::write(mount.at("small"), Pattern(2).bytes(0, 1 << 20)).unwrap();
+    }
+}
+
+/// Proves S1, F2.
+fn near_the_limit_the_server_writes(setup: Setup) {
+    if setup.passthrough() == Passthrough::Off {
+        return;
+    }
+    let mount = limited(setup);
+    let through_the_server = || mount.info()["counters"]["opened_server"].as_u64().unwrap();
+    let mut n = 0;
+    while free(&mount) > 3 << 20 {
+        std::fs::write(mount.at(format!("f{n}")), Pattern(n).bytes(0, 1 << 20)).unwrap();
+        mount.sync();
+        n += 1;
+    }
+    let before = through_the_server();
+    let mut file = File::create(mount.at("last")).unwrap();
+    assert_eq!(through_the_server(), before + 1);
+    let mut written = 0;
+    while !no_space(file.write(&Pattern(9).bytes(written, 4096)).map(|len| written += len as u64)) {
+        assert!(written < 8 << 20, "there is no end to it");
+    }
+    let info = mount.info();
+    assert!(info["used"].as_u64().unwrap() <= LIMIT + BOOKS, "{info}");
+    assert_eq!(Pattern(9).mismatch(0, &std::fs::read(mount.at("last")).unwrap()), None);
+}
+
+/// Proves S3.
+fn deleted_space_comes_back_on_the_host(setup: Setup) {
+    let mount = setup.mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let on_host = || {
+        tensorfs_tests::shell(mount.pool(), "du -s --block-size=1 segments | cut -f1").trim().parse::<u64>().unwrap()
+    };
+    let empty = on_host();
+    for n in 0..10 {
+        std::fs::write(mount.at(format!("f{n}")), Pattern(n).bytes(0, 1 << 20)).unwrap();
+    }
+    mount.sync();
+    assert!(on_host() >= empty + (10 << 20));
+    let used = || mount.info()["used"].as_u64().unwrap();
+    let before = used();
+    for n in 0..10 {
+        std::fs::remove_file(mount.at(format!("f{n}"))).unwrap();
+    }
+    assert!(used() + (10 << 20) <= before, "it does not count any more");
+    mount.sync();
+    assert!(on_host() < empty + (1 << 20), "{} bytes on the host, {empty} at first", on_host());
+}
+
+/// What is removed counts as free while the kernel knows it still. Files that a program held with `O_PATH` filled the
+/// host that way, whatever the limit. Found by reading.
+///
+/// Proves S1.
+fn removed_files_that_are_held_by_path_do_not_pass_the_limit(setup: Setup) {
+    const FILE: u64 = 16 << 20;
+    if setup.mount_is_plain() {
+        return;
+    }
+    let mount = setup.create(["--size", "64M"]).mount();
+    let mut held = Vec::new();
+    for n in 0..10 {
+        let path = mount.at(format!("f{n}"));
+        std::fs::write(&path, Pattern(n).bytes(0, FILE as usize)).unwrap();
+        held.push(OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        mount.sync();
+    }
+    let mut used = 0;
+    for shard in std::fs::read_dir(mount.pool().join("segments")).unwrap() {
+        for segment in std::fs::read_dir(shard.unwrap().path()).unwrap() {
+            used += segment.unwrap().metadata().map_or(0, |metadata| metadata.blocks() * 512);
+        }
+    }
+    assert!(used <= LIMIT + FILE, "{used} bytes are held");
+    drop(held);
+}
+
+fn limited_and_quiet(setup: Setup) -> Mount {
+    setup.create(["--size", "64M"]).mount_with(["--commit", "3600"]).mount()
+}
+
+/// In passthrough the kernel writes past the limit; whoever did must hear of it, also if the background saw it first.
+fn fsync_after_a_commit_in_the_background_still_tells_of_the_limit(setup: Setup) {
+    if setup.passthrough() == Passthrough::Off {
+        return;
+    }
+    let mount = limited_and_quiet(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let file = File::create(mount.at("f")).unwrap();
+    file.write_all_at(&vec![1; 80 << 20], 0).unwrap();
+    mount.sync();
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    // Told once, and then the bytes are there.
+    file.sync_all().unwrap();
+}
+
+/// A file that is open elsewhere, in a pool that is more than full.
+fn an_open_that_fails_leaves_the_file_as_it_was(setup: Setup) {
+    let mount = limited_and_quiet(setup);
+    if mount.is_plain() || mount.passthrough() == Passthrough::Off {
+        return;
+    }
+    std::fs::write(mount.at("small"), Pattern(1).bytes(0, 1 << 20)).unwrap();
+    let reader = File::open(mount.at("small")).unwrap();
+    let big = File::create(mount.at("big")).unwrap();
+    big.write_all_at(&vec![1; 80 << 20], 0).unwrap();
+    mount.sync();
+    let opened = OpenOptions::new().write(true).truncate(true).open(mount.at("small"));
+    assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(reader.metadata().unwrap().len(), 1 << 20);
+    let bytes = std::fs::read(mount.at("small")).unwrap();
+    assert!(bytes == Pattern(1).bytes(0, 1 << 20), "{} bytes", bytes.len());
+}
+
+fn segments(pool: &Path) -> usize {
+    std::fs::read_dir(pool.join("segments"))
+        .unwrap()
+        .flat_map(|shard| std::fs::read_dir(shard.unwrap().path()).unwrap())
+        .count()
+}
+
+/// Stores attributes of ever smaller size until there is no room for another, and then names.
+fn fill_the_log(mount: &Mount) {
+    let path = mount.at("attributes");
+    std::fs::create_dir(&path).unwrap();
+    for len in [60_000, 4000, 200] {
+        let value = vec![7u8; len];
+        let set = |n| xattr::set(&path, format!("user.{len}-{n}"), &value, 0);
+        assert_eq!((0..).map(set).find_map(Result::err), Some(Errno::ENOSPC));
+    }
+    let make = |n| nix::unistd::mkfifo(&mount.at(format!("{n}")), nix::sys::stat::Mode::S_IRUSR);
+    assert_eq!((0..).map(make).find_map(Result::err), Some(Errno::ENOSPC));
+}
+
+/// Bytes may still fit where no record does: that of a file's last change may use what deletion may use.
+fn what_was_written_in_a_full_log_is_there_after_unmounting(setup: Setup) {
+    let mut mount = setup.create(["--size", "16M"]).mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let open =
+        |n| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(mount.at(format!("f{n}")));
+    let files: Vec<File> = (0..20).map(|n| open(n).unwrap()).collect();
+    for (n, file) in files.iter().enumerate() {
+        file.write_all_at(&Pattern(n as u64).bytes(0, 4096), 0).unwrap();
+    }
+    mount.sync();
+    fill_the_log(&mount);
+    let mut written = Vec::new();
+    for (n, file) in files.iter().enumerate() {
+        written.push(1096 + 3000 + file.write_at(&Pattern(n as u64).bytes(4096, 4096), 4096).unwrap_or(0));
+    }
+    drop(files);
+    mount.remount();
+    for (n, len) in written.into_iter().enumerate() {
+        let path = mount.at(format!("f{n}"));
+        let told = std::fs::metadata(&path).unwrap().len();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!((told, bytes.len(), Pattern(n as u64).mismatch(0, &bytes)), (len as u64, len, None), "f{n}");
+    }
+}
+
+/// A replacement that the log has no room for leaves no segment behind.
+fn a_replacement_that_cannot_begin_leaves_nothing(setup: Setup) {
+    let mut mount = setup.create(["--size", "16M"]).mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::write(mount.at("whole"), Pattern(9).bytes(0, 8192)).unwrap();
+    mount.sync();
+    fill_the_log(&mount);
+    let replaced = OpenOptions::new().write(true).truncate(true).open(mount.at("whole")).map(drop);
+    let len = std::fs::metadata(mount.at("whole")).unwrap().len();
+    assert_eq!(len, if replaced.is_ok() { 0 } else { 8192 }, "{replaced:?}");
+    mount.remount();
+    assert_eq!(segments(mount.pool()), 1);
+}
+
+/// Many at a time, so that together they ask for more than a number holds.
+fn asking_for_more_than_there_can_be_only_gets_no_space(setup: Setup) {
+    let mount = limited_and_quiet(setup);
+    if mount.is_plain() {
+        return;
+    }
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let path = mount.at(format!("f{n}"));
+            scope.spawn(move || {
+                let file = File::create(path).unwrap();
+                for _ in 0..100 {
+                    let refused = nix::fcntl::fallocate(&file, nix::fcntl::FallocateFlags::empty(), 0, i64::MAX - 5000);
+                    assert_eq!(refused, Err(Errno::ENOSPC));
+                }
+            });
+        }
+    });
+    assert_eq!(mount.info()["counters"]["panics"], 0);
+    std::fs::write(mount.at("fits"), Pattern(1).bytes(0, 1 << 20)).unwrap();
+}
+
+/// A file made by mknod gets its segment when it is first opened, which must not need what there is no more.
+fn a_file_that_was_never_opened_can_be_read_in_a_full_pool(setup: Setup) {
+    let mount = setup.create(["--size", "16M"]).mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let made: Vec<_> = (0..20).map(|n| mount.at(format!("made{n}"))).collect();
+    for path in &made {
+        nix::sys::stat::mknod(path, nix::sys::stat::SFlag::S_IFREG, nix::sys::stat::Mode::S_IRUSR, 0).unwrap();
+    }
+    fill_the_log(&mount);
+    for path in &made {
+        assert_eq!(std::fs::read(path).unwrap().len(), 0);
+    }
+}

@@ -1,0 +1,95 @@
+//! Unmodified programs of the machine-learning world: each writes through the mount, checks what
+//! it wrote, and checks it again from a new process after unmount and mount.
+
+use std::process::Command;
+use tensorfs_tests::{Mount, Setup, on_mounts, run_ok, venv};
+
+use super::{client, pool_of};
+
+on_mounts!(
+    smdebug,
+    numpy,
+    safetensors,
+    h5py,
+    tensorboard,
+    checkpoints_moved_by_cp_and_read_in_place,
+    shelf,
+    shelf_in_memory_once,
+    smdebug_torch_hook,
+    torch,
+    shelf_torch,
+);
+
+fn run_client(setup: Setup, environment: &str, name: &str) {
+    let Some(python) = setup.python(environment) else { return };
+    let mut mount = setup.mount();
+    let directory = mount.at(name);
+    run_ok(&mut client(&python, name, &directory, "write"));
+    run_ok(&mut client(&python, name, &directory, "verify"));
+    mount.remount();
+    run_ok(&mut client(&python, name, &directory, "verify"));
+    mount.kill9();
+    mount.mount();
+    run_ok(&mut client(&python, name, &directory, "verify"));
+}
+
+fn smdebug(setup: Setup) {
+    run_client(setup, "small", "smdebug");
+}
+
+fn numpy(setup: Setup) {
+    run_client(setup, "small", "numpy");
+}
+
+fn safetensors(setup: Setup) {
+    run_client(setup, "small", "safetensors");
+}
+
+fn h5py(setup: Setup) {
+    run_client(setup, "small", "h5py");
+}
+
+fn tensorboard(setup: Setup) {
+    run_client(setup, "small", "tensorboard");
+}
+
+/// examples/shelf: what PyMM's users do.
+fn shelf(setup: Setup) {
+    run_client(setup.clone(), "small", "shelf");
+    if let Some(python) = venv("small") {
+        let mount = setup.mount();
+        run_ok(&mut client(&python, "shelf", &mount.at("shelf"), "kill"));
+    }
+}
+
+/// An array has one set of physical pages, in several processes, and in the pool's own file.
+fn shelf_in_memory_once(setup: Setup) {
+    let Some(python) = setup.python("small") else { return };
+    let mount = setup.mount();
+    run_ok(client(&python, "shelf", &mount.at("shelf"), "memory").args(pool_of(&mount)));
+}
+
+fn shelf_torch(setup: Setup) {
+    run_client(setup, "torch", "shelf_torch");
+}
+
+fn smdebug_torch_hook(setup: Setup) {
+    run_client(setup, "large", "smdebug_torch");
+}
+
+fn torch(setup: Setup) {
+    run_client(setup, "torch", "torch");
+}
+
+/// What a client wrote elsewhere is the same after it was copied in, and copied out again.
+fn checkpoints_moved_by_cp_and_read_in_place(setup: Setup) {
+    let Some(python) = setup.python("small") else { return };
+    let mount: Mount = setup.mount();
+    let outside = mount.host().join("outside");
+    run_ok(&mut client(&python, "safetensors", &outside, "write"));
+    run_ok(Command::new("cp").arg("-a").arg(&outside).arg(mount.at("in")));
+    run_ok(&mut client(&python, "safetensors", &mount.at("in"), "verify"));
+    let back = mount.host().join("back");
+    run_ok(Command::new("cp").arg("-r").arg(mount.at("in")).arg(&back));
+    run_ok(&mut client(&python, "safetensors", &back, "verify"));
+}

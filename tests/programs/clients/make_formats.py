@@ -1,0 +1,517 @@
+"""Writes small files with the libraries that own the formats, and beside each what the library reads from it.
+
+    make_formats.py DIRECTORY
+
+FILE.json lists the tensors of FILE: name, dtype, shape, step, mode, order, and the CRC-32C of the bytes. The lists come
+from the libraries (numpy.load, torch.load, safe_open, smdebug's own reader, protobuf), never from tensorfs. Whatever
+library is not installed here is left out; run it once for each environment.
+
+layout/tests/formats.rs compares them with what is recognised; its copies are in layout/tests/samples.
+"""
+
+import io
+import json
+import os
+import shutil
+import struct
+import sys
+import warnings
+import zipfile
+
+import numpy as np
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from common import array, crc32c  # noqa: E402
+
+DTYPES = ["?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16"]
+
+
+def entry(name, value, **more):
+    """What is expected of the NumPy array `value`."""
+    fortran = value.flags.f_contiguous and not value.flags.c_contiguous
+    plain = not value.dtype.hasobject
+    out = {
+        "name": name,
+        "dtype": dtype_name(value.dtype),
+        "shape": list(value.shape),
+        "fortran": fortran,
+        "crc32c": crc32c(value.tobytes("F" if fortran else "C")) if plain else None,
+    }
+    out.update(more)
+    return out
+
+
+def dtype_name(dtype):
+    if dtype.hasobject:
+        return "object"
+    if dtype.names:
+        return "structured"
+    if dtype.kind in "SU":
+        return "string"
+    if dtype.kind in "Mm" or dtype in (np.longdouble, np.clongdouble):
+        return "other"
+    return "other" if dtype.kind == "V" else dtype.newbyteorder("=").name
+
+
+class Samples:
+    def __init__(self, directory):
+        self.directory = directory
+        os.makedirs(directory, exist_ok=True)
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def expect(self, name, format_, library, tensors, **more):
+        with open(self.path(name + ".json"), "w") as file:
+            head = {"format": format_, "library": library, **more}
+            lines = ",\n".join("  " + json.dumps(t, sort_keys=True) for t in tensors)
+            file.write(json.dumps(head, sort_keys=True)[:-1] + f', "tensors": [\n{lines}\n]}}\n')
+
+
+# --- NumPy -----------------------------------------------------------------------------------------
+
+
+def make_numpy(samples):
+    library = f"numpy {np.__version__}"
+    arrays = {d.replace("?", "bool"): array(d, (3, 5), d) for d in DTYPES}
+    arrays.update({
+        "fortran": np.asfortranarray(array("fortran", (4, 6), "f4")),
+        "fortran3": np.asfortranarray(array("fortran3", (2, 3, 4), "i2")),
+        "line": np.asfortranarray(array("line", (1, 6, 1), "f4")),
+        "big": array("big", (4, 6), ">f8"),
+        "scalar": array("scalar", (), "f8"),
+        "empty": np.zeros((0, 7), "f4"),
+        "text": np.array([["α", "beta"], ["", "x"]]),
+        "bytes": np.array([b"one", b"three"]),
+        "dates": np.array(["2020-01-01", "NaT"], dtype="M8[ns]"),
+        "longdouble": np.arange(3, dtype=np.longdouble),
+        "void": array("void", (3, 8), "u1").view("V8").reshape(3),
+        "structured": np.zeros(5, [("a", "<i4"), ("b", ">f8", (2, 3)), ("c", [("d", "S3"), ("é", "?")])]),
+        "aligned": np.ones(3, np.dtype([("a", "i1"), ("b", "f8")], align=True)),
+        "objects": np.array([{"a": 1}, None, "x"], dtype=object),
+    })
+    for name, value in arrays.items():
+        np.save(samples.path(f"{name}.npy"), value)
+        back = np.load(samples.path(f"{name}.npy"), allow_pickle=True)
+        samples.expect(f"{name}.npy", "npy", library, [entry("array", back)])
+    for version in [(1, 0), (2, 0), (3, 0)]:
+        name = f"version{version[0]}.npy"
+        with open(samples.path(name), "wb") as file:
+            np.lib.format.write_array(file, arrays["f4"], version)
+        samples.expect(name, "npy", library, [entry("array", np.load(samples.path(name)))])
+    with open(samples.path("two.npy"), "wb") as file:
+        np.save(file, arrays["f4"])
+        np.save(file, arrays["f8"])
+    samples.expect("two.npy", "npy", library, [entry("array", np.load(samples.path("two.npy")))])
+
+    some = {k: arrays[k] for k in ["f4", "bool", "fortran", "big", "scalar", "empty", "structured", "objects"]}
+    some["nested/name"] = arrays["i8"]
+    np.savez(samples.path("arrays.npz"), **some)
+    np.savez_compressed(samples.path("compressed.npz"), **some, zeroes=np.zeros((300, 400), "f8"))
+    for name in ["arrays.npz", "compressed.npz"]:
+        with np.load(samples.path(name), allow_pickle=True) as npz:
+            samples.expect(name, "npz", library, [entry(k, npz[k]) for k in npz.files])
+
+
+def make_ml_dtypes(samples):
+    import ml_dtypes
+
+    for name in ["bfloat16", "float8_e4m3fn"]:
+        value = np.arange(6).astype(getattr(ml_dtypes, name)).reshape(2, 3)
+        np.save(samples.path(f"{name}.npy"), value)
+        with open(samples.path(f"{name}.npy"), "rb") as file:
+            np.lib.format.read_magic(file)
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        back = {"name": "array", "dtype": "other", "shape": list(shape), "fortran": fortran}
+        back["crc32c"] = crc32c(value.tobytes())
+        samples.expect(f"{name}.npy", "npy", f"ml_dtypes {ml_dtypes.__version__}", [back])
+
+
+# --- safetensors -----------------------------------------------------------------------------------
+
+
+def make_safetensors(samples):
+    import safetensors
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    tensors = {f"layer.{d.replace('?', 'bool')}": array(d, (3, 5), d) for d in DTYPES if d not in ("c8", "c16")}
+    tensors.update({"scalar": np.array(2.5, "f4"), "empty": np.zeros((0, 4), "i8"), "ünï": array("u", (9,), "f4")})
+    metadata = {"format": "np", "quote": 'a "b" \\ c', "é": "ü"}
+    save_file(tensors, samples.path("model.safetensors"), metadata=metadata)
+    with safe_open(samples.path("model.safetensors"), "np") as reader:
+        listed = [entry(name, reader.get_tensor(name)) for name in reader.offset_keys()]
+        library = f"safetensors {safetensors.__version__}"
+        samples.expect("model.safetensors", "safetensors", library, listed, metadata=reader.metadata())
+
+
+def make_safetensors_torch(samples):
+    import safetensors
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    names = "bfloat16 float16 float32 complex64 uint16 uint64"
+    names += " float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"
+    tensors = {n: torch.arange(12).reshape(3, 4).to(torch.float32).to(getattr(torch, n)) for n in names.split()}
+    save_file(tensors, samples.path("torch.safetensors"), metadata={"format": "pt"})
+    with safe_open(samples.path("torch.safetensors"), "pt") as reader:
+        listed = [torch_entry(name, reader.get_tensor(name)) for name in reader.offset_keys()]
+        for item in listed:
+            del item["storage"]
+        library = f"safetensors {safetensors.__version__}, torch {torch.__version__}"
+        samples.expect("torch.safetensors", "safetensors", library, listed, metadata=reader.metadata())
+
+
+# --- torch -----------------------------------------------------------------------------------------
+
+
+def torch_entry(name, value):
+    import torch
+
+    def raw(t):
+        return t.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes()
+
+    def address(t):
+        return (t.untyped_storage() if hasattr(t, "untyped_storage") else t.storage()).data_ptr()
+
+    reverse = value.permute(tuple(reversed(range(value.dim()))))
+    fortran = not value.is_contiguous() and reverse.is_contiguous()
+    return {
+        "name": name,
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "shape": list(value.shape),
+        "fortran": fortran,
+        "crc32c": crc32c(raw(reverse if fortran else value)),
+        "storage": address(value.detach()) if value.numel() else None,
+    }
+
+
+def paths(value, path=()):
+    """Tensors of nested dictionaries, lists and tuples, with the keys to them."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield ".".join(path) if path else "tensor", value
+    elif isinstance(value, torch.nn.Module):
+        yield from paths(vars(value), path)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from paths(item, path + (str(int(key) if isinstance(key, bool) else key),))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from paths(item, path + (str(index),))
+
+
+def make_torch(samples):
+    import torch
+
+    torch.manual_seed(1)
+    new = hasattr(torch, "float8_e4m3fn")
+    prefix = "torch2" if new else "torch1"
+    library = f"torch {torch.__version__}"
+
+    def expect(name, **more):
+        try:
+            loaded = torch.load(samples.path(name), weights_only=False) if new else torch.load(samples.path(name))
+        except TypeError:
+            loaded = torch.load(samples.path(name))
+        listed = [torch_entry(n, t) for n, t in paths(loaded)]
+        # Addresses say only which tensors share a storage.
+        number = {}
+        for item in listed:
+            if item["storage"] is not None:
+                item["storage"] = number.setdefault(item["storage"], len(number))
+        samples.expect(name, "torch", library, listed, **more)
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Conv2d(2, 3, 2), torch.nn.BatchNorm1d(3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    model[2](model[0](torch.randn(5, 4))).sum().backward()
+    optimizer.step()
+    checkpoint = {
+        "epoch": 7,
+        "loss": 0.5,
+        "history": [0.1, 0.2, None, "text", b"bytes", 2**70, True],
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        3: (torch.ones(2), [torch.zeros(1), {"deep": torch.full((2, 2), 7)}]),
+        "long": "x" * 10_000,
+        "size": torch.Size([2, 3]),
+        "set": {1, 2},
+        "numpy": np.arange(3),
+        "parameter": torch.nn.Parameter(torch.randn(2)),
+        "device": torch.device("cpu"),
+        "dtype": torch.float16,
+    }
+    torch.save(checkpoint, samples.path(f"{prefix}-checkpoint.pt"))
+    expect(f"{prefix}-checkpoint.pt", calls=[])
+    torch.save(checkpoint, samples.path(f"{prefix}-protocol4.pt"), pickle_protocol=4)
+    expect(f"{prefix}-protocol4.pt", calls=[])
+
+    names = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128"
+    if new:
+        names += " uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
+        names += " float8_e8m0fnu complex32"
+    numbers = torch.arange(6).reshape(2, 3).to(torch.float32)
+    dtypes = {name: numbers.to(getattr(torch, name)) for name in names.split() if hasattr(torch, name)}
+    dtypes = {name: tensor for name, tensor in dtypes.items() if can_be_saved(tensor)}
+    torch.save(dtypes, samples.path(f"{prefix}-dtypes.pt"))
+    expect(f"{prefix}-dtypes.pt", calls=[])
+
+    base = torch.arange(60, dtype=torch.float32).reshape(3, 4, 5)
+    views = {
+        "base": base,
+        "transposed": base[0].t(),
+        "reversed": base.permute(2, 1, 0),
+        "permuted": base.permute(1, 2, 0),
+        "row": base[1],
+        "column": base[:, 1, 2],
+        "steps": base[::2, 1:3, ::2],
+        "expanded": base[0, 0, 0].expand(3, 2),
+        "scalar": base[2, 3, 4],
+        "empty": base[:0],
+        "channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "other": base.clone(),
+    }
+    torch.save(views, samples.path(f"{prefix}-views.pt"))
+    expect(f"{prefix}-views.pt", calls=[])
+    torch.save(base.to(torch.int16), samples.path(f"{prefix}-tensor.pt"))
+    expect(f"{prefix}-tensor.pt", calls=[])
+    torch.save(base, samples.path(f"{prefix}-legacy.pt"), _use_new_zipfile_serialization=False)
+    samples.expect(f"{prefix}-legacy.pt", "opaque", library, [])
+    if not new:
+        return
+    # An archive from a machine of the other byte order: storages swapped, and the file "byteorder" says so.
+    torch.save(dtypes["float32"], samples.path("little.pt"))
+    big_path = samples.path("torch2-big.pt")
+    with zipfile.ZipFile(samples.path("little.pt")) as little, zipfile.ZipFile(big_path, "w") as big:
+        for name in little.namelist():
+            data = little.read(name)
+            if name.endswith("byteorder"):
+                data = b"big"
+            elif "/data/" in name:
+                data = np.frombuffer(data, "<f4").astype(">f4").tobytes()
+            big.writestr(name, data)
+    os.remove(samples.path("little.pt"))
+    loaded = torch.load(samples.path("torch2-big.pt")).numpy()
+    assert loaded.tolist() == dtypes["float32"].tolist()
+    samples.expect("torch2-big.pt", "torch", library, [entry("tensor", loaded.astype(">f4"))], calls=[])
+
+
+def can_be_saved(tensor):
+    """PyTorch had some types before it could save them."""
+    import torch
+
+    try:
+        torch.save(tensor, io.BytesIO())
+    except KeyError:
+        return False
+    return True
+
+
+# --- event files -----------------------------------------------------------------------------------
+
+
+def frames(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    at = 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        yield data[at + 12 : at + 12 + length]
+        at += length + 16
+
+
+def histogram_entry(name, histo, step):
+    rows = np.array([histo.bucket_limit, histo.bucket], "f8").T
+    return entry(name, np.ascontiguousarray(rows), step=step, mode=None, mode_step=None, kind="histogram")
+
+
+def make_smdebug(samples):
+    import smdebug
+    from smdebug.core.modes import ModeKeys
+    from smdebug.core.tfevent.event_file_reader import get_tensor_data
+    from smdebug.core.tfevent.proto.event_pb2 import Event
+    from smdebug.core.tfrecord.tensor_reader import TensorReader
+    from smdebug.core.writer import FileWriter
+    from smdebug.exceptions import SMDebugValueError
+
+    library = f"smdebug {getattr(smdebug, '__version__', '')}".strip()
+    trial = samples.path("trial")
+    modes = [ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT, ModeKeys.GLOBAL]
+    for checksum in [False, True]:
+        writer = FileWriter(trial_dir=trial, step=17, worker="w", write_checksum=checksum)
+        for n, d in enumerate(DTYPES):
+            name = f"{d.replace('?', 'bool')}:0/ä"
+            writer.write_tensor(tdata=array(d, (3, 5), d), tname=name, mode=modes[n % 4], mode_step=n)
+        writer.write_tensor(tdata=np.float32(3.5), tname="scalar", mode=ModeKeys.TRAIN, mode_step=4)
+        writer.write_tensor(tdata=np.zeros((0, 3), "f4"), tname="empty", mode=ModeKeys.TRAIN, mode_step=4)
+        writer.write_tensor(tdata=np.array(["text"]), tname="string", mode=ModeKeys.TRAIN, mode_step=4)
+        writer.write_tensor(tdata=np.array(["some", "words"]), tname="strings", mode=ModeKeys.TRAIN, mode_step=4)
+        writer.close()
+        name = f"smdebug{'-checksum' if checksum else ''}.tfevents"
+        shutil.move(os.path.join(trial, "events/000000000017/000000000017_w.tfevents"), samples.path(name))
+        with open(samples.path(name), "rb") as file:
+            reader = TensorReader(file.read())
+        listed = []
+        for step, value in ((s, v) for s, summary in reader.read_summaries(check="full" if checksum else "minimal")
+                            for v in summary.value):
+            tname = value.tag
+            mode, mode_step = reader._get_mode_modestep(step, value.metadata.plugin_data)
+            try:
+                data = get_tensor_data(value.tensor)
+            except (KeyError, SMDebugValueError):
+                # It writes unsigned numbers and empty arrays, but cannot read them.
+                code = tname.split(":")[0]
+                data = np.zeros((0, 3), "f4") if code == "empty" else array(code, (3, 5), code)
+            if tname.startswith("i1"):
+                # It reads DT_INT8 as bytes without a sign.
+                data = data.view("i1")
+            more = {"step": step, "mode": mode.name, "mode_step": mode_step, "kind": "tensor"}
+            if tname.startswith("string"):
+                data = [d.encode() if isinstance(d, str) else bytes(d) for d in np.asarray(data).reshape(-1)]
+                crc = crc32c(data[0]) if len(data) == 1 else None
+                tensor = {"name": tname, "dtype": "string", "shape": [len(data)], "fortran": False, "crc32c": crc}
+                listed.append({**tensor, **more})
+            else:
+                listed.append(entry(tname, np.asarray(data), **more))
+        samples.expect(name, "tfrecord", library, listed, frames=len(list(frames(samples.path(name)))))
+    shutil.rmtree(trial)
+
+    writer = FileWriter(trial_dir=trial, step=5, worker="w", wtype="tensorboard", mode=ModeKeys.TRAIN)
+    writer.write_scalar_summary("loss", 0.25, 5)
+    writer.write_histogram_summary(np.linspace(-3, 4, 1000), "weights", 6)
+    path = writer.name()
+    writer.close()
+    name = "smdebug-tensorboard.tfevents"
+    path = path if os.path.exists(path) else path.removesuffix(".tmp")
+    shutil.move(path, samples.path(name))
+    shutil.rmtree(trial)
+    expect_events(samples, name, library, Event)
+
+
+def expect_events(samples, name, library, event_class):
+    listed = []
+    for payload in frames(samples.path(name)):
+        event = event_class.FromString(payload)
+        for value in event.summary.value:
+            which = value.WhichOneof("value")
+            if which == "simple_value":
+                number = np.array(value.simple_value, "f4")
+                listed.append(entry(value.tag, number, step=event.step, mode=None, mode_step=None, kind="scalar"))
+            elif which == "histo":
+                listed.append(histogram_entry(value.tag, value.histo, event.step))
+            elif which == "tensor":
+                data = make_ndarray(value.tensor)
+                more = {"step": event.step, "mode": None, "mode_step": None, "kind": "tensor"}
+                if data.dtype.kind == "S":
+                    more["dtype"] = "string"
+                listed.append(entry(value.tag, data, **more))
+    samples.expect(name, "tfrecord", library, listed, frames=len(list(frames(samples.path(name)))))
+
+
+def make_ndarray(proto):
+    """As tensorflow.make_ndarray does it."""
+    shape = [dim.size for dim in proto.tensor_shape.dim]
+    dtype, field = {
+        1: ("f4", "float_val"), 2: ("f8", "double_val"), 3: ("i4", "int_val"), 4: ("u1", "int_val"),
+        6: ("i1", "int_val"),
+        7: ("S", "string_val"), 8: ("c8", "scomplex_val"), 9: ("i8", "int64_val"), 10: ("?", "bool_val"),
+    }[proto.dtype]
+    if proto.tensor_content:
+        return np.frombuffer(proto.tensor_content, dtype).reshape(shape)
+    values = list(getattr(proto, field))
+    if field == "scomplex_val":
+        values = [complex(a, b) for a, b in zip(values[::2], values[1::2])]
+    count = int(np.prod(shape, dtype=int))
+    values = (values or [0]) + (values or [0])[-1:] * (count - len(values))
+    return np.array(values[:count], dtype).reshape(shape)
+
+
+def make_tensorboardx(samples):
+    import tensorboardX
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboardX.proto.tensor_pb2 import TensorProto
+    from tensorboardX.proto.tensor_shape_pb2 import TensorShapeProto
+
+    directory = samples.path("board")
+    writer = tensorboardX.SummaryWriter(directory)
+    for step in range(5):
+        writer.add_scalar("loss/train", 1 / (step + 1), step)
+    writer.add_scalars("both", {"a": 1.0, "b": 2.0}, 3)
+    writer.add_histogram("weights", np.linspace(-1, 1, 500), 2)
+    writer.add_histogram("bins", np.arange(20.0), 3, bins="auto")
+    writer.add_text("note", "some words", 4)
+    picture = Summary.Value(tag="picture", image=Summary.Image(height=2, width=2, encoded_image_string=b"png"))
+    writer.file_writer.add_summary(Summary(value=[picture]), 4)
+
+    # As tf.summary writes tensors: elements listed one by one, all of them or with the last one repeated.
+    def proto(shape, dtype, **values):
+        dims = [TensorShapeProto.Dim(size=n) for n in shape]
+        return TensorProto(dtype=dtype, tensor_shape=TensorShapeProto(dim=dims), **values)
+
+    protos = {
+        "one": proto([], 1, float_val=[0.5]),
+        "floats": proto([3], 1, float_val=[1, 2, 3]),
+        "same": proto([2, 3], 1, float_val=[7]),
+        "none": proto([2], 2),
+        "ints": proto([4], 3, int_val=[1, -1, 300]),
+        "small": proto([3], 6, int_val=[1, -1, -128]),
+        "longs": proto([2], 9, int64_val=[-(2**60), 5]),
+        "flags": proto([3], 10, bool_val=[True, False]),
+        "complex": proto([3], 8, scomplex_val=[1, 2, 3, 4]),
+        "content": proto([2, 2], 1, tensor_content=np.arange(4, dtype="f4").tobytes()),
+        "zero": proto([0, 4], 1),
+    }
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars", content=b"\x00"))
+    for tag, tensor in protos.items():
+        writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=tag, tensor=tensor, metadata=metadata)]), 9)
+    writer.close()
+    for name in sorted(os.listdir(directory)):
+        if ".tfevents." in name:
+            shutil.move(os.path.join(directory, name), samples.path("board.tfevents"))
+    shutil.rmtree(directory)
+    expect_events(samples, "board.tfevents", f"tensorboardX {tensorboardX.__version__}", Event)
+
+
+# --- the rest --------------------------------------------------------------------------------------
+
+
+def make_h5py(samples):
+    import h5py
+
+    for name, block in [("plain.h5", 0), ("userblock.h5", 1024)]:
+        with h5py.File(samples.path(name), "w", userblock_size=block) as file:
+            file["x"] = np.arange(10)
+        samples.expect(name, "hdf5", f"h5py {h5py.__version__}", [])
+
+
+def make_opaque(samples):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("readme.txt", "nothing")
+    for name, data in [("text.txt", b"just text\n" * 20), ("other.zip", buffer.getvalue()), ("nothing", b"")]:
+        with open(samples.path(name), "wb") as file:
+            file.write(data)
+        samples.expect(name, "opaque", "none", [])
+
+
+def main():
+    samples = Samples(sys.argv[1])
+    warnings.simplefilter("ignore")
+    only = sys.argv[2:]
+    for make in [make_numpy, make_ml_dtypes, make_safetensors, make_safetensors_torch, make_torch, make_smdebug,
+                 make_tensorboardx, make_h5py, make_opaque]:
+        what = make.__name__.removeprefix("make_")
+        if only and what not in only:
+            continue
+        try:
+            make(samples)
+            print(f"{what}: done")
+        except ImportError as error:
+            print(f"{what}: left out ({error})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,4 @@
+//! Suites of filesystem tests: public ones, and this project's own, which compares random operations with ext4.
+
+mod model;
+mod public;
