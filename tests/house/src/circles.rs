@@ -66,7 +66,9 @@ pub fn knots<'a>(arrows: &[Arrow], file: impl Fn(usize) -> &'a PathBuf) -> Vec<K
         done.extend(members.iter().copied());
         let within: Graph<'_> = members
             .iter()
-            .map(|from| (*from, graph[from].iter().filter(|(to, _)| members.contains(to)).map(|(k, v)| (*k, *v)).collect()))
+            .map(|from| {
+                (*from, graph[from].iter().filter(|(to, _)| members.contains(to)).map(|(k, v)| (*k, *v)).collect())
+            })
             .collect();
         let mut files: Vec<PathBuf> = members.iter().map(|&member| files[member].clone()).collect();
         files.sort();
@@ -89,8 +91,7 @@ fn reached(graph: &Graph<'_>, start: usize) -> BTreeSet<usize> {
 /// Takes the shortest circle out of the graph until there is none.
 fn circles(mut graph: Graph<'_>) -> Vec<Vec<Arrow>> {
     let mut found = Vec::new();
-    while let Some(shortest) =
-        graph.keys().filter_map(|&start| circle(&graph, start)).min_by_key(|circle| circle.len())
+    while let Some(shortest) = graph.keys().filter_map(|&start| circle(&graph, start)).min_by_key(|circle| circle.len())
     {
         let mut arrows = Vec::new();
         for (from, to) in shortest {

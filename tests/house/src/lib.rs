@@ -8,7 +8,11 @@ pub mod arrows;
 pub mod circles;
 pub mod names;
 pub mod rooms;
+pub mod rules;
 pub mod source;
 pub mod structs;
 pub mod text;
 pub mod workspace;
+
+#[cfg(test)]
+mod rules_tests;

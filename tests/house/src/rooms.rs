@@ -58,12 +58,23 @@ impl Rooms {
         if module.path.is_empty() {
             return Some(ROOT.to_owned());
         }
-        (1..=module.path.len()).rev().map(|length| module.path[..length].join("/")).find(|room| self.level(room).is_some())
+        (1..=module.path.len())
+            .rev()
+            .map(|length| module.path[..length].join("/"))
+            .find(|room| self.level(room).is_some())
+    }
+
+    /// The path of the room that a module is in, if the table has it.
+    pub fn room_path(&self, module: &Module) -> Option<Vec<String>> {
+        let room = self.room(module)?;
+        Some(if room == ROOT { Vec::new() } else { room.split('/').map(str::to_owned).collect() })
     }
 
     fn allows(&self, from: &str, to: &str) -> bool {
         let also = || {
-            self.also.iter().any(|arrow| arrow.split_once("->").is_some_and(|(a, b)| a.trim() == from && b.trim() == to))
+            self.also
+                .iter()
+                .any(|arrow| arrow.split_once("->").is_some_and(|(a, b)| a.trim() == from && b.trim() == to))
         };
         if from == to || from == ROOT {
             return true;

@@ -125,9 +125,8 @@ impl Reader<'_> {
         directory: &Path,
     ) -> Result<(), Unreadable> {
         let text = self.files.get(file).ok_or_else(|| Unreadable(format!("{}: not there", file.display())))?;
-        let parsed = syn::parse_file(text).map_err(|error| {
-            Unreadable(format!("{}:{}: {error}", file.display(), error.span().start().line))
-        })?;
+        let parsed = syn::parse_file(text)
+            .map_err(|error| Unreadable(format!("{}:{}: {error}", file.display(), error.span().start().line)))?;
         self.module(parent, path, file, directory, parsed.items)
     }
 
@@ -169,7 +168,9 @@ impl Reader<'_> {
 
     /// The file of the module whose own modules are in a directory.
     fn find(&self, directory: &Path) -> Option<PathBuf> {
-        [directory.with_extension("rs"), directory.join("mod.rs")].into_iter().find(|path| self.files.get(path).is_some())
+        [directory.with_extension("rs"), directory.join("mod.rs")]
+            .into_iter()
+            .find(|path| self.files.get(path).is_some())
     }
 }
 

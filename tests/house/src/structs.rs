@@ -1,6 +1,7 @@
 //! Structs: how large they are, who sees their fields, and whether they are state.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 
 use syn::{FnArg, ImplItem, Item, Type, Visibility};
@@ -10,8 +11,18 @@ use crate::source::{Module, ModuleId, is_for_tests, line, plain};
 
 /// Types that are changed through a shared reference. Who holds one has state.
 const CELLS: [&str; 12] = [
-    "Mutex", "RwLock", "Condvar", "OnceLock", "OnceCell", "LazyLock", "RefCell", "Cell", "ReentrantMutex", "Sender",
-    "Receiver", "Once",
+    "Mutex",
+    "RwLock",
+    "Condvar",
+    "OnceLock",
+    "OnceCell",
+    "LazyLock",
+    "RefCell",
+    "Cell",
+    "ReentrantMutex",
+    "Sender",
+    "Receiver",
+    "Once",
 ];
 
 /// Types behind which something else's state may be.
@@ -34,9 +45,35 @@ pub struct Struct {
     pub methods: usize,
     /// Files with its methods.
     pub impl_files: BTreeSet<PathBuf>,
-    /// Why it is state and not plain data: a method that changes it, or a field that is changed when it is shared.
-    pub state: Option<String>,
+    /// Why it is state. `None` for plain data.
+    pub state: Option<State>,
 }
+
+/// What makes a struct state and not plain data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A field can be changed through a shared reference.
+    Cell(String),
+    /// A field holds a struct with such a field.
+    Holds(String),
+    /// A lock guards it.
+    Guarded,
+    /// A method changes it.
+    Method(String),
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cell(field) => write!(f, "{field} changes while it is shared"),
+            Self::Holds(field) => write!(f, "{field} holds what changes while it is shared"),
+            Self::Guarded => f.write_str("a lock guards it"),
+            Self::Method(method) => write!(f, "{method} changes it"),
+        }
+    }
+}
+
+type Key = (ModuleId, String);
 
 impl Struct {
     /// Fields that are seen outside of a module and what is in it.
@@ -73,79 +110,130 @@ fn seen_from(module: &Module, visibility: &Visibility) -> Vec<String> {
 
 /// All structs of a crate.
 pub fn structs(names: &Names<'_>) -> Vec<Struct> {
-    let mut found: BTreeMap<(ModuleId, String), Struct> = BTreeMap::new();
-    // What each field's type names, for those that are plain by themselves.
-    let mut holds: BTreeMap<(ModuleId, String), Vec<(String, (ModuleId, String))>> = BTreeMap::new();
+    let mut found: BTreeMap<Key, Struct> = BTreeMap::new();
+    // The crate's own types in each field, and those in a lock.
+    let mut parts: Vec<(Key, String, Key)> = Vec::new();
+    let mut guarded: Vec<Key> = Vec::new();
     for (id, module) in names.of.modules.iter().enumerate() {
         for item in &module.items {
-            let Item::Struct(item) = item else { continue };
-            let own = seen_from(module, &item.vis);
-            let mut state = None;
-            let mut parts = Vec::new();
-            let mut fields = Vec::new();
-            for (number, field) in item.fields.iter().enumerate() {
-                let name = field.ident.as_ref().map_or_else(|| number.to_string(), plain);
-                let seen = seen_from(module, &field.vis);
-                fields.push((name.clone(), if seen.starts_with(&own) { seen } else { own.clone() }));
-                for word in names_in(&field.ty) {
-                    let last = word.last().map(String::as_str).unwrap_or_default();
-                    if CELLS.contains(&last) || last.starts_with("Atomic") {
-                        state.get_or_insert_with(|| format!("{name} is changed when it is shared"));
-                    }
-                    for target in names.resolve(id, &word) {
-                        if let Target::Item { module, name: of, rest } = target
-                            && rest.is_empty()
-                        {
-                            parts.push((name.clone(), (module, of)));
-                        }
-                    }
-                }
+            let key = (id, item_name(item));
+            for (field, of) in field_types(item) {
+                let mut words = TypeNames::default();
+                words.look(of);
+                parts.extend(
+                    words
+                        .all
+                        .iter()
+                        .flat_map(|word| own(names, id, word))
+                        .map(|part| (key.clone(), field.clone(), part)),
+                );
+                guarded.extend(words.guarded.iter().flat_map(|word| own(names, id, word)));
             }
-            let key = (id, plain(&item.ident));
-            holds.insert(key.clone(), parts);
-            let (name, file, line) = (key.1.clone(), module.file.clone(), line(&item.ident));
-            let (methods, impl_files) = (0, BTreeSet::new());
-            found.insert(key, Struct { name, module: id, file, line, fields, methods, impl_files, state });
+            let Item::Struct(item) = item else { continue };
+            found.insert(key, describe(id, module, item));
         }
     }
     count_methods(names, &mut found);
-    // Who holds state is state.
+    for key in guarded {
+        if let Some(of) = found.get_mut(&key) {
+            of.state.get_or_insert(State::Guarded);
+        }
+    }
+    // Who holds what changes while it is shared changes while it is shared.
     loop {
-        let mut more = Vec::new();
-        for (key, of) in &found {
-            let inner = |part: &&(String, (ModuleId, String))| {
-                found.get(&part.1).and_then(|held| held.state.as_ref()).is_some_and(|why| why.contains("shared"))
-            };
-            if of.state.is_none()
-                && let Some((field, _)) = holds[key].iter().find(inner)
-            {
-                more.push((key.clone(), format!("{field} holds what is changed when it is shared")));
-            }
-        }
-        if more.is_empty() {
-            break;
-        }
-        for (key, why) in more {
+        let changes =
+            |key: &Key| found.get(key).is_some_and(|held| matches!(held.state, Some(State::Cell(_) | State::Holds(_))));
+        let more: Vec<_> = parts.iter().filter(|(key, _, part)| changes(part) && !changes(key)).cloned().collect();
+        let mut changed = false;
+        for (key, field, _) in more {
             if let Some(of) = found.get_mut(&key) {
-                of.state = Some(why);
+                of.state = Some(State::Holds(field));
+                changed = true;
             }
+        }
+        if !changed {
+            break;
         }
     }
     found.into_values().collect()
 }
 
-fn count_methods(names: &Names<'_>, structs: &mut BTreeMap<(ModuleId, String), Struct>) {
+fn item_name(item: &Item) -> String {
+    match item {
+        Item::Struct(item) => plain(&item.ident),
+        Item::Type(item) => plain(&item.ident),
+        _ => String::new(),
+    }
+}
+
+/// The types of a struct's fields, and what an alias stands for: `type Shard = Mutex<..>` may be in a field.
+fn field_types(item: &Item) -> Vec<(String, &Type)> {
+    match item {
+        Item::Struct(item) => {
+            let fields = item.fields.iter().enumerate();
+            fields.map(|(number, field)| (field_name(number, field), &field.ty)).collect()
+        }
+        Item::Type(item) => vec![(String::new(), &*item.ty)],
+        _ => Vec::new(),
+    }
+}
+
+fn field_name(number: usize, field: &syn::Field) -> String {
+    field.ident.as_ref().map_or_else(|| number.to_string(), plain)
+}
+
+/// What this crate defines under a path.
+fn own(names: &Names<'_>, from: ModuleId, path: &[String]) -> Vec<Key> {
+    let targets = names.resolve(from, path).into_iter();
+    targets
+        .filter_map(|target| match target {
+            Target::Item { module, name, rest } if rest.is_empty() => Some((module, name)),
+            _ => None,
+        })
+        .collect()
+}
+
+fn describe(id: ModuleId, module: &Module, item: &syn::ItemStruct) -> Struct {
+    let limit = seen_from(module, &item.vis);
+    let mut fields = Vec::new();
+    let mut state = None;
+    for (number, field) in item.fields.iter().enumerate() {
+        let name = field_name(number, field);
+        let seen = seen_from(module, &field.vis);
+        let mut words = TypeNames::default();
+        words.look(&field.ty);
+        if words.all.iter().any(|word| word.last().is_some_and(|last| is_cell(last))) {
+            state.get_or_insert(State::Cell(name.clone()));
+        }
+        // A field is seen no further than its struct.
+        fields.push((name, if seen.starts_with(&limit) { seen } else { limit.clone() }));
+    }
+    Struct {
+        name: plain(&item.ident),
+        module: id,
+        file: module.file.clone(),
+        line: line(&item.ident),
+        fields,
+        methods: 0,
+        impl_files: BTreeSet::new(),
+        state,
+    }
+}
+
+fn is_cell(name: &str) -> bool {
+    CELLS.contains(&name) || name.starts_with("Atomic")
+}
+
+fn count_methods(names: &Names<'_>, structs: &mut BTreeMap<Key, Struct>) {
     for (id, module) in names.of.modules.iter().enumerate() {
         for item in &module.items {
             let Item::Impl(item) = item else { continue };
             let Type::Path(path) = &*item.self_ty else { continue };
             let path: Vec<_> = path.path.segments.iter().map(|segment| plain(&segment.ident)).collect();
-            let key = names.resolve(id, &path).into_iter().find_map(|target| match target {
-                Target::Item { module, name, rest } if rest.is_empty() => Some((module, name)),
-                _ => None,
-            });
+            let key = own(names, id, &path).into_iter().find(|key| structs.contains_key(key));
             let Some(of) = key.and_then(|key| structs.get_mut(&key)) else { continue };
-            let of_trait = item.trait_.as_ref().and_then(|(_, path, _)| path.segments.last()).map(|last| plain(&last.ident));
+            let of_trait =
+                item.trait_.as_ref().and_then(|(_, path, _)| path.segments.last()).map(|last| plain(&last.ident));
             for method in &item.items {
                 let ImplItem::Fn(method) = method else { continue };
                 if is_for_tests(&method.attrs) {
@@ -156,7 +244,7 @@ fn count_methods(names: &Names<'_>, structs: &mut BTreeMap<(ModuleId, String), S
                 let changes = matches!(method.sig.inputs.first(), Some(FnArg::Receiver(receiver))
                     if receiver.mutability.is_some() && receiver.reference.is_some());
                 if changes && of_trait.as_deref() != Some("Drop") {
-                    of.state.get_or_insert_with(|| format!("{} changes it", plain(&method.sig.ident)));
+                    of.state.get_or_insert_with(|| State::Method(plain(&method.sig.ident)));
                 }
             }
         }
@@ -164,14 +252,12 @@ fn count_methods(names: &Names<'_>, structs: &mut BTreeMap<(ModuleId, String), S
 }
 
 /// The paths in a type, without what is only referred to.
-fn names_in(of: &Type) -> Vec<Vec<String>> {
-    let mut finder = TypeNames::default();
-    finder.look(of);
-    finder.0
-}
-
 #[derive(Default)]
-struct TypeNames(Vec<Vec<String>>);
+struct TypeNames {
+    all: Vec<Vec<String>>,
+    /// Those directly in a lock.
+    guarded: Vec<Vec<String>>,
+}
 
 impl TypeNames {
     fn look(&mut self, of: &Type) {
@@ -184,12 +270,17 @@ impl TypeNames {
             Type::Path(path) => {
                 let names: Vec<_> = path.path.segments.iter().map(|segment| plain(&segment.ident)).collect();
                 let shared = names.last().is_some_and(|last| SHARED.contains(&last.as_str()));
-                self.0.push(names);
+                let locks = names.last().is_some_and(|last| matches!(last.as_str(), "Mutex" | "RwLock"));
+                self.all.push(names);
                 let Some(last) = path.path.segments.last().filter(|_| !shared) else { return };
                 let syn::PathArguments::AngleBracketed(arguments) = &last.arguments else { return };
                 for argument in &arguments.args {
                     if let syn::GenericArgument::Type(of) = argument {
+                        let at = self.all.len();
                         self.look(of);
+                        if locks {
+                            self.guarded.extend(self.all.get(at).cloned());
+                        }
                     }
                 }
             }
