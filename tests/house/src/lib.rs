@@ -5,6 +5,7 @@
 //! It reads text and compiles nothing, so it also reads a tree that does not compile. `#[cfg(test)]` is left out.
 
 pub mod arrows;
+pub mod calls;
 pub mod circles;
 pub mod names;
 pub mod rooms;

@@ -1,11 +1,13 @@
 //! Shows the structure of the project's code to whoever develops it.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tensorfs_house::arrows::Arrows;
+use tensorfs_house::calls::{Calls, HOW};
 use tensorfs_house::circles::knots;
 use tensorfs_house::names::Names;
 use tensorfs_house::source::{Crate, Files};
@@ -26,6 +28,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// How much an operation can reach: functions, files, and those of them that take a lock
+    #[command(after_long_help = HOW)]
+    Reach {
+        /// Directory or name of a crate
+        of: String,
+        /// Functions to start from: `name`, or `Type::name`. All that have the name are shown, each by itself
+        #[arg(required = true)]
+        entries: Vec<String>,
+        /// Name the functions that are reached, and by which each was reached first
+        #[arg(long)]
+        list: bool,
+        /// Name the functions that take a lock, and the lock
+        #[arg(long)]
+        locks: bool,
+    },
     /// Circles of files that name what others of them define
     ///
     /// An arrow leads from a file to the one that defines a name, whatever modules hand it on. Method calls are no arrows.
@@ -77,6 +94,41 @@ fn show_structs(of: &Crate, out: &mut impl io::Write) -> io::Result<()> {
     Ok(())
 }
 
+fn show_reach(of: &Crate, entries: &[String], list: bool, locks: bool, out: &mut impl io::Write) -> io::Result<()> {
+    let names = Names::new(of);
+    let calls = Calls::of(&names);
+    let (guessed, methods) = calls.guessed;
+    writeln!(out, "{}: {} functions", of.name, calls.functions.len())?;
+    writeln!(out, "{methods} method calls, of which {guessed} count for every method of their name")?;
+    writeln!(out, "{:>9} {:>5} {:>7}  from", "functions", "files", "locking")?;
+    for entry in entries {
+        let found = calls.find(entry);
+        if found.is_empty() {
+            writeln!(out, "{:>9} {:>5} {:>7}  {entry}: no such function", "-", "-", "-")?;
+        }
+        for id in found {
+            let reach = calls.reach(id);
+            let files: BTreeSet<_> = reach.by.keys().map(|id| &calls.functions[*id].file).collect();
+            let locking: Vec<_> = reach.by.keys().copied().filter(|id| !calls.locks(*id).is_empty()).collect();
+            let from = &calls.functions[id];
+            writeln!(out, "{:>9} {:>5} {:>7}  {from}", reach.by.len(), files.len(), locking.len())?;
+            if list {
+                for (id, by) in &reach.by {
+                    let by = &calls.functions[*by];
+                    let by = by.owner.as_ref().map_or_else(|| by.name.clone(), |of| format!("{of}::{}", by.name));
+                    writeln!(out, "    {} (by {by})", calls.functions[*id])?;
+                }
+            }
+            if locks {
+                for id in locking {
+                    writeln!(out, "    {}: {}", calls.functions[id], calls.locks(id).join(", "))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 fn run(cli: &Cli) -> io::Result<()> {
     let workspace = Workspace::read(&cli.repo)?;
     let files: Files = workspace.files()?;
@@ -86,6 +138,9 @@ fn run(cli: &Cli) -> io::Result<()> {
         Ok(crates.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     };
     match &cli.command {
+        Command::Reach { of, entries, list, locks } => {
+            each(Some(of))?.iter().try_for_each(|one| show_reach(one, entries, *list, *locks, &mut out))?;
+        }
         Command::Circles { of } => each(of.as_deref())?.iter().try_for_each(|one| show_circles(one, &mut out))?,
         Command::Structs { of } => each(of.as_deref())?.iter().try_for_each(|one| show_structs(one, &mut out))?,
     }

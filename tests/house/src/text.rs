@@ -51,9 +51,10 @@ fn blank(tokens: TokenStream, lines: &mut [Vec<char>]) {
             TokenTree::Literal(literal) => {
                 let (start, end) = (literal.span().start(), literal.span().end());
                 if !is_comment(lines, start) {
-                    for (at, line) in lines.iter_mut().enumerate().take(end.line).skip(start.line - 1) {
-                        let from = if at + 1 == start.line { start.column } else { 0 };
-                        let to = if at + 1 == end.line { end.column } else { line.len() };
+                    for at in start.line..=end.line {
+                        let line = &mut lines[at - 1];
+                        let from = if at == start.line { start.column } else { 0 };
+                        let to = if at == end.line { end.column } else { line.len() };
                         line[from..to].fill(' ');
                     }
                 }
