@@ -1,7 +1,7 @@
 //! Which module names what another one defines.
 //!
-//! An arrow leads to the module that *defines* a name, whatever modules hand it on. Naming a module is no arrow; what is
-//! reached through it is. A parent that only hands on what its children define does not point at them, but what hands on
+//! An arrow leads to the module that *defines* a name, whatever modules hand it on. Naming a module is no arrow; what
+//! is reached through it is. A parent that only hands on what its children define does not point at them, but what hands on
 //! a name from elsewhere does.
 
 use std::collections::BTreeSet;

@@ -16,4 +16,6 @@ pub mod text;
 pub mod workspace;
 
 #[cfg(test)]
-mod rules_tests;
+mod calls_made_up;
+#[cfg(test)]
+mod rules_made_up;

@@ -10,8 +10,8 @@ use crate::source::{Crate, Module};
 pub struct Rooms {
     /// The crate's directory.
     pub of: &'static str,
-    /// From the top down, the rooms of each level, with spaces between them. A room may import from all levels below its
-    /// own. `a/b` is a room within a room.
+    /// From the top down, the rooms of each level, with spaces between them. A room may import from all levels below
+    /// its own. `a/b` is a room within a room.
     pub levels: &'static [&'static str],
     /// What rooms may import beside that: `from -> to`. On one level, or from a level below, but then not also back.
     pub also: &'static [&'static str],

@@ -11,8 +11,8 @@ pub fn too_long(text: &str, width: usize) -> Vec<Flaw> {
     lengths.filter(|(_, length)| *length > width).map(|(at, length)| (at + 1, format!("{length} characters"))).collect()
 }
 
-/// The comments of a file, each with the line that it begins on: lines of comment that follow each other are one. What is
-/// in a string is no comment.
+/// The comments of a file, each with the line that it begins on. Lines of comment that follow each other are one. What
+/// is in a string is no comment.
 pub fn comments(text: &str) -> Vec<(usize, String)> {
     let text = without_literals(text);
     let mut found: Vec<(usize, String)> = Vec::new();

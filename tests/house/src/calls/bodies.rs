@@ -6,8 +6,8 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::punctuated::Punctuated;
 use syn::{Block, Expr, FnArg, Pat, Stmt, Token};
 
-use super::functions::{FnId, Functions, field_of};
-use super::types::{Scope, Ty};
+use super::functions::{FnId, Functions};
+use super::types::{Scope, Ty, field_of};
 use crate::names::Target;
 use crate::source::{is_for_tests, plain};
 
@@ -48,7 +48,7 @@ impl<'a> Body<'a> {
         }
         for input in &known.signature.inputs {
             if let FnArg::Typed(argument) = input {
-                let of = functions.convert(&argument.ty, &body.scope);
+                let of = functions.types.convert(&argument.ty, &body.scope);
                 body.bind(&argument.pat, of);
             }
         }
@@ -70,7 +70,7 @@ impl<'a> Body<'a> {
             Pat::Reference(reference) => self.bind(&reference.pat, of),
             Pat::Paren(paren) => self.bind(&paren.pat, of),
             Pat::Type(typed) => {
-                let told = self.functions.convert(&typed.ty, &self.scope);
+                let told = self.functions.types.convert(&typed.ty, &self.scope);
                 // `Vec<_>` says less than what is there.
                 self.bind(&typed.pat, if told == Ty::Unknown { of } else { told });
             }
@@ -115,7 +115,7 @@ impl<'a> Body<'a> {
                 }
                 (Ty::Foreign(_, arguments), "Err") => arguments.get(1).cloned().unwrap_or(Ty::foreign("?", [])),
                 (Ty::Foreign(..), _) => peeled.opaque(),
-                _ => body.variant_field(path, field).unwrap_or_else(|| body.functions.field(&of, field)),
+                _ => body.variant_field(path, field).unwrap_or_else(|| body.functions.types.field(&of, field)),
             }
         }
     }
@@ -129,12 +129,12 @@ impl<'a> Body<'a> {
             let Target::Item { module, name, rest } = target else { return None };
             let id = (module, name);
             let found = match rest.as_slice() {
-                [] => self.functions.structs.get(&id).map(|(fields, _)| *fields),
-                [variant] => self.functions.variants.get(&(id.clone(), variant.clone())).copied(),
+                [] => self.functions.types.structs.get(&id).map(|(fields, _)| *fields),
+                [variant] => self.functions.types.variants.get(&(id.clone(), variant.clone())).copied(),
                 _ => None,
             };
             let scope = Scope { module, of: Some(Ty::Own(id)), generics: Vec::new() };
-            found.and_then(|fields| field_of(fields, field)).map(|of| self.functions.convert(of, &scope))
+            found.and_then(|fields| field_of(fields, field)).map(|of| self.functions.types.convert(of, &scope))
         })
     }
 
@@ -148,7 +148,7 @@ impl<'a> Body<'a> {
                 _ => Vec::new(),
             };
         }
-        self.functions.names.resolve(self.scope.module, path)
+        self.functions.types.names.resolve(self.scope.module, path)
     }
 
     /// Reads a block with variables of its own.
@@ -221,7 +221,7 @@ impl<'a> Body<'a> {
             Expr::Call(call) => self.call(call),
             Expr::Cast(cast) => {
                 self.expr(&cast.expr);
-                self.functions.convert(&cast.ty, &self.scope)
+                self.functions.types.convert(&cast.ty, &self.scope)
             }
             Expr::Closure(closure) => self.closure(closure, &[]),
             Expr::Continue(_) => Ty::foreign("!", []),
@@ -231,7 +231,7 @@ impl<'a> Body<'a> {
                     syn::Member::Named(name) => plain(name),
                     syn::Member::Unnamed(at) => at.index.to_string(),
                 };
-                self.functions.field(&base, &name)
+                self.functions.types.field(&base, &name)
             }
             Expr::ForLoop(of) => {
                 let element = self.expr(&of.expr).element();
@@ -428,12 +428,14 @@ impl<'a> Body<'a> {
             match rest.as_slice() {
                 [] => match self.functions.free(module, &id.1) {
                     Some(function) => called.push(function),
-                    None if self.functions.structs.contains_key(&id) => made = Some(Ty::Own(id)),
+                    None if self.functions.types.structs.contains_key(&id) => made = Some(Ty::Own(id)),
                     None => {}
                 },
                 [method] => {
-                    let of = match self.functions.aliases.get(&id) {
-                        Some((of, _)) => self.functions.convert(of, &Scope { module, of: None, generics: Vec::new() }),
+                    let of = match self.functions.types.aliases.get(&id) {
+                        Some((of, _)) => {
+                            self.functions.types.convert(of, &Scope { module, of: None, generics: Vec::new() })
+                        }
                         None => Ty::Own(id.clone()),
                     };
                     let Ty::Own(of) = of.peeled().clone() else { continue };
@@ -471,9 +473,9 @@ impl<'a> Body<'a> {
         for target in self.targets(&path) {
             if let Target::Item { module, name, rest } = &target
                 && rest.is_empty()
-                && let Some(of) = self.functions.constants.get(&(*module, name.clone()))
+                && let Some(of) = self.functions.types.constants.get(&(*module, name.clone()))
             {
-                return self.functions.convert(of, &Scope { module: *module, of: None, generics: Vec::new() });
+                return self.functions.types.convert(of, &Scope { module: *module, of: None, generics: Vec::new() });
             }
         }
         if let [name] = path.as_slice()
@@ -514,7 +516,12 @@ impl<'a> Body<'a> {
                 },
                 _ => receiver.element(),
             };
-            let wanted = vec![Ty::Callable(vec![element.clone(), element], Box::new(Ty::Unknown)); call.args.len()];
+            let pair = match (name.as_str(), &element) {
+                ("retain" | "extract_if" | "retain_mut", Ty::Tuple(parts)) if parts.len() == 2 => parts.clone(),
+                ("fold" | "try_fold", _) => vec![Ty::Unknown, element],
+                _ => vec![element.clone(), element],
+            };
+            let wanted = vec![Ty::Callable(pair, Box::new(Ty::Unknown)); call.args.len()];
             let given = self.arguments(&call.args, &wanted);
             return foreign_method(&receiver, &name, &given);
         }
@@ -583,6 +590,7 @@ fn either(one: Ty, other: Option<Ty>) -> Ty {
     let never = |of: &Ty| matches!(of, Ty::Foreign(name, _) if name == "!");
     match other {
         Some(other) if one == Ty::Unknown || never(&one) => other,
+        // `None`, and `Some` of something.
         Some(Ty::Foreign(name, parts)) if matches!(&one, Ty::Foreign(of, inner) if *of == name && inner.contains(&Ty::Unknown)) => {
             Ty::Foreign(name, parts)
         }
@@ -621,8 +629,10 @@ fn foreign_method(receiver: &Ty, name: &str, given: &[Ty]) -> Ty {
         Ty::Foreign(known, _) => known.as_str(),
         _ => "",
     };
-    let wraps = known == "Option" || known == "Result";
+    // Of another crate's result it is not known what it is; most often it is one of these.
+    let wraps = matches!(known, "Option" | "Result" | "?");
     match name {
+        "borrow" | "borrow_mut" if known == "RefCell" => of.first(),
         "clone" | "to_owned" | "borrow" | "borrow_mut" | "as_ref" | "as_mut" | "as_deref" | "as_deref_mut"
         | "by_ref" | "cloned" | "copied" | "filter" | "inspect" | "rev" | "skip" | "step_by" | "chain" | "peekable"
         | "fuse" | "skip_while" | "take_while" | "or" | "or_else" | "xor" | "take_if" | "ok_or" | "ok_or_else"
@@ -646,6 +656,7 @@ fn foreign_method(receiver: &Ty, name: &str, given: &[Ty]) -> Ty {
         "ok" | "err" if wraps => Ty::foreign("Option", [of.first()]),
         "map_or" if wraps => result(0),
         "map_or_else" if wraps => result(0),
+        "map" if known == "?" => Ty::foreign("Option", [result(0)]),
         "map" if wraps => match of {
             Ty::Foreign(known, arguments) => {
                 let error = arguments.get(1).cloned();
@@ -677,6 +688,8 @@ fn foreign_method(receiver: &Ty, name: &str, given: &[Ty]) -> Ty {
         },
         "or_insert_with" | "or_default" | "or_insert" => of.first(),
         "entry" => Ty::foreign("Entry", [second(of)]),
+        // A function that is handed in may have made what comes out.
+        _ if given.iter().any(|of| matches!(of, Ty::Callable(_, made) if made.opaque() == Ty::Unknown)) => Ty::Unknown,
         _ => of.opaque(),
     }
 }

@@ -1,12 +1,12 @@
-//! The functions of a crate, and what its types are made of.
+//! The functions of a crate.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use syn::{Fields, FnArg, Generics, ImplItem, Item, Signature, TraitItem, Type};
+use syn::{FnArg, Generics, ImplItem, Item, Signature, TraitItem, Type};
 
-use super::types::{Scope, Ty, TypeId};
-use crate::names::{Names, Target};
+use super::types::{Scope, Ty, TypeId, Types, items};
+use crate::names::Names;
 use crate::source::{ModuleId, is_for_tests, line, plain};
 
 /// The number of a function.
@@ -63,65 +63,21 @@ impl Known<'_> {
 
 /// Everything that calls are resolved by.
 pub(super) struct Functions<'a> {
-    pub names: &'a Names<'a>,
+    pub types: Types<'a>,
     pub all: Vec<Known<'a>>,
     by_name: HashMap<String, Vec<FnId>>,
-    pub structs: HashMap<TypeId, (&'a Fields, &'a Generics)>,
-    /// Fields of each variant.
-    pub variants: HashMap<(TypeId, String), &'a Fields>,
-    pub aliases: HashMap<TypeId, (&'a Type, &'a Generics)>,
-    /// Types of constants and statics.
-    pub constants: HashMap<TypeId, &'a Type>,
-    /// What a type of this crate lends itself out as.
-    derefs: HashMap<TypeId, (ModuleId, &'a Type)>,
 }
 
 impl<'a> Functions<'a> {
     pub fn new(names: &'a Names<'a>) -> Self {
-        let mut of = Self {
-            names,
-            all: Vec::new(),
-            by_name: HashMap::new(),
-            structs: HashMap::new(),
-            variants: HashMap::new(),
-            aliases: HashMap::new(),
-            constants: HashMap::new(),
-            derefs: HashMap::new(),
-        };
-        let items = || {
-            let modules = names.of.modules.iter().enumerate();
-            modules.flat_map(|(id, module)| module.items.iter().map(move |item| (id, item)))
-        };
-        items().for_each(|(module, item)| of.note_type(module, item));
-        items().for_each(|(module, item)| of.note_functions(module, item));
+        let mut of = Self { types: Types::new(names), all: Vec::new(), by_name: HashMap::new() };
+        for (module, item) in items(names) {
+            of.note_functions(module, item);
+        }
         for (id, known) in of.all.iter().enumerate() {
             of.by_name.entry(known.shown.name.clone()).or_default().push(id);
         }
         of
-    }
-
-    fn note_type(&mut self, module: ModuleId, item: &'a Item) {
-        match item {
-            Item::Struct(item) => {
-                self.structs.insert((module, plain(&item.ident)), (&item.fields, &item.generics));
-            }
-            Item::Enum(item) => {
-                let id = (module, plain(&item.ident));
-                for variant in &item.variants {
-                    self.variants.insert((id.clone(), plain(&variant.ident)), &variant.fields);
-                }
-            }
-            Item::Type(item) => {
-                self.aliases.insert((module, plain(&item.ident)), (&item.ty, &item.generics));
-            }
-            Item::Const(item) => {
-                self.constants.insert((module, plain(&item.ident)), &item.ty);
-            }
-            Item::Static(item) => {
-                self.constants.insert((module, plain(&item.ident)), &item.ty);
-            }
-            _ => {}
-        }
     }
 
     fn note_functions(&mut self, module: ModuleId, item: &'a Item) {
@@ -129,19 +85,10 @@ impl<'a> Functions<'a> {
             Item::Fn(item) => self.add(module, &item.sig, Some(&item.block), None, None, None, None),
             Item::Impl(item) => {
                 let scope = Scope { module, of: None, generics: vec![&item.generics] };
-                let of = self.convert(&item.self_ty, &scope);
+                let of = self.types.convert(&item.self_ty, &scope);
                 let owner = type_name(&item.self_ty);
                 let path = item.trait_.as_ref().map(|(_, path, _)| path);
-                let of_trait = path.and_then(|path| self.own(module, path));
-                if path.is_some_and(|path| path.segments.last().is_some_and(|last| last.ident == "Deref"))
-                    && let Ty::Own(id) = &of
-                {
-                    let target = item.items.iter().find_map(|item| match item {
-                        ImplItem::Type(item) if item.ident == "Target" => Some(&item.ty),
-                        _ => None,
-                    });
-                    self.derefs.extend(target.map(|target| (id.clone(), (module, target))));
-                }
+                let of_trait = path.and_then(|path| self.types.own(module, path));
                 for method in &item.items {
                     let ImplItem::Fn(method) = method else { continue };
                     if !is_for_tests(&method.attrs) {
@@ -179,20 +126,11 @@ impl<'a> Functions<'a> {
         let shown = Function {
             name: plain(&signature.ident),
             owner,
-            file: self.names.of.modules[module].file.clone(),
+            file: self.types.names.of.modules[module].file.clone(),
             line: line(&signature.ident),
             has_body: block.is_some(),
         };
         self.all.push(Known { shown, module, signature, block, of, generics, of_trait });
-    }
-
-    /// The type or trait of this crate that a path names.
-    pub fn own(&self, module: ModuleId, path: &syn::Path) -> Option<TypeId> {
-        let path: Vec<_> = path.segments.iter().map(|segment| plain(&segment.ident)).collect();
-        self.names.resolve(module, &path).into_iter().find_map(|target| match target {
-            Target::Item { module, name, rest } if rest.is_empty() => Some((module, name)),
-            _ => None,
-        })
     }
 
     /// All functions of a name.
@@ -259,7 +197,7 @@ impl<'a> Functions<'a> {
                     if !found.is_empty() {
                         return found;
                     }
-                    match self.lent(id) {
+                    match self.types.lent(id) {
                         Some(inner) => receiver = inner,
                         None => return Vec::new(),
                     }
@@ -276,12 +214,6 @@ impl<'a> Functions<'a> {
         Vec::new()
     }
 
-    /// What a type of this crate lends itself out as.
-    pub fn lent(&self, of: &TypeId) -> Option<Ty> {
-        let (module, target) = self.derefs.get(of)?;
-        Some(self.convert(target, &Scope { module: *module, of: Some(Ty::Own(of.clone())), generics: Vec::new() }))
-    }
-
     /// The scope in which a function's signature is read.
     pub fn scope(&self, id: FnId) -> Scope<'a> {
         let known = &self.all[id];
@@ -294,7 +226,7 @@ impl<'a> Functions<'a> {
     pub fn result(&self, id: FnId) -> Ty {
         match &self.all[id].signature.output {
             syn::ReturnType::Default => Ty::nothing(),
-            syn::ReturnType::Type(_, of) => self.convert(of, &self.scope(id)),
+            syn::ReturnType::Type(_, of) => self.types.convert(of, &self.scope(id)),
         }
     }
 
@@ -304,50 +236,11 @@ impl<'a> Functions<'a> {
         let inputs = self.all[id].signature.inputs.iter();
         inputs
             .filter_map(|input| match input {
-                FnArg::Typed(argument) => Some(self.convert(&argument.ty, &scope)),
+                FnArg::Typed(argument) => Some(self.types.convert(&argument.ty, &scope)),
                 FnArg::Receiver(_) => None,
             })
             .collect()
     }
-
-    /// The type of a field.
-    pub fn field(&self, of: &Ty, name: &str) -> Ty {
-        let mut of = of.clone();
-        for _ in 0..8 {
-            match &of {
-                Ty::Own(id) => {
-                    if let Some((fields, generics)) = self.structs.get(id)
-                        && let Some(found) = field_of(fields, name)
-                    {
-                        let scope = Scope { module: id.0, of: Some(of.clone()), generics: vec![generics] };
-                        return self.convert(found, &scope);
-                    }
-                    match self.lent(id) {
-                        Some(inner) => of = inner,
-                        None => return Ty::Unknown,
-                    }
-                }
-                Ty::Tuple(parts) => {
-                    return name.parse().ok().and_then(|at: usize| parts.get(at)).cloned().unwrap_or(Ty::Unknown);
-                }
-                Ty::Unknown => return Ty::Unknown,
-                other => match other.lent() {
-                    Some(inner) => of = inner.clone(),
-                    None => return other.opaque(),
-                },
-            }
-        }
-        Ty::Unknown
-    }
-}
-
-pub(super) fn field_of<'a>(fields: &'a Fields, name: &str) -> Option<&'a Type> {
-    let mut all = fields.iter().enumerate();
-    all.find(|(at, field)| match &field.ident {
-        Some(ident) => ident == name,
-        None => at.to_string() == name,
-    })
-    .map(|(_, field)| &field.ty)
 }
 
 fn type_name(of: &Type) -> Option<String> {

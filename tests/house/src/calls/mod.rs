@@ -17,19 +17,20 @@ pub use functions::{FnId, Function};
 pub const HOW: &str = "\
 It is made from the text alone, and says what may be called, not what is:
 
-* A method call counts for the method of that name and number of arguments of the receiver's type where the type can be
-  told: from `self`, from the types of fields, parameters, constants and results, from patterns, through references, `Arc`,
-  `Box`, locks and their guards, `Option`, `Result`, the usual iterators, and what a closure is given by the function it
-  is passed to. Where it cannot be told, it counts for every method of that name and number of arguments in the crate.
+* A method call counts for the methods of that name and number of arguments of the receiver's type, where
+  that can be told: from `self`, from the types of fields, parameters, constants and results, from patterns,
+  through references, `Arc`, `Box`, locks and their guards, `Option`, `Result`, the usual iterators, and from
+  what a function gives to a closure that it is passed. Where it cannot be told, the call counts for every
+  method of that name and number of arguments in the crate.
 * A call through a trait of the crate counts for all of its implementations.
-* A function that is named without being called counts as called. A closure is part of the function that it stands in,
-  and so is what another thread is given to run.
-* In macros, arguments are read as expressions where they are such; otherwise every name followed by a bracket counts. What
-  a macro of the crate itself expands to is not followed.
-* Not followed: other crates; calls that nobody writes (drop, operators, formatting, iteration by `for`); what other threads do with
-  what is put into a queue.
-* A function takes a lock if it calls lock, read, write, try_lock, try_read, try_write or upgradable_read without an
-  argument on something that is no type of the crate, or a method of the crate's own called lock or try_lock.";
+* A function that is named without being called counts as called. A closure is part of the function that it
+  stands in, and so is what another thread is given to run.
+* The arguments of a macro are read as expressions where they are such; otherwise every name counts that is
+  followed by a bracket. What a macro of the crate itself expands to is not followed.
+* Not followed: other crates, and what they call back; calls that nobody writes (drop, operators, formatting,
+  iteration by `for`); what other threads do with what is put into a queue.
+* A function takes a lock if it calls lock, read, write, try_lock, try_read, try_write or upgradable_read
+  without an argument on something that is no type of the crate, or lock or try_lock on something that is.";
 
 /// What a crate's functions call.
 pub struct Calls {

@@ -1,9 +1,10 @@
 //! Types, as far as they matter for telling methods apart.
 
-use syn::{GenericArgument, GenericParam, Generics, PathArguments, Type, TypeParamBound};
+use std::collections::HashMap;
 
-use super::functions::Functions;
-use crate::names::Target;
+use syn::{Fields, GenericArgument, GenericParam, Generics, ImplItem, Item, PathArguments, Type, TypeParamBound};
+
+use crate::names::{Names, Target};
 use crate::source::{ModuleId, plain};
 
 /// A type or trait of the crate: where it is defined, and its name.
@@ -108,7 +109,126 @@ impl Ty {
     }
 }
 
-impl Functions<'_> {
+/// What is known of a crate's types.
+pub(super) struct Types<'a> {
+    pub names: &'a Names<'a>,
+    pub structs: HashMap<TypeId, (&'a Fields, &'a Generics)>,
+    /// Fields of each variant.
+    pub variants: HashMap<(TypeId, String), &'a Fields>,
+    pub aliases: HashMap<TypeId, (&'a Type, &'a Generics)>,
+    /// Types of constants and statics.
+    pub constants: HashMap<TypeId, &'a Type>,
+    /// What a type of this crate lends itself out as.
+    derefs: HashMap<TypeId, (ModuleId, &'a Type)>,
+}
+
+/// All items of a crate, each with its module.
+pub(super) fn items<'a>(names: &'a Names<'a>) -> impl Iterator<Item = (ModuleId, &'a Item)> {
+    let modules = names.of.modules.iter().enumerate();
+    modules.flat_map(|(id, module)| module.items.iter().map(move |item| (id, item)))
+}
+
+impl<'a> Types<'a> {
+    pub fn new(names: &'a Names<'a>) -> Self {
+        let mut of = Self {
+            names,
+            structs: HashMap::new(),
+            variants: HashMap::new(),
+            aliases: HashMap::new(),
+            constants: HashMap::new(),
+            derefs: HashMap::new(),
+        };
+        items(names).for_each(|(module, item)| of.note_type(module, item));
+        items(names).for_each(|(module, item)| of.note_deref(module, item));
+        of
+    }
+
+    fn note_type(&mut self, module: ModuleId, item: &'a Item) {
+        match item {
+            Item::Struct(item) => {
+                self.structs.insert((module, plain(&item.ident)), (&item.fields, &item.generics));
+            }
+            Item::Enum(item) => {
+                let id = (module, plain(&item.ident));
+                for variant in &item.variants {
+                    self.variants.insert((id.clone(), plain(&variant.ident)), &variant.fields);
+                }
+            }
+            Item::Type(item) => {
+                self.aliases.insert((module, plain(&item.ident)), (&item.ty, &item.generics));
+            }
+            Item::Const(item) => {
+                self.constants.insert((module, plain(&item.ident)), &item.ty);
+            }
+            Item::Static(item) => {
+                self.constants.insert((module, plain(&item.ident)), &item.ty);
+            }
+            _ => {}
+        }
+    }
+
+    fn note_deref(&mut self, module: ModuleId, item: &'a Item) {
+        let Item::Impl(item) = item else { return };
+        let last = item.trait_.as_ref().and_then(|(_, path, _)| path.segments.last());
+        if last.is_none_or(|last| last.ident != "Deref") {
+            return;
+        }
+        let scope = Scope { module, of: None, generics: vec![&item.generics] };
+        let Ty::Own(id) = self.convert(&item.self_ty, &scope) else { return };
+        for item in &item.items {
+            if let ImplItem::Type(item) = item
+                && item.ident == "Target"
+            {
+                self.derefs.insert(id.clone(), (module, &item.ty));
+            }
+        }
+    }
+
+    /// The type or trait of this crate that a path names.
+    pub fn own(&self, module: ModuleId, path: &syn::Path) -> Option<TypeId> {
+        let path: Vec<_> = path.segments.iter().map(|segment| plain(&segment.ident)).collect();
+        self.names.resolve(module, &path).into_iter().find_map(|target| match target {
+            Target::Item { module, name, rest } if rest.is_empty() => Some((module, name)),
+            _ => None,
+        })
+    }
+
+    /// What a type of this crate lends itself out as.
+    pub fn lent(&self, of: &TypeId) -> Option<Ty> {
+        let (module, target) = self.derefs.get(of)?;
+        Some(self.convert(target, &Scope { module: *module, of: Some(Ty::Own(of.clone())), generics: Vec::new() }))
+    }
+
+    /// The type of a field.
+    pub fn field(&self, of: &Ty, name: &str) -> Ty {
+        let mut of = of.clone();
+        for _ in 0..8 {
+            match &of {
+                Ty::Own(id) => {
+                    if let Some((fields, generics)) = self.structs.get(id)
+                        && let Some(found) = field_of(fields, name)
+                    {
+                        let scope = Scope { module: id.0, of: Some(of.clone()), generics: vec![generics] };
+                        return self.convert(found, &scope);
+                    }
+                    match self.lent(id) {
+                        Some(inner) => of = inner,
+                        None => return Ty::Unknown,
+                    }
+                }
+                Ty::Tuple(parts) => {
+                    return name.parse().ok().and_then(|at: usize| parts.get(at)).cloned().unwrap_or(Ty::Unknown);
+                }
+                Ty::Unknown => return Ty::Unknown,
+                other => match other.lent() {
+                    Some(inner) => of = inner.clone(),
+                    None => return other.opaque(),
+                },
+            }
+        }
+        Ty::Unknown
+    }
+
     /// Reads a type.
     pub fn convert(&self, of: &Type, scope: &Scope<'_>) -> Ty {
         match of {
@@ -227,7 +347,6 @@ impl Functions<'_> {
                     };
                 }
                 Target::Foreign(path) => {
-                    // A generic type's parameter looks like this too, where its scope is not known; it has a short name.
                     let name = path.last().cloned().unwrap_or_default();
                     return Ty::Foreign(name, arguments);
                 }
@@ -251,4 +370,13 @@ impl Functions<'_> {
         }
         put(of, &mut arguments.into_iter())
     }
+}
+
+pub(super) fn field_of<'a>(fields: &'a Fields, name: &str) -> Option<&'a Type> {
+    let mut all = fields.iter().enumerate();
+    all.find(|(at, field)| match &field.ident {
+        Some(ident) => ident == name,
+        None => at.to_string() == name,
+    })
+    .map(|(_, field)| &field.ty)
 }
