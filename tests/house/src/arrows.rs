@@ -1,8 +1,8 @@
 //! Which module names what another one defines.
 //!
 //! An arrow leads to the module that *defines* a name, whatever modules hand it on. Naming a module is no arrow; what
-//! is reached through it is. A parent that only hands on what its children define does not point at them, but what hands on
-//! a name from elsewhere does.
+//! is reached through it is. A parent that only hands on what its children define does not point at them, but what
+//! hands on a name from elsewhere does.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -193,7 +193,8 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 }
 
-/// The paths in a heap of tokens, each with its line. Of lone names, those that are called or begin with a capital letter.
+/// The paths in a heap of tokens, each with its line. Of lone names, those that are called or begin with a capital
+/// letter.
 pub fn paths_in(tokens: TokenStream) -> Vec<(Vec<String>, usize)> {
     let mut found = Vec::new();
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -208,7 +209,10 @@ pub fn paths_in(tokens: TokenStream) -> Vec<(Vec<String>, usize)> {
                     path.push(plain(next));
                     at += 3;
                 }
-                let called = matches!(tokens.get(at + 1), Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis);
+                let called = match tokens.get(at + 1) {
+                    Some(TokenTree::Group(group)) => group.delimiter() == Delimiter::Parenthesis,
+                    _ => false,
+                };
                 if path.len() > 1 || called || path[0].starts_with(char::is_uppercase) {
                     found.push((path, line));
                 }

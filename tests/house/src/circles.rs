@@ -11,8 +11,8 @@ use crate::arrows::Arrow;
 pub struct Knot {
     /// The files, sorted.
     pub files: Vec<PathBuf>,
-    /// Circles among them, short ones first, no two of which share an arrow. Where one arrow of each is cut, a smaller knot
-    /// is left, or none.
+    /// Circles among them, short ones first, no two of which share an arrow. Where one arrow of each is cut, a smaller
+    /// knot is left, or none.
     pub circles: Vec<Vec<Arrow>>,
     /// How many pairs of files have an arrow from the first to the second.
     pub arrows: usize,

@@ -1,6 +1,6 @@
-//! Reads the project's own code and says what it sees: which module imports which, what a struct shows, what an operation
-//! may call. The tests of this crate hold the code to the order of its rooms; the program `tensorfs-house` shows it to
-//! whoever develops.
+//! Reads the project's own code and says what it sees: which module imports which, what a struct shows, what an
+//! operation may call. The tests of this crate hold the code to the order of its rooms; the program `tensorfs-house`
+//! shows it to whoever develops.
 //!
 //! It reads text and compiles nothing, so it also reads a tree that does not compile. `#[cfg(test)]` is left out.
 

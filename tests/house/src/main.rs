@@ -1,12 +1,12 @@
 //! Shows the structure of the project's code to whoever develops it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tensorfs_house::arrows::Arrows;
+use tensorfs_house::arrows::{Arrow, Arrows};
 use tensorfs_house::calls::{Calls, HOW};
 use tensorfs_house::circles::knots;
 use tensorfs_house::names::Names;
@@ -14,8 +14,8 @@ use tensorfs_house::source::{Crate, Files};
 use tensorfs_house::structs::structs;
 use tensorfs_house::workspace::{Package, Workspace};
 
-/// Reads the sources of a workspace, compiles nothing, and says what is in them. What only tests see (`#[cfg(test)]`) is
-/// left out.
+/// Reads the sources of a workspace, compiles nothing, and says what is in them. What only tests see (`#[cfg(test)]`)
+/// is left out.
 #[derive(Parser)]
 #[command(name = "tensorfs-house")]
 struct Cli {
@@ -45,8 +45,14 @@ enum Command {
     },
     /// Circles of files that name what others of them define
     ///
-    /// An arrow leads from a file to the one that defines a name, whatever modules hand it on. Method calls are no arrows.
+    /// An arrow leads from a file to the one that defines a name, whatever modules hand it on. Method calls are no
+    /// arrows.
     Circles {
+        /// Directory or name of a crate; all if not given
+        of: Option<String>,
+    },
+    /// Which module below the root imports from which, with one of the places
+    Rooms {
         /// Directory or name of a crate; all if not given
         of: Option<String>,
     },
@@ -75,6 +81,24 @@ fn show_circles(of: &Crate, out: &mut impl io::Write) -> io::Result<()> {
     }
     for knot in found {
         writeln!(out, "{}: {knot}", of.name)?;
+    }
+    Ok(())
+}
+
+fn show_rooms(of: &Crate, out: &mut impl io::Write) -> io::Result<()> {
+    let room = |module: usize| of.modules[module].path.first().map_or("crate", String::as_str);
+    let mut rooms: BTreeMap<&str, BTreeMap<&str, Vec<Arrow>>> = BTreeMap::new();
+    for arrow in Arrows::of(&Names::new(of)).own {
+        let (from, to) = (room(arrow.from), room(arrow.to));
+        if from != to {
+            rooms.entry(from).or_default().entry(to).or_default().push(arrow);
+        }
+    }
+    writeln!(out, "{}", of.name)?;
+    for (from, all) in rooms {
+        for (to, arrows) in all {
+            writeln!(out, "  {from} -> {to}: {} times, first at {}", arrows.len(), arrows[0])?;
+        }
     }
     Ok(())
 }
@@ -142,6 +166,7 @@ fn run(cli: &Cli) -> io::Result<()> {
             each(Some(of))?.iter().try_for_each(|one| show_reach(one, entries, *list, *locks, &mut out))?;
         }
         Command::Circles { of } => each(of.as_deref())?.iter().try_for_each(|one| show_circles(one, &mut out))?,
+        Command::Rooms { of } => each(of.as_deref())?.iter().try_for_each(|one| show_rooms(one, &mut out))?,
         Command::Structs { of } => each(of.as_deref())?.iter().try_for_each(|one| show_structs(one, &mut out))?,
     }
     out.flush()

@@ -8,7 +8,7 @@ use crate::source::{Crate, Module};
 /// The order of a crate's rooms. A room is a module below the root, with all that is in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Rooms {
-    /// The crate's directory.
+    /// The crate's name.
     pub of: &'static str,
     /// From the top down, the rooms of each level, with spaces between them. A room may import from all levels below
     /// its own. `a/b` is a room within a room.

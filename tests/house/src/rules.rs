@@ -1,5 +1,5 @@
-//! What the tests hold the code to. Each rule gives a line of text for each place that is against it: file, line, and what
-//! is there.
+//! What the tests hold the code to. Each rule gives a line of text for each place that is against it: file, line, and
+//! what is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -82,8 +82,8 @@ impl Struct {
     }
 }
 
-/// The module up to which something is seen that another module declares with a visibility. `pub` and `pub(crate)` make no
-/// difference here: that is the root.
+/// The module up to which something is seen that a module declares with a visibility. For `pub` and `pub(crate)` that
+/// is the root.
 fn seen_from(module: &Module, visibility: &Visibility) -> Vec<String> {
     let parent = || module.path[..module.path.len().saturating_sub(1)].to_vec();
     match visibility {

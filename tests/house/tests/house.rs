@@ -9,28 +9,30 @@ use tensorfs_house::rules::{self, Exception};
 use tensorfs_house::source::{Crate, Files};
 use tensorfs_house::workspace::Workspace;
 
-/// From the top down: each crate may depend on those below it, and on no other crate of the workspace.
+/// The crates that are installed, from the top down: each may depend on those below it, and on no other crate of the
+/// workspace.
 const CRATES: [&str; 4] = ["tensorfs", "tensorfs-fs", "tensorfs-layout", "tensorfs-formats"];
-
-/// The directories of those crates.
-const PRODUCT: [&str; 4] = ["mount-helper", "fs", "layout", "formats"];
 
 /// The rooms of each crate, from the top down. The lowest level is what everybody may use.
 const ROOMS: [Rooms; 3] = [
+    Rooms { of: "tensorfs", levels: &["commands", "cli ask", "tensors", "mounting", "show"], also: &[] },
     Rooms {
-        of: "mount-helper",
-        levels: &["commands", "mounting tensors show", "cli"],
-        also: &["mounting -> show", "tensors -> show"],
+        of: "tensorfs-fs",
+        levels: &[
+            "testing",
+            "kernel",
+            "tree content background ask",
+            "file",
+            "store",
+            "protocol options",
+            "acl caller clock error lane workers",
+        ],
+        also: &[],
     },
     Rooms {
-        of: "fs",
-        levels: &["kernel", "tree content background ask", "file", "store", "options clock error testing"],
-        also: &["options -> error"],
-    },
-    Rooms {
-        of: "layout",
-        levels: &["check", "pool", "segment", "tree", "log", "medium", "ids time error testing"],
-        also: &["ids -> error", "time -> error"],
+        of: "tensorfs-layout",
+        levels: &["testing", "check", "pool", "segment", "tree", "log", "medium", "error ids parallel time"],
+        also: &[],
     },
 ];
 
@@ -65,14 +67,14 @@ fn workspace() -> Workspace {
     Workspace::read(&root).unwrap()
 }
 
-/// The libraries and programs in some directories; one that is not there is left out.
-fn crates(directories: &[&str]) -> Vec<(String, Crate)> {
+/// The libraries and programs of some members of the workspace, each with the member's name.
+fn crates(names: &[&'static str]) -> Vec<(&'static str, Crate)> {
     let workspace = workspace();
     let mut found = Vec::new();
-    for directory in directories {
-        let Some(package) = workspace.package(directory) else { continue };
+    for name in names {
+        let package = workspace.package(name).unwrap_or_else(|| panic!("no crate {name}: see the table CRATES"));
         let files = Files::read(&workspace.root, &package.directory).unwrap();
-        found.extend(package.crates(&files, false).unwrap().into_iter().map(|of| ((*directory).to_owned(), of)));
+        found.extend(package.crates(&files, false).unwrap().into_iter().map(|of| (*name, of)));
     }
     found
 }
@@ -114,7 +116,7 @@ fn crates_depend_downwards() {
 #[test]
 fn only_the_adapter_speaks_fuser() {
     let mut found = Vec::new();
-    for (_, of) in crates(&PRODUCT) {
+    for (_, of) in crates(&CRATES) {
         found.extend(rules::foreign_outside(&of, "fuser", FUSER));
     }
     holds("fuser is named in fs/src/kernel/ and nowhere else", &found);
@@ -132,7 +134,7 @@ fn only_the_remote_has_a_network() {
 fn structs_fit_in_a_head() {
     let mut all = Vec::new();
     let mut found = Vec::new();
-    for (_, of) in crates(&PRODUCT) {
+    for (_, of) in crates(&CRATES) {
         found.extend(rules::large_structs(&of, FIELDS, LARGE));
         all.extend(rules::large_structs(&of, FIELDS, &[]));
     }
@@ -144,8 +146,8 @@ fn structs_fit_in_a_head() {
 fn state_is_seen_in_its_room_alone() {
     let mut all = Vec::new();
     let mut found = Vec::new();
-    for (directory, of) in crates(&PRODUCT) {
-        let rooms = ROOMS.iter().find(|rooms| rooms.of == directory);
+    for (name, of) in crates(&CRATES) {
+        let rooms = ROOMS.iter().find(|rooms| rooms.of == name);
         found.extend(rules::shown_state(&of, rooms, SHOWN));
         all.extend(rules::shown_state(&of, rooms, &[]));
     }

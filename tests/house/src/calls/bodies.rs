@@ -591,10 +591,15 @@ fn either(one: Ty, other: Option<Ty>) -> Ty {
     match other {
         Some(other) if one == Ty::Unknown || never(&one) => other,
         // `None`, and `Some` of something.
-        Some(Ty::Foreign(name, parts)) if matches!(&one, Ty::Foreign(of, inner) if *of == name && inner.contains(&Ty::Unknown)) => {
-            Ty::Foreign(name, parts)
-        }
+        Some(other) if is_less(&one, &other) => other,
         _ => one,
+    }
+}
+
+fn is_less(one: &Ty, other: &Ty) -> bool {
+    match (one, other) {
+        (Ty::Foreign(name, parts), Ty::Foreign(other, _)) => name == other && parts.contains(&Ty::Unknown),
+        _ => false,
     }
 }
 
