@@ -1,6 +1,6 @@
 //! The crates of a workspace, as cargo tells them.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::{env, io};
 
@@ -38,6 +38,19 @@ fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
     value[key].as_array().into_iter().flatten()
 }
 
+/// A path without the `..` that a manifest may have in it.
+fn without_detours(path: &Path) -> PathBuf {
+    let mut straight = PathBuf::new();
+    for part in path.components() {
+        if part == Component::ParentDir {
+            straight.pop();
+        } else {
+            straight.push(part);
+        }
+    }
+    straight
+}
+
 impl Workspace {
     /// Asks cargo about the workspace in a directory. Nothing is compiled or downloaded.
     ///
@@ -56,7 +69,7 @@ impl Workspace {
         }
         let told: Value = serde_json::from_slice(&output.stdout)?;
         let relative = |path: String| {
-            let path = PathBuf::from(path);
+            let path = without_detours(Path::new(&path));
             path.strip_prefix(&root).map(Path::to_owned).unwrap_or(path)
         };
         let mut packages: Vec<Package> = list(&told, "packages")

@@ -2,11 +2,12 @@
 //!
 //! Whoever adds a room or moves one changes the tables below. `tensorfs-house` shows the same things for reading.
 
+use std::io;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use tensorfs_house::rooms::Rooms;
 use tensorfs_house::rules::{self, Exception};
-use tensorfs_house::source::{Crate, Files};
 use tensorfs_house::workspace::Workspace;
 
 /// The crates that are installed, from the top down: each may depend on those below it, and on no other crate of the
@@ -62,106 +63,112 @@ const WIDTH: usize = 120;
 /// No comment begins with these words: they lean on another one, which may not stand above for long.
 const LEANING: [&str; 1] = ["The same"];
 
-fn workspace() -> Workspace {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    Workspace::read(&root).unwrap()
+/// What is against each rule.
+#[derive(Default)]
+struct Found {
+    rooms: Vec<String>,
+    circles: Vec<String>,
+    crates: Vec<String>,
+    fuser: Vec<String>,
+    network: Vec<String>,
+    large: Vec<String>,
+    shown: Vec<String>,
+    wide: Vec<String>,
+    leaning: Vec<String>,
 }
 
-/// The libraries and programs of some members of the workspace, each with the member's name.
-fn crates(names: &[&'static str]) -> Vec<(&'static str, Crate)> {
-    let workspace = workspace();
-    let mut found = Vec::new();
-    for name in names {
-        let package = workspace.package(name).unwrap_or_else(|| panic!("no crate {name}: see the table CRATES"));
-        let files = Files::read(&workspace.root, &package.directory).unwrap();
-        found.extend(package.crates(&files, false).unwrap().into_iter().map(|of| (*name, of)));
+/// Reading the code takes a second or more, so that is done once.
+static FOUND: LazyLock<io::Result<Found>> = LazyLock::new(find);
+
+fn find() -> io::Result<Found> {
+    let workspace = Workspace::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))?;
+    let files = workspace.files()?;
+    let lock = std::fs::read_to_string(workspace.root.join("Cargo.lock"))?;
+    let mut found = Found {
+        crates: rules::crates_against_order(&workspace.packages, &CRATES),
+        network: rules::brings(&lock, &workspace.packages, &NETWORK, REMOTE),
+        wide: rules::wide_lines(&files, WIDTH),
+        leaning: rules::leaning_comments(&files, &LEANING),
+        ..Found::default()
+    };
+    let (mut large, mut shown) = (Vec::new(), Vec::new());
+    for package in &workspace.packages {
+        let crates = package.crates(&files, true)?;
+        found.circles.extend(crates.iter().flat_map(rules::circles));
+        if !CRATES.contains(&package.name.as_str()) {
+            continue;
+        }
+        let rooms = ROOMS.iter().find(|rooms| rooms.of == package.name);
+        // Not the tests beside it.
+        let sources = package.directory.join("src");
+        for of in crates.iter().filter(|of| Path::new(&of.name).starts_with(&sources)) {
+            found.rooms.extend(rooms.into_iter().flat_map(|rooms| rules::against_order(of, rooms)));
+            found.fuser.extend(rules::foreign_outside(of, "fuser", FUSER));
+            found.large.extend(rules::large_structs(of, FIELDS, LARGE));
+            found.shown.extend(rules::shown_state(of, rooms, SHOWN));
+            large.extend(rules::large_structs(of, FIELDS, &[]));
+            shown.extend(rules::shown_state(of, rooms, &[]));
+        }
     }
-    found
+    found.large.extend(rules::needless(LARGE, &large));
+    found.shown.extend(rules::needless(SHOWN, &shown));
+    for name in CRATES.iter().filter(|name| workspace.package(name).is_none()) {
+        found.crates.push(format!("crate {name} of the table is not there"));
+    }
+    Ok(found)
 }
 
-fn holds(rule: &str, breaches: &[String]) {
-    assert!(breaches.is_empty(), "{rule}; {} places:\n{}", breaches.len(), breaches.join("\n"));
+fn holds(rule: &str, breaches: impl Fn(&Found) -> &[String]) {
+    match &*FOUND {
+        Ok(found) => {
+            let places = breaches(found);
+            assert!(places.is_empty(), "{rule}; {} places:\n{}", places.len(), places.join("\n"));
+        }
+        Err(error) => panic!("the code cannot be read: {error}"),
+    }
 }
 
 #[test]
 fn rooms_import_downwards() {
-    let mut found = Vec::new();
-    for rooms in &ROOMS {
-        for (_, of) in crates(&[rooms.of]) {
-            found.extend(rules::against_order(&of, rooms));
-        }
-    }
-    holds("a room imports only from those below it, in the order of the table ROOMS", &found);
+    holds("a room imports only from those below it, in the order of the table ROOMS", |found| &found.rooms);
 }
 
 #[test]
 fn no_modules_in_circles() {
-    let workspace = workspace();
-    let files = workspace.files().unwrap();
-    let mut found = Vec::new();
-    for package in &workspace.packages {
-        for of in package.crates(&files, true).unwrap() {
-            found.extend(rules::circles(&of));
-        }
-    }
-    holds("files do not name each other in a circle", &found);
+    holds("files do not name each other in a circle", |found| &found.circles);
 }
 
 #[test]
 fn crates_depend_downwards() {
-    let found = rules::crates_against_order(&workspace().packages, &CRATES);
-    holds("a crate depends only on those below it, in the order of the table CRATES", &found);
+    holds("a crate depends only on those below it, in the order of the table CRATES", |found| &found.crates);
 }
 
 #[test]
 fn only_the_adapter_speaks_fuser() {
-    let mut found = Vec::new();
-    for (_, of) in crates(&CRATES) {
-        found.extend(rules::foreign_outside(&of, "fuser", FUSER));
-    }
-    holds("fuser is named in fs/src/kernel/ and nowhere else", &found);
+    holds("fuser is named in fs/src/kernel/ and nowhere else", |found| &found.fuser);
 }
 
 #[test]
 fn only_the_remote_has_a_network() {
-    let workspace = workspace();
-    let lock = std::fs::read_to_string(workspace.root.join("Cargo.lock")).unwrap();
-    let found = rules::brings(&lock, &workspace.packages, &NETWORK, REMOTE);
-    holds("tokio and TLS come with the crate of remote/ and no other way", &found);
+    holds("tokio and TLS come with the crate of remote/ and no other way", |found| &found.network);
 }
 
 #[test]
 fn structs_fit_in_a_head() {
-    let mut all = Vec::new();
-    let mut found = Vec::new();
-    for (_, of) in crates(&CRATES) {
-        found.extend(rules::large_structs(&of, FIELDS, LARGE));
-        all.extend(rules::large_structs(&of, FIELDS, &[]));
-    }
-    found.extend(rules::needless(LARGE, &all));
-    holds("a struct has at most 14 fields, or a reason in the table LARGE", &found);
+    holds("a struct has at most 14 fields, or a reason in the table LARGE", |found| &found.large);
 }
 
 #[test]
 fn state_is_seen_in_its_room_alone() {
-    let mut all = Vec::new();
-    let mut found = Vec::new();
-    for (name, of) in crates(&CRATES) {
-        let rooms = ROOMS.iter().find(|rooms| rooms.of == name);
-        found.extend(rules::shown_state(&of, rooms, SHOWN));
-        all.extend(rules::shown_state(&of, rooms, &[]));
-    }
-    found.extend(rules::needless(SHOWN, &all));
-    holds("fields of state are seen in their own room, or there is a reason in the table SHOWN", &found);
+    holds("fields of state are seen in their own room, or there is a reason in the table SHOWN", |found| &found.shown);
 }
 
 #[test]
 fn lines_are_not_too_wide() {
-    holds("a line has at most 120 characters", &rules::wide_lines(&workspace().files().unwrap(), WIDTH));
+    holds("a line has at most 120 characters", |found| &found.wide);
 }
 
 #[test]
 fn comments_stand_alone() {
-    let found = rules::leaning_comments(&workspace().files().unwrap(), &LEANING);
-    holds("a comment says what it says in full", &found);
+    holds("a comment says what it says in full", |found| &found.leaning);
 }

@@ -494,7 +494,7 @@ impl<'a> Body<'a> {
         if receiver.peeled() == &Ty::Unknown && !called.is_empty() {
             self.guessed += 1;
         }
-        let own = matches!(receiver.peeled(), Ty::Own(_)) && !called.is_empty();
+        let own = matches!(receiver.peeled(), Ty::Own(_));
         let locking: &[&str] = if own { &OWN_LOCKING } else { &LOCKING };
         if call.args.is_empty() && locking.contains(&name.as_str()) {
             self.locks.push(format!("{}.{name}()", shown(&call.receiver)));
