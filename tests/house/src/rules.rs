@@ -105,14 +105,15 @@ pub fn large_structs(of: &Crate, most: usize, exceptions: &[Exception]) -> Vec<S
         .collect()
 }
 
-/// State has fields that are seen outside of its room. See [`crate::structs::State`] for what counts as state.
+/// State has fields that are seen outside of its room. See [`crate::structs::State`] for what counts as state. A crate
+/// without an order of rooms is one room.
 pub fn shown_state(of: &Crate, rooms: Option<&Rooms>, exceptions: &[Exception]) -> Vec<String> {
     let mut found = Vec::new();
     for one in structs(&Names::new(of)) {
         let module = &of.modules[one.module];
-        let room = rooms
-            .and_then(|rooms| rooms.room_path(module))
-            .unwrap_or_else(|| module.path.iter().take(1).cloned().collect());
+        // What the table does not know is a room by itself.
+        let room = rooms.map(|rooms| rooms.room_path(module).unwrap_or_else(|| module.path[..1].to_vec()));
+        let room = room.unwrap_or_default();
         let shown = one.shown_beyond(&room);
         if let Some(why) = &one.state
             && !shown.is_empty()

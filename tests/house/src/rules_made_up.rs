@@ -242,9 +242,10 @@ fn large_structs_are_found() {
 
 #[test]
 fn state_that_others_see_is_found() {
+    let rooms = Rooms { of: "made-up", levels: &["room"], also: &[] };
     let shown = |text| {
         let files = [("src/lib.rs", "mod room;"), ("src/room/mod.rs", "mod a;"), ("src/room/a.rs", text)];
-        !shown_state(&of(&files), None, &[]).is_empty()
+        !shown_state(&of(&files), Some(&rooms), &[]).is_empty()
     };
     let bad = [
         "pub struct S { pub a: u8 } impl S { fn set(&mut self) {} }",
@@ -278,6 +279,10 @@ fn state_that_others_see_is_found() {
     let bad = [("src/lib.rs", "mod a;"), ("src/a.rs", "\npub struct S { pub a: Mutex<u8>, b: u8 }")];
     let found = shown_state(&of(&bad), None, &[]);
     assert_eq!(found, ["src/a.rs:2: S shows a beyond its room, and is state: a changes while it is shared"]);
+    // A crate without rooms is one.
+    let good = [("src/lib.rs", "mod a;"), ("src/a.rs", "pub struct S { pub(crate) a: Mutex<u8> }")];
+    assert_eq!(shown_state(&of(&good), None, &[]), [""; 0]);
+    assert_eq!(shown_state(&of(&good), Some(&rooms), &[]).len(), 1);
 }
 
 #[test]

@@ -39,8 +39,8 @@ pub struct Struct {
     pub file: PathBuf,
     /// Its line there, from 1.
     pub line: usize,
-    /// Its fields, with how far each may be seen: the path of a module, which is empty for the whole crate and beyond.
-    pub fields: Vec<(String, Vec<String>)>,
+    /// Its fields, with the module within which each is seen; `None` for those that other crates see, too.
+    pub fields: Vec<(String, Option<Vec<String>>)>,
     /// Its methods.
     pub methods: usize,
     /// Files with its methods.
@@ -78,17 +78,17 @@ type Key = (ModuleId, String);
 impl Struct {
     /// Fields that are seen outside of a module and what is in it.
     pub fn shown_beyond(&self, module: &[String]) -> Vec<&str> {
-        self.fields.iter().filter(|(_, seen)| !seen.starts_with(module)).map(|(name, _)| name.as_str()).collect()
+        let beyond = |seen: &Option<Vec<String>>| seen.as_ref().is_none_or(|seen| !seen.starts_with(module));
+        self.fields.iter().filter(|(_, seen)| beyond(seen)).map(|(name, _)| name.as_str()).collect()
     }
 }
 
-/// The module up to which something is seen that a module declares with a visibility. For `pub` and `pub(crate)` that
-/// is the root.
-fn seen_from(module: &Module, visibility: &Visibility) -> Vec<String> {
+/// The module within which something is seen that a module declares with a visibility; `None` for `pub`.
+fn seen_within(module: &Module, visibility: &Visibility) -> Option<Vec<String>> {
     let parent = || module.path[..module.path.len().saturating_sub(1)].to_vec();
     match visibility {
-        Visibility::Inherited => module.path.clone(),
-        Visibility::Public(_) => Vec::new(),
+        Visibility::Inherited => Some(module.path.clone()),
+        Visibility::Public(_) => None,
         Visibility::Restricted(restricted) => {
             let mut segments = restricted.path.segments.iter().map(|segment| plain(&segment.ident)).peekable();
             let mut path = match segments.next().as_deref() {
@@ -103,8 +103,17 @@ fn seen_from(module: &Module, visibility: &Visibility) -> Vec<String> {
                     path.push(segment);
                 }
             }
-            path
+            Some(path)
         }
+    }
+}
+
+/// The narrower one.
+fn within_both(one: Option<Vec<String>>, other: &Option<Vec<String>>) -> Option<Vec<String>> {
+    match (one, other) {
+        (Some(one), Some(other)) if !one.starts_with(other) => Some(other.clone()),
+        (one @ Some(_), _) => one,
+        (None, other) => other.clone(),
     }
 }
 
@@ -194,19 +203,18 @@ fn own(names: &Names<'_>, from: ModuleId, path: &[String]) -> Vec<Key> {
 }
 
 fn describe(id: ModuleId, module: &Module, item: &syn::ItemStruct) -> Struct {
-    let limit = seen_from(module, &item.vis);
+    let limit = seen_within(module, &item.vis);
     let mut fields = Vec::new();
     let mut state = None;
     for (number, field) in item.fields.iter().enumerate() {
         let name = field_name(number, field);
-        let seen = seen_from(module, &field.vis);
         let mut words = TypeNames::default();
         words.look(&field.ty);
         if words.all.iter().any(|word| word.last().is_some_and(|last| is_cell(last))) {
             state.get_or_insert(State::Cell(name.clone()));
         }
         // A field is seen no further than its struct.
-        fields.push((name, if seen.starts_with(&limit) { seen } else { limit.clone() }));
+        fields.push((name, within_both(seen_within(module, &field.vis), &limit)));
     }
     Struct {
         name: plain(&item.ident),

@@ -95,6 +95,7 @@ fn find() -> io::Result<Found> {
     for package in &workspace.packages {
         let crates = package.crates(&files, true)?;
         found.circles.extend(crates.iter().flat_map(rules::circles));
+        found.fuser.extend(crates.iter().flat_map(|of| rules::foreign_outside(of, "fuser", FUSER)));
         if !CRATES.contains(&package.name.as_str()) {
             continue;
         }
@@ -103,7 +104,6 @@ fn find() -> io::Result<Found> {
         let sources = package.directory.join("src");
         for of in crates.iter().filter(|of| Path::new(&of.name).starts_with(&sources)) {
             found.rooms.extend(rooms.into_iter().flat_map(|rooms| rules::against_order(of, rooms)));
-            found.fuser.extend(rules::foreign_outside(of, "fuser", FUSER));
             found.large.extend(rules::large_structs(of, FIELDS, LARGE));
             found.shown.extend(rules::shown_state(of, rooms, SHOWN));
             large.extend(rules::large_structs(of, FIELDS, &[]));
