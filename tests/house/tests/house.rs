@@ -1,0 +1,174 @@
+//! Holds the project's code to its house: which room may import from which, who owns state, how wide a line is.
+//!
+//! Whoever adds a room or moves one changes the tables below. `tensorfs-house` shows the same things for reading.
+
+use std::io;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use tensorfs_house::rooms::Rooms;
+use tensorfs_house::rules::{self, Exception};
+use tensorfs_house::workspace::Workspace;
+
+/// The crates that are installed, from the top down: each may depend on those below it, and on no other crate of the
+/// workspace.
+const CRATES: [&str; 4] = ["tensorfs", "tensorfs-fs", "tensorfs-layout", "tensorfs-formats"];
+
+/// The rooms of each crate, from the top down. The lowest level is what everybody may use.
+const ROOMS: [Rooms; 3] = [
+    Rooms { of: "tensorfs", levels: &["commands", "cli ask", "tensors", "mounting", "show"], also: &[] },
+    Rooms {
+        of: "tensorfs-fs",
+        levels: &[
+            "testing",
+            "kernel",
+            "tree content background ask",
+            "file",
+            "store",
+            "protocol options",
+            "acl caller clock error lane workers",
+        ],
+        also: &[],
+    },
+    Rooms {
+        of: "tensorfs-layout",
+        levels: &["testing", "check", "pool", "segment", "tree", "log", "medium", "error ids parallel time"],
+        also: &[],
+    },
+];
+
+/// Only the adapter speaks fuser.
+const FUSER: &str = "fs/src/kernel";
+
+/// The crate that may bring what is below: a runtime of threads of its own, and a network.
+const REMOTE: &str = "tensorfs-remote";
+const NETWORK: [&str; 8] = ["tokio", "async-std", "smol", "hyper", "rustls", "native-tls", "openssl-sys", "boring-sys"];
+
+/// The most fields of a struct.
+const FIELDS: usize = 14;
+
+/// Structs with more fields.
+const LARGE: &[Exception] = &[
+    ("superblock::Raw", "its fields are those of the superblock on media"),
+    ("info::Info", "what `tensorfs info` tells, one field a line"),
+    ("options::MountOptions", "the options of a mount on the command line"),
+];
+
+/// State with fields that others see.
+const SHOWN: &[Exception] = &[];
+
+/// The most characters of a line.
+const WIDTH: usize = 120;
+
+/// No comment begins with these words: they lean on another one, which may not stand above for long.
+const LEANING: [&str; 1] = ["The same"];
+
+/// What is against each rule.
+#[derive(Default)]
+struct Found {
+    rooms: Vec<String>,
+    circles: Vec<String>,
+    crates: Vec<String>,
+    fuser: Vec<String>,
+    network: Vec<String>,
+    large: Vec<String>,
+    shown: Vec<String>,
+    wide: Vec<String>,
+    leaning: Vec<String>,
+}
+
+/// Reading the code takes a second or more, so that is done once.
+static FOUND: LazyLock<io::Result<Found>> = LazyLock::new(find);
+
+fn find() -> io::Result<Found> {
+    let workspace = Workspace::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))?;
+    let files = workspace.files()?;
+    let lock = std::fs::read_to_string(workspace.root.join("Cargo.lock"))?;
+    let mut found = Found {
+        crates: rules::crates_against_order(&workspace.packages, &CRATES),
+        network: rules::brings(&lock, &workspace.packages, &NETWORK, REMOTE),
+        wide: rules::wide_lines(&files, WIDTH),
+        leaning: rules::leaning_comments(&files, &LEANING),
+        ..Found::default()
+    };
+    let (mut large, mut shown) = (Vec::new(), Vec::new());
+    for package in &workspace.packages {
+        let crates = package.crates(&files, true)?;
+        found.circles.extend(crates.iter().flat_map(rules::circles));
+        found.fuser.extend(crates.iter().flat_map(|of| rules::foreign_outside(of, "fuser", FUSER)));
+        if !CRATES.contains(&package.name.as_str()) {
+            continue;
+        }
+        let rooms = ROOMS.iter().find(|rooms| rooms.of == package.name);
+        // Not the tests beside it.
+        let sources = package.directory.join("src");
+        for of in crates.iter().filter(|of| Path::new(&of.name).starts_with(&sources)) {
+            found.rooms.extend(rooms.into_iter().flat_map(|rooms| rules::against_order(of, rooms)));
+            found.large.extend(rules::large_structs(of, FIELDS, LARGE));
+            found.shown.extend(rules::shown_state(of, rooms, SHOWN));
+            large.extend(rules::large_structs(of, FIELDS, &[]));
+            shown.extend(rules::shown_state(of, rooms, &[]));
+        }
+    }
+    found.large.extend(rules::needless(LARGE, &large));
+    found.shown.extend(rules::needless(SHOWN, &shown));
+    for name in CRATES.iter().filter(|name| workspace.package(name).is_none()) {
+        found.crates.push(format!("crate {name} of the table is not there"));
+    }
+    Ok(found)
+}
+
+fn holds(rule: &str, breaches: impl Fn(&Found) -> &[String]) {
+    match &*FOUND {
+        Ok(found) => {
+            let places = breaches(found);
+            assert!(places.is_empty(), "{rule}; {} places:\n{}", places.len(), places.join("\n"));
+        }
+        Err(error) => panic!("the code cannot be read: {error}"),
+    }
+}
+
+#[test]
+fn rooms_import_downwards() {
+    holds("a room imports only from those below it, in the order of the table ROOMS", |found| &found.rooms);
+}
+
+#[test]
+fn no_modules_in_circles() {
+    holds("files do not name each other in a circle", |found| &found.circles);
+}
+
+#[test]
+fn crates_depend_downwards() {
+    holds("a crate depends only on those below it, in the order of the table CRATES", |found| &found.crates);
+}
+
+#[test]
+fn only_the_adapter_speaks_fuser() {
+    holds("fuser is named in fs/src/kernel/ and nowhere else", |found| &found.fuser);
+}
+
+#[test]
+fn only_the_remote_has_a_network() {
+    holds("tokio and TLS come with the crate of remote/ and no other way", |found| &found.network);
+}
+
+#[test]
+fn structs_fit_in_a_head() {
+    holds("a struct has at most 14 fields, or a reason in the table LARGE", |found| &found.large);
+}
+
+#[test]
+fn state_is_seen_in_its_room_alone() {
+    holds("fields of state are seen in their own room, or there is a reason in the table SHOWN", |found| &found.shown);
+}
+
+#[test]
+fn lines_are_not_too_wide() {
+    holds("a line has at most 120 characters", |found| &found.wide);
+}
+
+#[test]
+fn comments_stand_alone() {
+    holds("a comment says what it says in full", |found| &found.leaning);
+}
