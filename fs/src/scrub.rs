@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::formats::Source;
+use tensorfs_formats::Source;
 use tensorfs_layout::{Direct, Finding, Ino, Report, SegmentId, fault_of_run};
 
 use crate::damage::BadRun;
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn damaged_runs_are_found_and_no_others() {
         let bytes: Vec<u8> = (0..100).collect();
-        let crc = |range: std::ops::Range<usize>| tensorfs_layout::formats::crc32c(&bytes[range]);
+        let crc = |range: std::ops::Range<usize>| tensorfs_formats::crc32c(&bytes[range]);
         let runs = [(0, 10, crc(0..10)), (10, 20, crc(10..30) ^ 1), (30, 70, crc(30..100)), (100, 1, 0)];
         let bad: Vec<u64> = bad_runs(&&bytes[..], &runs, &|| true).iter().map(|bad| bad.offset).collect();
         assert_eq!(bad, [10, 100]);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use tensorfs_layout::formats::{self, Format, Source, Tensor};
+use tensorfs_formats::{self as formats, Format, Source, Tensor};
 use tensorfs_layout::{Ino, Pool, SegmentId, Timestamp};
 
 use crate::clock;

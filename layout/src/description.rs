@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::formats::{Format, Tensor};
+use tensorfs_formats::{Format, Tensor};
 
 /// The version of the encoding.
 const VERSION: u8 = 1;
@@ -93,7 +93,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::formats::{Dtype, Kind, Location, Mode, Order, Storage};
+    use tensorfs_formats::{Dtype, Kind, Location, Mode, Order, Storage};
 
     fn entry(index: u64, location: Location) -> Entry {
         let tensor = Tensor {

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use parking_lot::Mutex;
 
-use crate::formats::Source;
+use tensorfs_formats::Source;
 
 /// What positions, lengths and memory are multiples of: no medium asks for more.
 const UNIT: usize = 4096;
@@ -93,7 +93,7 @@ mod tests {
             assert_eq!(file.size().unwrap(), bytes.len() as u64);
             for (offset, len) in [(0, 10), (4095, 2), (1, PIECE), (7, PIECE * 2), (bytes.len() - 1, 1), (4096, 4096)] {
                 let mut found = vec![0; len];
-                crate::formats::read_exact(file, offset as u64, &mut found).unwrap();
+                tensorfs_formats::read_exact(file, offset as u64, &mut found).unwrap();
                 assert!(found == bytes[offset..offset + len], "{offset} {len}");
             }
             assert_eq!(file.read_at(bytes.len() as u64, &mut [0; 5]).unwrap(), 0);

@@ -4,7 +4,7 @@
 //! This crate knows both, and nothing of FUSE: it stores transactions, makes them durable in order, recovers them,
 //! and cleans the log. It starts no threads of its own beyond a scan's, and reads no clock: callers give the time.
 //!
-//! Beside that, and apart from pools, [`formats`] says which tensors a file holds; docs/TENSORS.md describes it.
+//! Which tensors a file holds is for the crate `tensorfs-formats` to say.
 //!
 //! docs/FORMAT.md describes the bytes and the rules, docs/SEMANTICS.md what users may rely on.
 
@@ -19,7 +19,6 @@ mod direct;
 mod domain;
 mod error;
 mod flushes;
-pub mod formats;
 mod frame;
 mod group;
 mod ids;

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use crate::chain::Seal;
 use crate::description::{ENTRY_OVERHEAD, REASON_MAX, SUMMARY_MAX, Summary, put, put_entry, start};
-use crate::formats::{self, Format, Recognised, Source, Tensor};
+use tensorfs_formats::{self as formats, Format, Recognised, Source, Tensor};
 
 /// A tensor of so many bytes has runs of its own.
 pub const LARGE: u64 = 4096;
@@ -254,7 +254,7 @@ mod tests {
 
     use super::*;
     use crate::description::{entries, summary};
-    use crate::formats::{Dtype, Location};
+    use tensorfs_formats::{Dtype, Location};
 
     fn tensor(name: String, offset: u64, len: u64) -> Tensor {
         Tensor::new(name.into(), Dtype::U8, vec![len], Location::Raw { offset, len })

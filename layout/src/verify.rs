@@ -4,9 +4,9 @@ use std::fs::File;
 
 use crate::chain::FileChain;
 use crate::description::Entry;
-use crate::formats::{Source, crc32c, crc32c_append, read_exact};
 use crate::ids::SegmentId;
 use crate::segments::Segments;
+use tensorfs_formats::{Source, crc32c, crc32c_append, read_exact};
 
 /// What is read at a time.
 const PIECE: usize = 1 << 20;

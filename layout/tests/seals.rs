@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use tensorfs_layout::formats::Format;
+use tensorfs_formats::Format;
 use tensorfs_layout::{Depth, Ino, Pool, Record, SegmentId, Subject, check, examine, verify_runs};
 
 /// A safetensors file of byte tensors called 0, 1, 2, ...

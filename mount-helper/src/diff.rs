@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
-use tensorfs_layout::formats::{Location, Mode, Order, Tensor, TensorReader};
+use tensorfs_formats::{Location, Mode, Order, Tensor, TensorReader};
 
 use crate::cli::Diff;
 use crate::failure::{At, Failure};
@@ -262,7 +262,7 @@ fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
         while at < len {
             let count = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
             std::os::unix::fs::FileExt::read_exact_at(file, &mut piece[..count], offset + at).at(path)?;
-            crc = tensorfs_layout::formats::crc32c_append(crc, &piece[..count]);
+            crc = tensorfs_formats::crc32c_append(crc, &piece[..count]);
             at += count as u64;
         }
         Ok(Some((len, crc)))

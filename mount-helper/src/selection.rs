@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::str::FromStr;
 
+use tensorfs_formats::{Dtype, Format, Mode, Recognised, Tensor, recognise};
 use tensorfs_layout::TensorEntry;
-use tensorfs_layout::formats::{Dtype, Format, Mode, Recognised, Tensor, recognise};
 
 use crate::failure::Failure;
 use crate::place::Place;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::ops::ControlFlow;
 
 use serde_json::json;
-use tensorfs_layout::formats::{Tensor, read_tensor};
+use tensorfs_formats::{Tensor, read_tensor};
 
 use crate::cli::Stat;
 use crate::failure::{At, Failure};

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
 
-use tensorfs_layout::formats::Tensor;
+use tensorfs_formats::Tensor;
 
 /// What a line fits in.
 pub const WIDTH: usize = 80;

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use serde_json::json;
+use tensorfs_formats::{Mode, Tensor};
 use tensorfs_fs::FileState;
-use tensorfs_layout::formats::{Mode, Tensor};
 use tensorfs_layout::{Direct, TensorEntry, fault_of_run, is_hurt};
 
 use crate::cli::{Seal, Verify};

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 use serde_json::Value;
-use tensorfs_layout::formats::crc32c;
+use tensorfs_formats::crc32c;
 use tensorfs_tests::{Mount, Setup, is_root, on_mounts, run, run_ok, safetensors, shell, venv};
 
 on_mounts!(
@@ -40,7 +40,7 @@ on_mounts!(
 // --- files with tensors ------------------------------------------------------------------------------
 
 fn samples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/samples")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/formats/tests/samples")
 }
 
 fn varint(mut number: u64) -> Vec<u8> {

@@ -11,7 +11,7 @@ use tensorfs_tests::{Mount, Passthrough, Setup, on_mounts, run, run_ok, scratch,
 on_mounts!(the_same_on_a_mount, sealed_files_are_listed_from_their_records, sealed_files_agree_with_numpy);
 
 fn samples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/samples")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/formats/tests/samples")
 }
 
 fn sample(name: &str) -> String {

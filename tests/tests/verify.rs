@@ -30,7 +30,7 @@ on_mounts!(
 );
 
 fn samples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/samples")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/formats/tests/samples")
 }
 
 fn arguments<'a>(list: &[&'a str], path: &'a str) -> Vec<&'a str> {

@@ -6,7 +6,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
-use tensorfs_layout::formats::{Mode, Tensor, npy_len};
+use tensorfs_formats::{Mode, Tensor, npy_len};
 
 use super::names::{self, Leaf, Place};
 
@@ -229,7 +229,7 @@ pub(crate) struct Known(std::collections::HashSet<u64>);
 mod tests {
     use super::*;
     use std::ops::ControlFlow;
-    use tensorfs_layout::formats::recognise;
+    use tensorfs_formats::recognise;
 
     /// Tensors as the recogniser gives them, with names, steps and modes of choice.
     fn tensors(list: &[(&str, Option<i64>, Option<Mode>)]) -> Vec<Tensor> {

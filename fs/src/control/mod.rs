@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{FileType, FopenFlags};
-use tensorfs_layout::formats::{Tensor, npy_len};
+use tensorfs_formats::{Tensor, npy_len};
 use tensorfs_layout::{Attributes, Ino, NAME_MAX, Object, ROOT, Timestamp};
 
 use crate::acl::{self, Acl};

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use tensorfs_layout::formats::{TensorReader, crc32c, npy_header, read_tensor, recognise, resume};
+use tensorfs_formats::{TensorReader, crc32c, npy_header, read_tensor, recognise, resume};
 use tensorfs_layout::{examine, fault_of_run};
 
 /// Tensors of one file that are read.
@@ -67,7 +67,7 @@ pub fn tfrecord(bytes: &[u8]) {
 
 /// The samples of the layout's own tests whose names end so.
 fn samples(ends: &[&str]) -> Vec<Vec<u8>> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/samples");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/formats/tests/samples");
     let mut paths: Vec<_> = std::fs::read_dir(&dir)
         .unwrap_or_else(|error| panic!("{}: {error}", dir.display()))
         .map(|entry| entry.expect("a directory that can be read").path())

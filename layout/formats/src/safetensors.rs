@@ -5,11 +5,14 @@ use std::io::{self, BufReader, Read};
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::source::{Part, Source};
-use super::tensor::packed_bytes;
-use super::{
-    Claims, DIMENSIONS_MAX, Dtype, Fault, Format, Location, NAME_MAX, Out, Result, Tensor, elements, malformed,
-};
+use crate::claims::Claims;
+use crate::dtype::Dtype;
+use crate::fault::{Fault, Result, malformed};
+use crate::format::Format;
+use crate::found::Out;
+use crate::limits::{DIMENSIONS_MAX, NAME_MAX};
+use crate::source::{Part, Source, read_exact};
+use crate::tensor::{Location, Tensor, elements, packed_bytes};
 
 /// The longest header, as in the format's own library.
 const HEADER_MAX: u64 = 100_000_000;
@@ -20,15 +23,15 @@ const METADATA_MAX: usize = 1 << 20;
 const METADATA: &str = "__metadata__";
 
 /// Whether a file of `size` bytes may be one: a header that fits, and begins as JSON objects do.
-pub(super) fn starts(head: &[u8], size: u64) -> bool {
+pub(crate) fn starts(head: &[u8], size: u64) -> bool {
     let Some((len, rest)) = head.split_first_chunk() else { return false };
     let len = u64::from_le_bytes(*len);
     (2..=HEADER_MAX).contains(&len) && len <= size.saturating_sub(8) && rest.first() == Some(&b'{')
 }
 
-pub(super) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
+pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let mut len = [0; 8];
-    super::source::read_exact(source, 0, &mut len)?;
+    read_exact(source, 0, &mut len)?;
     let data = u64::from_le_bytes(len).saturating_add(8);
     let Some(room) = source.size()?.checked_sub(data) else { return malformed("cut short") };
 
@@ -268,8 +271,8 @@ impl<'de> Visitor<'de> for Numbers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::recognise;
     use super::*;
+    use crate::recognise::recognise;
     use std::ops::ControlFlow;
 
     fn file(header: &str, data: usize) -> Vec<u8> {

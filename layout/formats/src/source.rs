@@ -57,7 +57,7 @@ impl Source for File {
 }
 
 /// Reads until the buffer is full or the source ends.
-pub(super) fn read_up_to(source: &dyn Source, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn read_up_to(source: &dyn Source, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
         let Some(at) = offset.checked_add(done as u64) else { break };
@@ -72,7 +72,10 @@ pub(super) fn read_up_to(source: &dyn Source, offset: u64, buffer: &mut [u8]) ->
 }
 
 /// Reads the whole buffer.
-pub(crate) fn read_exact(source: &dyn Source, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] if the source ends before the buffer is full; else what reading gives.
+pub fn read_exact(source: &dyn Source, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
     match read_up_to(source, offset, buffer)? {
         count if count == buffer.len() => Ok(()),
         _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before the tensor does")),
@@ -80,7 +83,7 @@ pub(crate) fn read_exact(source: &dyn Source, offset: u64, buffer: &mut [u8]) ->
 }
 
 /// The bytes from `at` to `end` as a reader.
-pub(super) struct Part<S> {
+pub(crate) struct Part<S> {
     pub source: S,
     pub at: u64,
     pub end: u64,

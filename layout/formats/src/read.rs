@@ -4,9 +4,10 @@ use std::borrow::Borrow;
 use std::io::{self, ErrorKind, Read};
 use std::ops::ControlFlow;
 
-use super::npy;
-use super::source::{Part, Source, read_exact, read_up_to};
-use super::{Dtype, Location, Order, Tensor};
+use crate::dtype::Dtype;
+use crate::npy;
+use crate::source::{Part, Source, read_exact, read_up_to};
+use crate::tensor::{Location, Order, Tensor};
 
 /// What [`read_tensor`] gives at a time.
 const CHUNK: usize = 1 << 20;
@@ -335,7 +336,7 @@ struct Inflate<S> {
 }
 
 /// A decoder of the deflated bytes of a file.
-pub(super) fn inflate<S: Source>(
+pub(crate) fn inflate<S: Source>(
     source: S,
     offset: u64,
     len: u64,

@@ -2,12 +2,12 @@
 //!
 //! A message is a range of the file; so is a message inside of it. Whoever knows the schema opens the ranges.
 
-use super::cursor::Cursor;
-use super::{Result, malformed};
+use crate::cursor::Cursor;
+use crate::fault::{Result, malformed};
 
 /// Bytes `start..end` of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
+pub(crate) struct Range {
     pub start: u64,
     pub end: u64,
 }
@@ -20,7 +20,7 @@ impl Range {
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
+pub(crate) enum Field {
     Varint(u64),
     Fixed64(u64),
     Fixed32(u32),
@@ -29,7 +29,7 @@ pub(super) enum Field {
 }
 
 /// The fields of the message at `range`, one after the other.
-pub(super) struct Fields<'c, 's> {
+pub(crate) struct Fields<'c, 's> {
     cursor: &'c mut Cursor<'s>,
     at: u64,
     end: u64,
@@ -82,7 +82,7 @@ impl<'c, 's> Fields<'c, 's> {
 }
 
 /// Seven bits a byte, the lowest first.
-pub(super) fn varint(cursor: &mut Cursor<'_>) -> Result<u64> {
+pub(crate) fn varint(cursor: &mut Cursor<'_>) -> Result<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let byte = cursor.u8()?;

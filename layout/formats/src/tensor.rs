@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Dtype, elements};
+use crate::dtype::Dtype;
 
 /// One tensor of a file.
 ///
@@ -151,7 +151,7 @@ pub struct Storage {
 
 impl Tensor {
     /// A tensor without step, mode or storage, little-endian and in row-major order.
-    pub(crate) fn new(name: Vec<u8>, dtype: Dtype, shape: Vec<u64>, location: Location) -> Self {
+    pub fn new(name: Vec<u8>, dtype: Dtype, shape: Vec<u64>, location: Location) -> Self {
         Tensor {
             name,
             dtype,
@@ -221,13 +221,13 @@ impl Tensor {
 }
 
 /// Bytes of `elements` whose bits are packed; none unless they fill their bytes.
-pub(super) fn packed_bytes(elements: u64, bits: u32) -> Option<u64> {
+pub(crate) fn packed_bytes(elements: u64, bits: u32) -> Option<u64> {
     let total = elements.checked_mul(bits.into())?;
     (total % 8 == 0).then_some(total / 8)
 }
 
 /// The order that strides mean: the plain ones by their names.
-pub(super) fn order_of(shape: &[u64], strides: &[u64]) -> Order {
+pub(crate) fn order_of(shape: &[u64], strides: &[u64]) -> Order {
     fn dense<'a>(mut dims: impl Iterator<Item = (&'a u64, &'a u64)>) -> bool {
         let mut expected = 1_u64;
         dims.all(|(&size, &stride)| {
@@ -247,7 +247,7 @@ pub(super) fn order_of(shape: &[u64], strides: &[u64]) -> Order {
 }
 
 /// Elements from the first to the last that a view touches.
-pub(super) fn span(shape: &[u64], strides: &[u64]) -> Option<u64> {
+pub(crate) fn span(shape: &[u64], strides: &[u64]) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);
     }
@@ -255,6 +255,16 @@ pub(super) fn span(shape: &[u64], strides: &[u64]) -> Option<u64> {
         .iter()
         .zip(strides)
         .try_fold(1_u64, |span, (&size, &stride)| span.checked_add((size - 1).checked_mul(stride)?))
+}
+
+/// Elements of a shape, if they can be counted in 63 bits.
+pub(crate) fn elements(shape: &[u64]) -> Option<u64> {
+    if shape.contains(&0) {
+        // A dimension beside a 0 may be anything, but must not overflow what others compute from it.
+        return shape.iter().all(|&n| n <= i64::MAX as u64).then_some(0);
+    }
+    let count = shape.iter().try_fold(1_u64, |count, &n| count.checked_mul(n))?;
+    (count <= i64::MAX as u64).then_some(count)
 }
 
 #[cfg(test)]
@@ -286,5 +296,15 @@ mod tests {
         assert_eq!(packed_bytes(4, 6), Some(3));
         assert_eq!(packed_bytes(3, 4), None);
         assert_eq!(packed_bytes(u64::MAX, 4), None);
+    }
+
+    #[test]
+    fn counts_elements() {
+        assert_eq!(elements(&[]), Some(1));
+        assert_eq!(elements(&[2, 3]), Some(6));
+        assert_eq!(elements(&[u64::MAX, 0]), None);
+        assert_eq!(elements(&[i64::MAX as u64, 0]), Some(0));
+        assert_eq!(elements(&[1 << 32, 1 << 32]), None);
+        assert_eq!(elements(&[1 << 63]), None);
     }
 }

@@ -4,10 +4,13 @@
 //! the length is what makes a frame: it is always verified. The one of the payload is verified if the payload is an
 //! event with tensors; smdebug, to save time, writes the checksum of a constant in its place, which proves nothing.
 
-use super::cursor::Cursor;
-use super::protobuf::Range;
-use super::source::Source;
-use super::{Fault, Format, Out, Result, event};
+use crate::cursor::Cursor;
+use crate::event;
+use crate::fault::{Fault, Result, malformed};
+use crate::format::Format;
+use crate::found::Out;
+use crate::protobuf::Range;
+use crate::source::Source;
 
 /// Length and its checksum, in front of the payload.
 const HEADER: u64 = 12;
@@ -19,7 +22,7 @@ const SMDEBUG_FOOTER: u32 = u32::from_le_bytes([0xb3, 0xc0, 0x2d, 0x06]);
 const PIECE: u64 = 64 << 10;
 
 /// Whether `head` is the header of a frame.
-pub(super) fn starts(head: &[u8]) -> bool {
+pub(crate) fn starts(head: &[u8]) -> bool {
     let Some((len, rest)) = head.split_first_chunk::<8>() else { return false };
     rest.first_chunk().is_some_and(|crc| u32::from_le_bytes(*crc) == masked(crc32c::crc32c(len)))
 }
@@ -30,7 +33,7 @@ fn masked(crc: u32) -> u32 {
 }
 
 /// From a frame on, up to the end of the frame that makes it `limit` tensors.
-pub(super) fn recognise(source: &dyn Source, from: u64, limit: u64, out: &mut Out<'_, '_>) -> Result<()> {
+pub(crate) fn recognise(source: &dyn Source, from: u64, limit: u64, out: &mut Out<'_, '_>) -> Result<()> {
     out.found.format = Format::TfRecord;
     out.found.end = from;
     let mut cursor = Cursor::new(source, from, u64::MAX)?;
@@ -87,7 +90,7 @@ fn frame(cursor: &mut Cursor<'_>, payload: Range, out: &mut Out<'_, '_>) -> Resu
             crc = crc32c::crc32c_append(crc, cursor.take(count)?);
         }
         if masked(crc) != footer {
-            return super::malformed("its checksum is wrong");
+            return malformed("its checksum is wrong");
         }
     }
     event::tensors(cursor, &event, out)
@@ -95,8 +98,10 @@ fn frame(cursor: &mut Cursor<'_>, payload: Range, out: &mut Out<'_, '_>) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Recognised, Tensor, recognise, resume, resume_some};
     use super::*;
+    use crate::found::Recognised;
+    use crate::recognise::{recognise, resume, resume_some};
+    use crate::tensor::Tensor;
     use std::ops::ControlFlow;
 
     fn frame(payload: &[u8]) -> Vec<u8> {

@@ -1,11 +1,15 @@
 //! NumPy's `.npz`: a zip whose members are `.npy` files.
 
-use super::read::inflate;
-use super::source::{Part, Source};
-use super::zip::{Directory, Member, Method};
-use super::{Format, Location, Out, Result, Tensor, malformed, npy};
+use crate::fault::{Result, malformed};
+use crate::format::Format;
+use crate::found::Out;
+use crate::npy;
+use crate::read::inflate;
+use crate::source::{Part, Source};
+use crate::tensor::{Location, Tensor};
+use crate::zip::{Directory, Member, Method};
 
-pub(super) fn recognise(source: &dyn Source, directory: &Directory, out: &mut Out<'_, '_>) -> Result<()> {
+pub(crate) fn recognise(source: &dyn Source, directory: &Directory, out: &mut Out<'_, '_>) -> Result<()> {
     // Twice: nothing is given out before all of it is known to be sound.
     let mut arrays = 0_u64;
     directory.each(source, &mut |member| {

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tensorfs_layout::formats::{
+use tensorfs_formats::{
     Location, Order, Recognised, Source, Tensor, TensorReader, crc32c, npy_header, read_tensor, recognise, resume,
 };
 

@@ -10,8 +10,10 @@
 
 use std::collections::HashSet;
 
-use super::cursor::{Cursor, WINDOW};
-use super::{DIMENSIONS_MAX, Dtype, NAME_MAX, Result, malformed, push};
+use crate::cursor::{Cursor, WINDOW};
+use crate::dtype::Dtype;
+use crate::fault::{Result, malformed};
+use crate::limits::{DIMENSIONS_MAX, NAME_MAX, push};
 
 /// What the objects may take, in bytes.
 const OBJECTS_MAX: usize = 23 << 20;
@@ -90,7 +92,7 @@ enum Object {
 
 /// A tensor as torch rebuilds it: a view of a storage. Offset, shape and strides count elements.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct View {
+pub(crate) struct View {
     pub dtype: Dtype,
     /// The storage's key.
     pub storage: String,
@@ -102,7 +104,7 @@ pub(super) struct View {
 }
 
 /// What a pickle holds.
-pub(super) struct Pickle {
+pub(crate) struct Pickle {
     heap: Heap,
     root: Value,
     /// What was called, or would have been, beyond what tensors need.
@@ -233,7 +235,7 @@ impl Heap {
 }
 
 /// Reads a pickle. `cursor` ends where it does, or later.
-pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Pickle> {
+pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Pickle> {
     Machine {
         cursor,
         heap: Heap::default(),

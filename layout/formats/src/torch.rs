@@ -1,11 +1,14 @@
 //! What `torch.save` writes since 1.6: a zip of `data.pkl`, which says what there is, and of a member for each storage.
 
-use super::cursor::Cursor;
-use super::pickle::{self, View};
-use super::source::{Source, read_exact};
-use super::tensor::{order_of, span};
-use super::zip::{Directory, Method};
-use super::{Dtype, Format, Location, Out, Result, Storage, Tensor, elements, malformed};
+use crate::cursor::Cursor;
+use crate::dtype::Dtype;
+use crate::fault::{Result, malformed};
+use crate::format::Format;
+use crate::found::Out;
+use crate::pickle::{self, View};
+use crate::source::{Source, read_exact};
+use crate::tensor::{Location, Storage, Tensor, elements, order_of, span};
+use crate::zip::{Directory, Method};
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -14,7 +17,7 @@ const PICKLE: &[u8] = b"data.pkl";
 const PICKLE_MAX: u64 = 256 << 20;
 
 /// The directory in front of all names, if there is a `data.pkl` in one.
-pub(super) fn prefix(source: &dyn Source, directory: &Directory) -> Result<Option<Vec<u8>>> {
+pub(crate) fn prefix(source: &dyn Source, directory: &Directory) -> Result<Option<Vec<u8>>> {
     let mut found = None;
     directory.each(source, &mut |member| {
         if let Some(prefix) = member.name.strip_suffix(PICKLE)
@@ -44,7 +47,7 @@ impl Members {
     }
 }
 
-pub(super) fn recognise(
+pub(crate) fn recognise(
     source: &dyn Source,
     directory: &Directory,
     prefix: &[u8],

@@ -163,24 +163,24 @@ impl Dtype {
     }
 
     /// NumPy's code, without the byte order.
-    pub(super) fn numpy(self) -> Option<&'static str> {
+    pub(crate) fn numpy(self) -> Option<&'static str> {
         Some(self.row().numpy).filter(|code| !code.is_empty())
     }
 
-    pub(super) fn of_numpy(code: &str) -> Option<Dtype> {
+    pub(crate) fn of_numpy(code: &str) -> Option<Dtype> {
         Dtype::find(|row| row.numpy == code && !code.starts_with('V'))
     }
 
-    pub(super) fn of_safetensors(name: &str) -> Option<Dtype> {
+    pub(crate) fn of_safetensors(name: &str) -> Option<Dtype> {
         Dtype::find(|row| !name.is_empty() && row.safetensors == name)
     }
 
-    pub(super) fn of_storage(class: &[u8]) -> Option<Dtype> {
+    pub(crate) fn of_storage(class: &[u8]) -> Option<Dtype> {
         Dtype::find(|row| !class.is_empty() && row.storage.as_bytes() == class)
     }
 
     /// An attribute of the module torch: `float32`, or in old files its other name, `float`.
-    pub(super) fn of_torch(name: &[u8]) -> Option<Dtype> {
+    pub(crate) fn of_torch(name: &[u8]) -> Option<Dtype> {
         let other = match name {
             b"half" => "float16",
             b"float" => "float32",
@@ -197,7 +197,7 @@ impl Dtype {
         Dtype::find(|row| whole(row) && (row.name.as_bytes() == name || row.name == other))
     }
 
-    pub(super) fn of_tensorflow(number: u64) -> Option<Dtype> {
+    pub(crate) fn of_tensorflow(number: u64) -> Option<Dtype> {
         match number {
             // Quantized integers are integers with a scale kept elsewhere.
             11 => Some(Dtype::I8),

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use proptest::prelude::*;
-use tensorfs_layout::formats::{
+use tensorfs_formats::{
     Format, Location, MEMORY, Recognised, Source, Tensor, TensorReader, crc32c, npy_header, read_tensor, recognise,
     resume,
 };

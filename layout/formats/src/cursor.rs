@@ -1,14 +1,14 @@
 //! A position in a source, with a window of its bytes in memory.
 
-use super::source::{Source, read_up_to};
-use super::{Result, malformed};
+use crate::fault::{Result, malformed};
+use crate::source::{Source, read_up_to};
 
 /// The largest run of bytes that can be looked at at once.
-pub(super) const WINDOW: usize = 256 << 10;
+pub(crate) const WINDOW: usize = 256 << 10;
 /// What is read at a place that was jumped to.
 const FIRST: usize = 4 << 10;
 
-pub(super) struct Cursor<'s> {
+pub(crate) struct Cursor<'s> {
     source: &'s dyn Source,
     at: u64,
     /// Nothing behind this is read.

@@ -1,8 +1,12 @@
 //! TensorFlow's Event message: a step, and a summary of named values. TensorBoard's writers and smdebug make them.
 
-use super::cursor::{Cursor, WINDOW};
-use super::protobuf::{Field, Fields, Range, varint};
-use super::{DIMENSIONS_MAX, Dtype, Kind, Location, Mode, NAME_MAX, Out, Result, Tensor, elements, malformed};
+use crate::cursor::{Cursor, WINDOW};
+use crate::dtype::Dtype;
+use crate::fault::{Result, malformed};
+use crate::found::Out;
+use crate::limits::{DIMENSIONS_MAX, NAME_MAX};
+use crate::protobuf::{Field, Fields, Range, varint};
+use crate::tensor::{Kind, Location, Mode, Tensor, elements};
 
 /// The longest value that is held in memory, in bytes, rather than left where it is.
 const INLINE_MAX: u64 = 64 << 10;
@@ -15,14 +19,14 @@ const MODE_PLUGIN: &[u8] = b"mode";
 const MODE_STEP_PLUGIN: &[u8] = b"mode_step";
 
 /// An event with a summary.
-pub(super) struct Event {
+pub(crate) struct Event {
     step: i64,
     /// Protocol buffers may hold a message in parts.
     summaries: Vec<Range>,
 }
 
 /// The event at `range`, if it is one and has a summary.
-pub(super) fn open(cursor: &mut Cursor<'_>, range: Range) -> Result<Option<Event>> {
+pub(crate) fn open(cursor: &mut Cursor<'_>, range: Range) -> Result<Option<Event>> {
     let mut event = Event { step: 0, summaries: Vec::new() };
     let mut fields = Fields::new(cursor, range);
     while let Some(field) = fields.next()? {
@@ -38,7 +42,7 @@ pub(super) fn open(cursor: &mut Cursor<'_>, range: Range) -> Result<Option<Event
 }
 
 /// Gives out the tensors of an event.
-pub(super) fn tensors(cursor: &mut Cursor<'_>, event: &Event, out: &mut Out<'_, '_>) -> Result<()> {
+pub(crate) fn tensors(cursor: &mut Cursor<'_>, event: &Event, out: &mut Out<'_, '_>) -> Result<()> {
     for &summary in &event.summaries {
         let mut at = summary;
         loop {

@@ -1,13 +1,13 @@
 //! The part of Python's literals that `.npy` headers use: dictionaries, lists, tuples, strings, integers, booleans.
 
-use super::{Result, malformed};
+use crate::fault::{Result, malformed};
 
 /// The deepest nesting. NumPy's own headers nest as deep as structured types do.
 const DEPTH_MAX: usize = 32;
 
 /// A literal.
 #[derive(Debug, PartialEq)]
-pub(super) enum Literal {
+pub(crate) enum Literal {
     Text(String),
     Integer(u64),
     Bool(bool),
@@ -19,7 +19,7 @@ pub(super) enum Literal {
 }
 
 /// Reads a literal that is the whole text, white space aside.
-pub(super) fn parse(text: &str) -> Result<Literal> {
+pub(crate) fn parse(text: &str) -> Result<Literal> {
     let mut parser = Parser { text, at: 0 };
     let literal = parser.literal(0)?;
     parser.space();

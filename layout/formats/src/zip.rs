@@ -4,13 +4,14 @@
 //! before the central directory is searched, and members must not overlap: an archive that means different things to
 //! different readers is not recognised.
 
-use super::cursor::Cursor;
-use super::source::{Source, read_exact};
-use super::{Claims, Result, malformed};
+use crate::claims::Claims;
+use crate::cursor::Cursor;
+use crate::fault::{Result, malformed};
+use crate::source::{Source, read_exact};
 
-pub(super) const LOCAL_MAGIC: &[u8] = b"PK\x03\x04";
+pub(crate) const LOCAL_MAGIC: &[u8] = b"PK\x03\x04";
 /// How an archive without members begins.
-pub(super) const END_MAGIC: &[u8] = b"PK\x05\x06";
+pub(crate) const END_MAGIC: &[u8] = b"PK\x05\x06";
 const CENTRAL: u32 = 0x0201_4b50;
 const END64: u32 = 0x0606_4b50;
 const END64_LOCATOR: u32 = 0x0706_4b50;
@@ -18,11 +19,11 @@ const END_LEN: u64 = 22;
 const COMMENT_MAX: u64 = 65_535;
 const ZIP64_EXTRA: u16 = 1;
 /// The most members of an archive that is recognised.
-pub(super) const MEMBERS_MAX: u64 = 1 << 17;
+pub(crate) const MEMBERS_MAX: u64 = 1 << 17;
 
 /// Where the central directory is.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(crate) struct Directory {
     offset: u64,
     end: u64,
     pub members: u64,
@@ -30,7 +31,7 @@ pub(super) struct Directory {
 
 /// A member, as the central directory describes it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Member<'a> {
+pub(crate) struct Member<'a> {
     pub name: &'a [u8],
     pub method: Method,
     pub encrypted: bool,
@@ -43,7 +44,7 @@ pub(super) struct Member<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub(crate) enum Method {
     Stored,
     Deflated,
     Other,

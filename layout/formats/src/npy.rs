@@ -2,11 +2,16 @@
 
 use std::io::Read;
 
-use super::pyliteral::{self, Literal};
-use super::source::{Part, Source};
-use super::{DIMENSIONS_MAX, Dtype, Format, Location, Order, Out, Result, Tensor, elements, malformed};
+use crate::dtype::Dtype;
+use crate::fault::{Result, malformed};
+use crate::format::Format;
+use crate::found::Out;
+use crate::limits::DIMENSIONS_MAX;
+use crate::pyliteral::{self, Literal};
+use crate::source::{Part, Source};
+use crate::tensor::{Location, Order, Tensor, elements};
 
-pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
+pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
 /// The longest header that is read. NumPy itself refuses more than 10,000 bytes unless told otherwise.
 const HEADER_MAX: usize = 1 << 20;
 /// What a lone array is called.
@@ -14,7 +19,7 @@ const NAME: &[u8] = b"array";
 
 /// What a header says.
 #[derive(Debug)]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// Where the elements begin.
     pub len: u64,
     kind: Element,
@@ -32,7 +37,7 @@ struct Element {
     descr: Option<String>,
 }
 
-pub(super) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
+pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let size = source.size()?;
     let header = read_header(&mut Part { source, at: 0, end: size })?;
     let tensor = header.tensor(NAME.to_vec(), size, |offset, len| Location::Raw { offset, len })?;
@@ -48,7 +53,7 @@ pub(super) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
 }
 
 /// Reads a header, which takes at most 1 MiB.
-pub(super) fn read_header(reader: &mut dyn Read) -> Result<Header> {
+pub(crate) fn read_header(reader: &mut dyn Read) -> Result<Header> {
     let mut start = [0; 8];
     reader.read_exact(&mut start)?;
     if !start.starts_with(MAGIC) {
@@ -225,7 +230,7 @@ fn structured(fields: &[Literal]) -> Result<(u64, bool)> {
 }
 
 /// A `.npy` header for such an array, a multiple of 64 bytes long as NumPy wants it. `descr` is a Python literal.
-pub(super) fn write_header(descr: &str, column_major: bool, shape: &[u64]) -> Vec<u8> {
+pub(crate) fn write_header(descr: &str, column_major: bool, shape: &[u64]) -> Vec<u8> {
     use std::fmt::Write;
     let mut text = format!("{{'descr': {descr}, 'fortran_order': ");
     text += if column_major { "True" } else { "False" };
