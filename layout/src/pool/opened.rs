@@ -1,0 +1,154 @@
+//! An open pool: transactions in, commits out.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
+
+use crate::error::{Error, Result};
+use crate::ids::{SegmentId, TxId};
+use crate::log::blocks::Log;
+use crate::log::group::Group;
+use crate::log::superblock::{PoolState, Superblock};
+use crate::medium::domain::{Domain, Medium};
+use crate::medium::flushes::{Counters, Flushes};
+use crate::pool::lock::{Holder, PoolLock};
+use crate::pool::recovery::Recovery;
+use crate::pool::usage::{Usage, usage};
+use crate::segment::quarantine::Quarantine;
+use crate::segment::segments::Segments;
+use crate::tree::view::View;
+
+/// A pool, opened for use. All methods may be called from several threads.
+#[derive(Debug)]
+pub struct Pool {
+    pub(crate) path: PathBuf,
+    pub(super) lock: PoolLock,
+    pub(crate) medium: Arc<dyn Medium>,
+    pub(super) flushes: Arc<Counters>,
+    pub(crate) state: RwLock<Live>,
+    pub(crate) segments: Segments,
+    pub(super) quarantine: Quarantine,
+    pub(crate) superblock: Mutex<Superblock>,
+    pub(crate) boot_id: [u8; 16],
+    pub(super) committers: Group,
+    pub(crate) cleaner: Mutex<()>,
+    pub(super) newest: AtomicU64,
+    pub(super) horizon: AtomicU64,
+    pub(super) touches_synced: AtomicU64,
+    /// Bytes that may be committed by value before the next round of housekeeping.
+    pub(super) values_left: AtomicI64,
+    /// The horizon that stands in the fixed places too. Locked while it is written there.
+    pub(super) marked: Mutex<u64>,
+    /// Why the pool takes no more changes.
+    pub(super) failed: RwLock<Option<String>>,
+    /// Segments to remove from the host once the horizon reaches the transaction that freed them.
+    pub(super) freed: Mutex<VecDeque<(TxId, SegmentId)>>,
+    /// Held while they are removed.
+    pub(super) unlinking: Mutex<()>,
+    pub(super) recovery: Recovery,
+}
+
+/// What changes together under one lock.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub view: View,
+    pub log: Log,
+}
+
+impl Pool {
+    /// The pool's directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Tells others, through the lock file, where the pool is mounted.
+    pub fn set_mountpoint(&self, mountpoint: &Path) -> io::Result<()> {
+        self.lock.announce(&Holder { pid: std::process::id(), mountpoint: Some(mountpoint.into()) })
+    }
+
+    /// The live view, to read.
+    pub fn view(&self) -> MappedRwLockReadGuard<'_, View> {
+        RwLockReadGuard::map(self.state.read(), |state| &state.view)
+    }
+
+    /// The newest stored transaction.
+    pub fn newest(&self) -> TxId {
+        TxId(self.newest.load(Ordering::Acquire))
+    }
+
+    /// The newest transaction up to which everything is durable.
+    pub fn horizon(&self) -> TxId {
+        TxId(self.horizon.load(Ordering::Acquire))
+    }
+
+    /// The pool's segments.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// What was set aside.
+    pub fn quarantine(&self) -> &Quarantine {
+        &self.quarantine
+    }
+
+    /// How stores to this pool become durable.
+    pub fn domain(&self) -> Domain {
+        self.medium.domain()
+    }
+
+    /// How often the host was made to flush since the pool was opened.
+    pub fn flushes(&self) -> Flushes {
+        self.flushes.read()
+    }
+
+    /// Why the pool takes no changes, if it does not.
+    pub fn is_read_only(&self) -> Option<String> {
+        self.failed.read().clone()
+    }
+
+    /// What the superblock says now.
+    pub fn superblock(&self) -> Superblock {
+        self.superblock.lock().clone()
+    }
+
+    /// What opening the pool found and did.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// What the pool holds and uses.
+    pub fn usage(&self) -> Usage {
+        let superblock = self.superblock();
+        let state = self.state.read();
+        usage(&state.view, &state.log, &superblock)
+    }
+
+    fn read_only_error(&self, reason: String) -> Error {
+        Error::ReadOnly { pool: self.path.clone(), reason }
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.is_read_only().map_or(Ok(()), |reason| Err(self.read_only_error(reason)))
+    }
+
+    /// Rule 9: after a failed sync of the log nothing may rest on it any more.
+    pub(crate) fn fail(&self, what: &str, error: &io::Error) -> Error {
+        let reason = format!("{what} failed: {error}; what was committed before is safe");
+        log::error!("{}: read-only from now on: {reason}", self.path.display());
+        self.failed.write().get_or_insert(reason.clone());
+        self.read_only_error(reason)
+    }
+
+    /// Whoever opens the pool next finds that it was not closed, unless it is from now on.
+    pub(crate) fn set_open(&self) -> Result<()> {
+        let mut superblock = self.superblock.lock();
+        superblock.state = PoolState::Dirty;
+        superblock.boot_id = self.boot_id;
+        let written = superblock.write(&*self.medium);
+        written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))
+    }
+}
