@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Ino, SegmentId};
 use crate::log::tier::PM;
-use crate::segment::home::shard;
+use crate::segment::home::path_within;
 
 /// What a finding is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +80,6 @@ pub(crate) const NOT_A_SEGMENT: &str = "is no segment";
 
 /// Where a segment is in its pool, or in a tier of it.
 pub fn segment_path(id: SegmentId) -> String {
-    let path = format!("segments/{:02x}/{id}", shard(id));
+    let path = format!("segments/{}", path_within(id));
     if id.tier() == PM { path } else { format!("tier {}: {path}", id.tier()) }
 }

@@ -10,6 +10,7 @@ pub(crate) mod sync;
 pub(crate) mod tier;
 pub(crate) mod tiers;
 pub(crate) mod tracking;
+pub(crate) mod unsynced;
 
 pub use examine::{DESCRIPTIONS_MAX, LARGE, RUN_MAX, SealedRun, examine};
 pub use gone::Gone;

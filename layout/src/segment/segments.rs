@@ -13,7 +13,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 
@@ -22,12 +21,11 @@ use crate::log::tier::PM;
 use crate::medium::domain::Medium;
 use crate::medium::owner::Owner;
 use crate::segment::gone::Gone;
-use crate::segment::home::name;
-use crate::segment::home::{Home, open_shard, shard};
+use crate::segment::home::{Home, Scanned, path_within, shard};
 use crate::segment::stat::SegmentStat;
 use crate::segment::tier;
 use crate::segment::tier::{Opened, Whose};
-use crate::segment::tracking::{Grown, Tracked};
+use crate::segment::unsynced::Unsynced;
 use crate::tree::view::View;
 
 /// Above this many descriptors held for syncing, commit before opening more files for writing.
@@ -40,21 +38,11 @@ pub struct Segments {
     pub(super) homes: BTreeMap<u8, Home>,
     /// The tiers that are not.
     away: BTreeMap<u8, Gone>,
-    pub(super) owner: Owner,
+    owner: Owner,
     pub(super) medium: Arc<dyn Medium>,
-    pub(super) tracked: Mutex<HashMap<SegmentId, Tracked>>,
-    /// The directories of these segments may not have been synced since they were created, by tier.
-    pub(super) grown: Mutex<BTreeMap<u8, Grown>>,
+    pub(super) unsynced: Unsynced,
     /// Segments of files whose bytes did not survive, because their tier was volatile.
     lost: Mutex<HashMap<SegmentId, Gone>>,
-    /// Segments with a failed sync, and whether the file that has it is marked as damaged.
-    pub(super) failed: Mutex<HashMap<SegmentId, bool>>,
-    /// Held while a segment is synced: one at a time, and until a failure is kept in mind.
-    pub(super) turns: Mutex<HashMap<SegmentId, Arc<Mutex<()>>>>,
-    /// A sync of the whole host failed once. It reports a failure only once, and that may have been the failure of a
-    /// segment that was not due: from then on each segment is asked itself.
-    pub(super) suspicious: AtomicBool,
-    pub(super) touches: AtomicU64,
     /// Empty segments that no file has yet.
     spares: Mutex<HashSet<SegmentId>>,
 }
@@ -72,12 +60,7 @@ impl Segments {
             away: BTreeMap::new(),
             lost: Mutex::default(),
             medium,
-            tracked: Mutex::default(),
-            grown: Mutex::default(),
-            failed: Mutex::default(),
-            turns: Mutex::default(),
-            suspicious: AtomicBool::new(false),
-            touches: AtomicU64::new(0),
+            unsynced: Unsynced::default(),
             spares: Mutex::default(),
         })
     }
@@ -105,13 +88,13 @@ impl Segments {
                 }
             }
         }
-        if self.homes.values().any(|home| home.volatile) { self.find_lost(view, write) } else { Ok(()) }
+        if self.homes.values().any(|home| home.is_volatile()) { self.find_lost(view, write) } else { Ok(()) }
     }
 
     /// Which files have no segment any more, because their tier was volatile. To `write`, an empty file gets one again: nothing
     /// of it is lost.
     fn find_lost(&self, view: &View, write: bool) -> io::Result<()> {
-        let (present, _) = self.scan_homes(|home| home.volatile)?;
+        let (present, _) = self.scan_homes(|home| home.is_volatile())?;
         for (_, object) in view.objects() {
             let Some(id) = object.attributes.segment else { continue };
             if !self.is_volatile(id.tier()) || present.contains_key(&id) {
@@ -148,12 +131,12 @@ impl Segments {
 
     /// True for a tier that does not survive the end of the machine's boot.
     pub fn is_volatile(&self, tier: u8) -> bool {
-        self.homes.get(&tier).is_some_and(|home| home.volatile)
+        self.homes.get(&tier).is_some_and(|home| home.is_volatile())
     }
 
     /// The directories of segments that are there, by tier.
     pub fn directories(&self) -> impl Iterator<Item = (u8, &Path)> {
-        self.homes.iter().map(|(tier, home)| (*tier, &*home.path))
+        self.homes.iter().map(|(tier, home)| (*tier, home.path()))
     }
 
     pub(super) fn home(&self, tier: u8) -> io::Result<&Home> {
@@ -162,7 +145,7 @@ impl Segments {
 
     /// Creates an empty segment, and returns a descriptor that can sync it.
     pub fn create(&self, id: SegmentId) -> io::Result<OwnedFd> {
-        let create = || self.open_with(id, libc::O_RDONLY | libc::O_CREAT | libc::O_EXCL);
+        let create = || self.open(id, libc::O_RDONLY | libc::O_CREAT | libc::O_EXCL);
         let made = match create() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.create_shard(id.tier(), shard(id))?;
@@ -171,8 +154,17 @@ impl Segments {
             other => other?,
         };
         self.owner.give(&made)?;
-        self.grown.lock().entry(id.tier()).or_default().segments.insert(id);
+        self.unsynced.grown.lock().entry(id.tier()).or_default().segments.insert(id);
         Ok(made)
+    }
+
+    fn create_shard(&self, tier: u8, shard: u8) -> io::Result<()> {
+        let home = self.home(tier)?;
+        // Held so that whoever creates a segment in the new directory finds it noted for the next commit.
+        let mut grown = self.unsynced.grown.lock();
+        home.create_shard(shard, self.owner)?;
+        grown.entry(tier).or_default().top = true;
+        Ok(())
     }
 
     /// Creates a spare: a segment that is no file's yet.
@@ -201,26 +193,24 @@ impl Segments {
 
     /// Opens a segment with the given access mode.
     pub fn open(&self, id: SegmentId, flags: libc::c_int) -> io::Result<OwnedFd> {
-        self.open_with(id, flags)
+        self.home(id.tier())?.open_segment(id, flags)
     }
 
     /// The host path of a segment, for messages.
     pub fn path_of(&self, id: SegmentId) -> PathBuf {
-        let name = format!("{:02x}/{id}", shard(id));
+        let name = path_within(id);
         match self.homes.get(&id.tier()) {
-            Some(home) => home.path.join(name),
+            Some(home) => home.path().join(name),
             None => Path::new(&format!("(tier {})", id.tier())).join(name),
         }
     }
 
     /// What the host says about a segment.
     pub fn stat(&self, id: SegmentId) -> io::Result<SegmentStat> {
-        let held = self.tracked.lock().get(&id).map(|entry| entry.fd.clone());
-        if let Some(fd) = held {
-            return Ok(nix::sys::stat::fstat(&*fd)?.into());
+        match self.unsynced.descriptor(id) {
+            Some(fd) => Ok(nix::sys::stat::fstat(&*fd)?.into()),
+            None => self.home(id.tier())?.stat(id),
         }
-        let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
-        Ok(nix::sys::stat::fstatat(&self.home(id.tier())?.dir, name(id).as_c_str(), flags)?.into())
     }
 
     /// True if no other descriptor and no mapping of the segment lives: a write lease would be granted.
@@ -236,11 +226,11 @@ impl Segments {
     /// Takes a lease and gives it back. A second descriptor of ours would stand in the way of a write lease, so the one
     /// that is held for syncing is used if there is one.
     fn lease(&self, id: SegmentId, kind: libc::c_int) -> bool {
-        let tracked = self.tracked.lock();
+        let tracked = self.unsynced.tracked.lock();
         let opened;
         let fd: BorrowedFd<'_> = match tracked.get(&id) {
             Some(entry) => entry.fd.as_fd(),
-            None => match self.open_with(id, libc::O_RDONLY) {
+            None => match self.open(id, libc::O_RDONLY) {
                 Ok(fd) => {
                     opened = fd;
                     opened.as_fd()
@@ -260,20 +250,12 @@ impl Segments {
     /// Removes a segment from the host. One that is not there is fine: it was removed before. One in a tier that is away is
     /// removed when that is back.
     pub(crate) fn unlink(&self, id: SegmentId) -> io::Result<()> {
-        self.tracked.lock().remove(&id);
-        self.failed.lock().remove(&id);
+        self.unsynced.forget(id);
         self.lost.lock().remove(&id);
-        if let Some(grown) = self.grown.lock().get_mut(&id.tier()) {
+        if let Some(grown) = self.unsynced.grown.lock().get_mut(&id.tier()) {
             grown.segments.remove(&id);
         }
-        let Some(home) = self.homes.get(&id.tier()) else { return Ok(()) };
-        let removed = open_shard(home, shard(id)).and_then(|shard| {
-            Ok(nix::unistd::unlinkat(&shard, id.to_string().as_str(), nix::unistd::UnlinkatFlags::NoRemoveDir)?)
-        });
-        match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        self.homes.get(&id.tier()).map_or(Ok(()), |home| home.unlink(id))
     }
 
     /// Everything in the segment directories: segments with what the host says of them, and paths that are none.
@@ -284,21 +266,16 @@ impl Segments {
     /// True if a tier holds no segment.
     pub(crate) fn is_empty(&self, tier: u8) -> io::Result<bool> {
         let Some(home) = self.homes.get(&tier) else { return Ok(true) };
-        let mut segments = HashMap::new();
-        let mut foreign = Vec::new();
-        self.scan_home(tier, home, &mut segments, &mut foreign)?;
-        Ok(segments.is_empty() && foreign.is_empty())
+        let mut found = Scanned::default();
+        home.scan(tier, |id| self.stat(id), &mut found)?;
+        Ok(found.0.is_empty() && found.1.is_empty())
     }
 
-    fn scan_homes(
-        &self,
-        wanted: impl Fn(&Home) -> bool,
-    ) -> io::Result<(HashMap<SegmentId, SegmentStat>, Vec<PathBuf>)> {
-        let mut segments = HashMap::new();
-        let mut foreign = Vec::new();
+    fn scan_homes(&self, wanted: impl Fn(&Home) -> bool) -> io::Result<Scanned> {
+        let mut found = Scanned::default();
         for (tier, home) in self.homes.iter().filter(|(_, home)| wanted(home)) {
-            self.scan_home(*tier, home, &mut segments, &mut foreign)?;
+            home.scan(*tier, |id| self.stat(id), &mut found)?;
         }
-        Ok((segments, foreign))
+        Ok(found)
     }
 }

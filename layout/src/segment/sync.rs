@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::ids::{Ino, SegmentId};
-use crate::segment::home::{Home, open_shard, shard, shards};
+use crate::segment::home::{Home, shard};
 use crate::segment::segments::Segments;
-use crate::segment::tracking::{Due, Grown, Tracked};
+use crate::segment::tracking::Due;
+use crate::segment::unsynced::{Grown, Tracked};
 
 /// From this many segments on, one sync of the host filesystem is cheaper than one each.
 const SYNC_ALL_FROM: usize = 64;
@@ -25,20 +26,20 @@ impl Segments {
     /// values that are not needed any more; an error is one of a directory.
     pub(crate) fn sync_covered(&self) -> io::Result<Vec<(Ino, u64)>> {
         let covered: Vec<_> = {
-            let tracked = self.tracked.lock();
+            let tracked = self.unsynced.tracked.lock();
             let covered = tracked.iter().filter(|(_, entry)| entry.covered);
             covered
                 .filter_map(|(id, entry)| Some((*id, entry.fd.clone(), entry.calls, entry.ino?, entry.value?)))
                 .collect()
         };
         let mut settled = Vec::new();
-        for (tier, home) in self.homes.iter().filter(|(_, home)| !home.volatile) {
+        for (tier, home) in self.homes.iter().filter(|(_, home)| !home.is_volatile()) {
             let ours: Vec<_> = covered.iter().filter(|(id, ..)| id.tier() == *tier).collect();
             if ours.is_empty() {
                 continue;
             }
             let (names, top) = {
-                let grown = self.grown.lock();
+                let grown = self.unsynced.grown.lock();
                 let named = |grown: &Grown| {
                     let new = ours.iter().map(|(id, ..)| *id).filter(|id| grown.segments.contains(id));
                     (new.collect::<Vec<_>>(), grown.top)
@@ -53,16 +54,16 @@ impl Segments {
                 let unsynced = ours.iter().filter(|(id, fd, ..)| !self.sync_one(*id, fd.as_fd()));
                 failed.extend(unsynced.map(|(id, ..)| *id));
             }
-            if let Some(grown) = self.grown.lock().get_mut(tier) {
+            if let Some(grown) = self.unsynced.grown.lock().get_mut(tier) {
                 grown.segments.retain(|id| !names.contains(id));
             }
-            let mut tracked = self.tracked.lock();
+            let mut tracked = self.unsynced.tracked.lock();
             for (id, _, calls, ino, seq) in ours {
                 let Some(entry) = tracked.get_mut(id) else { continue };
                 // A sync that succeeds after one that failed says nothing of what was written before.
                 if failed.contains(id) || self.failed(*id) {
                     entry.call();
-                    self.touches.fetch_add(1, Ordering::Relaxed);
+                    self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
                 if entry.covered && entry.calls != *calls {
@@ -83,17 +84,18 @@ impl Segments {
 
     /// Syncs a segment outside any commit. False if it is not open for writing, or the sync failed.
     pub(crate) fn sync_early(&self, id: SegmentId) -> bool {
-        let Some((fd, calls)) = self.tracked.lock().get(&id).map(|entry| (entry.fd.clone(), entry.calls)) else {
+        let Some((fd, calls)) = self.unsynced.tracked.lock().get(&id).map(|entry| (entry.fd.clone(), entry.calls))
+        else {
             return false;
         };
         let done = self.sync_one(id, fd.as_fd());
-        if let Some(entry) = self.tracked.lock().get_mut(&id) {
+        if let Some(entry) = self.unsynced.tracked.lock().get_mut(&id) {
             match done {
                 // Not if it became due again meanwhile.
                 true => entry.due &= entry.calls != calls,
                 false => {
                     entry.call();
-                    self.touches.fetch_add(1, Ordering::Relaxed);
+                    self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
@@ -106,15 +108,15 @@ impl Segments {
             return true;
         }
         // A failure is told to one of two who sync at the same time. The other must not go on before it is kept in mind.
-        let turn = self.turns.lock().entry(id).or_default().clone();
+        let turn = self.unsynced.turns.lock().entry(id).or_default().clone();
         let mine = turn.lock();
         let synced = self.medium.sync_segment(fd);
         if let Err(error) = &synced {
-            self.failed.lock().insert(id, false);
+            self.unsynced.failed.lock().insert(id, false);
             log::error!("{}: sync failed: {error}", self.path_of(id).display());
         }
         drop(mine);
-        let mut turns = self.turns.lock();
+        let mut turns = self.unsynced.turns.lock();
         if Arc::strong_count(&turn) == 2 {
             turns.remove(&id);
         }
@@ -128,7 +130,7 @@ impl Segments {
             by_tier.entry(one.0.tier()).or_default().push(one);
         }
         let none = Grown::default();
-        for (tier, home) in self.homes.iter().filter(|(_, home)| !home.volatile) {
+        for (tier, home) in self.homes.iter().filter(|(_, home)| !home.is_volatile()) {
             let segments = by_tier.remove(tier).unwrap_or_default();
             let grown = due.grown.get(tier).unwrap_or(&none);
             if self.sync_at_once(home, segments.len()) {
@@ -143,7 +145,7 @@ impl Segments {
                 self.sync_one(*id, fd.as_fd());
             }
         }
-        let mut tracked = self.tracked.lock();
+        let mut tracked = self.unsynced.tracked.lock();
         for (id, ..) in &due.segments {
             let done = |entry: &Tracked| entry.writers == 0 && !entry.due && !entry.dirty && !entry.covered;
             if tracked.get(id).is_some_and(done) {
@@ -155,15 +157,15 @@ impl Segments {
 
     fn sync_directories(&self, home: &Home, grown: &Grown) -> io::Result<()> {
         if grown.top {
-            self.medium.sync_directory(home.dir.as_fd())?;
+            self.medium.sync_directory(home.dir())?;
         }
         for shard in &grown.shards {
-            match open_shard(home, *shard) {
+            match home.open_shard(*shard) {
                 Ok(dir) => self.medium.sync_directory(dir.as_fd())?,
                 // Such as no descriptor left, which is no failed sync. A sync of the whole host needs none.
                 Err(error) => {
-                    log::debug!("{}: syncing the whole host instead: {error}", home.path.display());
-                    self.medium.sync_all(home.dir.as_fd())?;
+                    log::debug!("{}: syncing the whole host instead: {error}", home.path().display());
+                    self.medium.sync_all(home.dir())?;
                     break;
                 }
             }
@@ -174,34 +176,34 @@ impl Segments {
     /// Syncs the whole host filesystem, directories included, if that is cheaper for so many segments; true if it reported no
     /// failure.
     fn sync_at_once(&self, home: &Home, segments: usize) -> bool {
-        if segments < SYNC_ALL_FROM || self.suspicious.load(Ordering::Relaxed) {
+        if segments < SYNC_ALL_FROM || self.unsynced.suspicious.load(Ordering::Relaxed) {
             return false;
         }
-        let result = self.medium.sync_all(home.dir.as_fd());
-        self.suspicious.fetch_or(result.is_err(), Ordering::Relaxed);
+        let result = self.medium.sync_all(home.dir());
+        self.unsynced.suspicious.fetch_or(result.is_err(), Ordering::Relaxed);
         result.is_ok()
     }
 
     /// Makes the bytes of a segment durable now, and its name: it is a copy of one that is about to go.
     pub fn sync_copy(&self, id: SegmentId) -> io::Result<()> {
         let home = self.home(id.tier())?;
-        if home.volatile {
+        if home.is_volatile() {
             return Ok(());
         }
-        self.medium.sync_segment(self.open_with(id, libc::O_RDONLY)?.as_fd())?;
-        self.medium.sync_directory(open_shard(home, shard(id))?.as_fd())?;
-        self.medium.sync_directory(home.dir.as_fd())
+        self.medium.sync_segment(self.open(id, libc::O_RDONLY)?.as_fd())?;
+        self.medium.sync_directory(home.open_shard(shard(id))?.as_fd())?;
+        self.medium.sync_directory(home.dir())
     }
 
     /// Syncs everything on the host filesystem: after a server was killed nobody knows what it had not synced.
     pub(crate) fn sync_host(&self) -> io::Result<()> {
-        for (tier, home) in self.homes.iter().filter(|(_, home)| !home.volatile) {
-            let shards = shards(home)?;
-            let mut grown = self.grown.lock();
+        for (tier, home) in self.homes.iter().filter(|(_, home)| !home.is_volatile()) {
+            let shards = home.shards()?;
+            let mut grown = self.unsynced.grown.lock();
             let grown = grown.entry(*tier).or_default();
             grown.top = true;
             grown.shards.extend(shards);
-            self.medium.sync_all(home.dir.as_fd())?;
+            self.medium.sync_all(home.dir())?;
         }
         Ok(())
     }
