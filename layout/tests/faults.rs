@@ -7,10 +7,10 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use common::*;
-use tensorfs_layout::{
-    Attributes, CreateOptions, Error, Ino, Kind, LIMIT_MIN, OpenOptions, Pool, ROOT, Record, SegmentId, State,
-    Transaction, inspect,
-};
+use tensorfs_layout::check::inspect;
+use tensorfs_layout::log::{Attributes, PoolState, Record, Shutdown, Transaction};
+use tensorfs_layout::pool::{CreateOptions, LIMIT_MIN, OpenOptions, Pool};
+use tensorfs_layout::{Error, Ino, ROOT, SegmentId};
 
 const DIR: u32 = libc::S_IFDIR | 0o755;
 const THIRD_BOOT: [u8; 16] = [3; 16];
@@ -145,7 +145,7 @@ fn a_crash_at_any_store_of_opening_a_pool_loses_nothing() {
     pool.close().unwrap();
     drop(pool);
     let (pool, medium) = scratch.open(medium.stored(), BOOT);
-    assert_eq!(pool.recovery().kind, Kind::Clean);
+    assert_eq!(pool.recovery().kind, Shutdown::Clean);
     drop(pool);
     assert_survives_every_crash(&scratch, &medium.history(), 0, &expected);
 }
@@ -721,7 +721,7 @@ fn a_boot_that_is_not_known_is_never_the_same_boot() {
     let image = medium.stored();
     drop(pool);
     let (pool, _) = scratch.open(image, [0; 16]);
-    assert_eq!(pool.recovery().kind, Kind::PowerLoss);
+    assert_eq!(pool.recovery().kind, Shutdown::PowerLoss);
 }
 
 #[test]
@@ -798,7 +798,7 @@ fn inspecting_a_pool_after_a_power_loss_sees_no_damage_and_changes_nothing() {
     fs::write(scratch.pool().join("log"), image).unwrap();
     let before = files(&scratch.pool());
     let inspection = inspect(&scratch.pool()).unwrap();
-    assert_eq!(inspection.state, State::Dirty);
+    assert_eq!(inspection.state, PoolState::Dirty);
     assert_eq!(inspection.damage, None, "a mount would find none");
     assert_eq!(files(&scratch.pool()), before);
 }

@@ -12,7 +12,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::*;
-use tensorfs_layout::{CreateOptions, Depth, OpenOptions, Pool, ROOT, Record, Report, Seal, Timestamp, check, repair};
+use tensorfs_layout::check::{Depth, Report, check, repair};
+use tensorfs_layout::log::{Record, Seal};
+use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+use tensorfs_layout::{ROOT, Timestamp};
 
 const BLOCKS: usize = 2 << 20;
 

@@ -10,9 +10,11 @@ use std::thread;
 
 use common::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tensorfs_layout::{
-    Attributes, CreateOptions, LIMIT_MIN, Pool, ROOT, Reason, Record, SegmentId, Timestamp, check_in_use,
-};
+use tensorfs_layout::check::check_in_use;
+use tensorfs_layout::log::{Attributes, Record};
+use tensorfs_layout::pool::{CreateOptions, LIMIT_MIN, Pool};
+use tensorfs_layout::segment::Reason;
+use tensorfs_layout::{ROOT, SegmentId, Timestamp};
 
 const FILE: u32 = libc::S_IFREG | 0o644;
 
@@ -95,7 +97,7 @@ fn make_or(pool: &Pool, n: u32) -> Option<()> {
     try_store(pool, [Record::Attributes { ino, attributes }, named(ROOT, &format!("f{n}"), ino)]).ok()?;
     pool.allow_values().ok()?;
     write_unrecorded(pool, segment, b"bytes");
-    let mut tx = tensorfs_layout::Transaction::new(0);
+    let mut tx = tensorfs_layout::log::Transaction::new(0);
     tx.push(Record::Data { ino, segment, offset: 0, len: 5, allocated: 4096 });
     tx.push(Record::Value { ino, segment, bytes: b"bytes"[..].into() });
     tx.bytes_are_durable(segment);

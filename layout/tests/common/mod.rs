@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use tensorfs_layout::{
-    Attributes, CreateOptions, Domain, Ino, Medium, OpenOptions, Pool, ROOT, Record, SegmentId, Timestamp, Transaction,
-    TxId, View,
-};
+use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::medium::{Domain, Medium};
+use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+use tensorfs_layout::tree::View;
+use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp, TxId};
 
 /// What a power loss may tear a store into.
 const SECTOR: usize = 512;
