@@ -49,9 +49,9 @@ pub fn check_in_use(
     let mut checker = Checker { superblock: &superblock, report: Report::default() };
     {
         // Whoever writes one of them holds this.
-        let current = pool.superblock.lock();
-        checker.superblocks(&*pool.medium);
-        let len = pool.medium.log_len().map_err(|error| Error::io(pool.path.join("log"), "stat", error))?;
+        let current = pool.lock_superblock();
+        checker.superblocks(&*pool.medium());
+        let len = pool.medium().log_len().map_err(|error| Error::io(pool.path().join("log"), "stat", error))?;
         if len < current.log_len() {
             let meaning = "what the missing blocks hold is lost, and the pool cannot be mounted again";
             checker.log_finding(Subject::Transactions, None, "the log is cut short".into(), meaning);
@@ -65,14 +65,14 @@ pub fn check_in_use(
     checker.report.records = view.records();
     checker.tree(&view);
     checker.compare(pool, &view);
-    let io = |error| Error::io(pool.path.join("segments"), "read", error);
-    let (present, foreign) = pool.segments.scan().map_err(io)?;
+    let io = |error| Error::io(pool.path().join("segments"), "read", error);
+    let (present, foreign) = pool.segments().scan().map_err(io)?;
     checker.tiers(&pool.tiers());
     if !checker.files_in_use(pool, &view, &present, keep_still, progress, go_on) {
         return Ok(None);
     }
     checker.unowned_in_use(pool, &view, &present, now);
-    checker.foreign(&pool.path, &foreign);
+    checker.foreign(pool.path(), &foreign);
     checker.quarantine_in_use(pool, now)?;
     Ok(Some(checker.report))
 }
@@ -86,15 +86,15 @@ impl Checker<'_> {
         progress: Progress<'_>,
         go_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<View>> {
-        let io = |error| Error::io(pool.path.join("log"), "read", error);
+        let io = |error| Error::io(pool.path().join("log"), "read", error);
         // Without cleaning, what is in a block stays there, and frames are only ever added behind it.
-        let _cleaner = pool.cleaner.lock();
+        let _cleaner = pool.keep_blocks();
         let (blocks, newest, horizon, next_id) = {
-            let state = pool.state.read();
-            (state.log.blocks.clone(), state.log.newest, state.log.horizon, state.view.next_id)
+            let state = pool.live();
+            (state.log.blocks().to_vec(), state.log.newest(), state.log.horizon(), state.view.next_id())
         };
         let total = blocks.len() as u64;
-        let medium: Arc<dyn Medium> = pool.medium.clone();
+        let medium: Arc<dyn Medium> = pool.medium();
         let superblock = Superblock { blocks: blocks.len() as u32, ..self.superblock.clone() };
         let done = std::sync::atomic::AtomicU64::new(0);
         let scanned = parallel(blocks.len(), scan::BLOCKS_PER_THREAD, |index| {
@@ -157,7 +157,7 @@ impl Checker<'_> {
             let live = pool.view();
             for ino in lot {
                 let (Some(logged), Some(object)) = (view.object(*ino), live.object(*ino)) else { continue };
-                if logged.last_seq != object.last_seq {
+                if logged.last_seq() != object.last_seq() {
                     continue;
                 }
                 let records = |object: &Object| {
@@ -216,7 +216,7 @@ impl Checker<'_> {
             if plain && !object.attributes.damaged {
                 continue;
             }
-            if let Some(gone) = pool.segments.gone(segment) {
+            if let Some(gone) = pool.segments().gone(segment) {
                 // It may have been replaced by now, or removed.
                 let live = pool.view();
                 if live.object(ino).is_some_and(|object| object.attributes.segment == Some(segment)) {
@@ -225,7 +225,7 @@ impl Checker<'_> {
                 continue;
             }
             keep_still(ino, &mut |may_be_written| {
-                let host = pool.segments.stat(segment);
+                let host = pool.segments().stat(segment);
                 let live = pool.view();
                 let Some(object) = live.object(ino).filter(|object| object.attributes.segment == Some(segment)) else {
                     return;
@@ -258,8 +258,8 @@ impl Checker<'_> {
         // In this order: what no file has any more is in the list of those to be removed, and leaves it once it is gone.
         let owned = owned(&pool.view());
         // A spare that has become a file's got new times before that.
-        left.retain(|id| !pool.segments.is_spare(*id) && pool.segments.stat(*id).is_ok_and(|stat| old(&stat)));
-        left.retain(|id| !owned.contains(id) && !pool.is_freed(*id) && pool.segments.stat(*id).is_ok());
+        left.retain(|id| !pool.segments().is_spare(*id) && pool.segments().stat(*id).is_ok_and(|stat| old(&stat)));
+        left.retain(|id| !owned.contains(id) && !pool.is_freed(*id) && pool.segments().stat(*id).is_ok());
         left.sort_unstable();
         for id in left {
             self.unowned(id);
@@ -267,7 +267,7 @@ impl Checker<'_> {
     }
 
     fn quarantine_in_use(&mut self, pool: &Pool, now: Timestamp) -> Result<()> {
-        let path = pool.path.join("quarantine");
+        let path = pool.path().join("quarantine");
         for entry in quarantine::list(&path).map_err(|error| Error::io(path.clone(), "read", error))? {
             // The note comes behind the entry. The entry may be a second name of an old segment: what changes when it gets
             // that is its ctime.
@@ -285,13 +285,13 @@ impl Checker<'_> {
 fn is_free(pool: &Pool, index: usize) -> bool {
     let superblock = pool.superblock();
     let zeroes = |bytes: std::io::Result<Vec<u8>>| bytes.is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0));
-    if zeroes(scan::read_block(&*pool.medium, &superblock, index)) {
+    if zeroes(scan::read_block(&*pool.medium(), &superblock, index)) {
         return true;
     }
     // Nobody takes it while this is held.
-    let state = pool.state.read();
-    match state.log.blocks.get(index) {
-        Some(Block::Free) => zeroes(scan::read_block(&*pool.medium, &superblock, index)),
+    let state = pool.live();
+    match state.log.blocks().get(index) {
+        Some(Block::Free) => zeroes(scan::read_block(&*pool.medium(), &superblock, index)),
         _ => true,
     }
 }

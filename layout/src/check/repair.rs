@@ -171,7 +171,7 @@ fn rewrite_log(dir: &Path, now: Timestamp, actions: &mut Vec<String>) -> Result<
     let block = u64::from(superblock.block_size);
     superblock.blocks = u32::try_from(bytes * 5 / 4 / block + SPARE_BLOCKS).unwrap_or(u32::MAX);
     as_after_power_loss(&mut superblock);
-    let written = file.and_then(|file| write_log(file, &mut superblock, &records, view.next_id));
+    let written = file.and_then(|file| write_log(file, &mut superblock, &records, view.next_id()));
     written.map_err(io("write a new log"))?;
     fs::rename(&path, dir.join("log")).map_err(io("put the new log in place"))?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(io("sync"))?;
@@ -221,9 +221,9 @@ fn write_log(file: File, superblock: &mut Superblock, records: &[(Record, u64)],
         append(&mut log, draft, next_id)?;
     }
     let mut last = Draft::new(0);
-    last.proposal = Proposal::UpTo(log.newest);
+    last.proposal = Proposal::UpTo(log.newest());
     append(&mut log, last, next_id)?;
-    superblock.store_mark(&*medium, log.newest)?;
+    superblock.store_mark(&*medium, log.newest())?;
     medium.persist()?;
     superblock.write(&*medium)
 }

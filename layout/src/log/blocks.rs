@@ -63,13 +63,11 @@ impl Block {
 pub(crate) struct Log {
     medium: Arc<dyn Medium>,
     secret: Superblock,
-    pub blocks: Vec<Block>,
+    blocks: Vec<Block>,
     head: Option<usize>,
     next_incarnation: u64,
-    /// The newest transaction.
-    pub newest: u64,
-    /// Everything up to here is durable.
-    pub horizon: u64,
+    newest: u64,
+    horizon: u64,
 }
 
 /// There is no room, of the kind asked for, in the blocks that the log has.
@@ -92,6 +90,36 @@ impl Log {
         let head = blocks.iter().position(|block| in_use(block).is_some_and(|(_, last)| last == newest));
         let next_incarnation = blocks.iter().filter_map(in_use).map(|(one, _)| one).max().unwrap_or(0) + 1;
         Self { medium, secret: superblock.clone(), blocks, head, next_incarnation, newest, horizon }
+    }
+
+    /// What each block holds.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// The newest transaction.
+    pub fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// Everything up to this transaction is durable.
+    pub fn horizon(&self) -> u64 {
+        self.horizon
+    }
+
+    /// Everything up to this transaction was made durable.
+    pub fn raise_horizon(&mut self, upto: u64) {
+        self.horizon = upto;
+    }
+
+    /// The log has this many blocks now: those that come are free, and those that go were.
+    pub fn resize(&mut self, blocks: usize) {
+        self.blocks.resize(blocks, Block::Free);
+    }
+
+    /// The block at `index` holds nothing any more: it was zeroed.
+    pub fn set_free(&mut self, index: usize) {
+        self.blocks[index] = Block::Free;
     }
 
     /// Incarnations are never reused: recovery raises the next one above any that it has seen.

@@ -4,14 +4,12 @@
 //! draws each kind. Decoding trusts nothing: what does not parse is an error, never a panic.
 
 use crate::ids::{Ino, NUMBER_LIMIT, SegmentId, TxId};
-use crate::log::codec::{Reader, Writer, padded};
+use crate::log::codec::{Reader, Writer};
+use crate::log::length::{self, HEADER};
 use crate::log::record::{Attributes, Record};
 use crate::log::seal::Seal;
 use crate::log::tier::Tier;
 use crate::time::Timestamp;
-
-/// Bytes of a record's header.
-pub(crate) const HEADER: usize = 24;
 
 /// The kinds of record, as numbered on media.
 mod kind {
@@ -89,28 +87,22 @@ impl Record {
 
     /// Bytes of the record on media, header and padding included.
     pub(crate) fn encoded_len(&self) -> usize {
-        HEADER
-            + padded(match self {
-                Self::Attributes { .. } => ATTRIBUTES_BODY,
-                Self::Name { name, .. } => name_body(name.len()),
-                Self::Removal { name, .. } | Self::XattrRemoval { name, .. } => removal_body(name.len()),
-                Self::Target { target, .. } => target_body(target.len()),
-                Self::Data { .. } => DATA_BODY,
-                Self::Truncation { .. } => TRUNCATION_BODY,
-                Self::Thaw { .. } => THAW_BODY,
-                Self::Replace { .. } => REPLACE_BODY,
-                Self::Xattr { name, value, .. } => xattr_body(name.len(), value.len()),
-                Self::Retired { .. } => RETIRED_BODY,
-                Self::Sealed { seal, .. } => sealed_body(seal.description.len()),
-                Self::Tier { tier, .. } => tier_body(tier.name.len(), tier.directory.len()),
-                Self::Placement { text } => 4 + text.len(),
-                Self::Value { bytes, .. } => value_body(bytes.len()),
-            })
-    }
-
-    /// Bytes of a sealed record with a description of this length on media.
-    pub(crate) const fn sealed_len(description: usize) -> usize {
-        HEADER + padded(sealed_body(description))
+        match self {
+            Self::Attributes { .. } => length::ATTRIBUTES,
+            Self::Name { name, .. } => length::name(name.len()),
+            Self::Removal { name, .. } | Self::XattrRemoval { name, .. } => length::removal(name.len()),
+            Self::Target { target, .. } => length::target(target.len()),
+            Self::Data { .. } => length::DATA,
+            Self::Truncation { .. } => length::TRUNCATION,
+            Self::Thaw { .. } => length::THAW,
+            Self::Replace { .. } => length::REPLACE,
+            Self::Xattr { name, value, .. } => length::xattr(name.len(), value.len()),
+            Self::Retired { .. } => length::RETIRED,
+            Self::Sealed { seal, .. } => length::sealed(seal.description.len()),
+            Self::Tier { tier, .. } => length::tier(tier.name.len(), tier.directory.len()),
+            Self::Placement { text } => length::placement(text.len()),
+            Self::Value { bytes, .. } => length::value(bytes.len()),
+        }
     }
 
     /// Appends the record to `out` under a sequence number of its chain.
@@ -270,48 +262,8 @@ impl Record {
     }
 }
 
-pub(crate) const ATTRIBUTES_BODY: usize = 80;
-
-const fn tier_body(name: usize, directory: usize) -> usize {
-    24 + 2 + name + 2 + directory
-}
-
 fn text(bytes: &[u8]) -> Result<Box<str>, &'static str> {
     std::str::from_utf8(bytes).map(Into::into).map_err(|_| "not text")
-}
-
-const DATA_BODY: usize = 32;
-
-const TRUNCATION_BODY: usize = 40;
-
-pub(crate) const THAW_BODY: usize = 24;
-
-const fn sealed_body(description: usize) -> usize {
-    DATA_BODY + 8 + description
-}
-
-pub(crate) const fn value_body(len: usize) -> usize {
-    8 + 4 + len
-}
-
-pub(crate) const REPLACE_BODY: usize = 8;
-
-pub(crate) const RETIRED_BODY: usize = 16;
-
-pub(crate) const fn name_body(name: usize) -> usize {
-    8 + 2 + name
-}
-
-pub(crate) const fn removal_body(name: usize) -> usize {
-    2 + name
-}
-
-pub(crate) const fn target_body(target: usize) -> usize {
-    2 + target
-}
-
-pub(crate) const fn xattr_body(name: usize, value: usize) -> usize {
-    2 + name + 4 + value
 }
 
 #[cfg(test)]

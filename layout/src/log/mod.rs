@@ -13,6 +13,7 @@ pub(crate) mod file;
 pub(crate) mod frame;
 pub(crate) mod group;
 pub(crate) mod ledger;
+pub(crate) mod length;
 pub(crate) mod record;
 pub(crate) mod scan;
 pub(crate) mod seal;

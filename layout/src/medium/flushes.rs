@@ -25,7 +25,7 @@ pub struct Flushes {
 
 /// The live counters.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+struct Counters {
     log: AtomicU64,
     segments: AtomicU64,
     directories: AtomicU64,
@@ -33,7 +33,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub fn read(&self) -> Flushes {
+    fn read(&self) -> Flushes {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Flushes {
             log: get(&self.log),
@@ -48,12 +48,17 @@ impl Counters {
 #[derive(Debug)]
 pub(crate) struct Counted {
     medium: Arc<dyn Medium>,
-    pub counters: Arc<Counters>,
+    counters: Counters,
 }
 
 impl Counted {
     pub fn new(medium: Arc<dyn Medium>) -> Self {
-        Self { medium, counters: Arc::default() }
+        Self { medium, counters: Counters::default() }
+    }
+
+    /// How often the host was made to flush so far.
+    pub fn flushes(&self) -> Flushes {
+        self.counters.read()
     }
 }
 

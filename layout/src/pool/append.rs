@@ -1,12 +1,11 @@
 //! Appending frames to the log, and making it longer for them.
 
-use std::sync::atomic::Ordering;
-
 use crate::error::{Error, Result};
 use crate::ids::TxId;
-use crate::log::blocks::{Block, Full, Reserve};
+use crate::log::blocks::{Full, Reserve};
 use crate::log::draft::Draft;
 use crate::log::superblock::{BLOCKS_MAX, Superblock};
+use crate::medium::domain::Medium;
 use crate::pool::opened::{Live, Pool};
 
 impl Pool {
@@ -23,11 +22,11 @@ impl Pool {
                 return Err(Error::NoSpace { pool: self.path.clone(), what: "the log is full".into() });
             }
         }
-        let next_id = state.view.next_id;
+        let next_id = state.view.next_id();
         // A frame that could not be stored leaves nothing behind that counts, but a medium that refuses a store to
         // blocks that were written before is broken.
         let id = state.log.append(draft, next_id).map_err(|error| self.fail("writing the log", &error))?;
-        self.newest.store(id.0, Ordering::Release);
+        self.commits.stored(id);
         Ok(id)
     }
 
@@ -55,7 +54,7 @@ impl Pool {
         }
         *superblock = grown;
         superblock.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
-        state.log.blocks.resize(superblock.blocks as usize, Block::Free);
+        state.log.resize(superblock.blocks as usize);
         Ok(())
     }
 }

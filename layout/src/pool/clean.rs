@@ -6,13 +6,14 @@ use crate::error::{Error, Result};
 use crate::ids::{POOL, TxId};
 use crate::log::blocks::{Block, Log, RESERVE_BLOCKS, Reserve};
 use crate::log::draft::Draft;
-use crate::log::encoding;
 use crate::log::frame;
 use crate::log::ledger::Placed;
+use crate::log::length;
 use crate::log::record::Record;
 use crate::log::scan;
 use crate::log::scan::Found;
 use crate::log::transaction::Transaction;
+use crate::medium::domain::Medium;
 use crate::pool::create::INITIAL_BLOCKS;
 use crate::pool::opened::{Live, Pool};
 
@@ -32,10 +33,10 @@ struct Victim {
 
 /// What cleaning each block in use would have to carry over, by incarnation.
 fn costs(state: &Live) -> BTreeMap<u64, u64> {
-    let mut in_use: Vec<u64> = state.log.blocks.iter().filter_map(Block::incarnation).collect();
+    let mut in_use: Vec<u64> = state.log.blocks().iter().filter_map(Block::incarnation).collect();
     in_use.sort_unstable();
     let older = std::iter::once(None).chain(in_use.iter().copied().map(Some));
-    in_use.iter().zip(older).map(|(one, older)| (*one, state.view.ledger.cost(*one, older))).collect()
+    in_use.iter().zip(older).map(|(one, older)| (*one, state.view.ledger().cost(*one, older))).collect()
 }
 
 /// The block whose cleaning copies least; among equals the oldest.
@@ -80,7 +81,7 @@ impl Pool {
     fn shrink(&self) -> Result<()> {
         let mut state = self.state.write();
         let log = &mut state.log;
-        let (blocks, free) = (log.blocks.len(), log.free_blocks());
+        let (blocks, free) = (log.blocks().len(), log.free_blocks());
         // What stays lets the log grow by a quarter before the host has to be asked again. The log is left alone until it
         // is worth a few flushes, unless hardly anything is left in the pool: then it gets as short as it was.
         let in_use = blocks - free;
@@ -89,7 +90,7 @@ impl Pool {
         if blocks < stay + worth {
             return Ok(());
         }
-        let trailing = log.blocks.iter().rev().take_while(|block| **block == Block::Free).count();
+        let trailing = log.blocks().iter().rev().take_while(|block| **block == Block::Free).count();
         let cut = trailing.min(blocks - stay);
         if cut < worth {
             // A block near the end is in the way; its live records go to one further in front.
@@ -102,7 +103,7 @@ impl Pool {
         let mut superblock = self.superblock.lock();
         superblock.blocks -= cut as u32;
         superblock.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
-        log.blocks.truncate(blocks - cut);
+        log.resize(blocks - cut);
         // A log that is longer than the superblock says is fine, too.
         if let Err(error) = self.medium.shrink(superblock.log_len()) {
             log::warn!("{}: cannot make the log shorter: {error}", self.path.display());
@@ -155,8 +156,10 @@ impl Pool {
     fn victims(&self) -> Vec<Victim> {
         let state = self.state.read();
         let costs = costs(&state);
-        let victims = state.log.blocks.iter().enumerate().filter_map(|(index, block)| match *block {
-            Block::InUse { incarnation, first, last, .. } if !state.log.is_head(index) && last <= state.log.horizon => {
+        let victims = state.log.blocks().iter().enumerate().filter_map(|(index, block)| match *block {
+            Block::InUse { incarnation, first, last, .. }
+                if !state.log.is_head(index) && last <= state.log.horizon() =>
+            {
                 Some(Victim { index, incarnation, first, last, cost: *costs.get(&incarnation)? })
             }
             _ => None,
@@ -171,7 +174,7 @@ impl Pool {
         // Two batches that follow each other are larger than one may be, but at the end of a block; somebody's commit may
         // come behind each.
         let frames = 2 * victim.cost as usize / BATCH.min(state.log.largest_frame()) + 4;
-        let overhead = 2 * frames * frame::HEADER + encoding::HEADER + encoding::RETIRED_BODY;
+        let overhead = 2 * frames * frame::HEADER + length::RETIRED;
         victim.cost as usize + overhead <= state.log.room_for_cleaning()
     }
 
@@ -198,8 +201,8 @@ impl Pool {
         let zeroed = Log::zero_block(&*self.medium, offset, bytes.len());
         zeroed.map_err(|error| self.fail("zeroing a block of the log", &error))?;
         let mut state = self.state.write();
-        state.log.blocks[victim.index] = Block::Free;
-        state.view.ledger.forget_block(victim.incarnation);
+        state.log.set_free(victim.index);
+        state.view.forget_block(victim.incarnation);
         log::debug!("{}: cleaned log block {}", self.path.display(), victim.index);
         Ok(())
     }

@@ -21,7 +21,7 @@ impl Pool {
             self.commit(self.newest())?;
             let state = self.state.write();
             // Values are stored under this lock, too.
-            if state.log.horizon == state.log.newest && !self.segments.any_covered() {
+            if state.log.horizon() == state.log.newest() && !self.segments.any_covered() {
                 // Under the lock that every change needs: what was stored is durable, and nothing more will be.
                 self.failed.write().get_or_insert(CLOSED.into());
                 break;

@@ -1,7 +1,6 @@
 //! Commits: what was stored becomes durable, in order.
 
 use std::io;
-use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::ids::{Ino, SegmentId, TxId};
@@ -9,6 +8,7 @@ use crate::log::blocks::Reserve;
 use crate::log::draft::{Draft, Proposal};
 use crate::log::record::{Attributes, Record};
 use crate::log::transaction::Transaction;
+use crate::medium::domain::Medium;
 use crate::pool::opened::Pool;
 use crate::tree::object::Object;
 
@@ -17,8 +17,8 @@ impl Pool {
     /// share the work. Whether the sync of a particular segment failed, [`Segments::failed`] tells.
     pub fn commit(&self, upto: TxId) -> Result<()> {
         let touches = self.segments.touches();
-        let done = || self.horizon() >= upto && self.touches_synced.load(Ordering::Acquire) >= touches;
-        self.committers.wait(done, || self.commit_now())
+        let done = || self.horizon() >= upto && self.commits.touches() >= touches;
+        self.commits.wait(done, || self.commit_now())
     }
 
     /// Makes durable what was written to a segment before the call, beside whatever commit goes on: who waits for one file does
@@ -34,7 +34,7 @@ impl Pool {
 
     /// As [`Pool::commit`], for whoever stored a transaction and touched nothing beyond it.
     pub fn commit_stored(&self, upto: TxId) -> Result<()> {
-        self.committers.wait(|| self.horizon() >= upto, || self.commit_now())
+        self.commits.wait(|| self.horizon() >= upto, || self.commit_now())
     }
 
     /// Rule 3: N is the newest transaction; sync every segment that data records up to N speak of; then let a frame carry
@@ -45,7 +45,7 @@ impl Pool {
         let (upto, due) = loop {
             let (newest, due) = {
                 let state = self.state.read();
-                (state.log.newest, self.segments.take_due())
+                (state.log.newest(), self.segments.take_due())
             };
             self.segments.sync(&due).map_err(|error| self.fail("syncing the segments", &error))?;
             settled.extend(self.segments.settled(&due));
@@ -59,19 +59,19 @@ impl Pool {
         for (ino, seq) in settled {
             state.view.settle_value(ino, seq);
         }
-        if state.log.horizon < state.log.newest {
+        if state.log.horizon() < state.log.newest() {
             let mut draft = Draft::new(0);
             draft.proposal = Proposal::UpTo(upto);
-            let covered = if upto == state.log.newest { upto + 1 } else { upto };
+            let covered = if upto == state.log.newest() { upto + 1 } else { upto };
             self.append(&mut state, draft, Reserve::Cleaning)?;
             drop(state);
             self.medium.persist().map_err(|error| self.fail("persisting the log", &error))?;
             let mut state = self.state.write();
-            state.log.horizon = covered;
+            state.log.raise_horizon(covered);
             drop(state);
-            self.horizon.store(covered, Ordering::Release);
+            self.commits.durable(covered);
         }
-        self.touches_synced.store(due.touches, Ordering::Release);
+        self.commits.touched(due.touches);
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl Pool {
     }
 
     pub(super) fn mark_horizon(&self) -> Result<()> {
-        let mut marked = self.marked.lock();
+        let mut marked = self.commits.marked();
         let horizon = self.horizon().0;
         if *marked != horizon {
             let stored = self.superblock.lock().store_mark(&*self.medium, horizon);

@@ -41,9 +41,7 @@ impl Deref for Edit<'_> {
 impl Edit<'_> {
     /// A number for a new object or segment. A number that no stored transaction uses is lost, not given out again.
     pub fn next_id(&mut self) -> u64 {
-        let id = self.state.view.next_id;
-        self.state.view.next_id += 1;
-        id
+        self.state.view.draw_id()
     }
 
     /// Stores a transaction and makes it part of the view. After `Ok` its operation may be answered; after an error
@@ -135,8 +133,8 @@ impl Edit<'_> {
     }
 
     fn queue_freed(&mut self, id: TxId) {
-        let freed = std::mem::take(&mut self.state.view.freed);
-        self.pool.freed.lock().extend(freed.into_iter().map(|segment| (id, segment)));
+        let freed = self.state.view.take_freed();
+        self.pool.removals.add(|| id, freed);
     }
 
     /// Drops an object that has no name left and that nothing holds. Its segments are removed from the host once the horizon

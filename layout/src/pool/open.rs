@@ -7,18 +7,19 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
 use crate::log::file::open_log;
-use crate::log::group::Group;
 use crate::log::superblock::Superblock;
 use crate::log::tier::Tier;
 use crate::medium;
 use crate::medium::boot::boot_id;
 use crate::medium::domain::Medium;
 use crate::medium::flushes::Counted;
+use crate::pool::commits::Commits;
 use crate::pool::lock::{Holder, PoolLock};
 use crate::pool::opened::{Live, Pool};
 use crate::pool::recover::reading;
 use crate::pool::recover::settling;
 use crate::pool::recovery::Recovery;
+use crate::pool::removals::Removals;
 use crate::pool::values::values_per_round;
 use crate::segment::quarantine::Quarantine;
 use crate::segment::segments::Segments;
@@ -59,9 +60,8 @@ impl Pool {
     }
 
     fn open_on(dir: &Path, options: &OpenOptions, lock: PoolLock, medium: Arc<dyn Medium>) -> Result<Self> {
-        let counted = Counted::new(medium);
-        let flushes = counted.counters.clone();
-        let medium: Arc<dyn Medium> = Arc::new(counted);
+        let counted = Arc::new(Counted::new(medium));
+        let medium: Arc<dyn Medium> = counted.clone();
         let (superblock, one_damaged) = Superblock::read(dir, &*medium)?;
         if one_damaged {
             log::warn!("{}: one of the two superblocks is damaged; the other one is used", dir.display());
@@ -91,28 +91,22 @@ impl Pool {
         segments
             .open_tiers(&found.view, whose, failed.is_none())
             .map_err(|error| Error::io(dir.join("segments"), "look into the tiers", error))?;
-        let (newest, horizon) = (found.log.newest, found.log.horizon);
+        let (newest, horizon) = (found.log.newest(), found.log.horizon());
         let values_left = values_per_round(superblock.limit).into();
         let mut pool = Self {
             boot_id,
             path: dir.into(),
             lock,
-            quarantine: Quarantine::new(dir, medium.clone()),
-            medium,
-            flushes,
+            quarantine: Quarantine::new(dir, medium),
+            medium: counted,
             segments,
             state: RwLock::new(Live { view: found.view, log: found.log }),
             superblock: Mutex::new(superblock),
-            committers: Group::default(),
             cleaner: Mutex::default(),
-            newest: newest.into(),
-            horizon: horizon.into(),
-            touches_synced: 0.into(),
+            commits: Commits::new(newest, horizon),
             values_left,
-            marked: Mutex::default(),
             failed: RwLock::new(failed),
-            freed: Mutex::default(),
-            unlinking: Mutex::default(),
+            removals: Removals::default(),
             recovery: Recovery::default(),
         };
         let mut recovery = found.recovery;

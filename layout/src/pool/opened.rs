@@ -1,22 +1,22 @@
 //! An open pool: transactions in, commits out.
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::AtomicI64;
 
-use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::error::{Error, Result};
 use crate::ids::{SegmentId, TxId};
 use crate::log::blocks::Log;
-use crate::log::group::Group;
 use crate::log::superblock::{PoolState, Superblock};
 use crate::medium::domain::{Domain, Medium};
-use crate::medium::flushes::{Counters, Flushes};
+use crate::medium::flushes::{Counted, Flushes};
+use crate::pool::commits::Commits;
 use crate::pool::lock::{Holder, PoolLock};
 use crate::pool::recovery::Recovery;
+use crate::pool::removals::Removals;
 use crate::pool::usage::{Usage, usage};
 use crate::segment::quarantine::Quarantine;
 use crate::segment::segments::Segments;
@@ -25,30 +25,22 @@ use crate::tree::view::View;
 /// A pool, opened for use. All methods may be called from several threads.
 #[derive(Debug)]
 pub struct Pool {
-    pub(crate) path: PathBuf,
+    pub(super) path: PathBuf,
     pub(super) lock: PoolLock,
-    pub(crate) medium: Arc<dyn Medium>,
-    pub(super) flushes: Arc<Counters>,
-    pub(crate) state: RwLock<Live>,
-    pub(crate) segments: Segments,
+    pub(super) medium: Arc<Counted>,
+    pub(super) state: RwLock<Live>,
+    pub(super) segments: Segments,
     pub(super) quarantine: Quarantine,
-    pub(crate) superblock: Mutex<Superblock>,
-    pub(crate) boot_id: [u8; 16],
-    pub(super) committers: Group,
-    pub(crate) cleaner: Mutex<()>,
-    pub(super) newest: AtomicU64,
-    pub(super) horizon: AtomicU64,
-    pub(super) touches_synced: AtomicU64,
+    pub(super) superblock: Mutex<Superblock>,
+    pub(super) boot_id: [u8; 16],
+    /// Held while a block is cleaned, and by whoever wants blocks to stay as they are.
+    pub(super) cleaner: Mutex<()>,
+    pub(super) commits: Commits,
     /// Bytes that may be committed by value before the next round of housekeeping.
     pub(super) values_left: AtomicI64,
-    /// The horizon that stands in the fixed places too. Locked while it is written there.
-    pub(super) marked: Mutex<u64>,
     /// Why the pool takes no more changes.
     pub(super) failed: RwLock<Option<String>>,
-    /// Segments to remove from the host once the horizon reaches the transaction that freed them.
-    pub(super) freed: Mutex<VecDeque<(TxId, SegmentId)>>,
-    /// Held while they are removed.
-    pub(super) unlinking: Mutex<()>,
+    pub(super) removals: Removals,
     pub(super) recovery: Recovery,
 }
 
@@ -77,17 +69,37 @@ impl Pool {
 
     /// The newest stored transaction.
     pub fn newest(&self) -> TxId {
-        TxId(self.newest.load(Ordering::Acquire))
+        self.commits.newest()
     }
 
     /// The newest transaction up to which everything is durable.
     pub fn horizon(&self) -> TxId {
-        TxId(self.horizon.load(Ordering::Acquire))
+        self.commits.horizon()
     }
 
     /// The pool's segments.
     pub fn segments(&self) -> &Segments {
         &self.segments
+    }
+
+    /// Removes segments from the host whose removal the horizon covers; returns how many.
+    pub fn unlink_covered(&self) -> usize {
+        self.removals.remove(&self.segments, || self.horizon())
+    }
+
+    /// True if this segment is to be removed from the host.
+    pub(crate) fn is_freed(&self, segment: SegmentId) -> bool {
+        self.removals.contains(segment)
+    }
+
+    /// True if the host still holds segments that no file has any more.
+    pub fn has_freed(&self) -> bool {
+        !self.removals.is_empty()
+    }
+
+    /// Has a segment removed from the host once everything stored so far is durable.
+    pub fn discard_segment(&self, segment: SegmentId) {
+        self.removals.add(|| self.newest(), [segment]);
     }
 
     /// What was set aside.
@@ -102,7 +114,7 @@ impl Pool {
 
     /// How often the host was made to flush since the pool was opened.
     pub fn flushes(&self) -> Flushes {
-        self.flushes.read()
+        self.medium.flushes()
     }
 
     /// Why the pool takes no changes, if it does not.
@@ -125,6 +137,26 @@ impl Pool {
         let superblock = self.superblock();
         let state = self.state.read();
         usage(&state.view, &state.log, &superblock)
+    }
+
+    /// What the log and its segments are kept on.
+    pub(crate) fn medium(&self) -> Arc<dyn Medium> {
+        self.medium.clone()
+    }
+
+    /// The live view and the log, to read.
+    pub(crate) fn live(&self) -> RwLockReadGuard<'_, Live> {
+        self.state.read()
+    }
+
+    /// The superblock. Nobody writes one while this is held.
+    pub(crate) fn lock_superblock(&self) -> MutexGuard<'_, Superblock> {
+        self.superblock.lock()
+    }
+
+    /// No block is cleaned while this is held.
+    pub(crate) fn keep_blocks(&self) -> MutexGuard<'_, ()> {
+        self.cleaner.lock()
     }
 
     fn read_only_error(&self, reason: String) -> Error {

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::ids::{Ino, SegmentId};
 use crate::log::frame;
+use crate::log::length;
 use crate::log::record::Record;
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
@@ -44,7 +45,7 @@ impl Pool {
             let mut tx = Transaction::new(0);
             let (mut used, mut end) = (0, 0);
             while let Some(run) = runs.next_if(|run| {
-                used += Record::sealed_len(run.seal.description.len());
+                used += length::sealed(run.seal.description.len());
                 used <= room || tx.is_empty()
             }) {
                 end = run.offset + run.len;

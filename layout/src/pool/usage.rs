@@ -38,7 +38,7 @@ pub(crate) fn usage(view: &View, log: &Log, superblock: &Superblock) -> Usage {
         directories: totals.directories,
         objects: totals.objects,
         records: view.records(),
-        log_blocks: log.blocks.len() as u64,
+        log_blocks: log.blocks().len() as u64,
         free_blocks: log.free_blocks() as u64,
         limit: superblock.limit,
     }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use crate::ids::{Ino, POOL, SegmentId, TxId};
 use crate::log::ledger::{Placed, Tomb};
+use crate::log::length;
 use crate::log::record::{Attributes, Record};
 use crate::tree::directory::{Directory, Entry};
 use crate::tree::object::{Content, Object, Target};
 use crate::tree::run::Run;
-use crate::tree::view::{ATTRIBUTES_LEN, RETIRED_LEN, View, name_len, removal_len, target_len};
+use crate::tree::view::View;
 use crate::tree::xattrs::Xattrs;
 
 impl View {
@@ -99,7 +100,7 @@ impl View {
             self.totals.objects += 1;
             self.totals.files += u64::from(matches!(content, Content::File(_)));
             self.totals.directories += u64::from(matches!(content, Content::Directory(_)));
-            self.ledger.add(placed, ATTRIBUTES_LEN);
+            self.ledger.add(placed, length::ATTRIBUTES);
             let xattrs = Xattrs::default();
             self.objects.insert(ino, Object { attributes, placed, last_seq: placed.seq, names: 0, content, xattrs });
             return;
@@ -108,8 +109,8 @@ impl View {
         if placed.seq < object.placed.seq {
             return;
         }
-        self.ledger.sub(object.placed, ATTRIBUTES_LEN);
-        self.ledger.add(placed, ATTRIBUTES_LEN);
+        self.ledger.sub(object.placed, length::ATTRIBUTES);
+        self.ledger.add(placed, length::ATTRIBUTES);
         object.placed = placed;
         if let Content::File(chain) = &mut object.content
             && attributes.segment != object.attributes.segment
@@ -138,12 +139,12 @@ impl View {
         let mut since = placed.incarnation;
         if let Some(tomb) = dir.removed.remove(name) {
             since = since.min(tomb.since);
-            self.ledger.sub_tomb(&tomb, removal_len(name.len()));
+            self.ledger.sub_tomb(&tomb, length::removal(name.len()));
         }
         let mut replaced = None;
         if let Some(old) = dir.entries.get_mut(name) {
             since = since.min(old.since);
-            self.ledger.sub(old.placed, name_len(name.len()));
+            self.ledger.sub(old.placed, length::name(name.len()));
             replaced = Some(old.ino);
             *old = Entry { ino, placed, since, cookie: old.cookie };
         } else {
@@ -152,7 +153,7 @@ impl View {
             dir.order.insert(cookie, key.clone());
             dir.entries.insert(key, Entry { ino, placed, since, cookie });
         }
-        self.ledger.add(placed, name_len(name.len()));
+        self.ledger.add(placed, length::name(name.len()));
         if let Some(old) = replaced {
             self.unlink(dir_ino, old);
         }
@@ -184,13 +185,13 @@ impl View {
             return;
         };
         *last_seq = (*last_seq).max(placed.seq);
-        let len = removal_len(name.len());
+        let len = length::removal(name.len());
         let mut since = placed.incarnation;
         let mut removed = None;
         if let Some(old) = dir.entries.remove(&*name) {
             since = since.min(old.since);
             dir.order.remove(&old.cookie);
-            self.ledger.sub(old.placed, name_len(name.len()));
+            self.ledger.sub(old.placed, length::name(name.len()));
             removed = Some(old.ino);
         }
         if let Some(tomb) = dir.removed.remove(&name) {
@@ -213,9 +214,9 @@ impl View {
         };
         *last_seq = (*last_seq).max(placed.seq);
         if let Some(old) = current.take() {
-            self.ledger.sub(old.placed, target_len(old.path.len()));
+            self.ledger.sub(old.placed, length::target(old.path.len()));
         }
-        self.ledger.add(placed, target_len(path.len()));
+        self.ledger.add(placed, length::target(path.len()));
         *current = Some(Box::new(Target { path, placed }));
     }
 
@@ -284,10 +285,10 @@ impl View {
             self.retired.range(first..=last).filter(|(_, (end, _))| *end <= last).map(|(start, _)| *start).collect();
         for start in within {
             if let Some((_, old)) = self.retired.remove(&start) {
-                self.ledger.sub(old, RETIRED_LEN);
+                self.ledger.sub(old, length::RETIRED);
             }
         }
-        self.ledger.add(placed, RETIRED_LEN);
+        self.ledger.add(placed, length::RETIRED);
         self.retired.insert(first, (last, placed));
     }
 
@@ -295,7 +296,7 @@ impl View {
     pub(crate) fn drop_object(&mut self, ino: Ino) {
         let Some(mut object) = self.objects.remove(&ino) else { return };
         self.totals.objects -= 1;
-        self.ledger.sub(object.placed, ATTRIBUTES_LEN);
+        self.ledger.sub(object.placed, length::ATTRIBUTES);
         match &mut object.content {
             Content::File(chain) => {
                 self.totals.files -= 1;
@@ -308,18 +309,18 @@ impl View {
             Content::Directory(dir) => {
                 self.totals.directories -= 1;
                 for (name, tomb) in &dir.removed {
-                    self.ledger.sub_tomb(tomb, removal_len(name.len()));
+                    self.ledger.sub_tomb(tomb, length::removal(name.len()));
                 }
                 let children: Vec<(usize, Placed, Ino)> =
                     dir.entries.iter().map(|(name, entry)| (name.len(), entry.placed, entry.ino)).collect();
                 for (name, placed, child) in children {
-                    self.ledger.sub(placed, name_len(name));
+                    self.ledger.sub(placed, length::name(name));
                     self.unlink(ino, child);
                 }
             }
             Content::Symlink(target) => {
                 if let Some(target) = target {
-                    self.ledger.sub(target.placed, target_len(target.path.len()));
+                    self.ledger.sub(target.placed, length::target(target.path.len()));
                 }
             }
             Content::Other => {}

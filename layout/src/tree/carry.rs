@@ -2,9 +2,10 @@
 
 use crate::ids::TxId;
 use crate::log::ledger::{Placed, Tomb};
+use crate::log::length;
 use crate::log::record::Record;
 use crate::tree::object::Content;
-use crate::tree::view::{ATTRIBUTES_LEN, RETIRED_LEN, View, name_len, removal_len, target_len};
+use crate::tree::view::View;
 
 impl View {
     /// The record that says `first..=last` is retired, merged with what borders on it.
@@ -65,7 +66,7 @@ impl View {
         };
         if let Record::Retired { first, .. } = record {
             if let Some((_, at)) = self.retired.get_mut(first).filter(|(_, at)| *at == from) {
-                carry(at, RETIRED_LEN);
+                carry(at, length::RETIRED);
             }
             return;
         }
@@ -83,14 +84,14 @@ impl View {
         }
         let Some(object) = self.objects.get_mut(&record.ino()) else { return };
         match (record, &mut object.content) {
-            (Record::Attributes { .. }, _) => carry(&mut object.placed, ATTRIBUTES_LEN),
+            (Record::Attributes { .. }, _) => carry(&mut object.placed, length::ATTRIBUTES),
             (Record::Name { name, .. }, Content::Directory(dir)) => {
                 if let Some(entry) = dir.entries.get_mut(&**name) {
-                    carry(&mut entry.placed, name_len(name.len()));
+                    carry(&mut entry.placed, length::name(name.len()));
                 }
             }
             (Record::Target { .. }, Content::Symlink(Some(target))) => {
-                carry(&mut target.placed, target_len(target.path.len()));
+                carry(&mut target.placed, length::target(target.path.len()));
             }
             (
                 Record::Data { offset, .. } | Record::Truncation { offset, .. } | Record::Sealed { offset, .. },
@@ -103,9 +104,9 @@ impl View {
             (Record::Xattr { name, .. }, _) => object.xattrs.relocate(ledger, name, to),
             (Record::Removal { name, .. }, Content::Directory(dir)) => {
                 if let Some(tomb) = dir.removed.get_mut(name) {
-                    ledger.sub_tomb(tomb, removal_len(name.len()));
+                    ledger.sub_tomb(tomb, length::removal(name.len()));
                     tomb.placed = to;
-                    ledger.add_tomb(tomb, removal_len(name.len()));
+                    ledger.add_tomb(tomb, length::removal(name.len()));
                 }
             }
             (Record::XattrRemoval { name, .. }, _) => object.xattrs.relocate_tomb(ledger, name, to),
@@ -119,7 +120,7 @@ impl View {
         match (record, &mut object.content) {
             (Record::Removal { name, .. }, Content::Directory(dir)) => {
                 if let Some(tomb) = dir.removed.get(name).filter(|tomb| tomb.placed == placed) {
-                    self.ledger.sub_tomb(tomb, removal_len(name.len()));
+                    self.ledger.sub_tomb(tomb, length::removal(name.len()));
                     dir.removed.remove(name);
                 }
             }

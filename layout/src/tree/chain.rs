@@ -1,16 +1,11 @@
 //! A regular file's chain: the runs that partition `[0, size)`, in order, and the segment they lie in.
 
 use crate::ids::SegmentId;
-use crate::log::codec::padded;
 use crate::log::description::{Summary, TensorEntry};
-use crate::log::encoding::{HEADER, REPLACE_BODY, THAW_BODY};
 use crate::log::ledger::{Ledger, Placed};
+use crate::log::length;
 use crate::log::seal::Seal;
 use crate::tree::run::Run;
-
-const REPLACE_LEN: usize = HEADER + padded(REPLACE_BODY);
-
-const THAW_LEN: usize = HEADER + padded(THAW_BODY);
 
 /// The file's bytes, in the log.
 #[derive(Clone, Debug)]
@@ -185,10 +180,10 @@ impl FileChain {
 
     fn set_thaw(&mut self, ledger: &mut Ledger, thaw: Option<Placed>) {
         if let Some(placed) = self.thaw.take() {
-            ledger.sub(*placed, THAW_LEN);
+            ledger.sub(*placed, length::THAW);
         }
         if let Some(placed) = thaw {
-            ledger.add(placed, THAW_LEN);
+            ledger.add(placed, length::THAW);
         }
         self.thaw = thaw.map(Box::new);
     }
@@ -222,10 +217,10 @@ impl FileChain {
 
     pub(crate) fn set_replacing(&mut self, ledger: &mut Ledger, replacing: Option<(SegmentId, Placed)>) {
         if let Some(placed) = self.replacing.take().map(|old| old.1) {
-            ledger.sub(placed, REPLACE_LEN);
+            ledger.sub(placed, length::REPLACE);
         }
         if let Some((_, placed)) = replacing {
-            ledger.add(placed, REPLACE_LEN);
+            ledger.add(placed, length::REPLACE);
         }
         self.replacing = replacing.map(Box::new);
     }

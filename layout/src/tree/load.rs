@@ -33,7 +33,7 @@ struct Blocks<'a> {
 
 impl<'a> Blocks<'a> {
     fn new(medium: &'a dyn Medium, superblock: &'a Superblock, scanned: &'a [ScannedBlock], log: &Log) -> Self {
-        let mut in_use: Vec<_> = (log.blocks.iter().enumerate())
+        let mut in_use: Vec<_> = (log.blocks().iter().enumerate())
             .filter_map(|(index, block)| match block {
                 Block::InUse { incarnation, last, .. } => Some((*incarnation, index, *last)),
                 Block::Free => None,
@@ -72,7 +72,7 @@ pub(crate) fn load(
 ) -> io::Result<View> {
     let blocks = Blocks::new(medium, superblock, scanned, log);
     let mut view = View::default();
-    view.next_id = view.next_id.max(next_id);
+    view.raise_next_id(next_id);
     // Objects first: a name counts for an object whose chain may come later.
     let mut newest: FxHashMap<Ino, u64> = FxHashMap::default();
     let mut disordered: FxHashSet<Ino> = FxHashSet::default();
@@ -111,6 +111,6 @@ pub(crate) fn load(
         view.apply(one.record, one.placed);
     }
     view.settle_parents();
-    view.freed.clear();
+    view.take_freed();
     Ok(view)
 }

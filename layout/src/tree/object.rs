@@ -15,11 +15,11 @@ pub(crate) const FIRST_SEQ: u64 = 16;
 pub struct Object {
     /// Its attributes.
     pub attributes: Attributes,
-    pub(crate) placed: Placed,
-    pub(crate) last_seq: u64,
-    pub(crate) names: u32,
-    pub(crate) content: Content,
-    pub(crate) xattrs: Xattrs,
+    pub(super) placed: Placed,
+    pub(super) last_seq: u64,
+    pub(super) names: u32,
+    pub(super) content: Content,
+    pub(super) xattrs: Xattrs,
 }
 
 #[derive(Debug)]
@@ -127,7 +127,17 @@ impl Object {
     /// True if a truncation was written ahead, and no record says that it was done: recovery does it again to a segment
     /// that has, or has again, the size it had before.
     pub fn is_cut_unconfirmed(&self) -> bool {
-        self.chain().and_then(|chain| chain.runs().last()).is_some_and(|run| run.cut_from.is_some())
+        self.unconfirmed_cut().is_some()
+    }
+
+    /// The size in bytes that the segment had before a truncation that no record says was done.
+    pub(crate) fn unconfirmed_cut(&self) -> Option<u64> {
+        self.chain()?.runs().last()?.cut_from
+    }
+
+    /// The sequence number of the newest record of the object's chain.
+    pub(crate) fn last_seq(&self) -> u64 {
+        self.last_seq
     }
 
     /// True if the log holds the bytes of the file.

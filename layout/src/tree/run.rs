@@ -12,11 +12,11 @@ pub struct Run {
     pub len: u64,
     /// Its seal, if it has one that holds.
     pub seal: Option<Seal>,
-    pub(crate) placed: Placed,
+    pub(super) placed: Placed,
     /// Bytes of its record on media.
-    pub(crate) record_len: usize,
+    pub(super) record_len: usize,
     /// Size of the segment before a truncation that has not been confirmed.
-    pub(crate) cut_from: Option<u64>,
+    pub(super) cut_from: Option<u64>,
 }
 
 impl Run {

@@ -9,8 +9,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ids::{FIRST_ID, Ino, POOL, ROOT, SegmentId, TxId};
-use crate::log::codec::padded;
-use crate::log::encoding::{ATTRIBUTES_BODY, HEADER, RETIRED_BODY, name_body, removal_body, target_body};
 use crate::log::ledger::{Ledger, Placed};
 use crate::log::record::Record;
 use crate::log::tier::{PM, PM_NAME, Tier};
@@ -18,29 +16,13 @@ use crate::tree::object::{Content, FIRST_SEQ, Object};
 use crate::tree::objects::Objects;
 use crate::tree::xattrs::Names;
 
-pub(super) const ATTRIBUTES_LEN: usize = HEADER + padded(ATTRIBUTES_BODY);
-
-pub(super) const RETIRED_LEN: usize = HEADER + padded(RETIRED_BODY);
-
-pub(super) const fn name_len(name: usize) -> usize {
-    HEADER + padded(name_body(name))
-}
-
-pub(super) const fn removal_len(name: usize) -> usize {
-    HEADER + padded(removal_body(name))
-}
-
-pub(super) const fn target_len(target: usize) -> usize {
-    HEADER + padded(target_body(target))
-}
-
 /// The tree and the files as all stored transactions made them.
 #[derive(Debug)]
 pub struct View {
     pub(super) objects: Objects,
     pub(super) xattr_names: Names,
-    pub(crate) next_id: u64,
-    pub(crate) ledger: Ledger,
+    next_id: u64,
+    pub(super) ledger: Ledger,
     pub(super) retired: BTreeMap<TxId, (TxId, Placed)>,
     /// By number; those that were removed are among them. With the length of each record.
     pub(super) tiers: BTreeMap<u8, (Tier, Placed, usize)>,
@@ -48,7 +30,7 @@ pub struct View {
     pub(super) pool_seq: u64,
     pub(super) totals: Totals,
     /// Segments that an applied record took from their file; whoever applied it queues them for removal.
-    pub(crate) freed: Vec<SegmentId>,
+    pub(super) freed: Vec<SegmentId>,
 }
 
 /// Counts over the whole view.
@@ -174,6 +156,38 @@ impl View {
             Some(parent) => named(parent, self.objects.get(&parent)?),
             None => self.objects.iter().find_map(|(dir, object)| named(dir, object)),
         }
+    }
+
+    /// The next number of the counter that objects and segments share.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// Draws from the counter that objects and segments share.
+    pub(crate) fn draw_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    /// The next number of the counter that objects and segments share is `at_least` this one.
+    pub(crate) fn raise_next_id(&mut self, at_least: u64) {
+        self.next_id = self.next_id.max(at_least);
+    }
+
+    /// Where the live records are.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The log block of that incarnation is no longer in the log.
+    pub(crate) fn forget_block(&mut self, incarnation: u64) {
+        self.ledger.forget_block(incarnation);
+    }
+
+    /// Segments that applied records took from their files since this was called last: they are to be removed.
+    pub(crate) fn take_freed(&mut self) -> Vec<SegmentId> {
+        std::mem::take(&mut self.freed)
     }
 
     /// The sequence number for the next record of a chain.

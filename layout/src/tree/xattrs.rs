@@ -8,16 +8,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::log::codec::padded;
-use crate::log::encoding::{HEADER, removal_body, xattr_body};
 use crate::log::ledger::{Ledger, Placed, Tomb};
-
-const fn xattr_len(name: usize, value: usize) -> usize {
-    HEADER + padded(xattr_body(name, value))
-}
-const fn removal_len(name: usize) -> usize {
-    HEADER + padded(removal_body(name))
-}
+use crate::log::length;
 
 /// Names of attributes, each kept once.
 #[derive(Debug, Default)]
@@ -73,7 +65,7 @@ impl Xattrs {
     /// Applies the record of a value.
     pub fn set(&mut self, ledger: &mut Ledger, name: Arc<[u8]>, value: Box<[u8]>, placed: Placed) {
         let since = self.forget(ledger, &name, placed);
-        ledger.add(placed, xattr_len(name.len(), value.len()));
+        ledger.add(placed, length::xattr(name.len(), value.len()));
         let xattr = Xattr { value, placed, since };
         match self.find(&name) {
             Ok(at) => self.live[at].1 = xattr,
@@ -98,7 +90,7 @@ impl Xattrs {
         }
         if since < placed.incarnation {
             let tomb = Tomb { placed, since };
-            ledger.add_tomb(&tomb, removal_len(name.len()));
+            ledger.add_tomb(&tomb, length::removal(name.len()));
             self.removed.insert(name, tomb);
         }
     }
@@ -109,11 +101,11 @@ impl Xattrs {
         if let Ok(at) = self.find(name) {
             let old = &self.live[at].1;
             since = since.min(old.since);
-            ledger.sub(old.placed, xattr_len(name.len(), old.value.len()));
+            ledger.sub(old.placed, length::xattr(name.len(), old.value.len()));
         }
         if let Some(tomb) = self.removed.remove(name) {
             since = since.min(tomb.since);
-            ledger.sub_tomb(&tomb, removal_len(name.len()));
+            ledger.sub_tomb(&tomb, length::removal(name.len()));
         }
         since
     }
@@ -121,10 +113,10 @@ impl Xattrs {
     /// The object is gone.
     pub fn leave(&self, ledger: &mut Ledger) {
         for (name, xattr) in &self.live {
-            ledger.sub(xattr.placed, xattr_len(name.len(), xattr.value.len()));
+            ledger.sub(xattr.placed, length::xattr(name.len(), xattr.value.len()));
         }
         for (name, tomb) in &self.removed {
-            ledger.sub_tomb(tomb, removal_len(name.len()));
+            ledger.sub_tomb(tomb, length::removal(name.len()));
         }
     }
 
@@ -142,7 +134,7 @@ impl Xattrs {
     pub fn relocate(&mut self, ledger: &mut Ledger, name: &[u8], to: Placed) {
         if let Ok(at) = self.find(name) {
             let xattr = &mut self.live[at].1;
-            let len = xattr_len(name.len(), xattr.value.len());
+            let len = length::xattr(name.len(), xattr.value.len());
             ledger.sub(xattr.placed, len);
             ledger.add(to, len);
             xattr.placed = to;
@@ -152,9 +144,9 @@ impl Xattrs {
     /// Cleaning copied the record of a removal to another block.
     pub fn relocate_tomb(&mut self, ledger: &mut Ledger, name: &[u8], to: Placed) {
         if let Some(tomb) = self.removed.get_mut(name) {
-            ledger.sub_tomb(tomb, removal_len(name.len()));
+            ledger.sub_tomb(tomb, length::removal(name.len()));
             tomb.placed = to;
-            ledger.add_tomb(tomb, removal_len(name.len()));
+            ledger.add_tomb(tomb, length::removal(name.len()));
         }
     }
 
@@ -163,7 +155,7 @@ impl Xattrs {
         if self.tomb(name).is_some_and(|tomb| tomb.placed == placed)
             && let Some(tomb) = self.removed.remove(name)
         {
-            ledger.sub_tomb(&tomb, removal_len(name.len()));
+            ledger.sub_tomb(&tomb, length::removal(name.len()));
         }
     }
 }
@@ -212,16 +204,16 @@ mod tests {
         assert!(xattrs.tomb(b"a").is_none() && xattrs.tomb(b"c").is_none() && xattrs.tomb(b"d").is_none());
         // Of the four, `a` and the removal are left.
         assert_eq!(ledger.records(), 1);
-        assert_eq!(ledger.cost(9, Some(7)), removal_len(1) as u64);
-        assert_eq!((ledger.cost(7, None), ledger.cost(8, None)), (xattr_len(1, 1) as u64, 0));
+        assert_eq!(ledger.cost(9, Some(7)), length::removal(1) as u64);
+        assert_eq!((ledger.cost(7, None), ledger.cost(8, None)), (length::xattr(1, 1) as u64, 0));
         xattrs.relocate_tomb(&mut ledger, b"b", at(5, 10));
-        assert_eq!((ledger.cost(9, Some(7)), ledger.cost(10, Some(7))), (0, removal_len(1) as u64));
+        assert_eq!((ledger.cost(9, Some(7)), ledger.cost(10, Some(7))), (0, length::removal(1) as u64));
         xattrs.drop_tomb(&mut ledger, b"b", at(5, 9));
         assert!(xattrs.tomb(b"b").is_some(), "that is another record");
         xattrs.drop_tomb(&mut ledger, b"b", at(5, 10));
         assert!(xattrs.tomb(b"b").is_none());
         xattrs.relocate(&mut ledger, b"a", at(2, 11));
-        assert_eq!((ledger.cost(7, None), ledger.cost(11, None)), (0, xattr_len(1, 1) as u64));
+        assert_eq!((ledger.cost(7, None), ledger.cost(11, None)), (0, length::xattr(1, 1) as u64));
         xattrs.leave(&mut ledger);
         assert_eq!((ledger.records(), ledger.cost(10, Some(7)), ledger.cost(11, None)), (0, 0, 0));
     }

@@ -62,8 +62,7 @@ impl<'a> Settler<'a> {
         let (size, cut_from, replacing) = {
             let view = self.pool.view();
             let Some(object) = view.object(ino) else { return Ok(()) };
-            let cut_from = object.chain().and_then(|chain| chain.runs().last()).and_then(|run| run.cut_from);
-            (object.size(), cut_from, object.pending_replace())
+            (object.size(), object.unconfirmed_cut(), object.pending_replace())
         };
         if let Some(segment) = replacing {
             let kind = self.tiers.kind(segment);

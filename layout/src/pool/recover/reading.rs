@@ -91,7 +91,7 @@ pub(crate) fn cut_off(found: &Found, medium: &dyn Medium, superblock: &Superbloc
         return Ok(());
     }
     // The proof of the horizon may stand in a frame that is about to go.
-    superblock.store_mark(medium, found.log.horizon)?;
+    superblock.store_mark(medium, found.log.horizon())?;
     medium.persist()?;
     for (index, from) in &found.rest {
         let zeroes = vec![0; superblock.block_size as usize - from];

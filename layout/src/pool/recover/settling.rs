@@ -50,7 +50,7 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
         pool.segments.sync_host().map_err(io("sync"))?;
         pool.commit(pool.newest())?;
     }
-    let counted = pool.view().next_id;
+    let counted = pool.view().next_id();
     let (present, foreign) = pool.segments.scan().map_err(io("read"))?;
     for path in foreign {
         log::warn!("{}: not a segment; left alone", path.display());
@@ -78,7 +78,7 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     if recovery.kind == Shutdown::ServerKilled {
         recovery.open_segments = open_segments(pool);
     }
-    if pool.view().next_id > counted {
+    if pool.view().next_id() > counted {
         // Numbers of segments that are about to be removed: the log has to say that they are taken.
         pool.append(&mut pool.state.write(), Draft::new(0), Reserve::Cleaning)?;
     }

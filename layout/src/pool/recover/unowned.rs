@@ -30,6 +30,6 @@ pub(super) fn settle_unowned(
     pool.discard_segment(segment);
     // The counter may have fallen back behind it, and its number must not be given out again.
     let mut state = pool.state.write();
-    state.view.next_id = state.view.next_id.max(segment.serial() + 1);
+    state.view.raise_next_id(segment.serial() + 1);
     Ok(())
 }
