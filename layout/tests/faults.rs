@@ -868,8 +868,8 @@ fn a_copy_into_quarantine_that_was_interrupted_is_no_entry_and_hurts_none() {
 fn an_entry_whose_note_is_gone_does_not_stop_recovery() {
     let scratch = Scratch::new(1 << 20);
     let (image, old) = replacing(&scratch);
-    // A recovery that was interrupted has set the old version aside. Power was lost then, so that it is the file's again;
-    // and the next recovery was interrupted when it had taken back the note, and not the entry.
+    // A recovery that was interrupted has set the old version aside. Power was lost then, so that it is the file's
+    // again; and the next recovery was interrupted when it had taken back the note, and not the entry.
     let quarantine = scratch.pool().join("quarantine");
     let segments = scratch.pool().join("segments/00");
     fs::hard_link(segments.join(old.to_string()), quarantine.join(old.to_string())).unwrap();

@@ -381,7 +381,8 @@ proptest! {
         prop_assert_eq!(tree(&again.view()), model.tree());
     }
 
-    /// After a power loss the tree is the model's after some prefix, and no earlier than what was acknowledged as durable.
+    /// After a power loss the tree is the model's after some prefix, and no earlier than what was acknowledged as
+    /// durable.
     ///
     /// Proves D5, D6.
     #[test]

@@ -1,5 +1,5 @@
-//! Files in the pool's directory that are missing, empty, cut, swapped or there twice: each gives an error or a finding that
-//! names it, nothing panics, what it does not concern stays readable, and repair and then check come out clean.
+//! Files in the pool's directory that are missing, empty, cut, swapped or there twice: each gives an error or a finding
+//! that names it, nothing panics, what it does not concern stays readable, and repair and then check come out clean.
 
 mod common;
 

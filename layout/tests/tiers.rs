@@ -535,8 +535,8 @@ fn a_move_that_is_interrupted_anywhere_leaves_one_whole_copy() {
     }
 }
 
-/// The seals come after the switch. That there was no room for them was heard as a move that had failed, and the copy was
-/// discarded, which was the file's own by then.
+/// The seals come after the switch. That there was no room for them was heard as a move that had failed, and the copy
+/// was discarded, which was the file's own by then.
 #[test]
 fn a_move_whose_seals_find_no_room_has_been_made() {
     let scratch = Scratch::new(4096);
@@ -567,7 +567,8 @@ fn a_move_whose_seals_find_no_room_has_been_made() {
     assert_eq!(read_segment(&pool, copy), bytes);
 }
 
-/// The same at every store and persist of the log in between.
+/// A move that a crash interrupts at any store or persist of the log leaves the file whole, where it was or where it
+/// goes.
 #[test]
 fn a_move_survives_a_crash_between_any_two_stores() {
     let scratch = Scratch::new(1 << 20);

@@ -150,8 +150,8 @@ fn bytes_that_a_value_is_written_over_are_set_aside() {
     assert_eq!(bytes, b"newer of the file");
 }
 
-/// While a value is being settled its bytes are written again, over others that are just being synced, and somebody is told that
-/// they are durable already.
+/// While a value is being settled its bytes are written again, over others that are just being synced, and somebody is
+/// told that they are durable already.
 #[test]
 fn a_value_that_is_relied_on_again_is_not_settled_by_a_sync_that_began_before() {
     let scratch = Scratch::new(1 << 20);

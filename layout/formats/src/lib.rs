@@ -2,7 +2,7 @@
 //!
 //! This crate knows nothing of pools and depends on no other crate of tensorfs. docs/TENSORS.md describes the formats.
 //!
-//! [`recognise`] looks at any file and says which tensors it holds, where their bytes are and how to read them. It
+//! [`recognise()`] looks at any file and says which tensors it holds, where their bytes are and how to read them. It
 //! knows some formats and calls everything else opaque.
 //!
 //! The bytes are not trusted. A recogniser never fails and never panics: what is malformed is opaque, with a reason

@@ -37,8 +37,8 @@ pub fn resume(source: &dyn Source, from: u64, sink: &mut Sink<'_>) -> Recognised
     resume_some(source, from, u64::MAX, sink)
 }
 
-/// Goes on with an event file that has grown, as [`resume`] does, and stops behind the frame that makes it `limit` tensors
-/// or more. [`Recognised::stopped`] says whether it did.
+/// Goes on with an event file that has grown, as [`resume`] does, and stops behind the frame that makes it `limit`
+/// tensors or more. [`Recognised::stopped`] says whether it did.
 pub fn resume_some(source: &dyn Source, from: u64, limit: u64, sink: &mut Sink<'_>) -> Recognised {
     run(source, sink, |source, out| tfrecord::recognise(source, from, limit, out))
 }

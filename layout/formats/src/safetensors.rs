@@ -319,9 +319,15 @@ mod tests {
         assert!(one("[-1]", "[0,8]", 8).contains("header"));
         assert!(one("[1e3]", "[0,8]", 8).contains("header"));
         assert!(one("[2]", "[0,8,16]", 8).contains("at most 2"));
-        let twice = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
+        let twice = concat!(
+            r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"#,
+            r#""a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#
+        );
         assert!(names(twice, 2).unwrap_err().contains("same name"));
-        let overlap = r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
+        let overlap = concat!(
+            r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"#,
+            r#""b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#
+        );
         assert!(names(overlap, 2).unwrap_err().contains("overlap"));
         assert!(names(&format!("{{\"a\":{}", "[".repeat(100_000)), 0).is_err());
         assert!(names(r#"{"a":1}"#, 0).is_err() && names("{} {}", 0).is_err() && names("{", 0).is_err());

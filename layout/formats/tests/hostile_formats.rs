@@ -616,12 +616,27 @@ proptest! {
     }
 
     #[test]
-    fn any_pickle(program in prop::collection::vec(prop::sample::select(b"().0123(FGIJKLMNPQRSTUVX\x80\x85\x86\x87\x88\x89\x8a\x8c\x93\x94]}abcdeghijloqrtu\0\x01\x02\n".to_vec()), 0..300)) {
+    fn any_pickle(
+        program in prop::collection::vec(
+            prop::sample::select(
+                b"().0123(FGIJKLMNPQRSTUVX\x80\x85\x86\x87\x88\x89\x8a\x8c\x93\x94]}abcdeghijloqrtu\0\x01\x02\n".to_vec(),
+            ),
+            0..300,
+        ),
+    ) {
         survives(&torch(&program, &[("0", 16)]));
     }
 
     #[test]
-    fn any_event(payload in prop::collection::vec(prop::sample::select(b"\x08\x09\x0a\x10\x12\x15\x22\x29\x2a\x32\x38\x3a\x42\x4a\0\x01\x02\x03\x04\x05\x07\x08\x0c\x10\x80\xff".to_vec()), 0..200)) {
+    fn any_event(
+        payload in prop::collection::vec(
+            prop::sample::select(
+                b"\x08\x09\x0a\x10\x12\x15\x22\x29\x2a\x32\x38\x3a\x42\x4a\
+                \0\x01\x02\x03\x04\x05\x07\x08\x0c\x10\x80\xff".to_vec(),
+            ),
+            0..200,
+        ),
+    ) {
         survives(&frame(&payload));
     }
 

@@ -1,5 +1,5 @@
-//! `check` of a pool that is in use, from within: nothing waits for it for longer than it takes to read the log, and what
-//! changes meanwhile is no finding.
+//! `check` of a pool that is in use, from within: nothing waits for it for longer than it takes to read the log, and
+//! what changes meanwhile is no finding.
 //!
 //! The log is read up to the transaction that is the newest at the beginning, while nothing of it is cleaned, and
 //! everything is made anew from it: that is how the next mount would see the pool. It must agree with itself and, where
@@ -78,8 +78,8 @@ pub fn check_in_use(
 }
 
 impl Checker<'_> {
-    /// Every frame up to the newest one, that none is missing, and that a free block is free. Returns the view that they
-    /// make.
+    /// Every frame up to the newest one, that none is missing, and that a free block is free. Returns the view that
+    /// they make.
     fn log_in_use(
         &mut self,
         pool: &Pool,
@@ -163,7 +163,8 @@ impl Checker<'_> {
                 let records = |object: &Object| {
                     let mut records = Vec::new();
                     object.export(*ino, &mut records);
-                    // The log has them until they are cleaned away; the server forgets them as soon as the segment has the bytes.
+                    // The log has them until they are cleaned away; the server forgets them as soon as the segment has
+                    // the bytes.
                     records.retain(|(record, _)| !matches!(record, Record::Value { .. }));
                     // Names come in no order.
                     records.sort_by_key(|(_, seq)| *seq);
@@ -188,7 +189,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Every file has its segment to itself, and the segment has what the file says. False if it was not wanted any more.
+    /// Every file has its segment to itself, and the segment has what the file says. False if it was not wanted any
+    /// more.
     fn files_in_use(
         &mut self,
         pool: &Pool,
@@ -255,7 +257,8 @@ impl Checker<'_> {
         if left.is_empty() {
             return;
         }
-        // In this order: what no file has any more is in the list of those to be removed, and leaves it once it is gone.
+        // In this order: what no file has any more is in the list of those to be removed, and leaves it once it is
+        // gone.
         let owned = owned(&pool.view());
         // A spare that has become a file's got new times before that.
         left.retain(|id| !pool.segments().is_spare(*id) && pool.segments().stat(*id).is_ok_and(|stat| old(&stat)));
@@ -269,8 +272,8 @@ impl Checker<'_> {
     fn quarantine_in_use(&mut self, pool: &Pool, now: Timestamp) -> Result<()> {
         let path = pool.path().join("quarantine");
         for entry in quarantine::list(&path).map_err(|error| Error::io(path.clone(), "read", error))? {
-            // The note comes behind the entry. The entry may be a second name of an old segment: what changes when it gets
-            // that is its ctime.
+            // The note comes behind the entry. The entry may be a second name of an old segment: what changes when it
+            // gets that is its ctime.
             let changed =
                 std::fs::metadata(path.join(&entry.name)).map(|host| std::os::unix::fs::MetadataExt::ctime(&host));
             if entry.note.is_none() && changed.is_ok_and(|changed| changed.saturating_add(YOUNG) < now.sec) {

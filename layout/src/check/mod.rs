@@ -1,12 +1,14 @@
 //! Looking at a pool from outside: what is in it, whether it is whole, and making it whole again.
+//!
+//! At the top of the tower: it compares what the other rooms say with each other.
 
-pub(crate) mod checker;
-pub(crate) mod closed;
-pub(crate) mod in_use;
+mod checker;
+mod closed;
+mod in_use;
 pub(crate) mod inspect;
-pub(crate) mod repair;
-pub(crate) mod report;
-pub(crate) mod verify;
+mod repair;
+mod report;
+mod verify;
 
 pub use closed::{Depth, check};
 pub use in_use::{KeepStill, check_in_use};

@@ -1,4 +1,5 @@
-//! Verifying: do a file's bytes still have the checksums that they were sealed with, and if not, which tensors are hurt?
+//! Verifying: do a file's bytes still have the checksums that they were sealed with, and if not, which tensors are
+//! hurt?
 
 use std::fs::File;
 

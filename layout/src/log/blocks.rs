@@ -139,8 +139,8 @@ impl Log {
         self.blocks.iter().filter(|block| **block == Block::Free).count()
     }
 
-    /// Has the next frame start another block, if the one that it would go to stands behind the first `front` blocks and one
-    /// of those is free.
+    /// Has the next frame start another block, if the one that it would go to stands behind the first `front` blocks
+    /// and one of those is free.
     pub fn leave_head_behind(&mut self, front: usize) {
         let front_is_free = self.blocks.iter().take(front).any(|block| *block == Block::Free);
         if front_is_free && self.free_blocks() > RESERVE_BLOCKS && self.head.is_some_and(|head| head >= front) {

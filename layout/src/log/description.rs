@@ -1,8 +1,8 @@
 //! What a seal says of the tensors in its run.
 //!
-//! A description is a version byte, a [`Summary`] of the file in the run at offset 0, and an [`TensorEntry`] for each tensor
-//! that starts in the run, in postcard's encoding (<https://postcard.jamesmunns.com/wire-format>). One that cannot be
-//! read, or is of a later version, is as none: the file's tensors can be recognised again.
+//! A description is a version byte, a [`Summary`] of the file in the run at offset 0, and an [`TensorEntry`] for each
+//! tensor that starts in the run, in postcard's encoding (<https://postcard.jamesmunns.com/wire-format>). One that
+//! cannot be read, or is of a later version, is as none: the file's tensors can be recognised again.
 
 use serde::{Deserialize, Serialize};
 use tensorfs_formats::{Format, Tensor};
@@ -183,7 +183,11 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn no_bytes_make_reading_fail(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0..100usize, bit in 0..8u8) {
+        fn no_bytes_make_reading_fail(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            at in 0..100usize,
+            bit in 0..8u8,
+        ) {
             let _ = (summary(&bytes), entries(&bytes).count());
             let mut bytes = encoded();
             let at = at % bytes.len();

@@ -295,7 +295,7 @@ mod tests {
             len in 0..400u32,
         ) {
             let _ = Record::decode(&bytes);
-            // The same with a header that leads further.
+            // A header that leads further.
             if bytes.len() >= HEADER {
                 bytes[0] = kind;
                 bytes[4..8].copy_from_slice(&len.to_le_bytes());
@@ -308,7 +308,10 @@ mod tests {
         }
 
         #[test]
-        fn a_record_with_a_flipped_bit_is_an_error_or_a_record(record in record(), bit in any::<prop::sample::Index>()) {
+        fn a_record_with_a_flipped_bit_is_an_error_or_a_record(
+            record in record(),
+            bit in any::<prop::sample::Index>(),
+        ) {
             let mut bytes = Vec::new();
             record.encode(16, &mut bytes);
             let bit = bit.index(bytes.len() * 8);

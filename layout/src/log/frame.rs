@@ -1,6 +1,6 @@
-//! Frames: transactions on media. A 64-byte header and the records, with a checksum each, so that damaged records do not
-//! hide the frames behind them. Both checksums are seeded with the pool's secret and the block's incarnation, so that
-//! neither a frame from the block's earlier life nor bytes of a file can pose as one.
+//! Frames: transactions on media. A 64-byte header and the records, with a checksum each, so that damaged records do
+//! not hide the frames behind them. Both checksums are seeded with the pool's secret and the block's incarnation, so
+//! that neither a frame from the block's earlier life nor bytes of a file can pose as one.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

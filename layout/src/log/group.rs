@@ -1,5 +1,5 @@
-//! Group commit: of those who wait for the log, one flushes it for all who came before, and those go on together as soon as that
-//! is done, whoever flushes next.
+//! Group commit: of those who wait for the log, one flushes it for all who came before, and those go on together as
+//! soon as that is done, whoever flushes next.
 
 use parking_lot::{Condvar, Mutex};
 
@@ -22,8 +22,8 @@ impl Drop for Leader<'_> {
 }
 
 impl Group {
-    /// Returns once `done` is true, or after doing the `work` that makes it so. One at a time does it; whoever finds afterwards
-    /// that it was not enough does it next.
+    /// Returns once `done` is true, or after doing the `work` that makes it so. One at a time does it; whoever finds
+    /// afterwards that it was not enough does it next.
     pub fn wait<E>(&self, done: impl Fn() -> bool, work: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut led = self.led.lock();
         loop {

@@ -61,8 +61,8 @@ impl Ledger {
         }
     }
 
-    /// Bytes of a block that cleaning has to carry over. `older` is the youngest block in use among those older than it:
-    /// removals that were kept for the sake of others alone have nothing to protect any more.
+    /// Bytes of a block that cleaning has to carry over. `older` is the youngest block in use among those older than
+    /// it: removals that were kept for the sake of others alone have nothing to protect any more.
     pub fn cost(&self, incarnation: u64, older: Option<u64>) -> u64 {
         let Some(load) = self.blocks.get(&incarnation) else { return 0 };
         let tombs = older.map_or(0, |older| load.tombs.range(..=older).map(|(_, bytes)| bytes).sum());

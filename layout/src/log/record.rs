@@ -120,8 +120,8 @@ pub enum Record {
         /// Checksum, and what the bytes are.
         seal: Seal,
     },
-    /// All bytes of a small file, as the data record right before it in the chain describes them: durable with the log, so
-    /// that the segment need not be. Counts only while that data record is the last word on the file's bytes.
+    /// All bytes of a small file, as the data record right before it in the chain describes them: durable with the log,
+    /// so that the segment need not be. Counts only while that data record is the last word on the file's bytes.
     Value {
         /// The file.
         ino: Ino,
@@ -130,8 +130,8 @@ pub enum Record {
         /// Its bytes, from first to last.
         bytes: Box<[u8]>,
     },
-    /// Written ahead of whatever may change committed bytes in place: a sealed file opened for writing, punching a hole,
-    /// zeroing a range. Voids the seals of the file's runs.
+    /// Written ahead of whatever may change committed bytes in place: a sealed file opened for writing, punching a
+    /// hole, zeroing a range. Voids the seals of the file's runs.
     Thaw {
         /// The file.
         ino: Ino,

@@ -56,8 +56,8 @@ fn is_zero(bytes: &[u8]) -> bool {
     words.iter().all(|word| u64::from_ne_bytes(*word) == 0) && rest.iter().all(|byte| *byte == 0)
 }
 
-/// Reads one block: its header, then frame after frame. Where there is no frame but something else than zeroes, the next
-/// sound header is looked for.
+/// Reads one block: its header, then frame after frame. Where there is no frame but something else than zeroes, the
+/// next sound header is looked for.
 pub(crate) fn scan_block(bytes: &[u8], index: u32, superblock: &Superblock) -> ScannedBlock {
     let mut found = ScannedBlock::default();
     let Some(header) = block::decode(bytes, index, |incarnation| superblock.seed(incarnation)) else {

@@ -319,8 +319,8 @@ impl Superblock {
     }
 }
 
-/// For tests: puts right the checksums of what looks like superblocks and marks in the image of a log. The newer superblock,
-/// if there is one.
+/// For tests: puts right the checksums of what looks like superblocks and marks in the image of a log. The newer
+/// superblock, if there is one.
 pub(crate) fn vouch_for(image: &mut [u8]) -> Option<Superblock> {
     let mut newest: Option<Superblock> = None;
     for offset in OFFSETS.map(|offset| offset as usize) {

@@ -31,7 +31,8 @@ pub struct Tier {
     pub volatile: bool,
     /// Tells it from an earlier tier of the same number, and in the same place.
     pub nonce: [u8; 16],
-    /// It was not there when the pool was opened, so that nothing in it was recovered: from what it is to be when it is back.
+    /// It was not there when the pool was opened, so that nothing in it was recovered: from what it is to be when it is
+    /// back.
     pub away: Option<Shutdown>,
 }
 
@@ -82,7 +83,7 @@ impl Tier {
     }
 
     /// True for what can be a tier's name: letters in lower case, digits, `-` and `_`.
-    pub fn is_name(name: &str) -> bool {
+    pub(crate) fn is_name(name: &str) -> bool {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         (1..=NAME_LEN).contains(&name.len())
             && name.starts_with(plain)

@@ -30,8 +30,8 @@ impl Transaction {
         self
     }
 
-    /// The bytes that the records speak of are durable in this segment, which is open for writing: a commit need not sync it
-    /// for their sake.
+    /// The bytes that the records speak of are durable in this segment, which is open for writing: a commit need not
+    /// sync it for their sake.
     pub fn bytes_are_durable(&mut self, segment: SegmentId) {
         self.durable = Some(segment);
     }

@@ -104,7 +104,7 @@ struct Map {
 // callers of `store` never write the same bytes from two threads (the log appends under its lock).
 unsafe impl Send for Map {}
 
-// SAFETY: as above.
+// SAFETY: `Mapped` bounds every access by `len`, and no two threads store to the same bytes, as for `Send`.
 unsafe impl Sync for Map {}
 
 impl Map {

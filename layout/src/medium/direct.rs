@@ -1,5 +1,5 @@
-//! Reading what the medium holds rather than what is cached of it: whoever verifies wants to know about the medium, and not
-//! to push out of the cache what others are about to read.
+//! Reading what the medium holds rather than what is cached of it: whoever verifies wants to know about the medium, and
+//! not to push out of the cache what others are about to read.
 
 use std::fs::File;
 use std::io;

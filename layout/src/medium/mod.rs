@@ -1,15 +1,17 @@
-//! What a pool is kept on: how bytes of the host become durable, and the one seam through which they do.
+//! What a pool is kept on: how bytes on the host become durable, and the one seam through which they do.
+//!
+//! At the bottom of the tower: it knows files of the host, and nothing of what a pool keeps in them.
 
 pub(crate) mod boot;
 pub(crate) mod cacheline;
 pub(crate) mod dax;
-pub(crate) mod direct;
+mod direct;
 pub(crate) mod domain;
-pub(crate) mod file;
+mod file;
 pub(crate) mod file_lock;
 pub(crate) mod flushes;
-pub(crate) mod host;
-pub(crate) mod opening;
+mod host;
+mod opening;
 pub(crate) mod owner;
 pub(crate) mod read_only;
 

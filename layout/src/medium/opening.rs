@@ -15,7 +15,7 @@ pub(crate) fn open(log: File) -> io::Result<Box<dyn Medium>> {
     })
 }
 
-/// The same for a log file that was opened to be read only.
+/// Opens the medium of a log file that was opened to be read only. Its domain is the one that stores would have.
 pub(crate) fn open_to_read(log: File) -> io::Result<Box<dyn Medium>> {
     let domain = domain_of(&log)?;
     Ok(Box::new(FileMedium::new(log, domain)))

@@ -1,5 +1,5 @@
-//! Who a pool's files belong to: whoever made the pool, also where root has it in use. Otherwise its maker could not use it
-//! again.
+//! Who a pool's files belong to: whoever made the pool, also where root has it in use. Otherwise its maker could not
+//! use it again.
 
 use std::fs::{self, File};
 use std::io;

@@ -45,8 +45,8 @@ fn cheapest(victims: &mut dyn Iterator<Item = Victim>) -> Option<Victim> {
 }
 
 impl Pool {
-    /// A bounded stretch of housekeeping for the log, if there is anything worth doing: cleans blocks, gives blocks that it
-    /// will not need soon back to the host, or grows the log before it has to grow in somebody's way.
+    /// A bounded stretch of housekeeping for the log, if there is anything worth doing: cleans blocks, gives blocks
+    /// that it will not need soon back to the host, or grows the log before it has to grow in somebody's way.
     pub fn maintain(&self) -> Result<()> {
         self.check_writable()?;
         self.refill_values();
@@ -82,8 +82,8 @@ impl Pool {
         let mut state = self.state.write();
         let log = &mut state.log;
         let (blocks, free) = (log.blocks().len(), log.free_blocks());
-        // What stays lets the log grow by a quarter before the host has to be asked again. The log is left alone until it
-        // is worth a few flushes, unless hardly anything is left in the pool: then it gets as short as it was.
+        // What stays lets the log grow by a quarter before the host has to be asked again. The log is left alone until
+        // it is worth a few flushes, unless hardly anything is left in the pool: then it gets as short as it was.
         let in_use = blocks - free;
         let stay = (in_use + in_use / 4 + RESERVE_BLOCKS).max(INITIAL_BLOCKS as usize);
         let worth = if in_use <= 1 { 1 } else { (blocks / 4).max(2) };
@@ -167,12 +167,12 @@ impl Pool {
         victims.collect()
     }
 
-    /// True if there is room for all that cleaning the victim appends. A cleaning that ran out of it half-way would have
-    /// used up the last block, and freed none.
+    /// True if there is room for all that cleaning the victim appends. A cleaning that ran out of it half-way would
+    /// have used up the last block, and freed none.
     fn fits(&self, victim: &Victim) -> bool {
         let state = self.state.read();
-        // Two batches that follow each other are larger than one may be, but at the end of a block; somebody's commit may
-        // come behind each.
+        // Two batches that follow each other are larger than one may be, but at the end of a block; somebody's commit
+        // may come behind each.
         let frames = 2 * victim.cost as usize / BATCH.min(state.log.largest_frame()) + 4;
         let overhead = 2 * frames * frame::HEADER + length::RETIRED;
         victim.cost as usize + overhead <= state.log.room_for_cleaning()
@@ -266,8 +266,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// Makes room after an operation was refused for lack of it: commits, removes what is free, and cleans the log. True if
-    /// it is worth trying again.
+    /// Makes room after an operation was refused for lack of it: commits, removes what is free, and cleans the log.
+    /// True if it is worth trying again.
     pub fn reclaim(&self) -> Result<bool> {
         self.commit(self.newest())?;
         let unlinked = self.unlink_covered();

@@ -14,16 +14,17 @@ use crate::tree::object::Object;
 
 impl Pool {
     /// Returns once everything up to `upto`, and every segment touched before the call, is durable. Concurrent callers
-    /// share the work. Whether the sync of a particular segment failed, [`Segments::failed`] tells.
+    /// share the work. Whether the sync of a particular segment failed,
+    /// [`Segments::failed`](crate::segment::Segments::failed) tells.
     pub fn commit(&self, upto: TxId) -> Result<()> {
         let touches = self.segments.touches();
         let done = || self.horizon() >= upto && self.commits.touches() >= touches;
         self.commits.wait(done, || self.commit_now())
     }
 
-    /// Makes durable what was written to a segment before the call, beside whatever commit goes on: who waits for one file does
-    /// its sync itself, as on any filesystem, and the commit behind it finds only the log left to flush. False if the segment
-    /// is not open for writing, or if the sync failed, which is recorded at once.
+    /// Makes durable what was written to a segment before the call, beside whatever commit goes on: who waits for one
+    /// file does its sync itself, as on any filesystem, and the commit behind it finds only the log left to flush.
+    /// False if the segment is not open for writing, or if the sync failed, which is recorded at once.
     pub fn sync_early(&self, segment: SegmentId) -> Result<bool> {
         let done = self.segments.sync_early(segment);
         if !done {
@@ -37,8 +38,8 @@ impl Pool {
         self.commits.wait(|| self.horizon() >= upto, || self.commit_now())
     }
 
-    /// Rule 3: N is the newest transaction; sync every segment that data records up to N speak of; then let a frame carry
-    /// horizon N, and persist it together with all frames before it.
+    /// Rule 3: N is the newest transaction; sync every segment that data records up to N speak of; then let a frame
+    /// carry horizon N, and persist it together with all frames before it.
     fn commit_now(&self) -> Result<()> {
         self.check_writable()?;
         let mut settled = Vec::new();
@@ -107,8 +108,8 @@ impl Pool {
         Ok(stored)
     }
 
-    /// The pool is quiet: writes the horizon in its two fixed places too, so that damage to the log's last frames cannot
-    /// pass for an earlier end of it. Does nothing if that is done already.
+    /// The pool is quiet: writes the horizon in its two fixed places too, so that damage to the log's last frames
+    /// cannot pass for an earlier end of it. Does nothing if that is done already.
     pub fn idle(&self) -> Result<()> {
         self.check_writable()?;
         self.commit(self.newest())?;

@@ -139,8 +139,8 @@ pub(super) fn small_limit() -> String {
     format!("the smallest size of a pool is {} MiB", LIMIT_MIN >> 20)
 }
 
-/// What stands in the way of a new pool in a directory, which is made if it is not there. Then its parent is returned, to
-/// be synced.
+/// What stands in the way of a new pool in a directory, which is made if it is not there. Then its parent is returned,
+/// to be synced.
 fn prepare_directory(dir: &Path, force: bool) -> Result<Option<PathBuf>> {
     let io = |error| Error::io(dir, "create", error);
     match fs::read_dir(dir) {
@@ -178,8 +178,8 @@ fn holds_only_a_pool(dir: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// True if a directory holds nothing, or no more than what is left of making a pool that was interrupted: the superblocks
-/// are written last, and no file was ever in it.
+/// True if a directory holds nothing, or no more than what is left of making a pool that was interrupted: the
+/// superblocks are written last, and no file was ever in it.
 pub fn is_unfinished(dir: &Path) -> io::Result<bool> {
     let is_empty = |part: &str| match fs::read_dir(dir.join(part)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),

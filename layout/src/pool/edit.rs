@@ -137,8 +137,8 @@ impl Edit<'_> {
         self.pool.removals.add(|| id, freed);
     }
 
-    /// Drops an object that has no name left and that nothing holds. Its segments are removed from the host once the horizon
-    /// covers what was stored so far.
+    /// Drops an object that has no name left and that nothing holds. Its segments are removed from the host once the
+    /// horizon covers what was stored so far.
     pub fn reap(&mut self, ino: Ino) {
         if self.object(ino).is_some_and(|object| object.names() == 0) && ino != ROOT {
             self.state.view.drop_object(ino);

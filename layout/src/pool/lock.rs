@@ -62,7 +62,7 @@ impl PoolLock {
     }
 
     /// Writes who holds the lock.
-    pub fn announce(&self, holder: &Holder) -> io::Result<()> {
+    fn announce(&self, holder: &Holder) -> io::Result<()> {
         let file = self.file.lock();
         let text = serde_json::to_string(holder)?;
         // In one write, so that no reader finds half of it; what an earlier holder wrote may be longer.

@@ -1,24 +1,27 @@
-//! An open pool: transactions in, commits out.
+//! A pool in use: transactions in, commits out.
+//!
+//! [`Pool`] owns the live view, the log and the segments, and each file beside it here is one thing that it does with
+//! them: open and recover, edit, append, commit, clean, close. They all import [`Pool`], and it imports none of them.
 
-pub(crate) mod append;
-pub(crate) mod clean;
-pub(crate) mod close;
-pub(crate) mod commit;
+mod append;
+mod clean;
+mod close;
+mod commit;
 mod commits;
 pub(crate) mod create;
-pub(crate) mod edit;
-pub(crate) mod limit;
+mod edit;
+mod limit;
 pub(crate) mod lock;
-pub(crate) mod moving;
+mod moving;
 pub(crate) mod open;
 pub(crate) mod opened;
 pub(crate) mod recover;
-pub(crate) mod recovery;
+mod recovery;
 mod removals;
-pub(crate) mod seals;
-pub(crate) mod tiers;
+mod seals;
+mod tiers;
 pub(crate) mod usage;
-pub(crate) mod values;
+mod values;
 
 pub use create::{CreateOptions, LIMIT_MIN, is_unfinished};
 pub use edit::Edit;

@@ -9,16 +9,17 @@ use crate::segment::examine::SealedRun;
 use crate::tree::object::Object;
 
 impl Pool {
-    /// Announces that a segment is going to be a copy of a file's own, durably: should the machine go down before it has become
-    /// that, it is removed, and not set aside as bytes that nobody knows.
+    /// Announces that a segment is going to be a copy of a file's own, durably: should the machine go down before it
+    /// has become that, it is removed, and not set aside as bytes that nobody knows.
     pub fn announce_copy(&self, ino: Ino, copy: SegmentId) -> Result<()> {
         self.edit().store(Transaction::new(0).with(Record::Thaw { ino, segment: copy, offset: 0, len: 0 }))?;
         self.commit(self.newest())
     }
 
-    /// Makes a whole copy of a file's segment the file's own, in one transaction, with the file's seals; the caller sees to it that
-    /// nothing can write the file meanwhile. The copy is durable before that, and the segment that it is a copy of is removed
-    /// once that is durable too. False if the file is not as it was any more: then nothing has changed.
+    /// Makes a whole copy of a file's segment the file's own, in one transaction, with the file's seals; the caller
+    /// sees to it that nothing can write the file meanwhile. The copy is durable before that, and the segment that it
+    /// is a copy of is removed once that is durable too. False if the file is not as it was any more: then nothing has
+    /// changed.
     pub fn switch_to_copy(&self, ino: Ino, from: SegmentId, copy: SegmentId, size: u64) -> Result<bool> {
         self.segments.sync_copy(copy).map_err(|error| Error::io(self.segments.path_of(copy), "sync", error))?;
         let stat = self.segments.stat(copy).map_err(|error| Error::io(self.segments.path_of(copy), "stat", error))?;

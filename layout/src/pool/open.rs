@@ -96,7 +96,7 @@ impl Pool {
         let mut pool = Self {
             boot_id,
             path: dir.into(),
-            lock,
+            _lock: lock,
             quarantine: Quarantine::new(dir, medium),
             medium: counted,
             segments,

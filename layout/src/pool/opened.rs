@@ -14,7 +14,7 @@ use crate::log::superblock::{PoolState, Superblock};
 use crate::medium::domain::{Domain, Medium};
 use crate::medium::flushes::{Counted, Flushes};
 use crate::pool::commits::Commits;
-use crate::pool::lock::{Holder, PoolLock};
+use crate::pool::lock::PoolLock;
 use crate::pool::recovery::Recovery;
 use crate::pool::removals::Removals;
 use crate::pool::usage::{Usage, usage};
@@ -26,7 +26,8 @@ use crate::tree::view::View;
 #[derive(Debug)]
 pub struct Pool {
     pub(super) path: PathBuf,
-    pub(super) lock: PoolLock,
+    /// Keeps others from opening the pool.
+    pub(super) _lock: PoolLock,
     pub(super) medium: Arc<Counted>,
     pub(super) state: RwLock<Live>,
     pub(super) segments: Segments,
@@ -55,11 +56,6 @@ impl Pool {
     /// The pool's directory.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Tells others, through the lock file, where the pool is mounted.
-    pub fn set_mountpoint(&self, mountpoint: &Path) -> io::Result<()> {
-        self.lock.announce(&Holder { pid: std::process::id(), mountpoint: Some(mountpoint.into()) })
     }
 
     /// The live view, to read.

@@ -35,7 +35,7 @@ pub struct Recovery {
 
 impl Recovery {
     /// True unless the pool had been closed.
-    pub fn unsafe_shutdown(&self) -> bool {
+    pub(crate) fn unsafe_shutdown(&self) -> bool {
         self.kind != Shutdown::Clean
     }
 }

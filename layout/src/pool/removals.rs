@@ -16,7 +16,8 @@ pub(super) struct Removals {
 }
 
 impl Removals {
-    /// Has segments removed once the horizon reaches the transaction `by`, which is asked for when it is this caller's turn.
+    /// Has segments removed once the horizon reaches the transaction `by`, which is asked for when it is this caller's
+    /// turn.
     pub fn add(&self, by: impl FnOnce() -> TxId, segments: impl IntoIterator<Item = SegmentId>) {
         let mut queue = self.queue.lock();
         let by = by();

@@ -24,9 +24,10 @@ impl Pool {
         (self.state.read().log.largest_frame() / 2).min(DESCRIPTION_MAX)
     }
 
-    /// Stores the seals of a file, which cover it from its first byte to its last; the caller sees to it that nothing can
-    /// write the file meanwhile. False if the file is not as it was any more: it has another size or segment, no name,
-    /// or is damaged. Long lists take several transactions; a crash between them leaves the rest of the file unsealed.
+    /// Stores the seals of a file, which cover it from its first byte to its last; the caller sees to it that nothing
+    /// can write the file meanwhile. False if the file is not as it was any more: it has another size or segment, no
+    /// name, or is damaged. Long lists take several transactions; a crash between them leaves the rest of the file
+    /// unsealed.
     pub fn seal(&self, ino: Ino, segment: SegmentId, allocated: u64, runs: Vec<SealedRun>) -> Result<bool> {
         let size = runs.last().map_or(0, |run| run.offset + run.len);
         let mut runs = runs.into_iter().peekable();

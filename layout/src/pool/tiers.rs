@@ -1,7 +1,7 @@
 //! The tiers of a pool and its placement map: what is recorded of them in the pool's own chain, and how it is changed.
 //!
-//! A pool that never had either is as it was before there were any: the first one sets a feature bit, so that a program that
-//! knows nothing of them refuses the pool.
+//! A pool that never had either is as it was before there were any: the first one sets a feature bit, so that a program
+//! that knows nothing of them refuses the pool.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -26,8 +26,8 @@ impl Pool {
         describe(&self.path, &self.view(), &self.segments)
     }
 
-    /// Adds a tier: a directory, absolute and without links, that is not there yet or empty. Durable when it returns; used from
-    /// the next time the pool is opened.
+    /// Adds a tier: a directory, absolute and without links, that is not there yet or empty. Durable when it returns;
+    /// used from the next time the pool is opened.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the directory or the name will not do.

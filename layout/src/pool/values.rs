@@ -15,8 +15,8 @@ const VALUES_PER_ROUND: i64 = 16 << 20;
 const VALUES_PART: u64 = 32;
 
 impl Pool {
-    /// The most bytes that a file may have to be committed by value now; none where that saves no flush, or where the log got
-    /// so many of late that it should not get more.
+    /// The most bytes that a file may have to be committed by value now; none where that saves no flush, or where the
+    /// log got so many of late that it should not get more.
     pub fn value_room(&self) -> Option<usize> {
         let wanted = self.domain() == Domain::Cached && self.values_left.load(Ordering::Relaxed) > 0;
         wanted.then(|| (self.state.read().log.largest_frame() / 2).min(VALUE_MAX))
@@ -32,7 +32,8 @@ impl Pool {
         superblock.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))
     }
 
-    /// Makes durable in their segments what only the log holds, so that it need not be kept there. No commit waits for it.
+    /// Makes durable in their segments what only the log holds, so that it need not be kept there. No commit waits for
+    /// it.
     pub fn settle_values(&self) -> Result<()> {
         let settled = self.segments.sync_covered().map_err(|error| self.fail("syncing the segments", &error))?;
         self.mark_damaged()?;

@@ -1,9 +1,9 @@
 //! Sealing: reading a file's bytes once, to checksum them and to find out what they are.
 //!
-//! [`examine`] cuts a file into runs and makes a [`Seal`] for each. A tensor of [`LARGE`] bytes or more begins and ends at a
-//! cut, so that its runs' checksums are its own; a smaller one shares its run and has a checksum in its entry. The runs
-//! of an unrecognised file are cut at [`RUN_MAX`] only. Memory is bounded by [`DESCRIPTIONS_MAX`] and what recognition
-//! takes, whatever the file holds.
+//! [`examine`] cuts a file into runs and makes a [`Seal`] for each. A tensor of [`LARGE`] bytes or more begins and ends
+//! at a cut, so that its runs' checksums are its own; a smaller one shares its run and has a checksum in its entry. The
+//! runs of an unrecognised file are cut at [`RUN_MAX`] only. Memory is bounded by [`DESCRIPTIONS_MAX`] and what
+//! recognition takes, whatever the file holds.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -34,8 +34,8 @@ pub struct SealedRun {
     pub seal: Seal,
 }
 
-/// Reads the first `size` bytes of a file and makes seals of them, whose descriptions have at most `room` bytes each. The
-/// bytes must not change meanwhile. `None` if `go_on` said no, which is asked at least for every 1 MiB.
+/// Reads the first `size` bytes of a file and makes seals of them, whose descriptions have at most `room` bytes each.
+/// The bytes must not change meanwhile. `None` if `go_on` said no, which is asked at least for every 1 MiB.
 ///
 /// # Errors
 /// What reading gives; [`io::ErrorKind::UnexpectedEof`] if the file is shorter.

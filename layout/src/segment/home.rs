@@ -1,7 +1,7 @@
 //! A directory of segments on the host.
 //!
-//! A segment lies in one of 256 directories, its *shard*, under its number. Names are made of numbers only, so that nothing
-//! a user chooses becomes part of a path of the host.
+//! A segment lies in one of 256 directories, its *shard*, under its number. Names are made of numbers only, so that
+//! nothing a user chooses becomes part of a path of the host.
 
 use std::collections::HashMap;
 use std::ffi::CString;

@@ -1,5 +1,5 @@
-//! Quarantine: what recovery or an interrupted replace set aside. An entry is a file and, beside it, a note as JSON that
-//! says whose bytes they are and why they are here. Nothing in quarantine is ever removed without being asked.
+//! Quarantine: what recovery or an interrupted replace set aside. An entry is a file and, beside it, a note as JSON
+//! that says whose bytes they are and why they are here. Nothing in quarantine is ever removed without being asked.
 //!
 //! A note is durable before its entry has a name, and an entry is whole before it has one: what interrupts the setting
 //! aside leaves at most a note without an entry, which counts for nothing, and [`PARTIAL`], which the next one removes.
@@ -33,8 +33,8 @@ pub enum Reason {
     UnfinishedReplace,
     /// Power was lost before these bytes, at the end of the file, were durable.
     UncommittedTail,
-    /// Power was lost before these bytes, which the file held, were known to be durable: what was durable of it was written over
-    /// them.
+    /// Power was lost before these bytes, which the file held, were known to be durable: what was durable of it was
+    /// written over them.
     UncommittedBytes,
     /// Power was lost before the file's record was durable, or no record speaks of these bytes.
     UnknownSegment,
@@ -110,8 +110,8 @@ impl Quarantine {
         list(&self.path)
     }
 
-    /// Sets a whole segment aside, by a second name for it. The caller has the segment itself removed once no record needs
-    /// it. Returns the entry's name. Durable when it returns.
+    /// Sets a whole segment aside, by a second name for it. The caller has the segment itself removed once no record
+    /// needs it. Returns the entry's name. Durable when it returns.
     pub fn keep(&self, segments: &Segments, segment: SegmentId, note: &Note) -> io::Result<String> {
         if segment.tier() != PM {
             // It may be on another filesystem, where it can have no second name.

@@ -1,12 +1,13 @@
 //! Segments: the host files that hold the bytes of regular files, offset for offset.
 //!
-//! A segment is created under its final name, which is never reused; no host rename is relied on (rule 10). The descriptor
-//! that will sync a segment is opened before its first possible write and closed only after the sync, and a sync
-//! that failed is never tried again (rule 9). Names are made of numbers only, so nothing a user chooses becomes part
-//! of a path of the host.
+//! A segment is created under its final name, which is never reused; no host rename is relied on (rule 10). The
+//! descriptor that will sync a segment is opened before its first possible write and closed only after the sync, and a
+//! sync that failed is never tried again (rule 9). Names are made of numbers only, so nothing a user chooses becomes
+//! part of a path of the host.
 //!
-//! Segments are in the pool's own directory or in one of its tiers; their numbers say in which. Those of a volatile tier are
-//! never synced. A tier that is not there gives an I/O error for each of its segments, and nothing of it is changed.
+//! Segments are in the pool's own directory or in one of its tiers; their numbers say in which. Those of a volatile
+//! tier are never synced. A tier that is not there gives an I/O error for each of its segments, and nothing of it is
+//! changed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -65,8 +66,8 @@ impl Segments {
         })
     }
 
-    /// Opens the tiers that a pool has beside its own directory, and finds out which files they have lost. To `write`, a
-    /// volatile one that did not survive is made anew. One that cannot be used is done without.
+    /// Opens the tiers that a pool has beside its own directory, and finds out which files they have lost. To `write`,
+    /// a volatile one that did not survive is made anew. One that cannot be used is done without.
     pub(crate) fn open_tiers(&mut self, view: &View, whose: Whose, write: bool) -> io::Result<()> {
         for (number, tier) in view.tiers() {
             let opened = tier::open(whose, number, tier, self.owner, write).and_then(|opened| match opened {
@@ -91,8 +92,8 @@ impl Segments {
         if self.homes.values().any(|home| home.is_volatile()) { self.find_lost(view, write) } else { Ok(()) }
     }
 
-    /// Which files have no segment any more, because their tier was volatile. To `write`, an empty file gets one again: nothing
-    /// of it is lost.
+    /// Which files have no segment any more, because their tier was volatile. To `write`, an empty file gets one again:
+    /// nothing of it is lost.
     fn find_lost(&self, view: &View, write: bool) -> io::Result<()> {
         let (present, _) = self.scan_homes(|home| home.is_volatile())?;
         for (_, object) in view.objects() {
@@ -241,14 +242,14 @@ impl Segments {
         // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
         let granted = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) } == 0;
         if granted {
-            // SAFETY: as above.
+            // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
             unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
         }
         granted
     }
 
-    /// Removes a segment from the host. One that is not there is fine: it was removed before. One in a tier that is away is
-    /// removed when that is back.
+    /// Removes a segment from the host. One that is not there is fine: it was removed before. One in a tier that is
+    /// away is removed when that is back.
     pub(crate) fn unlink(&self, id: SegmentId) -> io::Result<()> {
         self.unsynced.forget(id);
         self.lost.lock().remove(&id);

@@ -22,8 +22,8 @@ fn start_writing(fd: BorrowedFd<'_>) {
 }
 
 impl Segments {
-    /// Syncs the segments whose bytes only the log holds durably, and their names, beside whatever commit goes on. Returns the
-    /// values that are not needed any more; an error is one of a directory.
+    /// Syncs the segments whose bytes only the log holds durably, and their names, beside whatever commit goes on.
+    /// Returns the values that are not needed any more; an error is one of a directory.
     pub(crate) fn sync_covered(&self) -> io::Result<Vec<(Ino, u64)>> {
         let covered: Vec<_> = {
             let tracked = self.unsynced.tracked.lock();
@@ -107,7 +107,8 @@ impl Segments {
         if self.is_volatile(id.tier()) {
             return true;
         }
-        // A failure is told to one of two who sync at the same time. The other must not go on before it is kept in mind.
+        // A failure is told to one of two who sync at the same time. The other must not go on before it is kept in
+        // mind.
         let turn = self.unsynced.turns.lock().entry(id).or_default().clone();
         let mine = turn.lock();
         let synced = self.medium.sync_segment(fd);
@@ -173,8 +174,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Syncs the whole host filesystem, directories included, if that is cheaper for so many segments; true if it reported no
-    /// failure.
+    /// Syncs the whole host filesystem, directories included, if that is cheaper for so many segments; true if it
+    /// reported no failure.
     fn sync_at_once(&self, home: &Home, segments: usize) -> bool {
         if segments < SYNC_ALL_FROM || self.unsynced.suspicious.load(Ordering::Relaxed) {
             return false;

@@ -1,9 +1,9 @@
-//! A tier: a directory beside the pool's own that holds segments too. This module knows what a tier is, and how its directory
-//! is made, told from others, and opened; which tiers a pool has is a matter of records (`tiers`).
+//! A tier: a directory beside the pool's own that holds segments too. This module knows what a tier is, and how its
+//! directory is made, told from others, and opened; which tiers a pool has is a matter of records (`tiers`).
 //!
-//! The directory has the shape that the pool's has, `segments/SS/NNNN`, and a file `tier.json` that says whose tier it is.
-//! One without it, or of another pool, is never touched. What is on tmpfs is *volatile*: `tier.json` also says in which
-//! boot of the machine the tier was filled, and nothing in it counts in another one.
+//! The directory has the shape that the pool's has, `segments/SS/NNNN`, and a file `tier.json` that says whose tier it
+//! is. One without it, or of another pool, is never touched. What is on tmpfs is *volatile*: `tier.json` also says in
+//! which boot of the machine the tier was filled, and nothing in it counts in another one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -75,8 +75,8 @@ fn why(what: &str, error: impl Into<io::Error>) -> String {
     format!("{what}: {}", error.into())
 }
 
-/// Opens the directory of a tier; to `write`, it is made anew if it was volatile and nothing of it counts any more. An error says
-/// in a few words why it cannot be used, and then nothing of it was changed.
+/// Opens the directory of a tier; to `write`, it is made anew if it was volatile and nothing of it counts any more. An
+/// error says in a few words why it cannot be used, and then nothing of it was changed.
 pub(crate) fn open(
     whose: Whose,
     number: u8,
@@ -226,8 +226,8 @@ fn empty(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a new tier in a directory that is not there yet, or empty, or was left half-way by the same. Returns whether it is
-/// volatile. An error says in a few words what is in the way.
+/// Makes a new tier in a directory that is not there yet, or empty, or was left half-way by an earlier attempt. Sets
+/// whether the tier is volatile. An error says in a few words what is in the way.
 pub(crate) fn create(whose: Whose, number: u8, tier: &mut Tier, owner: Owner) -> std::result::Result<(), String> {
     let path = tier.path().to_owned();
     match fs::symlink_metadata(&path) {

@@ -31,8 +31,8 @@ pub(crate) struct Due {
 }
 
 impl Segments {
-    /// Must be called before anything can write to the segment. Returns the read-only descriptor that will sync it, held
-    /// until a commit has synced it after the matching [`Segments::end_write`].
+    /// Must be called before anything can write to the segment. Returns the read-only descriptor that will sync it,
+    /// held until a commit has synced it after the matching [`Segments::end_write`].
     pub fn begin_write(&self, id: SegmentId) -> io::Result<Arc<OwnedFd>> {
         let mut tracked = self.unsynced.tracked.lock();
         let entry = self.track(&mut tracked, id)?;
@@ -41,7 +41,7 @@ impl Segments {
         Ok(entry.fd.clone())
     }
 
-    /// The same with a descriptor that [`Segments::create`] returned.
+    /// As [`Segments::begin_write`], with a descriptor that [`Segments::create`] returned.
     pub fn begin_first_write(&self, id: SegmentId, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
         let mut tracked = self.unsynced.tracked.lock();
         let entry = tracked.entry(id).or_insert_with(|| Tracked::new(fd));
@@ -69,13 +69,13 @@ impl Segments {
         Ok(())
     }
 
-    /// A record that is about to be stored speaks of bytes in the segment. On an error it must not be stored. Unless they
-    /// are `durable` the next commit syncs it.
+    /// A record that is about to be stored speaks of bytes in the segment. On an error it must not be stored. Unless
+    /// they are `durable` the next commit syncs it.
     pub(crate) fn mention(&self, id: SegmentId, ino: Ino, durable: bool) -> io::Result<()> {
         let mut tracked = self.unsynced.tracked.lock();
         let entry = self.track(&mut tracked, id)?;
-        // What ends a value has the segment synced in any case: bytes that came after the sync that made others durable may be
-        // durable by the value alone.
+        // What ends a value has the segment synced in any case: bytes that came after the sync that made others durable
+        // may be durable by the value alone.
         if !durable || entry.covered {
             entry.call();
         }
@@ -83,8 +83,8 @@ impl Segments {
         Ok(())
     }
 
-    /// The file's bytes were stored in the log, in a record with this sequence number that counts: no commit need sync the
-    /// segment, until more is recorded of it.
+    /// The file's bytes were stored in the log, in a record with this sequence number that counts: no commit need sync
+    /// the segment, until more is recorded of it.
     pub(crate) fn cover(&self, id: SegmentId, ino: Ino, seq: u64) {
         if let Some(entry) = self.unsynced.tracked.lock().get_mut(&id) {
             (entry.due, entry.covered, entry.value) = (false, true, Some(seq));
@@ -92,8 +92,8 @@ impl Segments {
         }
     }
 
-    /// Somebody relies once more on the value that holds the bytes of the segment: what is being synced may not be these bytes.
-    /// False if they are not to be found in the log alone.
+    /// Somebody relies once more on the value that holds the bytes of the segment: what is being synced may not be
+    /// these bytes. False if they are not to be found in the log alone.
     pub fn hold_value(&self, id: SegmentId) -> bool {
         let mut tracked = self.unsynced.tracked.lock();
         let held = tracked.get_mut(&id).filter(|entry| entry.covered);
@@ -116,8 +116,8 @@ impl Segments {
         Some(due).filter(|due| due.len() <= most)
     }
 
-    /// Recovery is about to write what the log has as a file's bytes, in the record with that sequence number. The segment's
-    /// name may not be durable either.
+    /// Recovery is about to write what the log has as a file's bytes, in the record with that sequence number. The
+    /// segment's name may not be durable either.
     pub(crate) fn begin_restore(&self, id: SegmentId, ino: Ino, seq: u64) -> io::Result<()> {
         let mut grown = self.unsynced.grown.lock();
         let home = grown.entry(id.tier()).or_default();

@@ -335,7 +335,7 @@ impl View {
         }
     }
 
-    /// The same for all files that `holds` says it of.
+    /// The segments of all files that `holds` says it of hold the bytes of their values durably.
     pub(crate) fn settle_values(&mut self, holds: impl Fn(&Object) -> bool) {
         let settled = |object: &Object| object.has_value() && holds(object);
         let inos: Vec<Ino> = self.objects().filter(|(_, object)| settled(object)).map(|(ino, _)| ino).collect();

@@ -55,7 +55,7 @@ impl FileChain {
         self.value.as_ref()?.bytes.as_deref()
     }
 
-    /// The same with its record's number, for recovery.
+    /// What [`FileChain::value`] gives, and the sequence number of its record.
     pub(crate) fn to_restore(&self) -> Option<(u64, Box<[u8]>)> {
         let value = self.value.as_ref()?;
         Some((value.placed.seq, value.bytes.clone()?))
@@ -121,8 +121,8 @@ impl FileChain {
         self.value = None;
     }
 
-    /// The segment holds the bytes of the value with this sequence number, or an older one, durably: the record need not be
-    /// kept. It still counts while it is there.
+    /// The segment holds the bytes of the value with this sequence number, or an older one, durably: the record need
+    /// not be kept. It still counts while it is there.
     pub(crate) fn settle_value(&mut self, ledger: &mut Ledger, seq: u64) {
         if let Some(value) = self.value.as_mut().filter(|value| value.placed.seq <= seq)
             && value.bytes.take().is_some()

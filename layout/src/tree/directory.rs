@@ -31,9 +31,9 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// The place of a new name in listings, by its hash, as on ext4. A name that is replaced, or removed and made again, has
-    /// the place it had, so that a listing does not meet it twice; and one that renames what it meets ends, as what it
-    /// makes is as likely behind it as before it.
+    /// The place of a new name in listings, by its hash, as on ext4. A name that is replaced, or removed and made
+    /// again, has the place it had, so that a listing does not meet it twice; and one that renames what it meets ends,
+    /// as what it makes is as likely behind it as before it.
     pub fn cookie(&self, name: &[u8]) -> u64 {
         self.free_cookie(name, |name, attempt| {
             let mut hasher = DefaultHasher::new();
@@ -44,8 +44,8 @@ impl Directory {
         })
     }
 
-    /// A place that is taken sends a name anywhere, not next to it: names that somebody chose for their hashes lie close
-    /// together, and one behind the other they would take ever longer to place.
+    /// A place that is taken sends a name anywhere, not next to it: names that somebody chose for their hashes lie
+    /// close together, and one behind the other they would take ever longer to place.
     fn free_cookie(&self, name: &[u8], hash: impl Fn(&[u8], u64) -> u64) -> u64 {
         let mut cookies = (0..).map(|attempt| FIRST_COOKIE + hash(name, attempt));
         cookies.find(|cookie| !self.order.contains_key(cookie)).expect("fewer names than places")

@@ -1,9 +1,9 @@
 //! Loading: the view that the kept frames of a log make.
 //!
-//! The records of a chain are applied in the order of their numbers, which is the order in which they stand in the log, save for
-//! those that cleaning appended again. So the log is read twice, a few blocks at a time: once for the objects, and to find the
-//! chains that are out of order; once for all other records, of which only those of such chains are kept to be sorted.
-//! What is in memory at any time is little more than the view.
+//! The records of a chain are applied in the order of their numbers, which is the order in which they stand in the log,
+//! save for those that cleaning appended again. So the log is read twice, a few blocks at a time: once for the objects,
+//! and to find the chains that are out of order; once for all other records, of which only those of such chains are
+//! kept to be sorted. What is in memory at any time is little more than the view.
 
 use std::collections::HashSet;
 use std::io;

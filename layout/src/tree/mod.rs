@@ -1,16 +1,18 @@
 //! The live view: objects, their names and attributes, and the chains of files, as all kept records together say.
+//!
+//! It is in memory alone. It knows where the records are that it rests on, and nothing of the host's files.
 
-pub(crate) mod apply;
-pub(crate) mod carry;
+mod apply;
+mod carry;
 pub(crate) mod chain;
-pub(crate) mod directory;
+mod directory;
 pub(crate) mod load;
 pub(crate) mod object;
-pub(crate) mod objects;
-pub(crate) mod reach;
-pub(crate) mod run;
+mod objects;
+mod reach;
+mod run;
 pub(crate) mod view;
-pub(crate) mod xattrs;
+mod xattrs;
 
 pub use chain::FileChain;
 pub use object::Object;

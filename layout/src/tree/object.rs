@@ -146,12 +146,12 @@ impl Object {
     }
 
     /// The segment that is to replace the file's own.
-    pub fn pending_replace(&self) -> Option<SegmentId> {
+    pub(crate) fn pending_replace(&self) -> Option<SegmentId> {
         self.chain().and_then(FileChain::replacing)
     }
 
-    /// Adds the object's live records, with their sequence numbers. Removals are not among them: in a log of live records
-    /// alone there is nothing to remove.
+    /// Adds the object's live records, with their sequence numbers. Removals are not among them: in a log of live
+    /// records alone there is nothing to remove.
     pub(crate) fn export(&self, ino: Ino, records: &mut Vec<(Record, u64)>) {
         records.push((Record::Attributes { ino, attributes: self.attributes.clone() }, self.placed.seq));
         match &self.content {

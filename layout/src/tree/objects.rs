@@ -5,8 +5,8 @@ use rustc_hash::FxHashMap;
 use crate::ids::Ino;
 use crate::tree::object::Object;
 
-/// The objects of a view. The numbers are this program's own, so that a fast hash will do; the objects lie apart from the
-/// table, which has room for up to twice as many.
+/// The objects of a view. The numbers are this program's own, so that a fast hash will do; the objects lie apart from
+/// the table, which has room for up to twice as many.
 #[derive(Debug, Default)]
 pub(crate) struct Objects(FxHashMap<Ino, Box<Object>>);
 

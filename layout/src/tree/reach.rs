@@ -10,9 +10,9 @@ use crate::tree::object::{Content, FIRST_SEQ, Object};
 use crate::tree::view::View;
 
 impl View {
-    /// Sets the parent of every directory that a path from the root leads to. Records of several chains that were applied
-    /// chain by chain leave the last one applied, not the newest one; and what is left of a removed directory may still
-    /// name one that was moved out of it.
+    /// Sets the parent of every directory that a path from the root leads to. Records of several chains that were
+    /// applied chain by chain leave the last one applied, not the newest one; and what is left of a removed directory
+    /// may still name one that was moved out of it.
     pub(crate) fn settle_parents(&mut self) {
         let mut reached = FxHashSet::from_iter([ROOT]);
         let mut queue = vec![ROOT];

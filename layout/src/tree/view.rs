@@ -126,7 +126,8 @@ impl View {
         None
     }
 
-    /// What lies below a directory, in the order of their paths: path from it, object. A hard link comes under each name.
+    /// What lies below a directory, in the order of their paths: path from it, object. A hard link comes under each
+    /// name.
     pub fn below(&self, dir: Ino) -> Vec<(Vec<u8>, Ino)> {
         let mut found = Vec::new();
         let mut left = vec![(dir, Vec::new())];

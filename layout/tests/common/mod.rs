@@ -134,8 +134,8 @@ impl SimMedium {
         self.0.lock().unwrap().stored.clone()
     }
 
-    /// The log as a power loss may leave it: of each sector that was stored to since the last persist, `choose` says whether
-    /// its newest, or only an older content, reached the medium.
+    /// The log as a power loss may leave it: of each sector that was stored to since the last persist, `choose` says
+    /// whether its newest, or only an older content, reached the medium.
     pub fn after_power_loss(&self, mut choose: impl FnMut() -> bool) -> Vec<u8> {
         let image = self.0.lock().unwrap();
         let mut bytes = image.durable.clone();

@@ -144,8 +144,8 @@ impl<'a> Settler<'a> {
         Ok(())
     }
 
-    /// A replace had begun. While the machine stayed up its bytes are what the file holds now; after a power loss the old
-    /// version is.
+    /// A replace had begun. While the machine stayed up its bytes are what the file holds now; after a power loss the
+    /// old version is.
     fn settle_replace(
         &mut self,
         ino: Ino,
@@ -200,8 +200,9 @@ impl<'a> Settler<'a> {
         self.store(Transaction::new(0).with(Record::Attributes { ino, attributes }))
     }
 
-    /// Gives a segment the bytes that the log holds of it: it was not known to hold them itself. Other ones in their place are
-    /// set aside; what is behind them stays, to be looked at. Returns what the file is then, which is not damaged.
+    /// Gives a segment the bytes that the log holds of it: it was not known to hold them itself. Other ones in their
+    /// place are set aside; what is behind them stays, to be looked at. Returns what the file is then, which is not
+    /// damaged.
     pub(super) fn restore(
         &mut self,
         ino: Ino,

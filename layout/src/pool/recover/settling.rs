@@ -1,4 +1,4 @@
-//! Segments and records are brought to agree.
+//! Segments and records are brought to agree, and all that is kept is made durable.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,8 +25,8 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     if recovery.kind == Shutdown::Clean {
         // Closing it made every segment durable, but for those that could not be.
         pool.state.write().view.settle_values(|object| !object.attributes.damaged);
-        // What is left of objects that were removed before the pool was closed. Most of their segments are gone; that of a
-        // file that was still open then is not.
+        // What is left of objects that were removed before the pool was closed. Most of their segments are gone; that
+        // of a file that was still open then is not.
         for ino in unreachable.drain(..) {
             pool.edit().drop_unreachable(ino);
         }
@@ -97,7 +97,8 @@ fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, now: Tim
     if held.is_empty() {
         return Ok(());
     }
-    // It is as if it had not been closed from now on. Should this be interrupted, the log still has them for the next recovery.
+    // It is as if it had not been closed from now on. Should this be interrupted, the log still has them for the next
+    // recovery.
     pool.set_open()?;
     let nothing = HashMap::new();
     let mut settler = Settler::new(pool, tiers, recovery, &nothing, now);

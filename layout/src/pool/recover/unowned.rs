@@ -11,8 +11,8 @@ use crate::segment::quarantine::{Note, Reason};
 use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
 
-/// A segment that no file has. It was removed from its file and not yet from the host; or, after a power loss, it is newer
-/// than what is kept.
+/// A segment that no file has. It was removed from its file and not yet from the host; or, after a power loss, it is
+/// newer than what is kept.
 pub(super) fn settle_unowned(
     pool: &Pool,
     recovery: &mut Recovery,
