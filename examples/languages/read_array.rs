@@ -5,7 +5,7 @@ use std::fs::File;
 use std::ops::ControlFlow;
 
 use memmap2::Mmap;
-use tensorfs_layout::formats::{Dtype, Location, Order, recognise};
+use tensorfs_formats::{Dtype, Location, Order, recognise};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().collect();

@@ -2,73 +2,72 @@
 //!
 //! A pool is a directory with a *log* of records and one *segment* (backing file) per regular file that has bytes.
 //! This crate knows both, and nothing of FUSE: it stores transactions, makes them durable in order, recovers them,
-//! and cleans the log. It starts no threads of its own beyond a scan's, and reads no clock: callers give the time.
+//! and cleans the log. It starts no threads that outlive a call, and reads no clock: callers give the time.
 //!
-//! Beside that, and apart from pools, [`formats`] says which tensors a file holds; docs/TENSORS.md describes it.
+//! docs/FORMAT.md describes the bytes and the rules, docs/SEMANTICS.md what users may rely on. Which tensors a file
+//! holds is for the crate `tensorfs-formats` to say.
 //!
-//! docs/FORMAT.md describes the bytes and the rules, docs/SEMANTICS.md what users may rely on.
+//! # Rooms
+//!
+//! A tower: each imports those before it in this list, and none behind it.
+//!
+//! * [`medium`]: how bytes on the host become durable;
+//! * [`log`]: records, frames, blocks, the superblock;
+//! * [`tree`]: the live view, which is what all records together say;
+//! * [`segment`]: the host files that hold the bytes of files, tiers, quarantine, seals;
+//! * [`pool`]: a pool in use: open, edit, commit, clean, close;
+//! * [`mod@check`]: what is in a pool, whether it is whole, and making it whole.
+//!
+//! # Locks
+//!
+//! Whoever holds a lock takes only locks behind it in this list:
+//!
+//! 1. the pool's `cleaner`: one cleaning, close or check of the log at a time;
+//! 2. the turn to commit (`log::group`), which is no lock while the work is done, but others wait for it; and the turn
+//!    to remove segments (`pool::removals`);
+//! 3. the pool's `state`: the view and the log. Never held over a sync of a segment, and over a persist of the log only
+//!    where that gets longer or shorter;
+//! 4. the horizon in the fixed places (`pool::commits`);
+//! 5. the pool's `superblock`, held while it is written;
+//! 6. what is not synced of segments (`segment::unsynced`): `grown`, then `tracked`. Neither is held over a sync, but
+//!    for that of the whole host in recovery;
+//! 7. a segment's own turn to be synced (`segment::unsynced`), held over its sync; then `failed`;
+//! 8. locks that are held for a look or a change alone: the queue of segments to remove, why the pool takes no more
+//!    changes, lost segments, spares, and those within a medium.
 
-mod cacheline;
-mod chain;
-mod check;
-mod check_in_use;
-mod clean;
-mod codec;
-mod description;
-mod direct;
-mod domain;
+pub mod check;
 mod error;
-mod flushes;
-pub mod formats;
-mod frame;
-mod group;
+#[cfg(test)]
+mod forged_logs;
 mod ids;
-mod inspect;
-mod ledger;
-mod load;
-mod lock;
-mod log;
-mod object;
-mod objects;
-mod owner;
-mod pool;
-mod quarantine;
-mod record;
-mod recover;
-mod repair;
-mod scan;
-mod seal;
-mod segments;
-mod superblock;
+pub mod log;
+pub mod medium;
+mod parallel;
+pub mod pool;
+pub mod segment;
 pub mod testing;
-mod tier;
-mod tiers;
 mod time;
-mod verify;
-mod view;
-mod xattrs;
+pub mod tree;
 
-pub use chain::{FileChain, Run, Seal};
-pub use check::{Depth, Finding, Progress, Report, Subject, check, segment_path};
-pub use check_in_use::{KeepStill, check_in_use};
-pub use description::{Entry as TensorEntry, Summary};
-pub use direct::Direct;
-pub use domain::{Domain, Medium};
 pub use error::{Error, Result};
-pub use flushes::Flushes;
-pub use ids::{Ino, POOL, ROOT, SegmentId, TIER_MAX, TxId};
-pub use inspect::{Contents, Inspection, inspect};
-pub use lock::{Holder, holder};
-pub use object::Object;
-pub use pool::{CreateOptions, Edit, LIMIT_MIN, OpenOptions, Pool, Usage, is_unfinished};
-pub use quarantine::{Entry, Note, Quarantine, Reason};
-pub use record::{Attributes, NAME_MAX, Record, TARGET_MAX, Transaction, VALUE_MAX, XATTR_VALUE_MAX};
-pub use recover::{Kind, OpenSegment, Recovery};
-pub use repair::{Repair, repair};
-pub use seal::{DESCRIPTIONS_MAX, LARGE, RUN_MAX, SealedRun, examine};
-pub use segments::{DueSegment, SYNC_FD_LIMIT, SegmentStat, Segments};
-pub use superblock::{Features, LAYOUT_NAME_MAX, State, Superblock};
-pub use tier::{Gone, PLACEMENT_MAX, PM, PM_NAME, Tier, TierInfo, TierState};
+pub use ids::{Ino, ROOT, SegmentId, TxId};
 pub use time::Timestamp;
-pub use verify::{Verdict, fault_of_run, is_hurt, verify_runs};
-pub use view::{Totals, View};
+
+// for the time of the move
+pub use check::{
+    Contents, Depth, Finding, Inspection, KeepStill, Progress, Repair, Report, Subject, Verdict, check, check_in_use,
+    fault_of_run, inspect, is_hurt, repair, segment_path, verify_runs,
+};
+pub use log::{
+    Attributes, Features, NAME_MAX, PLACEMENT_MAX, PM, PM_NAME, PoolState as State, Record, Seal, Shutdown as Kind,
+    Summary, Superblock, TARGET_MAX, TensorEntry, Tier, Transaction, XATTR_VALUE_MAX,
+};
+pub use medium::{Direct, Domain, Flushes, Medium};
+pub use pool::{
+    CreateOptions, Edit, Holder, LIMIT_MIN, OpenOptions, OpenSegment, Pool, Recovery, Usage, holder, is_unfinished,
+};
+pub use segment::{
+    DueSegment, Gone, LARGE, Note, Quarantine, QuarantineEntry as Entry, Reason, SYNC_FD_LIMIT, SealedRun, SegmentStat,
+    Segments, TierInfo, TierState, examine,
+};
+pub use tree::{FileChain, Object, Run, Totals, View};

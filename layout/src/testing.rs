@@ -1,20 +1,24 @@
 //! For tests of this and other crates: what a real bad day does to a pool, done on purpose.
 
+pub use crate::medium::cacheline::lines as cache_lines;
+pub use crate::medium::dax::Memory;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use crate::cacheline::lines as cache_lines;
-use crate::description;
-pub use crate::domain::Memory;
-use crate::domain::{self, DaxMedium, Medium};
+use crate::check::inspect::Contents;
 use crate::error::{Error, Result};
-use crate::frame;
-use crate::inspect::Contents;
-use crate::lock::{Holder, PoolLock};
-use crate::pool::open_log;
-use crate::record::Record;
-use crate::superblock::{self, BLOCKS_OFFSET, Superblock};
-use crate::tier;
+use crate::log::block;
+use crate::log::description;
+use crate::log::file::open_log;
+use crate::log::frame;
+use crate::log::record::Record;
+use crate::log::superblock;
+use crate::log::superblock::{BLOCKS_OFFSET, Superblock};
+use crate::medium;
+use crate::medium::dax::DaxMedium;
+use crate::medium::domain::Medium;
+use crate::pool::lock::{Holder, PoolLock};
+use crate::segment::tier;
 
 /// Makes the next open of a pool that is not in use believe that the machine was started anew since. Its volatile tiers
 /// believe it too.
@@ -25,7 +29,7 @@ pub fn change_boot_id(pool: &Path) -> Result<()> {
     }
     let _lock = PoolLock::take(pool, false, &Holder::default())?;
     let io = |error| Error::io(pool.join("log"), "write", error);
-    let medium: Arc<dyn Medium> = domain::open(open_log(pool, true)?).map_err(io)?.into();
+    let medium: Arc<dyn Medium> = medium::open(open_log(pool, true)?).map_err(io)?.into();
     let (mut superblock, _) = Superblock::read(pool, &*medium)?;
     superblock.boot_id = superblock.boot_id.map(|byte| !byte);
     superblock.write(&*medium).map_err(io)
@@ -37,9 +41,9 @@ pub fn vouch_for(image: &mut [u8]) {
     let Some(superblock) = superblock::vouch_for(image) else { return };
     let Some(blocks) = image.get_mut(BLOCKS_OFFSET as usize..) else { return };
     for block in blocks.chunks_exact_mut(superblock.block_size as usize) {
-        let found = frame::block::vouch_for(block, |incarnation| superblock.seed(incarnation));
+        let found = block::vouch_for(block, |incarnation| superblock.seed(incarnation));
         let Some(seed) = found.map(|incarnation| superblock.seed(incarnation)) else { continue };
-        let mut rest = &mut block[frame::block::HEADER..];
+        let mut rest = &mut block[block::HEADER..];
         while let Some(length) = frame::vouch_for(rest, seed) {
             rest = &mut rest[length..];
         }
@@ -68,9 +72,9 @@ pub fn decode_description(bytes: &[u8]) {
 
 /// Decodes a block of a log as it comes: its header and its frames, whose checksums are seeded with 0.
 pub fn decode_block(bytes: &mut [u8]) {
-    let _ = frame::block::vouch_for(bytes, |_| 0);
-    let _ = frame::block::decode(bytes, 0, |_| 0);
-    let mut rest = bytes.get_mut(frame::block::HEADER..).unwrap_or_default();
+    let _ = block::vouch_for(bytes, |_| 0);
+    let _ = block::decode(bytes, 0, |_| 0);
+    let mut rest = bytes.get_mut(block::HEADER..).unwrap_or_default();
     while let Some(length) = frame::vouch_for(rest, 0) {
         if let Some(header) = frame::decode(rest, 0) {
             assert!(frame::payload_is_sound(&header, rest, 0));

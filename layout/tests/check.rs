@@ -7,9 +7,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::*;
-use tensorfs_layout::{
-    Depth, OpenOptions, Pool, ROOT, Reason, Record, Repair, Report, Seal, Subject, Timestamp, check, repair,
-};
+use tensorfs_layout::check::{Depth, Repair, Report, Subject, check, repair};
+use tensorfs_layout::log::{Record, Seal};
+use tensorfs_layout::pool::{OpenOptions, Pool};
+use tensorfs_layout::segment::Reason;
+use tensorfs_layout::{ROOT, Timestamp};
 
 const DIR: u32 = libc::S_IFDIR | 0o755;
 
@@ -30,7 +32,7 @@ fn pool_with_files() -> (Scratch, [std::path::PathBuf; 2]) {
     let (_, two) = make_file(&pool, "two", b"second file");
     let gone = make(&pool, "gone", DIR);
     let mut edit = pool.edit();
-    edit.store(tensorfs_layout::Transaction::new(0).with(removal(ROOT, "gone"))).unwrap();
+    edit.store(tensorfs_layout::log::Transaction::new(0).with(removal(ROOT, "gone"))).unwrap();
     edit.reap(gone);
     drop(edit);
     let paths = [one, two].map(|segment| pool.segments().path_of(segment));

@@ -7,10 +7,10 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use common::*;
-use tensorfs_layout::{
-    Attributes, CreateOptions, Error, Ino, Kind, LIMIT_MIN, OpenOptions, Pool, ROOT, Record, SegmentId, State,
-    Transaction, inspect,
-};
+use tensorfs_layout::check::inspect;
+use tensorfs_layout::log::{Attributes, PoolState, Record, Shutdown, Transaction};
+use tensorfs_layout::pool::{CreateOptions, LIMIT_MIN, OpenOptions, Pool};
+use tensorfs_layout::{Error, Ino, ROOT, SegmentId};
 
 const DIR: u32 = libc::S_IFDIR | 0o755;
 const THIRD_BOOT: [u8; 16] = [3; 16];
@@ -145,7 +145,7 @@ fn a_crash_at_any_store_of_opening_a_pool_loses_nothing() {
     pool.close().unwrap();
     drop(pool);
     let (pool, medium) = scratch.open(medium.stored(), BOOT);
-    assert_eq!(pool.recovery().kind, Kind::Clean);
+    assert_eq!(pool.recovery().kind, Shutdown::Clean);
     drop(pool);
     assert_survives_every_crash(&scratch, &medium.history(), 0, &expected);
 }
@@ -721,7 +721,7 @@ fn a_boot_that_is_not_known_is_never_the_same_boot() {
     let image = medium.stored();
     drop(pool);
     let (pool, _) = scratch.open(image, [0; 16]);
-    assert_eq!(pool.recovery().kind, Kind::PowerLoss);
+    assert_eq!(pool.recovery().kind, Shutdown::PowerLoss);
 }
 
 #[test]
@@ -798,7 +798,7 @@ fn inspecting_a_pool_after_a_power_loss_sees_no_damage_and_changes_nothing() {
     fs::write(scratch.pool().join("log"), image).unwrap();
     let before = files(&scratch.pool());
     let inspection = inspect(&scratch.pool()).unwrap();
-    assert_eq!(inspection.state, State::Dirty);
+    assert_eq!(inspection.state, PoolState::Dirty);
     assert_eq!(inspection.damage, None, "a mount would find none");
     assert_eq!(files(&scratch.pool()), before);
 }
@@ -868,8 +868,8 @@ fn a_copy_into_quarantine_that_was_interrupted_is_no_entry_and_hurts_none() {
 fn an_entry_whose_note_is_gone_does_not_stop_recovery() {
     let scratch = Scratch::new(1 << 20);
     let (image, old) = replacing(&scratch);
-    // A recovery that was interrupted has set the old version aside. Power was lost then, so that it is the file's again;
-    // and the next recovery was interrupted when it had taken back the note, and not the entry.
+    // A recovery that was interrupted has set the old version aside. Power was lost then, so that it is the file's
+    // again; and the next recovery was interrupted when it had taken back the note, and not the entry.
     let quarantine = scratch.pool().join("quarantine");
     let segments = scratch.pool().join("segments/00");
     fs::hard_link(segments.join(old.to_string()), quarantine.join(old.to_string())).unwrap();

@@ -1,8 +1,8 @@
-//! One flipped bit: opening never panics, hangs, or shows a tree that was never true; a flip in live bytes is found by check;
-//! files that it does not concern stay readable; repair and then check come out clean.
+//! One flipped bit: opening never panics, hangs, or shows a tree that was never true; a flip in live bytes is found by
+//! check; files that it does not concern stay readable; repair and then check come out clean.
 //!
-//! By default one bit of every byte of a small log, and samples of larger ones. `TENSORFS_FLIPS=N` has N times as many sampled,
-//! and all eight bits of every byte of the small log. docs/RELIABILITY.md gives counts.
+//! By default one bit of every byte of a small log, and samples of larger ones. `TENSORFS_FLIPS=N` has N times as many
+//! sampled, and all eight bits of every byte of the small log. docs/RELIABILITY.md gives counts.
 
 mod common;
 
@@ -12,7 +12,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::*;
-use tensorfs_layout::{CreateOptions, Depth, OpenOptions, Pool, ROOT, Record, Report, Seal, Timestamp, check, repair};
+use tensorfs_layout::check::{Depth, Report, check, repair};
+use tensorfs_layout::log::{Record, Seal};
+use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+use tensorfs_layout::{ROOT, Timestamp};
 
 const BLOCKS: usize = 2 << 20;
 

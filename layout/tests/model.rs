@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use common::*;
 use proptest::prelude::*;
-use tensorfs_layout::{Attributes, Ino, Kind, Pool, ROOT, Record, Seal, SegmentId, Transaction};
+use tensorfs_layout::log::{Attributes, Record, Seal, Shutdown, Transaction};
+use tensorfs_layout::pool::Pool;
+use tensorfs_layout::{Ino, ROOT, SegmentId};
 
 /// An operation; numbers pick among what exists.
 #[derive(Clone, Debug)]
@@ -375,11 +377,12 @@ proptest! {
         pool.close().unwrap();
         drop(pool);
         let (again, _) = scratch.open(medium.after_power_loss(|| false), NEXT_BOOT);
-        prop_assert_eq!(again.recovery().kind, Kind::Clean);
+        prop_assert_eq!(again.recovery().kind, Shutdown::Clean);
         prop_assert_eq!(tree(&again.view()), model.tree());
     }
 
-    /// After a power loss the tree is the model's after some prefix, and no earlier than what was acknowledged as durable.
+    /// After a power loss the tree is the model's after some prefix, and no earlier than what was acknowledged as
+    /// durable.
     ///
     /// Proves D5, D6.
     #[test]

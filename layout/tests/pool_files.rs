@@ -1,5 +1,5 @@
-//! Files in the pool's directory that are missing, empty, cut, swapped or there twice: each gives an error or a finding that
-//! names it, nothing panics, what it does not concern stays readable, and repair and then check come out clean.
+//! Files in the pool's directory that are missing, empty, cut, swapped or there twice: each gives an error or a finding
+//! that names it, nothing panics, what it does not concern stays readable, and repair and then check come out clean.
 
 mod common;
 
@@ -7,9 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::*;
-use tensorfs_layout::{
-    CreateOptions, Depth, Error, OpenOptions, Pool, Record, Report, Seal, Timestamp, check, inspect, repair,
-};
+use tensorfs_layout::check::{Depth, Report, check, inspect, repair};
+use tensorfs_layout::log::{Record, Seal};
+use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+use tensorfs_layout::{Error, Timestamp};
 
 fn open(pool: &Path) -> tensorfs_layout::Result<Pool> {
     Pool::open(pool, &OpenOptions { boot_id: Some(BOOT), ..OpenOptions::default() })

@@ -5,10 +5,10 @@ mod common;
 use std::fs;
 
 use common::*;
-use tensorfs_layout::{
-    Attributes, CreateOptions, Error, Ino, Kind, LIMIT_MIN, Pool, ROOT, Record, Seal, SegmentId, State, Timestamp,
-    Transaction, TxId, Usage, check_in_use,
-};
+use tensorfs_layout::check::check_in_use;
+use tensorfs_layout::log::{Attributes, PoolState, Record, Seal, Shutdown, Transaction};
+use tensorfs_layout::pool::{CreateOptions, LIMIT_MIN, Pool, Usage};
+use tensorfs_layout::{Error, Ino, ROOT, SegmentId, Timestamp, TxId};
 
 const DIR: u32 = libc::S_IFDIR | 0o755;
 const FILE: u32 = libc::S_IFREG | 0o644;
@@ -32,7 +32,7 @@ fn rule_1_a_frame_is_stored_before_its_operation_is_answered() {
     let before = tree(&pool.view());
     drop(pool);
     let (again, _) = scratch.open(left, BOOT);
-    assert_eq!(again.recovery().kind, Kind::ServerKilled);
+    assert_eq!(again.recovery().kind, Shutdown::ServerKilled);
     assert_eq!(tree(&again.view()), before, "the server was killed, the machine stayed up: nothing is lost");
 }
 
@@ -98,7 +98,7 @@ fn rule_3_what_the_horizon_does_not_cover_is_gone_after_a_power_loss() {
     let image = medium.after_power_loss(|| true);
     drop(pool);
     let (again, medium) = scratch.open(image, NEXT_BOOT);
-    assert_eq!(again.recovery().kind, Kind::PowerLoss);
+    assert_eq!(again.recovery().kind, Shutdown::PowerLoss);
     assert_eq!(again.recovery().dropped_transactions, 1);
     assert_eq!(tree(&again.view()), durable);
     assert!(again.newest() >= newest);
@@ -466,7 +466,7 @@ fn rule_8_recovery_that_is_interrupted_starts_again_from_the_same_word() {
     let first = position(&calls, superblock);
     assert!(calls[first..].iter().all(|call| superblock(call) || *call == Call::Persist), "{calls:?}");
     assert_eq!(pool.superblock().unsafe_shutdowns, 1);
-    assert_eq!(pool.superblock().state, State::Dirty);
+    assert_eq!(pool.superblock().state, PoolState::Dirty);
 }
 
 /// Proves D12.

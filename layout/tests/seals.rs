@@ -3,8 +3,12 @@
 mod common;
 
 use common::*;
-use tensorfs_layout::formats::Format;
-use tensorfs_layout::{Depth, Ino, Pool, Record, SegmentId, Subject, check, examine, verify_runs};
+use tensorfs_formats::Format;
+use tensorfs_layout::check::{Depth, Subject, check, verify_runs};
+use tensorfs_layout::log::Record;
+use tensorfs_layout::pool::Pool;
+use tensorfs_layout::segment::examine;
+use tensorfs_layout::{Ino, SegmentId};
 
 /// A safetensors file of byte tensors called 0, 1, 2, ...
 fn safetensors(lengths: &[usize]) -> Vec<u8> {

@@ -6,11 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::*;
+use tensorfs_layout::check::{Contents, Depth, Subject, check, repair};
+use tensorfs_layout::log::{Attributes, Record, Seal, Shutdown};
+use tensorfs_layout::pool::{OpenOptions, Pool};
+use tensorfs_layout::segment::{Gone, Reason, SealedRun, examine};
 use tensorfs_layout::testing::change_boot_id;
-use tensorfs_layout::{
-    Attributes, Contents, Depth, Error, Gone, Ino, Kind, OpenOptions, Pool, ROOT, Reason, Record, Seal, SealedRun,
-    SegmentId, Subject, Timestamp, check, examine, repair,
-};
+use tensorfs_layout::{Error, Ino, ROOT, SegmentId, Timestamp};
 
 const FILE: u32 = libc::S_IFREG | 0o644;
 const QUIET: &(dyn Fn(&'static str, u64, u64) + Sync) = &|_, _, _| {};
@@ -205,7 +206,7 @@ fn the_table_of_tiers_survives_whatever_the_log_goes_through() {
     pool.add_tier("dram", dram.path()).unwrap();
     pool.set_placement("*.bin ssd\n").unwrap();
     pool.set_placement("*.tmp dram\n").unwrap();
-    let at = |view: &tensorfs_layout::View| {
+    let at = |view: &tensorfs_layout::tree::View| {
         let tiers: Vec<_> = view.tiers().map(|(number, tier)| (number, tier.name.to_string(), tier.volatile)).collect();
         (tiers, view.placement().to_owned())
     };
@@ -362,7 +363,7 @@ fn recovery_leaves_lost_files_alone() {
     drop(pool);
     change_boot_id(&real.path()).unwrap();
     let pool = real.open();
-    assert_eq!(pool.recovery().kind, Kind::PowerLoss);
+    assert_eq!(pool.recovery().kind, Shutdown::PowerLoss);
     assert_eq!(pool.recovery().damaged_files, 0);
     assert!(pool.segments().gone(lost).is_some());
     assert_eq!(pool.quarantine().list().unwrap(), []);
@@ -370,7 +371,7 @@ fn recovery_leaves_lost_files_alone() {
     let (_, new) = file_in(&pool, "dram", "g", b"new");
     drop(pool);
     let pool = real.open();
-    assert_eq!(pool.recovery().kind, Kind::ServerKilled);
+    assert_eq!(pool.recovery().kind, Shutdown::ServerKilled);
     assert_eq!(read_segment(&pool, new), b"new");
     assert!(pool.segments().gone(lost).is_some());
     assert_eq!(pool.recovery().open_segments, []);
@@ -380,7 +381,7 @@ fn recovery_leaves_lost_files_alone() {
 /// A tier that is away is not recovered with the rest, but when it is back, from the worst that happened meanwhile.
 #[test]
 fn a_tier_that_was_away_is_recovered_when_it_is_back() {
-    for (kind, tail) in [(Kind::ServerKilled, true), (Kind::PowerLoss, false)] {
+    for (kind, tail) in [(Shutdown::ServerKilled, true), (Shutdown::PowerLoss, false)] {
         let real = Real::new();
         let ssd = durable();
         let path = ssd.path().join("tier");
@@ -393,7 +394,7 @@ fn a_tier_that_was_away_is_recovered_when_it_is_back() {
         drop(pool);
         let away = ssd.path().join("away");
         fs::rename(&path, &away).unwrap();
-        if kind == Kind::PowerLoss {
+        if kind == Shutdown::PowerLoss {
             change_boot_id(&real.path()).unwrap();
         }
         let pool = real.open();
@@ -410,7 +411,7 @@ fn a_tier_that_was_away_is_recovered_when_it_is_back() {
         close(real.open());
         fs::rename(&away, &path).unwrap();
         let pool = real.open();
-        assert_eq!(pool.recovery().kind, Kind::Clean);
+        assert_eq!(pool.recovery().kind, Shutdown::Clean);
         assert_eq!(read_segment(&pool, whole), b"whole");
         let expected: &[u8] = if tail { b"recorded+more" } else { b"recorded" };
         assert_eq!(read_segment(&pool, written), expected);
@@ -488,7 +489,7 @@ fn a_move_that_is_interrupted_anywhere_leaves_one_whole_copy() {
             let bytes = model();
             let (ino, from) = make_file(&pool, "model", &bytes);
             pool.commit(pool.newest()).unwrap();
-            let source: &dyn tensorfs_layout::formats::Source = &&bytes[..];
+            let source: &dyn tensorfs_formats::Source = &&bytes[..];
             let runs = examine(source, bytes.len() as u64, pool.description_room(), &|| true).unwrap().unwrap();
             assert!(pool.seal(ino, from, 4096, runs).unwrap());
             pool.commit(pool.newest()).unwrap();
@@ -527,15 +528,15 @@ fn a_move_that_is_interrupted_anywhere_leaves_one_whole_copy() {
             }
             let verdicts = {
                 let chain = pool.view().object(ino).unwrap().chain().unwrap().clone();
-                tensorfs_layout::verify_runs(pool.segments(), segment, &chain, &|_| {})
+                tensorfs_layout::check::verify_runs(pool.segments(), segment, &chain, &|_| {})
             };
             assert!(verdicts.iter().all(|verdict| verdict.fault.is_none()), "{what}: {verdicts:?}");
         }
     }
 }
 
-/// The seals come after the switch. That there was no room for them was heard as a move that had failed, and the copy was
-/// discarded, which was the file's own by then.
+/// The seals come after the switch. That there was no room for them was heard as a move that had failed, and the copy
+/// was discarded, which was the file's own by then.
 #[test]
 fn a_move_whose_seals_find_no_room_has_been_made() {
     let scratch = Scratch::new(4096);
@@ -566,7 +567,8 @@ fn a_move_whose_seals_find_no_room_has_been_made() {
     assert_eq!(read_segment(&pool, copy), bytes);
 }
 
-/// The same at every store and persist of the log in between.
+/// A move that a crash interrupts at any store or persist of the log leaves the file whole, where it was or where it
+/// goes.
 #[test]
 fn a_move_survives_a_crash_between_any_two_stores() {
     let scratch = Scratch::new(1 << 20);

@@ -10,9 +10,11 @@ use std::thread;
 
 use common::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tensorfs_layout::{
-    Attributes, CreateOptions, LIMIT_MIN, Pool, ROOT, Reason, Record, SegmentId, Timestamp, check_in_use,
-};
+use tensorfs_layout::check::check_in_use;
+use tensorfs_layout::log::{Attributes, Record};
+use tensorfs_layout::pool::{CreateOptions, LIMIT_MIN, Pool};
+use tensorfs_layout::segment::Reason;
+use tensorfs_layout::{ROOT, SegmentId, Timestamp};
 
 const FILE: u32 = libc::S_IFREG | 0o644;
 
@@ -95,7 +97,7 @@ fn make_or(pool: &Pool, n: u32) -> Option<()> {
     try_store(pool, [Record::Attributes { ino, attributes }, named(ROOT, &format!("f{n}"), ino)]).ok()?;
     pool.allow_values().ok()?;
     write_unrecorded(pool, segment, b"bytes");
-    let mut tx = tensorfs_layout::Transaction::new(0);
+    let mut tx = tensorfs_layout::log::Transaction::new(0);
     tx.push(Record::Data { ino, segment, offset: 0, len: 5, allocated: 4096 });
     tx.push(Record::Value { ino, segment, bytes: b"bytes"[..].into() });
     tx.bytes_are_durable(segment);
@@ -148,8 +150,8 @@ fn bytes_that_a_value_is_written_over_are_set_aside() {
     assert_eq!(bytes, b"newer of the file");
 }
 
-/// While a value is being settled its bytes are written again, over others that are just being synced, and somebody is told that
-/// they are durable already.
+/// While a value is being settled its bytes are written again, over others that are just being synced, and somebody is
+/// told that they are durable already.
 #[test]
 fn a_value_that_is_relied_on_again_is_not_settled_by_a_sync_that_began_before() {
     let scratch = Scratch::new(1 << 20);

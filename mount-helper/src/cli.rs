@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use tensorfs_formats::{Dtype, Mode};
 use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
-use tensorfs_layout::formats::{Dtype, Mode};
 
 use crate::mounting::options;
 use crate::show::size;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// The directory of samples, one or more of each format that is recognised.
 pub fn samples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/samples")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/formats/tests/samples")
 }
 
 /// A safetensors file of byte tensors.

@@ -1,6 +1,6 @@
 //! The checksums that a file was sealed with, and whether its bytes still have them.
 
-use tensorfs_layout::formats::Source;
+use tensorfs_formats::Source;
 use tensorfs_layout::{Ino, fault_of_run};
 
 use crate::store::{BadRun, Store};
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn damaged_runs_are_found_and_no_others() {
         let bytes: Vec<u8> = (0..100).collect();
-        let crc = |range: std::ops::Range<usize>| tensorfs_layout::formats::crc32c(&bytes[range]);
+        let crc = |range: std::ops::Range<usize>| tensorfs_formats::crc32c(&bytes[range]);
         let runs = [(0, 10, crc(0..10)), (10, 20, crc(10..30) ^ 1), (30, 70, crc(30..100)), (100, 1, 0)];
         let runs = runs.map(|(offset, len, crc)| Checksum { offset, len, crc });
         let bad: Vec<u64> = bad_runs(&&bytes[..], &runs, &|| true).iter().map(|bad| bad.offset).collect();

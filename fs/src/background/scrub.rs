@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::formats::Source;
+use tensorfs_formats::Source;
 use tensorfs_layout::{Direct, Finding, Ino, Object, Report, SegmentId};
 
 use crate::file::Files;

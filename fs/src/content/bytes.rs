@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
+use tensorfs_formats::Source;
 use tensorfs_layout::SegmentId;
-use tensorfs_layout::formats::Source;
 
 use crate::error::{Fault, Host};
 use crate::file::{Files, Reading, Version};

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tensorfs_layout::formats::{Reader, Tensor};
+use tensorfs_formats::{Reader, Tensor};
 
 use super::bytes::SegmentBytes;
 

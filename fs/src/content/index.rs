@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use tensorfs_layout::formats::{Mode, Tensor, npy_len};
+use tensorfs_formats::{Mode, Tensor, npy_len};
 
 use super::hash::number;
 use super::names::{self, Leaf, Place};
@@ -223,7 +223,7 @@ pub(super) struct Directories(HashSet<u64>);
 mod tests {
     use super::*;
     use std::ops::ControlFlow;
-    use tensorfs_layout::formats::recognise;
+    use tensorfs_formats::recognise;
 
     /// Tensors as the recogniser gives them, with names, steps and modes of choice.
     fn tensors(list: &[(&str, Option<i64>, Option<Mode>)]) -> Vec<Tensor> {

@@ -16,7 +16,7 @@
 
 use std::fmt::Write;
 
-use tensorfs_layout::formats::Mode;
+use tensorfs_formats::Mode;
 
 /// Longer parts are cut.
 const PIECE: usize = 200;

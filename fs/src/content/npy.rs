@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use tensorfs_formats::{Format, Location, Order, Reader, Source, Tensor, npy_header};
 use tensorfs_layout::Ino;
-use tensorfs_layout::formats::{Format, Location, Order, Reader, Source, Tensor, npy_header};
 
 use crate::error::{Fault, Result};
 use crate::file::Version;

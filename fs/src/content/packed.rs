@@ -1,6 +1,6 @@
 //! Tensors kept in memory.
 
-use tensorfs_layout::formats::Tensor;
+use tensorfs_formats::Tensor;
 
 /// Tensors are kept while those of a file take less than this, encoded: enough for a million of them.
 const KEPT_MAX: usize = 64 << 20;

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use tensorfs_layout::formats;
+use tensorfs_formats as formats;
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::clock;

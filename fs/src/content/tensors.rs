@@ -6,7 +6,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use tensorfs_layout::formats::{self, Format, Source, Tensor};
+use tensorfs_formats::{self as formats, Format, Source, Tensor};
 
 use crate::file::Version;
 

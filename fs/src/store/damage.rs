@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use tensorfs_layout::formats::Source;
+use tensorfs_formats::Source;
 use tensorfs_layout::{Finding, Ino, SegmentId, Subject, is_hurt, segment_path};
 
 use super::Store;

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use tensorfs_layout::{
-    Attributes, CreateOptions, Domain, Ino, Medium, OpenOptions, Pool, ROOT, Record, SegmentId, Timestamp, Transaction,
-    TxId, View,
-};
+use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::medium::{Domain, Medium};
+use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+use tensorfs_layout::tree::View;
+use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp, TxId};
 
 /// What a power loss may tear a store into.
 const SECTOR: usize = 512;
@@ -133,8 +134,8 @@ impl SimMedium {
         self.0.lock().unwrap().stored.clone()
     }
 
-    /// The log as a power loss may leave it: of each sector that was stored to since the last persist, `choose` says whether
-    /// its newest, or only an older content, reached the medium.
+    /// The log as a power loss may leave it: of each sector that was stored to since the last persist, `choose` says
+    /// whether its newest, or only an older content, reached the medium.
     pub fn after_power_loss(&self, mut choose: impl FnMut() -> bool) -> Vec<u8> {
         let image = self.0.lock().unwrap();
         let mut bytes = image.durable.clone();

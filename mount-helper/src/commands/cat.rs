@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 
-use tensorfs_layout::formats::{npy_header, read_tensor};
+use tensorfs_formats::{npy_header, read_tensor};
 
 use crate::cli::Cat;
 use crate::show::failure::{At, Failure};

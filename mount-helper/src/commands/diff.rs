@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
-use tensorfs_layout::formats::{Location, Mode, Tensor};
+use tensorfs_formats::{Location, Mode, Tensor};
 
 use crate::cli::Diff;
 use crate::show::colours::Colours;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use serde_json::json;
-use tensorfs_layout::formats::Tensor;
+use tensorfs_formats::Tensor;
 
 use crate::cli::Stat;
 use crate::show::colours::Colours;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
-use tensorfs_layout::formats::{Location, Order, Tensor};
+use tensorfs_formats::{Location, Order, Tensor};
 
 use crate::cli::Tensors;
 use crate::commands::status::DAMAGED;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
+use tensorfs_formats::{Mode, Tensor};
 use tensorfs_fs::FileState;
-use tensorfs_layout::formats::{Mode, Tensor};
 
 use crate::ask::sealing;
 use crate::cli::Verify;

@@ -1,6 +1,6 @@
 //! Words for people: names that cannot play with the terminal, shapes, numbers.
 
-use tensorfs_layout::formats::Tensor;
+use tensorfs_formats::Tensor;
 
 /// A name without control characters, which a file could have put there.
 pub fn plain(name: &str) -> String {

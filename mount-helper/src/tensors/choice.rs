@@ -5,7 +5,7 @@ use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use tensorfs_layout::formats::Tensor;
+use tensorfs_formats::Tensor;
 
 use crate::show::failure::Failure;
 use crate::show::text;

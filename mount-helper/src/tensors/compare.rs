@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use tensorfs_layout::formats::{Location, Order, Tensor, TensorReader, crc32c_append};
+use tensorfs_formats::{Location, Order, Tensor, TensorReader, crc32c_append};
 
 use crate::show::failure::{At, Failure};
 use crate::show::text;

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use tensorfs_layout::formats::{Dtype, Mode, Tensor};
+use tensorfs_formats::{Dtype, Mode, Tensor};
 
 use crate::tensors::glob::Glob;
 

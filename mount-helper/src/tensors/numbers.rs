@@ -1,6 +1,6 @@
 //! Elements of tensors as numbers.
 
-use tensorfs_layout::formats::{Dtype, Tensor};
+use tensorfs_formats::{Dtype, Tensor};
 
 /// One element.
 #[derive(Clone, Copy, Debug, PartialEq)]

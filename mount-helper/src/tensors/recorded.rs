@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 
+use tensorfs_formats::{Format, Tensor};
 use tensorfs_fs::{FileState, Part, Place as Position, Records, Reply, Request, ask};
-use tensorfs_layout::formats::{Format, Tensor};
 use tensorfs_layout::{LARGE, Object, Seal, Summary, TensorEntry};
 
 /// How often a file is asked for that changes meanwhile.
@@ -222,7 +222,7 @@ mod tests {
             assert!(found.has_all_tensors());
             let entry = found.entries().next().unwrap();
             let data = &bytes[bytes.len() - len..];
-            assert_eq!(found.checksums(&entry), [(len as u64, tensorfs_layout::formats::crc32c(data))]);
+            assert_eq!(found.checksums(&entry), [(len as u64, tensorfs_formats::crc32c(data))]);
         }
         assert!(!recorded(b"nothing that is known").has_all_tensors());
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 
-use tensorfs_layout::formats::{Tensor, read_tensor};
+use tensorfs_formats::{Tensor, read_tensor};
 
 use crate::tensors::numbers::{Decoder, Number};
 

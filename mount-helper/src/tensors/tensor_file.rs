@@ -5,8 +5,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use tensorfs_formats::{Format, Recognised, Tensor, recognise};
 use tensorfs_layout::TensorEntry;
-use tensorfs_layout::formats::{Format, Recognised, Tensor, recognise};
 
 use crate::show::failure::{self, Failure};
 use crate::tensors::place::Place;

@@ -117,7 +117,7 @@ fn patch_superblocks(log: &Path, offset: usize, bytes: &[u8]) {
         let mut superblock = [0; 512];
         file.read_exact_at(&mut superblock, place).unwrap();
         superblock[offset..offset + bytes.len()].copy_from_slice(bytes);
-        let crc = tensorfs_layout::formats::crc32c(&superblock[..508]);
+        let crc = tensorfs_formats::crc32c(&superblock[..508]);
         superblock[508..].copy_from_slice(&crc.to_le_bytes());
         file.write_all_at(&superblock, place).unwrap();
     }

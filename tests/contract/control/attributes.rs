@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::Command;
 
 use nix::errno::Errno;
-use tensorfs_layout::formats::crc32c;
+use tensorfs_formats::crc32c;
 use tensorfs_tests::{Setup, on_mounts, safetensors, shell};
 
 use super::{attribute, bytes, sealed, tree};

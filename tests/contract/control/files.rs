@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use tensorfs_layout::formats::crc32c;
+use tensorfs_formats::crc32c;
 use tensorfs_tests::{Mount, Setup, client, on_mounts, run_ok, safetensors, samples};
 
 use super::{attribute, bytes, files, npy, sealed, text, tree};

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use tensorfs_layout::formats::crc32c;
+use tensorfs_formats::crc32c;
 use tensorfs_tests::{Mount, wait_until, xattr};
 
 // --- files with tensors ------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use tensorfs_layout::formats::{TensorReader, crc32c, npy_header, read_tensor, recognise, resume};
+use tensorfs_formats::{TensorReader, crc32c, npy_header, read_tensor, recognise, resume};
 use tensorfs_layout::{examine, fault_of_run};
 
 /// Tensors of one file that are read.

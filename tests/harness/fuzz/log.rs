@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use tensorfs_layout::formats::Source;
+use tensorfs_formats::Source;
 use tensorfs_layout::{
     Attributes, CreateOptions, Depth, Ino, Kind, OpenOptions, Pool, ROOT, Record, SegmentId, Tier, Timestamp,
     Transaction, check, examine, repair, testing,

@@ -6,7 +6,7 @@ FILE.json lists the tensors of FILE: name, dtype, shape, step, mode, order, and 
 from the libraries (numpy.load, torch.load, safe_open, smdebug's own reader, protobuf), never from tensorfs. Whatever
 library is not installed here is left out; run it once for each environment.
 
-layout/tests/formats.rs compares them with what is recognised; its copies are in layout/tests/samples.
+layout/formats/tests/formats.rs compares them with what is recognised; its copies are in layout/formats/tests/samples.
 """
 
 import io

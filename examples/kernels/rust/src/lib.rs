@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapMut, MmapOptions};
-use tensorfs_layout::formats::{Format, Location, Order, Tensor, npy_header, recognise};
+use tensorfs_formats::{Format, Location, Order, Tensor, npy_header, recognise};
 
 pub mod c;
 

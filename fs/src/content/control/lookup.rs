@@ -1,6 +1,6 @@
 //! What names in the control tree stand for.
 
-use tensorfs_layout::formats::{Tensor, npy_len};
+use tensorfs_formats::{Tensor, npy_len};
 use tensorfs_layout::{Ino, NAME_MAX};
 
 use crate::error::{Fault, Result};

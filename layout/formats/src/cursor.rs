@@ -1,0 +1,121 @@
+//! A position in a source, with a window of its bytes in memory.
+
+use crate::fault::{Result, malformed};
+use crate::source::{Source, read_up_to};
+
+/// The largest run of bytes that can be looked at at once.
+pub(crate) const WINDOW: usize = 256 << 10;
+/// What is read at a place that was jumped to.
+const FIRST: usize = 4 << 10;
+
+pub(crate) struct Cursor<'s> {
+    source: &'s dyn Source,
+    at: u64,
+    /// Nothing behind this is read.
+    end: u64,
+    window: Vec<u8>,
+    window_at: u64,
+    /// How much to read next: little after a jump, more and more as reading goes on in sequence.
+    ahead: usize,
+}
+
+impl<'s> Cursor<'s> {
+    /// Bytes `at..end`, as far as the source has them.
+    pub fn new(source: &'s dyn Source, at: u64, end: u64) -> Result<Self> {
+        let end = end.min(source.size()?);
+        Ok(Cursor { source, at, end, window: Vec::new(), window_at: 0, ahead: FIRST })
+    }
+
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    pub fn left(&self) -> u64 {
+        self.end.saturating_sub(self.at)
+    }
+
+    pub fn seek(&mut self, at: u64) {
+        self.at = at;
+    }
+
+    pub fn skip(&mut self, count: u64) -> Result<()> {
+        if count > self.left() {
+            return malformed("cut short");
+        }
+        self.at += count;
+        Ok(())
+    }
+
+    /// The next `count` bytes, at most [`WINDOW`] of them, without going on.
+    pub fn peek(&mut self, count: usize) -> Result<&[u8]> {
+        if count > WINDOW || count as u64 > self.left() {
+            return malformed("cut short");
+        }
+        let inside = self.at.wrapping_sub(self.window_at);
+        let known = inside < self.window.len() as u64;
+        if !(known && self.window.len() - inside as usize >= count) {
+            let follows = inside <= self.window.len() as u64;
+            self.ahead = if follows { (self.ahead * 2).min(WINDOW) } else { FIRST };
+            let want = self.ahead.max(count).min(usize::try_from(self.left()).unwrap_or(usize::MAX));
+            self.window.resize(want, 0);
+            self.window_at = self.at;
+            let got = read_up_to(self.source, self.at, &mut self.window);
+            self.window.truncate(*got.as_ref().unwrap_or(&0));
+            if got? < count {
+                return malformed("cut short");
+            }
+        }
+        let inside = (self.at - self.window_at) as usize;
+        Ok(&self.window[inside..inside + count])
+    }
+
+    pub fn take(&mut self, count: usize) -> Result<&[u8]> {
+        self.peek(count)?;
+        let inside = (self.at - self.window_at) as usize;
+        self.at += count as u64;
+        Ok(&self.window[inside..inside + count])
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    pub fn u8(&mut self) -> Result<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_in_sequence_and_after_jumps() {
+        let bytes: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+        let source = &bytes[..];
+        let mut cursor = Cursor::new(&source, 0, u64::MAX).unwrap();
+        for n in 0..1000 {
+            assert_eq!(cursor.u32().unwrap(), n);
+        }
+        for n in [900_000, 5, 1_500, 999_999] {
+            cursor.seek(u64::from(n) * 4);
+            assert_eq!(cursor.u32().unwrap(), n);
+        }
+        assert!(cursor.u8().is_err());
+        cursor.seek(u64::MAX);
+        assert!(cursor.peek(1).is_err() && cursor.skip(1).is_err());
+        cursor.seek(0);
+        assert!(cursor.peek(WINDOW + 1).is_err());
+        assert_eq!(cursor.peek(WINDOW).unwrap().len(), WINDOW);
+    }
+}

@@ -1,0 +1,31 @@
+//! Why a recogniser ends early.
+
+use std::borrow::Cow;
+use std::io;
+
+/// Why a recogniser ends early.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    Io(io::Error),
+    Malformed(Cow<'static, str>),
+    Stopped,
+}
+
+pub(crate) type Result<T, E = Fault> = std::result::Result<T, E>;
+
+impl From<io::Error> for Fault {
+    /// Readers below `io::Read` say with an error what is wrong with the bytes; that is not a fault of the disk.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Fault::Malformed("cut short".into()),
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if error.raw_os_error().is_none() => {
+                Fault::Malformed(error.to_string().into())
+            }
+            _ => Fault::Io(error),
+        }
+    }
+}
+
+pub(crate) fn malformed<T>(why: impl Into<Cow<'static, str>>) -> Result<T> {
+    Err(Fault::Malformed(why.into()))
+}

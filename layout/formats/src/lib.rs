@@ -1,0 +1,44 @@
+//! What is a tensor in these bytes.
+//!
+//! This crate knows nothing of pools and depends on no other crate of tensorfs. docs/TENSORS.md describes the formats.
+//!
+//! [`recognise()`] looks at any file and says which tensors it holds, where their bytes are and how to read them. It
+//! knows some formats and calls everything else opaque.
+//!
+//! The bytes are not trusted. A recogniser never fails and never panics: what is malformed is opaque, with a reason
+//! for a person. It believes no length before it has checked it against the file, executes nothing, takes at most
+//! [`MEMORY`] bytes whatever the file says, and its time is linear in the bytes it reads, which are not more than a
+//! constant times the file's. A file is recognised whole or not at all, except for event files, which grow: they are
+//! recognised up to their first bad frame.
+
+mod claims;
+mod cursor;
+mod dtype;
+mod event;
+mod fault;
+mod format;
+mod found;
+mod limits;
+mod npy;
+mod npz;
+mod pickle;
+mod protobuf;
+mod pyliteral;
+mod read;
+mod recognise;
+mod safetensors;
+mod source;
+mod tensor;
+mod tfrecord;
+mod torch;
+mod zip;
+
+pub use crc32c::{crc32c, crc32c_append};
+pub use dtype::Dtype;
+pub use format::Format;
+pub use found::{Recognised, Sink};
+pub use limits::{DIMENSIONS_MAX, MEMORY, NAME_MAX, TENSORS_MAX};
+pub use read::{Reader, TensorReader, npy_header, npy_len, read_tensor};
+pub use recognise::{recognise, resume, resume_some};
+pub use source::{Source, read_exact};
+pub use tensor::{Kind, Location, Mode, Order, Storage, Tensor};

@@ -1,0 +1,120 @@
+//! Tells a file's format by its first bytes, and has the recogniser of that format look at it.
+
+use crate::fault::{Fault, Result, malformed};
+use crate::format::Format;
+use crate::found::{Out, Recognised, Sink};
+use crate::source::{Source, read_up_to};
+use crate::{npy, npz, safetensors, tfrecord, torch, zip};
+
+/// Says what the file is, and gives each of its tensors to `sink`.
+pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
+    run(source, sink, |source, out| {
+        let mut head = [0; HEAD];
+        let size = source.size()?;
+        let len = read_up_to(source, 0, &mut head)?;
+        let head = &head[..len];
+        if head.starts_with(npy::MAGIC) {
+            npy::recognise(source, out)
+        } else if head.starts_with(zip::LOCAL_MAGIC) || head.starts_with(zip::END_MAGIC) {
+            of_zip(source, out)
+        } else if tfrecord::starts(head) {
+            tfrecord::recognise(source, 0, u64::MAX, out)
+        } else if safetensors::starts(head, size) {
+            safetensors::recognise(source, out)
+        } else if is_hdf5(source, size)? {
+            out.found.format = Format::Hdf5;
+            malformed("HDF5 files are not looked into")
+        } else if head.starts_with(LEGACY_TORCH) {
+            malformed("a file of torch before 1.6, which holds no directory of its tensors")
+        } else {
+            malformed("no format that is recognised")
+        }
+    })
+}
+
+/// Goes on with an event file that has grown, at the [`Recognised::end`] of the last time.
+pub fn resume(source: &dyn Source, from: u64, sink: &mut Sink<'_>) -> Recognised {
+    resume_some(source, from, u64::MAX, sink)
+}
+
+/// Goes on with an event file that has grown, as [`resume`] does, and stops behind the frame that makes it `limit`
+/// tensors or more. [`Recognised::stopped`] says whether it did.
+pub fn resume_some(source: &dyn Source, from: u64, limit: u64, sink: &mut Sink<'_>) -> Recognised {
+    run(source, sink, |source, out| tfrecord::recognise(source, from, limit, out))
+}
+
+const HEAD: usize = 32;
+const HDF5_MAGIC: &[u8] = b"\x89HDF\r\n\x1a\n";
+/// The first pickle of the old torch format: protocol 2, its magic number as a long.
+const LEGACY_TORCH: &[u8] = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
+
+/// The superblock of HDF5 is at 0, or behind a user block at 512, 1024, 2048, ...
+fn is_hdf5(source: &dyn Source, size: u64) -> Result<bool> {
+    let mut at = 0_u64;
+    while at.saturating_add(8) <= size {
+        let mut magic = [0; 8];
+        if read_up_to(source, at, &mut magic)? == 8 && magic == HDF5_MAGIC {
+            return Ok(true);
+        }
+        at = (at * 2).max(512);
+    }
+    Ok(false)
+}
+
+fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
+    let directory = zip::Directory::find(source)?;
+    match torch::prefix(source, &directory)? {
+        Some(prefix) => torch::recognise(source, &directory, &prefix, out),
+        None => npz::recognise(source, &directory, out),
+    }
+}
+
+fn run(
+    source: &dyn Source,
+    sink: &mut Sink<'_>,
+    recogniser: impl FnOnce(&dyn Source, &mut Out<'_, '_>) -> Result<()>,
+) -> Recognised {
+    let mut out = Out { found: Recognised::new(Format::Opaque), sink };
+    let result = recogniser(source, &mut out);
+    let mut found = out.found;
+    match result {
+        Ok(()) => {}
+        Err(Fault::Stopped) => found.stopped = true,
+        Err(Fault::Malformed(why)) => {
+            found.reason = Some(why.into_owned());
+            // A recogniser sets the format when it is sure; what then fails is damage behind good tensors.
+            if found.tensors == 0 && !matches!(found.format, Format::TfRecord | Format::Hdf5) {
+                found.format = Format::Opaque;
+                found.metadata.clear();
+            }
+        }
+        Err(Fault::Io(error)) => {
+            found.reason = Some(error.to_string());
+            found.error = Some(error);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_opaque_files() {
+        for (bytes, reason) in [
+            (&b""[..], "no format"),
+            (b"hello", "no format"),
+            (&[0; 4096], "no format"),
+            (LEGACY_TORCH, "before 1.6"),
+            (b"PK\x03\x04", "zip"),
+        ] {
+            let found = recognise(&bytes, &mut |_| panic!("a tensor"));
+            assert_eq!(found.format, Format::Opaque);
+            assert!(found.reason.as_ref().unwrap().contains(reason), "{:?}", found.reason);
+        }
+        let mut hdf5 = vec![0; 4096];
+        hdf5[1024..1032].copy_from_slice(HDF5_MAGIC);
+        assert_eq!(recognise(&&hdf5[..], &mut |_| panic!("a tensor")).format, Format::Hdf5);
+    }
+}

@@ -1,0 +1,123 @@
+//! Files as recognisers see them: a size, and bytes at offsets.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+/// Bytes at offsets.
+pub trait Source {
+    /// Bytes there are. They may become more or fewer while they are read.
+    fn size(&self) -> io::Result<u64>;
+    /// Reads bytes from `offset` on, as pread(2) does: possibly fewer than fit in `buffer`, none at the end.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+}
+
+impl<S: Source + ?Sized> Source for &S {
+    fn size(&self) -> io::Result<u64> {
+        (**self).size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        (**self).read_at(offset, buffer)
+    }
+}
+
+impl<S: Source + ?Sized> Source for Arc<S> {
+    fn size(&self) -> io::Result<u64> {
+        (**self).size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        (**self).read_at(offset, buffer)
+    }
+}
+
+impl Source for &[u8] {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let rest = usize::try_from(offset).ok().and_then(|offset| self.get(offset..)).unwrap_or_default();
+        let len = rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+}
+
+impl Source for File {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        FileExt::read_at(self, buffer, offset)
+    }
+}
+
+/// Reads until the buffer is full or the source ends.
+pub(crate) fn read_up_to(source: &dyn Source, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        let Some(at) = offset.checked_add(done as u64) else { break };
+        match source.read_at(at, &mut buffer[done..]) {
+            Ok(0) => break,
+            Ok(count) => done += count.min(buffer.len() - done),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// Reads the whole buffer.
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] if the source ends before the buffer is full; else what reading gives.
+pub fn read_exact(source: &dyn Source, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    match read_up_to(source, offset, buffer)? {
+        count if count == buffer.len() => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before the tensor does")),
+    }
+}
+
+/// The bytes from `at` to `end` as a reader.
+pub(crate) struct Part<S> {
+    pub source: S,
+    pub at: u64,
+    pub end: u64,
+}
+
+impl<S: Source> io::Read for Part<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let want = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX).min(buffer.len());
+        let count = self.source.read_at(self.at, &mut buffer[..want])?.min(want);
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn slices_end() {
+        let source: &[u8] = b"abcdef";
+        let mut buffer = [0; 4];
+        assert_eq!(source.read_at(4, &mut buffer).unwrap(), 2);
+        assert_eq!(source.read_at(u64::MAX, &mut buffer).unwrap(), 0);
+        assert_eq!(read_up_to(&source, u64::MAX - 1, &mut buffer).unwrap(), 0);
+        assert!(read_exact(&source, 3, &mut buffer).is_err());
+    }
+
+    #[test]
+    fn parts_keep_within() {
+        let source: &[u8] = b"abcdef";
+        let mut text = String::new();
+        Part { source: &source, at: 1, end: 4 }.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "bcd");
+    }
+}

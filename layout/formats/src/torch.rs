@@ -1,0 +1,173 @@
+//! What `torch.save` writes since 1.6: a zip of `data.pkl`, which says what there is, and of a member for each storage.
+
+use crate::cursor::Cursor;
+use crate::dtype::Dtype;
+use crate::fault::{Result, malformed};
+use crate::format::Format;
+use crate::found::Out;
+use crate::pickle::{self, View};
+use crate::source::{Source, read_exact};
+use crate::tensor::{Location, Storage, Tensor, elements, order_of, span};
+use crate::zip::{Directory, Method};
+
+use std::hash::{BuildHasher, RandomState};
+
+const PICKLE: &[u8] = b"data.pkl";
+/// The longest pickle that is read.
+const PICKLE_MAX: u64 = 256 << 20;
+
+/// The directory in front of all names, if there is a `data.pkl` in one.
+pub(crate) fn prefix(source: &dyn Source, directory: &Directory) -> Result<Option<Vec<u8>>> {
+    let mut found = None;
+    directory.each(source, &mut |member| {
+        if let Some(prefix) = member.name.strip_suffix(PICKLE)
+            && prefix.iter().position(|&byte| byte == b'/') == prefix.len().checked_sub(1)
+            && !prefix.is_empty()
+            && found.is_none()
+        {
+            found = Some(prefix.to_vec());
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The members that hold storages, by the hashes of their keys.
+struct Members {
+    hasher: RandomState,
+    /// Hash of the key, first byte, length.
+    list: Vec<(u64, u64, u64)>,
+}
+
+impl Members {
+    fn find(&self, key: &[u8]) -> Option<(u64, u64)> {
+        let hash = self.hasher.hash_one(key);
+        let at = self.list.binary_search_by_key(&hash, |&(hash, ..)| hash).ok()?;
+        self.list.get(at).map(|&(_, offset, len)| (offset, len))
+    }
+}
+
+pub(crate) fn recognise(
+    source: &dyn Source,
+    directory: &Directory,
+    prefix: &[u8],
+    out: &mut Out<'_, '_>,
+) -> Result<()> {
+    let mut members = Members { hasher: RandomState::new(), list: Vec::new() };
+    members.list.reserve_exact(directory.members as usize);
+    let (mut program, mut order) = (None, None);
+    directory.each(source, &mut |member| {
+        let Some(name) = member.name.strip_prefix(prefix) else { return Ok(()) };
+        let plain = member.method == Method::Stored && !member.encrypted;
+        let place = (member.header, member.stored);
+        match name {
+            PICKLE if plain => program = Some(place),
+            b"byteorder" if plain => order = Some(place),
+            _ => {}
+        }
+        if let Some(key) = name.strip_prefix(b"data/")
+            && plain
+        {
+            let hash = members.hasher.hash_one(key);
+            members.list.push((hash, directory.data(source, member.header, member.stored)?, member.stored));
+        }
+        Ok(())
+    })?;
+    members.list.sort_unstable();
+    let Some((header, len)) = program else { return malformed("a torch checkpoint that is compressed") };
+    if len > PICKLE_MAX {
+        return malformed(format!("a pickle of {len} bytes"));
+    }
+    let big_endian = match order {
+        Some((header, len)) => is_big(source, directory.data(source, header, len)?, len)?,
+        None => false,
+    };
+    let start = directory.data(source, header, len)?;
+    let pickle = pickle::read(&mut Cursor::new(source, start, start + len)?)?;
+
+    // First everything is checked, then given out.
+    let tensor = |name: &[u8], view: &View| -> Result<Tensor> {
+        let Some((offset, len)) = members.find(view.storage.as_bytes()) else {
+            return malformed("a tensor whose storage is not there");
+        };
+        place(name, view, Storage { key: view.storage.clone(), offset, len }, big_endian)
+    };
+    let mut count = 0_u64;
+    pickle.tensors(&mut |name, view| {
+        count += 1;
+        tensor(name, view).map(drop)
+    })?;
+    out.found.calls.clone_from(&pickle.calls);
+    if count == 0 && !pickle.calls.is_empty() {
+        return malformed(format!("a pickle without tensors, which would call {}", pickle.calls.join(", ")));
+    }
+    out.found.format = Format::Torch;
+    out.found.end = source.size()?;
+    pickle.tensors(&mut |name, view| out.tensor(tensor(name, view)?))
+}
+
+fn is_big(source: &dyn Source, at: u64, len: u64) -> Result<bool> {
+    let mut text = [0; 8];
+    let text = &mut text[..len.min(8) as usize];
+    read_exact(source, at, text)?;
+    match &*text {
+        b"little" => Ok(false),
+        b"big" => Ok(true),
+        _ => malformed("an unknown byte order"),
+    }
+}
+
+/// Where the view's bytes are, which must lie inside of its storage.
+fn place(name: &[u8], view: &View, storage: Storage, big_endian: bool) -> Result<Tensor> {
+    if storage.len != view.storage_len {
+        return malformed("a storage of another length than the pickle says");
+    }
+    let Some(size) = view.dtype.size() else { return malformed("a tensor of an unknown type") };
+    if elements(&view.shape).and_then(|count| count.checked_mul(size)).is_none_or(|len| len > i64::MAX as u64) {
+        return malformed("more elements than can be");
+    }
+    let inside = view.offset.checked_mul(size);
+    let len = span(&view.shape, &view.strides).and_then(|span| span.checked_mul(size));
+    let (inside, len) = match (inside, len) {
+        (Some(inside), Some(len)) if inside.checked_add(len).is_some_and(|end| end <= storage.len) => (inside, len),
+        // Nothing may begin anywhere.
+        (_, Some(0)) => (0, 0),
+        _ => return malformed("a tensor that is larger than its storage"),
+    };
+    let location = Location::Raw { offset: storage.offset + inside, len };
+    let mut tensor = Tensor::new(name.to_vec(), view.dtype, view.shape.clone(), location);
+    tensor.order = order_of(&view.shape, &view.strides);
+    tensor.big_endian = big_endian && (size > 1 || view.dtype == Dtype::C32);
+    tensor.storage = Some(storage);
+    Ok(tensor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(shape: &[u64], strides: &[u64], offset: u64) -> Result<Tensor> {
+        let storage = Storage { key: "0".into(), offset: 1000, len: 40 };
+        let view = View {
+            dtype: Dtype::F32,
+            storage: "0".into(),
+            storage_len: 40,
+            offset,
+            shape: shape.to_vec(),
+            strides: strides.to_vec(),
+        };
+        place(b"t", &view, storage, false)
+    }
+
+    #[test]
+    fn keeps_views_inside_their_storages() {
+        assert_eq!(placed(&[2, 5], &[5, 1], 0).unwrap().location, Location::Raw { offset: 1000, len: 40 });
+        assert_eq!(placed(&[2, 2], &[4, 2], 3).unwrap().location, Location::Raw { offset: 1012, len: 28 });
+        assert_eq!(placed(&[0], &[1], 99).unwrap().location, Location::Raw { offset: 1000, len: 0 });
+        assert!(placed(&[2, 5], &[5, 1], 1).is_err());
+        assert!(placed(&[11], &[1], 0).is_err());
+        assert!(placed(&[2], &[u64::MAX], 0).is_err());
+        assert!(placed(&[1], &[1], u64::MAX).is_err());
+        assert!(placed(&[1 << 40, 1 << 40], &[0, 0], 0).is_err());
+    }
+}

@@ -1,0 +1,195 @@
+//! The directory of a zip archive, zip64 included.
+//!
+//! Sizes and places come from the central directory alone; of a member's own header only its length is used. Nothing
+//! before the central directory is searched, and members must not overlap: an archive that means different things to
+//! different readers is not recognised.
+
+use crate::claims::Claims;
+use crate::cursor::Cursor;
+use crate::fault::{Result, malformed};
+use crate::source::{Source, read_exact};
+
+pub(crate) const LOCAL_MAGIC: &[u8] = b"PK\x03\x04";
+/// How an archive without members begins.
+pub(crate) const END_MAGIC: &[u8] = b"PK\x05\x06";
+const CENTRAL: u32 = 0x0201_4b50;
+const END64: u32 = 0x0606_4b50;
+const END64_LOCATOR: u32 = 0x0706_4b50;
+const END_LEN: u64 = 22;
+const COMMENT_MAX: u64 = 65_535;
+const ZIP64_EXTRA: u16 = 1;
+/// The most members of an archive that is recognised.
+pub(crate) const MEMBERS_MAX: u64 = 1 << 17;
+
+/// Where the central directory is.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    offset: u64,
+    end: u64,
+    pub members: u64,
+}
+
+/// A member, as the central directory describes it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member<'a> {
+    pub name: &'a [u8],
+    pub method: Method,
+    pub encrypted: bool,
+    /// Bytes in the archive.
+    pub stored: u64,
+    /// Bytes when decompressed.
+    pub size: u64,
+    /// Where its own header is.
+    pub header: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Stored,
+    Deflated,
+    Other,
+}
+
+impl Directory {
+    /// Finds the directory from the end of the archive.
+    pub fn find(source: &dyn Source) -> Result<Directory> {
+        let size = source.size()?;
+        let tail_at = size.saturating_sub(END_LEN + COMMENT_MAX);
+        let mut tail = vec![0; (size - tail_at) as usize];
+        read_exact(source, tail_at, &mut tail)?;
+        // The record ends with a comment, and the archive with the comment.
+        let ends = |at: &usize| {
+            let rest = &tail[*at..];
+            rest.starts_with(END_MAGIC)
+                && rest
+                    .get(20..22)
+                    .is_some_and(|len| rest.len() - 22 == usize::from(u16::from_le_bytes([len[0], len[1]])))
+        };
+        let Some(at) = (0..tail.len()).rev().find(ends) else { return malformed("a zip without its directory") };
+        let mut end = Cursor::new(source, tail_at + at as u64, size)?;
+        let end_at = end.at();
+        end.skip(4)?;
+        let disks = end.u32()?;
+        let (here, members) = (end.array().map(u16::from_le_bytes)?, end.array().map(u16::from_le_bytes)?);
+        let (len, offset) = (end.u32()?, end.u32()?);
+        let (members, len, offset, behind) = match Self::end64(source, end_at)? {
+            Some(large) => large,
+            None if disks != 0 || here != members => return malformed("a zip of several files"),
+            None => (members.into(), len.into(), offset.into(), end_at),
+        };
+        if offset.checked_add(len) != Some(behind) {
+            return malformed("a zip with its directory in the wrong place");
+        }
+        if members > MEMBERS_MAX {
+            return malformed(format!("a zip of {members} members"));
+        }
+        let directory = Directory { offset, end: behind, members };
+        directory.check(source)?;
+        Ok(directory)
+    }
+
+    /// Members, length and offset of the directory, and what it ends at, from the larger record of zip64. Some writers
+    /// (torch) add it to small archives too.
+    fn end64(source: &dyn Source, end_at: u64) -> Result<Option<(u64, u64, u64, u64)>> {
+        let Some(locator_at) = end_at.checked_sub(20) else { return Ok(None) };
+        let mut locator = Cursor::new(source, locator_at, end_at)?;
+        if locator.u32()? != END64_LOCATOR {
+            return Ok(None);
+        }
+        locator.skip(4)?;
+        let at = locator.u64()?;
+        let mut end = Cursor::new(source, at, locator_at)?;
+        if end.u32()? != END64 || end.u64()?.checked_add(at + 12) != Some(locator_at) {
+            return malformed("a zip with a damaged zip64 directory");
+        }
+        end.skip(4)?;
+        let disks = end.u64()?;
+        let (here, members, len, offset) = (end.u64()?, end.u64()?, end.u64()?, end.u64()?);
+        if disks != 0 || here != members {
+            return malformed("a zip of several files");
+        }
+        Ok(Some((members, len, offset, at)))
+    }
+
+    /// Members must lie apart from each other, in front of the directory, and have names of their own.
+    fn check(&self, source: &dyn Source) -> Result<()> {
+        let mut claims = Claims::default();
+        self.each(source, &mut |member| {
+            let len = 30 + member.name.len() as u64;
+            match member.header.checked_add(len).and_then(|at| at.checked_add(member.stored)) {
+                Some(end) if end <= self.offset => claims.add(member.name, member.header, end),
+                _ => malformed("a member that lies outside the zip"),
+            }
+        })?;
+        claims.settle().map(drop)
+    }
+
+    /// Calls `visit` for every member, in the directory's order.
+    pub fn each(&self, source: &dyn Source, visit: &mut dyn FnMut(Member<'_>) -> Result<()>) -> Result<()> {
+        let mut cursor = Cursor::new(source, self.offset, self.end)?;
+        for _ in 0..self.members {
+            let fixed: [u8; 46] = cursor.array()?;
+            let u16_at = |at: usize| u16::from_le_bytes([fixed[at], fixed[at + 1]]);
+            let u32_at = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
+            if u32_at(0) != CENTRAL {
+                return malformed("a zip with a damaged directory");
+            }
+            let (name, extra, comment) = (usize::from(u16_at(28)), usize::from(u16_at(30)), u16_at(32));
+            let text = cursor.take(name + extra)?;
+            let (name, extra) = text.split_at(name);
+            let [stored, size, header] = zip64(extra, u32_at(24), u32_at(20), u32_at(42))?;
+            let method = match u16_at(10) {
+                0 if stored != size => return malformed("a stored member of two sizes"),
+                0 => Method::Stored,
+                8 => Method::Deflated,
+                _ => Method::Other,
+            };
+            visit(Member { name, method, encrypted: u16_at(8) & 1 != 0, stored, size, header })?;
+            cursor.skip(comment.into())?;
+        }
+        if cursor.left() != 0 {
+            return malformed("a zip with more in its directory than it says");
+        }
+        Ok(())
+    }
+
+    /// Where a member's bytes begin.
+    pub fn data(&self, source: &dyn Source, header: u64, stored: u64) -> Result<u64> {
+        let mut local = [0; 30];
+        read_exact(source, header, &mut local)?;
+        if !local.starts_with(LOCAL_MAGIC) {
+            return malformed("a member without its header");
+        }
+        let length = |at: usize| u64::from(u16::from_le_bytes([local[at], local[at + 1]]));
+        // The directory has been checked: headers lie in front of it.
+        let data = header + 30 + length(26) + length(28);
+        match data.checked_add(stored) {
+            Some(end) if end <= self.offset => Ok(data),
+            _ => malformed("a member that lies outside the zip"),
+        }
+    }
+}
+
+/// Stored size, size and header of a member: those that do not fit in 32 bits are in an extra field, in this order:
+/// size, stored size, header.
+fn zip64(mut extra: &[u8], size: u32, stored: u32, header: u32) -> Result<[u64; 3]> {
+    let mut large = &[][..];
+    while let [a, b, c, d, rest @ ..] = extra {
+        let len = usize::from(u16::from_le_bytes([*c, *d]));
+        let Some((field, behind)) = rest.split_at_checked(len) else { break };
+        if u16::from_le_bytes([*a, *b]) == ZIP64_EXTRA {
+            large = field;
+        }
+        extra = behind;
+    }
+    let mut next = |small: u32| match (small, large.split_first_chunk::<8>()) {
+        (u32::MAX, Some((number, rest))) => {
+            large = rest;
+            Ok(u64::from_le_bytes(*number))
+        }
+        (u32::MAX, None) => malformed("a member without its zip64 sizes"),
+        (small, _) => Ok(small.into()),
+    };
+    let (size, stored, header) = (next(size)?, next(stored)?, next(header)?);
+    Ok([stored, size, header])
+}

@@ -1,0 +1,235 @@
+//! What every check looks at, whether the pool is in use or not.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use crate::check::report::{Finding, NOT_A_SEGMENT, Report, Subject, segment_path};
+use crate::ids::{Ino, ROOT, SegmentId};
+use crate::log::census::Census;
+use crate::log::scan::ScannedBlock;
+use crate::log::superblock::{BLOCKS_OFFSET, MARK_OFFSETS, OFFSETS, Superblock};
+use crate::medium::domain::Medium;
+use crate::segment::gone::Gone;
+use crate::segment::stat::SegmentStat;
+use crate::segment::tiers::{TierInfo, TierState};
+use crate::tree::object::Object;
+use crate::tree::view::View;
+
+/// A check on its way.
+pub(crate) struct Checker<'a> {
+    pub superblock: &'a Superblock,
+    pub report: Report,
+}
+
+impl Checker<'_> {
+    pub(crate) fn log_finding(&mut self, subject: Subject, offset: Option<u64>, what: String, meaning: &str) {
+        self.report.findings.push(Finding {
+            subject,
+            path: None,
+            ino: None,
+            host_file: "log".into(),
+            offset,
+            tensors: Vec::new(),
+            what,
+            meaning: meaning.into(),
+        });
+    }
+
+    pub(crate) fn superblocks(&mut self, medium: &dyn Medium) {
+        for (offset, what) in OFFSETS.into_iter().zip(Superblock::examine(medium)) {
+            if let Some(what) = what {
+                let meaning = "the other copy is used; if that is damaged too, the pool is lost";
+                self.log_finding(Subject::Superblock, Some(offset), what.into(), meaning);
+            }
+        }
+        for (offset, what) in MARK_OFFSETS.into_iter().zip(self.superblock.examine_marks(medium)) {
+            if let Some(what) = what {
+                let meaning = "nothing is lost; the log says the same";
+                self.log_finding(Subject::HorizonMark, Some(offset), what.into(), meaning);
+            }
+        }
+    }
+
+    /// That no transaction is missing up to `keep`.
+    pub(crate) fn missing(&mut self, census: &Census<'_>, blocks: &[ScannedBlock], keep: u64) {
+        for (first, last) in census.missing(keep) {
+            let at = blocks.iter().enumerate().find_map(|(index, block)| {
+                let found = block.frames.iter().find(|found| found.header.id == first)?;
+                Some(self.block_offset(index) + found.offset as u64)
+            });
+            let what = if first == last {
+                format!("transaction {first} cannot be read")
+            } else {
+                format!("transactions {first} to {last} cannot be read")
+            };
+            let meaning = "the pool is mounted read-only; names, sizes or attributes that they changed may be wrong";
+            self.log_finding(Subject::Transactions, at, what, meaning);
+        }
+    }
+
+    pub(crate) fn block_offset(&self, index: usize) -> u64 {
+        BLOCKS_OFFSET + index as u64 * u64::from(self.superblock.block_size)
+    }
+
+    /// Every name leads to an object, every directory has one name, and all that is reached ends.
+    pub(crate) fn tree(&mut self, view: &View) {
+        if view.object(ROOT).is_none_or(|root| !root.is_dir()) {
+            let meaning = "the pool cannot be mounted";
+            self.log_finding(Subject::Tree, None, "there is no root directory".into(), meaning);
+            return;
+        }
+        let mut queue = vec![ROOT];
+        let mut directories = HashSet::from([ROOT]);
+        let mut objects = HashSet::from([ROOT]);
+        // Names that point to an object, and directories in it.
+        let mut links: HashMap<Ino, (u32, u32)> = HashMap::new();
+        while let Some(dir) = queue.pop() {
+            for (_, name, ino) in view.entries_after(dir, 0) {
+                let tree = |what: String, meaning: &str| Finding {
+                    subject: Subject::Tree,
+                    path: Some(join(view, dir, name)),
+                    ino: Some(ino),
+                    host_file: "log".into(),
+                    offset: None,
+                    tensors: Vec::new(),
+                    what,
+                    meaning: meaning.into(),
+                };
+                let Some(object) = view.object(ino) else {
+                    let what = format!("names object {ino}, of which there is no record");
+                    self.report.findings.push(tree(what, "the name is there and cannot be opened"));
+                    continue;
+                };
+                objects.insert(ino);
+                links.entry(ino).or_default().0 += 1;
+                if object.is_dir() {
+                    links.entry(dir).or_default().1 += 1;
+                    if directories.insert(ino) {
+                        queue.push(ino);
+                    } else {
+                        let what = "a directory that has another name already".to_owned();
+                        self.report.findings.push(tree(what, "programs that walk the tree may not end"));
+                    }
+                }
+            }
+        }
+        for (ino, object) in view.objects().filter(|(ino, _)| objects.contains(ino)) {
+            let (names, directories) = links.get(&ino).copied().unwrap_or_default();
+            let expected = if object.is_dir() { 2 + directories } else { names };
+            if object.links() != expected {
+                let path = view.path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+                let what = format!("has {} links, and {expected} lead to it", object.links());
+                let meaning = "it may be removed too early, or never".to_owned();
+                let (host_file, tensors) = ("log".to_owned(), Vec::new());
+                let (subject, ino, offset) = (Subject::Tree, Some(ino), None);
+                self.report.findings.push(Finding { subject, path, ino, host_file, offset, tensors, what, meaning });
+            }
+        }
+        self.report.objects = objects.len() as u64;
+    }
+
+    /// Every tier is there.
+    pub(crate) fn tiers(&mut self, tiers: &[TierInfo]) {
+        for tier in tiers.iter().filter(|tier| tier.state == TierState::Missing) {
+            let (name, reason) = (&tier.name, tier.reason.as_deref().unwrap_or_default());
+            let what = format!("tier {name} is missing: {reason}");
+            let meaning = match tier.files {
+                0 => "no file is in it; new files go to pm".to_owned(),
+                files => format!("{files} files cannot be read until it is back and the pool mounted again"),
+            };
+            self.host_file(Subject::Tier, tier.directory.clone(), what, &meaning);
+        }
+    }
+
+    /// A file whose bytes cannot be had. Of a tier that is missing only the tier itself is named.
+    pub(crate) fn gone(&mut self, view: &View, ino: Ino, id: SegmentId, gone: &Gone) {
+        if let Gone::Lost { .. } = gone {
+            let meaning = "its bytes did not survive that the machine was started anew; delete it or write it again";
+            self.file(view, ino, id, None, gone.to_string(), meaning);
+        }
+    }
+
+    pub(crate) fn unowned(&mut self, id: SegmentId) {
+        let (what, meaning) = ("belongs to no file", "it takes space, and no file misses it");
+        self.host_file(Subject::Segment, segment_path(id), what.into(), meaning);
+    }
+
+    pub(crate) fn marked_as_damaged(&mut self, view: &View, ino: Ino, id: SegmentId) {
+        let what = "is marked as damaged: a sync failed, or bytes were missing".to_owned();
+        self.file(view, ino, id, None, what, "what it holds may not be what was written");
+    }
+
+    /// Whether a file's segment has the bytes that the file says; and no more, unless it is `growing`.
+    pub(crate) fn segment_of(
+        &mut self,
+        view: &View,
+        ino: Ino,
+        object: &Object,
+        id: SegmentId,
+        found: Option<&SegmentStat>,
+        growing: bool,
+    ) {
+        let size = object.size();
+        // Then recovery writes them.
+        let restored = self.report.unclean && object.has_value();
+        let Some(found) = found else {
+            if size > 0 && !restored {
+                self.file(view, ino, id, None, "its segment is missing".into(), "its bytes are lost");
+            }
+            return;
+        };
+        if found.size < size && !restored {
+            let what = format!("its segment ends at {}, the file at {size}", found.size);
+            self.file(view, ino, id, Some(found.size), what, "the bytes behind that are lost");
+        }
+        if found.size > size && !growing {
+            let what = format!("its segment has {} bytes behind the end of the file", found.size - size);
+            self.file(view, ino, id, Some(size), what, "they were never part of the file; readers may see them");
+        }
+    }
+
+    pub(crate) fn file(
+        &mut self,
+        view: &View,
+        ino: Ino,
+        id: SegmentId,
+        offset: Option<u64>,
+        what: String,
+        meaning: &str,
+    ) {
+        self.report.findings.push(Finding {
+            subject: Subject::File,
+            path: view.path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned()),
+            ino: Some(ino),
+            host_file: segment_path(id),
+            offset,
+            tensors: Vec::new(),
+            what,
+            meaning: meaning.into(),
+        });
+    }
+
+    fn host_file(&mut self, subject: Subject, host_file: String, what: String, meaning: &str) {
+        let (path, ino, offset, tensors, meaning) = (None, None, None, Vec::new(), meaning.into());
+        self.report.findings.push(Finding { subject, path, ino, host_file, offset, tensors, what, meaning });
+    }
+
+    pub(crate) fn foreign(&mut self, dir: &Path, paths: &[std::path::PathBuf]) {
+        for path in paths {
+            let path = path.strip_prefix(dir).unwrap_or(path).display().to_string();
+            let meaning = "tensorfs did not put it there, and leaves it alone";
+            self.host_file(Subject::Segment, path, NOT_A_SEGMENT.into(), meaning);
+        }
+    }
+
+    pub(crate) fn noteless(&mut self, name: &str) {
+        let (host_file, meaning) = (format!("quarantine/{name}"), "it cannot be told whose bytes these are");
+        self.host_file(Subject::Quarantine, host_file, "has no note that can be read".into(), meaning);
+    }
+}
+
+fn join(view: &View, dir: Ino, name: &[u8]) -> String {
+    let parent = view.path_of(dir).unwrap_or_default();
+    let parent = String::from_utf8_lossy(&parent).into_owned();
+    format!("{}/{}", parent.trim_end_matches('/'), String::from_utf8_lossy(name))
+}

@@ -1,0 +1,141 @@
+//! A look at a pool that is not in use, which changes nothing.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::log::file::open_log;
+use crate::log::superblock::{PoolState, Superblock};
+use crate::medium;
+use crate::medium::boot::boot_id;
+use crate::medium::domain::{Domain, Medium};
+use crate::medium::read_only::ReadOnly;
+use crate::pool::lock::holder;
+use crate::pool::recover::reading;
+use crate::pool::usage::{Usage, usage};
+use crate::segment::quarantine;
+use crate::segment::quarantine::QuarantineEntry;
+use crate::segment::segments::Segments;
+use crate::segment::tier::Whose;
+use crate::segment::tiers;
+use crate::segment::tiers::TierInfo;
+use crate::tree::view::View;
+
+/// What is in a pool.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// What the superblock says.
+    pub superblock: Superblock,
+    /// How stores to it would become durable.
+    pub domain: Domain,
+    /// Whether it was closed.
+    pub state: PoolState,
+    /// What it holds, as far as the log can be read.
+    pub usage: Usage,
+    /// What is set aside.
+    pub quarantine: Vec<QuarantineEntry>,
+    /// Files known to have lost bytes.
+    pub damaged_files: Vec<String>,
+    /// What is missing in the log, in words.
+    pub damage: Option<String>,
+    /// Its tiers, the pool's own directory first.
+    pub tiers: Vec<TierInfo>,
+}
+
+/// The tree and the segments of a pool that is not in use, to look at. Nothing is changed.
+#[derive(Debug)]
+pub struct Contents {
+    dir: PathBuf,
+    medium: Arc<dyn Medium>,
+    superblock: Superblock,
+    view: View,
+    segments: Segments,
+    damage: Option<String>,
+}
+
+impl Contents {
+    /// Reads the log, as opening the pool would find it. A pool that is in use gives [`Error::Busy`].
+    pub fn read(dir: &Path) -> Result<Self> {
+        let log = open_log(dir, false)?;
+        if let Some(holder) = holder(dir)? {
+            return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
+        }
+        let medium = medium::open(log).map_err(|error| Error::io(dir.join("log"), "open", error))?;
+        let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium));
+        let (superblock, _) = Superblock::read(dir, &*medium)?;
+        let found = reading::read(dir, &medium, &superblock, boot_id(None))?;
+        let segments = Segments::open_all(dir, medium.clone());
+        let mut segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+        let whose = Whose { pool: superblock.uuid, boot: boot_id(None) };
+        segments
+            .open_tiers(&found.view, whose, false)
+            .map_err(|error| Error::io(dir.join("segments"), "look into the tiers", error))?;
+        Ok(Self { dir: dir.into(), medium, superblock, view: found.view, segments, damage: found.damage })
+    }
+
+    /// The pool's directory.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The tree.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The bytes of files.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// What is missing in the log, in words.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
+    }
+
+    /// Fails if the pool came into use after it was read: then what was read of its bytes may not fit what was read of
+    /// its log.
+    pub fn check_unused(&self) -> Result<()> {
+        if let Some(holder) = holder(&self.dir)? {
+            return Err(Error::Busy { pool: self.dir.clone(), pid: holder.pid, mountpoint: holder.mountpoint });
+        }
+        let (now, _) = Superblock::read(&self.dir, &*self.medium)?;
+        if now.sequence != self.superblock.sequence {
+            return Err(Error::Invalid { pool: self.dir.clone(), what: "it was in use meanwhile; try again".into() });
+        }
+        Ok(())
+    }
+}
+
+/// Looks at a pool that is not in use. One that is gives [`Error::Busy`].
+pub fn inspect(dir: &Path) -> Result<Inspection> {
+    let log = open_log(dir, false)?;
+    if let Some(holder) = holder(dir)? {
+        return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
+    }
+    let medium = medium::open_to_read(log).map_err(|error| Error::io(dir.join("log"), "open", error))?;
+    let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium));
+    let (superblock, _) = Superblock::read(dir, &*medium)?;
+    // What opening it now would find.
+    let found = reading::read(dir, &medium, &superblock, boot_id(None))?;
+    let shown = |path: Vec<u8>| String::from_utf8_lossy(&path).into_owned();
+    let damaged = found.view.objects().filter(|(_, object)| object.attributes.damaged);
+    let damaged_files =
+        damaged.map(|(ino, _)| found.view.path_of(ino).map_or_else(|| format!("inode {ino}"), shown)).collect();
+    let quarantine = quarantine::list(&dir.join("quarantine"));
+    let segments = Segments::open_all(dir, medium.clone()).and_then(|mut segments| {
+        segments.open_tiers(&found.view, Whose { pool: superblock.uuid, boot: boot_id(None) }, false)?;
+        Ok(segments)
+    });
+    let segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+    Ok(Inspection {
+        tiers: tiers::describe(dir, &found.view, &segments),
+        domain: medium.domain(),
+        state: superblock.state,
+        usage: usage(&found.view, &found.log, &superblock),
+        quarantine: quarantine.map_err(|error| Error::io(dir.join("quarantine"), "read", error))?,
+        damaged_files,
+        damage: found.damage,
+        superblock,
+    })
+}

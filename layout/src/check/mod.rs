@@ -1,0 +1,18 @@
+//! Looking at a pool from outside: what is in it, whether it is whole, and making it whole again.
+//!
+//! At the top of the tower: it compares what the other rooms say with each other.
+
+mod checker;
+mod closed;
+mod in_use;
+pub(crate) mod inspect;
+mod repair;
+mod report;
+mod verify;
+
+pub use closed::{Depth, check};
+pub use in_use::{KeepStill, check_in_use};
+pub use inspect::{Contents, Inspection, inspect};
+pub use repair::{Repair, repair};
+pub use report::{Finding, Progress, Report, Subject, segment_path};
+pub use verify::{Verdict, fault_of_run, is_hurt, verify_runs};

@@ -1,0 +1,85 @@
+//! What a check found.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Ino, SegmentId};
+use crate::log::tier::PM;
+use crate::segment::home::path_within;
+
+/// What a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subject {
+    /// One of the two superblocks.
+    Superblock,
+    /// One of the two horizon marks.
+    HorizonMark,
+    /// Transactions that should be in the log.
+    Transactions,
+    /// Bytes in the log that are neither a frame nor zeroes.
+    LogBlock,
+    /// The tree that the records describe.
+    Tree,
+    /// A regular file and its segment.
+    File,
+    /// A file in the segments directory.
+    Segment,
+    /// An entry of the quarantine.
+    Quarantine,
+    /// A tier of the pool.
+    Tier,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// What it is about.
+    pub subject: Subject,
+    /// The file or directory on the mount, if one is concerned.
+    pub path: Option<String>,
+    /// Its object.
+    pub ino: Option<Ino>,
+    /// The host file, relative to the pool.
+    pub host_file: String,
+    /// Where in the host file.
+    pub offset: Option<u64>,
+    /// The tensors that are hurt, as far as that is known: `NAME@STEP`, the first few.
+    pub tensors: Vec<String>,
+    /// What is wrong.
+    pub what: String,
+    /// What that means for whoever owns the data.
+    pub meaning: String,
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// What was found; nothing if the pool is whole.
+    pub findings: Vec<Finding>,
+    /// Frames whose checksums were verified.
+    pub frames: u64,
+    /// Live records.
+    pub records: u64,
+    /// Objects reached from the root.
+    pub objects: u64,
+    /// Segments looked at.
+    pub segments: u64,
+    /// Bytes of files whose checksums were verified.
+    pub verified_bytes: u64,
+    /// Bytes of files that have no checksum, because they are not sealed.
+    pub unsealed_bytes: u64,
+    /// True if the pool had not been closed: the next mount recovers it.
+    pub unclean: bool,
+}
+
+/// How far a check has come: what it does now, and how much of it is done.
+pub type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
+
+/// What is said of a file that tensorfs did not put where it is.
+pub(crate) const NOT_A_SEGMENT: &str = "is no segment";
+
+/// Where a segment is in its pool, or in a tier of it.
+pub fn segment_path(id: SegmentId) -> String {
+    let path = format!("segments/{}", path_within(id));
+    if id.tier() == PM { path } else { format!("tier {}: {path}", id.tier()) }
+}

@@ -1,0 +1,32 @@
+//! The file that a pool's log is in.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// Opens the log file of a pool that should be there.
+pub(crate) fn open_log(pool: &Path, write: bool) -> Result<File> {
+    let path = pool.join("log");
+    let no_pool = |reason: &str| Error::NotAPool { pool: pool.into(), reason: reason.into() };
+    match fs::metadata(pool) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(no_pool("no such directory")),
+        Err(error) => return Err(Error::io(pool, "open", error)),
+        Ok(metadata) if !metadata.is_dir() => return Err(no_pool("not a directory")),
+        Ok(_) => {}
+    }
+    let log = match File::options().read(true).write(write).open(&path) {
+        Ok(log) => log,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(no_pool("it has no file \"log\"")),
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+            return Err(no_pool("\"log\" is not a regular file"));
+        }
+        Err(error) => return Err(Error::io(path, "open", error)),
+    };
+    match log.metadata() {
+        Ok(metadata) if metadata.is_file() => Ok(log),
+        Ok(_) => Err(no_pool("\"log\" is not a regular file")),
+        Err(error) => Err(Error::io(path, "stat", error)),
+    }
+}

@@ -1,0 +1,25 @@
+//! A seal: the checksum of a run of a file's bytes, and what these bytes are.
+
+use crate::log::description;
+use crate::log::description::{Summary, TensorEntry};
+
+/// What sealing found out about a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// CRC32C of the run's bytes.
+    pub crc: u32,
+    /// What the bytes are, if they were recognised; empty if not.
+    pub description: Box<[u8]>,
+}
+
+impl Seal {
+    /// What the whole file was recognised as; only the seal of its first run says that.
+    pub fn summary(&self) -> Option<Summary> {
+        description::summary(&self.description)
+    }
+
+    /// The tensors that start in the run.
+    pub fn tensors(&self) -> impl Iterator<Item = TensorEntry> {
+        description::entries(&self.description)
+    }
+}

@@ -1,0 +1,112 @@
+//! What is recorded of a tier.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::log::shutdown::Shutdown;
+
+/// The number of the pool's own directory among its tiers.
+pub const PM: u8 = 0;
+
+/// Its name.
+pub const PM_NAME: &str = "pm";
+
+/// Bytes of a tier's name at most.
+const NAME_LEN: usize = 32;
+
+/// Bytes of the path of a tier's directory at most.
+const DIRECTORY_LEN: usize = 4095;
+
+/// Bytes of a placement map at most.
+pub const PLACEMENT_MAX: usize = 64 << 10;
+
+/// What is recorded of a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// Its name; empty once it was removed.
+    pub name: Box<str>,
+    /// The path of its directory.
+    pub directory: Box<[u8]>,
+    /// Nothing in it survives the end of the machine's boot.
+    pub volatile: bool,
+    /// Tells it from an earlier tier of the same number, and in the same place.
+    pub nonce: [u8; 16],
+    /// It was not there when the pool was opened, so that nothing in it was recovered: from what it is to be when it is
+    /// back.
+    pub away: Option<Shutdown>,
+}
+
+const VOLATILE: u8 = 1;
+
+const AWAY: u8 = 2;
+
+const AWAY_KILLED: u8 = 4;
+
+const AWAY_POWER: u8 = 8;
+
+impl Tier {
+    pub(crate) fn flags(&self) -> u8 {
+        let away = match self.away {
+            None => 0,
+            Some(Shutdown::Clean) => AWAY,
+            Some(Shutdown::ServerKilled) => AWAY | AWAY_KILLED,
+            Some(Shutdown::PowerLoss) => AWAY | AWAY_POWER,
+        };
+        away | if self.volatile { VOLATILE } else { 0 }
+    }
+
+    pub(crate) fn from_flags(
+        flags: u8,
+        nonce: [u8; 16],
+        name: Box<str>,
+        directory: Box<[u8]>,
+    ) -> std::result::Result<Self, &'static str> {
+        let away = match flags & !VOLATILE {
+            0 => None,
+            AWAY => Some(Shutdown::Clean),
+            f if f == AWAY | AWAY_KILLED => Some(Shutdown::ServerKilled),
+            f if f == AWAY | AWAY_POWER => Some(Shutdown::PowerLoss),
+            _ => return Err("impossible flags of a tier"),
+        };
+        Ok(Self { name, directory, volatile: flags & VOLATILE != 0, nonce, away })
+    }
+
+    /// True for what is left of a tier that was removed.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.name.is_empty()
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        let path = &self.directory;
+        let placed = path.starts_with(b"/") && path.len() <= DIRECTORY_LEN && !path.contains(&0);
+        self.is_removed() || (Self::is_name(&self.name) && placed)
+    }
+
+    /// True for what can be a tier's name: letters in lower case, digits, `-` and `_`.
+    pub(crate) fn is_name(name: &str) -> bool {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        (1..=NAME_LEN).contains(&name.len())
+            && name.starts_with(plain)
+            && name.chars().all(|c| plain(c) || c == '-' || c == '_')
+    }
+
+    /// The path of its directory.
+    pub fn path(&self) -> &Path {
+        Path::new(std::ffi::OsStr::from_bytes(&self.directory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain_words() {
+        for name in ["pm", "dram", "ssd-2", "a_b", "0"] {
+            assert!(Tier::is_name(name), "{name}");
+        }
+        for name in ["", "A", "-a", "_", "a b", "a/b", "..", "a\n", "ä", &"a".repeat(33)] {
+            assert!(!Tier::is_name(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What every medium asks of the host in the same way: its syncs, and a longer log file.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+
+pub(super) fn sync_segment(segment: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(nix::unistd::fdatasync(segment)?)
+}
+
+pub(super) fn sync_directory(directory: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(nix::unistd::fsync(directory)?)
+}
+
+pub(super) fn sync_all(directory: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(nix::unistd::syncfs(directory)?)
+}
+
+/// Zeroes, allocates and syncs `from..len` of a file. Zeroes are written, not only reserved, so that later stores
+/// change no host metadata and cannot fail for lack of space.
+pub(super) fn grow_file(log: &File, from: u64, len: u64) -> io::Result<()> {
+    let zeroes = vec![0; 1 << 20];
+    let mut at = from;
+    while at < len {
+        let part = (len - at).min(zeroes.len() as u64) as usize;
+        if let Err(error) = log.write_all_at(&zeroes[..part], at) {
+            // On a full host, what did not suffice is left to others.
+            let _ = log.set_len(from);
+            return Err(error);
+        }
+        at += part as u64;
+    }
+    log.sync_all()
+}

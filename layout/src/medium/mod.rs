@@ -1,0 +1,21 @@
+//! What a pool is kept on: how bytes on the host become durable, and the one seam through which they do.
+//!
+//! At the bottom of the tower: it knows files of the host, and nothing of what a pool keeps in them.
+
+pub(crate) mod boot;
+pub(crate) mod cacheline;
+pub(crate) mod dax;
+mod direct;
+pub(crate) mod domain;
+mod file;
+pub(crate) mod file_lock;
+pub(crate) mod flushes;
+mod host;
+mod opening;
+pub(crate) mod owner;
+pub(crate) mod read_only;
+
+pub use direct::Direct;
+pub use domain::{Domain, Medium};
+pub use flushes::Flushes;
+pub(crate) use opening::{open, open_to_read};

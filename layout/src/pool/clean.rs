@@ -1,0 +1,276 @@
+//! An open pool: transactions in, commits out.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+use crate::ids::{POOL, TxId};
+use crate::log::blocks::{Block, Log, RESERVE_BLOCKS, Reserve};
+use crate::log::draft::Draft;
+use crate::log::frame;
+use crate::log::ledger::Placed;
+use crate::log::length;
+use crate::log::record::Record;
+use crate::log::scan;
+use crate::log::scan::Found;
+use crate::log::transaction::Transaction;
+use crate::medium::domain::Medium;
+use crate::pool::create::INITIAL_BLOCKS;
+use crate::pool::opened::{Live, Pool};
+
+/// Records are carried over in frames of about this many bytes, so that others are not kept waiting.
+const BATCH: usize = 64 << 10;
+
+/// A block worth cleaning.
+#[derive(Clone, Copy, Debug)]
+struct Victim {
+    index: usize,
+    incarnation: u64,
+    first: u64,
+    last: u64,
+    /// Bytes that would have to be carried over.
+    cost: u64,
+}
+
+/// What cleaning each block in use would have to carry over, by incarnation.
+fn costs(state: &Live) -> BTreeMap<u64, u64> {
+    let mut in_use: Vec<u64> = state.log.blocks().iter().filter_map(Block::incarnation).collect();
+    in_use.sort_unstable();
+    let older = std::iter::once(None).chain(in_use.iter().copied().map(Some));
+    in_use.iter().zip(older).map(|(one, older)| (*one, state.view.ledger().cost(*one, older))).collect()
+}
+
+/// The block whose cleaning copies least; among equals the oldest.
+fn cheapest(victims: &mut dyn Iterator<Item = Victim>) -> Option<Victim> {
+    victims.min_by_key(|victim| (victim.cost, victim.incarnation))
+}
+
+impl Pool {
+    /// A bounded stretch of housekeeping for the log, if there is anything worth doing: cleans blocks, gives blocks
+    /// that it will not need soon back to the host, or grows the log before it has to grow in somebody's way.
+    pub fn maintain(&self) -> Result<()> {
+        self.check_writable()?;
+        self.refill_values();
+        self.clean_some()?;
+        self.shrink()
+    }
+
+    fn clean_some(&self) -> Result<()> {
+        let worth = self.block_size() * 3 / 4;
+        let most = self.usage().log_blocks / 8 + 1;
+        for _ in 0..most {
+            let (free, wasteful) = self.waste();
+            if free > RESERVE_BLOCKS + 1 && !wasteful {
+                return Ok(());
+            }
+            if !self.clean_if(|victims| cheapest(victims).filter(|victim| victim.cost <= worth))? {
+                break;
+            }
+        }
+        if self.state.read().log.free_blocks() > RESERVE_BLOCKS {
+            return Ok(());
+        }
+        // Not in the match, which would hold the lock to its end.
+        let grown = self.grow(&mut self.state.write());
+        match grown {
+            Err(Error::NoSpace { .. }) => self.clean_if(|victims| cheapest(victims)).map(drop),
+            other => other,
+        }
+    }
+
+    /// Cuts free blocks off the end of the log when it has many more than it needs.
+    fn shrink(&self) -> Result<()> {
+        let mut state = self.state.write();
+        let log = &mut state.log;
+        let (blocks, free) = (log.blocks().len(), log.free_blocks());
+        // What stays lets the log grow by a quarter before the host has to be asked again. The log is left alone until
+        // it is worth a few flushes, unless hardly anything is left in the pool: then it gets as short as it was.
+        let in_use = blocks - free;
+        let stay = (in_use + in_use / 4 + RESERVE_BLOCKS).max(INITIAL_BLOCKS as usize);
+        let worth = if in_use <= 1 { 1 } else { (blocks / 4).max(2) };
+        if blocks < stay + worth {
+            return Ok(());
+        }
+        let trailing = log.blocks().iter().rev().take_while(|block| **block == Block::Free).count();
+        let cut = trailing.min(blocks - stay);
+        if cut < worth {
+            // A block near the end is in the way; its live records go to one further in front.
+            log.leave_head_behind(stay);
+            drop(state);
+            return self
+                .clean_if(|victims| victims.max_by_key(|victim| victim.index).filter(|last| last.index >= stay))
+                .map(drop);
+        }
+        let mut superblock = self.superblock.lock();
+        superblock.blocks -= cut as u32;
+        superblock.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
+        log.resize(blocks - cut);
+        // A log that is longer than the superblock says is fine, too.
+        if let Err(error) = self.medium.shrink(superblock.log_len()) {
+            log::warn!("{}: cannot make the log shorter: {error}", self.path.display());
+        }
+        Ok(())
+    }
+
+    /// Free blocks, and whether most of what the others hold is dead.
+    fn waste(&self) -> (usize, bool) {
+        let state = self.state.read();
+        let costs = costs(&state);
+        let (count, loads): (u64, u64) = (costs.len() as u64, costs.values().sum());
+        let bytes = count * state.log.block_size() as u64;
+        (state.log.free_blocks(), count > 2 && loads < bytes * 2 / 5)
+    }
+
+    /// Cleans until an ordinary transaction finds room again, or nothing is left that would help. True if it helped.
+    pub(crate) fn clean_for_room(&self) -> Result<bool> {
+        let blocks = || self.state.read().log.free_blocks();
+        let (before, most) = (blocks(), self.block_size() * 9 / 10);
+        // Each block once at most: what is carried over may fill as much as was freed.
+        for _ in 0..self.usage().log_blocks {
+            if blocks() > RESERVE_BLOCKS
+                || !self.clean_if(|victims| cheapest(victims).filter(|victim| victim.cost <= most))?
+            {
+                break;
+            }
+        }
+        Ok(blocks() > before)
+    }
+
+    fn block_size(&self) -> u64 {
+        u64::from(self.superblock.lock().block_size)
+    }
+
+    /// Cleans the block that `choose` chooses, if it chooses one.
+    fn clean_if(&self, choose: impl Fn(&mut dyn Iterator<Item = Victim>) -> Option<Victim>) -> Result<bool> {
+        let _cleaner = self.cleaner.lock();
+        // Only records at or below the horizon are cleaned. Bytes of files are not carried over: their
+        // segments hold them from now on.
+        self.settle_values()?;
+        self.commit(self.newest())?;
+        let victim = choose(&mut self.victims().into_iter());
+        let Some(victim) = victim.filter(|victim| self.fits(victim)) else { return Ok(false) };
+        self.clean(victim)?;
+        Ok(true)
+    }
+
+    /// The blocks that can be cleaned.
+    fn victims(&self) -> Vec<Victim> {
+        let state = self.state.read();
+        let costs = costs(&state);
+        let victims = state.log.blocks().iter().enumerate().filter_map(|(index, block)| match *block {
+            Block::InUse { incarnation, first, last, .. }
+                if !state.log.is_head(index) && last <= state.log.horizon() =>
+            {
+                Some(Victim { index, incarnation, first, last, cost: *costs.get(&incarnation)? })
+            }
+            _ => None,
+        });
+        victims.collect()
+    }
+
+    /// True if there is room for all that cleaning the victim appends. A cleaning that ran out of it half-way would
+    /// have used up the last block, and freed none.
+    fn fits(&self, victim: &Victim) -> bool {
+        let state = self.state.read();
+        // Two batches that follow each other are larger than one may be, but at the end of a block; somebody's commit
+        // may come behind each.
+        let frames = 2 * victim.cost as usize / BATCH.min(state.log.largest_frame()) + 4;
+        let overhead = 2 * frames * frame::HEADER + length::RETIRED;
+        victim.cost as usize + overhead <= state.log.room_for_cleaning()
+    }
+
+    fn clean(&self, victim: Victim) -> Result<()> {
+        let io = |what| {
+            let path = self.path.join("log");
+            move |error| Error::io(path, what, error)
+        };
+        let superblock = self.superblock();
+        let offset = self.state.read().log.block_offset(victim.index);
+        let mut bytes = vec![0; superblock.block_size as usize];
+        self.medium.read(offset, &mut bytes).map_err(io("read"))?;
+        let scanned = scan::scan_block(&bytes, victim.index as u32, &superblock);
+        let whole = scanned.header.is_some_and(|header| header.incarnation == victim.incarnation)
+            && scanned.frames.iter().all(|found| found.sound)
+            && scanned.frames.last().map(|found| found.header.id) == Some(victim.last)
+            && victim.last.checked_sub(victim.first).is_some_and(|more| scanned.frames.len() as u64 == more + 1);
+        if !whole {
+            let damaged = std::io::Error::new(std::io::ErrorKind::InvalidData, "a block to be cleaned is damaged");
+            return Err(io("clean")(damaged));
+        }
+        self.carry_over(&victim, &bytes, &scanned.frames).map_err(io("clean"))??;
+        self.commit(self.newest())?;
+        let zeroed = Log::zero_block(&*self.medium, offset, bytes.len());
+        zeroed.map_err(|error| self.fail("zeroing a block of the log", &error))?;
+        let mut state = self.state.write();
+        state.log.set_free(victim.index);
+        state.view.forget_block(victim.incarnation);
+        log::debug!("{}: cleaned log block {}", self.path.display(), victim.index);
+        Ok(())
+    }
+
+    /// Appends the victim's live records again, and the record that nothing of its transactions is missed.
+    fn carry_over(&self, victim: &Victim, bytes: &[u8], frames: &[Found]) -> std::io::Result<Result<()>> {
+        let mut records = Vec::new();
+        for found in frames {
+            let frame = &bytes[found.offset..found.offset + found.header.length];
+            for record in frame::records(&found.header, frame) {
+                records.push(record.map_err(|what| std::io::Error::new(std::io::ErrorKind::InvalidData, what))?);
+            }
+        }
+        let mut rest = records.as_slice();
+        while !rest.is_empty() {
+            let most = BATCH.min(self.state.read().log.room_for_batch() - frame::HEADER);
+            let mut size = 0;
+            let batch = rest.iter().take_while(|(_, _, encoded)| {
+                size += encoded.len();
+                size <= most || size == encoded.len()
+            });
+            let (batch, behind) = rest.split_at(batch.count());
+            rest = behind;
+            if let Err(error) = self.carry_batch(victim, batch) {
+                return Ok(Err(error));
+            }
+        }
+        let mut edit = self.edit();
+        let record = edit.retire(TxId(victim.first), TxId(victim.last));
+        let transaction = Transaction::new(0).with(record);
+        Ok(edit.store_with(transaction, Reserve::Cleaning).map(drop))
+    }
+
+    fn carry_batch(&self, victim: &Victim, batch: &[(Record, u64, &[u8])]) -> Result<()> {
+        let mut state = self.state.write();
+        let mut draft = Draft::new(0);
+        let mut carried = Vec::new();
+        for (record, seq, encoded) in batch {
+            let placed = Placed { seq: *seq, incarnation: victim.incarnation };
+            let needed = |since, until| state.log.has_block_in(since..until);
+            if state.view.is_live(record, placed, needed) {
+                draft.push_encoded(encoded);
+                carried.push((record, placed));
+                if record.ino() == POOL {
+                    draft.flags |= frame::FLAG_POOL;
+                }
+            } else {
+                state.view.drop_tomb(record, placed);
+            }
+        }
+        if draft.is_empty() {
+            return Ok(());
+        }
+        self.append(&mut state, draft, Reserve::Cleaning)?;
+        let incarnation = state.log.head_incarnation();
+        for (record, from) in carried {
+            state.view.relocate(record, from, Placed { seq: from.seq, incarnation });
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// Makes room after an operation was refused for lack of it: commits, removes what is free, and cleans the log.
+    /// True if it is worth trying again.
+    pub fn reclaim(&self) -> Result<bool> {
+        self.commit(self.newest())?;
+        let unlinked = self.unlink_covered();
+        Ok(self.clean_for_room()? || unlinked > 0)
+    }
+}

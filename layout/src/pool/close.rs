@@ -1,0 +1,37 @@
+//! Closing a pool.
+
+use crate::error::{Error, Result};
+use crate::log::superblock::PoolState;
+use crate::pool::opened::Pool;
+
+/// Why a pool takes no more changes once it is closed.
+const CLOSED: &str = "the pool is closed";
+
+impl Pool {
+    /// Commits everything, and marks the pool as closed. Further changes are refused. May be called again.
+    pub fn close(&self) -> Result<()> {
+        // No cleaning goes on beside this, nor another close.
+        let _cleaner = self.cleaner.lock();
+        if self.superblock.lock().state == PoolState::Clean && self.is_read_only().as_deref() == Some(CLOSED) {
+            return Ok(());
+        }
+        self.check_writable()?;
+        loop {
+            self.segments.touch_all();
+            self.commit(self.newest())?;
+            let state = self.state.write();
+            // Values are stored under this lock, too.
+            if state.log.horizon() == state.log.newest() && !self.segments.any_covered() {
+                // Under the lock that every change needs: what was stored is durable, and nothing more will be.
+                self.failed.write().get_or_insert(CLOSED.into());
+                break;
+            }
+        }
+        self.unlink_covered();
+        self.mark_horizon()?;
+        let mut superblock = self.superblock.lock();
+        superblock.state = PoolState::Clean;
+        let written = superblock.write(&*self.medium);
+        written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))
+    }
+}

@@ -1,0 +1,130 @@
+//! Commits: what was stored becomes durable, in order.
+
+use std::io;
+
+use crate::error::{Error, Result};
+use crate::ids::{Ino, SegmentId, TxId};
+use crate::log::blocks::Reserve;
+use crate::log::draft::{Draft, Proposal};
+use crate::log::record::{Attributes, Record};
+use crate::log::transaction::Transaction;
+use crate::medium::domain::Medium;
+use crate::pool::opened::Pool;
+use crate::tree::object::Object;
+
+impl Pool {
+    /// Returns once everything up to `upto`, and every segment touched before the call, is durable. Concurrent callers
+    /// share the work. Whether the sync of a particular segment failed,
+    /// [`Segments::failed`](crate::segment::Segments::failed) tells.
+    pub fn commit(&self, upto: TxId) -> Result<()> {
+        let touches = self.segments.touches();
+        let done = || self.horizon() >= upto && self.commits.touches() >= touches;
+        self.commits.wait(done, || self.commit_now())
+    }
+
+    /// Makes durable what was written to a segment before the call, beside whatever commit goes on: who waits for one
+    /// file does its sync itself, as on any filesystem, and the commit behind it finds only the log left to flush.
+    /// False if the segment is not open for writing, or if the sync failed, which is recorded at once.
+    pub fn sync_early(&self, segment: SegmentId) -> Result<bool> {
+        let done = self.segments.sync_early(segment);
+        if !done {
+            self.mark_damaged()?;
+        }
+        Ok(done)
+    }
+
+    /// As [`Pool::commit`], for whoever stored a transaction and touched nothing beyond it.
+    pub fn commit_stored(&self, upto: TxId) -> Result<()> {
+        self.commits.wait(|| self.horizon() >= upto, || self.commit_now())
+    }
+
+    /// Rule 3: N is the newest transaction; sync every segment that data records up to N speak of; then let a frame
+    /// carry horizon N, and persist it together with all frames before it.
+    fn commit_now(&self) -> Result<()> {
+        self.check_writable()?;
+        let mut settled = Vec::new();
+        let (upto, due) = loop {
+            let (newest, due) = {
+                let state = self.state.read();
+                (state.log.newest(), self.segments.take_due())
+            };
+            self.segments.sync(&due).map_err(|error| self.fail("syncing the segments", &error))?;
+            settled.extend(self.segments.settled(&due));
+            // The horizon may pass damaged files only together with the word that they are; what was stored meanwhile
+            // has to be synced for that, too.
+            if !self.mark_damaged()? {
+                break (newest, due);
+            }
+        };
+        let mut state = self.state.write();
+        for (ino, seq) in settled {
+            state.view.settle_value(ino, seq);
+        }
+        if state.log.horizon() < state.log.newest() {
+            let mut draft = Draft::new(0);
+            draft.proposal = Proposal::UpTo(upto);
+            let covered = if upto == state.log.newest() { upto + 1 } else { upto };
+            self.append(&mut state, draft, Reserve::Cleaning)?;
+            drop(state);
+            self.medium.persist().map_err(|error| self.fail("persisting the log", &error))?;
+            let mut state = self.state.write();
+            state.log.raise_horizon(covered);
+            drop(state);
+            self.commits.durable(covered);
+        }
+        self.commits.touched(due.touches);
+        Ok(())
+    }
+
+    /// Records which files have a segment whose sync failed; true if there is one of which that was not recorded yet. A
+    /// segment that no file has, as one that is to replace another, is kept in mind until a file has it.
+    pub(super) fn mark_damaged(&self) -> Result<bool> {
+        let failed = self.segments.unmarked();
+        if failed.is_empty() {
+            return Ok(false);
+        }
+        let mut edit = self.edit();
+        let owned = |(ino, object): (Ino, &Object)| {
+            let segment = object.attributes.segment.filter(|segment| failed.contains(segment))?;
+            Some((ino, segment, object.attributes.clone()))
+        };
+        let files: Vec<(Ino, SegmentId, Attributes)> = edit.objects().filter_map(owned).collect();
+        let mut stored = false;
+        for (ino, segment, attributes) in files {
+            if !attributes.damaged {
+                let attributes = Attributes { damaged: true, ..attributes };
+                let word = Transaction::new(0).with(Record::Attributes { ino, attributes });
+                match edit.store_with(word, Reserve::Cleaning) {
+                    // Without the word there can be no horizon any more.
+                    Err(Error::NoSpace { .. }) => {
+                        return Err(self.fail("recording a failed sync", &io::ErrorKind::StorageFull.into()));
+                    }
+                    other => drop(other?),
+                }
+                stored = true;
+            }
+            self.segments.set_marked(segment);
+        }
+        Ok(stored)
+    }
+
+    /// The pool is quiet: writes the horizon in its two fixed places too, so that damage to the log's last frames
+    /// cannot pass for an earlier end of it. Does nothing if that is done already.
+    pub fn idle(&self) -> Result<()> {
+        self.check_writable()?;
+        self.commit(self.newest())?;
+        self.mark_horizon()
+    }
+
+    pub(super) fn mark_horizon(&self) -> Result<()> {
+        let mut marked = self.commits.marked();
+        let horizon = self.horizon().0;
+        if *marked != horizon {
+            let stored = self.superblock.lock().store_mark(&*self.medium, horizon);
+            let stored = stored.and_then(|()| self.medium.persist());
+            stored.map_err(|error| self.fail("persisting the horizon", &error))?;
+            *marked = horizon;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! Making a pool.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ids::{FIRST_ID, ROOT};
+use crate::log::blocks::{Block, Full, Log, Reserve};
+use crate::log::draft::{Draft, Proposal};
+use crate::log::record::{Attributes, Record};
+use crate::log::superblock;
+use crate::log::superblock::{BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, Superblock, valid_block_size};
+use crate::medium;
+use crate::medium::domain::{Medium, sync_dir_at};
+use crate::pool::lock::{Holder, PoolLock};
+use crate::pool::opened::Pool;
+use crate::time::Timestamp;
+use crate::tree::object::FIRST_SEQ;
+
+/// The smallest size limit: room for the log to grow a little, and for some bytes.
+pub const LIMIT_MIN: u64 = 16 << 20;
+
+/// Log blocks of a new pool.
+pub(crate) const INITIAL_BLOCKS: u32 = 4;
+
+/// How to make a pool.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// The layout name, checked when the pool is opened: at most 63 bytes.
+    pub layout: String,
+    /// Bytes that the pool may use on its host; no limit but the host's if `None`.
+    pub limit: Option<u64>,
+    /// Destroy a pool that is there.
+    pub force: bool,
+    /// Bytes of a log block: a power of two.
+    pub block_size: u32,
+    /// Owner and group of the root directory.
+    pub owner: (u32, u32),
+    /// Permission bits of the root directory.
+    pub root_mode: u32,
+    /// The time of creation.
+    pub now: Timestamp,
+}
+
+impl Default for CreateOptions {
+    fn default() -> Self {
+        Self {
+            layout: "tensorfs".into(),
+            limit: None,
+            force: false,
+            block_size: 1 << 20,
+            owner: (0, 0),
+            root_mode: 0o755,
+            now: Timestamp::default(),
+        }
+    }
+}
+
+impl Pool {
+    /// Makes a pool in `dir`, which is created if need be and must be empty unless a pool is to be destroyed.
+    pub fn create(dir: &Path, options: &CreateOptions) -> Result<()> {
+        let invalid = |what: String| Err(Error::Invalid { pool: dir.into(), what });
+        let name = &options.layout;
+        if name.is_empty() || name.len() > LAYOUT_NAME_MAX || name.contains(char::is_control) {
+            return invalid(format!("a layout name has 1 to {LAYOUT_NAME_MAX} bytes of text"));
+        }
+        if options.limit.is_some_and(|limit| limit < LIMIT_MIN) {
+            return invalid(small_limit());
+        }
+        if !valid_block_size(options.block_size) {
+            return invalid("a log block is a power of two from 4 KiB to 16 MiB".into());
+        }
+        let parent = prepare_directory(dir, options.force)?;
+        let io = |what| move |error| Error::io(dir, what, error);
+        let lock = PoolLock::take(dir, true, &Holder { pid: std::process::id(), mountpoint: None })?;
+        // Asked again: until the lock was ours, somebody else could make one.
+        if options.force || is_unfinished(dir).map_err(io("read"))? {
+            remove_pool(dir).map_err(io("remove the old pool"))?;
+        } else {
+            return Err(Error::Exists { pool: dir.into(), what: "there is a pool already".into() });
+        }
+        for part in ["segments", "quarantine"] {
+            fs::DirBuilder::new().mode(0o700).create(dir.join(part)).map_err(io("create"))?;
+        }
+        let log = File::options().read(true).write(true).create_new(true).mode(0o600).open(dir.join("log"));
+        let medium = log.and_then(|log| {
+            // The domain is probed on a file with some length; the blocks follow.
+            log.set_len(BLOCKS_OFFSET)?;
+            medium::open(log)
+        });
+        let medium: Arc<dyn Medium> = medium.map_err(io("create the log"))?.into();
+        Self::format(&medium, options).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOSPC) => Error::NoSpace { pool: dir.into(), what: "the host is full".into() },
+            _ => Error::io(dir, "write the log", error),
+        })?;
+        for path in [dir.join("segments"), dir.to_owned()].into_iter().chain(parent) {
+            sync_dir_at(&*medium, &path).map_err(io("sync"))?;
+        }
+        drop(lock);
+        Ok(())
+    }
+
+    /// Writes a log with a root directory. The superblocks come last: a pool is one once it is whole.
+    fn format(medium: &Arc<dyn Medium>, options: &CreateOptions) -> io::Result<()> {
+        let mut superblock =
+            Superblock::new(options.layout.clone(), options.block_size, INITIAL_BLOCKS, options.limit)?;
+        medium.grow(0, superblock.log_len())?;
+        let blocks = vec![Block::Free; INITIAL_BLOCKS as usize];
+        let mut log = Log::new(medium.clone(), &superblock, blocks, 0, 0);
+        let attributes = Attributes {
+            mode: libc::S_IFDIR | (options.root_mode & 0o7777),
+            uid: options.owner.0,
+            gid: options.owner.1,
+            rdev: 0,
+            atime: options.now,
+            mtime: options.now,
+            ctime: options.now,
+            btime: options.now,
+            segment: None,
+            damaged: false,
+        };
+        let mut draft = Draft::new(0);
+        draft.push(&Record::Attributes { ino: ROOT, attributes }, FIRST_SEQ);
+        draft.proposal = Proposal::UpTo(0);
+        if log.reserve(draft.len(), Reserve::Cleaning)? == Err(Full) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        log.append(draft, FIRST_ID)?;
+        superblock.store_mark(&**medium, 1)?;
+        medium.persist()?;
+        superblock.write(&**medium)
+    }
+}
+
+pub(super) fn small_limit() -> String {
+    format!("the smallest size of a pool is {} MiB", LIMIT_MIN >> 20)
+}
+
+/// What stands in the way of a new pool in a directory, which is made if it is not there. Then its parent is returned,
+/// to be synced.
+fn prepare_directory(dir: &Path, force: bool) -> Result<Option<PathBuf>> {
+    let io = |error| Error::io(dir, "create", error);
+    match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
+            return Ok(dir.canonicalize().map_err(io)?.parent().map(Path::to_owned));
+        }
+        Err(error) => return Err(Error::io(dir, "open", error)),
+        Ok(mut entries) => {
+            if entries.next().is_none() {
+                return Ok(None);
+            }
+        }
+    }
+    if !holds_only_a_pool(dir).map_err(|error| Error::io(dir, "read", error))? {
+        let what = "the directory is not empty, and holds other things than a pool; choose another one".into();
+        return Err(Error::Invalid { pool: dir.into(), what });
+    }
+    if !force && !is_unfinished(dir).map_err(|error| Error::io(dir, "read", error))? {
+        return Err(Error::Exists { pool: dir.into(), what: "there is a pool already".into() });
+    }
+    Ok(None)
+}
+
+/// True if every name in the directory is one that a pool has, so that a pool, or what is left of one, is all that
+/// `--force` can destroy.
+fn holds_only_a_pool(dir: &Path) -> io::Result<bool> {
+    // The last one is what an interrupted repair leaves.
+    const PARTS: [&str; 5] = ["lock", "log", "quarantine", "segments", "log.new"];
+    for entry in fs::read_dir(dir)? {
+        if !PARTS.iter().any(|part| entry.as_ref().is_ok_and(|entry| entry.file_name() == *part)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// True if a directory holds nothing, or no more than what is left of making a pool that was interrupted: the
+/// superblocks are written last, and no file was ever in it.
+pub fn is_unfinished(dir: &Path) -> io::Result<bool> {
+    let is_empty = |part: &str| match fs::read_dir(dir.join(part)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        entries => entries.map(|mut entries| entries.next().is_none()),
+    };
+    Ok(holds_only_a_pool(dir)?
+        && is_empty("segments")?
+        && is_empty("quarantine")?
+        && !has_superblock(&dir.join("log"))?)
+}
+
+/// True if anything stands where superblocks are.
+fn has_superblock(log: &Path) -> io::Result<bool> {
+    let log = match File::open(log) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        log => log?,
+    };
+    for offset in OFFSETS {
+        let mut bytes = [0; superblock::SIZE];
+        let mut at = 0;
+        while at < bytes.len() {
+            match log.read_at(&mut bytes[at..], offset + at as u64)? {
+                0 => break,
+                read => at += read,
+            }
+        }
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Removes what a pool is made of, and nothing else. The log goes first: without it nothing is a pool.
+fn remove_pool(dir: &Path) -> io::Result<()> {
+    let absent_is_fine = |result: io::Result<()>| match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    absent_is_fine(fs::remove_file(dir.join("log")))?;
+    absent_is_fine(fs::remove_file(dir.join("log.new")))?;
+    absent_is_fine(fs::remove_dir_all(dir.join("segments")))?;
+    absent_is_fine(fs::remove_dir_all(dir.join("quarantine")))
+}
+
+const _: () = assert!(OFFSETS[1] < BLOCKS_OFFSET);

@@ -1,0 +1,169 @@
+//! Transactions in: exclusive access to the view, and the one place where a transaction is stored.
+
+use std::ops::Deref;
+use std::sync::atomic::Ordering;
+
+use parking_lot::RwLockWriteGuard;
+
+use crate::error::{Error, Result};
+use crate::ids::{Ino, POOL, ROOT, TxId};
+use crate::log::blocks::Reserve;
+use crate::log::draft::Draft;
+use crate::log::frame;
+use crate::log::ledger::Placed;
+use crate::log::record::Record;
+use crate::log::transaction::Transaction;
+use crate::pool::opened::{Live, Pool};
+use crate::tree::view::View;
+
+/// Exclusive access to the view: read it, and store transactions.
+#[derive(Debug)]
+pub struct Edit<'a> {
+    pool: &'a Pool,
+    pub(super) state: RwLockWriteGuard<'a, Live>,
+}
+
+impl Pool {
+    /// The live view, to read and to change by transactions. Nobody else reads or changes it meanwhile: never sync or
+    /// commit while holding this.
+    pub fn edit(&self) -> Edit<'_> {
+        Edit { pool: self, state: self.state.write() }
+    }
+}
+
+impl Deref for Edit<'_> {
+    type Target = View;
+    fn deref(&self) -> &View {
+        &self.state.view
+    }
+}
+
+impl Edit<'_> {
+    /// A number for a new object or segment. A number that no stored transaction uses is lost, not given out again.
+    pub fn next_id(&mut self) -> u64 {
+        self.state.view.draw_id()
+    }
+
+    /// Stores a transaction and makes it part of the view. After `Ok` its operation may be answered; after an error
+    /// nothing has changed. On [`Error::NoSpace`] let go of this, call [`Pool::reclaim`], and try once more.
+    pub fn store(&mut self, transaction: Transaction) -> Result<TxId> {
+        self.store_with(transaction, Reserve::Untouched)
+    }
+
+    /// As [`Edit::store`], for deletion and for what completes an operation: may use space that others may not.
+    pub fn store_from_reserve(&mut self, transaction: Transaction) -> Result<TxId> {
+        self.store_with(transaction, Reserve::Deletion)
+    }
+
+    pub(crate) fn store_with(&mut self, transaction: Transaction, reserve: Reserve) -> Result<TxId> {
+        self.pool.check_writable()?;
+        if transaction.records.len() > usize::from(u16::MAX) {
+            let bytes = transaction.records.iter().map(Record::encoded_len).sum();
+            return Err(Error::TooLarge { pool: self.pool.path.clone(), bytes });
+        }
+        let state = &mut *self.state;
+        let mut draft = Draft::new(transaction.unique);
+        let mut chains: Vec<(Ino, u64)> = Vec::new();
+        let mut numbers = Vec::with_capacity(transaction.records.len());
+        for record in &transaction.records {
+            let ino = record.ino();
+            if let Some(flaw) = record.flaw() {
+                return Err(Error::Invalid { pool: self.pool.path.clone(), what: flaw.into() });
+            }
+            let seq = match chains.iter_mut().find(|(chain, _)| *chain == ino) {
+                Some((_, seq)) => {
+                    *seq += 1;
+                    *seq
+                }
+                None => {
+                    if let Some(what) = state.view.objection(record) {
+                        return Err(Error::Invalid { pool: self.pool.path.clone(), what });
+                    }
+                    let seq = state.view.next_seq(ino);
+                    chains.push((ino, seq));
+                    seq
+                }
+            };
+            if ino == POOL {
+                draft.flags |= frame::FLAG_POOL;
+            }
+            draft.push(record, seq);
+            numbers.push(seq);
+        }
+        for record in &transaction.records {
+            let speaks = match record {
+                Record::Data { segment, .. } | Record::Truncation { segment, .. } => Some(segment),
+                // They end what the log's own copy of the bytes counts for.
+                Record::Thaw { ino, segment, .. } | Record::Sealed { ino, segment, .. } => {
+                    let chain = state.view.object(*ino).and_then(|object| object.chain());
+                    chain.is_some_and(|chain| chain.value().is_some()).then_some(segment)
+                }
+                _ => None,
+            };
+            if let Some(segment) = speaks {
+                let segments = &self.pool.segments;
+                let durable = transaction.durable == Some(*segment);
+                let mentioned = segments.mention(*segment, record.ino(), durable);
+                mentioned.map_err(|error| Error::io(segments.path_of(*segment), "open to sync", error))?;
+            }
+        }
+        let id = self.pool.append(state, draft, reserve)?;
+        // Rule 2: the frame is stored. Should anything panic from here on, memory and log would differ.
+        let guard = AbortOnPanic;
+        let incarnation = state.log.head_incarnation();
+        for (record, seq) in transaction.records.into_iter().zip(numbers) {
+            let value = match &record {
+                Record::Value { ino, segment, bytes } => Some((*ino, *segment, bytes.len())),
+                _ => None,
+            };
+            let placed = Placed { seq, incarnation };
+            state.view.apply(record, placed);
+            let Some((ino, segment, len)) = value else { continue };
+            self.pool.values_left.fetch_sub(len as i64, Ordering::Relaxed);
+            let chain = state.view.object(ino).and_then(|object| object.chain());
+            if chain.is_some_and(|chain| chain.value_placed() == Some(placed)) {
+                self.pool.segments.cover(segment, ino, seq);
+            } else {
+                self.pool.segments.recall(segment);
+            }
+        }
+        self.queue_freed(id);
+        std::mem::forget(guard);
+        Ok(id)
+    }
+
+    fn queue_freed(&mut self, id: TxId) {
+        let freed = self.state.view.take_freed();
+        self.pool.removals.add(|| id, freed);
+    }
+
+    /// Drops an object that has no name left and that nothing holds. Its segments are removed from the host once the
+    /// horizon covers what was stored so far.
+    pub fn reap(&mut self, ino: Ino) {
+        if self.object(ino).is_some_and(|object| object.names() == 0) && ino != ROOT {
+            self.state.view.drop_object(ino);
+            let newest = self.pool.newest();
+            self.queue_freed(newest);
+        }
+    }
+
+    /// Drops an object that no path leads to, whatever names point to it.
+    pub(crate) fn drop_unreachable(&mut self, ino: Ino) {
+        self.state.view.drop_object(ino);
+        let newest = self.pool.newest();
+        self.queue_freed(newest);
+    }
+}
+
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            log::error!(
+                "a stored transaction could not be applied: the server ends, and recovers when it is started again"
+            );
+            std::process::abort();
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The size limit of a pool.
+
+use crate::error::{Error, Result};
+use crate::log::superblock::Superblock;
+use crate::pool::create::{LIMIT_MIN, small_limit};
+use crate::pool::opened::Pool;
+
+impl Pool {
+    /// Sets or lifts the size limit, durably. `used` is what the pool uses on its host as far as the caller knows, open
+    /// files included; `removed` are the bytes recorded of files that are removed, but still known to somebody, which
+    /// do not count.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the limit is below what is used, or below [`LIMIT_MIN`].
+    pub fn resize(&self, limit: Option<u64>, used: u64, removed: u64) -> Result<()> {
+        self.check_writable()?;
+        // No transaction is stored meanwhile, so that the log cannot grow past the new limit.
+        let state = self.state.write();
+        let mut superblock = self.superblock.lock();
+        let recorded = state.view.totals().allocated.saturating_sub(removed);
+        let used = used.max(superblock.log_len().saturating_add(recorded));
+        let too_small = |what| Err(Error::Invalid { pool: self.path.clone(), what });
+        match limit {
+            Some(limit) if limit < LIMIT_MIN => return too_small(small_limit()),
+            Some(limit) if limit < used => {
+                return too_small(format!(
+                    "{used} bytes are in use, which is more than the {limit} that it is to be limited to"
+                ));
+            }
+            _ => {}
+        }
+        let mut resized = Superblock { limit, ..superblock.clone() };
+        resized.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
+        *superblock = resized;
+        Ok(())
+    }
+}

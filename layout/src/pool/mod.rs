@@ -1,0 +1,32 @@
+//! A pool in use: transactions in, commits out.
+//!
+//! [`Pool`] owns the live view, the log and the segments, and each file beside it here is one thing that it does with
+//! them: open and recover, edit, append, commit, clean, close. They all import [`Pool`], and it imports none of them.
+
+mod append;
+mod clean;
+mod close;
+mod commit;
+mod commits;
+pub(crate) mod create;
+mod edit;
+mod limit;
+pub(crate) mod lock;
+mod moving;
+pub(crate) mod open;
+pub(crate) mod opened;
+pub(crate) mod recover;
+mod recovery;
+mod removals;
+mod seals;
+mod tiers;
+pub(crate) mod usage;
+mod values;
+
+pub use create::{CreateOptions, LIMIT_MIN, is_unfinished};
+pub use edit::Edit;
+pub use lock::{Holder, holder};
+pub use open::OpenOptions;
+pub use opened::Pool;
+pub use recovery::{OpenSegment, Recovery};
+pub use usage::Usage;

@@ -1,0 +1,140 @@
+//! Opening a pool.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::error::{Error, Result};
+use crate::log::file::open_log;
+use crate::log::superblock::Superblock;
+use crate::log::tier::Tier;
+use crate::medium;
+use crate::medium::boot::boot_id;
+use crate::medium::domain::Medium;
+use crate::medium::flushes::Counted;
+use crate::pool::commits::Commits;
+use crate::pool::lock::{Holder, PoolLock};
+use crate::pool::opened::{Live, Pool};
+use crate::pool::recover::reading;
+use crate::pool::recover::settling;
+use crate::pool::recovery::Recovery;
+use crate::pool::removals::Removals;
+use crate::pool::values::values_per_round;
+use crate::segment::quarantine::Quarantine;
+use crate::segment::segments::Segments;
+use crate::segment::tier::Whose;
+use crate::time::Timestamp;
+use crate::tree::view::View;
+
+/// How to open a pool.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// The layout name that the pool must have.
+    pub layout: Option<String>,
+    /// This boot of the machine; the kernel's own number if `None`.
+    pub boot_id: Option<[u8; 16]>,
+    /// The time, for what recovery writes.
+    pub now: Timestamp,
+    /// Where the pool is going to be mounted, for others to read.
+    pub mountpoint: Option<PathBuf>,
+}
+
+impl Pool {
+    /// Opens a pool for use: takes its lock, recovers it if it was not closed, and marks it in use.
+    pub fn open(dir: &Path, options: &OpenOptions) -> Result<Self> {
+        open_log(dir, true)?;
+        let holder = Holder { pid: std::process::id(), mountpoint: options.mountpoint.clone() };
+        let lock = PoolLock::take(dir, false, &holder)?;
+        // Opened again: until the lock was ours, the pool could be made anew.
+        let log = open_log(dir, true)?;
+        let medium: Arc<dyn Medium> =
+            medium::open(log).map_err(|error| Error::io(dir.join("log"), "open", error))?.into();
+        Self::open_on(dir, options, lock, medium)
+    }
+
+    /// As [`Pool::open`], on a medium of the caller's, which stands for the pool's log and for syncs of its segments.
+    pub fn open_with_medium(dir: &Path, options: &OpenOptions, medium: Arc<dyn Medium>) -> Result<Self> {
+        let holder = Holder { pid: std::process::id(), mountpoint: options.mountpoint.clone() };
+        Self::open_on(dir, options, PoolLock::take(dir, false, &holder)?, medium)
+    }
+
+    fn open_on(dir: &Path, options: &OpenOptions, lock: PoolLock, medium: Arc<dyn Medium>) -> Result<Self> {
+        let counted = Arc::new(Counted::new(medium));
+        let medium: Arc<dyn Medium> = counted.clone();
+        let (superblock, one_damaged) = Superblock::read(dir, &*medium)?;
+        if one_damaged {
+            log::warn!("{}: one of the two superblocks is damaged; the other one is used", dir.display());
+        }
+        if let Some(wanted) = &options.layout
+            && *wanted != superblock.layout
+        {
+            let (found, wanted) = (superblock.layout, wanted.clone());
+            return Err(Error::LayoutName { pool: dir.into(), found, wanted });
+        }
+        let boot_id = boot_id(options.boot_id);
+        let found = reading::read(dir, &medium, &superblock, boot_id)?;
+        if let Some(mountpoint) = &options.mountpoint {
+            check_mountpoint(dir, &found.view, mountpoint)?;
+        }
+        let segments = Segments::open_all(dir, medium.clone());
+        let mut segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+        let mut failed = found.damage.clone();
+        if failed.is_none() && superblock.read_only_features() != 0 {
+            failed = Some("it uses features that this tensorfs can only read".into());
+        }
+        if failed.is_none() {
+            reading::cut_off(&found, &*medium, &superblock)
+                .map_err(|error| Error::io(dir.join("log"), "write", error))?;
+        }
+        let whose = Whose { pool: superblock.uuid, boot: boot_id };
+        segments
+            .open_tiers(&found.view, whose, failed.is_none())
+            .map_err(|error| Error::io(dir.join("segments"), "look into the tiers", error))?;
+        let (newest, horizon) = (found.log.newest(), found.log.horizon());
+        let values_left = values_per_round(superblock.limit).into();
+        let mut pool = Self {
+            boot_id,
+            path: dir.into(),
+            _lock: lock,
+            quarantine: Quarantine::new(dir, medium),
+            medium: counted,
+            segments,
+            state: RwLock::new(Live { view: found.view, log: found.log }),
+            superblock: Mutex::new(superblock),
+            cleaner: Mutex::default(),
+            commits: Commits::new(newest, horizon),
+            values_left,
+            failed: RwLock::new(failed),
+            removals: Removals::default(),
+            recovery: Recovery::default(),
+        };
+        let mut recovery = found.recovery;
+        if pool.is_read_only().is_none() {
+            settling::settle(&pool, &mut recovery, &found.owned, options.now)?;
+            // Rule 8: that recovery is over is its last persist.
+            let unsafe_shutdown = u64::from(recovery.unsafe_shutdown());
+            let mut superblock = pool.superblock.lock();
+            superblock.unsafe_shutdowns = superblock.unsafe_shutdowns.saturating_add(unsafe_shutdown);
+            drop(superblock);
+            pool.set_open()?;
+        } else if let Some(reason) = pool.is_read_only() {
+            log::error!("{}: opened read-only: {reason}", dir.display());
+        }
+        pool.recovery = recovery;
+        Ok(pool)
+    }
+}
+
+/// That a pool is not going to be mounted over one of its tiers, or in one.
+pub(crate) fn check_mountpoint(pool: &Path, view: &View, mountpoint: &Path) -> Result<()> {
+    let within = |tier: &Tier| mountpoint.starts_with(tier.path()) || tier.path().starts_with(mountpoint);
+    match view.tiers().find(|(_, tier)| within(tier)) {
+        Some((_, tier)) => {
+            let (name, path) = (&tier.name, tier.path().display());
+            let what = format!("its tier {name} is in {path}, which the mount point would hide or be in");
+            Err(Error::Invalid { pool: pool.into(), what })
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,182 @@
+//! An open pool: transactions in, commits out.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+use crate::error::{Error, Result};
+use crate::ids::{SegmentId, TxId};
+use crate::log::blocks::Log;
+use crate::log::superblock::{PoolState, Superblock};
+use crate::medium::domain::{Domain, Medium};
+use crate::medium::flushes::{Counted, Flushes};
+use crate::pool::commits::Commits;
+use crate::pool::lock::PoolLock;
+use crate::pool::recovery::Recovery;
+use crate::pool::removals::Removals;
+use crate::pool::usage::{Usage, usage};
+use crate::segment::quarantine::Quarantine;
+use crate::segment::segments::Segments;
+use crate::tree::view::View;
+
+/// A pool, opened for use. All methods may be called from several threads.
+#[derive(Debug)]
+pub struct Pool {
+    pub(super) path: PathBuf,
+    /// Keeps others from opening the pool.
+    pub(super) _lock: PoolLock,
+    pub(super) medium: Arc<Counted>,
+    pub(super) state: RwLock<Live>,
+    pub(super) segments: Segments,
+    pub(super) quarantine: Quarantine,
+    pub(super) superblock: Mutex<Superblock>,
+    pub(super) boot_id: [u8; 16],
+    /// Held while a block is cleaned, and by whoever wants blocks to stay as they are.
+    pub(super) cleaner: Mutex<()>,
+    pub(super) commits: Commits,
+    /// Bytes that may be committed by value before the next round of housekeeping.
+    pub(super) values_left: AtomicI64,
+    /// Why the pool takes no more changes.
+    pub(super) failed: RwLock<Option<String>>,
+    pub(super) removals: Removals,
+    pub(super) recovery: Recovery,
+}
+
+/// What changes together under one lock.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub view: View,
+    pub log: Log,
+}
+
+impl Pool {
+    /// The pool's directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The live view, to read.
+    pub fn view(&self) -> MappedRwLockReadGuard<'_, View> {
+        RwLockReadGuard::map(self.state.read(), |state| &state.view)
+    }
+
+    /// The newest stored transaction.
+    pub fn newest(&self) -> TxId {
+        self.commits.newest()
+    }
+
+    /// The newest transaction up to which everything is durable.
+    pub fn horizon(&self) -> TxId {
+        self.commits.horizon()
+    }
+
+    /// The pool's segments.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// Removes segments from the host whose removal the horizon covers; returns how many.
+    pub fn unlink_covered(&self) -> usize {
+        self.removals.remove(&self.segments, || self.horizon())
+    }
+
+    /// True if this segment is to be removed from the host.
+    pub(crate) fn is_freed(&self, segment: SegmentId) -> bool {
+        self.removals.contains(segment)
+    }
+
+    /// True if the host still holds segments that no file has any more.
+    pub fn has_freed(&self) -> bool {
+        !self.removals.is_empty()
+    }
+
+    /// Has a segment removed from the host once everything stored so far is durable.
+    pub fn discard_segment(&self, segment: SegmentId) {
+        self.removals.add(|| self.newest(), [segment]);
+    }
+
+    /// What was set aside.
+    pub fn quarantine(&self) -> &Quarantine {
+        &self.quarantine
+    }
+
+    /// How stores to this pool become durable.
+    pub fn domain(&self) -> Domain {
+        self.medium.domain()
+    }
+
+    /// How often the host was made to flush since the pool was opened.
+    pub fn flushes(&self) -> Flushes {
+        self.medium.flushes()
+    }
+
+    /// Why the pool takes no changes, if it does not.
+    pub fn is_read_only(&self) -> Option<String> {
+        self.failed.read().clone()
+    }
+
+    /// What the superblock says now.
+    pub fn superblock(&self) -> Superblock {
+        self.superblock.lock().clone()
+    }
+
+    /// What opening the pool found and did.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// What the pool holds and uses.
+    pub fn usage(&self) -> Usage {
+        let superblock = self.superblock();
+        let state = self.state.read();
+        usage(&state.view, &state.log, &superblock)
+    }
+
+    /// What the log and its segments are kept on.
+    pub(crate) fn medium(&self) -> Arc<dyn Medium> {
+        self.medium.clone()
+    }
+
+    /// The live view and the log, to read.
+    pub(crate) fn live(&self) -> RwLockReadGuard<'_, Live> {
+        self.state.read()
+    }
+
+    /// The superblock. Nobody writes one while this is held.
+    pub(crate) fn lock_superblock(&self) -> MutexGuard<'_, Superblock> {
+        self.superblock.lock()
+    }
+
+    /// No block is cleaned while this is held.
+    pub(crate) fn keep_blocks(&self) -> MutexGuard<'_, ()> {
+        self.cleaner.lock()
+    }
+
+    fn read_only_error(&self, reason: String) -> Error {
+        Error::ReadOnly { pool: self.path.clone(), reason }
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.is_read_only().map_or(Ok(()), |reason| Err(self.read_only_error(reason)))
+    }
+
+    /// Rule 9: after a failed sync of the log nothing may rest on it any more.
+    pub(crate) fn fail(&self, what: &str, error: &io::Error) -> Error {
+        let reason = format!("{what} failed: {error}; what was committed before is safe");
+        log::error!("{}: read-only from now on: {reason}", self.path.display());
+        self.failed.write().get_or_insert(reason.clone());
+        self.read_only_error(reason)
+    }
+
+    /// Whoever opens the pool next finds that it was not closed, unless it is from now on.
+    pub(crate) fn set_open(&self) -> Result<()> {
+        let mut superblock = self.superblock.lock();
+        superblock.state = PoolState::Dirty;
+        superblock.boot_id = self.boot_id;
+        let written = superblock.write(&*self.medium);
+        written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))
+    }
+}

@@ -1,0 +1,296 @@
+//! A file and its segment are brought to agree.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+
+use crate::error::{Error, Result};
+use crate::ids::{Ino, SegmentId};
+use crate::log::record::{Attributes, Record};
+use crate::log::shutdown::Shutdown;
+use crate::log::transaction::Transaction;
+use crate::pool::opened::Pool;
+use crate::pool::recover::store::store;
+use crate::pool::recover::tiers::Tiers;
+use crate::pool::recovery::Recovery;
+use crate::segment::quarantine::{Note, Reason};
+use crate::segment::stat::SegmentStat;
+use crate::time::Timestamp;
+use crate::tree::chain::FileChain;
+use crate::tree::object::Object;
+
+/// So many segments are to be synced before they are.
+const DESCRIPTORS: usize = 256;
+
+pub(super) struct Settler<'a> {
+    pool: &'a Pool,
+    tiers: &'a Tiers,
+    recovery: &'a mut Recovery,
+    present: &'a HashMap<SegmentId, SegmentStat>,
+    now: Timestamp,
+    /// Replacements that were completed or set aside here.
+    pub(super) replacements: HashSet<SegmentId>,
+}
+
+impl<'a> Settler<'a> {
+    pub fn new(
+        pool: &'a Pool,
+        tiers: &'a Tiers,
+        recovery: &'a mut Recovery,
+        present: &'a HashMap<SegmentId, SegmentStat>,
+        now: Timestamp,
+    ) -> Self {
+        Self { pool, tiers, recovery, present, now, replacements: HashSet::new() }
+    }
+
+    /// Replacements that were completed or set aside here.
+    pub fn replacements(self) -> HashSet<SegmentId> {
+        self.replacements
+    }
+
+    fn store(&self, transaction: Transaction) -> Result<()> {
+        store(self.pool, transaction)
+    }
+
+    fn note(&self, ino: Ino, reason: Reason, offset: u64) -> Note {
+        let path = self.pool.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+        Note { ino: Some(ino), path, reason, offset, time: self.now }
+    }
+
+    pub(super) fn settle_file(&mut self, ino: Ino, attributes: &Attributes) -> Result<()> {
+        let (size, cut_from, replacing) = {
+            let view = self.pool.view();
+            let Some(object) = view.object(ino) else { return Ok(()) };
+            (object.size(), object.unconfirmed_cut(), object.pending_replace())
+        };
+        if let Some(segment) = replacing {
+            let kind = self.tiers.kind(segment);
+            if let (Some(stat), Some(kind)) = (self.present.get(&segment), kind) {
+                self.settle_replace(ino, attributes, segment, kind, stat)?;
+                if kind == Shutdown::ServerKilled {
+                    return Ok(());
+                }
+            } else if let (None, Some(own)) = (kind, attributes.segment) {
+                // Its tier is away: the file stays what it was, whatever becomes of it meanwhile.
+                self.store(Transaction::new(0).with(Record::Replace { ino, segment: own }))?;
+            }
+        }
+        let Some(segment) = attributes.segment else { return Ok(()) };
+        let Some(kind) = self.tiers.kind(segment).filter(|_| self.pool.segments.gone(segment).is_none()) else {
+            return Ok(());
+        };
+        let at = |what| {
+            let path = self.pool.segments.path_of(segment);
+            move |error| Error::io(path, what, error)
+        };
+        let mut present = self.present.get(&segment).copied();
+        let mut attributes = attributes;
+        let whole;
+        let value = self.pool.view().object(ino).and_then(Object::chain).and_then(FileChain::to_restore);
+        if let Some((seq, bytes)) = value {
+            let intact = present.filter(|stat| !attributes.damaged && stat.size >= bytes.len() as u64);
+            match intact.filter(|_| kind == Shutdown::ServerKilled) {
+                // What the segment holds is what was written, and newer than what the log has.
+                Some(stat) => self.learn(ino, attributes, segment, &stat)?,
+                None => {
+                    whole = self.restore(ino, attributes, segment, seq, &bytes)?;
+                    attributes = &whole;
+                    present = Some(self.pool.segments.stat(segment).map_err(at("stat"))?);
+                }
+            }
+        }
+        let Some(stat) = present else {
+            if size > 0 {
+                return self.mark_damaged(ino, attributes, "its segment is missing");
+            }
+            return self.pool.segments.create(segment).map(drop).map_err(at("create"));
+        };
+        if let Some(cut_from) = cut_from
+            && stat.size >= cut_from
+        {
+            // The truncation was recorded, and not yet done.
+            self.cut(segment, size).map_err(at("truncate"))?;
+            let stat = self.pool.segments.stat(segment).map_err(at("stat"))?;
+            return self.learn(ino, attributes, segment, &stat);
+        }
+        if kind == Shutdown::Clean {
+            return Ok(());
+        }
+        if kind == Shutdown::ServerKilled {
+            if stat.size < size && cut_from.is_none() {
+                return self.mark_damaged(ino, attributes, "its segment is too short");
+            }
+            if stat.size != size || stat.mtime > attributes.mtime || cut_from.is_some() {
+                self.learn(ino, attributes, segment, &stat)?;
+                self.recovery.learned_files += 1;
+            }
+            return Ok(());
+        }
+        if stat.size < size {
+            return self.mark_damaged(ino, attributes, "its segment is too short");
+        }
+        if stat.size > size {
+            if self.has_data(segment, size).map_err(at("read"))? {
+                let note = self.note(ino, Reason::UncommittedTail, size);
+                let kept = self.pool.quarantine().keep_tail(&self.pool.segments, segment, stat.size, &note);
+                self.recovery.quarantined.push(kept.map_err(at("copy its uncommitted tail to quarantine"))?);
+            }
+            self.cut(segment, size).map_err(at("truncate"))?;
+            let stat = self.pool.segments.stat(segment).map_err(at("stat"))?;
+            let attributes = attributes.clone();
+            self.store(describe(self.pool, ino, &attributes, segment, &stat))?;
+        }
+        Ok(())
+    }
+
+    /// A replace had begun. While the machine stayed up its bytes are what the file holds now; after a power loss the
+    /// old version is.
+    fn settle_replace(
+        &mut self,
+        ino: Ino,
+        attributes: &Attributes,
+        segment: SegmentId,
+        kind: Shutdown,
+        stat: &SegmentStat,
+    ) -> Result<()> {
+        let pool = self.pool;
+        self.replacements.insert(segment);
+        if kind == Shutdown::ServerKilled {
+            if let Some(old) = attributes.segment {
+                let note = self.note(ino, Reason::InterruptedReplace, 0);
+                match pool.quarantine().keep(&pool.segments, old, &note) {
+                    Ok(name) => self.recovery.quarantined.push(name),
+                    Err(error) => log::error!("{}: quarantine: {error}", pool.segments.path_of(old).display()),
+                }
+            }
+            self.recovery.learned_files += 1;
+            let attributes = Attributes { segment: Some(segment), ..attributes.clone() };
+            return self.learn(ino, &attributes, segment, stat);
+        }
+        if stat.size > 0 {
+            let note = self.note(ino, Reason::UnfinishedReplace, 0);
+            let kept = pool.quarantine().keep(&pool.segments, segment, &note);
+            let kept = kept.map_err(|error| Error::io(pool.segments.path_of(segment), "quarantine", error))?;
+            self.recovery.quarantined.push(kept);
+        }
+        pool.discard_segment(segment);
+        Ok(())
+    }
+
+    fn learn(&self, ino: Ino, attributes: &Attributes, segment: SegmentId, stat: &SegmentStat) -> Result<()> {
+        let mut attributes = attributes.clone();
+        if attributes.mtime != stat.mtime {
+            // The host's clock for files may be behind the one that dated the record.
+            attributes.ctime = attributes.ctime.next();
+        }
+        attributes.mtime = stat.mtime;
+        attributes.ctime = attributes.ctime.max(stat.ctime);
+        self.store(describe(self.pool, ino, &attributes, segment, stat))
+    }
+
+    fn mark_damaged(&mut self, ino: Ino, attributes: &Attributes, why: &str) -> Result<()> {
+        self.recovery.damaged_files += 1;
+        let path = self.pool.view().path_of(ino).unwrap_or_default();
+        log::error!("{}: {}: {why}", self.pool.path.display(), String::from_utf8_lossy(&path));
+        if attributes.damaged {
+            return Ok(());
+        }
+        let attributes = Attributes { damaged: true, ..attributes.clone() };
+        self.store(Transaction::new(0).with(Record::Attributes { ino, attributes }))
+    }
+
+    /// Gives a segment the bytes that the log holds of it: it was not known to hold them itself. Other ones in their
+    /// place are set aside; what is behind them stays, to be looked at. Returns what the file is then, which is not
+    /// damaged.
+    pub(super) fn restore(
+        &mut self,
+        ino: Ino,
+        attributes: &Attributes,
+        segment: SegmentId,
+        seq: u64,
+        bytes: &[u8],
+    ) -> Result<Attributes> {
+        let segments = &self.pool.segments;
+        let at = |what| move |error| Error::io(segments.path_of(segment), what, error);
+        match segments.create(segment) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at("create")(error)),
+            _ => {}
+        }
+        segments.begin_restore(segment, ino, seq).map_err(at("open"))?;
+        let file = File::from(segments.open(segment, libc::O_RDWR).map_err(at("open"))?);
+        let mut found = Vec::new();
+        (&file).take(bytes.len() as u64).read_to_end(&mut found).map_err(at("read"))?;
+        // After a failed sync the host may have bytes in memory that it takes for written, and that are not.
+        if found != bytes || attributes.damaged {
+            let differ = found.iter().zip(bytes).any(|(found, byte)| found != byte && *found != 0);
+            // Others are what was there before.
+            let newer = host_mtime(&file).map_err(at("stat"))? > attributes.mtime;
+            if differ && newer {
+                let note = self.note(ino, Reason::UncommittedBytes, 0);
+                match self.pool.quarantine().keep_tail(segments, segment, found.len() as u64, &note) {
+                    Ok(name) => self.recovery.quarantined.push(name),
+                    // The bytes that were promised need no room.
+                    Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
+                        log::warn!(
+                            "{}: no room in quarantine for bytes that were not durable",
+                            self.pool.path.display()
+                        );
+                    }
+                    Err(error) => return Err(at("copy its bytes to quarantine")(error)),
+                }
+            }
+            file.write_all_at(bytes, 0).map_err(at("write what the log has of"))?;
+            // That they were written now is nobody's business.
+            let time = |time: Timestamp| nix::sys::time::TimeSpec::new(time.sec, time.nsec.into());
+            let timed = nix::sys::stat::futimens(&file, &time(attributes.atime), &time(attributes.mtime));
+            timed.map_err(|errno| at("set the times of")(errno.into()))?;
+        }
+        let whole = Attributes { damaged: false, ..attributes.clone() };
+        if attributes.damaged {
+            self.store(Transaction::new(0).with(Record::Attributes { ino, attributes: whole.clone() }))?;
+        }
+        Ok(whole)
+    }
+
+    /// Each segment that is to be synced holds a descriptor, and there may be more of them than descriptors.
+    pub(super) fn commit_some(&self) -> Result<()> {
+        if self.pool.segments.dirty_count() >= DESCRIPTORS {
+            self.pool.commit(self.pool.newest())?;
+        }
+        Ok(())
+    }
+
+    fn cut(&self, segment: SegmentId, size: u64) -> io::Result<()> {
+        self.pool.segments.touch(segment)?;
+        File::from(self.pool.segments.open(segment, libc::O_RDWR)?).set_len(size)
+    }
+
+    /// True unless everything from `offset` on is a hole.
+    fn has_data(&self, segment: SegmentId, offset: u64) -> io::Result<bool> {
+        let file = self.pool.segments.open(segment, libc::O_RDONLY)?;
+        match nix::unistd::lseek(&file, offset as i64, nix::unistd::Whence::SeekData) {
+            Ok(_) => Ok(true),
+            Err(nix::errno::Errno::ENXIO) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn host_mtime(file: &File) -> io::Result<Timestamp> {
+    Ok(SegmentStat::from(nix::sys::stat::fstat(file)?).mtime)
+}
+
+/// The records that say what a file's segment is now: its attributes, and its last run up to the segment's size.
+fn describe(pool: &Pool, ino: Ino, attributes: &Attributes, segment: SegmentId, stat: &SegmentStat) -> Transaction {
+    let view = pool.view();
+    let same = view.object(ino).is_some_and(|object| object.attributes.segment == Some(segment));
+    let start = view.object(ino).filter(|_| same).map_or(0, |object| Object::tail(object).0).min(stat.size);
+    Transaction::new(0).with(Record::Attributes { ino, attributes: attributes.clone() }).with(Record::Data {
+        ino,
+        segment,
+        offset: start,
+        len: stat.size - start,
+        allocated: stat.allocated,
+    })
+}

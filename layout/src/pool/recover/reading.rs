@@ -1,0 +1,109 @@
+//! Which transactions are kept, and the view that they make.
+
+use std::collections::HashSet;
+use std::io::{self};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ids::{ROOT, SegmentId};
+use crate::log::blocks::Log;
+use crate::log::census::{Census, decide_blocks};
+use crate::log::scan;
+use crate::log::shutdown::Shutdown;
+use crate::log::superblock::{PoolState, Superblock};
+use crate::medium::domain::Medium;
+use crate::pool::recovery::Recovery;
+use crate::tree::load;
+use crate::tree::view::View;
+
+/// What [`read`] found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub view: View,
+    pub log: Log,
+    pub recovery: Recovery,
+    /// What is missing, in words.
+    pub damage: Option<String>,
+    /// Segments that belonged to some file according to a kept record.
+    pub owned: HashSet<SegmentId>,
+    /// Blocks that hold something behind what is kept, and from which byte on.
+    rest: Vec<(usize, usize)>,
+}
+
+/// Reads the log and decides what is kept. Changes nothing.
+pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock, boot_id: [u8; 16]) -> Result<Found> {
+    let path = dir.join("log");
+    let io = |what| {
+        let path = path.clone();
+        move |error| Error::io(path, what, error)
+    };
+    let len = medium.log_len().map_err(io("stat"))?;
+    if len < superblock.log_len() {
+        let reason = format!("log is cut short: {len} of {} bytes", superblock.log_len());
+        return Err(Error::NotAPool { pool: dir.into(), reason });
+    }
+    let kind = match superblock.state {
+        PoolState::Clean => Shutdown::Clean,
+        PoolState::Dirty if superblock.boot_id == boot_id && boot_id != [0; 16] => Shutdown::ServerKilled,
+        PoolState::Dirty => Shutdown::PowerLoss,
+    };
+    let blocks = scan::scan(&**medium, superblock).map_err(io("read"))?;
+    let census = Census::new(&blocks);
+    let mark = superblock.read_mark(&**medium);
+    let (keep, horizon) = match kind {
+        Shutdown::Clean => (census.newest_complete().max(census.horizon(mark)), census.newest_complete()),
+        Shutdown::ServerKilled => (census.newest_complete().max(census.horizon(mark)), census.horizon(mark)),
+        Shutdown::PowerLoss => {
+            let horizon = census.horizon_after_power_loss(mark);
+            (horizon, horizon)
+        }
+    };
+    let missing = census.missing(keep);
+    let mut damage = describe_missing(&missing);
+    // A block whose cleaning the horizon does not cover stays: should power be lost next, it is needed.
+    let (uses, rest) = decide_blocks(&blocks, &census.retired(horizon), keep);
+    let mut log = Log::new(medium.clone(), superblock, uses, keep, horizon);
+    log.raise_incarnation(blocks.iter().filter_map(|block| block.header).map(|one| one.incarnation).max().unwrap_or(0));
+    let next_id = census.headers().filter(|header| header.id <= keep).map(|header| header.next_id).max().unwrap_or(0);
+    let dropped =
+        if kind == Shutdown::PowerLoss { census.headers().filter(|header| header.id > keep).count() } else { 0 };
+    let mut owned = HashSet::new();
+    let view = match load::load(&**medium, superblock, &blocks, &log, next_id, &mut owned) {
+        Ok(view) => view,
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            damage.get_or_insert_with(|| format!("a record cannot be read ({error})"));
+            View::default()
+        }
+        Err(error) => return Err(Error::io(path, "read", error)),
+    };
+    if view.object(ROOT).is_none_or(|root| !root.is_dir()) {
+        let reason = damage.unwrap_or_else(|| "its log holds no root directory".into());
+        return Err(Error::NotAPool { pool: dir.into(), reason });
+    }
+    let recovery = Recovery { kind, dropped_transactions: dropped as u64, ..Recovery::default() };
+    Ok(Found { view, log, recovery, damage, owned, rest })
+}
+
+/// Zeroes what stands behind the kept transactions, durably, before the first new id is given out.
+pub(crate) fn cut_off(found: &Found, medium: &dyn Medium, superblock: &Superblock) -> io::Result<()> {
+    if found.rest.is_empty() {
+        return Ok(());
+    }
+    // The proof of the horizon may stand in a frame that is about to go.
+    superblock.store_mark(medium, found.log.horizon())?;
+    medium.persist()?;
+    for (index, from) in &found.rest {
+        let zeroes = vec![0; superblock.block_size as usize - from];
+        medium.store(found.log.block_offset(*index) + *from as u64, &zeroes)?;
+    }
+    medium.persist()
+}
+
+fn describe_missing(missing: &[(u64, u64)]) -> Option<String> {
+    let (first, last) = *missing.first()?;
+    let count: u64 = missing.iter().map(|(first, last)| last - first + 1).sum();
+    let range = if first == last { format!("transaction {first}") } else { format!("transactions {first} to {last}") };
+    let more = if missing.len() > 1 { ", among others" } else { "" };
+    Some(format!("the log is damaged: {count} of its transactions cannot be read ({range}{more})"))
+}

@@ -1,0 +1,128 @@
+//! Segments and records are brought to agree, and all that is kept is made durable.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::error::{Error, Result};
+use crate::ids::{Ino, SegmentId};
+use crate::log::blocks::Reserve;
+use crate::log::draft::Draft;
+use crate::log::record::Attributes;
+use crate::log::shutdown::Shutdown;
+use crate::log::tier::PM;
+use crate::parallel::parallel;
+use crate::pool::opened::Pool;
+use crate::pool::recover::file::Settler;
+use crate::pool::recover::tiers::Tiers;
+use crate::pool::recover::unowned::settle_unowned;
+use crate::pool::recovery::{OpenSegment, Recovery};
+use crate::time::Timestamp;
+use crate::tree::object::Object;
+
+/// Brings segments and records to agree, and makes all that is kept durable.
+pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<SegmentId>, now: Timestamp) -> Result<()> {
+    let mut unreachable = pool.view().unreachable();
+    let tiers = Tiers::of(pool, recovery.kind);
+    if recovery.kind == Shutdown::Clean {
+        // Closing it made every segment durable, but for those that could not be.
+        pool.state.write().view.settle_values(|object| !object.attributes.damaged);
+        // What is left of objects that were removed before the pool was closed. Most of their segments are gone; that
+        // of a file that was still open then is not.
+        for ino in unreachable.drain(..) {
+            pool.edit().drop_unreachable(ino);
+        }
+        restore_damaged(pool, recovery, &tiers, now)?;
+        if tiers.back.is_empty() {
+            return tiers.note(pool);
+        }
+    }
+    let path = pool.path.join("segments");
+    let io = |what| {
+        let path = path.clone();
+        move |error| Error::io(path, what, error)
+    };
+    recovery.orphans = unreachable.len() as u64;
+    for ino in unreachable {
+        pool.edit().drop_unreachable(ino);
+    }
+    if recovery.kind == Shutdown::ServerKilled {
+        // Nobody knows any more which segments had not been synced. What is recorded comes under the horizon before
+        // anything is done to the segments (rule 5).
+        pool.segments.sync_host().map_err(io("sync"))?;
+        pool.commit(pool.newest())?;
+    }
+    let counted = pool.view().next_id();
+    let (present, foreign) = pool.segments.scan().map_err(io("read"))?;
+    for path in foreign {
+        log::warn!("{}: not a segment; left alone", path.display());
+    }
+    let files: Vec<(Ino, Attributes)> = {
+        let view = pool.view();
+        view.objects().filter(|(_, object)| object.is_file()).map(|(ino, one)| (ino, one.attributes.clone())).collect()
+    };
+    let in_use: HashSet<SegmentId> = files.iter().filter_map(|(_, attributes)| attributes.segment).collect();
+    pool.quarantine().forget_in_use(&pool.segments, |segment| in_use.contains(&segment)).map_err(io("quarantine"))?;
+    let mut settler = Settler::new(pool, &tiers, recovery, &present, now);
+    for (ino, attributes) in &files {
+        settler.settle_file(*ino, attributes)?;
+        settler.commit_some()?;
+    }
+    let replacements = settler.replacements();
+    for (segment, stat) in &present {
+        if in_use.contains(segment) || replacements.contains(segment) {
+            continue;
+        }
+        let Some(kind) = tiers.kind(*segment) else { continue };
+        settle_unowned(pool, recovery, kind, owned, *segment, stat, now).map_err(io("quarantine"))?;
+    }
+    tiers.note(pool)?;
+    if recovery.kind == Shutdown::ServerKilled {
+        recovery.open_segments = open_segments(pool);
+    }
+    if pool.view().next_id() > counted {
+        // Numbers of segments that are about to be removed: the log has to say that they are taken.
+        pool.append(&mut pool.state.write(), Draft::new(0), Reserve::Cleaning)?;
+    }
+    pool.commit(pool.newest())?;
+    pool.unlink_covered();
+    pool.idle()
+}
+
+/// In a pool that was closed: gives files whose segments could not be synced the bytes that the log holds of them.
+fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, now: Timestamp) -> Result<()> {
+    let held: Vec<Ino> = {
+        let view = pool.view();
+        let held = |object: &Object| object.chain().is_some_and(|chain| chain.value().is_some());
+        view.objects().filter(|(_, object)| held(object)).map(|(ino, _)| ino).collect()
+    };
+    if held.is_empty() {
+        return Ok(());
+    }
+    // It is as if it had not been closed from now on. Should this be interrupted, the log still has them for the next
+    // recovery.
+    pool.set_open()?;
+    let nothing = HashMap::new();
+    let mut settler = Settler::new(pool, tiers, recovery, &nothing, now);
+    for ino in held {
+        let found = pool.view().object(ino).and_then(|object| {
+            let (seq, bytes) = object.chain()?.to_restore()?;
+            Some((object.attributes.clone(), object.attributes.segment?, seq, bytes))
+        });
+        if let Some((attributes, segment, seq, bytes)) = found {
+            settler.restore(ino, &attributes, segment, seq, &bytes)?;
+        }
+        settler.commit_some()?;
+    }
+    pool.commit(pool.newest())
+}
+
+fn open_segments(pool: &Pool) -> Vec<OpenSegment> {
+    let files: Vec<OpenSegment> = {
+        let view = pool.view();
+        let segment = |(ino, object): (Ino, &Object)| Some(OpenSegment { ino, segment: object.attributes.segment? });
+        let here = |open: &OpenSegment| open.segment.tier() == PM || pool.segments.stat(open.segment).is_ok();
+        view.objects().filter_map(segment).filter(here).collect()
+    };
+    let probe = |index: usize| Ok(!pool.segments.quiescent(files[index].segment));
+    let open = parallel(files.len(), 64, probe).unwrap_or_default();
+    files.iter().zip(open).filter(|(_, open)| *open).map(|(file, _)| *file).collect()
+}

@@ -1,0 +1,35 @@
+//! Segments that no file has.
+
+use std::collections::HashSet;
+use std::io::{self};
+
+use crate::ids::SegmentId;
+use crate::log::shutdown::Shutdown;
+use crate::pool::opened::Pool;
+use crate::pool::recovery::Recovery;
+use crate::segment::quarantine::{Note, Reason};
+use crate::segment::stat::SegmentStat;
+use crate::time::Timestamp;
+
+/// A segment that no file has. It was removed from its file and not yet from the host; or, after a power loss, it is
+/// newer than what is kept.
+pub(super) fn settle_unowned(
+    pool: &Pool,
+    recovery: &mut Recovery,
+    kind: Shutdown,
+    owned: &HashSet<SegmentId>,
+    segment: SegmentId,
+    stat: &SegmentStat,
+    now: Timestamp,
+) -> io::Result<()> {
+    let newer = kind == Shutdown::PowerLoss && !owned.contains(&segment) && stat.size > 0;
+    if newer {
+        let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
+        recovery.quarantined.push(pool.quarantine().keep(&pool.segments, segment, &note)?);
+    }
+    pool.discard_segment(segment);
+    // The counter may have fallen back behind it, and its number must not be given out again.
+    let mut state = pool.state.write();
+    state.view.raise_next_id(segment.serial() + 1);
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! What opening a pool found and did.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Ino, SegmentId};
+use crate::log::shutdown::Shutdown;
+
+/// A segment that something can still write, although no server has given it out: a program that outlived its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenSegment {
+    /// The file.
+    pub ino: Ino,
+    /// Its segment.
+    pub segment: SegmentId,
+}
+
+/// What opening a pool found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// How the pool was left.
+    pub kind: Shutdown,
+    /// Transactions behind the horizon that a power loss undid.
+    pub dropped_transactions: u64,
+    /// Files whose newest bytes or times no record had told of yet.
+    pub learned_files: u64,
+    /// Objects without a name that were removed.
+    pub orphans: u64,
+    /// Files whose bytes are missing on the host.
+    pub damaged_files: u64,
+    /// Names of what was put into quarantine.
+    pub quarantined: Vec<String>,
+    /// Files that programs of a killed server can still write.
+    pub open_segments: Vec<OpenSegment>,
+}
+
+impl Recovery {
+    /// True unless the pool had been closed.
+    pub(crate) fn unsafe_shutdown(&self) -> bool {
+        self.kind != Shutdown::Clean
+    }
+}

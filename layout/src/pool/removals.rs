@@ -1,0 +1,51 @@
+//! Segments that no file has any more: they go once the horizon covers that (rule 5).
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+use crate::ids::{SegmentId, TxId};
+use crate::segment::segments::Segments;
+
+/// Segments to remove from the host once the horizon reaches the transaction that freed them.
+#[derive(Debug, Default)]
+pub(super) struct Removals {
+    queue: Mutex<VecDeque<(TxId, SegmentId)>>,
+    /// Held while they are removed.
+    removing: Mutex<()>,
+}
+
+impl Removals {
+    /// Has segments removed once the horizon reaches the transaction `by`, which is asked for when it is this caller's
+    /// turn.
+    pub fn add(&self, by: impl FnOnce() -> TxId, segments: impl IntoIterator<Item = SegmentId>) {
+        let mut queue = self.queue.lock();
+        let by = by();
+        queue.extend(segments.into_iter().map(|segment| (by, segment)));
+    }
+
+    pub fn contains(&self, segment: SegmentId) -> bool {
+        self.queue.lock().iter().any(|(_, freed)| *freed == segment)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.lock().is_empty()
+    }
+
+    /// Removes what the horizon covers; returns how many. `horizon` is asked once it is this caller's turn.
+    pub fn remove(&self, segments: &Segments, horizon: impl FnOnce() -> TxId) -> usize {
+        // One at a time: who waits for space finds either something to remove, or that it is removed.
+        let _removing = self.removing.lock();
+        let horizon = horizon();
+        let mut count = 0;
+        loop {
+            let next = self.queue.lock().front().copied().filter(|(id, _)| *id <= horizon);
+            let Some((_, segment)) = next else { return count };
+            match segments.unlink(segment) {
+                Ok(()) => count += 1,
+                Err(error) => log::error!("{}: unlink: {error}", segments.path_of(segment).display()),
+            }
+            self.queue.lock().pop_front();
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Storing the seals of a file.
+
+use crate::error::Result;
+use crate::ids::{Ino, SegmentId};
+use crate::log::frame;
+use crate::log::length;
+use crate::log::record::Record;
+use crate::log::transaction::Transaction;
+use crate::pool::opened::Pool;
+use crate::segment::examine::SealedRun;
+
+/// The most bytes of one seal's description.
+const DESCRIPTION_MAX: usize = 16 << 10;
+
+/// Seals are stored in frames of about this size, so that others need not wait long for their turn.
+const SEAL_FRAME: usize = 256 << 10;
+
+/// Room for the data record behind the seals of a frame.
+const SEAL_REST: usize = 64;
+
+impl Pool {
+    /// The most bytes that the description of a seal may have, so that its record fits in a frame.
+    pub fn description_room(&self) -> usize {
+        (self.state.read().log.largest_frame() / 2).min(DESCRIPTION_MAX)
+    }
+
+    /// Stores the seals of a file, which cover it from its first byte to its last; the caller sees to it that nothing
+    /// can write the file meanwhile. False if the file is not as it was any more: it has another size or segment, no
+    /// name, or is damaged. Long lists take several transactions; a crash between them leaves the rest of the file
+    /// unsealed.
+    pub fn seal(&self, ino: Ino, segment: SegmentId, allocated: u64, runs: Vec<SealedRun>) -> Result<bool> {
+        let size = runs.last().map_or(0, |run| run.offset + run.len);
+        let mut runs = runs.into_iter().peekable();
+        while runs.peek().is_some() {
+            let mut edit = self.edit();
+            let as_it_was = edit.object(ino).is_some_and(|object| {
+                object.names() > 0
+                    && object.attributes.segment == Some(segment)
+                    && !object.attributes.damaged
+                    && object.size() == size
+            });
+            if !as_it_was {
+                return Ok(false);
+            }
+            let room = edit.state.log.largest_frame().min(SEAL_FRAME) - frame::HEADER - SEAL_REST;
+            let mut tx = Transaction::new(0);
+            let (mut used, mut end) = (0, 0);
+            while let Some(run) = runs.next_if(|run| {
+                used += length::sealed(run.seal.description.len());
+                used <= room || tx.is_empty()
+            }) {
+                end = run.offset + run.len;
+                let SealedRun { offset, len, seal } = run;
+                tx.push(Record::Sealed { ino, segment, offset, len, allocated, seal });
+            }
+            // A data record ends the chain before it: what is not sealed yet stays part of the file.
+            if end < size {
+                tx.push(Record::Data { ino, segment, offset: end, len: size - end, allocated });
+            }
+            edit.store(tx)?;
+        }
+        Ok(true)
+    }
+}

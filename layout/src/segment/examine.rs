@@ -1,0 +1,397 @@
+//! Sealing: reading a file's bytes once, to checksum them and to find out what they are.
+//!
+//! [`examine`] cuts a file into runs and makes a [`Seal`] for each. A tensor of [`LARGE`] bytes or more begins and ends
+//! at a cut, so that its runs' checksums are its own; a smaller one shares its run and has a checksum in its entry. The
+//! runs of an unrecognised file are cut at [`RUN_MAX`] only. Memory is bounded by [`DESCRIPTIONS_MAX`] and what
+//! recognition takes, whatever the file holds.
+
+use std::io;
+use std::ops::ControlFlow;
+
+use tensorfs_formats::{self as formats, Format, Recognised, Source, Tensor};
+
+use crate::log::description::{ENTRY_OVERHEAD, REASON_MAX, SUMMARY_MAX, Summary, put_entry};
+use crate::log::description::{put, start};
+use crate::log::seal::Seal;
+
+/// A tensor of so many bytes has runs of its own.
+pub const LARGE: u64 = 4096;
+/// A longer run is cut, so that damage can be placed and several threads can verify a file.
+pub const RUN_MAX: u64 = 1 << 30;
+/// The most bytes of descriptions that one file gets. Tensors beyond are left out, and recognised when asked for.
+pub const DESCRIPTIONS_MAX: usize = 64 << 20;
+/// What is read at a time.
+const PIECE: usize = 1 << 20;
+
+/// A run of a file and its seal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedRun {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Checksum, and what the bytes are.
+    pub seal: Seal,
+}
+
+/// Reads the first `size` bytes of a file and makes seals of them, whose descriptions have at most `room` bytes each.
+/// The bytes must not change meanwhile. `None` if `go_on` said no, which is asked at least for every 1 MiB.
+///
+/// # Errors
+/// What reading gives; [`io::ErrorKind::UnexpectedEof`] if the file is shorter.
+pub fn examine(
+    source: &dyn Source,
+    size: u64,
+    room: usize,
+    go_on: &dyn Fn() -> bool,
+) -> io::Result<Option<Vec<SealedRun>>> {
+    let room = room.max(SUMMARY_MAX);
+    let watched = Watched { source, go_on };
+    let mut found = Found::default();
+    let recognised = formats::recognise(&watched, &mut |tensor| found.add(&tensor, size, room));
+    if !go_on() {
+        return Ok(None);
+    }
+    if let Some(error) = recognised.error {
+        return Err(error);
+    }
+    let (cuts, left_out) = found.plan(size, room);
+    let summary = found.summary(recognised, left_out);
+    let mut reader = Reader { source, go_on, buffer: vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))] };
+    let mut runs = Vec::with_capacity(cuts.len());
+    for cut in &cuts {
+        let first = (cut.offset == 0 && summary.format != Format::Opaque).then_some(&summary);
+        let Some(seal) = reader.seal(cut, &found, first)? else { return Ok(None) };
+        runs.push(SealedRun { offset: cut.offset, len: cut.len, seal });
+    }
+    Ok(Some(runs))
+}
+
+/// A source that fails once it is no longer wanted.
+struct Watched<'a> {
+    source: &'a dyn Source,
+    go_on: &'a dyn Fn() -> bool,
+}
+
+impl Source for Watched<'_> {
+    fn size(&self) -> io::Result<u64> {
+        self.source.size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        if !(self.go_on)() {
+            return Err(io::Error::other("no longer wanted"));
+        }
+        self.source.read_at(offset, buffer)
+    }
+}
+
+/// A tensor that was found: where it is in the file, and its encoding in the arena.
+#[derive(Clone, Copy)]
+struct Pending {
+    start: u64,
+    end: u64,
+    at: u32,
+    len: u32,
+    index: u32,
+    left_out: bool,
+}
+
+/// The tensors of a file, encoded as soon as they are found: a million of them take less than 100 MiB.
+#[derive(Default)]
+struct Found {
+    pending: Vec<Pending>,
+    arena: Vec<u8>,
+    full: bool,
+}
+
+/// A run to be sealed, and which of the pending tensors start in it.
+#[derive(Debug, PartialEq, Eq)]
+struct Cut {
+    offset: u64,
+    len: u64,
+    first: usize,
+    last: usize,
+}
+
+impl Found {
+    fn add(&mut self, tensor: &Tensor, size: u64, room: usize) -> ControlFlow<()> {
+        let (offset, len) = tensor.range();
+        let start = offset.min(size);
+        let end = offset.saturating_add(len).min(size);
+        let at = self.arena.len();
+        put(&mut self.arena, tensor);
+        let len = self.arena.len() - at;
+        let fits = SUMMARY_MAX + len + ENTRY_OVERHEAD <= room;
+        match (u32::try_from(at), u32::try_from(len), u32::try_from(self.pending.len())) {
+            (Ok(at), Ok(len), Ok(index)) if self.arena.len() <= DESCRIPTIONS_MAX && fits => {
+                self.pending.push(Pending { start, end, at, len, index, left_out: false });
+                ControlFlow::Continue(())
+            }
+            _ => {
+                // What follows would be out of order.
+                self.full = true;
+                ControlFlow::Break(())
+            }
+        }
+    }
+
+    /// Cuts `[0, size)` into runs; returns also how many tensors found no room in theirs.
+    fn plan(&mut self, size: u64, room: usize) -> (Vec<Cut>, u64) {
+        self.pending.sort_by_key(|tensor| tensor.start);
+        let mut bounds: Vec<u64> = Vec::new();
+        for tensor in self.pending.iter().filter(|tensor| tensor.end - tensor.start >= LARGE) {
+            bounds.extend([tensor.start, tensor.end]);
+        }
+        bounds.push(size);
+        bounds.sort_unstable();
+        bounds.dedup();
+        let mut cuts = Vec::new();
+        let (mut offset, mut next, mut left_out) = (0, 0, 0);
+        let mut bounds = bounds.into_iter().peekable();
+        while offset < size {
+            while bounds.next_if(|bound| *bound <= offset).is_some() {}
+            let mut end = bounds.peek().copied().unwrap_or(size).min(offset.saturating_add(RUN_MAX));
+            let first = next;
+            let mut used = SUMMARY_MAX;
+            while let Some(tensor) = self.pending.get_mut(next)
+                // What starts at the end of the file has no bytes; it goes with the last run.
+                && (tensor.start < end || end == size)
+            {
+                let more = tensor.len as usize + ENTRY_OVERHEAD;
+                if used + more <= room {
+                    used += more;
+                } else if tensor.start > offset && tensor.start < size {
+                    end = tensor.start;
+                    break;
+                } else {
+                    tensor.left_out = true;
+                    left_out += 1;
+                }
+                next += 1;
+            }
+            // Going back to the first tensor of the next run, should the cut lie among tensors that share their start.
+            while next > first && self.pending[next - 1].start >= end && end < size {
+                next -= 1;
+            }
+            cuts.push(Cut { offset, len: end - offset, first, last: next });
+            offset = end;
+        }
+        (cuts, left_out)
+    }
+
+    fn summary(&self, recognised: Recognised, left_out: u64) -> Summary {
+        let mut reason = recognised.reason;
+        if let Some(reason) = &mut reason {
+            let end = (0..=REASON_MAX.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end));
+            reason.truncate(end.unwrap_or(0));
+        }
+        Summary {
+            format: recognised.format,
+            tensors: self.pending.len() as u64 - left_out,
+            complete: !self.full && left_out == 0,
+            bad_frames: recognised.bad_frames,
+            reason,
+        }
+    }
+
+    fn encoded(&self, tensor: &Pending) -> &[u8] {
+        &self.arena[tensor.at as usize..][..tensor.len as usize]
+    }
+}
+
+/// Reads runs from front to back.
+struct Reader<'a> {
+    source: &'a dyn Source,
+    go_on: &'a dyn Fn() -> bool,
+    buffer: Vec<u8>,
+}
+
+impl Reader<'_> {
+    fn seal(&mut self, cut: &Cut, found: &Found, summary: Option<&Summary>) -> io::Result<Option<Seal>> {
+        let tensors = &found.pending[cut.first..cut.last];
+        let mut description = match summary {
+            None if tensors.is_empty() => Vec::new(),
+            summary => start(summary),
+        };
+        let (mut crc, mut at, mut next) = (0, cut.offset, 0);
+        let end = cut.offset + cut.len;
+        while at < end {
+            if !(self.go_on)() {
+                return Ok(None);
+            }
+            let len = (end - at).min(self.buffer.len() as u64) as usize;
+            let piece = &mut self.buffer[..len];
+            formats::read_exact(self.source, at, piece)?;
+            crc = formats::crc32c_append(crc, piece);
+            let behind = at + len as u64;
+            while let Some(tensor) = tensors.get(next)
+                && (tensor.start < behind || behind == end)
+            {
+                next += 1;
+                if tensor.left_out {
+                    continue;
+                }
+                let crc = if tensor.end - tensor.start >= LARGE {
+                    None
+                } else if tensor.start >= at && tensor.end <= behind {
+                    let range = (tensor.start - at) as usize..(tensor.end - at) as usize;
+                    Some(formats::crc32c(&self.buffer[range]))
+                } else {
+                    let mut bytes = vec![0; (tensor.end - tensor.start) as usize];
+                    formats::read_exact(self.source, tensor.start, &mut bytes)?;
+                    Some(formats::crc32c(&bytes))
+                };
+                put_entry(&mut description, tensor.index.into(), crc, found.encoded(tensor));
+            }
+            at = behind;
+        }
+        Ok(Some(Seal { crc, description: description.into() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::log::description::{entries, summary};
+    use tensorfs_formats::{Dtype, Location};
+
+    fn tensor(name: String, offset: u64, len: u64) -> Tensor {
+        Tensor::new(name.into(), Dtype::U8, vec![len], Location::Raw { offset, len })
+    }
+
+    /// Plans a file of these tensors, whatever its bytes would be recognised as.
+    fn plan(tensors: &[(u64, u64)], size: u64, room: usize) -> (Found, Vec<Cut>, u64) {
+        let mut found = Found::default();
+        for (index, (offset, len)) in tensors.iter().enumerate() {
+            let _ = found.add(&tensor(format!("t{index}"), *offset, *len), size, room);
+        }
+        let (cuts, left_out) = found.plan(size, room);
+        (found, cuts, left_out)
+    }
+
+    fn safetensors(parts: &[(&str, usize)]) -> Vec<u8> {
+        let mut at = 0;
+        let header: Vec<String> = parts
+            .iter()
+            .map(|(name, len)| {
+                let entry =
+                    format!("\"{name}\":{{\"dtype\":\"U8\",\"shape\":[{len}],\"data_offsets\":[{at},{}]}}", at + len);
+                at += len;
+                entry
+            })
+            .collect();
+        let header = format!("{{{}}}", header.join(","));
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.bytes());
+        bytes.extend((0..at).map(|n| (n * 7 % 251) as u8));
+        bytes
+    }
+
+    fn sealed(bytes: &[u8], room: usize) -> Vec<SealedRun> {
+        let runs = examine(&bytes, bytes.len() as u64, room, &|| true).unwrap().unwrap();
+        let mut at = 0;
+        for run in &runs {
+            assert_eq!(run.offset, at);
+            assert!(run.len > 0 && run.seal.description.len() <= room.max(SUMMARY_MAX));
+            at += run.len;
+            assert_eq!(run.seal.crc, formats::crc32c(&bytes[run.offset as usize..at as usize]));
+        }
+        assert_eq!(at, bytes.len() as u64);
+        runs
+    }
+
+    #[test]
+    fn a_large_tensor_has_a_run_of_its_own_and_small_ones_share() {
+        let bytes = safetensors(&[("a", 10), ("big", 5000), ("b", 20), ("c", 0), ("last", 4096)]);
+        let runs = sealed(&bytes, 16 << 10);
+        let names = |run: &SealedRun| -> Vec<String> {
+            entries(&run.seal.description).map(|entry| entry.tensor.name_text().into_owned()).collect()
+        };
+        assert_eq!(runs.iter().map(names).collect::<Vec<_>>(), [vec!["a"], vec!["big"], vec!["b"], vec!["c", "last"]]);
+        assert_eq!(runs[1].len, 5000);
+        let summary = summary(&runs[0].seal.description).unwrap();
+        assert_eq!((summary.format, summary.tensors, summary.complete), (Format::Safetensors, 5, true));
+        for entry in runs.iter().flat_map(|run| entries(&run.seal.description)) {
+            let (offset, len) = entry.tensor.range();
+            let own = formats::crc32c(&bytes[offset as usize..(offset + len) as usize]);
+            assert_eq!(entry.crc, (len < LARGE).then_some(own));
+        }
+    }
+
+    #[test]
+    fn an_opaque_file_costs_nothing_but_its_checksum() {
+        let runs = sealed(&[7; 100_000], 16 << 10);
+        assert_eq!((runs.len(), runs[0].seal.description.len()), (1, 0));
+        assert_eq!(sealed(&[], 16 << 10).len(), 0);
+    }
+
+    #[test]
+    fn many_small_tensors_are_spread_over_runs_that_have_room() {
+        let parts: Vec<(String, usize)> = (0..500).map(|n| (format!("tensor number {n}"), 3)).collect();
+        let parts: Vec<(&str, usize)> = parts.iter().map(|(name, len)| (name.as_str(), *len)).collect();
+        let runs = sealed(&safetensors(&parts), 1024);
+        assert!(runs.len() > 10, "{}", runs.len());
+        let mut found: Vec<_> = runs.iter().flat_map(|run| entries(&run.seal.description)).collect();
+        found.sort_by_key(|entry| entry.index);
+        let names: Vec<_> = found.iter().map(|entry| entry.tensor.name_text().into_owned()).collect();
+        assert_eq!(names, parts.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_finds_no_room_is_left_out_and_said() {
+        let names: Vec<String> = (0..60).map(|n| format!("empty {n} of a long name {}", "x".repeat(40))).collect();
+        let parts: Vec<(&str, usize)> = names.iter().map(|name| (name.as_str(), 0)).collect();
+        let runs = sealed(&safetensors(&parts), 1024);
+        let summary = summary(&runs[0].seal.description).unwrap();
+        let there = runs.iter().flat_map(|run| entries(&run.seal.description)).count() as u64;
+        assert!(!summary.complete && there < 60);
+        assert_eq!(summary.tensors, there);
+    }
+
+    #[test]
+    fn examining_stops_when_it_is_not_wanted_any_more() {
+        let bytes = safetensors(&[("a", 3 << 20)]);
+        for allowed in 0..6 {
+            let asked = std::cell::Cell::new(0);
+            let go_on = || asked.replace(asked.get() + 1) < allowed;
+            assert_eq!(examine(&&bytes[..], bytes.len() as u64, 4096, &go_on).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_shorter_than_it_should_be_is_an_error() {
+        let error = examine(&&[1_u8, 2, 3][..], 4, 4096, &|| true).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn runs_partition_the_file_and_every_tensor_starts_in_its_run(
+            tensors in prop::collection::vec((0..40_000_u64, prop_oneof![0..10_u64, 4000..9000_u64]), 0..60),
+            size in 1..40_000_u64,
+            room in prop_oneof![Just(400_usize), Just(1000), Just(16 << 10)],
+        ) {
+            let (found, cuts, left_out) = plan(&tensors, size, room);
+            let (mut at, mut next) = (0, 0);
+            for cut in &cuts {
+                prop_assert!(cut.offset == at && cut.len > 0 && cut.first == next);
+                at += cut.len;
+                next = cut.last;
+                for tensor in &found.pending[cut.first..cut.last] {
+                    prop_assert!(tensor.start >= cut.offset && (tensor.start < at || at == size));
+                }
+                for tensor in found.pending.iter().filter(|tensor| tensor.end - tensor.start >= LARGE) {
+                    prop_assert!(tensor.start <= cut.offset || tensor.start >= at, "a run of its own");
+                    prop_assert!(tensor.end <= cut.offset || tensor.end >= at, "a run of its own");
+                }
+            }
+            prop_assert_eq!((at, next), (size, found.pending.len()));
+            prop_assert_eq!(found.pending.iter().filter(|tensor| tensor.left_out).count() as u64, left_out);
+        }
+    }
+}

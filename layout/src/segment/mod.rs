@@ -1,0 +1,23 @@
+//! Segments: the host files that hold the bytes of regular files; the tiers they are in, and what is set aside of them.
+//!
+//! It stands on the view, which says what tiers there are and which files have bytes that must be there.
+
+pub(crate) mod examine;
+pub(crate) mod gone;
+pub(crate) mod home;
+pub(crate) mod quarantine;
+pub(crate) mod segments;
+pub(crate) mod stat;
+mod sync;
+pub(crate) mod tier;
+pub(crate) mod tiers;
+mod tracking;
+mod unsynced;
+
+pub use examine::{LARGE, SealedRun, examine};
+pub use gone::Gone;
+pub use quarantine::{Note, Quarantine, QuarantineEntry, Reason};
+pub use segments::{SYNC_FD_LIMIT, Segments};
+pub use stat::SegmentStat;
+pub use tiers::{TierInfo, TierState};
+pub use tracking::DueSegment;

@@ -1,0 +1,323 @@
+//! Quarantine: what recovery or an interrupted replace set aside. An entry is a file and, beside it, a note as JSON
+//! that says whose bytes they are and why they are here. Nothing in quarantine is ever removed without being asked.
+//!
+//! A note is durable before its entry has a name, and an entry is whole before it has one: what interrupts the setting
+//! aside leaves at most a note without an entry, which counts for nothing, and [`PARTIAL`], which the next one removes.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Ino, SegmentId};
+use crate::log::tier::PM;
+use crate::medium::domain::{Medium, sync_dir_at};
+use crate::medium::owner;
+use crate::segment::segments::Segments;
+use crate::time::Timestamp;
+
+/// A copy on its way into quarantine.
+const PARTIAL: &str = ".partial";
+
+/// Why something is in quarantine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// A program that was replacing the file died of a signal: this is the version before.
+    InterruptedReplace,
+    /// Power was lost before the replacement was durable: these are the new bytes.
+    UnfinishedReplace,
+    /// Power was lost before these bytes, at the end of the file, were durable.
+    UncommittedTail,
+    /// Power was lost before these bytes, which the file held, were known to be durable: what was durable of it was
+    /// written over them.
+    UncommittedBytes,
+    /// Power was lost before the file's record was durable, or no record speaks of these bytes.
+    UnknownSegment,
+    /// A log that could not be read in full, before it was written anew.
+    DamagedLog,
+    /// From the offset on the file's bytes were missing, or had not been synced: there is only this note.
+    LostBytes,
+}
+
+/// Whose bytes are set aside, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// The file.
+    pub ino: Option<Ino>,
+    /// Its path when it was set aside; bytes that are not text are replaced.
+    pub path: Option<String>,
+    /// Why.
+    pub reason: Reason,
+    /// Where the bytes were in the file.
+    pub offset: u64,
+    /// When.
+    pub time: Timestamp,
+}
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuarantineEntry {
+    /// Its name in the quarantine directory.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// What the note beside it says; nothing if there is none that can be read.
+    #[serde(flatten)]
+    pub note: Option<Note>,
+}
+
+/// The quarantine directory of a pool.
+#[derive(Debug)]
+pub struct Quarantine {
+    path: PathBuf,
+    medium: Option<Arc<dyn Medium>>,
+}
+
+/// The entries in a pool's quarantine.
+pub(crate) fn list(path: &Path) -> io::Result<Vec<QuarantineEntry>> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+        if name.ends_with(".json") || name == PARTIAL || !entry.file_type()?.is_file() {
+            continue;
+        }
+        let note = fs::read(path.join(format!("{name}.json"))).ok();
+        let note = note.and_then(|text| serde_json::from_slice(&text).ok());
+        entries.push(QuarantineEntry { bytes: entry.metadata()?.len(), note, name });
+    }
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+impl Quarantine {
+    pub(crate) fn new(pool: &Path, medium: Arc<dyn Medium>) -> Self {
+        Self { path: pool.join("quarantine"), medium: Some(medium) }
+    }
+
+    /// The quarantine of a pool that another process may have open: to list, open and discard entries.
+    pub fn at(pool: &Path) -> Self {
+        Self { path: pool.join("quarantine"), medium: None }
+    }
+
+    /// What is set aside.
+    pub fn list(&self) -> io::Result<Vec<QuarantineEntry>> {
+        list(&self.path)
+    }
+
+    /// Sets a whole segment aside, by a second name for it. The caller has the segment itself removed once no record
+    /// needs it. Returns the entry's name. Durable when it returns.
+    pub fn keep(&self, segments: &Segments, segment: SegmentId, note: &Note) -> io::Result<String> {
+        if segment.tier() != PM {
+            // It may be on another filesystem, where it can have no second name.
+            let size = segments.stat(segment)?.size;
+            return self.keep_tail(segments, segment, size, note);
+        }
+        if let Some(name) = self.kept(segments, segment)? {
+            return Ok(name);
+        }
+        let name = self.fresh_name(&segment.to_string());
+        self.medium()?.sync_segment(segments.open(segment, libc::O_RDONLY)?.as_fd())?;
+        self.write_note(&name, note)?;
+        fs::hard_link(segments.path_of(segment), self.path.join(&name))?;
+        self.sync_names()?;
+        Ok(name)
+    }
+
+    /// The entry that is the segment already, with its note: what set it aside was interrupted, and is done again.
+    fn kept(&self, segments: &Segments, segment: SegmentId) -> io::Result<Option<String>> {
+        let ours = fs::metadata(segments.path_of(segment))?.ino();
+        let names = std::iter::once(segment.to_string()).chain((1..).map(|n| format!("{segment}.{n}")));
+        let mut taken = names.take_while(|name| self.path.join(name).exists());
+        let same = |name: &String| fs::metadata(self.path.join(name)).is_ok_and(|entry| entry.ino() == ours);
+        Ok(taken.find(same).filter(|name| self.path.join(format!("{name}.json")).exists()))
+    }
+
+    /// Copies `offset..size` of a segment here. Durable when it returns.
+    pub(crate) fn keep_tail(
+        &self,
+        segments: &Segments,
+        segment: SegmentId,
+        size: u64,
+        note: &Note,
+    ) -> io::Result<String> {
+        let from = File::from(segments.open(segment, libc::O_RDONLY)?);
+        // What set it aside was interrupted before it cut the segment, and is done again.
+        for entry in self.list()? {
+            let same = entry.note.as_ref().is_some_and(|other| Note { time: note.time, ..other.clone() } == *note);
+            if same && entry.bytes == size - note.offset && is_copy(&from, note.offset, &self.open(&entry.name)?)? {
+                return Ok(entry.name);
+            }
+        }
+        self.copy_as(&segment.to_string(), &from, note.offset, size, note)
+    }
+
+    /// Copies a file here. Durable when it returns.
+    pub(crate) fn copy(&self, from: &Path, stem: &str, note: &Note) -> io::Result<String> {
+        let from = File::open(from)?;
+        let len = from.metadata()?.len();
+        self.copy_as(stem, &from, 0, len, note)
+    }
+
+    fn copy_as(&self, stem: &str, from: &File, offset: u64, end: u64, note: &Note) -> io::Result<String> {
+        let name = self.fresh_name(stem);
+        let partial = self.path.join(PARTIAL);
+        // What an interrupted copy left may be a second name of its entry by now: a new file, never that one again.
+        match fs::remove_file(&partial) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let to = File::options().write(true).create_new(true).mode(0o600).open(&partial)?;
+        let given = owner::give(&to, &self.path);
+        let copied = given.and_then(|()| copy_range(from, offset, end, &to)).and_then(|()| self.sync(&to));
+        let named = copied.and_then(|()| {
+            self.write_note(&name, note)?;
+            fs::hard_link(&partial, self.path.join(&name))
+        });
+        let removed = fs::remove_file(&partial);
+        named.and(removed)?;
+        self.sync_names()?;
+        Ok(name)
+    }
+
+    /// Moves a foreign file or directory here.
+    pub(crate) fn adopt(&self, from: &Path, note: &Note) -> io::Result<String> {
+        let name = self.fresh_name("foreign");
+        self.write_note(&name, note)?;
+        fs::rename(from, self.path.join(&name))?;
+        self.sync_names()?;
+        Ok(name)
+    }
+
+    /// An empty entry, for the sake of its note.
+    pub(crate) fn note_only(&self, ino: Ino, note: &Note) -> io::Result<String> {
+        let name = self.fresh_name(&format!("lost{ino}"));
+        self.write_note(&name, note)?;
+        let empty = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
+        owner::give(&empty, &self.path)?;
+        self.sync_names()?;
+        Ok(name)
+    }
+
+    fn medium(&self) -> io::Result<&dyn Medium> {
+        self.medium.as_deref().ok_or_else(|| io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        match &self.medium {
+            Some(medium) => medium.sync_segment(file.as_fd()),
+            None => file.sync_all(),
+        }
+    }
+
+    fn fresh_name(&self, stem: &str) -> String {
+        let taken = |name: &String| self.path.join(name).exists();
+        let plain = stem.to_owned();
+        if !taken(&plain) {
+            return plain;
+        }
+        (1..).map(|n| format!("{stem}.{n}")).find(|name| !taken(name)).unwrap_or(plain)
+    }
+
+    /// Writes the note beside an entry. Durable when it returns.
+    pub(crate) fn write_note(&self, name: &str, note: &Note) -> io::Result<()> {
+        let path = self.path.join(format!("{name}.json"));
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        owner::give(&file, &self.path)?;
+        file.write_all(serde_json::to_string_pretty(note)?.as_bytes())?;
+        self.sync(&file)?;
+        self.sync_names()
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        match &self.medium {
+            Some(medium) => sync_dir_at(&**medium, &self.path),
+            None => File::open(&self.path)?.sync_all(),
+        }
+    }
+
+    fn entry_path(&self, name: &str) -> io::Result<PathBuf> {
+        let plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.');
+        if !plain || name.starts_with('.') || name.ends_with(".json") {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(self.path.join(name))
+    }
+
+    /// Opens an entry for reading.
+    pub fn open(&self, name: &str) -> io::Result<File> {
+        File::open(self.entry_path(name)?)
+    }
+
+    /// Removes an entry for good.
+    pub fn discard(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.entry_path(name)?)?;
+        // The note goes when the entry is gone for good. Half of this may have been done before.
+        self.sync_names()?;
+        match fs::remove_file(self.path.join(format!("{name}.json"))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Takes back entries that are second names of segments still in use: their replace never became true.
+    pub(crate) fn forget_in_use(&self, segments: &Segments, in_use: impl Fn(SegmentId) -> bool) -> io::Result<()> {
+        for entry in self.list()? {
+            let digits = entry.name.split('.').next().unwrap_or_default();
+            let Ok(number) = u64::from_str_radix(digits, 16) else { continue };
+            let segment = SegmentId(number);
+            if !in_use(segment) || segment.tier() != PM {
+                continue;
+            }
+            let ours = fs::metadata(self.path.join(&entry.name))?;
+            let same = fs::metadata(segments.path_of(segment)).is_ok_and(|other| other.ino() == ours.ino());
+            if same {
+                log::info!("quarantine/{}: its file was not replaced after all; removed", entry.name);
+                self.discard(&entry.name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// True if `copy` holds what `from` holds from `offset` on, as far as it goes.
+fn is_copy(from: &File, offset: u64, copy: &File) -> io::Result<bool> {
+    let mut buffers = [vec![0; 1 << 20], vec![0; 1 << 20]];
+    let mut at = 0;
+    loop {
+        let [ours, theirs] = &mut buffers;
+        let read = copy.read_at(ours, at)?;
+        if read == 0 {
+            return Ok(true);
+        }
+        match from.read_exact_at(&mut theirs[..read], offset + at) {
+            Ok(()) if ours[..read] == theirs[..read] => at += read as u64,
+            Ok(()) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Copies `offset..end`, skipping what the host has not allocated.
+fn copy_range(from: &File, offset: u64, end: u64, to: &File) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = offset;
+    while at < end {
+        let part = (end - at).min(buffer.len() as u64) as usize;
+        let read = from.read_at(&mut buffer[..part], at)?;
+        if read == 0 {
+            break;
+        }
+        if buffer[..read].iter().any(|byte| *byte != 0) {
+            to.write_all_at(&buffer[..read], at - offset)?;
+        }
+        at += read as u64;
+    }
+    to.set_len(end - offset)
+}

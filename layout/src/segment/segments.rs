@@ -1,0 +1,282 @@
+//! Segments: the host files that hold the bytes of regular files, offset for offset.
+//!
+//! A segment is created under its final name, which is never reused; no host rename is relied on (rule 10). The
+//! descriptor that will sync a segment is opened before its first possible write and closed only after the sync, and a
+//! sync that failed is never tried again (rule 9). Names are made of numbers only, so nothing a user chooses becomes
+//! part of a path of the host.
+//!
+//! Segments are in the pool's own directory or in one of its tiers; their numbers say in which. Those of a volatile
+//! tier are never synced. A tier that is not there gives an I/O error for each of its segments, and nothing of it is
+//! changed.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::ids::SegmentId;
+use crate::log::tier::PM;
+use crate::medium::domain::Medium;
+use crate::medium::owner::Owner;
+use crate::segment::gone::Gone;
+use crate::segment::home::{Home, Scanned, path_within, shard};
+use crate::segment::stat::SegmentStat;
+use crate::segment::tier;
+use crate::segment::tier::{Opened, Whose};
+use crate::segment::unsynced::Unsynced;
+use crate::tree::view::View;
+
+/// Above this many descriptors held for syncing, commit before opening more files for writing.
+pub const SYNC_FD_LIMIT: usize = 4096;
+
+/// All segments of a pool.
+#[derive(Debug)]
+pub struct Segments {
+    /// The pool's own directory and its tiers, those that are there.
+    pub(super) homes: BTreeMap<u8, Home>,
+    /// The tiers that are not.
+    away: BTreeMap<u8, Gone>,
+    owner: Owner,
+    pub(super) medium: Arc<dyn Medium>,
+    pub(super) unsynced: Unsynced,
+    /// Segments of files whose bytes did not survive, because their tier was volatile.
+    lost: Mutex<HashMap<SegmentId, Gone>>,
+    /// Empty segments that no file has yet.
+    spares: Mutex<HashSet<SegmentId>>,
+}
+
+fn unknown(tier: u8) -> Gone {
+    Gone::Missing { tier: format!("number {tier}"), reason: "the pool has no such tier".into() }
+}
+
+impl Segments {
+    pub(crate) fn open_all(pool: &Path, medium: Arc<dyn Medium>) -> io::Result<Self> {
+        let path = pool.join("segments");
+        Ok(Self {
+            owner: Owner::of(&path)?,
+            homes: BTreeMap::from([(PM, Home::open(path, false, None)?)]),
+            away: BTreeMap::new(),
+            lost: Mutex::default(),
+            medium,
+            unsynced: Unsynced::default(),
+            spares: Mutex::default(),
+        })
+    }
+
+    /// Opens the tiers that a pool has beside its own directory, and finds out which files they have lost. To `write`,
+    /// a volatile one that did not survive is made anew. One that cannot be used is done without.
+    pub(crate) fn open_tiers(&mut self, view: &View, whose: Whose, write: bool) -> io::Result<()> {
+        for (number, tier) in view.tiers() {
+            let opened = tier::open(whose, number, tier, self.owner, write).and_then(|opened| match opened {
+                Opened::Ready(directory) => {
+                    let home = Home::open(directory.segments, tier.volatile, directory.lock);
+                    home.map(Some).map_err(|error| format!("its segments cannot be opened: {error}"))
+                }
+                Opened::Lost => Ok(None),
+            });
+            let name = tier.name.to_string();
+            match opened {
+                Ok(Some(home)) => drop(self.homes.insert(number, home)),
+                Ok(None) => drop(self.away.insert(number, Gone::Lost { tier: name })),
+                Err(reason) => {
+                    if write {
+                        log::error!("tier {name}: missing, its files give errors: {reason}");
+                    }
+                    self.away.insert(number, Gone::Missing { tier: name, reason });
+                }
+            }
+        }
+        if self.homes.values().any(|home| home.is_volatile()) { self.find_lost(view, write) } else { Ok(()) }
+    }
+
+    /// Which files have no segment any more, because their tier was volatile. To `write`, an empty file gets one again:
+    /// nothing of it is lost.
+    fn find_lost(&self, view: &View, write: bool) -> io::Result<()> {
+        let (present, _) = self.scan_homes(|home| home.is_volatile())?;
+        for (_, object) in view.objects() {
+            let Some(id) = object.attributes.segment else { continue };
+            if !self.is_volatile(id.tier()) || present.contains_key(&id) {
+                continue;
+            }
+            if object.size() > 0 {
+                let tier = view.tier_name(id.tier());
+                self.lost.lock().insert(id, Gone::Lost { tier });
+            } else if write {
+                self.create(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Why the bytes of a segment cannot be had, if that is so.
+    pub fn gone(&self, id: SegmentId) -> Option<Gone> {
+        match id.tier() {
+            PM => None,
+            tier if self.is_there(tier) => self.lost.lock().get(&id).cloned(),
+            tier => Some(self.away.get(&tier).cloned().unwrap_or_else(|| unknown(tier))),
+        }
+    }
+
+    /// True if a tier's directory is there.
+    pub fn is_there(&self, tier: u8) -> bool {
+        self.homes.contains_key(&tier)
+    }
+
+    /// Why a tier is not there.
+    pub(crate) fn away(&self, tier: u8) -> Option<&Gone> {
+        self.away.get(&tier)
+    }
+
+    /// True for a tier that does not survive the end of the machine's boot.
+    pub fn is_volatile(&self, tier: u8) -> bool {
+        self.homes.get(&tier).is_some_and(|home| home.is_volatile())
+    }
+
+    /// The directories of segments that are there, by tier.
+    pub fn directories(&self) -> impl Iterator<Item = (u8, &Path)> {
+        self.homes.iter().map(|(tier, home)| (*tier, home.path()))
+    }
+
+    pub(super) fn home(&self, tier: u8) -> io::Result<&Home> {
+        self.homes.get(&tier).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
+    }
+
+    /// Creates an empty segment, and returns a descriptor that can sync it.
+    pub fn create(&self, id: SegmentId) -> io::Result<OwnedFd> {
+        let create = || self.open(id, libc::O_RDONLY | libc::O_CREAT | libc::O_EXCL);
+        let made = match create() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.create_shard(id.tier(), shard(id))?;
+                create()?
+            }
+            other => other?,
+        };
+        self.owner.give(&made)?;
+        self.unsynced.grown.lock().entry(id.tier()).or_default().segments.insert(id);
+        Ok(made)
+    }
+
+    fn create_shard(&self, tier: u8, shard: u8) -> io::Result<()> {
+        let home = self.home(tier)?;
+        // Held so that whoever creates a segment in the new directory finds it noted for the next commit.
+        let mut grown = self.unsynced.grown.lock();
+        home.create_shard(shard, self.owner)?;
+        grown.entry(tier).or_default().top = true;
+        Ok(())
+    }
+
+    /// Creates a spare: a segment that is no file's yet.
+    pub fn create_spare(&self, id: SegmentId) -> io::Result<OwnedFd> {
+        // Noted first: whoever finds it on the host shall know what it is.
+        self.spares.lock().insert(id);
+        self.create(id).inspect_err(|_| self.no_spare(id))
+    }
+
+    /// A spare is about to become a file's segment.
+    pub fn no_spare(&self, id: SegmentId) {
+        self.spares.lock().remove(&id);
+    }
+
+    /// Removes a spare that is not wanted any more.
+    pub fn remove_spare(&self, id: SegmentId) -> io::Result<()> {
+        let removed = self.unlink(id);
+        self.no_spare(id);
+        removed
+    }
+
+    /// True for a segment that waits for its file.
+    pub(crate) fn is_spare(&self, id: SegmentId) -> bool {
+        self.spares.lock().contains(&id)
+    }
+
+    /// Opens a segment with the given access mode.
+    pub fn open(&self, id: SegmentId, flags: libc::c_int) -> io::Result<OwnedFd> {
+        self.home(id.tier())?.open_segment(id, flags)
+    }
+
+    /// The host path of a segment, for messages.
+    pub fn path_of(&self, id: SegmentId) -> PathBuf {
+        let name = path_within(id);
+        match self.homes.get(&id.tier()) {
+            Some(home) => home.path().join(name),
+            None => Path::new(&format!("(tier {})", id.tier())).join(name),
+        }
+    }
+
+    /// What the host says about a segment.
+    pub fn stat(&self, id: SegmentId) -> io::Result<SegmentStat> {
+        match self.unsynced.descriptor(id) {
+            Some(fd) => Ok(nix::sys::stat::fstat(&*fd)?.into()),
+            None => self.home(id.tier())?.stat(id),
+        }
+    }
+
+    /// True if no other descriptor and no mapping of the segment lives: a write lease would be granted.
+    pub fn exclusive(&self, id: SegmentId) -> bool {
+        self.lease(id, libc::F_WRLCK)
+    }
+
+    /// True if nothing can write the segment: a read lease would be granted.
+    pub fn quiescent(&self, id: SegmentId) -> bool {
+        self.lease(id, libc::F_RDLCK)
+    }
+
+    /// Takes a lease and gives it back. A second descriptor of ours would stand in the way of a write lease, so the one
+    /// that is held for syncing is used if there is one.
+    fn lease(&self, id: SegmentId, kind: libc::c_int) -> bool {
+        let tracked = self.unsynced.tracked.lock();
+        let opened;
+        let fd: BorrowedFd<'_> = match tracked.get(&id) {
+            Some(entry) => entry.fd.as_fd(),
+            None => match self.open(id, libc::O_RDONLY) {
+                Ok(fd) => {
+                    opened = fd;
+                    opened.as_fd()
+                }
+                Err(_) => return false,
+            },
+        };
+        // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
+        let granted = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) } == 0;
+        if granted {
+            // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
+            unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+        }
+        granted
+    }
+
+    /// Removes a segment from the host. One that is not there is fine: it was removed before. One in a tier that is
+    /// away is removed when that is back.
+    pub(crate) fn unlink(&self, id: SegmentId) -> io::Result<()> {
+        self.unsynced.forget(id);
+        self.lost.lock().remove(&id);
+        if let Some(grown) = self.unsynced.grown.lock().get_mut(&id.tier()) {
+            grown.segments.remove(&id);
+        }
+        self.homes.get(&id.tier()).map_or(Ok(()), |home| home.unlink(id))
+    }
+
+    /// Everything in the segment directories: segments with what the host says of them, and paths that are none.
+    pub(crate) fn scan(&self) -> io::Result<(HashMap<SegmentId, SegmentStat>, Vec<PathBuf>)> {
+        self.scan_homes(|_| true)
+    }
+
+    /// True if a tier holds no segment.
+    pub(crate) fn is_empty(&self, tier: u8) -> io::Result<bool> {
+        let Some(home) = self.homes.get(&tier) else { return Ok(true) };
+        let mut found = Scanned::default();
+        home.scan(tier, |id| self.stat(id), &mut found)?;
+        Ok(found.0.is_empty() && found.1.is_empty())
+    }
+
+    fn scan_homes(&self, wanted: impl Fn(&Home) -> bool) -> io::Result<Scanned> {
+        let mut found = Scanned::default();
+        for (tier, home) in self.homes.iter().filter(|(_, home)| wanted(home)) {
+            home.scan(*tier, |id| self.stat(id), &mut found)?;
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,109 @@
+//! What there is to know about the tiers of a pool.
+
+use std::path::Path;
+
+use nix::sys::statvfs::statvfs;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::TIER_MAX;
+use crate::log::tier::{PM, PM_NAME};
+use crate::segment::gone::Gone;
+use crate::segment::segments::Segments;
+use crate::tree::view::View;
+
+/// Whether a tier can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TierState {
+    /// It is there.
+    Ready,
+    /// Its directory is not there, or is not the one that it was.
+    Missing,
+    /// It was volatile, and the machine was started anew: it will be empty at the next mount.
+    Lost,
+}
+
+/// What there is to know about a tier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierInfo {
+    /// Its name.
+    pub name: String,
+    /// Its directory.
+    pub directory: String,
+    /// Nothing in it survives the end of the machine's boot.
+    pub volatile: bool,
+    /// Whether it can be used.
+    pub state: TierState,
+    /// Why it is missing.
+    pub reason: Option<String>,
+    /// Regular files whose bytes are in it.
+    pub files: u64,
+    /// Those of them whose bytes are lost, because it was volatile.
+    pub lost: u64,
+    /// Bytes that are allocated to them.
+    pub used: u64,
+    /// Bytes of the filesystem that the directory is on.
+    pub total: u64,
+    /// Those of them that are free.
+    pub free: u64,
+    /// Whether the kernel reads, writes and maps its files itself; nothing if the pool is not mounted.
+    #[serde(default)]
+    pub passthrough: Option<bool>,
+    /// If not, why.
+    #[serde(default)]
+    pub passthrough_reason: Option<String>,
+}
+
+/// What there is to know about all tiers, the pool's own directory first.
+pub(crate) fn describe(pool: &Path, view: &View, segments: &Segments) -> Vec<TierInfo> {
+    let own = |number| match number {
+        PM => (PM_NAME.to_owned(), pool.to_owned(), false),
+        _ => view
+            .tier(number)
+            .map_or_else(Default::default, |tier| (tier.name.to_string(), tier.path().into(), tier.volatile)),
+    };
+    let numbers: Vec<u8> = std::iter::once(PM).chain(view.tiers().map(|(number, _)| number)).collect();
+    let mut counts = vec![(0, 0, 0); usize::from(TIER_MAX) + 1];
+    if let [PM] = numbers[..] {
+        counts[0] = (view.totals().files, 0, view.totals().allocated);
+    } else {
+        for (_, object) in view.objects().filter(|(_, object)| object.is_file() && object.names() > 0) {
+            let segment = object.attributes.segment;
+            let Some(count) = counts.get_mut(usize::from(segment.map_or(PM, |id| id.tier()))) else { continue };
+            count.0 += 1;
+            count.1 += u64::from(segment.is_some_and(|id| matches!(segments.gone(id), Some(Gone::Lost { .. }))));
+            count.2 += object.allocated();
+        }
+    }
+    let info = |number: u8| {
+        let (name, directory, volatile) = own(number);
+        let (state, reason) = match segments.away(number) {
+            None => (TierState::Ready, None),
+            Some(Gone::Lost { .. }) => (TierState::Lost, None),
+            Some(Gone::Missing { reason, .. }) => (TierState::Missing, Some(reason.clone())),
+        };
+        let host = statvfs(&directory).ok().filter(|_| state == TierState::Ready);
+        let (total, free) = host.map_or((0, 0), |host| {
+            let unit = host.fragment_size();
+            (host.blocks() * unit, host.blocks_available() * unit)
+        });
+        let (files, lost, used) = counts[usize::from(number)];
+        let directory = directory.to_string_lossy().into_owned();
+        let (passthrough, passthrough_reason) = (None, None);
+        TierInfo {
+            name,
+            directory,
+            volatile,
+            state,
+            reason,
+            files,
+            lost,
+            used,
+            total,
+            free,
+            passthrough,
+            passthrough_reason,
+        }
+    };
+    numbers.into_iter().map(info).collect()
+}

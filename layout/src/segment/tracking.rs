@@ -1,0 +1,222 @@
+//! Which segments may have bytes that are not durable.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::ids::{Ino, SegmentId};
+use crate::segment::home::shard;
+use crate::segment::segments::Segments;
+use crate::segment::unsynced::{Grown, Tracked};
+
+/// What a segment that a commit has to sync is known for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DueSegment {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The file that has it, if that is recorded.
+    pub ino: Option<Ino>,
+}
+
+/// What one commit has to sync.
+#[derive(Debug)]
+pub(crate) struct Due {
+    pub(super) segments: Vec<(SegmentId, Arc<OwnedFd>)>,
+    pub(super) grown: BTreeMap<u8, Grown>,
+    /// Values of the log that are not needed any more once the segments are synced.
+    values: Vec<(SegmentId, Ino, u64)>,
+    pub touches: u64,
+}
+
+impl Segments {
+    /// Must be called before anything can write to the segment. Returns the read-only descriptor that will sync it,
+    /// held until a commit has synced it after the matching [`Segments::end_write`].
+    pub fn begin_write(&self, id: SegmentId) -> io::Result<Arc<OwnedFd>> {
+        let mut tracked = self.unsynced.tracked.lock();
+        let entry = self.track(&mut tracked, id)?;
+        entry.writers += 1;
+        entry.dirty = true;
+        Ok(entry.fd.clone())
+    }
+
+    /// As [`Segments::begin_write`], with a descriptor that [`Segments::create`] returned.
+    pub fn begin_first_write(&self, id: SegmentId, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
+        let mut tracked = self.unsynced.tracked.lock();
+        let entry = tracked.entry(id).or_insert_with(|| Tracked::new(fd));
+        entry.writers += 1;
+        entry.dirty = true;
+        entry.fd.clone()
+    }
+
+    /// One writer less.
+    pub fn end_write(&self, id: SegmentId) {
+        if let Some(entry) = self.unsynced.tracked.lock().get_mut(&id) {
+            entry.writers = entry.writers.saturating_sub(1);
+            if entry.dirty && !entry.due && !entry.covered {
+                entry.call();
+                self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The segment's bytes may have changed: the next commit syncs it.
+    pub fn touch(&self, id: SegmentId) -> io::Result<()> {
+        let mut tracked = self.unsynced.tracked.lock();
+        self.track(&mut tracked, id)?.call();
+        self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A record that is about to be stored speaks of bytes in the segment. On an error it must not be stored. Unless
+    /// they are `durable` the next commit syncs it.
+    pub(crate) fn mention(&self, id: SegmentId, ino: Ino, durable: bool) -> io::Result<()> {
+        let mut tracked = self.unsynced.tracked.lock();
+        let entry = self.track(&mut tracked, id)?;
+        // What ends a value has the segment synced in any case: bytes that came after the sync that made others durable
+        // may be durable by the value alone.
+        if !durable || entry.covered {
+            entry.call();
+        }
+        (entry.ino, entry.mentioned) = (Some(ino), true);
+        Ok(())
+    }
+
+    /// The file's bytes were stored in the log, in a record with this sequence number that counts: no commit need sync
+    /// the segment, until more is recorded of it.
+    pub(crate) fn cover(&self, id: SegmentId, ino: Ino, seq: u64) {
+        if let Some(entry) = self.unsynced.tracked.lock().get_mut(&id) {
+            (entry.due, entry.covered, entry.value) = (false, true, Some(seq));
+            (entry.ino, entry.mentioned) = (Some(ino), true);
+        }
+    }
+
+    /// Somebody relies once more on the value that holds the bytes of the segment: what is being synced may not be
+    /// these bytes. False if they are not to be found in the log alone.
+    pub fn hold_value(&self, id: SegmentId) -> bool {
+        let mut tracked = self.unsynced.tracked.lock();
+        let held = tracked.get_mut(&id).filter(|entry| entry.covered);
+        held.map(|entry| entry.calls += 1).is_some()
+    }
+
+    /// The log does not hold the bytes of the segment after all: the next commit syncs it.
+    pub(crate) fn recall(&self, id: SegmentId) {
+        if let Some(entry) = self.unsynced.tracked.lock().get_mut(&id) {
+            entry.call();
+        }
+    }
+
+    /// What a commit has to sync now, if that is no more than `most`.
+    pub fn due(&self, most: usize) -> Option<Vec<DueSegment>> {
+        let tracked = self.unsynced.tracked.lock();
+        let due = tracked.iter().filter(|(_, entry)| entry.due);
+        let due = due.map(|(id, entry)| DueSegment { segment: *id, ino: entry.ino });
+        let due: Vec<DueSegment> = due.take(most + 1).collect();
+        Some(due).filter(|due| due.len() <= most)
+    }
+
+    /// Recovery is about to write what the log has as a file's bytes, in the record with that sequence number. The
+    /// segment's name may not be durable either.
+    pub(crate) fn begin_restore(&self, id: SegmentId, ino: Ino, seq: u64) -> io::Result<()> {
+        let mut grown = self.unsynced.grown.lock();
+        let home = grown.entry(id.tier()).or_default();
+        home.top = true;
+        home.shards.insert(shard(id));
+        drop(grown);
+        let mut tracked = self.unsynced.tracked.lock();
+        let entry = self.track(&mut tracked, id)?;
+        (entry.ino, entry.value) = (Some(ino), Some(seq));
+        entry.call();
+        self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Everything that may have bytes that are not durable is due, whether it is still open for writing or not.
+    pub(crate) fn touch_all(&self) {
+        for grown in self.unsynced.grown.lock().values_mut() {
+            let Grown { segments, shards, .. } = grown;
+            shards.extend(segments.drain().map(shard));
+        }
+        self.unsynced.tracked.lock().values_mut().for_each(Tracked::call);
+        self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True if the log holds bytes of some file that its segment may not hold durably.
+    pub(crate) fn any_covered(&self) -> bool {
+        self.unsynced.tracked.lock().values().any(|entry| entry.covered)
+    }
+
+    fn track<'a>(&self, tracked: &'a mut HashMap<SegmentId, Tracked>, id: SegmentId) -> io::Result<&'a mut Tracked> {
+        Ok(match tracked.entry(id) {
+            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                let fd = Arc::new(self.open(id, libc::O_RDONLY)?);
+                entry.insert(Tracked::new(fd))
+            }
+        })
+    }
+
+    /// How often a segment became due without a record that says so.
+    pub(crate) fn touches(&self) -> u64 {
+        self.unsynced.touches.load(Ordering::Relaxed)
+    }
+
+    /// What a commit that starts now has to sync.
+    pub(crate) fn take_due(&self) -> Due {
+        let mut grown = self.unsynced.grown.lock();
+        let mut tracked = self.unsynced.tracked.lock();
+        let touches = self.touches();
+        let (mut segments, mut values) = (Vec::new(), Vec::new());
+        for (id, entry) in tracked.iter_mut().filter(|(_, entry)| entry.due) {
+            entry.due = false;
+            entry.dirty = entry.writers > 0;
+            values.extend(entry.value.take().and_then(|seq| Some((*id, entry.ino?, seq))));
+            segments.push((*id, entry.fd.clone()));
+        }
+        // A segment that no record speaks of, or whose bytes the log holds, recovery can create again.
+        let spared = |id: &SegmentId| tracked.get(id).is_none_or(|entry| entry.covered || !entry.mentioned);
+        let take = |(tier, grown): (&u8, &mut Grown)| {
+            let mut shards = std::mem::take(&mut grown.shards);
+            shards.extend(grown.segments.iter().filter(|id| !spared(id)).map(|id| shard(*id)));
+            grown.segments.retain(|id| !shards.contains(&shard(*id)));
+            let top = !shards.is_empty() && std::mem::take(&mut grown.top);
+            (*tier, Grown { top, shards, segments: HashSet::new() })
+        };
+        Due { grown: grown.iter_mut().map(take).collect(), segments, values, touches }
+    }
+
+    /// The values of the log that are not needed any more, once what was due is synced.
+    pub(crate) fn settled<'a>(&self, due: &'a Due) -> impl Iterator<Item = (Ino, u64)> + 'a {
+        let failed = self.unsynced.failed.lock().keys().copied().collect::<HashSet<_>>();
+        let settled = due.values.iter().filter(move |(segment, ..)| !failed.contains(segment));
+        settled.map(|(_, ino, seq)| (*ino, *seq))
+    }
+
+    /// Segments with a failed sync whose file is not marked as damaged yet.
+    pub(crate) fn unmarked(&self) -> HashSet<SegmentId> {
+        self.unsynced.failed.lock().iter().filter(|(_, marked)| !**marked).map(|(id, _)| *id).collect()
+    }
+
+    /// The file that has the segment is marked as damaged, in a record that was stored.
+    pub(crate) fn set_marked(&self, id: SegmentId) {
+        if let Some(marked) = self.unsynced.failed.lock().get_mut(&id) {
+            *marked = true;
+        }
+    }
+
+    /// Descriptors held for syncing.
+    pub fn dirty_count(&self) -> usize {
+        self.unsynced.tracked.lock().len()
+    }
+
+    /// True if the segment may have bytes that the next commit, or the one under way, makes durable.
+    pub fn is_pending(&self, id: SegmentId) -> bool {
+        self.unsynced.tracked.lock().get(&id).is_some_and(|entry| entry.writers > 0 || !entry.covered)
+    }
+
+    /// True if a sync of the segment failed, so that what it holds may not be what was written.
+    pub fn failed(&self, id: SegmentId) -> bool {
+        self.unsynced.failed.lock().contains_key(&id)
+    }
+}

@@ -1,0 +1,344 @@
+//! What each record means to the view.
+
+use std::sync::Arc;
+
+use crate::ids::{Ino, POOL, SegmentId, TxId};
+use crate::log::ledger::{Placed, Tomb};
+use crate::log::length;
+use crate::log::record::{Attributes, Record};
+use crate::tree::directory::{Directory, Entry};
+use crate::tree::object::{Content, Object, Target};
+use crate::tree::run::Run;
+use crate::tree::view::View;
+use crate::tree::xattrs::Xattrs;
+
+impl View {
+    /// Why a record cannot be stored now, if it cannot.
+    pub(crate) fn objection(&self, record: &Record) -> Option<String> {
+        let ino = record.ino();
+        let fits = match record {
+            Record::Retired { .. } | Record::Tier { .. } | Record::Placement { .. } => return None,
+            Record::Attributes { attributes, .. } => {
+                let kind = self.objects.get(&ino).map(Object::kind);
+                kind.is_none_or(|kind| kind == attributes.mode & libc::S_IFMT) && ino != POOL
+            }
+            Record::Name { .. } | Record::Removal { .. } => {
+                self.objects.get(&ino).is_some_and(|object| matches!(object.content, Content::Directory(_)))
+            }
+            Record::Target { .. } => {
+                self.objects.get(&ino).is_some_and(|object| matches!(object.content, Content::Symlink(_)))
+            }
+            Record::Data { .. }
+            | Record::Truncation { .. }
+            | Record::Sealed { .. }
+            | Record::Value { .. }
+            | Record::Thaw { .. }
+            | Record::Replace { .. } => self.objects.get(&ino).is_some_and(Object::is_file),
+            Record::Xattr { .. } | Record::XattrRemoval { .. } => self.objects.contains_key(&ino),
+        };
+        (!fits).then(|| format!("record does not fit object {ino}: {record:?}"))
+    }
+
+    /// Gives a record its meaning. Records of one chain come in the order of their sequence numbers.
+    pub(crate) fn apply(&mut self, record: Record, placed: Placed) {
+        let record_len = record.encoded_len();
+        match record {
+            Record::Attributes { ino, attributes } => self.apply_attributes(ino, attributes, placed),
+            Record::Name { dir, name, ino } => self.apply_name(dir, &name, ino, placed),
+            Record::Removal { dir, name } => self.apply_removal(dir, name, placed),
+            Record::Target { ino, target } => self.apply_target(ino, target, placed),
+            Record::Data { ino, segment, offset, len, allocated } => {
+                let run = Run { offset, len, seal: None, placed, record_len, cut_from: None };
+                self.apply_run(ino, segment, run, allocated);
+            }
+            Record::Truncation { ino, segment, offset, len, allocated, cut_from } => {
+                let run = Run { offset, len, seal: None, placed, record_len, cut_from: Some(cut_from) };
+                self.apply_run(ino, segment, run, allocated);
+            }
+            Record::Sealed { ino, segment, offset, len, allocated, seal } => {
+                let run = Run { offset, len, seal: Some(seal), placed, record_len, cut_from: None };
+                self.apply_run(ino, segment, run, allocated);
+            }
+            Record::Value { ino, segment, bytes } => self.apply_value(ino, segment, bytes, placed, record_len),
+            Record::Thaw { ino, segment, .. } => self.apply_thaw(ino, segment, placed),
+            Record::Replace { ino, segment } => self.apply_replace(ino, segment, placed),
+            Record::Xattr { ino, name, value } => self.apply_xattr(ino, &name, Some(value), placed),
+            Record::XattrRemoval { ino, name } => self.apply_xattr(ino, &name, None, placed),
+            Record::Retired { first, last } => self.apply_retired(first, last, placed),
+            Record::Tier { number, tier } => {
+                self.pool_seq = self.pool_seq.max(placed.seq);
+                if self.tiers.get(&number).is_none_or(|(_, old, _)| old.seq <= placed.seq) {
+                    let old = self.tiers.insert(number, (tier, placed, record_len));
+                    self.replace_state(old.map(|(_, placed, len)| (placed, len)), placed, record_len);
+                }
+            }
+            Record::Placement { text } => {
+                self.pool_seq = self.pool_seq.max(placed.seq);
+                if self.placement.as_ref().is_none_or(|(_, old, _)| old.seq <= placed.seq) {
+                    let old = self.placement.replace((text, placed, record_len));
+                    self.replace_state(old.map(|(_, placed, len)| (placed, len)), placed, record_len);
+                }
+            }
+        }
+    }
+
+    fn replace_state(&mut self, old: Option<(Placed, usize)>, placed: Placed, len: usize) {
+        if let Some((old, len)) = old {
+            self.ledger.sub(old, len);
+        }
+        self.ledger.add(placed, len);
+    }
+
+    pub(super) fn apply_attributes(&mut self, ino: Ino, attributes: Attributes, placed: Placed) {
+        let Some(object) = self.objects.get_mut(&ino) else {
+            let content = match attributes.mode & libc::S_IFMT {
+                libc::S_IFREG => Content::File(Box::default()),
+                libc::S_IFDIR => Content::Directory(Box::<Directory>::default()),
+                libc::S_IFLNK => Content::Symlink(None),
+                _ => Content::Other,
+            };
+            self.totals.objects += 1;
+            self.totals.files += u64::from(matches!(content, Content::File(_)));
+            self.totals.directories += u64::from(matches!(content, Content::Directory(_)));
+            self.ledger.add(placed, length::ATTRIBUTES);
+            let xattrs = Xattrs::default();
+            self.objects.insert(ino, Object { attributes, placed, last_seq: placed.seq, names: 0, content, xattrs });
+            return;
+        };
+        object.last_seq = object.last_seq.max(placed.seq);
+        if placed.seq < object.placed.seq {
+            return;
+        }
+        self.ledger.sub(object.placed, length::ATTRIBUTES);
+        self.ledger.add(placed, length::ATTRIBUTES);
+        object.placed = placed;
+        if let Content::File(chain) = &mut object.content
+            && attributes.segment != object.attributes.segment
+        {
+            // A replacement that became the file's own, or gave way to a later segment.
+            let own = attributes.segment.map(SegmentId::serial);
+            let replacing = chain.replacing().filter(|replacing| Some(replacing.serial()) <= own);
+            if let Some(old) = object.attributes.segment {
+                self.freed.push(old);
+            }
+            self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated());
+            chain.clear(&mut self.ledger);
+            if replacing.is_some() {
+                self.freed.extend(replacing.filter(|replacing| Some(*replacing) != attributes.segment));
+                chain.set_replacing(&mut self.ledger, None);
+            }
+        }
+        object.attributes = attributes;
+    }
+
+    fn apply_name(&mut self, dir_ino: Ino, name: &[u8], ino: Ino, placed: Placed) {
+        let Some(Object { content: Content::Directory(dir), last_seq, .. }) = self.objects.get_mut(&dir_ino) else {
+            return;
+        };
+        *last_seq = (*last_seq).max(placed.seq);
+        let mut since = placed.incarnation;
+        if let Some(tomb) = dir.removed.remove(name) {
+            since = since.min(tomb.since);
+            self.ledger.sub_tomb(&tomb, length::removal(name.len()));
+        }
+        let mut replaced = None;
+        if let Some(old) = dir.entries.get_mut(name) {
+            since = since.min(old.since);
+            self.ledger.sub(old.placed, length::name(name.len()));
+            replaced = Some(old.ino);
+            *old = Entry { ino, placed, since, cookie: old.cookie };
+        } else {
+            let key: Arc<[u8]> = name.into();
+            let cookie = dir.cookie(name);
+            dir.order.insert(cookie, key.clone());
+            dir.entries.insert(key, Entry { ino, placed, since, cookie });
+        }
+        self.ledger.add(placed, length::name(name.len()));
+        if let Some(old) = replaced {
+            self.unlink(dir_ino, old);
+        }
+        let Some(child) = self.objects.get_mut(&ino) else { return };
+        child.names += 1;
+        if let Content::Directory(child) = &mut child.content {
+            child.parent = Some(dir_ino);
+            self.count_subdirectory(dir_ino, 1);
+        }
+    }
+
+    /// A name in `dir` no longer points to `ino`.
+    fn unlink(&mut self, dir: Ino, ino: Ino) {
+        let Some(child) = self.objects.get_mut(&ino) else { return };
+        child.names = child.names.saturating_sub(1);
+        if child.is_dir() {
+            self.count_subdirectory(dir, -1);
+        }
+    }
+
+    fn count_subdirectory(&mut self, dir: Ino, by: i32) {
+        if let Some(Object { content: Content::Directory(dir), .. }) = self.objects.get_mut(&dir) {
+            dir.subdirectories = dir.subdirectories.saturating_add_signed(by);
+        }
+    }
+
+    fn apply_removal(&mut self, dir_ino: Ino, name: Box<[u8]>, placed: Placed) {
+        let Some(Object { content: Content::Directory(dir), last_seq, .. }) = self.objects.get_mut(&dir_ino) else {
+            return;
+        };
+        *last_seq = (*last_seq).max(placed.seq);
+        let len = length::removal(name.len());
+        let mut since = placed.incarnation;
+        let mut removed = None;
+        if let Some(old) = dir.entries.remove(&*name) {
+            since = since.min(old.since);
+            dir.order.remove(&old.cookie);
+            self.ledger.sub(old.placed, length::name(name.len()));
+            removed = Some(old.ino);
+        }
+        if let Some(tomb) = dir.removed.remove(&name) {
+            since = since.min(tomb.since);
+            self.ledger.sub_tomb(&tomb, len);
+        }
+        if since < placed.incarnation {
+            let tomb = Tomb { placed, since };
+            self.ledger.add_tomb(&tomb, len);
+            dir.removed.insert(name, tomb);
+        }
+        if let Some(ino) = removed {
+            self.unlink(dir_ino, ino);
+        }
+    }
+
+    fn apply_target(&mut self, ino: Ino, path: Box<[u8]>, placed: Placed) {
+        let Some(Object { content: Content::Symlink(current), last_seq, .. }) = self.objects.get_mut(&ino) else {
+            return;
+        };
+        *last_seq = (*last_seq).max(placed.seq);
+        if let Some(old) = current.take() {
+            self.ledger.sub(old.placed, length::target(old.path.len()));
+        }
+        self.ledger.add(placed, length::target(path.len()));
+        *current = Some(Box::new(Target { path, placed }));
+    }
+
+    fn apply_run(&mut self, ino: Ino, segment: SegmentId, run: Run, allocated: u64) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(run.placed.seq);
+        // A run of a segment that the file no longer has, or does not have yet, says nothing about it.
+        if object.attributes.segment != Some(segment) {
+            return;
+        }
+        if let Content::File(chain) = &mut object.content {
+            self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated()).saturating_add(allocated);
+            chain.append(&mut self.ledger, run, allocated);
+        }
+    }
+
+    fn apply_value(&mut self, ino: Ino, segment: SegmentId, bytes: Box<[u8]>, placed: Placed, record_len: usize) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(placed.seq);
+        if let Content::File(chain) = &mut object.content
+            && object.attributes.segment == Some(segment)
+        {
+            chain.set_value(&mut self.ledger, bytes, placed, record_len);
+        }
+    }
+
+    fn apply_thaw(&mut self, ino: Ino, segment: SegmentId, placed: Placed) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(placed.seq);
+        if let Content::File(chain) = &mut object.content
+            && object.attributes.segment == Some(segment)
+        {
+            chain.thaw(&mut self.ledger, placed);
+        }
+    }
+
+    fn apply_replace(&mut self, ino: Ino, segment: SegmentId, placed: Placed) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(placed.seq);
+        // Segment numbers only grow: a replacement older than the file's own segment was completed or given up.
+        let pending = object.attributes.segment.map(SegmentId::serial) < Some(segment.serial());
+        if let Content::File(chain) = &mut object.content {
+            let replacing = pending.then_some((segment, placed));
+            self.freed.extend(chain.replacing().filter(|other| *other != segment));
+            chain.set_replacing(&mut self.ledger, replacing);
+        }
+    }
+
+    fn apply_xattr(&mut self, ino: Ino, name: &[u8], value: Option<Box<[u8]>>, placed: Placed) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(placed.seq);
+        let name = self.xattr_names.share(name);
+        match value {
+            Some(value) => object.xattrs.set(&mut self.ledger, name, value, placed),
+            None => object.xattrs.remove(&mut self.ledger, name, placed),
+        }
+    }
+
+    fn apply_retired(&mut self, first: TxId, last: TxId, placed: Placed) {
+        self.pool_seq = self.pool_seq.max(placed.seq);
+        if self.retired.range(..=first).next_back().is_some_and(|(_, (end, old))| *end >= last && old.seq > placed.seq)
+        {
+            return;
+        }
+        let within: Vec<TxId> =
+            self.retired.range(first..=last).filter(|(_, (end, _))| *end <= last).map(|(start, _)| *start).collect();
+        for start in within {
+            if let Some((_, old)) = self.retired.remove(&start) {
+                self.ledger.sub(old, length::RETIRED);
+            }
+        }
+        self.ledger.add(placed, length::RETIRED);
+        self.retired.insert(first, (last, placed));
+    }
+
+    /// Drops an object that has no names left. Its segments go to `freed`.
+    pub(crate) fn drop_object(&mut self, ino: Ino) {
+        let Some(mut object) = self.objects.remove(&ino) else { return };
+        self.totals.objects -= 1;
+        self.ledger.sub(object.placed, length::ATTRIBUTES);
+        match &mut object.content {
+            Content::File(chain) => {
+                self.totals.files -= 1;
+                self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated());
+                self.freed.extend(object.attributes.segment);
+                self.freed.extend(chain.replacing());
+                chain.clear(&mut self.ledger);
+                chain.set_replacing(&mut self.ledger, None);
+            }
+            Content::Directory(dir) => {
+                self.totals.directories -= 1;
+                for (name, tomb) in &dir.removed {
+                    self.ledger.sub_tomb(tomb, length::removal(name.len()));
+                }
+                let children: Vec<(usize, Placed, Ino)> =
+                    dir.entries.iter().map(|(name, entry)| (name.len(), entry.placed, entry.ino)).collect();
+                for (name, placed, child) in children {
+                    self.ledger.sub(placed, length::name(name));
+                    self.unlink(ino, child);
+                }
+            }
+            Content::Symlink(target) => {
+                if let Some(target) = target {
+                    self.ledger.sub(target.placed, length::target(target.path.len()));
+                }
+            }
+            Content::Other => {}
+        }
+        object.xattrs.leave(&mut self.ledger);
+    }
+
+    /// The segment of a file holds the bytes of its value with this sequence number durably.
+    pub(crate) fn settle_value(&mut self, ino: Ino, seq: u64) {
+        if let Some(Object { content: Content::File(chain), .. }) = self.objects.get_mut(&ino) {
+            chain.settle_value(&mut self.ledger, seq);
+        }
+    }
+
+    /// The segments of all files that `holds` says it of hold the bytes of their values durably.
+    pub(crate) fn settle_values(&mut self, holds: impl Fn(&Object) -> bool) {
+        let settled = |object: &Object| object.has_value() && holds(object);
+        let inos: Vec<Ino> = self.objects().filter(|(_, object)| settled(object)).map(|(ino, _)| ino).collect();
+        inos.into_iter().for_each(|ino| self.settle_value(ino, u64::MAX));
+    }
+}

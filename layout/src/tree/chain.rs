@@ -1,0 +1,246 @@
+//! A regular file's chain: the runs that partition `[0, size)`, in order, and the segment they lie in.
+
+use crate::ids::SegmentId;
+use crate::log::description::{Summary, TensorEntry};
+use crate::log::ledger::{Ledger, Placed};
+use crate::log::length;
+use crate::log::seal::Seal;
+use crate::tree::run::Run;
+
+/// The file's bytes, in the log.
+#[derive(Clone, Debug)]
+struct Value {
+    placed: Placed,
+    record_len: usize,
+    /// None once the segment is known to hold them, durably.
+    bytes: Option<Box<[u8]>>,
+}
+
+/// The chain of a regular file.
+#[derive(Clone, Debug, Default)]
+pub struct FileChain {
+    runs: Vec<Run>,
+    allocated: u64,
+    // Few files have one of these, and there may be millions of files.
+    replacing: Option<Box<(SegmentId, Placed)>>,
+    /// Where the record is that voids the seals of all runs before it. Kept while such runs are there.
+    thaw: Option<Box<Placed>>,
+    /// Kept while the record would count if the log was read back.
+    value: Option<Box<Value>>,
+}
+
+impl FileChain {
+    /// The runs, which follow each other without gaps from 0 to the size of the file.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Bytes in the file.
+    pub fn size(&self) -> u64 {
+        self.runs.last().map_or(0, Run::end)
+    }
+
+    /// True if every byte is in a run whose seal holds.
+    pub fn is_sealed(&self) -> bool {
+        self.runs.iter().all(|run| run.seal.is_some() || run.len == 0)
+    }
+
+    /// True if the log holds the file's bytes, so that a thaw must come before the segment may differ from them.
+    pub fn has_value(&self) -> bool {
+        self.value.is_some()
+    }
+
+    /// The file's bytes, if only the log is known to hold them durably.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.value.as_ref()?.bytes.as_deref()
+    }
+
+    /// What [`FileChain::value`] gives, and the sequence number of its record.
+    pub(crate) fn to_restore(&self) -> Option<(u64, Box<[u8]>)> {
+        let value = self.value.as_ref()?;
+        Some((value.placed.seq, value.bytes.clone()?))
+    }
+
+    pub(crate) fn value_placed(&self) -> Option<Placed> {
+        self.value.as_ref().filter(|value| value.bytes.is_some()).map(|value| value.placed)
+    }
+
+    /// True if some run has a seal that holds, so that a thaw must come before the bytes may change.
+    pub fn has_seals(&self) -> bool {
+        self.runs.iter().any(|run| run.seal.is_some())
+    }
+
+    /// What the file was recognised as when it was sealed. None if it is not sealed, or opaque.
+    pub fn summary(&self) -> Option<Summary> {
+        self.runs.first()?.seal.as_ref()?.summary()
+    }
+
+    /// The tensors of a sealed file, in the order of their bytes.
+    pub fn tensors(&self) -> impl Iterator<Item = TensorEntry> {
+        self.runs.iter().filter_map(|run| run.seal.as_ref()).flat_map(Seal::tensors)
+    }
+
+    /// A number that grows with every change of the runs and their seals. While it stays the same, so do they.
+    pub fn version(&self) -> u64 {
+        let newest = self.runs.last().map_or(0, |run| run.placed.seq);
+        newest.max(self.thaw.as_ref().map_or(0, |thaw| thaw.seq))
+    }
+
+    /// Bytes that the host had allocated to the segment when the newest data record was made.
+    pub fn allocated(&self) -> u64 {
+        self.allocated
+    }
+
+    /// The segment that is to replace the file's own.
+    pub fn replacing(&self) -> Option<SegmentId> {
+        self.replacing.as_ref().map(|replacing| replacing.0)
+    }
+
+    pub(crate) fn replacing_placed(&self) -> Option<Placed> {
+        self.replacing.as_ref().map(|replacing| replacing.1)
+    }
+
+    /// The bytes of the one run, whose record stands right before this one.
+    pub(crate) fn set_value(&mut self, ledger: &mut Ledger, bytes: Box<[u8]>, placed: Placed, record_len: usize) {
+        let counts = match &*self.runs {
+            [run] => {
+                let all = run.offset == 0 && run.len == bytes.len() as u64 && run.cut_from.is_none();
+                all && run.seal.is_none() && run.placed.seq + 1 == placed.seq && self.thaw.is_none()
+            }
+            _ => false,
+        };
+        if counts {
+            self.drop_value(ledger);
+            ledger.add(placed, record_len);
+            self.value = Some(Box::new(Value { placed, record_len, bytes: Some(bytes) }));
+        }
+    }
+
+    fn drop_value(&mut self, ledger: &mut Ledger) {
+        self.settle_value(ledger, u64::MAX);
+        self.value = None;
+    }
+
+    /// The segment holds the bytes of the value with this sequence number, or an older one, durably: the record need
+    /// not be kept. It still counts while it is there.
+    pub(crate) fn settle_value(&mut self, ledger: &mut Ledger, seq: u64) {
+        if let Some(value) = self.value.as_mut().filter(|value| value.placed.seq <= seq)
+            && value.bytes.take().is_some()
+        {
+            ledger.sub(value.placed, value.record_len);
+        }
+    }
+
+    /// The value was copied to another block.
+    pub(crate) fn relocate_value(&mut self, ledger: &mut Ledger, from: Placed, to: Placed) {
+        if let Some(value) = self.value.as_mut().filter(|value| value.placed == from && value.bytes.is_some()) {
+            ledger.sub(from, value.record_len);
+            ledger.add(to, value.record_len);
+            value.placed = to;
+        }
+    }
+
+    pub(crate) fn append(&mut self, ledger: &mut Ledger, run: Run, allocated: u64) {
+        self.drop_value(ledger);
+        while let Some(last) = self.runs.last_mut() {
+            if last.offset >= run.offset {
+                ledger.sub(last.placed, last.record_len);
+                self.runs.pop();
+            } else {
+                if last.end() > run.offset {
+                    last.len = run.offset - last.offset;
+                    last.seal = None;
+                }
+                break;
+            }
+        }
+        ledger.add(run.placed, run.record_len);
+        if self.runs.len() < 4 {
+            // Most files have few runs, and there are many files.
+            self.runs.reserve_exact(1);
+        }
+        self.runs.push(run);
+        self.allocated = allocated;
+        if let Some(thaw) = &self.thaw
+            && self.runs.iter().all(|run| run.placed.seq > thaw.seq)
+        {
+            self.set_thaw(ledger, None);
+        }
+    }
+
+    /// Voids all seals.
+    pub(crate) fn thaw(&mut self, ledger: &mut Ledger, placed: Placed) {
+        self.drop_value(ledger);
+        for run in &mut self.runs {
+            run.seal = None;
+        }
+        // Without a run that the record could void again when the log is read back, it need not be kept.
+        self.set_thaw(ledger, (!self.runs.is_empty()).then_some(placed));
+    }
+
+    fn set_thaw(&mut self, ledger: &mut Ledger, thaw: Option<Placed>) {
+        if let Some(placed) = self.thaw.take() {
+            ledger.sub(*placed, length::THAW);
+        }
+        if let Some(placed) = thaw {
+            ledger.add(placed, length::THAW);
+        }
+        self.thaw = thaw.map(Box::new);
+    }
+
+    /// The run that a record of this offset, at this place, describes.
+    fn run_at(&mut self, offset: u64, placed: Placed) -> Option<&mut Run> {
+        let index = self.runs.partition_point(|run| run.offset < offset);
+        self.runs.get_mut(index).filter(|run| run.offset == offset && run.placed == placed)
+    }
+
+    /// True if the chain rests on the data record of this offset at this place.
+    pub(crate) fn has_run(&self, offset: u64, placed: Placed) -> bool {
+        let index = self.runs.partition_point(|run| run.offset < offset);
+        self.runs.get(index).is_some_and(|run| run.offset == offset && run.placed == placed)
+    }
+
+    /// True if the chain rests on the thaw record at this place.
+    pub(crate) fn is_thawed_at(&self, placed: Placed) -> bool {
+        self.thaw.as_deref() == Some(&placed)
+    }
+
+    /// Drops all runs: the file's bytes are in another segment now, or gone.
+    pub(crate) fn clear(&mut self, ledger: &mut Ledger) {
+        for run in self.runs.drain(..) {
+            ledger.sub(run.placed, run.record_len);
+        }
+        self.set_thaw(ledger, None);
+        self.drop_value(ledger);
+        self.allocated = 0;
+    }
+
+    pub(crate) fn set_replacing(&mut self, ledger: &mut Ledger, replacing: Option<(SegmentId, Placed)>) {
+        if let Some(placed) = self.replacing.take().map(|old| old.1) {
+            ledger.sub(placed, length::REPLACE);
+        }
+        if let Some((_, placed)) = replacing {
+            ledger.add(placed, length::REPLACE);
+        }
+        self.replacing = replacing.map(Box::new);
+    }
+
+    /// The data record of a run was copied to another block.
+    pub(crate) fn relocate_run(&mut self, ledger: &mut Ledger, offset: u64, from: Placed, to: Placed) {
+        if let Some(run) = self.run_at(offset, from) {
+            ledger.sub(from, run.record_len);
+            ledger.add(to, run.record_len);
+            run.placed = to;
+        }
+    }
+
+    /// The thaw or replace record was copied to another block.
+    pub(crate) fn relocate_state(&mut self, ledger: &mut Ledger, from: Placed, to: Placed) {
+        if self.is_thawed_at(from) {
+            self.set_thaw(ledger, Some(to));
+        }
+        if let Some((segment, _)) = self.replacing.as_deref().copied().filter(|(_, placed)| *placed == from) {
+            self.set_replacing(ledger, Some((segment, to)));
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The live view: objects, their names and attributes, and the chains of files, as all kept records together say.
+//!
+//! It is in memory alone. It knows where the records are that it rests on, and nothing of the host's files.
+
+mod apply;
+mod carry;
+pub(crate) mod chain;
+mod directory;
+pub(crate) mod load;
+pub(crate) mod object;
+mod objects;
+mod reach;
+mod run;
+pub(crate) mod view;
+mod xattrs;
+
+pub use chain::FileChain;
+pub use object::Object;
+pub use run::Run;
+pub use view::{Totals, View};

@@ -1,0 +1,198 @@
+//! Objects (inodes) of the live view.
+
+use crate::ids::{Ino, SegmentId};
+use crate::log::ledger::Placed;
+use crate::log::record::{Attributes, Record};
+use crate::tree::chain::FileChain;
+use crate::tree::directory::Directory;
+use crate::tree::xattrs::Xattrs;
+
+/// Sequence numbers of a chain start here.
+pub(crate) const FIRST_SEQ: u64 = 16;
+
+/// One object of the tree as its chain describes it.
+#[derive(Debug)]
+pub struct Object {
+    /// Its attributes.
+    pub attributes: Attributes,
+    pub(super) placed: Placed,
+    pub(super) last_seq: u64,
+    pub(super) names: u32,
+    pub(super) content: Content,
+    pub(super) xattrs: Xattrs,
+}
+
+#[derive(Debug)]
+pub(crate) enum Content {
+    File(Box<FileChain>),
+    Directory(Box<Directory>),
+    Symlink(Option<Box<Target>>),
+    Other,
+}
+
+/// Where a symbolic link points.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub path: Box<[u8]>,
+    pub placed: Placed,
+}
+
+impl Object {
+    /// The file type bits of the mode.
+    pub fn kind(&self) -> u32 {
+        self.attributes.mode & libc::S_IFMT
+    }
+
+    /// True for a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind() == libc::S_IFDIR
+    }
+
+    /// True for a regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind() == libc::S_IFREG
+    }
+
+    /// The number of names that point here.
+    pub fn names(&self) -> u32 {
+        self.names
+    }
+
+    /// What `stat` calls `st_nlink`: the names, and for a directory `.` and the `..` of each subdirectory too.
+    pub fn links(&self) -> u32 {
+        match &self.content {
+            Content::Directory(_) if self.names == 0 && self.parent().is_some() => 0,
+            Content::Directory(dir) => 2 + dir.subdirectories,
+            _ => self.names,
+        }
+    }
+
+    fn directory(&self) -> Option<&Directory> {
+        match &self.content {
+            Content::Directory(dir) => Some(dir),
+            _ => None,
+        }
+    }
+
+    /// A directory's parent; `None` for the root and for anything else.
+    pub fn parent(&self) -> Option<Ino> {
+        self.directory()?.parent
+    }
+
+    /// True for a directory without names in it.
+    pub fn is_empty_dir(&self) -> bool {
+        self.directory().is_some_and(|dir| dir.entries.is_empty())
+    }
+
+    /// Where a symbolic link points.
+    pub fn target(&self) -> Option<&[u8]> {
+        match &self.content {
+            Content::Symlink(target) => target.as_ref().map(|target| &*target.path),
+            _ => None,
+        }
+    }
+
+    /// A regular file's chain.
+    pub fn chain(&self) -> Option<&FileChain> {
+        match &self.content {
+            Content::File(chain) => Some(chain),
+            _ => None,
+        }
+    }
+
+    /// Bytes in a regular file or in a symbolic link's target; for directories the number of names.
+    pub fn size(&self) -> u64 {
+        match &self.content {
+            Content::File(chain) => chain.size(),
+            Content::Directory(dir) => dir.entries.len() as u64,
+            Content::Symlink(target) => target.as_ref().map_or(0, |target| target.path.len() as u64),
+            Content::Other => 0,
+        }
+    }
+
+    /// Offset and length of what the next data record describes again and extends: the last run of a file's chain, or
+    /// nothing behind it if that is sealed.
+    pub fn tail(&self) -> (u64, u64) {
+        self.chain().and_then(|chain| chain.runs().last()).map_or((0, 0), |run| match run.seal {
+            Some(_) => (run.end(), 0),
+            None => (run.offset, run.len),
+        })
+    }
+
+    /// Bytes that the host had allocated to the file's segment when it was last recorded.
+    pub fn allocated(&self) -> u64 {
+        self.chain().map_or(0, FileChain::allocated)
+    }
+
+    /// True if a truncation was written ahead, and no record says that it was done: recovery does it again to a segment
+    /// that has, or has again, the size it had before.
+    pub fn is_cut_unconfirmed(&self) -> bool {
+        self.unconfirmed_cut().is_some()
+    }
+
+    /// The size in bytes that the segment had before a truncation that no record says was done.
+    pub(crate) fn unconfirmed_cut(&self) -> Option<u64> {
+        self.chain()?.runs().last()?.cut_from
+    }
+
+    /// The sequence number of the newest record of the object's chain.
+    pub(crate) fn last_seq(&self) -> u64 {
+        self.last_seq
+    }
+
+    /// True if the log holds the bytes of the file.
+    pub fn has_value(&self) -> bool {
+        self.chain().is_some_and(FileChain::has_value)
+    }
+
+    /// The segment that is to replace the file's own.
+    pub(crate) fn pending_replace(&self) -> Option<SegmentId> {
+        self.chain().and_then(FileChain::replacing)
+    }
+
+    /// Adds the object's live records, with their sequence numbers. Removals are not among them: in a log of live
+    /// records alone there is nothing to remove.
+    pub(crate) fn export(&self, ino: Ino, records: &mut Vec<(Record, u64)>) {
+        records.push((Record::Attributes { ino, attributes: self.attributes.clone() }, self.placed.seq));
+        match &self.content {
+            Content::File(chain) => {
+                let (segment, allocated) = (self.attributes.segment.unwrap_or_default(), chain.allocated());
+                let runs = chain.runs().iter().map(|run| {
+                    let (offset, len) = (run.offset, run.len);
+                    let record = match run.seal.clone() {
+                        Some(seal) => Record::Sealed { ino, segment, offset, len, allocated, seal },
+                        None => Record::Data { ino, segment, offset, len, allocated },
+                    };
+                    (record, run.placed.seq)
+                });
+                records.extend(runs);
+                if let (Some(bytes), Some(placed)) = (chain.value(), chain.value_placed()) {
+                    records.push((Record::Value { ino, segment, bytes: bytes.into() }, placed.seq));
+                }
+            }
+            Content::Directory(dir) => {
+                let names = dir.entries.iter().map(|(name, entry)| {
+                    (Record::Name { dir: ino, name: (**name).into(), ino: entry.ino }, entry.placed.seq)
+                });
+                records.extend(names);
+            }
+            Content::Symlink(Some(target)) => {
+                records.push((Record::Target { ino, target: target.path.clone() }, target.placed.seq));
+            }
+            Content::Symlink(None) | Content::Other => {}
+        }
+        for (name, value, seq) in self.xattrs.iter() {
+            records.push((Record::Xattr { ino, name: name.into(), value: value.into() }, seq));
+        }
+    }
+
+    /// The value of an extended attribute.
+    pub fn xattr(&self, name: &[u8]) -> Option<&[u8]> {
+        self.xattrs.get(name)
+    }
+
+    /// Names and values of all extended attributes, by name.
+    pub fn xattrs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.xattrs.iter().map(|(name, value, _)| (name, value))
+    }
+}

@@ -1,0 +1,27 @@
+//! A run: consecutive bytes of a file that one record describes.
+
+use crate::log::ledger::Placed;
+use crate::log::seal::Seal;
+
+/// One run of a file's bytes, as a data record describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; 0 only in the last run, where it marks the end of the file.
+    pub len: u64,
+    /// Its seal, if it has one that holds.
+    pub seal: Option<Seal>,
+    pub(super) placed: Placed,
+    /// Bytes of its record on media.
+    pub(super) record_len: usize,
+    /// Size of the segment before a truncation that has not been confirmed.
+    pub(super) cut_from: Option<u64>,
+}
+
+impl Run {
+    /// The first byte behind the run.
+    pub fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+}
