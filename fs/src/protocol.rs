@@ -210,9 +210,9 @@ pub struct Output {
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// It found something.
-    Finding(tensorfs_layout::Finding),
+    Finding(tensorfs_layout::check::Finding),
     /// What it counted, at its end. The findings were said before.
-    Report(tensorfs_layout::Report),
+    Report(tensorfs_layout::check::Report),
     /// Files that were not verified, because programs wrote them again and again.
     Busy(u64),
     /// It could not go on.

@@ -4,7 +4,8 @@
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use tensorfs_layout::{Ino, Pool, SegmentId};
+use tensorfs_layout::pool::Pool;
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::background::{commit_if_changed, seal_file};
 use crate::caller::Caller;

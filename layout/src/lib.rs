@@ -52,22 +52,3 @@ pub mod tree;
 pub use error::{Error, Result};
 pub use ids::{Ino, ROOT, SegmentId, TxId};
 pub use time::Timestamp;
-
-// for the time of the move
-pub use check::{
-    Contents, Depth, Finding, Inspection, KeepStill, Progress, Repair, Report, Subject, Verdict, check, check_in_use,
-    fault_of_run, inspect, is_hurt, repair, segment_path, verify_runs,
-};
-pub use log::{
-    Attributes, Features, NAME_MAX, PLACEMENT_MAX, PM, PM_NAME, PoolState as State, Record, Seal, Shutdown as Kind,
-    Summary, Superblock, TARGET_MAX, TensorEntry, Tier, Transaction, XATTR_VALUE_MAX,
-};
-pub use medium::{Direct, Domain, Flushes, Medium};
-pub use pool::{
-    CreateOptions, Edit, Holder, LIMIT_MIN, OpenOptions, OpenSegment, Pool, Recovery, Usage, holder, is_unfinished,
-};
-pub use segment::{
-    DueSegment, Gone, LARGE, Note, Quarantine, QuarantineEntry as Entry, Reason, SYNC_FD_LIMIT, SealedRun, SegmentStat,
-    Segments, TierInfo, TierState, examine,
-};
-pub use tree::{FileChain, Object, Run, Totals, View};

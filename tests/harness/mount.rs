@@ -345,7 +345,7 @@ impl Mount {
         });
         changed.expect("a pool that nobody holds").expect("change the boot id");
         // A child that another test was just starting has the lock as well, until it executes its program.
-        while tensorfs_layout::holder(&self.pool).is_ok_and(|holder| holder.is_some()) {
+        while tensorfs_layout::pool::holder(&self.pool).is_ok_and(|holder| holder.is_some()) {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }

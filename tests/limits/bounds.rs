@@ -7,7 +7,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
 use nix::errno::Errno;
-use tensorfs_layout::{Edit, Ino, OpenOptions, Pool, ROOT, Record, Transaction};
+use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_layout::pool::{Edit, OpenOptions, Pool};
+use tensorfs_layout::{Ino, ROOT};
 use tensorfs_tests::{Disk, Mount, Pattern, Setup, on_mounts, shell, xattr};
 
 on_mounts!(
@@ -71,7 +73,7 @@ fn add_names(
     pool.close().unwrap();
     drop(pool);
     // A child that another test was just starting has the lock as well, until it executes its program.
-    while tensorfs_layout::holder(path).is_ok_and(|holder| holder.is_some()) {
+    while tensorfs_layout::pool::holder(path).is_ok_and(|holder| holder.is_some()) {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }

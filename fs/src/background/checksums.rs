@@ -1,7 +1,8 @@
 //! The checksums that a file was sealed with, and whether its bytes still have them.
 
 use tensorfs_formats::Source;
-use tensorfs_layout::{Ino, fault_of_run};
+use tensorfs_layout::Ino;
+use tensorfs_layout::check::fault_of_run;
 
 use crate::store::{BadRun, Store};
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorfs_layout::Finding;
+use tensorfs_layout::check::Finding;
 
 use crate::protocol::{Event, Output, SIZE};
 

@@ -8,7 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tensorfs_layout::{Ino, Report, check_in_use};
+use tensorfs_layout::Ino;
+use tensorfs_layout::check::{Report, check_in_use};
 
 use crate::clock;
 use crate::error::{Fault, Result};

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use log::Level;
-use tensorfs_layout::{Attributes, Ino, Pool, Record, SegmentId, Transaction};
+use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::pool::Pool;
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::Caller;
 use crate::error::{Error, Fault, Host, Result};

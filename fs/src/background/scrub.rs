@@ -11,7 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tensorfs_formats::Source;
-use tensorfs_layout::{Direct, Finding, Ino, Object, Report, SegmentId};
+use tensorfs_layout::check::{Finding, Report};
+use tensorfs_layout::medium::Direct;
+use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::file::Files;
 use crate::store::{BadRun, Store};

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tensorfs_layout::{Ino, SealedRun, SegmentId, examine};
+use tensorfs_layout::segment::{SealedRun, examine};
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Host, Result};
 use crate::file::{Files, Locked};

@@ -5,7 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorfs_layout::{Ino, Object, Pool, ROOT};
+use tensorfs_layout::pool::Pool;
+use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Ino, ROOT};
 
 use crate::error::{Error, Result};
 use crate::file::{Files, QUIET};

@@ -109,7 +109,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::{Sender, channel};
 
-    use tensorfs_layout::{CreateOptions, OpenOptions, Pool};
+    use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
 
     use crate::options::{Durability, Options};
     use crate::store::Store;

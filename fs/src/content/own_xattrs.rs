@@ -4,7 +4,8 @@
 //! They are worked out when they are read. They are not listed, so nothing copies them along with a file, and they
 //! cannot be set or removed, but for the tier. The kernel lets read them who may read the file.
 
-use tensorfs_layout::{Ino, PM};
+use tensorfs_layout::Ino;
+use tensorfs_layout::log::PM;
 
 use crate::error::{Fault, Result};
 use crate::store::reserved::OWN_XATTRS;

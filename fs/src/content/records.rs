@@ -1,6 +1,7 @@
 //! What is recorded of a file, for programs: its state, and the runs of a sealed file with what they hold.
 
-use tensorfs_layout::{Gone, Ino, SegmentId};
+use tensorfs_layout::segment::Gone;
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Result};
 use crate::protocol::{FileState, Part, Place, Records, SIZE};

@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use tensorfs_layout::{Ino, PM};
+use tensorfs_layout::Ino;
+use tensorfs_layout::log::PM;
 
 use super::Files;
 

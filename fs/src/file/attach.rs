@@ -1,6 +1,7 @@
 //! Giving a file that is about to be used its segment.
 
-use tensorfs_layout::{Attributes, Ino, Record, SegmentId, Transaction};
+use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::Caller;
 use crate::clock;

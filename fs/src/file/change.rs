@@ -1,6 +1,7 @@
 //! Changing the size and the times of a file.
 
-use tensorfs_layout::{Ino, Record, Timestamp, Transaction};
+use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_layout::{Ino, Timestamp};
 
 use crate::caller::Caller;
 use crate::clock;

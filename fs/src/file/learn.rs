@@ -1,6 +1,7 @@
 //! Learning: recording what the segment of a file in use has become.
 
-use tensorfs_layout::{Attributes, FileChain, Object, Record, Transaction};
+use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::tree::{FileChain, Object};
 
 use crate::clock;
 use crate::error::{Host, Result};

@@ -4,7 +4,9 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use tensorfs_layout::{Attributes, Edit, Ino, Record, SegmentId, Timestamp, Transaction};
+use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::pool::Edit;
+use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 use crate::caller::Caller;
 use crate::error::{Fault, Result};

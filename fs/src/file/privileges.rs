@@ -1,7 +1,9 @@
 //! What writing a file takes away from it: set-user-id, set-group-id, and a program's capabilities. The kernel moves the
 //! bytes and leaves this to us.
 
-use tensorfs_layout::{Attributes, Ino, Object, Record, Transaction};
+use tensorfs_layout::Ino;
+use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::tree::Object;
 
 use crate::caller::Caller;
 use crate::clock;

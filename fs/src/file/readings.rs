@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use tensorfs_layout::{Pool, SegmentId};
+use tensorfs_layout::SegmentId;
+use tensorfs_layout::pool::Pool;
 
 /// So long a claim waits for readers, which are in the middle of one read at most.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -124,7 +125,7 @@ impl Drop for Claim {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
-    use tensorfs_layout::{CreateOptions, OpenOptions};
+    use tensorfs_layout::pool::{CreateOptions, OpenOptions};
 
     /// A reader that goes on reading gives way to every claim, and a claim that is over lets it go on.
     #[test]

@@ -9,7 +9,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::{Attributes, Ino, Note, Reason, Record, SegmentId, Transaction};
+use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::segment::{Note, Reason};
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::Caller;
 use crate::clock;

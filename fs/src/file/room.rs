@@ -1,6 +1,8 @@
 //! Making room: what the store lacks for a change, some of it is held by files that nobody needs any more.
 
-use tensorfs_layout::{Edit, SYNC_FD_LIMIT, SegmentId};
+use tensorfs_layout::SegmentId;
+use tensorfs_layout::pool::Edit;
+use tensorfs_layout::segment::SYNC_FD_LIMIT;
 
 use crate::error::{Fault, Result, is_no_space};
 use crate::store::{NewSegment, Space};

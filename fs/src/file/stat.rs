@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tensorfs_layout::{Attributes, Ino, Object, Timestamp};
+use tensorfs_layout::log::Attributes;
+use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Ino, Timestamp};
 
 use crate::error::{Fault, Result};
 use crate::store::host::HostStat;

@@ -9,7 +9,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use parking_lot::{Condvar, Mutex};
-use tensorfs_layout::{Domain, Ino, Object, SegmentId};
+use tensorfs_layout::medium::Domain;
+use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::options::Durability;
 use crate::store::host;

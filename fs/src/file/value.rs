@@ -10,7 +10,9 @@
 
 use std::sync::Arc;
 
-use tensorfs_layout::{DueSegment, Object, PM, Record, Run, Transaction};
+use tensorfs_layout::log::{PM, Record, Transaction};
+use tensorfs_layout::segment::DueSegment;
+use tensorfs_layout::tree::{Object, Run};
 
 use crate::error::Result;
 use crate::store::host;

@@ -3,7 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tensorfs_layout::{FileChain, Ino, Record, SegmentId, Transaction};
+use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_layout::tree::FileChain;
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Host, Result};
 use crate::store::writers::Written;

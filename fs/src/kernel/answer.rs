@@ -116,7 +116,7 @@ pub(super) fn statfs(reply: ReplyStatfs, space: Result<Space, Errno>) {
             space.objects,
             space.free_objects,
             BLOCK as u32,
-            tensorfs_layout::NAME_MAX as u32,
+            tensorfs_layout::log::NAME_MAX as u32,
             BLOCK as u32,
         ),
         Err(errno) => reply.error(errno),

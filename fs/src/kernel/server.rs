@@ -9,7 +9,8 @@ use std::sync::Arc;
 use fuser::{Config, Session, SessionACL};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
-use tensorfs_layout::{Domain, Pool};
+use tensorfs_layout::medium::Domain;
+use tensorfs_layout::pool::Pool;
 
 use crate::background::{Background, seal_the_rest};
 use crate::content::control::Info;

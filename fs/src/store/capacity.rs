@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use nix::sys::statvfs::statvfs;
 use parking_lot::{Mutex, MutexGuard};
-use tensorfs_layout::Pool;
+use tensorfs_layout::pool::Pool;
 
 use crate::error::{Host, Result};
 

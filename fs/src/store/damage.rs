@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use tensorfs_formats::Source;
-use tensorfs_layout::{Finding, Ino, SegmentId, Subject, is_hurt, segment_path};
+use tensorfs_layout::check::{Finding, Subject, is_hurt, segment_path};
+use tensorfs_layout::{Ino, SegmentId};
 
 use super::Store;
 

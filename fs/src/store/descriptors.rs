@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tensorfs_layout::{Pool, SegmentId};
+use tensorfs_layout::SegmentId;
+use tensorfs_layout::pool::Pool;
 
 use crate::error::{Host, Result};
 

@@ -11,7 +11,7 @@ use nix::unistd::{Whence, lseek};
 use tensorfs_layout::Timestamp;
 
 /// What the host says about a segment.
-pub(crate) use tensorfs_layout::SegmentStat as HostStat;
+pub(crate) use tensorfs_layout::segment::SegmentStat as HostStat;
 
 /// Asks the host about an open segment.
 pub(crate) fn stat(fd: impl AsFd) -> nix::Result<HostStat> {

@@ -24,7 +24,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::MappedRwLockReadGuard;
-use tensorfs_layout::{Domain, Edit, Ino, PM, Pool, SegmentId, Segments, Usage, View};
+use tensorfs_layout::log::PM;
+use tensorfs_layout::medium::Domain;
+use tensorfs_layout::pool::{Edit, Pool, Usage};
+use tensorfs_layout::segment::Segments;
+use tensorfs_layout::tree::View;
+use tensorfs_layout::{Ino, SegmentId};
 
 pub(crate) use backing::Backing;
 pub(crate) use bell::Bell;

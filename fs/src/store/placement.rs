@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
 use parking_lot::{Mutex, RwLock};
-use tensorfs_layout::{Ino, PLACEMENT_MAX, PM, Pool, ROOT, View};
+use tensorfs_layout::log::{PLACEMENT_MAX, PM};
+use tensorfs_layout::pool::Pool;
+use tensorfs_layout::tree::View;
+use tensorfs_layout::{Ino, ROOT};
 
 use crate::error::{Fault, Result};
 
@@ -84,7 +87,7 @@ impl Rules {
 /// # Errors
 /// Which line is wrong, and why.
 pub fn check_placement(text: &str, tiers: &[String]) -> std::result::Result<(), String> {
-    Rules::parse(text, |name| name == tensorfs_layout::PM_NAME || tiers.iter().any(|tier| tier == name)).map(drop)
+    Rules::parse(text, |name| name == tensorfs_layout::log::PM_NAME || tiers.iter().any(|tier| tier == name)).map(drop)
 }
 
 /// The names of the tiers that a map sends files to.
@@ -167,7 +170,7 @@ impl Store {
         }
         let any_directory = {
             let view = self.pool.view();
-            objects.into_iter().any(|ino| view.object(ino).is_none_or(tensorfs_layout::Object::is_dir))
+            objects.into_iter().any(|ino| view.object(ino).is_none_or(tensorfs_layout::tree::Object::is_dir))
         };
         if any_directory {
             self.placement.directories.lock().clear();

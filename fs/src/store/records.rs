@@ -1,6 +1,8 @@
 //! Records that several operations store beside their own.
 
-use tensorfs_layout::{Attributes, Edit, Ino, Record, Timestamp, Transaction};
+use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::pool::Edit;
+use tensorfs_layout::{Ino, Timestamp};
 
 /// The record that a directory's content changed.
 pub(crate) fn touched(edit: &Edit<'_>, dir: Ino, now: Timestamp) -> Option<Record> {

@@ -7,7 +7,9 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use tensorfs_layout::{Ino, Object, Totals, Usage};
+use tensorfs_layout::Ino;
+use tensorfs_layout::pool::Usage;
+use tensorfs_layout::tree::{Object, Totals};
 
 /// The removed objects that the kernel has not forgotten yet.
 #[derive(Default)]

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use log::Level;
-use tensorfs_layout::{Gone, Ino, PM, Pool, TierInfo};
+use tensorfs_layout::Ino;
+use tensorfs_layout::log::PM;
+use tensorfs_layout::pool::Pool;
+use tensorfs_layout::segment::{Gone, TierInfo};
 
 use crate::error::{Fault, Result};
 

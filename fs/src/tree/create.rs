@@ -1,6 +1,8 @@
 //! New objects, with what they inherit from their directory.
 
-use tensorfs_layout::{Attributes, Edit, Ino, Record, SegmentId, TARGET_MAX, Timestamp, Transaction};
+use tensorfs_layout::log::{Attributes, Record, TARGET_MAX, Transaction};
+use tensorfs_layout::pool::Edit;
+use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 use crate::acl::{self, Acl};
 use crate::caller::Caller;

@@ -9,7 +9,9 @@ mod xattr;
 
 use std::sync::Arc;
 
-use tensorfs_layout::{Edit, Ino, Object, ROOT};
+use tensorfs_layout::pool::Edit;
+use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Ino, ROOT};
 
 use crate::error::{Fault, Result};
 use crate::file::Files;

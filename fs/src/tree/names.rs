@@ -1,6 +1,8 @@
 //! Names: what they stand for, a further name of an object, and the removal of one.
 
-use tensorfs_layout::{Ino, NAME_MAX, Object, ROOT, Record, Transaction};
+use tensorfs_layout::log::{NAME_MAX, Record, Transaction};
+use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Ino, ROOT};
 
 use crate::caller::Caller;
 use crate::clock;

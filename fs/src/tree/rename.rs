@@ -1,6 +1,9 @@
 //! Moving names.
 
-use tensorfs_layout::{Edit, Ino, Object, Record, Transaction};
+use tensorfs_layout::Ino;
+use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_layout::pool::Edit;
+use tensorfs_layout::tree::Object;
 
 use crate::caller::Caller;
 use crate::clock;

@@ -1,6 +1,7 @@
 //! Changing attributes: modes, owners, times and sizes.
 
-use tensorfs_layout::{Attributes, Ino, Record, Timestamp, Transaction};
+use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::{Ino, Timestamp};
 
 use crate::acl::{self, Acl};
 use crate::caller::Caller;

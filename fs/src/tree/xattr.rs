@@ -1,6 +1,7 @@
 //! Extended attributes, POSIX access control lists among them.
 
-use tensorfs_layout::{Attributes, Ino, Record, Transaction, XATTR_VALUE_MAX};
+use tensorfs_layout::Ino;
+use tensorfs_layout::log::{Attributes, Record, Transaction, XATTR_VALUE_MAX};
 
 use crate::acl::{self, Acl};
 use crate::caller::Caller;
@@ -53,7 +54,7 @@ impl Tree {
             return Err(Fault::new(libc::EPERM));
         }
         check_name(name)?;
-        if name.len() > tensorfs_layout::NAME_MAX {
+        if name.len() > tensorfs_layout::log::NAME_MAX {
             return Err(Fault::new(libc::ERANGE));
         }
         if value.len() > XATTR_VALUE_MAX {

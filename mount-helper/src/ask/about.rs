@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::statvfs;
 use tensorfs_fs::{Counts, Info, State};
-use tensorfs_layout::{Error, Flushes, Inspection, State as PoolState, inspect};
+use tensorfs_layout::Error;
+use tensorfs_layout::check::{Inspection, inspect};
+use tensorfs_layout::log::PoolState;
+use tensorfs_layout::medium::Flushes;
 
 use crate::mounting::mountinfo::Table;
 use crate::mounting::target::Target;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tensorfs_fs::{Event, Reply, Request, Work};
-use tensorfs_layout::{Finding, Report};
+use tensorfs_layout::check::{Finding, Report};
 
 use crate::ask::question::{request, unknown};
 use crate::mounting::signals;

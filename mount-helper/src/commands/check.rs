@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tensorfs_fs::Work;
-use tensorfs_layout::{Depth, Error, Report};
+use tensorfs_layout::Error;
+use tensorfs_layout::check::{Depth, Report};
 
 use crate::ask::job;
 use crate::cli::Check;
@@ -55,17 +56,17 @@ fn check(arguments: &Check) -> Result<ExitCode, Failure> {
     let progress = |what: &'static str, done, total| bar.show(what, done, total);
     let mut actions = None;
     if arguments.repair {
-        let repair = tensorfs_layout::repair(&pool, std::time::SystemTime::now().into(), &progress)?;
+        let repair = tensorfs_layout::check::repair(&pool, std::time::SystemTime::now().into(), &progress)?;
         actions = Some(repair.actions);
     }
     let depth = if arguments.data { Depth::Data } else { Depth::Metadata };
-    let found = tensorfs_layout::check(&pool, depth, &progress)?;
+    let found = tensorfs_layout::check::check(&pool, depth, &progress)?;
     conclude(arguments, &pool, &found, actions.as_deref(), &bar)
 }
 
 /// True if a pool is in use, and mounted where this process can see it.
 fn is_served(pool: &Path) -> Result<bool, Failure> {
-    match tensorfs_layout::holder(pool) {
+    match tensorfs_layout::pool::holder(pool) {
         Ok(None) | Err(Error::Io { .. }) => Ok(false),
         Ok(Some(_)) => match Target::Pool(pool.to_owned()).mount() {
             Ok(mount) => Ok(!mount.is_dead()),

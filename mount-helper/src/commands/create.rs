@@ -13,7 +13,7 @@ pub fn run(arguments: &Create) -> Result<(), Failure> {
         Some(bytes) => format!("limit {}", size::humane(bytes)),
         None => "no size limit".to_owned(),
     };
-    let inspection = tensorfs_layout::inspect(&path)?;
+    let inspection = tensorfs_layout::check::inspect(&path)?;
     output::print(&format!(
         "created {}: layout \"{}\", {limit}, domain {}\n",
         path.display(),

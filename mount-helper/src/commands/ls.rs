@@ -5,7 +5,8 @@ use std::time::SystemTime;
 
 use serde_json::json;
 use tensorfs_fs::FileState;
-use tensorfs_layout::{Summary, Timestamp};
+use tensorfs_layout::Timestamp;
+use tensorfs_layout::log::Summary;
 
 use crate::cli::Ls;
 use crate::show::colours::Colours;

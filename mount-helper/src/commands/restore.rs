@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, renameat};
 use nix::sys::stat::{FileStat, Mode, fchmod, fstatat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
-use tensorfs_layout::{Entry, Quarantine, Reason};
+use tensorfs_layout::segment::{Quarantine, QuarantineEntry, Reason};
 
 use crate::cli::Restore;
 use crate::mounting::target::Target;
@@ -42,14 +42,14 @@ pub fn run(arguments: &Restore) -> Result<(), Failure> {
 }
 
 fn not_a_pool(path: &Path) -> Failure {
-    match tensorfs_layout::inspect(path) {
+    match tensorfs_layout::check::inspect(path) {
         Err(error) => error.into(),
         Ok(_) => Failure::at(path, "its quarantine is missing"),
     }
 }
 
 /// The path that an entry was the whole content of.
-fn former_place<'a>(entry: &'a Entry, pool: &Path) -> Result<&'a Path, Failure> {
+fn former_place<'a>(entry: &'a QuarantineEntry, pool: &Path) -> Result<&'a Path, Failure> {
     let note = entry.note.as_ref();
     if let Some(note) = note.filter(|note| note.reason == Reason::UncommittedTail) {
         let what = format!("{:?} is only what followed byte {} of its file", entry.name, note.offset);
@@ -61,14 +61,14 @@ fn former_place<'a>(entry: &'a Entry, pool: &Path) -> Result<&'a Path, Failure> 
     })
 }
 
-fn listing(pool: &Path, entries: &[Entry]) -> String {
+fn listing(pool: &Path, entries: &[QuarantineEntry]) -> String {
     if entries.is_empty() {
         return format!("{}: nothing in quarantine\n", pool.display());
     }
     entries.iter().map(describe).collect()
 }
 
-fn describe(entry: &Entry) -> String {
+fn describe(entry: &QuarantineEntry) -> String {
     let (name, size) = (&entry.name, size::humane(entry.bytes));
     let Some(note) = &entry.note else {
         return format!("{name}  {size}, without a note\n");

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::{Error, Holder, holder};
+use tensorfs_layout::Error;
+use tensorfs_layout::pool::{Holder, holder};
 
 use crate::mounting::mountinfo::Table;
 use crate::mounting::process::{self, Process};

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use nix::unistd::{getegid, geteuid};
-use tensorfs_layout::{CreateOptions, Error, OpenOptions, Pool, Timestamp};
+use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+use tensorfs_layout::{Error, Timestamp};
 
 use crate::mounting::options::MountOptions;
 use crate::mounting::paths;
@@ -44,7 +45,7 @@ pub fn with_unmounted<T>(path: &Path, work: impl FnOnce(&Pool) -> Result<T, Fail
 
 /// For `mount --create`: a pool that is there is left alone.
 pub fn create_if_missing(pool: &Path, options: &MountOptions) -> Result<(), Failure> {
-    let missing = match tensorfs_layout::is_unfinished(pool) {
+    let missing = match tensorfs_layout::pool::is_unfinished(pool) {
         Ok(unfinished) => unfinished,
         Err(error) if error.kind() == ErrorKind::NotFound => true,
         // not a directory, no permission: opening it will say so
@@ -87,7 +88,7 @@ pub fn create(pool: &Path, limit: Option<u64>, layout: Option<String>, force: bo
 
 /// A pool in words. One that is in use is an error.
 fn what_is_there(pool: &Path) -> Result<String, Failure> {
-    match tensorfs_layout::inspect(pool) {
+    match tensorfs_layout::check::inspect(pool) {
         Ok(found) => {
             let bytes = size::humane(found.usage.segment_bytes + found.usage.log_bytes);
             let (layout, files) = (found.superblock.layout, found.usage.files);

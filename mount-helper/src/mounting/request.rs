@@ -128,7 +128,7 @@ fn refuse_second_mount(mountpoint: &Path) -> Result<(), Failure> {
     let Some(mount) = table.top_at(mountpoint).filter(|mount| mount.is_tensorfs()) else {
         return Ok(());
     };
-    let by = match tensorfs_layout::holder(mount.source()) {
+    let by = match tensorfs_layout::pool::holder(mount.source()) {
         Ok(Some(holder)) => format!(" by process {}", holder.pid),
         _ => String::new(),
     };

@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use nix::sys::signal::Signal;
 use tensorfs_fs::{Options, Server};
-use tensorfs_layout::{Kind, OpenOptions, Pool, Timestamp};
+use tensorfs_layout::Timestamp;
+use tensorfs_layout::log::Shutdown;
+use tensorfs_layout::pool::{OpenOptions, Pool};
 
 use crate::mounting::fuse_device::{self, Ending, Mounted};
 use crate::mounting::request::MountRequest;
@@ -136,9 +138,9 @@ fn read_only_note(pool: &Pool) -> Option<String> {
 fn recovery_note(pool: &Pool) -> Option<String> {
     let recovery = pool.recovery();
     let what = match recovery.kind {
-        Kind::Clean => return None,
-        Kind::ServerKilled => "its server was killed; recovered, nothing that was accepted is lost",
-        Kind::PowerLoss => "the machine went down; recovered up to the last commit",
+        Shutdown::Clean => return None,
+        Shutdown::ServerKilled => "its server was killed; recovered, nothing that was accepted is lost",
+        Shutdown::PowerLoss => "the machine went down; recovered up to the last commit",
     };
     let mut line = format!("{}: {what}", pool.path().display());
     let mut also = |count: usize, what: &str| {

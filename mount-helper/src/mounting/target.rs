@@ -57,7 +57,7 @@ impl Target {
 }
 
 fn not_mounted(path: &Path) -> Failure {
-    match tensorfs_layout::inspect(path) {
+    match tensorfs_layout::check::inspect(path) {
         Ok(_) => Failure::at(path, "not mounted; mount it with: tensorfs mount POOL MOUNTPOINT"),
         Err(Error::Busy { pid, .. }) => out_of_sight(path, pid),
         Err(_) => Failure::at(path, "no tensorfs is mounted here"),

@@ -3,7 +3,9 @@
 use std::fmt::Display;
 
 use tensorfs_fs::{Info, State};
-use tensorfs_layout::{Kind, Recovery, TierInfo, TierState};
+use tensorfs_layout::log::Shutdown;
+use tensorfs_layout::pool::Recovery;
+use tensorfs_layout::segment::{TierInfo, TierState};
 
 use crate::show::size::humane;
 use crate::show::table::WIDTH;
@@ -141,9 +143,9 @@ fn flushes(info: &Info) -> Option<String> {
 
 fn recovery(recovery: &Recovery) -> Option<String> {
     let mut text = match recovery.kind {
-        Kind::Clean => return None,
-        Kind::ServerKilled => "the server before this one was killed; nothing that was accepted is lost".to_owned(),
-        Kind::PowerLoss => "the machine went down before; back to the last commit".to_owned(),
+        Shutdown::Clean => return None,
+        Shutdown::ServerKilled => "the server before this one was killed; nothing that was accepted is lost".to_owned(),
+        Shutdown::PowerLoss => "the machine went down before; back to the last commit".to_owned(),
     };
     if recovery.dropped_transactions > 0 {
         text.push_str(&format!(", {} newer operations undone", recovery.dropped_transactions));

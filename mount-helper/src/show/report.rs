@@ -6,7 +6,7 @@ use std::path::Path;
 
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
-use tensorfs_layout::{Finding, Report};
+use tensorfs_layout::check::{Finding, Report};
 
 use crate::show::failure::{At, Failure};
 use crate::show::{output, text};

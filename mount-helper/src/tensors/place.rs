@@ -11,7 +11,11 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use tensorfs_fs::FileState;
-use tensorfs_layout::{Contents, Direct, Error, Gone, Ino, Object, ROOT};
+use tensorfs_layout::check::Contents;
+use tensorfs_layout::medium::Direct;
+use tensorfs_layout::segment::Gone;
+use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Error, Ino, ROOT};
 
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::paths;

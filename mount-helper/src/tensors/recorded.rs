@@ -7,7 +7,9 @@ use std::ops::ControlFlow;
 
 use tensorfs_formats::{Format, Tensor};
 use tensorfs_fs::{FileState, Part, Place as Position, Records, Reply, Request, ask};
-use tensorfs_layout::{LARGE, Object, Seal, Summary, TensorEntry};
+use tensorfs_layout::log::{Seal, Summary, TensorEntry};
+use tensorfs_layout::segment::LARGE;
+use tensorfs_layout::tree::Object;
 
 /// How often a file is asked for that changes meanwhile.
 const TRIES: usize = 5;
@@ -199,7 +201,7 @@ fn gather(file: &File, first: Records) -> io::Result<Option<Recorded>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorfs_layout::examine;
+    use tensorfs_layout::segment::examine;
 
     fn npy(len: usize) -> Vec<u8> {
         let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({len},), }}\n");

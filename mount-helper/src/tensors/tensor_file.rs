@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use tensorfs_formats::{Format, Recognised, Tensor, recognise};
-use tensorfs_layout::TensorEntry;
+use tensorfs_layout::log::TensorEntry;
 
 use crate::show::failure::{self, Failure};
 use crate::tensors::place::Place;

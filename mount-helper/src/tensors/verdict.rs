@@ -3,7 +3,9 @@
 use std::rc::Rc;
 
 use tensorfs_fs::FileState;
-use tensorfs_layout::{Direct, TensorEntry, fault_of_run, is_hurt};
+use tensorfs_layout::check::{fault_of_run, is_hurt};
+use tensorfs_layout::log::TensorEntry;
+use tensorfs_layout::medium::Direct;
 
 use crate::show::failure::Failure;
 use crate::tensors::place::Place;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use tensorfs_fs::Durability;
 use tensorfs_fs::testing::{Direct, Handle};
-use tensorfs_layout::{CreateOptions, Ino, OpenOptions, Pool, ROOT};
+use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+use tensorfs_layout::{Ino, ROOT};
 
 use crate::call::Call;
 use crate::disk::{Disk, Kind};

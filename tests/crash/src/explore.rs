@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use tensorfs_layout::{Depth, Kind as Left, OpenOptions, Pool, Subject, check};
+use tensorfs_layout::check::{Depth, Subject, check};
+use tensorfs_layout::log::Shutdown as Left;
+use tensorfs_layout::pool::{OpenOptions, Pool};
 
 use crate::blob::Choice;
 use crate::case::{Answered, BOOT, Case, Outcome, Run, Start, operation};

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tensorfs_layout::medium::{Domain, Medium};
 use tensorfs_layout::testing::{Memory, dax_medium};
-use tensorfs_layout::{Domain, Medium};
 
 use crate::disk::{Disk, Event, FileId, Kind};
 use crate::observer::Observer;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 
-use tensorfs_layout::{Ino, Pool, ROOT};
+use tensorfs_layout::pool::Pool;
+use tensorfs_layout::{Ino, ROOT};
 
 /// What a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use tensorfs_formats::{TensorReader, crc32c, npy_header, read_tensor, recognise, resume};
-use tensorfs_layout::{examine, fault_of_run};
+use tensorfs_layout::check::fault_of_run;
+use tensorfs_layout::segment::examine;
 
 /// Tensors of one file that are read.
 const READ: usize = 20;

@@ -9,10 +9,11 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use tensorfs_formats::Source;
-use tensorfs_layout::{
-    Attributes, CreateOptions, Depth, Ino, Kind, OpenOptions, Pool, ROOT, Record, SegmentId, Tier, Timestamp,
-    Transaction, check, examine, repair, testing,
-};
+use tensorfs_layout::check::{Depth, check, repair};
+use tensorfs_layout::log::{Attributes, Record, Shutdown, Tier, Transaction};
+use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+use tensorfs_layout::segment::examine;
+use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp, testing};
 
 const BLOCK: usize = 4096;
 const SUPERBLOCK: usize = 512;
@@ -124,7 +125,7 @@ fn fill(pool: &Pool) {
         directory: b"/nowhere/dram"[..].into(),
         volatile: true,
         nonce: [7; 16],
-        away: Some(Kind::ServerKilled),
+        away: Some(Shutdown::ServerKilled),
     };
     store(vec![Record::Tier { number: 1, tier }]);
     let moved = make(ROOT, b"moved", libc::S_IFDIR | 0o700, None);

@@ -2,7 +2,7 @@
 //! then counts as a whole or not at all.
 
 use parking_lot::Mutex;
-use tensorfs_layout::PLACEMENT_MAX;
+use tensorfs_layout::log::PLACEMENT_MAX;
 
 use crate::error::{Fault, Result};
 

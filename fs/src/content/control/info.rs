@@ -3,7 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
-use tensorfs_layout::{Domain, Entry as QuarantineEntry, Finding, Flushes, Ino, Recovery, TierInfo};
+use tensorfs_layout::Ino;
+use tensorfs_layout::check::Finding;
+use tensorfs_layout::medium::{Domain, Flushes};
+use tensorfs_layout::pool::Recovery;
+use tensorfs_layout::segment::{QuarantineEntry, TierInfo};
 
 use crate::file::Files;
 use crate::options::Durability;

@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use tensorfs_layout::{Ino, Object, ROOT};
+use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Ino, ROOT};
 
 use crate::error::{Fault, Result};
 use crate::file::{Listed, ListedPlus};

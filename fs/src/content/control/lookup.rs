@@ -1,7 +1,8 @@
 //! What names in the control tree stand for.
 
 use tensorfs_formats::{Tensor, npy_len};
-use tensorfs_layout::{Ino, NAME_MAX};
+use tensorfs_layout::Ino;
+use tensorfs_layout::log::NAME_MAX;
 
 use crate::error::{Fault, Result};
 use crate::file::Stat;

@@ -1,6 +1,8 @@
 //! Who may read an object of the control tree: whoever may read what it stands for.
 
-use tensorfs_layout::{Attributes, Ino, Object};
+use tensorfs_layout::Ino;
+use tensorfs_layout::log::Attributes;
+use tensorfs_layout::tree::Object;
 
 use crate::acl::{self, Acl};
 

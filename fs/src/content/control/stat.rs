@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tensorfs_layout::{Attributes, Ino, ROOT, Timestamp};
+use tensorfs_layout::log::Attributes;
+use tensorfs_layout::{Ino, ROOT, Timestamp};
 
 use crate::clock;
 use crate::error::{Fault, Result};

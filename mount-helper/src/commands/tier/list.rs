@@ -1,6 +1,6 @@
 //! `tensorfs tier list`.
 
-use tensorfs_layout::{TierInfo, TierState};
+use tensorfs_layout::segment::{TierInfo, TierState};
 
 use crate::ask::about;
 use crate::cli::TierList;

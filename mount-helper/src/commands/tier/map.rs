@@ -5,7 +5,9 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use tensorfs_fs::check_placement;
-use tensorfs_layout::{Contents, PLACEMENT_MAX, holder};
+use tensorfs_layout::check::Contents;
+use tensorfs_layout::log::PLACEMENT_MAX;
+use tensorfs_layout::pool::holder;
 
 use crate::ask::about;
 use crate::cli::TierMap;

@@ -12,7 +12,9 @@ use tensorfs_crash::scratch::Scratch;
 use tensorfs_crash::snapshot;
 use tensorfs_fs::Durability;
 use tensorfs_fs::testing::{Direct, Handle};
-use tensorfs_layout::{Attributes, CreateOptions, Ino, LIMIT_MIN, OpenOptions, Pool, ROOT, Record, Transaction};
+use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::pool::{CreateOptions, LIMIT_MIN, OpenOptions, Pool};
+use tensorfs_layout::{Ino, ROOT};
 
 const BOOT: [u8; 16] = [1; 16];
 const NEXT_BOOT: [u8; 16] = [2; 16];
