@@ -92,8 +92,9 @@ impl Acl {
         self.entries.iter().all(|e| matches!(e.tag, USER_OBJ | GROUP_OBJ | OTHER))
     }
 
-    /// The list with other rights, which are less; each is worked out from three bits of permission, and none is to write. A
-    /// mask that grants nothing any more keeps the bit to write, as the kernel looks at no list with an empty mask.
+    /// The list with other rights, which are less; each is worked out from three bits of permission, and none is to
+    /// write. A mask that grants nothing any more keeps the bit to write, as the kernel looks at no list with an empty
+    /// mask.
     pub fn reduced(mut self, rights: impl Fn(u16) -> u16) -> Self {
         for e in &mut self.entries {
             let left = rights(e.perm);

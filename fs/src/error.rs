@@ -150,7 +150,8 @@ fn for_clients(errno: i32) -> i32 {
 mod tests {
     use super::*;
 
-    /// A quota cannot be set up everywhere, so the way of its error is tested here too; tests/crash/storms/machines.rs has a real one.
+    /// A quota cannot be set up everywhere, so the way of its error is tested here too; tests/crash/storms/machines.rs
+    /// has a real one.
     ///
     /// Proves B4, B6.
     #[test]

@@ -1,5 +1,5 @@
-//! For tests of crashes: the filesystem without a kernel. What a mount would ask for comes as calls, one at a time, and is
-//! done by the same code in the same order; bytes go to the segments as the kernel moves them in passthrough.
+//! For tests of crashes: the filesystem without a kernel. What a mount would ask for comes as calls, one at a time, and
+//! is done by the same code in the same order; bytes go to the segments as the kernel moves them in passthrough.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;

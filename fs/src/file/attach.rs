@@ -9,7 +9,7 @@ use crate::error::{Fault, Host, Result};
 use crate::store::{Store, host};
 
 use super::Files;
-use super::node::Locked;
+use super::locked::Locked;
 use super::state::{Seen, Serving};
 
 impl Locked<'_> {

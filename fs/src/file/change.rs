@@ -11,7 +11,7 @@ use crate::store::host::{self, HostStat};
 
 use super::Files;
 use super::learn::Switch;
-use super::node::Locked;
+use super::locked::Locked;
 use super::state::Seen;
 
 impl Locked<'_> {
@@ -25,8 +25,8 @@ impl Locked<'_> {
         self.truncate(caller, size)
     }
 
-    /// Sets times on a file's segment. There they are looked up while the file is in use, and there recovery sees, if the
-    /// server is killed, whether the file was written since they were recorded. Returns the segment's change time.
+    /// Sets times on a file's segment. There they are looked up while the file is in use, and there recovery sees, if
+    /// the server is killed, whether the file was written since they were recorded. Returns the segment's change time.
     pub fn set_times(&mut self, atime: Option<Timestamp>, mtime: Option<Timestamp>) -> Result<Timestamp> {
         let store = self.files.store();
         let recorded = || store.view().object(self.ino()).and_then(|object| object.attributes.segment);
@@ -64,8 +64,8 @@ impl Locked<'_> {
         done.and(learned.map(|_| ()))
     }
 
-    /// The server has tried to change the segment itself: whether it was done or not, the records shall say what is there
-    /// now.
+    /// The server has tried to change the segment itself: whether it was done or not, the records shall say what is
+    /// there now.
     pub(super) fn changed_by_us(&mut self, done: bool) {
         if let Some(serving) = self.serving_mut() {
             serving.seen = done.then_some(Seen::CHANGED);

@@ -6,8 +6,8 @@ use crate::options::Durability;
 
 use super::Files;
 use super::learn::{Learned, Switch};
+use super::locked::Locked;
 use super::look::{Made, Synced};
-use super::node::Locked;
 
 /// Whether who waits for a file to be durable hears that it has grown past the limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,12 +99,13 @@ impl Locked<'_> {
         self.learn_made(unique, Switch::Store, synced)
     }
 
-    /// Syncs the segment of a file that is open for writing, before it is known what is to be recorded of it: so nobody else's
-    /// commit waits for these bytes. Lets go of the inode's lock meanwhile. Returns what the file was before.
+    /// Syncs the segment of a file that is open for writing, before it is known what is to be recorded of it: so nobody
+    /// else's commit waits for these bytes. Lets go of the inode's lock meanwhile. Returns what the file was before.
     fn sync_early(&mut self) -> Option<Synced> {
         let segment = self.serving().filter(|serving| serving.writing.is_some())?.segment;
         let before = self.look().ok()?;
-        // Also if it looks as it did after the last sync: a write that was under way then shows the time at which it began.
+        // Also if it looks as it did after the last sync: a write that was under way then shows the time at which it
+        // began.
         let pool = self.files.store().pool();
         let done = self.unlocked(|| pool.sync_early(segment));
         done.unwrap_or(false).then_some(Synced { segment, before })

@@ -7,8 +7,8 @@ use crate::clock;
 use crate::error::{Host, Result};
 use crate::store::host::{self, HostStat};
 
+use super::locked::Locked;
 use super::look::Made;
-use super::node::Locked;
 use super::stat::change_time;
 use super::state::Seen;
 
@@ -55,7 +55,7 @@ impl Locked<'_> {
         // Of one that was settled meanwhile the log may have nothing any more.
         let valued = writing.valued.clone().filter(|_| needed);
         let value = made.as_ref().and_then(Made::value);
-        // The same bytes are in the log already.
+        // These bytes are in the log already.
         let stored = match (value, &valued) {
             (Some(value), Some(valued)) => value == valued,
             (None, Some(valued)) if made.is_none() => self.holds(&host, valued),

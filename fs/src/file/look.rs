@@ -9,7 +9,7 @@ use crate::error::{Fault, Host, Result};
 use crate::store::host::{self, HostStat};
 
 use super::Files;
-use super::node::Locked;
+use super::locked::Locked;
 
 impl Locked<'_> {
     /// Asks the host about the segment of a file in use.

@@ -12,12 +12,14 @@
 //! 3. the pool's view (`Store::view`, `Store::edit`), under which nothing is ever synced or waited for.
 //!
 //! Everything else that is locked in this crate is a leaf: nothing is taken under it. That is so of the tables of nodes
-//! and handles, the store's lists (writers, removed objects, spares, damage, paths and uses of files), the queues of what
-//! is to be sealed and written out, and what is known of tensors, of the control tree, of jobs and of moves. A claim of
-//! a segment ([`Readings`]) may be waited for under an inode's lock; who reads a segment for its tensors holds none.
+//! and handles, the store's lists (writers, removed objects, spares, damage, paths and uses of files), the queues of
+//! what is to be sealed and written out, and what is known of tensors, of the control tree, of jobs and of moves. A
+//! claim of a segment ([`Readings`]) may be waited for under an inode's lock; who reads a segment for its tensors holds
+//! none.
 
 mod accesses;
 mod attach;
+mod attributes;
 mod change;
 mod durable;
 mod entry;
@@ -25,6 +27,7 @@ mod ghosts;
 mod handles;
 mod io;
 mod learn;
+mod locked;
 mod look;
 mod mode;
 mod node;
@@ -41,6 +44,7 @@ mod to_seal;
 mod to_write_out;
 mod value;
 mod watch;
+mod write_out;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -54,9 +58,10 @@ pub(crate) use entry::{Listed, ListedPlus};
 pub(crate) use handles::Handles;
 pub(crate) use io::{WriteRequest, Written};
 pub(crate) use learn::Switch;
+pub(crate) use locked::Locked;
 pub(crate) use look::Version;
 pub(crate) use mode::Manner;
-pub(crate) use node::{Locked, NodeRef};
+pub(crate) use node::NodeRef;
 pub(crate) use open::{Handle, OpenReply};
 pub(crate) use privileges::{CAPABILITY, without_privileges};
 pub(crate) use readings::{Reading, Readings};
@@ -130,15 +135,5 @@ impl Files {
     /// An inode, if it is in use.
     pub fn node_in_use(&self, ino: Ino) -> Option<NodeRef> {
         self.nodes.peek(ino)
-    }
-
-    /// Takes an inode's lock, the first one of the lock order.
-    pub fn lock<'a>(&'a self, node: &'a NodeRef) -> Locked<'a> {
-        Locked::of(self, node)
-    }
-
-    /// Takes an inode's lock if nobody has it; for whoever may have that of another inode already.
-    pub fn try_lock<'a>(&'a self, node: &'a NodeRef) -> Option<Locked<'a>> {
-        Locked::of_free(self, node)
     }
 }

@@ -63,8 +63,8 @@ pub(super) fn executes(flags: i32) -> bool {
     flags & FMODE_EXEC != 0 && !Access::of(flags).write
 }
 
-/// True if bytes can be changed through a handle with these flags, or made durable, without the server's hearing of it: by a
-/// mapping and `msync`, or by each write.
+/// True if bytes can be changed through a handle with these flags, or made durable, without the server's hearing of it:
+/// by a mapping and `msync`, or by each write.
 pub(super) fn is_unheard(flags: i32) -> bool {
     let access = Access::of(flags);
     access.write && (access.read || is_synchronous(flags))
@@ -98,8 +98,8 @@ pub(super) fn manner(told: Told) -> Manner {
     let Told { mode, access, hear_close, keep_cache } = told;
     match mode {
         Mode::Passthrough => Manner { no_flush: !(access.write && hear_close), ..Manner::default() },
-        // A file open for writing only cannot be mapped, so it needs no cache, and closing it has nothing to write back; the
-        // others need it for mappings.
+        // A file open for writing only cannot be mapped, so it needs no cache, and closing it has nothing to write
+        // back; the others need it for mappings.
         Mode::Server if !access.read => Manner { direct_io: true, no_flush: !hear_close, keep_cache: false },
         Mode::Server => Manner { direct_io: false, no_flush: !access.write, keep_cache },
     }

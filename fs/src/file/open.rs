@@ -16,8 +16,9 @@ use crate::store::{Backing, Store};
 
 use super::Files;
 use super::durable::Tell;
+use super::locked::Locked;
 use super::mode::{Access, Manner, Mode, Told, Wish, choose, executes, is_synchronous, is_unheard, manner};
-use super::node::{Locked, NodeRef};
+use super::node::NodeRef;
 use super::stat::Stat;
 use super::state::{Route, Seen, Serving};
 
@@ -104,8 +105,8 @@ impl Files {
         result
     }
 
-    /// Creates and opens a file, at a time of the host's clock for files. `describe` gives the records of the new object
-    /// and of its name.
+    /// Creates and opens a file, at a time of the host's clock for files. `describe` gives the records of the new
+    /// object and of its name.
     pub fn create(
         &self,
         caller: Caller,
@@ -167,7 +168,8 @@ impl Files {
         let mut file = self.lock(&handle.node);
         file.note_close(caller);
         if self.close_commits() {
-            // It may be a descriptor that a child of the writer closes as it executes a program: the writer is told, too.
+            // It may be a descriptor that a child of the writer closes as it executes a program: the writer is told,
+            // too.
             let tell = if handle.is_unchecked() { Tell::Always } else { Tell::Never };
             return file.make_durable(caller, tell);
         }

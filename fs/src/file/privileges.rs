@@ -1,5 +1,5 @@
-//! What writing a file takes away from it: set-user-id, set-group-id, and a program's capabilities. The kernel moves the
-//! bytes and leaves this to us.
+//! What writing a file takes away from it: set-user-id, set-group-id, and a program's capabilities. The kernel moves
+//! the bytes and leaves this to us.
 
 use tensorfs_layout::Ino;
 use tensorfs_layout::log::{Attributes, Record, Transaction};

@@ -5,7 +5,8 @@
 //! of ours in the way, as it would pass for a mapping, says so and waits until it is closed.
 
 use super::Files;
-use super::node::{Locked, NodeRef};
+use super::locked::Locked;
+use super::node::NodeRef;
 
 /// A file that is being read behind everybody's back, and what is open of it. However the reading ends, what is open is
 /// closed before anybody else may take the file for unread.

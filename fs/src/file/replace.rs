@@ -1,10 +1,10 @@
 //! `open(O_TRUNC)`: a file that nobody else uses gets a new segment, and keeps its old content until the new one is
 //! complete. A process that has the old one mapped keeps it.
 //!
-//! The switch to the new segment is stored at the first fsync, before a rename or link, when the last writer closes,
-//! or after the time in [`Options::replace`](crate::Options): a pending replace does not hold back a file that stays open,
-//! such as a log, for longer. A power loss before that leaves the old content. Where the writer is killed by a signal, the
-//! new content stands, as POSIX has it, and the old version goes to quarantine.
+//! The switch to the new segment is stored at the first fsync, before a rename or link, when the last writer closes, or
+//! after the time in [`Options::replace`](crate::Options): a pending replace does not hold back a file that stays open,
+//! such as a log, for longer. A power loss before that leaves the old content. Where the writer is killed by a signal,
+//! the new content stands, as POSIX has it, and the old version goes to quarantine.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,9 +20,9 @@ use crate::store::{Store, host};
 
 use super::Files;
 use super::learn::{Learned, Switch};
+use super::locked::Locked;
 use super::look::Made;
 use super::mode::Access;
-use super::node::Locked;
 use super::state::{Replace, Route, Seen, Serving};
 
 /// RELEASE comes after `close` has returned: so long is waited for one that may be on its way.
@@ -71,16 +71,16 @@ impl Locked<'_> {
 
     /// True if a program runs from the file.
     pub(super) fn is_executed(&mut self) -> bool {
-        // The RELEASE of one that has ended may be on its way. Hardly anybody else comes here: the kernel asks us only where
-        // no write access is wanted.
+        // The RELEASE of one that has ended may be on its way. Hardly anybody else comes here: the kernel asks us only
+        // where no write access is wanted.
         let deadline = Instant::now() + LATE_RELEASES;
         while self.state.opens.executing > 0 && !self.wait_until(deadline) {}
         self.state.opens.executing > 0
     }
 
-    /// Waits a moment for the file's other handles to go, and for a pending replace with them; true if nothing else uses
-    /// the segment then. A RELEASE can be late on a busy machine. Handles that have been waited for once stay open for
-    /// good, as far as anybody knows: the next one who empties the file does not wait as long for them.
+    /// Waits a moment for the file's other handles to go, and for a pending replace with them; true if nothing else
+    /// uses the segment then. A RELEASE can be late on a busy machine. Handles that have been waited for once stay open
+    /// for good, as far as anybody knows: the next one who empties the file does not wait as long for them.
     fn wait_until_alone(&mut self, segment: SegmentId) -> bool {
         let begun = Instant::now();
         let mut alone_since = None;
@@ -156,7 +156,8 @@ impl Locked<'_> {
         let Some(segment) = self.segment() else { return Ok(false) };
         let at = clock::now();
         let host = self.look()?;
-        // The kernel asks security modules (such as Landlock) about the truncation after it has asked us to open the file.
+        // The kernel asks security modules (such as Landlock) about the truncation after it has asked us to open the
+        // file.
         let refused = !self.is_open_to_write() && !replace.flushed && host.size == 0;
         if (replace.dying || refused) && store.view().object(ino).is_some_and(|object| object.names() > 0) {
             let why = if replace.dying { "its writer was killed" } else { "who emptied it never closed it" };
@@ -227,8 +228,8 @@ impl Locked<'_> {
 }
 
 impl Files {
-    /// Waits for the RELEASE of files being replaced that were closed before this was called: what a client did before it
-    /// asks for all to be durable is durable then. Other descriptors may hold it back, which is found out once.
+    /// Waits for the RELEASE of files being replaced that were closed before this was called: what a client did before
+    /// it asks for all to be durable is durable then. Other descriptors may hold it back, which is found out once.
     pub(super) fn wait_for_closed_replaces(&self) {
         let deadline = Instant::now() + LATE_RELEASES;
         for ino in self.store().writers().inos() {

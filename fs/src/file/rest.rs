@@ -9,7 +9,7 @@ use crate::store::Store;
 
 use super::Files;
 use super::learn::Switch;
-use super::node::Locked;
+use super::locked::Locked;
 use super::stat::Stat;
 use super::state::Route;
 use super::to_seal::QUIET;
@@ -58,8 +58,8 @@ impl Locked<'_> {
         let Some(serving) = self.serving().filter(|serving| serving.writing.is_some()) else { return };
         let segment = serving.segment;
         store.descriptors().forget(segment);
-        // Looked at before learning, so that what is learned is the last word. Who had it open to write alone could not map
-        // it.
+        // Looked at before learning, so that what is learned is the last word. Who had it open to write alone could not
+        // map it.
         let quiescent = !serving.mappable || store.segments().quiescent(segment);
         let recorded = self.recorded_end();
         if let Err(fault) = self.learn(unique, Switch::Store) {
@@ -77,8 +77,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Drops an object that has no name left and no handle. The kernel may still ask about it: for a process that holds it
-    /// with `O_PATH`, and for one that looked it up a moment ago.
+    /// Drops an object that has no name left and no handle. The kernel may still ask about it: for a process that holds
+    /// it with `O_PATH`, and for one that looked it up a moment ago.
     fn reap(&mut self) {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
@@ -124,8 +124,8 @@ impl Store {
 }
 
 impl Files {
-    /// Brings to rest what has been closed, but was still open for the kernel when its RELEASE came. The background does
-    /// so too, once an interval. The caller may have the lock of some inode.
+    /// Brings to rest what has been closed, but was still open for the kernel when its RELEASE came. The background
+    /// does so too, once an interval. The caller may have the lock of some inode.
     pub(super) fn settle_closed(&self) {
         for ino in self.store().writers().inos() {
             let node = self.node(ino);
@@ -135,8 +135,8 @@ impl Files {
         }
     }
 
-    /// An object has lost a name. If that was its last one, it goes once it is open nowhere and the kernel has forgotten
-    /// it; where space is short, the kernel is not waited for.
+    /// An object has lost a name. If that was its last one, it goes once it is open nowhere and the kernel has
+    /// forgotten it; where space is short, the kernel is not waited for.
     pub fn retire(&self, ino: Ino) {
         let node = self.node(ino);
         let mut file = self.lock(&node);
@@ -180,8 +180,8 @@ impl Files {
         }
     }
 
-    /// Learns every file that something may write, but for some whose turn comes later, and says whether any had changed.
-    /// One that fails does not keep the others from being learned.
+    /// Learns every file that something may write, but for some whose turn comes later, and says whether any had
+    /// changed. One that fails does not keep the others from being learned.
     pub fn learn_all(&self, switch: Switch, later: &[Ino]) -> Result<bool> {
         let mut changed = false;
         let mut first = Ok(());
@@ -216,7 +216,8 @@ impl Files {
         Ok(())
     }
 
-    /// The kernel is gone: whatever is still open counts as closed. False if what became of a file could not be recorded.
+    /// The kernel is gone: whatever is still open counts as closed. False if what became of a file could not be
+    /// recorded.
     pub fn close_all(&self) -> bool {
         for handle in self.handles.drain() {
             self.release_handle(0, &handle);

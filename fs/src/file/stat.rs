@@ -6,12 +6,9 @@ use tensorfs_layout::log::Attributes;
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, Timestamp};
 
-use crate::error::{Fault, Result};
 use crate::store::host::HostStat;
 
-use super::Files;
-use super::node::Locked;
-use super::state::Seen;
+use super::state::{Seen, Serving};
 
 /// How long the kernel may keep what it was told: the server is the only writer, and the kernel knows of all that
 /// is done through it.
@@ -42,16 +39,15 @@ impl Stat {
         }
     }
 
-    /// What a segment in use says beyond that.
-    fn overlay(&mut self, host: &HostStat, file: &Locked<'_>) {
-        self.size = host.size;
-        self.allocated = host.allocated;
-        if file.is_written() {
-            let seen = file.serving().and_then(|serving| serving.seen);
-            self.attributes.ctime = change_time(&self.attributes, host, seen);
-            self.attributes.mtime = host.mtime;
-            self.volatile = true;
+    /// What an inode looks like with what a segment in use says beyond its records.
+    pub(super) fn overlaid(self, host: &HostStat, serving: &Serving) -> Self {
+        let stat = Self { size: host.size, allocated: host.allocated, ..self };
+        if serving.writing.is_none() {
+            return stat;
         }
+        let ctime = change_time(&stat.attributes, host, serving.seen);
+        let attributes = Attributes { ctime, mtime: host.mtime, ..stat.attributes };
+        Self { attributes, volatile: true, ..stat }
     }
 
     /// How long the kernel may keep these attributes.
@@ -67,55 +63,6 @@ pub(super) fn change_time(recorded: &Attributes, host: &HostStat, seen: Option<S
         Some(seen) if seen.ctime != host.ctime => recorded.ctime.next().max(host.ctime),
         Some(_) if host.mtime == recorded.mtime => recorded.ctime,
         _ => recorded.ctime.max(host.ctime),
-    }
-}
-
-impl Files {
-    /// What an inode looks like now.
-    pub fn stat(&self, ino: Ino) -> Result<Stat> {
-        match self.node_in_use(ino) {
-            Some(node) => self.lock(&node).stat(),
-            None => self.at_rest(ino),
-        }
-    }
-
-    /// What an inode that nothing has open looks like.
-    fn at_rest(&self, ino: Ino) -> Result<Stat> {
-        let mut stat = self.recorded(ino)?;
-        // Nothing is recorded of what is written to a file without a name.
-        if stat.links == 0
-            && let Some(Ok(host)) = stat.attributes.segment.map(|segment| self.store().segments().stat(segment))
-        {
-            (stat.size, stat.allocated) = (host.size, host.allocated);
-            stat.attributes.mtime = host.mtime;
-            stat.attributes.ctime = stat.attributes.ctime.max(host.ctime);
-        }
-        Ok(stat)
-    }
-
-    fn recorded(&self, ino: Ino) -> Result<Stat> {
-        let recorded = self.store().view().object(ino).map(|object| Stat::of(ino, object));
-        recorded.or_else(|| self.ghosts.get(ino)).ok_or(Fault::stale())
-    }
-}
-
-impl Locked<'_> {
-    /// What the inode looks like now.
-    pub fn stat(&self) -> Result<Stat> {
-        if self.is_open() || self.is_written() {
-            return self.stat_with(&self.look()?);
-        }
-        self.files.at_rest(self.ino())
-    }
-
-    /// What the inode, which is in use, looks like with what its segment was seen to be.
-    pub(super) fn stat_with(&self, host: &HostStat) -> Result<Stat> {
-        let mut stat = self.files.recorded(self.ino())?;
-        stat.overlay(host, self);
-        if !self.files.store().options().noatime {
-            stat.attributes.atime = host.atime;
-        }
-        Ok(stat)
     }
 }
 

@@ -25,6 +25,13 @@ pub(super) struct State {
     pub quiet: bool,
 }
 
+impl State {
+    /// True if something may write the file.
+    pub fn is_written(&self) -> bool {
+        self.serving.as_ref().is_some_and(|serving| serving.writing.is_some())
+    }
+}
+
 /// Handles, and opens that are under way.
 #[derive(Default)]
 pub(super) struct Opens {
@@ -115,8 +122,8 @@ pub(super) struct Writing {
     pub fd: Arc<OwnedFd>,
     /// The bytes as they were last committed by value.
     pub valued: Option<Arc<[u8]>>,
-    /// A handle could change bytes, or make them durable, without our hearing of it: through a mapping, or as one opened
-    /// with `O_SYNC` does. Then a copy of them in the log could be older than what is durable in the segment.
+    /// A handle could change bytes, or make them durable, without our hearing of it: through a mapping, or as one
+    /// opened with `O_SYNC` does. Then a copy of them in the log could be older than what is durable in the segment.
     pub unheard: bool,
 }
 

@@ -108,8 +108,8 @@ impl ToSeal {
         self.rung.notify_one();
     }
 
-    /// True if the file is in the queue since somebody asked for it, or being sealed; not if it was written meanwhile, which
-    /// puts it into the queue anew.
+    /// True if the file is in the queue since somebody asked for it, or being sealed; not if it was written meanwhile,
+    /// which puts it into the queue anew.
     pub fn is_under_way(&self, ino: Ino) -> bool {
         let waiting = self.waiting.lock();
         waiting.files.get(&ino).is_some_and(|turn| turn.asked) || waiting.running == Some(ino)

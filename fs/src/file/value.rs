@@ -1,10 +1,11 @@
-//! Small files are committed *by value*: their bytes go into the log, whose flush makes them durable together with what names
-//! them. The segment is synced behind, in the background, and then the log need not keep them.
+//! Small files are committed *by value*: their bytes go into the log, whose flush makes them durable together with what
+//! names them. The segment is synced behind, in the background, and then the log need not keep them.
 //!
-//! That is sound only while nothing can be promised to be durable in the segment that is newer than what the log holds, as
-//! recovery after a power loss gives the segment the log's bytes. So it is done
+//! That is sound only while nothing can be promised to be durable in the segment that is newer than what the log holds,
+//! as recovery after a power loss gives the segment the log's bytes. So it is done
 //!
-//! * while whoever can write has the file open to write alone, and not with `O_SYNC`; or nobody can write it: a lease says so;
+//! * while whoever can write has the file open to write alone, and not with `O_SYNC`; or nobody can write it: a lease
+//!   says so;
 //! * until the file is opened otherwise, which first voids the value, durably, as it does seals;
 //! * unless a sync of the segment failed: then what it holds may not be what was written.
 
@@ -19,8 +20,8 @@ use crate::store::host;
 
 use super::Files;
 use super::learn::Switch;
+use super::locked::Locked;
 use super::look::{Made, Synced};
-use super::node::Locked;
 
 /// More files than this are synced instead.
 const MOST: usize = 16;

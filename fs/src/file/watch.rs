@@ -12,7 +12,7 @@ use crate::store::writers::Written;
 use crate::store::{NewSegment, Store};
 
 use super::Files;
-use super::node::Locked;
+use super::locked::Locked;
 use super::state::Writing;
 
 impl Files {
@@ -63,8 +63,8 @@ impl Store {
 }
 
 impl Locked<'_> {
-    /// Puts the file on the list of writers, before the first byte can be written. `unheard` if bytes can be changed, or
-    /// made durable, without our hearing of it.
+    /// Puts the file on the list of writers, before the first byte can be written. `unheard` if bytes can be changed,
+    /// or made durable, without our hearing of it.
     pub(super) fn start_watching(&mut self, unheard: bool) -> Result<()> {
         let (files, ino) = (self.files, self.ino());
         let serving = self.serving_mut().ok_or(Fault::new(libc::EIO))?;

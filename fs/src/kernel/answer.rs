@@ -65,8 +65,8 @@ pub(super) fn open(reply: ReplyOpen, opened: Result<OpenReply, Errno>) {
     }
 }
 
-/// One time to live counts for the name and the attributes here, and a name's is long: the kernel knows of all writes but
-/// those through a mapping, which are told to it.
+/// One time to live counts for the name and the attributes here, and a name's is long: the kernel knows of all writes
+/// but those through a mapping, which are told to it.
 pub(super) fn create(reply: ReplyCreate, created: Result<(Stat, OpenReply), Errno>) {
     match created {
         Ok((stat, OpenReply { handle, manner, backing: Some(backing) })) => {

@@ -1,7 +1,7 @@
-//! Processors that sleep deeply answer late: going to sleep between a client's request and its answer costs more than both.
-//! While requests arrive one after the other, the processors are asked to sleep lightly, which root may ask for as long as it
-//! keeps `/dev/cpu_dma_latency` open (the kernel's PM QoS interface). What that costs is power, so it is let go of as soon as
-//! there are no requests.
+//! Processors that sleep deeply answer late: going to sleep between a client's request and its answer costs more than
+//! both. While requests arrive one after the other, the processors are asked to sleep lightly, which root may ask for
+//! as long as it keeps `/dev/cpu_dma_latency` open (the kernel's PM QoS interface). What that costs is power, so it is
+//! let go of as soon as there are no requests.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,8 +19,8 @@ use crate::store::Counter;
 
 /// The kernel's interface.
 const DEVICE: &str = "/dev/cpu_dma_latency";
-/// Without a request for so long, the processors may sleep as they like again. Two requests that are not further apart belong
-/// together.
+/// Without a request for so long, the processors may sleep as they like again. Two requests that are not further apart
+/// belong together.
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Keeps the processors from sleeping deeply while requests arrive.
@@ -35,7 +35,7 @@ pub(crate) struct Latency {
     stop: Mutex<bool>,
     rung: Condvar,
     /// How often the device was opened.
-    pub holds: Counter,
+    holds: Counter,
 }
 
 impl Latency {

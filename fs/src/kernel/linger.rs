@@ -1,6 +1,6 @@
-//! After an answer the thread that gave it watches for the next request for a moment, instead of going to sleep at once:
-//! waking it up again takes longer than the moment. Only one thread does so at a time, and none if it has been in vain:
-//! where client and server share a processor, or requests come with pauses between them.
+//! After an answer the thread that gave it watches for the next request for a moment, instead of going to sleep at
+//! once: waking it up again takes longer than the moment. Only one thread does so at a time, and none if it has been in
+//! vain: where client and server share a processor, or requests come with pauses between them.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};

@@ -1,4 +1,5 @@
-//! The kernel's side: its requests come in here, are taken to a lane, and are answered. fuser's types stay in this room.
+//! The kernel's side: its requests come in here, are taken to a lane, and are answered. fuser's types stay in this
+//! room.
 
 mod adapter;
 mod answer;

@@ -168,8 +168,9 @@ fn ignore_lease_signals() {
     }
 }
 
-/// Every file that clients have open to write costs a descriptor, and together they may have more open than one process:
-/// as many as the system allows, if it lets us, else what this process was given. Returns how many there may be.
+/// Every file that clients have open to write costs a descriptor, and together they may have more open than one
+/// process: as many as the system allows, if it lets us, else what this process was given. Returns how many there may
+/// be.
 fn raise_fd_limit() -> u64 {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 1024 };
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 nix::ioctl_write_ptr!(backing_close, 229, 2, u32);
 
-/// A segment's number. The kernel keeps its own reference to the open file, and opens it again with each client's flags;
-/// it lets go when this is dropped.
+/// A segment's number. The kernel keeps its own reference to the open file, and opens it again with each client's
+/// flags; it lets go when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Backing {
     /// Held weakly: the connection ends when the session does.

@@ -3,11 +3,10 @@
 //! What is recorded, the pool knows; what open files have grown by since is estimated from above by the bytes that
 //! went through the server. Only near the limit is each file asked, and then writes pass one at a time.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use nix::sys::statvfs::statvfs;
-use parking_lot::{Mutex, MutexGuard};
-use tensorfs_layout::pool::Pool;
+use parking_lot::MutexGuard;
 
 use crate::error::{Host, Result};
 
@@ -24,41 +23,6 @@ const TIGHT: u64 = 256 << 20;
 
 /// So often it is counted anew because something was recorded meanwhile.
 const TRIES: u32 = 16;
-
-/// The state of the limit.
-pub(crate) struct Capacity {
-    /// The limit; 0 if there is none.
-    limit: AtomicU64,
-    /// Not less than what is used, if only the server has written since it was last counted.
-    estimate: AtomicU64,
-    /// How often it was asked whether the pool is nearly full.
-    asked: AtomicU64,
-    /// The host was short of space, and what could be given back to it has not been since.
-    was_tight: AtomicBool,
-    /// Held while a write near the limit is measured and done.
-    gate: Mutex<()>,
-}
-
-impl Capacity {
-    /// The limit of a pool that is about to be served.
-    pub fn new(pool: &Pool) -> Self {
-        let usage = pool.usage();
-        let used = usage.log_bytes + usage.segment_bytes;
-        let limit = AtomicU64::new(usage.limit.unwrap_or(0));
-        Self {
-            limit,
-            estimate: AtomicU64::new(used),
-            asked: AtomicU64::new(0),
-            was_tight: AtomicBool::new(false),
-            gate: Mutex::default(),
-        }
-    }
-
-    /// The limit, if there is one.
-    pub fn limit(&self) -> Option<u64> {
-        Some(self.limit.load(Relaxed)).filter(|limit| *limit > 0)
-    }
-}
 
 /// What `statfs` shows.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +62,7 @@ impl Store {
             used = (used + host.allocated).saturating_sub(object.map_or(0, |object| object.allocated()));
         }
         drop(view);
-        self.capacity.estimate.store(used, Relaxed);
+        self.limit.estimate.store(used, Relaxed);
         used
     }
 
@@ -109,10 +73,10 @@ impl Store {
     /// True if the next large write might meet the limit. Asked at every open for writing, so that what the kernel has
     /// written past the server is counted too; with many open files that takes longer, and is done less often.
     pub fn nearly_full(&self) -> bool {
-        let Some(limit) = self.capacity.limit() else { return false };
+        let Some(limit) = self.limit.get() else { return false };
         let every = 1 + self.writers.len() as u64 / 64;
-        let asked = self.capacity.asked.fetch_add(1, Relaxed);
-        let estimate = self.capacity.estimate.load(Relaxed);
+        let asked = self.limit.asked.fetch_add(1, Relaxed);
+        let estimate = self.limit.estimate.load(Relaxed);
         if estimate >= Self::near(limit) || asked.is_multiple_of(every) {
             return self.recount() >= Self::near(limit);
         }
@@ -122,22 +86,20 @@ impl Store {
     /// Sets or lifts the limit.
     pub fn resize(&self, limit: Option<u64>) -> tensorfs_layout::Result<()> {
         // Writers near the limit wait meanwhile.
-        let _gate = self.capacity.gate.lock();
+        let _gate = self.limit.gate.lock();
         self.pool.resize(limit, self.recount(), self.removed.bytes())?;
-        self.capacity.limit.store(limit.unwrap_or(0), Relaxed);
+        self.limit.limit.store(limit.unwrap_or(0), Relaxed);
         Ok(())
     }
 
     /// True if nothing more fits.
     pub fn is_full(&self) -> bool {
-        self.capacity
-            .limit()
-            .is_some_and(|limit| self.capacity.estimate.load(Relaxed) >= limit && self.recount() >= limit)
+        self.limit.get().is_some_and(|limit| self.limit.estimate.load(Relaxed) >= limit && self.recount() >= limit)
     }
 
     /// True if the kernel has written more than fits.
     pub fn is_over(&self) -> bool {
-        self.capacity.limit().is_some_and(|limit| self.recount() > limit)
+        self.limit.get().is_some_and(|limit| self.recount() > limit)
     }
 
     /// How much of `len` bytes at `offset` may be written. Near the limit the guard keeps other writers waiting until
@@ -148,14 +110,14 @@ impl Store {
         offset: u64,
         len: u64,
     ) -> Result<(u64, Option<MutexGuard<'_, ()>>)> {
-        let Some(limit) = self.capacity.limit() else { return Ok((len, None)) };
+        let Some(limit) = self.limit.get() else { return Ok((len, None)) };
         // Whatever a client asks for, the estimate does not run over.
         let raised = |estimate: u64| estimate.saturating_add(len).saturating_add(2 * BLOCK);
-        let before = self.capacity.estimate.fetch_update(Relaxed, Relaxed, |estimate| Some(raised(estimate)));
+        let before = self.limit.estimate.fetch_update(Relaxed, Relaxed, |estimate| Some(raised(estimate)));
         if before.is_ok_and(|before| raised(before) <= Self::near(limit)) {
             return Ok((len, None));
         }
-        let gate = self.capacity.gate.lock();
+        let gate = self.limit.gate.lock();
         let free = limit.saturating_sub(self.recount()) / BLOCK * BLOCK;
         let missing = host::unallocated(&fd, offset, len, BLOCK).host("measuring a segment")?;
         let mut fits = len;
@@ -175,8 +137,8 @@ impl Store {
         Ok((fits, Some(gate)))
     }
 
-    /// True if deleted files hold space on the host that somebody may be waiting for: the host is short of it, or was so until a
-    /// part of what they hold came back to it. Whoever deletes many files to make room waits for them all.
+    /// True if deleted files hold space on the host that somebody may be waiting for: the host is short of it, or was
+    /// so until a part of what they hold came back to it. Whoever deletes many files to make room waits for them all.
     pub fn is_tight(&self) -> bool {
         if !self.pool.has_freed() && self.removed.is_empty() {
             self.has_given_back();
@@ -187,12 +149,12 @@ impl Store {
 
     /// True if the host was short of space, and has not got back since what deleted files hold.
     pub fn was_tight(&self) -> bool {
-        self.capacity.was_tight.load(Relaxed)
+        self.limit.was_tight.load(Relaxed)
     }
 
     /// The host has everything back that deleted files held.
     pub fn has_given_back(&self) {
-        self.capacity.was_tight.store(false, Relaxed);
+        self.limit.was_tight.store(false, Relaxed);
     }
 
     /// True if the host is short of space.
@@ -204,20 +166,20 @@ impl Store {
         };
         let tight = tight().unwrap_or(false);
         if tight {
-            self.capacity.was_tight.store(true, Relaxed);
+            self.limit.was_tight.store(true, Relaxed);
         }
         tight
     }
 
     /// True if the pool has a limit.
     pub fn is_limited(&self) -> bool {
-        self.capacity.limit().is_some()
+        self.limit.get().is_some()
     }
 
     /// True if what is used and what only the kernel still knows of come near the limit together.
     pub fn holds_too_much(&self) -> bool {
         let usage = self.pool.usage();
-        self.capacity.limit().is_some_and(|limit| usage.log_bytes + usage.segment_bytes >= Self::near(limit))
+        self.limit.get().is_some_and(|limit| usage.log_bytes + usage.segment_bytes >= Self::near(limit))
     }
 
     /// True if whoever deletes a file may be about to use its space.
@@ -238,7 +200,7 @@ impl Store {
             host_available += host.blocks_available() * unit;
             free_objects += host.files_available();
         }
-        let (total, free, available) = match self.capacity.limit() {
+        let (total, free, available) = match self.limit.get() {
             Some(limit) => {
                 let left = limit.saturating_sub(self.recount());
                 (limit, left.min(host_free), left.min(host_available))

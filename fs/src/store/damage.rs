@@ -1,28 +1,24 @@
-//! Damage that was found since the mount: which runs of which files no longer have the bytes that were sealed. It is kept in
-//! memory, and forgotten when the file is written again. It changes nothing about the file: what can be read is read.
+//! Damage that was found since the mount: which runs of which files no longer have the bytes that were sealed. It is
+//! kept in memory, and forgotten when the file is written again. It changes nothing about the file: what can be read is
+//! read.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use tensorfs_formats::Source;
-use tensorfs_layout::check::{Finding, Subject, is_hurt, segment_path};
+use tensorfs_layout::check::Finding;
 use tensorfs_layout::{Ino, SegmentId};
-
-use super::Store;
 
 /// Findings that are kept; what is more is in the log.
 const MOST: usize = 1000;
-/// Tensors of one run that are named.
-const NAMED: usize = 16;
-/// The longest name of a tensor that is kept, in characters.
-const NAME_LEN: usize = 200;
+/// A segment, and how often what is recorded of it has changed.
+pub(super) type Version = (SegmentId, u64);
 
 /// What has been found.
 #[derive(Default)]
-pub(crate) struct Damage(Mutex<BTreeMap<Ino, Hurt>>);
+pub(super) struct Damage(Mutex<BTreeMap<Ino, Hurt>>);
 
 struct Hurt {
-    version: (SegmentId, u64),
+    version: Version,
     findings: Vec<Finding>,
 }
 
@@ -33,72 +29,32 @@ pub(crate) struct BadRun {
     pub what: String,
 }
 
-impl Store {
-    /// Says in the log what is wrong with a file, and keeps it in mind; or that nothing is. The caller holds the file's lock,
-    /// and has seen to it that nothing could write it meanwhile.
-    pub fn settle_damage(&self, ino: Ino, file: &dyn Source, faults: &[BadRun]) -> Vec<Finding> {
-        if faults.is_empty() {
-            self.damage.0.lock().remove(&ino);
-            return Vec::new();
-        }
-        let view = self.pool.view();
-        let Some(object) = view.object(ino) else { return Vec::new() };
-        let (Some(chain), Some(segment)) = (object.chain().cloned(), object.attributes.segment) else {
-            return Vec::new();
-        };
-        let path = view.path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
-        drop(view);
-        let finding = |fault: &BadRun| {
-            let hurt = chain.tensors().filter(|entry| is_hurt(file, entry, fault.offset, fault.len));
-            let names = hurt.take(NAMED).map(|entry| entry.tensor.label().chars().take(NAME_LEN).collect());
-            Finding {
-                subject: Subject::File,
-                path: path.clone(),
-                ino: Some(ino),
-                host_file: segment_path(segment),
-                offset: Some(fault.offset),
-                tensors: names.collect(),
-                what: fault.what.clone(),
-                meaning: "these bytes are not what was written; other parts of the file are not affected".into(),
-            }
-        };
-        let findings: Vec<Finding> = faults.iter().map(finding).collect();
-        for finding in &findings {
-            let tensors =
-                if finding.tensors.is_empty() { "none that is known".into() } else { finding.tensors.join(", ") };
-            let path = path.as_deref().unwrap_or("a file without a name");
-            log::error!("{}: {}; tensors: {}", path.escape_debug(), finding.what, tensors.escape_debug());
-        }
-        let mut known = self.damage.0.lock();
+impl Damage {
+    /// Nothing is known to be wrong with a file.
+    pub fn forget(&self, ino: Ino) {
+        self.0.lock().remove(&ino);
+    }
+
+    /// Keeps what was found in a version of a file.
+    pub fn keep(&self, ino: Ino, version: Version, findings: &[Finding]) {
+        let mut known = self.0.lock();
         if known.len() < MOST || known.contains_key(&ino) {
-            let kept = findings.iter().take(MOST).cloned().collect();
-            known.insert(ino, Hurt { version: (segment, chain.version()), findings: kept });
+            known.insert(ino, Hurt { version, findings: findings.iter().take(MOST).cloned().collect() });
         }
-        findings
     }
 
-    /// True if a file is known to be damaged, and has not been written since.
-    pub fn is_known_damaged(&self, ino: Ino) -> bool {
-        let version = self.damage.0.lock().get(&ino).map(|hurt| hurt.version);
-        version.is_some_and(|version| self.is_version(ino, version))
+    /// The version of a file that was found damaged.
+    pub fn version(&self, ino: Ino) -> Option<Version> {
+        self.0.lock().get(&ino).map(|hurt| hurt.version)
     }
 
-    /// Everything that is known.
-    pub fn known_damage(&self) -> Vec<Finding> {
-        let all: Vec<(Ino, (SegmentId, u64))> =
-            self.damage.0.lock().iter().map(|(ino, hurt)| (*ino, hurt.version)).collect();
-        let (still, over): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|(ino, version)| self.is_version(*ino, *version));
-        let mut known = self.damage.0.lock();
-        for (ino, _) in over {
-            known.remove(&ino);
-        }
-        still.iter().filter_map(|(ino, _)| known.get(ino)).flat_map(|hurt| hurt.findings.clone()).take(MOST).collect()
+    /// The version of each file that was found damaged.
+    pub fn versions(&self) -> Vec<(Ino, Version)> {
+        self.0.lock().iter().map(|(ino, hurt)| (*ino, hurt.version)).collect()
     }
 
-    fn is_version(&self, ino: Ino, (segment, version): (SegmentId, u64)) -> bool {
-        let view = self.pool.view();
-        let found = view.object(ino).and_then(|object| Some((object.attributes.segment?, object.chain()?.version())));
-        found == Some((segment, version))
+    /// Everything that was found.
+    pub fn all(&self) -> Vec<Finding> {
+        self.0.lock().values().flat_map(|hurt| hurt.findings.clone()).take(MOST).collect()
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use tensorfs_layout::Ino;
 
-use super::Backing;
+use super::backing::Backing;
 
 /// What the server asks of the kernel of its own accord.
 pub(crate) trait Kernel: Send + Sync {

@@ -10,58 +10,52 @@ mod capacity;
 mod counters;
 mod damage;
 mod descriptors;
+mod findings;
+mod gone;
 pub(crate) mod host;
+mod limit;
 mod link;
+mod place;
 mod placement;
 mod records;
 mod removed;
 pub(crate) mod reserved;
+mod segments;
 mod spares;
 mod tiers;
 pub(crate) mod writers;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use parking_lot::MappedRwLockReadGuard;
-use tensorfs_layout::log::PM;
+use tensorfs_layout::Ino;
 use tensorfs_layout::medium::Domain;
 use tensorfs_layout::pool::{Edit, Pool, Usage};
 use tensorfs_layout::segment::Segments;
 use tensorfs_layout::tree::View;
-use tensorfs_layout::{Ino, SegmentId};
 
 pub(crate) use backing::Backing;
 pub(crate) use bell::Bell;
 pub(crate) use capacity::{BLOCK, Space};
 pub use counters::Counts;
 pub(crate) use counters::{Counter, Counters};
-pub(crate) use damage::{BadRun, Damage};
+pub(crate) use damage::BadRun;
 pub(crate) use descriptors::Descriptors;
 pub(crate) use link::{Kernel, Link};
 pub use placement::{check_placement, tiers_of_placement};
 pub(crate) use records::{changed, touched, with};
 pub(crate) use removed::Removed;
-pub(crate) use spares::Spares;
+pub(crate) use spares::{NewSegment, Spares};
 pub(crate) use writers::Writers;
 
-use crate::clock;
-use crate::error::{Fault, Host, Result};
+use crate::error::{Fault, Result};
 use crate::options::{Durability, Options};
 
-use capacity::Capacity;
+use damage::Damage;
+use limit::Limit;
 use placement::Placement;
 use tiers::Tiers;
-
-/// An empty segment that is about to become a file's.
-#[derive(Debug)]
-pub(crate) struct NewSegment {
-    pub segment: SegmentId,
-    /// A descriptor that can sync it.
-    pub fd: Arc<OwnedFd>,
-    /// If it was given to the kernel already.
-    pub backing: Option<Backing>,
-}
 
 /// The pool of a mount, and what it takes to change it.
 pub(crate) struct Store {
@@ -69,7 +63,7 @@ pub(crate) struct Store {
     options: Options,
     durability: Durability,
     link: Link,
-    capacity: Capacity,
+    limit: Limit,
     tiers: Tiers,
     placement: Placement,
     spares: Spares,
@@ -85,7 +79,7 @@ impl Store {
     /// A pool that is about to be served, by a process that may have so many descriptors.
     pub fn new(pool: Arc<Pool>, options: Options, durability: Durability, descriptors: u64) -> Self {
         Self {
-            capacity: Capacity::new(&pool),
+            limit: Limit::new(&pool),
             tiers: Tiers::new(&pool),
             placement: Placement::new(&pool),
             pool,
@@ -200,42 +194,6 @@ impl Store {
             Some(_) => Err(Fault::new(libc::EROFS)),
             None => Ok(()),
         }
-    }
-
-    /// A new, empty segment in a tier. If it is to replace another one, it is younger than that.
-    pub fn new_segment(&self, tier: u8, replaced: Option<SegmentId>) -> Result<NewSegment> {
-        // Spare ones are in the pool's own directory.
-        let spare = if tier == PM { self.spares.take(replaced) } else { None };
-        match spare {
-            Some(spare) => self.use_spare(spare),
-            None => self.make_segment(tier),
-        }
-    }
-
-    fn use_spare(&self, spare: NewSegment) -> Result<NewSegment> {
-        self.counters.spares_used.add(1);
-        // It has the times at which it was made.
-        let now = clock::coarse();
-        let timed = host::set_times(&*spare.fd, Some(now), Some(now)).host("setting a segment's times");
-        self.segments().no_spare(spare.segment);
-        if timed.is_err() {
-            self.pool.discard_segment(spare.segment);
-        }
-        timed.map(|()| spare)
-    }
-
-    fn make_segment(&self, tier: u8) -> Result<NewSegment> {
-        // A number can only be taken if a crash kept a segment but not the record that counted it.
-        for _ in 0..16 {
-            let number = SegmentId::in_tier(tier, self.pool.edit().next_id());
-            let segment = number.ok_or(Fault::warn(libc::EIO, "no segment numbers are left"))?;
-            match self.segments().create(segment) {
-                Ok(fd) => return Ok(NewSegment { segment, fd: Arc::new(fd), backing: None }),
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-                Err(error) => return Err(error).host("creating a segment"),
-            }
-        }
-        Err(Fault::warn(libc::EIO, "no free segment number"))
     }
 
     /// Tells the kernel that it no longer knows an inode's attributes.

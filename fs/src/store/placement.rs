@@ -1,31 +1,26 @@
-//! Which tier a new file goes to: the attribute `user.tensorfs.tier` of its directory, else the first line of the placement map
-//! that fits its path, else the pool's own directory.
+//! Which tier a new file goes to: the attribute `user.tensorfs.tier` of its directory, else the first line of the
+//! placement map that fits its path, else the pool's own directory.
 //!
-//! The map is text, lines of a glob and a tier. It is kept in the pool as its user wrote it, and compiled when the pool is
-//! opened or the map replaced.
+//! The map is text, lines of a glob and a tier. It is kept in the pool as its user wrote it, and compiled when the pool
+//! is opened or the map replaced.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
-use parking_lot::{Mutex, RwLock};
-use tensorfs_layout::log::{PLACEMENT_MAX, PM};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use tensorfs_layout::log::PLACEMENT_MAX;
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::tree::View;
 use tensorfs_layout::{Ino, ROOT};
-
-use crate::error::{Fault, Result};
-
-use super::Store;
-use super::reserved::TIER;
 
 /// So many paths of directories, and names of files, are kept in mind.
 const REMEMBERED: usize = 1 << 16;
 
 /// A compiled map.
 #[derive(Debug, Default)]
-pub(crate) struct Rules {
+pub(super) struct Rules {
     /// Globs without a slash, which fit the name, and for each the line that it is on.
     names: (GlobSet, Vec<usize>),
     /// Those with one, which fit the path from the root.
@@ -66,12 +61,13 @@ impl Rules {
         Ok(Self { names: built(names)?, paths: built(paths)?, tiers })
     }
 
-    fn is_empty(&self) -> bool {
+    /// True if no line sends a file anywhere.
+    pub fn is_empty(&self) -> bool {
         self.tiers.is_empty()
     }
 
     /// The tier that the first fitting line names. The path is asked for only if some line needs it.
-    fn tier(&self, name: &[u8], path: impl FnOnce() -> Option<Vec<u8>>) -> Option<&str> {
+    pub fn tier(&self, name: &[u8], path: impl FnOnce() -> Option<Vec<u8>>) -> Option<&str> {
         let first = |(set, lines): &(GlobSet, Vec<usize>), text: &[u8]| {
             set.matches_candidate(&Candidate::from_bytes(text)).into_iter().filter_map(|n| lines.get(n).copied()).min()
         };
@@ -99,11 +95,11 @@ pub fn tiers_of_placement(text: &str) -> std::result::Result<Vec<String>, String
 }
 
 /// A directory, and a name in it.
-type Name = (Ino, Box<[u8]>);
+pub(super) type Name = (Ino, Box<[u8]>);
 
 /// The map that counts, and what it takes to apply it quickly.
 #[derive(Default)]
-pub(crate) struct Placement {
+pub(super) struct Placement {
     /// The pool has other tiers than its own directory.
     has_tiers: bool,
     rules: RwLock<Arc<Rules>>,
@@ -130,12 +126,60 @@ impl Placement {
         Self { has_tiers, rules: RwLock::new(Arc::new(rules)), ..Self::default() }
     }
 
-    fn known_path(&self, view: &View, ino: Ino) -> Option<Vec<u8>> {
-        let (dir, name) = self.names.lock().get(&ino).cloned()?;
+    /// The pool has other tiers than its own directory.
+    pub fn has_tiers(&self) -> bool {
+        self.has_tiers
+    }
+
+    /// The map that counts.
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.read().clone()
+    }
+
+    /// Another map counts from now on.
+    pub fn set_rules(&self, rules: Rules) {
+        *self.rules.write() = Arc::new(rules);
+    }
+
+    /// To be held while the map is replaced.
+    pub fn replacing(&self) -> MutexGuard<'_, ()> {
+        self.replacing.lock()
+    }
+
+    /// True once: that a tier that is named is not there is to be said.
+    pub fn say(&self) -> bool {
+        !self.said.swap(true, Ordering::Relaxed)
+    }
+
+    /// A file was looked up.
+    pub fn saw(&self, dir: Ino, name: &[u8], ino: Ino) {
+        if self.has_tiers {
+            let mut names = self.names.lock();
+            if names.len() >= REMEMBERED {
+                names.clear();
+            }
+            names.insert(ino, (dir, name.into()));
+        }
+    }
+
+    /// The name under which a file was last looked up.
+    pub fn name(&self, ino: Ino) -> Option<Name> {
+        self.names.lock().get(&ino).cloned()
+    }
+
+    /// A directory was moved: paths that lead through it are others now.
+    pub fn forget_paths(&self) {
+        self.directories.lock().clear();
+    }
+
+    /// The path of a file by the name under which it was last looked up.
+    pub fn known_path(&self, view: &View, ino: Ino) -> Option<Vec<u8>> {
+        let (dir, name) = self.name(ino)?;
         if view.lookup(dir, &name) == Some(ino) { self.path(view, dir, &name) } else { None }
     }
 
-    fn path(&self, view: &View, dir: Ino, name: &[u8]) -> Option<Vec<u8>> {
+    /// The path of a name in a directory.
+    pub fn path(&self, view: &View, dir: Ino, name: &[u8]) -> Option<Vec<u8>> {
         if dir == ROOT {
             return Some(name.to_vec());
         }
@@ -148,105 +192,6 @@ impl Placement {
             std::collections::hash_map::Entry::Vacant(entry) => entry.insert(view.path_of(dir)?),
         };
         Some([path.strip_prefix(b"/").unwrap_or(path), b"/", name].concat())
-    }
-}
-
-impl Store {
-    /// A file was looked up.
-    pub fn saw(&self, dir: Ino, name: &[u8], ino: Ino) {
-        if self.placement.has_tiers {
-            let mut names = self.placement.names.lock();
-            if names.len() >= REMEMBERED {
-                names.clear();
-            }
-            names.insert(ino, (dir, name.into()));
-        }
-    }
-
-    /// Objects were moved: paths that lead through directories among them are others now.
-    pub fn moved(&self, objects: impl IntoIterator<Item = Ino>) {
-        if !self.placement.has_tiers {
-            return;
-        }
-        let any_directory = {
-            let view = self.pool.view();
-            objects.into_iter().any(|ino| view.object(ino).is_none_or(tensorfs_layout::tree::Object::is_dir))
-        };
-        if any_directory {
-            self.placement.directories.lock().clear();
-        }
-    }
-
-    /// The path of a file by the name under which it was last looked up.
-    pub fn known_path(&self, view: &View, ino: Ino) -> Option<Vec<u8>> {
-        self.placement.known_path(view, ino)
-    }
-
-    /// The tier of a file that is made under this name.
-    pub fn place(&self, dir: Ino, name: &[u8]) -> u8 {
-        if !self.placement.has_tiers {
-            return PM;
-        }
-        let rules = self.placement.rules.read().clone();
-        let view = self.pool.view();
-        let own = view.object(dir).and_then(|dir| dir.xattr(TIER)).and_then(|name| std::str::from_utf8(name).ok());
-        let wanted = own.and_then(|name| view.tier_named(name)).or_else(|| {
-            if rules.is_empty() {
-                return None;
-            }
-            view.tier_named(rules.tier(name, || self.placement.path(&view, dir, name))?)
-        });
-        let tier = wanted.unwrap_or(PM);
-        if self.pool.segments().is_there(tier) {
-            return tier;
-        }
-        if !self.placement.said.swap(true, Ordering::Relaxed) {
-            log::warn!("tier {} is missing: files that belong there are made in pm", view.tier_name(tier));
-        }
-        PM
-    }
-
-    /// The tier of a file that gets new bytes.
-    pub fn place_again(&self, ino: Ino) -> u8 {
-        if !self.placement.has_tiers {
-            return PM;
-        }
-        let seen = self.placement.names.lock().get(&ino).cloned();
-        let seen = seen.filter(|(dir, name)| self.pool.view().lookup(*dir, name) == Some(ino));
-        match seen.or_else(|| self.search(ino)) {
-            Some((dir, name)) => {
-                self.saw(dir, &name, ino);
-                self.place(dir, &name)
-            }
-            None => PM,
-        }
-    }
-
-    /// A name of a file, for which the whole tree may have to be searched.
-    fn search(&self, ino: Ino) -> Option<Name> {
-        let view = self.pool.view();
-        let path = view.path_of(ino)?;
-        let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).peekable();
-        let mut dir = ROOT;
-        loop {
-            let part = parts.next()?;
-            if parts.peek().is_none() {
-                return Some((dir, part.into()));
-            }
-            dir = view.lookup(dir, part)?;
-        }
-    }
-
-    /// Replaces the placement map, durably. One that is wrong changes nothing, and gives `EINVAL`.
-    pub fn replace_placement(&self, text: &[u8]) -> Result<()> {
-        let _replacing = self.placement.replacing.lock();
-        let invalid = |why: String| Fault { level: log::Level::Info, ..Fault::warn(libc::EINVAL, why) };
-        let text = std::str::from_utf8(text).map_err(|_| invalid("a placement map is text".into()))?;
-        let rules = Rules::parse(text, |name| self.pool.view().tier_named(name).is_some()).map_err(invalid)?;
-        self.pool.set_placement(text)?;
-        *self.placement.rules.write() = Arc::new(rules);
-        log::info!("{}: a new placement map of {} lines", self.pool.path().display(), text.lines().count());
-        Ok(())
     }
 }
 

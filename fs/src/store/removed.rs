@@ -1,8 +1,8 @@
 //! What has lost its last name and is open nowhere, but is still known to the kernel.
 //!
-//! A program may have found it by its name a moment ago and be about to open it, hold it with `O_PATH`, or have it as its
-//! working directory. As elsewhere it is there until nobody has it any more, which the kernel says with FORGET. Its space
-//! counts as free meanwhile.
+//! A program may have found it by its name a moment ago and be about to open it, hold it with `O_PATH`, or have it as
+//! its working directory. As elsewhere it is there until nobody has it any more, which the kernel says with FORGET. Its
+//! space counts as free meanwhile.
 
 use std::collections::HashMap;
 

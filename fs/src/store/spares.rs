@@ -1,10 +1,10 @@
-//! Spares: empty segments made in the background, so that making or replacing a file waits for no file to be made on the
-//! host.
+//! Spares: empty segments made in the background, so that making or replacing a file waits for no file to be made on
+//! the host.
 //!
-//! A spare has the number and the name that it will have as a file's segment, and its directory is synced by the commit of the
-//! first record of its bytes, as that of any new segment (rule 10: nothing is renamed). Until a transaction says whose it is, it is nobody's:
-//! recovery removes what a killed server left. Few are made, once the first file is, and more for who makes many files at
-//! once; what is left goes when the pool is closed.
+//! A spare has the number and the name that it will have as a file's segment, and its directory is synced by the commit
+//! of the first record of its bytes, as that of any new segment (rule 10: nothing is renamed). Until a transaction says
+//! whose it is, it is nobody's: recovery removes what a killed server left. Few are made, once the first file is, and
+//! more for who makes many files at once; what is left goes when the pool is closed.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tensorfs_layout::SegmentId;
 
-use super::{NewSegment, Store};
+use super::backing::Backing;
 
 /// So many are there at most, and never more than a part of what the process may open.
 const MOST: usize = 128;
@@ -26,6 +26,16 @@ const FEW: usize = 4;
 const SOON: Duration = Duration::from_secs(1);
 /// After a failure none are made for so long.
 const PAUSE: Duration = Duration::from_secs(10);
+
+/// An empty segment that is about to become a file's.
+#[derive(Debug)]
+pub(crate) struct NewSegment {
+    pub segment: SegmentId,
+    /// A descriptor that can sync it.
+    pub fd: Arc<OwnedFd>,
+    /// If it was given to the kernel already.
+    pub backing: Option<Backing>,
+}
 
 /// The spares of a mount.
 pub(crate) struct Spares {
@@ -56,8 +66,8 @@ impl Spares {
         Self { stock: Mutex::default(), rung: Condvar::new(), most: part.min(MOST) }
     }
 
-    /// A spare, if there is one: the oldest, or where it is to replace a segment, the youngest, which must be younger than that
-    /// (the log tells by their numbers which of two came later). Has more made when they run short.
+    /// A spare, if there is one: the oldest, or where it is to replace a segment, the youngest, which must be younger
+    /// than that (the log tells by their numbers which of two came later). Has more made when they run short.
     pub fn take(&self, replaced: Option<SegmentId>) -> Option<NewSegment> {
         let mut stock = self.stock.lock();
         let spare = match replaced {
@@ -95,7 +105,7 @@ impl Spares {
     }
 
     /// Keeps a spare, or the word that none could be made; false if that is enough.
-    fn put(&self, spare: Option<NewSegment>) -> bool {
+    pub fn put(&self, spare: Option<NewSegment>) -> bool {
         let mut stock = self.stock.lock();
         match spare {
             Some(spare) => stock.ready.push_back(spare),
@@ -110,40 +120,15 @@ impl Spares {
         self.put(None);
     }
 
+    /// Takes all that there are.
+    pub fn take_all(&self) -> VecDeque<NewSegment> {
+        std::mem::take(&mut self.stock.lock().ready)
+    }
+
     /// None are wanted any more.
     pub fn stop(&self) {
         self.stock.lock().stop = true;
         self.rung.notify_all();
-    }
-}
-
-impl Store {
-    /// Makes the spares that are wanted.
-    pub fn make_spares(&self) {
-        while self.spares.put(self.make_spare()) {}
-    }
-
-    /// Nothing is made ahead on a host that is nearly full, nor in a pool that takes no changes.
-    fn make_spare(&self) -> Option<NewSegment> {
-        if self.host_is_tight() || self.check_writable().is_err() {
-            return None;
-        }
-        let segment = SegmentId(self.pool.edit().next_id());
-        let made = self.segments().create_spare(segment).inspect_err(|error| log::debug!("no spare: {error}"));
-        let fd: Arc<OwnedFd> = Arc::new(made.ok()?);
-        self.counters.spares_made.add(1);
-        let backing = if self.link.has_passthrough() { self.register(&*fd).ok() } else { None };
-        Some(NewSegment { segment, fd, backing })
-    }
-
-    /// Removes the spares that are left. The next recovery finds what cannot be removed.
-    pub fn remove_spares(&self) {
-        let left = std::mem::take(&mut self.spares.stock.lock().ready);
-        for spare in left {
-            if let Err(error) = self.segments().remove_spare(spare.segment) {
-                log::debug!("{}: not removed: {error}", self.segments().path_of(spare.segment).display());
-            }
-        }
     }
 }
 

@@ -1,24 +1,16 @@
-//! The tiers of the pool while it is mounted: for which of them the kernel moves the bytes, and what files of one that is gone
-//! can still be used for.
+//! What is known of the tiers of the pool while it is mounted.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use log::Level;
-use tensorfs_layout::Ino;
 use tensorfs_layout::log::PM;
 use tensorfs_layout::pool::Pool;
-use tensorfs_layout::segment::{Gone, TierInfo};
-
-use crate::error::{Fault, Result};
-
-use super::Store;
 
 /// What is known of the tiers.
 #[derive(Default)]
-pub(crate) struct Tiers {
+pub(super) struct Tiers {
     /// One directory on each filesystem of the host that is in use, the pool's own first.
     hosts: Vec<PathBuf>,
     /// Tiers for which the kernel refused passthrough, and why. Set once, before the first request.
@@ -46,56 +38,12 @@ impl Tiers {
         &self.hosts
     }
 
-    fn refused(&self, tier: u8) -> Option<&str> {
+    pub fn refused(&self, tier: u8) -> Option<&str> {
         self.refused.get()?.get(&tier).map(String::as_str)
     }
-}
 
-impl Store {
-    /// Finds out for which tiers the kernel can move the bytes. `probe` tries it with a file.
-    pub fn probe_tiers(&self, probe: impl Fn(&Path) -> std::result::Result<(), String>) {
-        let mut refused = BTreeMap::new();
-        for (tier, directory) in self.pool.segments().directories().filter(|(tier, _)| *tier != PM) {
-            let identity = directory.with_file_name("tier.json");
-            if let Err(reason) = probe(&identity) {
-                let name = self.pool.view().tier_name(tier);
-                log::info!("tier {name}: bytes go through the server: {reason}");
-                refused.insert(tier, reason);
-            }
-        }
-        let _ = self.tiers.refused.set(refused);
-    }
-
-    /// True if the kernel moves the bytes of files in a tier.
-    pub fn has_passthrough_in(&self, tier: u8) -> bool {
-        self.link.has_passthrough() && self.tiers.refused(tier).is_none()
-    }
-
-    /// What there is to know about the tiers.
-    pub fn describe_tiers(&self) -> Vec<TierInfo> {
-        let mut tiers = self.pool.tiers();
-        let view = self.pool.view();
-        let general = self.link.no_passthrough();
-        for tier in &mut tiers {
-            let number = view.tier_named(&tier.name).unwrap_or(PM);
-            let reason = general.or(self.tiers.refused(number));
-            tier.passthrough = Some(reason.is_none() && self.link.has_passthrough());
-            tier.passthrough_reason = reason.map(str::to_owned);
-        }
-        tiers
-    }
-
-    /// Why the bytes of a file cannot be had, if that is so.
-    pub fn gone(&self, ino: Ino) -> Option<Gone> {
-        let segment = self.pool.view().object(ino)?.attributes.segment?;
-        self.pool.segments().gone(segment)
-    }
-
-    /// `EIO` for a file whose bytes cannot be had.
-    pub fn check_gone(&self, ino: Ino) -> Result<()> {
-        match self.gone(ino) {
-            Some(gone) => Err(Fault { level: Level::Info, ..Fault::warn(libc::EIO, format!("inode {ino}: {gone}")) }),
-            None => Ok(()),
-        }
+    /// The kernel refused passthrough for these, and why.
+    pub fn refuse(&self, refused: BTreeMap<u8, String>) {
+        let _ = self.refused.set(refused);
     }
 }

@@ -42,8 +42,8 @@ impl Tree {
         }
     }
 
-    /// What a file handle (`open_by_handle_at`) stands for, or its parent: the kernel asks for `.` and `..` only of what it
-    /// has no path to.
+    /// What a file handle (`open_by_handle_at`) stands for, or its parent: the kernel asks for `.` and `..` only of
+    /// what it has no path to.
     fn lookup_by_handle(&self, ino: Ino, parent: bool) -> Result<Stat> {
         let ino = {
             let view = self.store().view();

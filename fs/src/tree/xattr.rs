@@ -13,7 +13,8 @@ use crate::store::{changed, with};
 
 use super::Tree;
 
-/// `ls -l` asks every file for this one, unless it hears that there is no such thing; the kernel remembers neither answer.
+/// `ls -l` asks every file for this one, unless it hears that there is no such thing; the kernel remembers neither
+/// answer.
 const LABEL: &[u8] = b"security.selinux";
 
 /// `listxattr` cannot return more.

@@ -1,8 +1,8 @@
 //! What is recognised is what the library that owns the format reads: names, types, shapes, steps, and every byte.
 //!
-//! `tests/programs/clients/make_formats.py` writes samples with NumPy, torch, safetensors, smdebug and TensorBoard's writers,
-//! and beside each a list of what the library finds in it. Small ones are kept in `samples`; `TENSORFS_SAMPLES=DIR`
-//! names a directory with others.
+//! `tests/programs/clients/make_formats.py` writes samples with NumPy, torch, safetensors, smdebug and TensorBoard's
+//! writers, and beside each a list of what the library finds in it. Small ones are kept in `samples`;
+//! `TENSORFS_SAMPLES=DIR` names a directory with others.
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;

@@ -22,7 +22,8 @@ const ROOMS: [Rooms; 3] = [
         levels: &[
             "testing",
             "kernel",
-            "tree content background ask",
+            "ask",
+            "tree content background",
             "file",
             "store",
             "protocol options",
@@ -51,7 +52,6 @@ const FIELDS: usize = 14;
 const LARGE: &[Exception] = &[
     ("superblock::Raw", "its fields are those of the superblock on media"),
     ("info::Info", "what `tensorfs info` tells, one field a line"),
-    ("options::MountOptions", "the options of a mount on the command line"),
 ];
 
 /// State with fields that others see.

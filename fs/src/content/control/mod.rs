@@ -8,6 +8,7 @@
 //! list of what it stands for, as far as they say who may read, and the kernel checks every step of a path by them. It
 //! is told to keep none of it, so that a change counts at once.
 
+mod accesses;
 mod draft;
 mod fixed;
 mod info;

@@ -10,6 +10,7 @@ use crate::file::{Manner, OpenReply};
 use crate::lane::Lane;
 
 use super::Control;
+use super::accesses;
 use super::draft::{Draft, Moment, Who};
 use super::fixed::{ACCESSES, INFO, PLACEMENT, README, README_TEXT, is_slow};
 use super::info::Info;
@@ -37,7 +38,7 @@ impl Control {
             README => Arc::from(README_TEXT),
             PLACEMENT => Arc::from(self.content.files().store().view().placement().as_bytes()),
             ACCESSES if !caller.is_trusted() => return Err(Fault::new(libc::EACCES)),
-            ACCESSES => Arc::from(self.content.files().list_accesses()),
+            ACCESSES => Arc::from(accesses::list(self.content.files())),
             _ => {
                 let tensor = Opened::Tensor(Arc::new(self.open_tensor(ino)?));
                 return Ok(self.opened(tensor, Manner::default()));

@@ -1,0 +1,120 @@
+//! An inode with its lock held: the only way to what is true of it.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
+use tensorfs_layout::{Ino, SegmentId};
+
+use super::Files;
+use super::node::NodeRef;
+use super::state::{Serving, State, Writing};
+
+/// An inode whose lock is held, the first one of the lock order: what is true of it can be asked and changed.
+pub(crate) struct Locked<'a> {
+    pub(super) files: &'a Files,
+    pub(super) node: &'a NodeRef,
+    pub(super) state: MutexGuard<'a, State>,
+}
+
+impl Files {
+    /// Takes an inode's lock, the first one of the lock order.
+    pub fn lock<'a>(&'a self, node: &'a NodeRef) -> Locked<'a> {
+        Locked::of(self, node)
+    }
+
+    /// Takes an inode's lock if nobody has it; for whoever may have that of another inode already.
+    pub fn try_lock<'a>(&'a self, node: &'a NodeRef) -> Option<Locked<'a>> {
+        Some(Locked { files: self, node, state: node.state.try_lock()? })
+    }
+}
+
+impl<'a> Locked<'a> {
+    /// Takes the inode's lock.
+    pub(super) fn of(files: &'a Files, node: &'a NodeRef) -> Self {
+        Self { files, node, state: node.state.lock() }
+    }
+
+    /// The inode's number.
+    pub fn ino(&self) -> Ino {
+        self.node.ino()
+    }
+
+    /// Does what may wait with the lock let go of.
+    pub(super) fn unlocked<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        MutexGuard::unlocked(&mut self.state, work)
+    }
+
+    /// Lets go of the lock until a handle is released or somebody has done reading the file quietly. True if none was
+    /// until the deadline.
+    pub fn wait_until(&mut self, deadline: Instant) -> bool {
+        self.node.released.wait_until(&mut self.state, deadline).timed_out()
+    }
+
+    /// Lets go of the lock until something was released, or for a while.
+    pub(super) fn wait_for(&mut self, time: Duration) {
+        self.node.released.wait_for(&mut self.state, time);
+    }
+
+    /// Lets go of the lock until something was released.
+    pub(super) fn wait(&mut self) {
+        self.node.released.wait(&mut self.state);
+    }
+
+    /// The segment that serves the file, if something has it in use.
+    pub fn segment(&self) -> Option<SegmentId> {
+        self.state.serving.as_ref().map(|serving| serving.segment)
+    }
+
+    pub(super) fn serving(&self) -> Option<&Serving> {
+        self.state.serving.as_ref()
+    }
+
+    pub(super) fn serving_mut(&mut self) -> Option<&mut Serving> {
+        self.state.serving.as_mut()
+    }
+
+    pub(super) fn writing(&self) -> Option<&Writing> {
+        self.serving()?.writing.as_ref()
+    }
+
+    /// True if something has the file open.
+    pub fn is_open(&self) -> bool {
+        self.state.opens.handles() > 0
+    }
+
+    /// True if something has the file open to write it.
+    pub fn is_open_to_write(&self) -> bool {
+        self.state.opens.writers > 0
+    }
+
+    /// True if an open is under way.
+    pub fn is_opening(&self) -> bool {
+        self.state.opens.opening > 0
+    }
+
+    /// True if something may write the file: it is open for writing, or mapped so since.
+    pub fn is_written(&self) -> bool {
+        self.state.is_written()
+    }
+
+    /// True if the file is being replaced.
+    pub fn is_replacing(&self) -> bool {
+        self.serving().is_some_and(|serving| serving.replacing.is_some())
+    }
+
+    /// True if nothing can write the file, and its records are those of the bytes that readers see.
+    pub fn is_unwritten(&self) -> bool {
+        !self.is_written() && !self.is_replacing()
+    }
+
+    /// How often something was about to begin writing the file so far. Where the lock is let go of in between and this
+    /// stays as it was, nothing has begun to write.
+    pub fn writes_begun(&self) -> u64 {
+        self.node.writes_begun()
+    }
+
+    /// True if somebody reads the file behind everybody's back.
+    pub fn is_quiet(&self) -> bool {
+        self.state.quiet
+    }
+}

@@ -1,0 +1,75 @@
+//! What was found damaged is told, and kept in mind for as long as the file is not written again.
+
+use tensorfs_formats::Source;
+use tensorfs_layout::Ino;
+use tensorfs_layout::check::{Finding, Subject, is_hurt, segment_path};
+
+use super::Store;
+use super::damage::{BadRun, Version};
+
+/// Tensors of one run that are named.
+const NAMED: usize = 16;
+/// The longest name of a tensor that is kept, in characters.
+const NAME_LEN: usize = 200;
+
+impl Store {
+    /// Says in the log what is wrong with a file, and keeps it in mind; or that nothing is. The caller holds the file's
+    /// lock, and has seen to it that nothing could write it meanwhile.
+    pub fn settle_damage(&self, ino: Ino, file: &dyn Source, faults: &[BadRun]) -> Vec<Finding> {
+        if faults.is_empty() {
+            self.damage.forget(ino);
+            return Vec::new();
+        }
+        let view = self.pool.view();
+        let Some(object) = view.object(ino) else { return Vec::new() };
+        let (Some(chain), Some(segment)) = (object.chain().cloned(), object.attributes.segment) else {
+            return Vec::new();
+        };
+        let path = view.path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+        drop(view);
+        let finding = |fault: &BadRun| {
+            let hurt = chain.tensors().filter(|entry| is_hurt(file, entry, fault.offset, fault.len));
+            let names = hurt.take(NAMED).map(|entry| entry.tensor.label().chars().take(NAME_LEN).collect());
+            Finding {
+                subject: Subject::File,
+                path: path.clone(),
+                ino: Some(ino),
+                host_file: segment_path(segment),
+                offset: Some(fault.offset),
+                tensors: names.collect(),
+                what: fault.what.clone(),
+                meaning: "these bytes are not what was written; other parts of the file are not affected".into(),
+            }
+        };
+        let findings: Vec<Finding> = faults.iter().map(finding).collect();
+        for finding in &findings {
+            let tensors =
+                if finding.tensors.is_empty() { "none that is known".into() } else { finding.tensors.join(", ") };
+            let path = path.as_deref().unwrap_or("a file without a name");
+            log::error!("{}: {}; tensors: {}", path.escape_debug(), finding.what, tensors.escape_debug());
+        }
+        self.damage.keep(ino, (segment, chain.version()), &findings);
+        findings
+    }
+
+    /// True if a file is known to be damaged, and has not been written since.
+    pub fn is_known_damaged(&self, ino: Ino) -> bool {
+        self.damage.version(ino).is_some_and(|version| self.is_version(ino, version))
+    }
+
+    /// Everything that is known.
+    pub fn known_damage(&self) -> Vec<Finding> {
+        for (ino, version) in self.damage.versions() {
+            if !self.is_version(ino, version) {
+                self.damage.forget(ino);
+            }
+        }
+        self.damage.all()
+    }
+
+    fn is_version(&self, ino: Ino, (segment, version): Version) -> bool {
+        let view = self.pool.view();
+        let found = view.object(ino).and_then(|object| Some((object.attributes.segment?, object.chain()?.version())));
+        found == Some((segment, version))
+    }
+}

@@ -1,0 +1,104 @@
+//! Which tier a file is made in, and the paths and names that it takes to say so.
+
+use tensorfs_layout::log::PM;
+use tensorfs_layout::tree::View;
+use tensorfs_layout::{Ino, ROOT};
+
+use crate::error::{Fault, Result};
+
+use super::Store;
+use super::placement::{Name, Rules};
+use super::reserved::TIER;
+
+impl Store {
+    /// A file was looked up.
+    pub fn saw(&self, dir: Ino, name: &[u8], ino: Ino) {
+        self.placement.saw(dir, name, ino);
+    }
+
+    /// Objects were moved: paths that lead through directories among them are others now.
+    pub fn moved(&self, objects: impl IntoIterator<Item = Ino>) {
+        if !self.placement.has_tiers() {
+            return;
+        }
+        let any_directory = {
+            let view = self.pool.view();
+            objects.into_iter().any(|ino| view.object(ino).is_none_or(tensorfs_layout::tree::Object::is_dir))
+        };
+        if any_directory {
+            self.placement.forget_paths();
+        }
+    }
+
+    /// The path of a file by the name under which it was last looked up.
+    pub fn known_path(&self, view: &View, ino: Ino) -> Option<Vec<u8>> {
+        self.placement.known_path(view, ino)
+    }
+
+    /// The tier of a file that is made under this name.
+    pub fn place(&self, dir: Ino, name: &[u8]) -> u8 {
+        if !self.placement.has_tiers() {
+            return PM;
+        }
+        let rules = self.placement.rules();
+        let view = self.pool.view();
+        let own = view.object(dir).and_then(|dir| dir.xattr(TIER)).and_then(|name| std::str::from_utf8(name).ok());
+        let wanted = own.and_then(|name| view.tier_named(name)).or_else(|| {
+            if rules.is_empty() {
+                return None;
+            }
+            view.tier_named(rules.tier(name, || self.placement.path(&view, dir, name))?)
+        });
+        let tier = wanted.unwrap_or(PM);
+        if self.pool.segments().is_there(tier) {
+            return tier;
+        }
+        if self.placement.say() {
+            log::warn!("tier {} is missing: files that belong there are made in pm", view.tier_name(tier));
+        }
+        PM
+    }
+
+    /// The tier of a file that gets new bytes.
+    pub fn place_again(&self, ino: Ino) -> u8 {
+        if !self.placement.has_tiers() {
+            return PM;
+        }
+        let seen = self.placement.name(ino);
+        let seen = seen.filter(|(dir, name)| self.pool.view().lookup(*dir, name) == Some(ino));
+        match seen.or_else(|| self.search(ino)) {
+            Some((dir, name)) => {
+                self.saw(dir, &name, ino);
+                self.place(dir, &name)
+            }
+            None => PM,
+        }
+    }
+
+    /// A name of a file, for which the whole tree may have to be searched.
+    fn search(&self, ino: Ino) -> Option<Name> {
+        let view = self.pool.view();
+        let path = view.path_of(ino)?;
+        let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).peekable();
+        let mut dir = ROOT;
+        loop {
+            let part = parts.next()?;
+            if parts.peek().is_none() {
+                return Some((dir, part.into()));
+            }
+            dir = view.lookup(dir, part)?;
+        }
+    }
+
+    /// Replaces the placement map, durably. One that is wrong changes nothing, and gives `EINVAL`.
+    pub fn replace_placement(&self, text: &[u8]) -> Result<()> {
+        let _replacing = self.placement.replacing();
+        let invalid = |why: String| Fault { level: log::Level::Info, ..Fault::warn(libc::EINVAL, why) };
+        let text = std::str::from_utf8(text).map_err(|_| invalid("a placement map is text".into()))?;
+        let rules = Rules::parse(text, |name| self.pool.view().tier_named(name).is_some()).map_err(invalid)?;
+        self.pool.set_placement(text)?;
+        self.placement.set_rules(rules);
+        log::info!("{}: a new placement map of {} lines", self.pool.path().display(), text.lines().count());
+        Ok(())
+    }
+}
