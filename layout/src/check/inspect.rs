@@ -100,7 +100,7 @@ impl Contents {
             return Err(Error::Busy { pool: self.dir.clone(), pid: holder.pid, mountpoint: holder.mountpoint });
         }
         let (now, _) = Superblock::read(&self.dir, &*self.medium)?;
-        if now.sequence != self.superblock.sequence {
+        if now.sequence() != self.superblock.sequence() {
             return Err(Error::Invalid { pool: self.dir.clone(), what: "it was in use meanwhile; try again".into() });
         }
         Ok(())
