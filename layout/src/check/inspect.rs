@@ -13,12 +13,10 @@ use crate::medium::read_only::ReadOnly;
 use crate::pool::lock::holder;
 use crate::pool::recover::reading;
 use crate::pool::usage::{Usage, usage};
-use crate::segment::quarantine;
-use crate::segment::quarantine::QuarantineEntry;
+use crate::segment::quarantine::{self, QuarantineEntry};
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
-use crate::segment::tiers;
-use crate::segment::tiers::TierInfo;
+use crate::segment::tiers::{self, TierInfo};
 use crate::tree::view::View;
 
 /// What is in a pool.

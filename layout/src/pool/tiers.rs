@@ -15,8 +15,7 @@ use crate::log::tier::{PLACEMENT_MAX, PM, Tier};
 use crate::log::transaction::Transaction;
 use crate::medium::owner::Owner;
 use crate::pool::opened::Pool;
-use crate::segment::tier;
-use crate::segment::tier::Whose;
+use crate::segment::tier::{self, Whose};
 use crate::segment::tiers::{TierInfo, describe};
 use crate::tree::object::Object;
 
