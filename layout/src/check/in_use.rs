@@ -16,9 +16,7 @@ use crate::ids::{Ino, SegmentId};
 use crate::log::blocks::{Block, Log};
 use crate::log::census::Census;
 use crate::log::record::Record;
-use crate::log::scan;
-use crate::log::scan::ScannedBlock;
-use crate::log::superblock::Superblock;
+use crate::log::scan::{self, ScannedBlock};
 use crate::medium::domain::Medium;
 use crate::parallel::parallel;
 use crate::pool::opened::Pool;
@@ -95,7 +93,8 @@ impl Checker<'_> {
         };
         let total = blocks.len() as u64;
         let medium: Arc<dyn Medium> = pool.medium();
-        let superblock = Superblock { blocks: blocks.len() as u32, ..self.superblock.clone() };
+        let mut superblock = self.superblock.clone();
+        superblock.blocks = blocks.len() as u32;
         let done = std::sync::atomic::AtomicU64::new(0);
         let scanned = parallel(blocks.len(), scan::BLOCKS_PER_THREAD, |index| {
             if !go_on() {

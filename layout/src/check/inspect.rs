@@ -13,12 +13,10 @@ use crate::medium::read_only::ReadOnly;
 use crate::pool::lock::holder;
 use crate::pool::recover::reading;
 use crate::pool::usage::{Usage, usage};
-use crate::segment::quarantine;
-use crate::segment::quarantine::QuarantineEntry;
+use crate::segment::quarantine::{self, QuarantineEntry};
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
-use crate::segment::tiers;
-use crate::segment::tiers::TierInfo;
+use crate::segment::tiers::{self, TierInfo};
 use crate::tree::view::View;
 
 /// What is in a pool.
@@ -100,7 +98,7 @@ impl Contents {
             return Err(Error::Busy { pool: self.dir.clone(), pid: holder.pid, mountpoint: holder.mountpoint });
         }
         let (now, _) = Superblock::read(&self.dir, &*self.medium)?;
-        if now.sequence != self.superblock.sequence {
+        if now.sequence() != self.superblock.sequence() {
             return Err(Error::Invalid { pool: self.dir.clone(), what: "it was in use meanwhile; try again".into() });
         }
         Ok(())

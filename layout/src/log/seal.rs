@@ -1,7 +1,6 @@
 //! A seal: the checksum of a run of a file's bytes, and what these bytes are.
 
-use crate::log::description;
-use crate::log::description::{Summary, TensorEntry};
+use crate::log::description::{self, Summary, TensorEntry};
 
 /// What sealing found out about a run.
 #[derive(Clone, Debug, PartialEq, Eq)]

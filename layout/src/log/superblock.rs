@@ -65,7 +65,7 @@ pub struct Superblock {
     pub uuid: [u8; 16],
     /// Seeds every checksum of the log, so that no bytes of a file can pose as a frame.
     #[serde(skip)]
-    pub(crate) secret: [u8; 16],
+    secret: [u8; 16],
     /// The name its user chose; checked when the pool is opened.
     pub layout: String,
     /// Bytes of a log block.
@@ -81,7 +81,7 @@ pub struct Superblock {
     /// How often the pool was opened without having been closed.
     pub unsafe_shutdowns: u64,
     /// Grows with every write of a superblock.
-    pub(crate) sequence: u64,
+    sequence: u64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -306,6 +306,11 @@ impl Superblock {
     pub fn uuid_text(&self) -> String {
         let digits: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+    }
+
+    /// Grows with every write of a superblock.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
     }
 
     /// Seeds the checksums of a log block's incarnation.

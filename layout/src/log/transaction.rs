@@ -6,9 +6,9 @@ use crate::log::record::Record;
 /// The records that become true together.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    pub(crate) unique: u64,
-    pub(crate) records: Vec<Record>,
-    pub(crate) durable: Option<SegmentId>,
+    unique: u64,
+    records: Vec<Record>,
+    durable: Option<SegmentId>,
 }
 
 impl Transaction {
@@ -34,6 +34,26 @@ impl Transaction {
     /// sync it for their sake.
     pub fn bytes_are_durable(&mut self, segment: SegmentId) {
         self.durable = Some(segment);
+    }
+
+    /// The number of the request that it answers; 0 if there is none.
+    pub(crate) fn unique(&self) -> u64 {
+        self.unique
+    }
+
+    /// The records, in the order in which they were added.
+    pub(crate) fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// The records, to keep.
+    pub(crate) fn into_records(self) -> Vec<Record> {
+        self.records
+    }
+
+    /// True if the bytes that the records speak of are durable in this segment.
+    pub(crate) fn are_durable_in(&self, segment: SegmentId) -> bool {
+        self.durable == Some(segment)
     }
 
     /// True if there is nothing to store.

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::ids::TxId;
 use crate::log::blocks::{Full, Reserve};
 use crate::log::draft::Draft;
-use crate::log::superblock::{BLOCKS_MAX, Superblock};
+use crate::log::superblock::BLOCKS_MAX;
 use crate::medium::domain::Medium;
 use crate::pool::opened::{Live, Pool};
 
@@ -39,7 +39,8 @@ impl Pool {
         if more == 0 {
             return Err(full("the log has as many blocks as it can have"));
         }
-        let grown = Superblock { blocks: superblock.blocks + more, ..superblock.clone() };
+        let mut grown = superblock.clone();
+        grown.blocks += more;
         if let Some(limit) = superblock.limit
             && grown.log_len().saturating_add(state.view.totals().allocated) > limit
         {

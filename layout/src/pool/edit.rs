@@ -57,15 +57,30 @@ impl Edit<'_> {
 
     pub(crate) fn store_with(&mut self, transaction: Transaction, reserve: Reserve) -> Result<TxId> {
         self.pool.check_writable()?;
-        if transaction.records.len() > usize::from(u16::MAX) {
-            let bytes = transaction.records.iter().map(Record::encoded_len).sum();
+        let (draft, numbers) = self.draft(&transaction)?;
+        self.mention(&transaction)?;
+        let id = self.pool.append(&mut self.state, draft, reserve)?;
+        // Rule 2: the frame is stored. Should anything panic from here on, memory and log would differ.
+        let guard = AbortOnPanic;
+        self.apply(transaction.into_records(), numbers);
+        self.queue_freed(id);
+        std::mem::forget(guard);
+        Ok(id)
+    }
+
+    /// The frame of a transaction, and the sequence number of each of its records. An error says which record cannot be
+    /// stored.
+    fn draft(&self, transaction: &Transaction) -> Result<(Draft, Vec<u64>)> {
+        let records = transaction.records();
+        if records.len() > usize::from(u16::MAX) {
+            let bytes = records.iter().map(Record::encoded_len).sum();
             return Err(Error::TooLarge { pool: self.pool.path.clone(), bytes });
         }
-        let state = &mut *self.state;
-        let mut draft = Draft::new(transaction.unique);
+        let view = &self.state.view;
+        let mut draft = Draft::new(transaction.unique());
         let mut chains: Vec<(Ino, u64)> = Vec::new();
-        let mut numbers = Vec::with_capacity(transaction.records.len());
-        for record in &transaction.records {
+        let mut numbers = Vec::with_capacity(records.len());
+        for record in records {
             let ino = record.ino();
             if let Some(flaw) = record.flaw() {
                 return Err(Error::Invalid { pool: self.pool.path.clone(), what: flaw.into() });
@@ -76,10 +91,10 @@ impl Edit<'_> {
                     *seq
                 }
                 None => {
-                    if let Some(what) = state.view.objection(record) {
+                    if let Some(what) = view.objection(record) {
                         return Err(Error::Invalid { pool: self.pool.path.clone(), what });
                     }
-                    let seq = state.view.next_seq(ino);
+                    let seq = view.next_seq(ino);
                     chains.push((ino, seq));
                     seq
                 }
@@ -90,28 +105,35 @@ impl Edit<'_> {
             draft.push(record, seq);
             numbers.push(seq);
         }
-        for record in &transaction.records {
+        Ok((draft, numbers))
+    }
+
+    /// Tells the segments which of them the records of a transaction, which is about to be stored, speak of.
+    fn mention(&self, transaction: &Transaction) -> Result<()> {
+        for record in transaction.records() {
             let speaks = match record {
                 Record::Data { segment, .. } | Record::Truncation { segment, .. } => Some(segment),
                 // They end what the log's own copy of the bytes counts for.
                 Record::Thaw { ino, segment, .. } | Record::Sealed { ino, segment, .. } => {
-                    let chain = state.view.object(*ino).and_then(|object| object.chain());
+                    let chain = self.state.view.object(*ino).and_then(|object| object.chain());
                     chain.is_some_and(|chain| chain.value().is_some()).then_some(segment)
                 }
                 _ => None,
             };
             if let Some(segment) = speaks {
                 let segments = &self.pool.segments;
-                let durable = transaction.durable == Some(*segment);
-                let mentioned = segments.mention(*segment, record.ino(), durable);
+                let mentioned = segments.mention(*segment, record.ino(), transaction.are_durable_in(*segment));
                 mentioned.map_err(|error| Error::io(segments.path_of(*segment), "open to sync", error))?;
             }
         }
-        let id = self.pool.append(state, draft, reserve)?;
-        // Rule 2: the frame is stored. Should anything panic from here on, memory and log would differ.
-        let guard = AbortOnPanic;
+        Ok(())
+    }
+
+    /// Makes records that were stored under these sequence numbers part of the view.
+    fn apply(&mut self, records: Vec<Record>, numbers: Vec<u64>) {
+        let state = &mut *self.state;
         let incarnation = state.log.head_incarnation();
-        for (record, seq) in transaction.records.into_iter().zip(numbers) {
+        for (record, seq) in records.into_iter().zip(numbers) {
             let value = match &record {
                 Record::Value { ino, segment, bytes } => Some((*ino, *segment, bytes.len())),
                 _ => None,
@@ -127,9 +149,6 @@ impl Edit<'_> {
                 self.pool.segments.recall(segment);
             }
         }
-        self.queue_freed(id);
-        std::mem::forget(guard);
-        Ok(id)
     }
 
     fn queue_freed(&mut self, id: TxId) {

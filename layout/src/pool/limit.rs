@@ -1,7 +1,6 @@
 //! The size limit of a pool.
 
 use crate::error::{Error, Result};
-use crate::log::superblock::Superblock;
 use crate::pool::create::{LIMIT_MIN, small_limit};
 use crate::pool::opened::Pool;
 
@@ -29,7 +28,8 @@ impl Pool {
             }
             _ => {}
         }
-        let mut resized = Superblock { limit, ..superblock.clone() };
+        let mut resized = superblock.clone();
+        resized.limit = limit;
         resized.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
         *superblock = resized;
         Ok(())

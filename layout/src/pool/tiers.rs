@@ -9,14 +9,13 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::ids::TIER_MAX;
 use crate::log::record::Record;
-use crate::log::superblock::{INCOMPAT_TIERS, Superblock, random};
+use crate::log::superblock::{INCOMPAT_TIERS, random};
 use crate::log::tier::PM_NAME;
 use crate::log::tier::{PLACEMENT_MAX, PM, Tier};
 use crate::log::transaction::Transaction;
 use crate::medium::owner::Owner;
 use crate::pool::opened::Pool;
-use crate::segment::tier;
-use crate::segment::tier::Whose;
+use crate::segment::tier::{self, Whose};
 use crate::segment::tiers::{TierInfo, describe};
 use crate::tree::object::Object;
 
@@ -137,9 +136,8 @@ impl Pool {
         if superblock.features.incompat & INCOMPAT_TIERS != 0 {
             return Ok(());
         }
-        let mut features = superblock.features;
-        features.incompat |= INCOMPAT_TIERS;
-        let mut marked = Superblock { features, ..superblock.clone() };
+        let mut marked = superblock.clone();
+        marked.features.incompat |= INCOMPAT_TIERS;
         marked.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
         *superblock = marked;
         Ok(())

@@ -24,8 +24,7 @@ use crate::medium::owner::Owner;
 use crate::segment::gone::Gone;
 use crate::segment::home::{Home, Scanned, path_within, shard};
 use crate::segment::stat::SegmentStat;
-use crate::segment::tier;
-use crate::segment::tier::{Opened, Whose};
+use crate::segment::tier::{self, Opened, Whose};
 use crate::segment::unsynced::Unsynced;
 use crate::tree::view::View;
 

@@ -1,11 +1,9 @@
 //! Random operations against a plain model: the live view, and the pool reopened after every prefix of them, with the
 //! server killed or the power lost at that point, and with syncs that fail on the way.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use proptest::prelude::*;
 use tensorfs_layout::log::{Attributes, Record, Seal, Shutdown, Transaction};
 use tensorfs_layout::pool::Pool;

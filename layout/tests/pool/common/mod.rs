@@ -1,7 +1,5 @@
 //! A simulated medium, and pools on it: what a killed server leaves, what a power loss may leave, and syncs that fail.
 
-#![allow(dead_code, reason = "each test program uses a part of this")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -498,4 +496,68 @@ fn walk(view: &View, ino: Ino, path: String, tree: &mut BTreeMap<String, String>
         }
     }
     tree.insert(if path.is_empty() { "/".into() } else { path }, text);
+}
+
+pub const DIR: u32 = libc::S_IFDIR | 0o755;
+
+pub const THIRD_BOOT: [u8; 16] = [3; 16];
+
+/// Choices of a power loss: a sequence that looks random and is the same in every run.
+pub fn chance(seed: u64) -> impl FnMut() -> bool {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state & 1 == 0
+    }
+}
+
+pub fn set_uid(pool: &Pool, ino: Ino, uid: u32) {
+    let attributes = Attributes { uid, ..pool.view().object(ino).unwrap().attributes.clone() };
+    store(pool, [Record::Attributes { ino, attributes }]);
+}
+
+pub fn xattr(ino: Ino, n: usize, len: usize) -> Record {
+    Record::Xattr { ino, name: format!("user.{n}").into_bytes().into(), value: vec![7; len].into() }
+}
+
+pub fn store_from_reserve(pool: &Pool, record: Record) -> tensorfs_layout::Result<()> {
+    pool.edit().store_from_reserve(Transaction::new(0).with(record)).map(drop)
+}
+
+/// A pool whose log has several blocks, most of them half dead, and what it holds.
+pub fn churned(scratch: &Scratch) -> (Pool, std::sync::Arc<SimMedium>, BTreeMap<String, String>) {
+    let (pool, medium) = scratch.first_open();
+    let mut live = Vec::new();
+    for n in 0..24 {
+        live.push(make(&pool, &format!("live {n}"), DIR));
+        make(&pool, &format!("gone {n}"), DIR);
+    }
+    for n in 0..24 {
+        let name = format!("gone {n}");
+        let ino = pool.view().lookup(ROOT, name.as_bytes()).unwrap();
+        let mut edit = pool.edit();
+        edit.store(Transaction::new(0).with(removal(ROOT, &name))).unwrap();
+        edit.reap(ino);
+    }
+    for round in 0..140u32 {
+        set_uid(&pool, live[round as usize % live.len()], round);
+    }
+    pool.commit(pool.newest()).unwrap();
+    let expected = tree(&pool.view());
+    (pool, medium, expected)
+}
+
+pub fn assert_whole(
+    scratch: &Scratch,
+    image: Vec<u8>,
+    boot: [u8; 16],
+    expected: &BTreeMap<String, String>,
+    what: &str,
+) -> History {
+    let (pool, medium) = scratch.open(image, boot);
+    assert_eq!(pool.is_read_only(), None, "{what}");
+    assert_eq!(tree(&pool.view()), *expected, "{what}");
+    medium.history()
 }

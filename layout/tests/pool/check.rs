@@ -1,12 +1,10 @@
 //! `check` finds what is wrong, names it, and finds nothing in a pool that is whole.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::*;
+use crate::common::*;
 use tensorfs_layout::check::{Depth, Repair, Report, Subject, check, repair};
 use tensorfs_layout::log::{Record, Seal};
 use tensorfs_layout::pool::{OpenOptions, Pool};

@@ -1,12 +1,10 @@
 //! Files in the pool's directory that are missing, empty, cut, swapped or there twice: each gives an error or a finding
 //! that names it, nothing panics, what it does not concern stays readable, and repair and then check come out clean.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::*;
+use crate::common::*;
 use tensorfs_layout::check::{Depth, Report, check, inspect, repair};
 use tensorfs_layout::log::{Record, Seal};
 use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};

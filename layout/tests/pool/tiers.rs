@@ -1,11 +1,9 @@
 //! Tiers: segments in other directories than the pool's own, which may be gone when the pool is opened again.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::*;
+use crate::common::*;
 use tensorfs_layout::check::{Contents, Depth, Subject, check, repair};
 use tensorfs_layout::log::{Attributes, Record, Seal, Shutdown};
 use tensorfs_layout::pool::{OpenOptions, Pool};

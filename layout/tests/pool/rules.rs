@@ -1,10 +1,8 @@
 //! The rules of docs/FORMAT.md, each with a test named after it.
 
-mod common;
-
 use std::fs;
 
-use common::*;
+use crate::common::*;
 use tensorfs_layout::check::check_in_use;
 use tensorfs_layout::log::{Attributes, PoolState, Record, Seal, Shutdown, Transaction};
 use tensorfs_layout::pool::{CreateOptions, LIMIT_MIN, Pool, Usage};

@@ -1,14 +1,12 @@
 //! Files by value: faults that their recovery, their settling and the checks of a pool in use must not have.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::*;
+use crate::common::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tensorfs_layout::check::check_in_use;
 use tensorfs_layout::log::{Attributes, Record};
@@ -30,7 +28,7 @@ fn recovery_of_many_values_does_not_need_a_descriptor_for_each() {
     if std::env::var_os(ALONE).is_none() {
         // In a process of its own: the limit is that of all tests of a process.
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-        again.args(["--exact", "recovery_of_many_values_does_not_need_a_descriptor_for_each"]).env(ALONE, "1");
+        again.args(["--exact", "values::recovery_of_many_values_does_not_need_a_descriptor_for_each"]).env(ALONE, "1");
         let output = again.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(

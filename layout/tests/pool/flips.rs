@@ -4,14 +4,12 @@
 //! By default one bit of every byte of a small log, and samples of larger ones. `TENSORFS_FLIPS=N` has N times as many
 //! sampled, and all eight bits of every byte of the small log. docs/RELIABILITY.md gives counts.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::*;
+use crate::common::*;
 use tensorfs_layout::check::{Depth, Report, check, repair};
 use tensorfs_layout::log::{Record, Seal};
 use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};

@@ -1,8 +1,6 @@
 //! Seals in a pool: stored, read back, voided, verified.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use tensorfs_formats::Format;
 use tensorfs_layout::check::{Depth, Subject, check, verify_runs};
 use tensorfs_layout::log::Record;

@@ -1,0 +1,107 @@
+//! A sync or a persist that fails is told, is not forgotten, and is not tried again.
+
+use crate::common::*;
+use std::fs;
+use tensorfs_layout::log::{Attributes, Record};
+use tensorfs_layout::{Error, ROOT, SegmentId};
+
+#[test]
+fn a_failed_persist_of_a_zeroed_block_makes_the_pool_read_only() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium, _) = churned(&scratch);
+    medium.fail_next_persist_behind(4096);
+    assert!(matches!(pool.maintain(), Err(Error::ReadOnly { .. })));
+    assert!(pool.is_read_only().is_some());
+    assert!(try_store(&pool, [removal(ROOT, "live 1")]).is_err());
+}
+
+#[test]
+fn a_failed_sync_of_bytes_changed_in_place_marks_the_file() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"bytes");
+    pool.commit(pool.newest()).unwrap();
+    // No record speaks of the segment since it was synced.
+    pool.segments().begin_write(segment).unwrap();
+    pool.segments().end_write(segment);
+    make(&pool, "other", DIR);
+    medium.fail_next_segment_sync();
+    pool.commit(pool.newest()).unwrap();
+    assert!(pool.view().object(ino).unwrap().attributes.damaged);
+    let image = medium.after_power_loss(|| false);
+    drop(pool);
+    let (again, _) = scratch.open(image, NEXT_BOOT);
+    assert!(again.view().object(ino).unwrap().attributes.damaged);
+}
+
+#[test]
+fn a_failed_sync_of_a_replacement_marks_the_file_it_becomes() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (ino, _) = make_file(&pool, "f", b"old");
+    pool.commit(pool.newest()).unwrap();
+    let segment = SegmentId(pool.edit().next_id());
+    pool.segments().create(segment).unwrap();
+    store(&pool, [Record::Replace { ino, segment }]);
+    write_unrecorded(&pool, segment, b"new");
+    medium.fail_next_segment_sync();
+    pool.commit(pool.newest()).unwrap();
+    assert!(!pool.view().object(ino).unwrap().attributes.damaged, "the old version is as it was");
+    let attributes = Attributes { segment: Some(segment), ..pool.view().object(ino).unwrap().attributes.clone() };
+    let data = Record::Data { ino, segment, offset: 0, len: 3, allocated: 4096 };
+    store(&pool, [Record::Attributes { ino, attributes }, data]);
+    pool.commit(pool.newest()).unwrap();
+    assert!(pool.view().object(ino).unwrap().attributes.damaged, "the second sync says nothing about the first one");
+}
+
+#[test]
+fn a_failed_sync_is_not_forgotten_for_want_of_room() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    let (file, segment) = make_file(&pool, "f", b"bytes");
+    let ino = make(&pool, "d", DIR);
+    pool.commit(pool.newest()).unwrap();
+    medium.set_host_full(true);
+    while store_from_reserve(&pool, xattr(ino, 0, 20)).is_ok() {}
+    pool.segments().touch(segment).unwrap();
+    medium.fail_next_segment_sync();
+    let _ = pool.commit(pool.newest());
+    let damaged = || pool.view().object(file).unwrap().attributes.damaged;
+    assert!(pool.commit(pool.newest()).is_err() || damaged(), "the horizon passed without the word");
+    pool.reclaim().unwrap();
+    pool.commit(pool.newest()).unwrap();
+    assert!(damaged());
+}
+
+#[test]
+fn after_a_failed_sync_of_the_host_every_segment_is_asked_itself() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let many = |from: usize| {
+        for n in from..from + 150 {
+            make_file(&pool, &format!("f{n}"), b"bytes");
+        }
+    };
+    many(0);
+    medium.fail_next_sync_all();
+    pool.commit(pool.newest()).unwrap();
+    many(1000);
+    medium.take_calls();
+    pool.commit(pool.newest()).unwrap();
+    // The host reports a failure once. It may have been that of a segment which is only due now.
+    let syncs = medium.take_calls().iter().filter(|call| **call == Call::SyncSegment).count();
+    assert_eq!(syncs, 150);
+}
+
+#[test]
+fn a_record_of_a_segment_that_cannot_be_synced_is_refused() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, _) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"bytes");
+    pool.commit(pool.newest()).unwrap();
+    fs::remove_file(pool.segments().path_of(segment)).unwrap();
+    let newest = pool.newest();
+    let data = Record::Data { ino, segment, offset: 0, len: 9, allocated: 4096 };
+    assert!(try_store(&pool, [data]).is_err(), "nobody could make its bytes durable");
+    assert_eq!(pool.newest(), newest);
+}

@@ -1,0 +1,224 @@
+//! Recovery: what it does again, what it leaves alone, and what it changes nothing of.
+
+use crate::common::*;
+use std::collections::BTreeMap;
+use std::fs;
+use tensorfs_layout::check::inspect;
+use tensorfs_layout::log::{Attributes, PoolState, Record, Transaction};
+use tensorfs_layout::pool::{OpenOptions, Pool};
+use tensorfs_layout::{Ino, ROOT, SegmentId};
+
+#[test]
+fn a_damaged_pool_is_left_alone_by_housekeeping() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    // Nothing is worth cleaning, so that housekeeping would have the log grow.
+    let mut n = 0;
+    while n < 20 || pool.usage().free_blocks > 2 {
+        make(&pool, &format!("{n:0200}"), DIR);
+        n += 1;
+    }
+    make(&pool, "live 7", DIR);
+    make(&pool, "behind it", DIR);
+    let dirty = medium.stored();
+    pool.close().unwrap();
+    drop(pool);
+    for (mut image, boot) in [(dirty, BOOT), (medium.stored(), BOOT)] {
+        let at = image.windows(6).position(|bytes| bytes == b"live 7").unwrap();
+        image[at] ^= 1;
+        let (pool, medium) = scratch.open(image.clone(), boot);
+        assert!(pool.is_read_only().is_some());
+        for result in [pool.maintain(), pool.idle(), pool.close(), pool.reclaim().map(drop)] {
+            let _ = result;
+        }
+        let _ = pool.commit(pool.newest());
+        assert!(medium.stored() == image, "a damaged log was written to");
+    }
+}
+
+#[test]
+fn a_truncation_is_durable_before_recovery_does_it() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"0123456789");
+    pool.commit(pool.newest()).unwrap();
+    store(&pool, [Record::Truncation { ino, segment, offset: 0, len: 4, allocated: 4096, cut_from: 10 }]);
+    let image = medium.stored();
+    drop(pool);
+    // The server was killed before it committed that; its successor's log cannot be persisted, and power is lost.
+    let medium = SimMedium::new(image);
+    medium.fail_next_persist();
+    let options = OpenOptions { boot_id: Some(BOOT), ..OpenOptions::default() };
+    assert!(Pool::open_with_medium(&scratch.pool(), &options, medium.clone()).is_err());
+    // The record did not reach the medium: the file is as it was.
+    let sectors = medium.stored();
+    let mut durable = sectors.clone();
+    let at = durable.windows(8).rposition(|bytes| bytes == 10u64.to_le_bytes()).unwrap();
+    let frame = (at - (2 << 20)) / 8 * 8 + (2 << 20);
+    let start = durable[..frame].windows(4).rposition(|bytes| bytes == b"TFRM").unwrap();
+    durable[start..].fill(0);
+    let (pool, _) = scratch.open(durable, NEXT_BOOT);
+    assert_eq!(pool.is_read_only(), None);
+    let object_size = pool.view().object(ino).unwrap().size();
+    assert_eq!(object_size, 10);
+    assert!(!pool.view().object(ino).unwrap().attributes.damaged);
+    assert_eq!(read_segment(&pool, segment), b"0123456789");
+}
+
+#[test]
+fn a_removed_directory_does_not_become_a_parent_again() {
+    for round in 0..8 {
+        let scratch = Scratch::new(4096);
+        let (pool, medium) = scratch.first_open();
+        let old = make(&pool, "old", DIR);
+        let sub = Ino(pool.edit().next_id());
+        store(&pool, [Record::Attributes { ino: sub, attributes: attributes(DIR) }, named(old, "sub", sub)]);
+        // Long-lived company, so that this block is not the one to be cleaned.
+        let mut n = 0;
+        while pool.usage().free_blocks == 3 {
+            make(&pool, &format!("{n:0200}"), DIR);
+            n += 1;
+        }
+        store(&pool, [removal(old, "sub"), named(ROOT, "sub", sub)]);
+        let mut edit = pool.edit();
+        edit.store(Transaction::new(0).with(removal(ROOT, "old"))).unwrap();
+        edit.reap(old);
+        drop(edit);
+        // The log cannot grow, so that the block with the removal is what there is to clean.
+        medium.set_host_full(true);
+        while store_from_reserve(&pool, xattr(sub, 0, 30 + round)).is_ok() {}
+        let expected = tree(&pool.view());
+        let from = medium.history().len();
+        pool.reclaim().unwrap();
+        drop(pool);
+        let history = medium.history();
+        let images = (from..=history.len()).map(|at| history.killed(at));
+        for image in images {
+            let (pool, _) = scratch.open(image, BOOT);
+            assert_eq!(pool.view().object(sub).unwrap().parent(), Some(ROOT));
+            assert_eq!(tree(&pool.view()), expected);
+        }
+    }
+}
+
+#[test]
+fn a_replacement_that_was_given_up_is_removed() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, _) = scratch.first_open();
+    let (ino, old) = make_file(&pool, "f", b"old");
+    let segments: Vec<SegmentId> = (0..3).map(|_| SegmentId(pool.edit().next_id())).collect();
+    for segment in &segments {
+        pool.segments().create(*segment).unwrap();
+    }
+    // One replacement gives way to another, and that one to a third segment.
+    store(&pool, [Record::Replace { ino, segment: segments[0] }]);
+    store(&pool, [Record::Replace { ino, segment: segments[1] }]);
+    let attributes = Attributes { segment: Some(segments[2]), ..pool.view().object(ino).unwrap().attributes.clone() };
+    store(&pool, [Record::Attributes { ino, attributes }]);
+    pool.commit(pool.newest()).unwrap();
+    assert_eq!(pool.unlink_covered(), 3);
+    assert!([old, segments[0], segments[1]].iter().all(|gone| pool.segments().stat(*gone).is_err()));
+    assert!(pool.segments().stat(segments[2]).is_ok());
+}
+
+#[test]
+fn foreign_names_among_the_segments_do_not_stop_recovery() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    make_file(&pool, "f", b"bytes");
+    pool.commit(pool.newest()).unwrap();
+    let expected = tree(&pool.view());
+    drop(pool);
+    let segments = scratch.pool().join("segments");
+    for name in ["+f", "3F", "0", "lost+found"] {
+        fs::create_dir(segments.join(name)).unwrap();
+    }
+    fs::write(segments.join("a0"), b"not a directory").unwrap();
+    fs::create_dir(segments.join("ff")).unwrap();
+    fs::write(segments.join("ff/ffffffffffffffff"), b"").unwrap();
+    for boot in [BOOT, NEXT_BOOT] {
+        let (pool, _) = scratch.open(medium.stored(), boot);
+        assert_eq!(tree(&pool.view()), expected);
+        assert!(pool.edit().next_id() < 1 << 32, "no file name uses up the numbers");
+    }
+    assert!(segments.join("ff/ffffffffffffffff").exists(), "what is no segment is left alone");
+}
+
+#[test]
+fn the_number_of_a_lost_segment_stays_taken_if_the_server_is_killed_next() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    make_file(&pool, "f", b"one");
+    pool.commit(pool.newest()).unwrap();
+    let (_, lost) = make_file(&pool, "g", b"two");
+    let image = medium.after_power_loss(|| true);
+    drop(pool);
+    let (pool, medium) = scratch.open(image, NEXT_BOOT);
+    drop(pool);
+    for (image, boot) in [(medium.stored(), NEXT_BOOT), (medium.after_power_loss(|| false), THIRD_BOOT)] {
+        let (pool, _) = scratch.open(image, boot);
+        assert!(pool.edit().next_id() > lost.0);
+    }
+}
+
+#[test]
+fn recovery_done_twice_sets_nothing_aside_twice() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    make_file(&pool, "f", b"one");
+    pool.commit(pool.newest()).unwrap();
+    make_file(&pool, "g", b"two");
+    let image = medium.after_power_loss(|| true);
+    drop(pool);
+    for count in 0..8 {
+        let scratch = scratch.copy();
+        // Recovery gets as far as its persist of that number.
+        let medium = SimMedium::new(image.clone());
+        medium.fail_persist_number(count);
+        let options = OpenOptions { boot_id: Some(NEXT_BOOT), ..OpenOptions::default() };
+        let interrupted = Pool::open_with_medium(&scratch.pool(), &options, medium.clone());
+        assert!(interrupted.is_err() || medium.persists() <= count);
+        drop(interrupted);
+        let (pool, _) = scratch.open(image.clone(), NEXT_BOOT);
+        assert_eq!(pool.quarantine().list().unwrap().len(), 1, "persist {count}");
+    }
+}
+
+/// Every file below a directory with its bytes and its time of change.
+fn files(dir: &std::path::Path) -> BTreeMap<std::path::PathBuf, (Vec<u8>, std::time::SystemTime)> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            let modified = fs::metadata(&path).unwrap().modified().unwrap();
+            found.insert(path.clone(), (fs::read(&path).unwrap(), modified));
+        }
+    }
+    found
+}
+
+#[test]
+fn inspecting_a_pool_after_a_power_loss_sees_no_damage_and_changes_nothing() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    make_file(&pool, "f", b"bytes");
+    pool.commit(pool.newest()).unwrap();
+    for n in 0..60 {
+        make(&pool, &format!("{n}"), DIR);
+    }
+    // A hole behind the horizon, as an unfinished flush leaves it.
+    let mut turn = 0;
+    let image = medium.after_power_loss(|| {
+        turn += 1;
+        turn % 7 != 3
+    });
+    drop(pool);
+    fs::write(scratch.pool().join("log"), image).unwrap();
+    let before = files(&scratch.pool());
+    let inspection = inspect(&scratch.pool()).unwrap();
+    assert_eq!(inspection.state, PoolState::Dirty);
+    assert_eq!(inspection.damage, None, "a mount would find none");
+    assert_eq!(files(&scratch.pool()), before);
+}
