@@ -619,7 +619,9 @@ proptest! {
     fn any_pickle(
         program in prop::collection::vec(
             prop::sample::select(
-                b"().0123(FGIJKLMNPQRSTUVX\x80\x85\x86\x87\x88\x89\x8a\x8c\x93\x94]}abcdeghijloqrtu\0\x01\x02\n".to_vec(),
+                b"().0123(FGIJKLMNPQRSTUVX\x80\x85\x86\x87\x88\x89\x8a\x8c\x93\x94\
+                ]}abcdeghijloqrtu\0\x01\x02\n"
+                    .to_vec(),
             ),
             0..300,
         ),
