@@ -12,8 +12,8 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::mount::{MntFlags, umount2};
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
-use crate::server::own;
+use crate::error::Result;
+use crate::process::run;
 
 /// A kind of host filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -152,15 +152,4 @@ pub fn free_memory() {
 /// Has the kernel put free memory together, so that who comes later gets pieces as large as who came first.
 pub fn compact_memory() {
     let _ = std::fs::write("/proc/sys/vm/compact_memory", "1");
-}
-
-/// Runs a program to its end; what it printed, or why it failed.
-pub fn run(command: &mut Command) -> Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = own(command).stdin(std::process::Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;
-    if !output.status.success() {
-        let reason = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{name}: {}: {}", output.status, reason.trim().lines().last().unwrap_or_default()).into());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-use crate::Result;
 use crate::backing::{self, Backing};
+use crate::error::Result;
 use crate::measure::{Family, Measure, Scale};
 use crate::measures;
 use crate::run::Plan;

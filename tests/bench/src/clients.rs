@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::backing::run;
-use crate::{Missing, Result};
+use crate::error::{Missing, Result};
+use crate::process::run;
 
 const SCRIPT: &str = include_str!("../clients.py");
 

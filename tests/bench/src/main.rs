@@ -8,9 +8,12 @@
 mod backing;
 mod cli;
 mod clients;
+mod error;
 mod measure;
 mod measures;
+mod outcome;
 mod pin;
+mod process;
 mod report;
 mod room;
 mod run;
@@ -18,7 +21,6 @@ mod server;
 mod statistics;
 mod target;
 
-use std::fmt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -26,23 +28,10 @@ use std::time::Instant;
 use clap::Parser;
 
 use cli::Cli;
+use error::Result;
 use report::Report;
 use room::Room;
 use target::Programs;
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-/// Something is not on this machine: what needs it is skipped, which is no failure.
-#[derive(Debug)]
-struct Missing(String);
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Missing {}
 
 fn main() -> ExitCode {
     match real_main(&Cli::parse()) {
@@ -109,13 +98,13 @@ fn measure(cli: &Cli) -> Result<Report> {
 /// Finds `tensorfs`, and builds the ancestor.
 fn programs(cli: &Cli, room: &Path) -> Result<Programs> {
     let tensorfs = cli.tensorfs()?;
-    let help = backing::run(Command::new(&tensorfs).args(["mount", "--help"]))?;
+    let help = process::run(Command::new(&tensorfs).args(["mount", "--help"]))?;
     let ancestor = room.join("ancestor");
     let source = room.join("ancestor.c");
     std::fs::write(&source, include_str!("../ancestor/ancestor.c"))?;
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-o"]).arg(&ancestor).arg(&source).arg("-lpmemobj");
-    let ancestor = backing::run(&mut cc).map(|_| ancestor).map_err(|_| "it takes cc and libpmemobj-dev".to_owned());
+    let ancestor = process::run(&mut cc).map(|_| ancestor).map_err(|_| "it takes cc and libpmemobj-dev".to_owned());
     Ok(Programs { latency: help.contains("--latency"), tensorfs, ancestor })
 }
 

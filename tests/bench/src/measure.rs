@@ -6,9 +6,9 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
 use crate::backing::Backing;
 use crate::clients::Pythons;
+use crate::error::Result;
 use crate::target::{Kind, Target};
 
 /// One measure: a run of it on one target gives a value for each of its rows.

@@ -3,7 +3,7 @@
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::Result;
+use crate::error::Result;
 use crate::target::Target;
 
 /// This thread, and every thread of the servers, on processor 0 until this is dropped.

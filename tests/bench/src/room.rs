@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, umount2};
 
-use crate::Result;
+use crate::error::Result;
 
 const PREFIX: &str = "tensorfs-bench.";
 

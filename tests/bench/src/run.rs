@@ -7,12 +7,12 @@ use std::path::Path;
 use indicatif::ProgressBar;
 
 use crate::backing::{Backing, Mounted, free_memory};
+use crate::error::{Missing, Result};
 use crate::measure::{Context, Measure, Place, Sample};
+use crate::outcome::{Figure, Left, Outcome};
 use crate::pin::Pinned;
-use crate::report::{Figure, Left};
 use crate::room::stopped;
 use crate::target::{Kind, Programs, Target};
-use crate::{Missing, Result};
 
 /// What to run.
 pub struct Plan {
@@ -23,13 +23,6 @@ pub struct Plan {
     pub rounds: usize,
     /// Whether measures of latency run pinned, too.
     pub pinned: bool,
-}
-
-/// What came of it.
-#[derive(Default)]
-pub struct Outcome {
-    pub figures: Vec<Figure>,
-    pub left: Vec<Left>,
 }
 
 impl Plan {

@@ -2,15 +2,14 @@
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, umount2};
-use nix::sys::signal::Signal;
 
-use crate::Result;
+use crate::error::Result;
+use crate::process::own;
 
 /// A running server.
 pub struct Server {
@@ -77,11 +76,4 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Makes a child that ctrl-C at the terminal leaves to us, and that ends when we are killed.
-pub fn own(command: &mut Command) -> &mut Command {
-    let end_with_us = || nix::sys::prctl::set_pdeathsig(Signal::SIGTERM).map_err(std::io::Error::from);
-    // SAFETY: the closure makes one system call, and allocates nothing.
-    unsafe { command.process_group(0).pre_exec(end_with_us) }
 }

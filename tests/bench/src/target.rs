@@ -11,9 +11,10 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::backing::{self, run};
+use crate::backing;
+use crate::error::{Missing, Result};
+use crate::process::{find, run};
 use crate::server::Server;
-use crate::{Missing, Result};
 
 /// A kind of target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -233,10 +234,4 @@ impl Drop for Target {
         drop(self.server.take());
         let _ = std::fs::remove_dir_all(&self.host);
     }
-}
-
-/// A program on the path.
-pub fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())
 }

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use crate::Result;
 use crate::backing::{ALL, Backing};
+use crate::error::Result;
 use crate::measure::{Context, Family, Goal, Measure, Must, Place, Row, Sample, Unit};
 use crate::target::Kind::{Close, Native, Tensorfs};
 

@@ -11,9 +11,10 @@ use memmap2::Mmap;
 use serde_json::json;
 
 use super::files::{self, Random};
-use crate::Result;
-use crate::backing::{ALL, Backing, DISKS, compact_memory, run};
+use crate::backing::{ALL, Backing, DISKS, compact_memory};
+use crate::error::Result;
 use crate::measure::{Context, Family, Goal, Measure, Must, Place, Row, Sample, Unit, nothing, seconds};
+use crate::process::run;
 use crate::target::Kind::{self, Bindfs, Mergerfs, Native, Server, Tensorfs};
 
 const KIB: usize = 1 << 10;

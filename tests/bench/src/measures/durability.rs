@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::files;
-use crate::Result;
-use crate::backing::{ALL, Backing, MEMORY, run};
+use crate::backing::{ALL, Backing, MEMORY};
+use crate::error::Result;
 use crate::measure::{Context, Family, Goal, Measure, Must, Place, Row, Sample, Unit, nothing, seconds};
+use crate::process::run;
 use crate::statistics::middle;
 use crate::target::Kind::{
     self, Ancestor, Bindfs, Close, LatencyOff, Mergerfs, Native, Server, Tensorfs, Write as Durable,

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::Result;
+use crate::error::Result;
 
 /// Bytes that do not repeat soon: at least as many as the largest call takes.
 pub fn bytes(len: usize) -> &'static [u8] {

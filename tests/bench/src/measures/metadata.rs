@@ -6,9 +6,10 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::files;
-use crate::Result;
-use crate::backing::{ALL, Backing, MEMORY, run};
+use crate::backing::{ALL, Backing, MEMORY};
+use crate::error::Result;
 use crate::measure::{Context, Family, Goal, Measure, Must, Place, Row, Sample, Unit, nothing, seconds};
+use crate::process::run;
 use crate::target::Kind::{self, Bindfs, LatencyOff, Mergerfs, Native, Server, Tensorfs};
 
 const EVERYBODY: &[Kind] = &[Native, Tensorfs, LatencyOff, Server, Bindfs, Mergerfs];

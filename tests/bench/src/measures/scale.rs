@@ -9,9 +9,10 @@ use memmap2::MmapMut;
 use nix::mount::{MntFlags, umount2};
 
 use super::files::{self, Random};
-use crate::Result;
-use crate::backing::{ALL, Backing, run};
+use crate::backing::{ALL, Backing};
+use crate::error::Result;
 use crate::measure::{Context, Family, Goal, Measure, Must, Place, Row, Sample, Unit, nothing, seconds};
+use crate::process::run;
 use crate::target::Kind::{Bindfs, Mergerfs, Native, Server, Tensorfs};
 
 const SCALE: Measure = Measure {

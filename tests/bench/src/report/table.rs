@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
+use super::Report;
 use super::numbers::{self, ratio};
-use super::{Figure, Report};
 use crate::measure::{Goal, Measure, Must, Row};
 use crate::measures;
+use crate::outcome::Figure;
 use crate::statistics::Spread;
 use crate::target::{Kind, PEERS};
 
