@@ -17,8 +17,8 @@ use crate::tree::view::View;
 
 /// A check on its way.
 pub(crate) struct Checker<'a> {
-    pub superblock: &'a Superblock,
-    pub report: Report,
+    pub(super) superblock: &'a Superblock,
+    pub(super) report: Report,
 }
 
 impl Checker<'_> {

@@ -89,7 +89,7 @@ impl Checker<'_> {
         let _cleaner = pool.keep_blocks();
         let (blocks, newest, horizon, next_id) = {
             let state = pool.live();
-            (state.log.blocks().to_vec(), state.log.newest(), state.log.horizon(), state.view.next_id())
+            (state.log().blocks().to_vec(), state.log().newest(), state.log().horizon(), state.view().next_id())
         };
         let total = blocks.len() as u64;
         let medium: Arc<dyn Medium> = pool.medium();

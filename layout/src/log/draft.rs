@@ -8,9 +8,9 @@ use crate::log::record::Record;
 pub(crate) struct Draft {
     pub(super) bytes: Vec<u8>,
     pub(super) records: u16,
-    pub unique: u64,
-    pub flags: u16,
-    pub proposal: Proposal,
+    pub(super) unique: u64,
+    pub(super) flags: u16,
+    pub(super) proposal: Proposal,
 }
 
 /// Which horizon a frame proposes.
@@ -24,6 +24,16 @@ pub(crate) enum Proposal {
 impl Draft {
     pub fn new(unique: u64) -> Self {
         Self { bytes: vec![0; frame::HEADER], records: 0, unique, flags: 0, proposal: Proposal::None }
+    }
+
+    /// Marks the frame as one that says something of the pool itself.
+    pub fn say_of_pool(&mut self) {
+        self.flags |= frame::FLAG_POOL;
+    }
+
+    /// The frame proposes a horizon.
+    pub fn propose(&mut self, upto: u64) {
+        self.proposal = Proposal::UpTo(upto);
     }
 
     pub fn len(&self) -> usize {

@@ -246,7 +246,7 @@ impl Pool {
                 draft.push_encoded(encoded);
                 carried.push((record, placed));
                 if record.ino() == POOL {
-                    draft.flags |= frame::FLAG_POOL;
+                    draft.say_of_pool();
                 }
             } else {
                 state.view.drop_tomb(record, placed);

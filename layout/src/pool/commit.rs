@@ -5,7 +5,7 @@ use std::io;
 use crate::error::{Error, Result};
 use crate::ids::{Ino, SegmentId, TxId};
 use crate::log::blocks::Reserve;
-use crate::log::draft::{Draft, Proposal};
+use crate::log::draft::Draft;
 use crate::log::record::{Attributes, Record};
 use crate::log::transaction::Transaction;
 use crate::medium::domain::Medium;
@@ -62,7 +62,7 @@ impl Pool {
         }
         if state.log.horizon() < state.log.newest() {
             let mut draft = Draft::new(0);
-            draft.proposal = Proposal::UpTo(upto);
+            draft.propose(upto);
             let covered = if upto == state.log.newest() { upto + 1 } else { upto };
             self.append(&mut state, draft, Reserve::Cleaning)?;
             drop(state);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::ids::{FIRST_ID, ROOT};
 use crate::log::blocks::{Block, Full, Log, Reserve};
-use crate::log::draft::{Draft, Proposal};
+use crate::log::draft::Draft;
 use crate::log::record::{Attributes, Record};
 use crate::log::superblock::{self, BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, Superblock, valid_block_size};
 use crate::medium;
@@ -123,7 +123,7 @@ impl Pool {
         };
         let mut draft = Draft::new(0);
         draft.push(&Record::Attributes { ino: ROOT, attributes }, FIRST_SEQ);
-        draft.proposal = Proposal::UpTo(0);
+        draft.propose(0);
         if log.reserve(draft.len(), Reserve::Cleaning)? == Err(Full) {
             return Err(io::ErrorKind::StorageFull.into());
         }

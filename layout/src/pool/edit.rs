@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::ids::{Ino, POOL, ROOT, TxId};
 use crate::log::blocks::Reserve;
 use crate::log::draft::Draft;
-use crate::log::frame;
 use crate::log::ledger::Placed;
 use crate::log::record::Record;
 use crate::log::transaction::Transaction;
@@ -100,7 +99,7 @@ impl Edit<'_> {
                 }
             };
             if ino == POOL {
-                draft.flags |= frame::FLAG_POOL;
+                draft.say_of_pool();
             }
             draft.push(record, seq);
             numbers.push(seq);

@@ -48,8 +48,20 @@ pub struct Pool {
 /// What changes together under one lock.
 #[derive(Debug)]
 pub(crate) struct Live {
-    pub view: View,
-    pub log: Log,
+    pub(super) view: View,
+    pub(super) log: Log,
+}
+
+impl Live {
+    /// The view.
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The log.
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
 }
 
 impl Pool {
