@@ -292,7 +292,7 @@ fn is_free(pool: &Pool, index: usize) -> bool {
     }
     // Nobody takes it while this is held.
     let state = pool.live();
-    match state.log.blocks().get(index) {
+    match state.log().blocks().get(index) {
         Some(Block::Free) => zeroes(scan::read_block(&*pool.medium(), &superblock, index)),
         _ => true,
     }

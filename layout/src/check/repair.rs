@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Ino, POOL};
 use crate::log::blocks::{Block, Full, Log, Reserve};
 use crate::log::census::{Census, decide_blocks};
-use crate::log::draft::{Draft, Proposal};
+use crate::log::draft::Draft;
 use crate::log::file::open_log;
 use crate::log::record::{Attributes, Record};
 use crate::log::scan;
@@ -220,7 +220,7 @@ fn write_log(file: File, superblock: &mut Superblock, records: &[(Record, u64)],
         append(&mut log, draft, next_id)?;
     }
     let mut last = Draft::new(0);
-    last.proposal = Proposal::UpTo(log.newest());
+    last.propose(log.newest());
     append(&mut log, last, next_id)?;
     superblock.store_mark(&*medium, log.newest())?;
     medium.persist()?;
