@@ -1,5 +1,5 @@
 //! Faults that crash images showed, each with the case that showed it. Those of the layout alone are in
-//! layout/tests/faults.rs.
+//! layout/tests/pool.
 
 use tensorfs_crash::case::Case;
 
