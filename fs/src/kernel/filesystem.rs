@@ -74,6 +74,13 @@ impl Filesystem {
         &self.mover
     }
 
+    /// The kernel is gone: whatever is still open counts as closed. False if what became of a file could not be
+    /// recorded.
+    pub fn close_all(&self) -> bool {
+        self.control.close_all();
+        self.files.close_all()
+    }
+
     /// What programs have asked for that takes long.
     pub fn jobs(&self) -> &Jobs {
         &self.jobs

@@ -95,7 +95,7 @@ impl Server {
         lanes.finish();
         drop((keeper, background));
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.
-        let recorded = fs.files().close_all();
+        let recorded = fs.close_all();
         seal_the_rest(fs.files());
         let pool = store.pool();
         let closed = if recorded { pool.close() } else { pool.commit(pool.newest()) };

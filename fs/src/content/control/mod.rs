@@ -53,6 +53,11 @@ impl Control {
         Self { content, numbers: Numbers::default(), handles: Handles::default() }
     }
 
+    /// The kernel is gone: whatever is still open is forgotten.
+    pub fn close_all(&self) {
+        self.handles.drain();
+    }
+
     /// The kernel has forgotten so many of the times that it was told of an object.
     pub fn forget(&self, ino: Ino, lookups: u64) {
         self.numbers.forget(ino, lookups);
