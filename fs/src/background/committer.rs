@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::file::{Files, Switch};
 
-use super::task::{Running, Task};
+use super::task::{Running, Stopper, Task};
 
 /// Commits, and keeps house.
 pub(super) struct Committer {
@@ -45,8 +45,9 @@ impl Task for Committer {
         "the background commit".into()
     }
 
-    fn stop(files: &Files) {
-        files.store().bell().stop();
+    fn stopper(&self) -> Stopper {
+        let files = self.files.clone();
+        Box::new(move || files.store().bell().stop())
     }
 }
 

@@ -11,7 +11,7 @@ use tensorfs_layout::SegmentId;
 
 use crate::file::{Files, PartToWriteOut};
 
-use super::task::{Running, Task};
+use super::task::{Running, Stopper, Task};
 
 /// So many bytes are handed to the host at a time, and twice as many are under way at most: a small sync gets its turn.
 const STEP: u64 = 8 << 20;
@@ -68,8 +68,9 @@ impl Task for OutWriter {
         format!("inode {}: writing it out", part.ino)
     }
 
-    fn stop(files: &Files) {
-        files.to_write_out().switch(false);
+    fn stopper(&self) -> Stopper {
+        let files = self.files.clone();
+        Box::new(move || files.to_write_out().switch(false))
     }
 }
 

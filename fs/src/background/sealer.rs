@@ -16,7 +16,7 @@ use crate::protocol::Sealing;
 use crate::store::Store;
 
 use super::seal::{Outcome, may_seal, seal_file};
-use super::task::{Running, Task, guarded, stand_back};
+use super::task::{Running, Stopper, Task, guarded, stand_back};
 
 /// When to try again with a file that something was in the way of.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -88,8 +88,9 @@ impl Task for Sealer {
         name(*ino)
     }
 
-    fn stop(files: &Files) {
-        files.to_seal().stop();
+    fn stopper(&self) -> Stopper {
+        let files = self.files.clone();
+        Box::new(move || files.to_seal().stop())
     }
 }
 

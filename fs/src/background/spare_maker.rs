@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::file::Files;
 
-use super::task::{Running, Task};
+use super::task::{Running, Stopper, Task};
 
 /// Makes spares when some are wanted.
 pub(super) struct SpareMaker {
@@ -43,7 +43,8 @@ impl Task for SpareMaker {
         self.files.store().remove_spares();
     }
 
-    fn stop(files: &Files) {
-        files.store().spares().stop();
+    fn stopper(&self) -> Stopper {
+        let files = self.files.clone();
+        Box::new(move || files.store().spares().stop())
     }
 }

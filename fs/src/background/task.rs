@@ -37,14 +37,16 @@ pub(crate) trait Task: Send + 'static {
     /// Comes last, on the thread.
     fn end(&mut self) {}
 
-    /// Has [`Task::next`] give nothing any more, whoever waits in it.
-    fn stop(files: &Files);
+    /// What has [`Task::next`] give nothing any more, whoever waits in it.
+    fn stopper(&self) -> Stopper;
 }
+
+/// Tells a task to stop.
+pub(crate) type Stopper = Box<dyn Fn() + Send + Sync>;
 
 /// A task that is running. It is told to stop, and waited for, when this is dropped.
 pub(crate) struct Running {
-    files: Arc<Files>,
-    stop: fn(&Files),
+    stop: Stopper,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,15 +56,15 @@ impl Running {
     /// # Errors
     /// There is no thread to be had.
     pub fn start<T: Task>(files: &Arc<Files>, task: T) -> io::Result<Self> {
-        let served = files.clone();
+        let (served, stop) = (files.clone(), task.stopper());
         let thread = thread::Builder::new().name(T::NAME.into()).spawn(move || run(task, served.store().counters()))?;
-        Ok(Self { files: files.clone(), stop: T::stop, thread: Some(thread) })
+        Ok(Self { stop, thread: Some(thread) })
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        (self.stop)(&self.files);
+        (self.stop)();
         if let Some(thread) = self.thread.take() {
             // It catches its own panics.
             let _ = thread.join();
@@ -106,7 +108,7 @@ pub(crate) fn stand_back() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::{Sender, channel};
 
     use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
@@ -114,10 +116,9 @@ mod tests {
     use crate::options::{Durability, Options};
     use crate::store::Store;
 
-    static STOPPED: AtomicU32 = AtomicU32::new(0);
-
     struct Counting {
         said: Sender<&'static str>,
+        stopped: Arc<AtomicBool>,
         at: u32,
     }
 
@@ -130,7 +131,7 @@ mod tests {
         }
 
         fn next(&mut self) -> Option<u32> {
-            while self.at == 3 && STOPPED.load(Ordering::SeqCst) == 0 {
+            while self.at == 3 && !self.stopped.load(Ordering::SeqCst) {
                 thread::yield_now();
             }
             self.at += 1;
@@ -154,8 +155,9 @@ mod tests {
             self.said.send("end").unwrap();
         }
 
-        fn stop(_: &Files) {
-            STOPPED.fetch_add(1, Ordering::SeqCst);
+        fn stopper(&self) -> Stopper {
+            let stopped = self.stopped.clone();
+            Box::new(move || stopped.store(true, Ordering::SeqCst))
         }
     }
 
@@ -167,13 +169,13 @@ mod tests {
         let pool = Arc::new(Pool::open(&path, &OpenOptions::default()).unwrap());
         let store = Store::new(pool.clone(), Options::default(), Durability::Fsync, 1024);
         let files = Arc::new(Files::new(Arc::new(store)));
-        let (said, heard) = channel();
-        let running = Running::start(&files, Counting { said, at: 0 }).unwrap();
+        let ((said, heard), stopped) = (channel(), Arc::new(AtomicBool::new(false)));
+        let running = Running::start(&files, Counting { said, stopped: stopped.clone(), at: 0 }).unwrap();
         let first: Vec<_> = heard.iter().take(4).collect();
         assert_eq!(first, ["begin", "work", "panicked", "work"]);
         assert_eq!(files.store().counters().panics.get(), 1);
         drop(running);
-        assert_eq!(STOPPED.load(Ordering::SeqCst), 1);
+        assert!(stopped.load(Ordering::SeqCst));
         assert_eq!(heard.iter().collect::<Vec<_>>(), ["end"]);
         pool.close().unwrap();
     }
