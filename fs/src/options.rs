@@ -127,8 +127,10 @@ pub struct Options {
     pub latency: LatencyMode,
     /// Threads that read requests.
     pub threads: usize,
-    /// Where the filesystem is mounted; for messages, `info` and the read-ahead setting.
+    /// Where the filesystem is mounted; for messages and `info`.
     pub mountpoint: PathBuf,
+    /// The device number of the mount, major and minor, for the read-ahead setting.
+    pub device: Option<(u32, u32)>,
     /// Whether users other than the mounting one are served.
     pub allow_other: bool,
 }
@@ -144,6 +146,7 @@ impl Default for Options {
             latency: LatencyMode::Auto,
             threads: 4,
             mountpoint: PathBuf::new(),
+            device: None,
             allow_other: false,
         }
     }

@@ -10,7 +10,6 @@ mod filesystem;
 mod lanes;
 mod latency;
 mod linger;
-mod mountinfo;
 mod realm;
 mod server;
 

@@ -24,7 +24,6 @@ use super::connection::Connection;
 use super::filesystem::Filesystem;
 use super::lanes::Lanes;
 use super::latency::{Keeper, Latency};
-use super::mountinfo;
 
 /// Read-ahead for files that are read through the server, in KiB: the kernel's own choice is 128.
 const READ_AHEAD_KB: &str = "1024";
@@ -79,7 +78,7 @@ impl Server {
         let store = fs.store();
         let mountpoint = store.options().mountpoint.clone();
         if !store.link().has_passthrough() {
-            raise_read_ahead(&mountpoint);
+            raise_read_ahead(store.options().device);
         }
         let no_thread = |source| Error::Thread { mountpoint: mountpoint.clone(), source };
         let background = Background::start(fs.files()).map_err(no_thread)?;
@@ -207,10 +206,9 @@ fn probe_passthrough(store: &Store, beside: &Path) -> Result<(), String> {
 }
 
 /// Reads of files in server mode come in larger pieces, if we may say so.
-fn raise_read_ahead(mountpoint: &Path) {
-    let Ok(mountinfo) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
-    let Some(device) = mountinfo::device_at(&mountinfo, mountpoint) else { return };
-    let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
+fn raise_read_ahead(device: Option<(u32, u32)>) {
+    let Some((major, minor)) = device else { return };
+    let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = std::fs::write(&path, READ_AHEAD_KB) {
         log::debug!("{path}: {error}");
     }

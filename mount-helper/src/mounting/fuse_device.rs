@@ -102,6 +102,11 @@ impl Mounted {
         &self.mountpoint
     }
 
+    /// Its device number, major and minor.
+    pub fn device(&self) -> (u32, u32) {
+        self.device
+    }
+
     /// The mount that was just made at `mountpoint`.
     fn find(pool: &Path, mountpoint: &Path) -> Result<Mounted, Failure> {
         let table = Table::here()?;

@@ -39,7 +39,7 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
             return Err(failure);
         }
     };
-    match Server::start(pool, fuse, server_options(request)) {
+    match Server::start(pool, fuse, server_options(request, &mounted)) {
         Ok(server) => serve_mount(server, &mounted, request, listener),
         Err(error) => {
             mounted.clean_up().unwrap_or_else(|error| cannot_unmount(&mounted, error));
@@ -114,7 +114,7 @@ fn cannot_unmount(mounted: &Mounted, error: io::Error) {
     log::error!("{}: cannot unmount: {}", mounted.mountpoint().display(), reason(&error));
 }
 
-fn server_options(request: &MountRequest) -> Options {
+fn server_options(request: &MountRequest, mounted: &Mounted) -> Options {
     let (wanted, default) = (&request.options.server, Options::default());
     Options {
         durability: wanted.durability,
@@ -125,6 +125,7 @@ fn server_options(request: &MountRequest) -> Options {
         latency: wanted.latency.unwrap_or(default.latency),
         threads: wanted.threads.unwrap_or(default.threads),
         mountpoint: request.mountpoint.clone(),
+        device: Some(mounted.device()),
         allow_other: request.options.allow_other,
     }
 }
