@@ -1,12 +1,12 @@
 //! On which thread an operation is done.
 //!
-//! Which lane an operation takes is said beside the operation, by a method whose name ends in `_lane`; whoever dispatches
-//! requests only asks. An operation without one is done [`Lane::Here`].
+//! Which lane an operation takes is said beside the operation, by a method whose name ends in `_lane`; whoever
+//! dispatches requests only asks. An operation without one is done [`Lane::Here`].
 //!
-//! The rule is that nothing which may wait for a disk, a lease or another program is done on a thread that reads requests.
-//! It is kept for everything that commits. It is not kept yet for what asks the host about one segment, or reads and
-//! writes it: reads and writes in server mode, `lseek`, copies of up to 1 MiB, the first open of a file, `stat` of a file
-//! in use, and what a rename or link records of a file first. docs/ARCHITECTURE.md has the table.
+//! The rule is that nothing which may wait for a disk, a lease or another program is done on a thread that reads
+//! requests. It is kept for everything that commits. It is not kept yet for what asks the host about one segment, or
+//! reads and writes it: reads and writes in server mode, `lseek`, copies of up to 1 MiB, the first open of a file,
+//! `stat` of a file in use, and what a rename or link records of a file first. docs/ARCHITECTURE.md has the table.
 
 /// Where an operation is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
