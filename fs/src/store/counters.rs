@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use serde::{Deserialize, Serialize};
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[$doc:meta])* $kind:ident $name:ident,)*) => {
         /// The live counters.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub $name: Counter,)* }
@@ -21,52 +21,16 @@ macro_rules! counters {
                 Counts { $($name: self.$name.get(),)* }
             }
         }
-    };
-}
 
-impl Counts {
-    /// How many requests of each kind the kernel sent.
-    pub fn requests(&self) -> Vec<(&'static str, u64)> {
-        macro_rules! kinds {
-            ($($name:ident,)*) => { vec![$((stringify!($name), self.$name),)*] };
+        impl Counts {
+            /// How many requests of each kind the kernel sent.
+            pub fn requests(&self) -> Vec<(&'static str, u64)> {
+                [$(counters!(@if_request $kind $name self),)*].into_iter().flatten().collect()
+            }
         }
-        kinds![
-            lookup,
-            forget,
-            getattr,
-            setattr,
-            readlink,
-            mknod,
-            mkdir,
-            unlink,
-            rmdir,
-            symlink,
-            rename,
-            link,
-            create,
-            open,
-            read,
-            write,
-            flush,
-            release,
-            fsync,
-            fsyncdir,
-            readdir,
-            readdirplus,
-            statfs,
-            setxattr,
-            getxattr,
-            listxattr,
-            removexattr,
-            fallocate,
-            lseek,
-            copy_file_range,
-            ioctl,
-            opendir,
-            access,
-            other,
-        ]
-    }
+    };
+    (@if_request request $name:ident $counts:ident) => { Some((stringify!($name), $counts.$name)) };
+    (@if_request other $name:ident $counts:ident) => { None };
 }
 
 /// One counter.
@@ -85,109 +49,109 @@ impl Counter {
 
 counters! {
     /// LOOKUP requests.
-    lookup,
+    request lookup,
     /// FORGET requests; those that the kernel sends together are counted each.
-    forget,
+    request forget,
     /// GETATTR requests.
-    getattr,
+    request getattr,
     /// SETATTR requests.
-    setattr,
+    request setattr,
     /// READLINK requests.
-    readlink,
+    request readlink,
     /// MKNOD requests.
-    mknod,
+    request mknod,
     /// MKDIR requests.
-    mkdir,
+    request mkdir,
     /// UNLINK requests.
-    unlink,
+    request unlink,
     /// RMDIR requests.
-    rmdir,
+    request rmdir,
     /// SYMLINK requests.
-    symlink,
+    request symlink,
     /// RENAME requests.
-    rename,
+    request rename,
     /// LINK requests.
-    link,
+    request link,
     /// CREATE requests.
-    create,
+    request create,
     /// OPEN requests.
-    open,
+    request open,
     /// READ requests.
-    read,
+    request read,
     /// Bytes answered to READ requests.
-    read_bytes,
+    other read_bytes,
     /// WRITE requests.
-    write,
+    request write,
     /// Bytes taken from WRITE requests.
-    write_bytes,
+    other write_bytes,
     /// FLUSH requests.
-    flush,
+    request flush,
     /// RELEASE requests.
-    release,
+    request release,
     /// FSYNC requests.
-    fsync,
+    request fsync,
     /// FSYNCDIR requests.
-    fsyncdir,
+    request fsyncdir,
     /// READDIR requests.
-    readdir,
+    request readdir,
     /// READDIRPLUS requests.
-    readdirplus,
+    request readdirplus,
     /// STATFS requests.
-    statfs,
+    request statfs,
     /// SETXATTR requests.
-    setxattr,
+    request setxattr,
     /// GETXATTR requests.
-    getxattr,
+    request getxattr,
     /// LISTXATTR requests.
-    listxattr,
+    request listxattr,
     /// REMOVEXATTR requests.
-    removexattr,
+    request removexattr,
     /// FALLOCATE requests.
-    fallocate,
+    request fallocate,
     /// LSEEK requests.
-    lseek,
+    request lseek,
     /// COPY_FILE_RANGE requests.
-    copy_file_range,
+    request copy_file_range,
     /// Bytes that COPY_FILE_RANGE requests copied.
-    copied_bytes,
+    other copied_bytes,
     /// Bytes that COPY_FILE_RANGE requests had the host share.
-    shared_bytes,
+    other shared_bytes,
     /// IOCTL requests.
-    ioctl,
+    request ioctl,
     /// OPENDIR requests.
-    opendir,
+    request opendir,
     /// ACCESS requests.
-    access,
+    request access,
     /// Other requests: POLL and BMAP.
-    other,
+    request other,
     /// Requests that ended in a panic and were answered with an I/O error.
-    panics,
+    other panics,
     /// Opens that were given to the kernel (passthrough).
-    opened_passthrough,
+    other opened_passthrough,
     /// Opens that go through the server.
-    opened_server,
+    other opened_server,
     /// Files replaced by `open(O_TRUNC)`.
-    replaced,
+    other replaced,
     /// Files truncated in place by `open(O_TRUNC)`.
-    truncated_in_place,
+    other truncated_in_place,
     /// Times that what was written to a file was recorded.
-    learned,
+    other learned,
     /// Commits that a client waited for.
-    commits_waited,
+    other commits_waited,
     /// Commits in the background.
-    commits_background,
+    other commits_background,
     /// Commits that failed.
-    commits_failed,
+    other commits_failed,
     /// Files that were sealed.
-    sealed,
+    other sealed,
     /// Bytes of files that were sealed.
-    sealed_bytes,
+    other sealed_bytes,
     /// Sealed files that were opened for writing.
-    thawed,
+    other thawed,
     /// Bytes of large files that the host was asked to write out before a commit had to wait for them.
-    written_out_bytes,
+    other written_out_bytes,
     /// Segments that were made before they were needed.
-    spares_made,
+    other spares_made,
     /// Segments that were needed and had been made before.
-    spares_used,
+    other spares_used,
 }
