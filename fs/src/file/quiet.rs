@@ -67,3 +67,60 @@ impl<F> Drop for Quiet<'_, F> {
         self.node.notify();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tensorfs_layout::Ino;
+    use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+
+    use super::*;
+    use crate::options::{Durability, Options};
+    use crate::store::Store;
+
+    /// What is open of a file: says whether the file still counted as being read when it was closed.
+    struct Open<'a>(&'a Files, &'a AtomicBool);
+
+    impl Drop for Open<'_> {
+        fn drop(&mut self) {
+            let node = self.0.node(Ino(7));
+            let quiet = self.0.try_lock(&node).is_none_or(|file| file.is_quiet());
+            self.1.store(quiet, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_quiet_reading_that_is_given_up_is_closed_before_it_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        Pool::create(&path, &CreateOptions::default()).unwrap();
+        let pool = Arc::new(Pool::open(&path, &OpenOptions::default()).unwrap());
+        let store = Store::new(pool.clone(), Options::default(), Durability::Fsync, 1024);
+        let files = Files::new(Arc::new(store));
+        let (node, closed_in_time) = (files.node(Ino(7)), AtomicBool::new(false));
+        let quiet = files.lock(&node).read_quietly(Open(&files, &closed_in_time));
+        assert!(files.lock(&node).is_quiet() && quiet.is_undisturbed());
+        drop(quiet);
+        assert!(closed_in_time.load(Ordering::SeqCst), "whoever waited would take the descriptor for a mapping");
+        assert!(!files.lock(&node).is_quiet());
+
+        let quiet = files.lock(&node).read_quietly(());
+        // Somebody wants to write, and waits until the reading is over.
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let node = files.node(Ino(7));
+                files.lock(&node).end_quiet();
+            });
+            while quiet.is_undisturbed() {
+                std::thread::yield_now();
+            }
+            let (file, (), undisturbed) = quiet.end();
+            assert!(!undisturbed && !file.is_quiet());
+            drop(file);
+            writer.join().unwrap();
+        });
+        pool.close().unwrap();
+    }
+}

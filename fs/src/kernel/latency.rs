@@ -101,12 +101,12 @@ impl Latency {
 }
 
 /// The thread that opens and closes the device; it ends when this is dropped.
-pub(crate) struct Keeper {
+pub(crate) struct Vigil {
     latency: Arc<Latency>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl Vigil {
     /// Starts it, if there is anything to do for it.
     pub fn start(latency: Arc<Latency>) -> io::Result<Self> {
         let served = latency.clone();
@@ -116,7 +116,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Vigil {
     fn drop(&mut self) {
         *self.latency.stop.lock() = true;
         self.latency.rung.notify_all();
@@ -166,7 +166,7 @@ mod tests {
     fn requests_in_a_row_hold_the_device_and_quiet_lets_go() {
         let device = tempfile::NamedTempFile::new().unwrap();
         let latency = Arc::new(Latency::on(device.path(), None));
-        let keeper = Keeper::start(latency.clone()).unwrap();
+        let vigil = Vigil::start(latency.clone()).unwrap();
         for holds in 1..3 {
             // The first of a row is not enough: nobody knows yet that there will be another one.
             wait_until(|| {
@@ -175,7 +175,7 @@ mod tests {
             });
             wait_until(|| !latency.held.load(Relaxed));
         }
-        drop(keeper);
+        drop(vigil);
         assert_eq!(std::fs::read(device.path()).unwrap(), 0i32.to_ne_bytes());
     }
 

@@ -23,7 +23,7 @@ use super::awake::Awake;
 use super::connection::Connection;
 use super::filesystem::Filesystem;
 use super::lanes::Lanes;
-use super::latency::{Keeper, Latency};
+use super::latency::{Latency, Vigil};
 
 /// Read-ahead for files that are read through the server, in KiB: the kernel's own choice is 128.
 const READ_AHEAD_KB: &str = "1024";
@@ -82,7 +82,7 @@ impl Server {
         }
         let no_thread = |source| Error::Thread { mountpoint: mountpoint.clone(), source };
         let background = Background::start(fs.files()).map_err(no_thread)?;
-        let keeper = Keeper::start(latency).map_err(no_thread)?;
+        let vigil = Vigil::start(latency).map_err(no_thread)?;
         fs.files().adopt();
         let served = unless_unmounted(session.run());
         // Who still waits for an answer is told that there is nobody.
@@ -92,7 +92,7 @@ impl Server {
         lanes.finish_readers();
         fs.jobs().finish();
         lanes.finish();
-        drop((keeper, background));
+        drop((vigil, background));
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.
         let recorded = fs.close_all();
         seal_the_rest(fs.files());
