@@ -13,6 +13,8 @@ on_mounts!(
     what_each_of_two_sees_with_durability_write,
     two_at_once,
     a_mapping_does_not_keep_what_was_overwritten_while_it_was_loaded,
+    asynchronous_writes_leave_nothing_stale,
+    asynchronous_writes_leave_nothing_stale_with_durability_write,
 );
 
 /// What a program does with the file.
@@ -373,5 +375,45 @@ fn a_mapping_does_not_keep_what_was_overwritten_while_it_was_loaded(setup: Setup
         let there = direct.ask("see f");
         assert_eq!(reader.ask("glance m"), there, "round {round}: the mapping");
         assert_eq!(reader.ask("see f"), there, "round {round}: the cache");
+    }
+}
+
+/// What is loaded into the cache while asynchronous writes are under way (libaio; io_uring goes the same way) must not
+/// stay there once they are done.
+///
+/// Proves O2, F3.
+fn asynchronous_writes_leave_nothing_stale(setup: Setup) {
+    see_asynchronous_writes(setup);
+}
+
+/// The files are in server mode then, also on a mount that has passthrough.
+///
+/// Proves O2.
+fn asynchronous_writes_leave_nothing_stale_with_durability_write(setup: Setup) {
+    see_asynchronous_writes(setup.mount_with(["--durability", "write"]));
+}
+
+fn see_asynchronous_writes(setup: Setup) {
+    let mount = setup.mount();
+    for flags in ["rwd", "wd", "w"] {
+        let path = mount.at(format!("f-{flags}"));
+        std::fs::write(&path, vec![1; 16 * 4096]).unwrap();
+        let mut writer = child(["do"]);
+        assert_eq!(writer.ask(&format!("open f {flags} {}", path.display())), "ok");
+        let mut readers = [(); 2].map(|()| child(["do"]));
+        for reader in &mut readers {
+            assert_eq!(reader.ask(&format!("open f r {}", path.display())), "ok");
+            assert_eq!(reader.ask(&format!("open d rd {}", path.display())), "ok");
+            assert_eq!(reader.ask(&format!("map f m {} r", 16 * 4096)), "ok");
+        }
+        let [reader, loader] = &mut readers;
+        loader.tell("churn f m");
+        for round in 0..30 {
+            let byte = 1 + round % 9;
+            assert_eq!(writer.ask(&format!("put-at-once f 16 {byte}")), "ok", "{flags}, round {round}");
+            for look in ["glance m", "see f", "see d"] {
+                assert_eq!(reader.ask(look), format!("16*{byte}"), "{flags}, round {round}: {look}");
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! tests/README.md has the environment variables.
 
+pub mod aio;
 mod children;
 mod disk;
 pub mod fuzz;

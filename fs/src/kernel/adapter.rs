@@ -33,8 +33,9 @@ use super::lanes::Lanes;
 const MAX_WRITE: u32 = 1 << 20;
 
 /// What this filesystem asks of every kernel that has it. Not among them: a write-back cache, which loses what a killed
-/// server was not sent; remote locks, which hang a waiter if the server does; and what fuser cannot decode.
-const WANTED: [InitFlags; 13] = [
+/// server was not sent; remote locks, which hang a waiter if the server does; asynchronous direct I/O, after which the
+/// kernel leaves in its cache what it loaded meanwhile; and what fuser cannot decode.
+const WANTED: [InitFlags; 12] = [
     InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     InitFlags::FUSE_POSIX_ACL,
@@ -42,7 +43,6 @@ const WANTED: [InitFlags; 13] = [
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,
-    InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_CACHE_SYMLINKS,
     InitFlags::FUSE_NO_OPENDIR_SUPPORT,
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,

@@ -13,6 +13,7 @@
 //! unmap NAME
 //! store NAME OFFSET SEED LEN | check NAME OFFSET SEED LEN
 //! page NAME OFFSET            the number of the physical page (root)
+//! churn ID NAME               loads each page again and again until it is killed, and keeps none in the cache
 //! memory NAME                 Rss and Pss of the mapping in KiB
 //! flock ID sh|ex|un           without waiting
 //! lock ID r|w|u START LEN     a POSIX record lock, without waiting
@@ -23,20 +24,22 @@
 //!
 //! ```text
 //! put ID BLOCK COUNT BYTE     by pwrite, from an aligned buffer; `add ID BYTE` writes a block by write
+//! put-at-once ID COUNT BYTE   by asynchronous writes, one for each block
 //! see ID                      by pread: `16*1 2*4` is 16 blocks of 1, then two of 4; `empty`; `torn`, `foreign`:
-//! mixed, or none of ours poke NAME BLOCK BYTE        by a store through a mapping; `glance NAME` by loads: `F` for a
-//! block that is SIGBUS same-file ID PATH           whether a descriptor is of the file that has the name: yes, no,
-//! none unlink PATH | replace PATH BYTE BLOCKS
+//!                             mixed, or none of ours
+//! poke NAME BLOCK BYTE        by a store through a mapping; `glance NAME` by loads: `F` for a block that is SIGBUS
+//! same-file ID PATH           whether a descriptor is of the file that has the name: yes, no, none
+//! unlink PATH | replace PATH BYTE BLOCKS
 //! forget                      closes and unmaps everything
 //! loop ROLE COUNT BYTE PATH   does again and again what a role of the concurrency test does, see `Role`; `in vain` if
-//! the
-//!                             file was not there one time or other (or was, for one that makes it)
+//!                             the file was not there one time or other (or was, for one that makes it)
 //! ```
 //!
 //! Answers are `ok`, values, `differs at N`, or `error ERRNO`.
 //!
 //! `tensorfs-test-child write LEDGER DIR SEED` is a writer for the kill test; see `contract/kill.rs`.
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Write};
@@ -141,6 +144,15 @@ mod blocks {
         let (mut buffer, start) = aligned(len);
         buffer[start..start + len].fill(byte);
         file.write_all_at(&buffer[start..start + len], block * BLOCK as u64)
+    }
+
+    /// As [`put`], by asynchronous writes of a block each.
+    pub fn put_at_once(file: &File, count: u64, byte: u8) -> io::Result<()> {
+        let (mut buffer, start) = aligned(count as usize * BLOCK);
+        buffer[start..start + count as usize * BLOCK].fill(byte);
+        let blocks = buffer[start..start + count as usize * BLOCK].chunks(BLOCK);
+        let writes: Vec<_> = blocks.enumerate().map(|(n, block)| ((n * BLOCK) as u64, block)).collect();
+        tensorfs_tests::aio::write_at_once(file, &writes)
     }
 
     /// What a block holds, in a word. Nobody writes a byte above 9.
@@ -354,6 +366,13 @@ impl State {
                 File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, (address / 4096 * 8) as u64)?;
                 Ok((u64::from_le_bytes(entry) & ((1 << 55) - 1)).to_string())
             }
+            // Loads each page again and again, and keeps none in the cache.
+            ["churn", id, name] => loop {
+                posix_fadvise(&self.files[id], 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+                for page in 0..self.maps[name].len / 4096 {
+                    self.load(name, page * 4096, 1);
+                }
+            },
             ["memory", name] => self.memory(name),
             ["flock", id, mode] => {
                 let mode = match mode {
@@ -380,6 +399,9 @@ impl State {
             }
             ["put", id, block, count, byte] => {
                 blocks::put(&self.files[id], number(block), number(count), number(byte) as u8).and_then(|()| ok())
+            }
+            ["put-at-once", id, count, byte] => {
+                blocks::put_at_once(&self.files[id], number(count), number(byte) as u8).and_then(|()| ok())
             }
             ["add", id, byte] => (&self.files[id]).write_all(&[number(byte) as u8; blocks::BLOCK]).and_then(|()| ok()),
             ["see", id] => blocks::see(&self.files[id]),
