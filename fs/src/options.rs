@@ -135,6 +135,13 @@ pub struct Options {
     pub allow_other: bool,
 }
 
+impl Options {
+    /// The commit interval; never no time at all.
+    pub(crate) fn interval(&self) -> Duration {
+        self.commit.max(Duration::from_millis(1))
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {

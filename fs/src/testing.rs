@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::{Ino, SegmentId};
@@ -164,13 +165,19 @@ impl Direct {
         errno(seal_file(&self.files, ino, false, &|| false)).map(drop)
     }
 
-    /// What a round of the background commit begins with: what only the log holds becomes durable in the segments.
+    /// What only the log holds becomes durable in the segments.
     pub fn settle_values(&self) -> Result<(), Errno> {
-        errno(self.files.settle_values())
+        self.files.doubt_values(Instant::now() + Duration::from_secs(60));
+        errno(self.files.store().pool().settle_values().map_err(Into::into))
     }
 
-    /// One round of the background commit, housekeeping included; `quiet` if the one before had nothing to do.
+    /// One round of what goes on in the background; `quiet` if the one before had nothing to do.
     pub fn round(&self, quiet: bool) -> Result<bool, Errno> {
-        errno(commit_if_changed(&self.files, quiet))
+        self.settle_values()?;
+        let quiet = errno(commit_if_changed(&self.files, quiet))?;
+        let pool = self.files.store().pool();
+        pool.unlink_covered();
+        errno(pool.maintain().map_err(Into::into))?;
+        Ok(quiet)
     }
 }

@@ -2,14 +2,14 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::file::{Files, Switch};
 
 use super::task::{Running, Stopper, Task};
 
-/// Commits, and keeps house.
+/// Commits.
 pub(super) struct Committer {
     files: Arc<Files>,
     interval: Duration,
@@ -20,7 +20,7 @@ pub(super) struct Committer {
 impl Committer {
     /// Starts it.
     pub fn start(files: &Arc<Files>) -> io::Result<Running> {
-        let interval = files.store().options().commit.max(Duration::from_millis(1));
+        let interval = files.store().options().interval();
         Running::start(files, Self { files: files.clone(), interval, was_quiet: false })
     }
 }
@@ -30,7 +30,7 @@ impl Task for Committer {
     type Piece = ();
 
     fn next(&mut self) -> Option<()> {
-        self.files.store().bell().wait(self.interval).then_some(())
+        self.files.store().bells().commit().wait(self.interval).then_some(())
     }
 
     fn work(&mut self, (): &()) {
@@ -47,27 +47,25 @@ impl Task for Committer {
 
     fn stopper(&self) -> Stopper {
         let files = self.files.clone();
-        Box::new(move || files.store().bell().stop())
+        Box::new(move || files.store().bells().commit().stop())
     }
 }
 
-/// One round. Returns whether there was nothing to do; `was_quiet` if so it was the last time.
+/// One round. Returns whether there was nothing to do; `was_quiet` if so it was the last time. What is done here, all
+/// who rely on the commit interval wait for: it commits, and does nothing else.
 pub(crate) fn commit_if_changed(files: &Files, was_quiet: bool) -> Result<bool> {
     let store = files.store();
     let pool = store.pool();
     if pool.is_read_only().is_some() {
+        // There is nothing that could become durable.
+        store.bells().rounds().done();
         return Ok(true);
     }
     // What is large is written out first, and recorded then: meanwhile others can commit without waiting for it.
     let later = files.write_out_grown();
-    files.settle_values()?;
-    let learned = files.learn_all(Switch::Leave, &later);
-    if store.is_limited() {
-        if store.holds_too_much() {
-            files.reap_removed();
-        }
-        store.recount();
-    }
+    let patience = Instant::now() + store.options().interval() / 2;
+    files.doubt_values(patience);
+    let learned = files.learn_free(Switch::Leave, &later, patience);
     let changed = *learned.as_ref().unwrap_or(&true) || pool.newest() > pool.horizon();
     if changed {
         store.counters().commits_background.add(1);
@@ -75,10 +73,13 @@ pub(crate) fn commit_if_changed(files: &Files, was_quiet: bool) -> Result<bool> 
     } else if !was_quiet {
         pool.idle()?;
     }
-    // Also while nobody changes anything: the kernel forgets a file after its removal, and what was deleted last
-    // leaves a log that is longer than it need be.
-    pool.unlink_covered();
-    pool.maintain()?;
+    store.bells().rounds().done();
+    if changed {
+        store.bells().unlink().ring();
+    }
+    if store.is_limited() {
+        store.recount();
+    }
     learned?;
     Ok(!changed)
 }

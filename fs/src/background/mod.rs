@@ -1,10 +1,12 @@
-//! What goes on behind the requests: committing, sealing, writing out, making spare segments; and what programs ask
-//! for that takes long: moving files to other tiers, checks and scrubs.
+//! What goes on behind the requests: committing, removing segments, settling small files, cleaning the log, sealing,
+//! writing out, making spare segments; and what programs ask for that takes long: moving files to other tiers, checks
+//! and scrubs.
 //!
 //! The tasks that run as long as the pool is served are of one kind, [`task::Task`], and [`Background`] has them all.
 //! What they have to do they find in queues of the rooms below; nobody below knows of them.
 
 mod checksums;
+mod cleaner;
 mod committer;
 mod copy;
 mod job;
@@ -15,8 +17,10 @@ mod out_writer;
 mod scrub;
 mod seal;
 mod sealer;
+mod settler;
 mod spare_maker;
 mod task;
+mod unlinker;
 
 use std::io;
 use std::sync::Arc;
@@ -39,6 +43,9 @@ pub(crate) struct Background {
     _out_writer: Running,
     _sealer: Running,
     _spare_maker: Running,
+    _unlinker: Running,
+    _settler: Running,
+    _cleaner: Running,
     _committer: Running,
 }
 
@@ -52,6 +59,17 @@ impl Background {
         let sealer = sealer::Sealer::start(files)?;
         let spare_maker = spare_maker::SpareMaker::start(files)?;
         let out_writer = out_writer::OutWriter::start(files)?;
-        Ok(Self { _out_writer: out_writer, _sealer: sealer, _spare_maker: spare_maker, _committer: committer })
+        let unlinker = unlinker::Unlinker::start(files)?;
+        let settler = settler::Settler::start(files)?;
+        let cleaner = cleaner::Cleaner::start(files)?;
+        Ok(Self {
+            _out_writer: out_writer,
+            _sealer: sealer,
+            _spare_maker: spare_maker,
+            _unlinker: unlinker,
+            _settler: settler,
+            _cleaner: cleaner,
+            _committer: committer,
+        })
     }
 }

@@ -131,7 +131,7 @@ pub(crate) fn ask_for_seal(files: &Files, ino: Ino, begin: bool, again: bool) ->
         Ok(_) if begin => {
             queue.add_first(ino, store.pool().newest(), again);
             // The commit that it waits for need not be waited for.
-            store.bell().commit();
+            store.bells().commit().ring();
             Sealing::Waiting
         }
         Ok(_) | Err(Outcome::Already) if waits => Sealing::Waiting,

@@ -9,6 +9,9 @@ use super::learn::{Learned, Switch};
 use super::locked::Locked;
 use super::look::{Made, Synced};
 
+/// So many segments at most does who makes everything durable wait for to be removed.
+const UNLINKED_AT_SYNC: usize = 4096;
+
 /// Whether who waits for a file to be durable hears that it has grown past the limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tell {
@@ -43,9 +46,11 @@ impl Files {
     /// Makes everything durable that was done through this mount, except what is still replacing something.
     pub fn sync_all(&self) -> Result<()> {
         self.wait_for_closed_replaces();
-        let learned = self.learn_all(Switch::Leave, &[]);
+        let learned = self.learn_all(Switch::Leave);
         self.commit_for_client()?;
-        self.store().pool().unlink_covered();
+        // The rest of what was deleted goes in the background: it is as if it were gone, but for its space.
+        self.store().pool().unlink_some(UNLINKED_AT_SYNC);
+        self.store().bells().unlink().ring();
         learned.map(|_| ())
     }
 }

@@ -26,6 +26,11 @@ impl Files {
     pub fn try_lock<'a>(&'a self, node: &'a NodeRef) -> Option<Locked<'a>> {
         Some(Locked { files: self, node, state: node.state.try_lock()? })
     }
+
+    /// Takes an inode's lock unless somebody else has it until the deadline.
+    pub fn lock_until<'a>(&'a self, node: &'a NodeRef, deadline: Instant) -> Option<Locked<'a>> {
+        Some(Locked { files: self, node, state: node.state.try_lock_until(deadline)? })
+    }
 }
 
 impl<'a> Locked<'a> {

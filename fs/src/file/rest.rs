@@ -93,7 +93,7 @@ impl Locked<'_> {
         edit.reap(ino);
         drop(edit);
         if allocated >= LARGE {
-            store.bell().commit();
+            store.bells().commit().ring();
         }
     }
 
@@ -180,14 +180,31 @@ impl Files {
         }
     }
 
-    /// Learns every file that something may write, but for some whose turn comes later, and says whether any had
-    /// changed. One that fails does not keep the others from being learned.
-    pub fn learn_all(&self, switch: Switch, later: &[Ino]) -> Result<bool> {
+    /// Learns every file that something may write, and says whether any had changed. One that fails does not keep the
+    /// others from being learned.
+    pub fn learn_all(&self, switch: Switch) -> Result<bool> {
+        self.learn_each(switch, &[], None)
+    }
+
+    /// As [`Files::learn_all`], but for some files whose turn comes later, and for those that somebody else has locked
+    /// once there is no patience left: they may have changed.
+    pub fn learn_free(&self, switch: Switch, later: &[Ino], patience: Instant) -> Result<bool> {
+        self.learn_each(switch, later, Some(patience))
+    }
+
+    fn learn_each(&self, switch: Switch, later: &[Ino], patience: Option<Instant>) -> Result<bool> {
         let mut changed = false;
         let mut first = Ok(());
         for ino in self.store().writers().inos().into_iter().filter(|ino| !later.contains(ino)) {
             let node = self.node(ino);
-            let mut file = self.lock(&node);
+            let locked = match patience {
+                Some(deadline) => self.lock_until(&node, deadline),
+                None => Some(self.lock(&node)),
+            };
+            let Some(mut file) = locked else {
+                changed = true;
+                continue;
+            };
             let before = file.change_time_seen();
             match file.learn(0, switch) {
                 Ok(learned) => changed |= learned.changed,
@@ -224,7 +241,7 @@ impl Files {
         }
         self.reap_removed();
         // Files that are still mapped get their last word too.
-        match self.learn_all(Switch::Last, &[]) {
+        match self.learn_all(Switch::Last) {
             Ok(_) => true,
             Err(fault) => {
                 log::error!("at the end: {fault}");

@@ -9,7 +9,27 @@ use crate::store::{NewSegment, Space};
 
 use super::Files;
 
+/// If more segments than this wait to be removed from the host, whoever deletes files removes some as well.
+const UNLINKS: usize = 64 << 10;
+/// So many for each file.
+const UNLINKS_EACH: usize = 4;
+
 impl Files {
+    /// True if deleted files wait in such number for their segments to be removed that who deletes more has to help.
+    pub fn owes_unlinks(&self) -> bool {
+        self.store().pool().freed() > UNLINKS
+    }
+
+    /// Helps, if that is so. Waits for the host, and if nothing of it is durable yet, for a commit.
+    pub fn pay_unlinks(&self) -> Result<()> {
+        let store = self.store();
+        if self.owes_unlinks() && store.pool().unlink_some(UNLINKS_EACH) == 0 {
+            store.commit()?;
+            store.pool().unlink_some(UNLINKS_EACH);
+        }
+        Ok(())
+    }
+
     /// Runs a change of the pool. Where space runs out, what is already deleted is made free and the change is tried
     /// once more.
     pub fn edit<T>(&self, mut change: impl FnMut(&mut Edit<'_>) -> Result<T>) -> Result<T> {

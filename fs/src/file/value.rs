@@ -10,12 +10,12 @@
 //! * unless a sync of the segment failed: then what it holds may not be what was written.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tensorfs_layout::log::{PM, Record, Transaction};
 use tensorfs_layout::segment::DueSegment;
 use tensorfs_layout::tree::{Object, Run};
 
-use crate::error::Result;
 use crate::store::host;
 
 use super::Files;
@@ -119,18 +119,17 @@ impl Files {
         }
     }
 
-    /// Makes durable in their segments what only the log holds. Files that are still open count as changed: what is
-    /// written to them now is not heard of.
-    pub fn settle_values(&self) -> Result<()> {
-        for ino in self.store().writers().inos() {
-            let node = self.node(ino);
-            let mut file = self.lock(&node);
+    /// Files that are still open and whose bytes the log holds count as changed from now on: what is written to them
+    /// is not heard of. One that somebody else has locked once there is no patience left gets its turn the next time.
+    pub fn doubt_values(&self, patience: Instant) {
+        for ino in self.store().segments().covered() {
+            let Some(node) = self.node_in_use(ino) else { continue };
+            let Some(mut file) = self.lock_until(&node, patience) else { continue };
             let Some(serving) = file.serving_mut() else { continue };
             if serving.writing.as_mut().is_some_and(|writing| writing.valued.take().is_some()) {
                 // As if that look had been too early to tell.
                 serving.seen.iter_mut().for_each(|seen| seen.at = seen.ctime);
             }
         }
-        Ok(self.store().pool().settle_values()?)
     }
 }

@@ -220,8 +220,14 @@ impl fuser::Filesystem for Adapter {
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _serving = self.serving();
-        let (dir, name) = (ino(parent), name.as_bytes());
-        answer::empty(reply, self.here("unlink", |c| &c.unlink, |fs| fs.unlink(caller(req), dir, name)));
+        let (caller, dir, name) = (caller(req), ino(parent), name.as_bytes().to_vec());
+        self.lane(
+            self.fs.removal_lane(),
+            "unlink",
+            |c| &c.unlink,
+            move |fs| fs.unlink(caller, dir, &name),
+            |removed| answer::empty(reply, removed),
+        );
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -247,9 +253,15 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _serving = self.serving();
-        let (from, to) = ((ino(parent), name.as_bytes()), (ino(newparent), newname.as_bytes()));
-        let rename = |fs: &Filesystem| fs.rename(caller(req), from, to, flags.bits());
-        answer::empty(reply, self.here("rename", |c| &c.rename, rename));
+        let (caller, flags) = (caller(req), flags.bits());
+        let (from, to) = ((ino(parent), name.as_bytes().to_vec()), (ino(newparent), newname.as_bytes().to_vec()));
+        self.lane(
+            self.fs.removal_lane(),
+            "rename",
+            |c| &c.rename,
+            move |fs| fs.rename(caller, (from.0, &from.1), (to.0, &to.1), flags),
+            |renamed| answer::empty(reply, renamed),
+        );
     }
 
     fn link(&self, req: &Request, number: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {

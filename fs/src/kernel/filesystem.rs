@@ -166,6 +166,11 @@ impl Filesystem {
         self.tree.unlink(caller, dir, name)
     }
 
+    /// Where [`Filesystem::unlink`] and [`Filesystem::rename`] are done.
+    pub fn removal_lane(&self) -> Lane {
+        self.tree.removal_lane()
+    }
+
     /// Removes an empty directory.
     pub fn rmdir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<()> {
         Realm::check_old_name(dir, name)?;

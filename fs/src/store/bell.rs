@@ -1,6 +1,6 @@
-//! Calls whoever commits in the background.
+//! Calls whoever works in the background, and keeps the time of commits.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -9,11 +9,11 @@ use parking_lot::{Condvar, Mutex};
 enum Call {
     #[default]
     None,
-    Commit,
+    Work,
     Stop,
 }
 
-/// Calls the thread that commits in the background.
+/// Calls a thread in the background to its work.
 #[derive(Default)]
 pub(crate) struct Bell {
     call: Mutex<Call>,
@@ -21,33 +21,105 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// Has a commit begin at once, and does not wait for it.
-    pub fn commit(&self) {
-        self.ring(Call::Commit);
+    /// Has the work begin at once, and does not wait for it.
+    pub fn ring(&self) {
+        self.call(Call::Work);
     }
 
-    /// There is to be no commit any more.
+    /// There is to be no work any more.
     pub fn stop(&self) {
-        self.ring(Call::Stop);
+        self.call(Call::Stop);
     }
 
-    fn ring(&self, call: Call) {
+    /// True if there is to be no work any more.
+    pub fn is_stopped(&self) -> bool {
+        *self.call.lock() == Call::Stop
+    }
+
+    fn call(&self, what: Call) {
         let mut now = self.call.lock();
         if *now != Call::Stop {
-            *now = call;
+            *now = what;
         }
         self.rung.notify_all();
     }
 
-    /// Waits until it is time for a commit; false if there is to be none any more.
+    /// Waits until it is rung, or for so long; false if there is to be no work any more.
     pub fn wait(&self, interval: Duration) -> bool {
         let mut call = self.call.lock();
         if *call == Call::None {
             self.rung.wait_for(&mut call, interval);
         }
-        if *call == Call::Commit {
+        if *call == Call::Work {
             *call = Call::None;
         }
         *call != Call::Stop
+    }
+}
+
+/// The bells of the background, one for each thread that somebody may call.
+#[derive(Default)]
+pub(crate) struct Bells {
+    commit: Bell,
+    unlink: Bell,
+    settle: Bell,
+    clean: Bell,
+    rounds: Rounds,
+}
+
+impl Bells {
+    /// Calls who commits.
+    pub fn commit(&self) -> &Bell {
+        &self.commit
+    }
+
+    /// Calls who removes segments that no file has any more.
+    pub fn unlink(&self) -> &Bell {
+        &self.unlink
+    }
+
+    /// Calls who makes durable in segments what only the log holds.
+    pub fn settle(&self) -> &Bell {
+        &self.settle
+    }
+
+    /// Calls who cleans the log.
+    pub fn clean(&self) -> &Bell {
+        &self.clean
+    }
+
+    /// When commits in the background were done.
+    pub fn rounds(&self) -> &Rounds {
+        &self.rounds
+    }
+}
+
+/// When the rounds of the background commit were over.
+pub(crate) struct Rounds(Mutex<Times>);
+
+struct Times {
+    last: Instant,
+    longest: Duration,
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Self(Mutex::new(Times { last: Instant::now(), longest: Duration::ZERO }))
+    }
+}
+
+impl Rounds {
+    /// What was done before this round began is durable now.
+    pub fn done(&self) {
+        let mut times = self.0.lock();
+        let now = Instant::now();
+        times.longest = times.longest.max(now - times.last);
+        times.last = now;
+    }
+
+    /// The longest time from the end of one round to the end of the next, the one under way included.
+    pub fn longest(&self) -> Duration {
+        let times = self.0.lock();
+        times.longest.max(times.last.elapsed())
     }
 }

@@ -36,7 +36,7 @@ use tensorfs_layout::segment::Segments;
 use tensorfs_layout::tree::View;
 
 pub(crate) use backing::Backing;
-pub(crate) use bell::Bell;
+pub(crate) use bell::Bells;
 pub(crate) use capacity::{BLOCK, Space};
 pub use counters::Counts;
 pub(crate) use counters::{Counter, Counters};
@@ -72,7 +72,7 @@ pub(crate) struct Store {
     writers: Writers,
     removed: Removed,
     damage: Damage,
-    bell: Bell,
+    bells: Bells,
 }
 
 impl Store {
@@ -92,7 +92,7 @@ impl Store {
             writers: Writers::default(),
             removed: Removed::default(),
             damage: Damage::default(),
-            bell: Bell::default(),
+            bells: Bells::default(),
         }
     }
 
@@ -151,9 +151,9 @@ impl Store {
         &self.removed
     }
 
-    /// Calls whoever commits in the background.
-    pub fn bell(&self) -> &Bell {
-        &self.bell
+    /// Calls whoever works in the background.
+    pub fn bells(&self) -> &Bells {
+        &self.bells
     }
 
     /// True if a commit waits for a disk rather than for memory.

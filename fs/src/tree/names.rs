@@ -8,6 +8,7 @@ use crate::caller::Caller;
 use crate::clock;
 use crate::error::{Fault, Result};
 use crate::file::Stat;
+use crate::lane::Lane;
 use crate::store::{changed, touched, with};
 
 use super::{Tree, living_directory};
@@ -85,8 +86,14 @@ impl Tree {
         self.files.stat(ino)
     }
 
+    /// Where [`Tree::unlink`] is done, and [`Tree::rename`].
+    pub fn removal_lane(&self) -> Lane {
+        Lane::waiting(self.files.owes_unlinks())
+    }
+
     /// Removes a name of anything but a directory.
     pub fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<()> {
+        self.files.pay_unlinks()?;
         self.remove(caller, dir, name, |object| if object.is_dir() { Err(libc::EISDIR) } else { Ok(()) })
     }
 
@@ -121,7 +128,7 @@ impl Tree {
             // It has asked the host.
             self.files.retire(ino);
             if self.store().was_tight() {
-                self.store().bell().commit();
+                self.store().bells().commit().ring();
             }
         }
         Ok(())

@@ -39,6 +39,7 @@ impl Tree {
     pub fn rename(&self, caller: Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32) -> Result<()> {
         check_new_name(to.1)?;
         let how = How::of(flags)?;
+        self.files.pay_unlinks()?;
         let exchange = how == How::Exchange;
         loop {
             let (moved, met) = {
@@ -72,7 +73,7 @@ impl Tree {
     fn learn_before_moving(&self, ino: Ino, unique: u64) -> Result<()> {
         let is_dir = self.store().view().object(ino).is_some_and(Object::is_dir);
         if is_dir {
-            self.files.learn_all(Switch::Leave, &[]).map(|_| ())
+            self.files.learn_all(Switch::Leave).map(|_| ())
         } else {
             self.files.learn_before_naming(ino, unique)
         }

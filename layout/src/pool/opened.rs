@@ -92,7 +92,17 @@ impl Pool {
 
     /// Removes segments from the host whose removal the horizon covers; returns how many.
     pub fn unlink_covered(&self) -> usize {
-        self.removals.remove(&self.segments, || self.horizon())
+        self.unlink_some(usize::MAX)
+    }
+
+    /// As [`Pool::unlink_covered`], but so many at most: others who want to remove some wait no longer than that.
+    pub fn unlink_some(&self, most: usize) -> usize {
+        self.removals.remove(&self.segments, most, || self.horizon())
+    }
+
+    /// How many segments the host still holds that no file has any more.
+    pub fn freed(&self) -> usize {
+        self.removals.len()
     }
 
     /// True if this segment is to be removed from the host.

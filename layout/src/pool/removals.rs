@@ -32,20 +32,27 @@ impl Removals {
         self.queue.lock().is_empty()
     }
 
-    /// Removes what the horizon covers; returns how many. `horizon` is asked once it is this caller's turn.
-    pub fn remove(&self, segments: &Segments, horizon: impl FnOnce() -> TxId) -> usize {
+    pub fn len(&self) -> usize {
+        self.queue.lock().len()
+    }
+
+    /// Removes at most so many of those that the horizon covers; returns how many. `horizon` is asked once it is this
+    /// caller's turn.
+    pub fn remove(&self, segments: &Segments, most: usize, horizon: impl FnOnce() -> TxId) -> usize {
         // One at a time: who waits for space finds either something to remove, or that it is removed.
         let _removing = self.removing.lock();
         let horizon = horizon();
         let mut count = 0;
-        loop {
+        while count < most {
             let next = self.queue.lock().front().copied().filter(|(id, _)| *id <= horizon);
-            let Some((_, segment)) = next else { return count };
+            let Some((_, segment)) = next else { break };
             match segments.unlink(segment) {
-                Ok(()) => count += 1,
+                Ok(()) => {}
                 Err(error) => log::error!("{}: unlink: {error}", segments.path_of(segment).display()),
             }
+            count += 1;
             self.queue.lock().pop_front();
         }
+        count
     }
 }

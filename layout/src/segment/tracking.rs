@@ -142,6 +142,12 @@ impl Segments {
         self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The files whose bytes the log holds, while their segments may not hold them durably.
+    pub fn covered(&self) -> Vec<Ino> {
+        let tracked = self.unsynced.tracked.lock();
+        tracked.values().filter(|entry| entry.covered).filter_map(|entry| entry.ino).collect()
+    }
+
     /// True if the log holds bytes of some file that its segment may not hold durably.
     pub(crate) fn any_covered(&self) -> bool {
         self.unsynced.tracked.lock().values().any(|entry| entry.covered)

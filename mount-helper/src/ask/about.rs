@@ -81,6 +81,8 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         domain: Some(found.domain),
         durability: None,
         commit_seconds: None,
+        longest_commit_seconds: None,
+        pending_removals: 0,
         passthrough: false,
         passthrough_reason: None,
         latency: false,

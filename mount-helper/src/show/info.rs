@@ -34,7 +34,12 @@ pub fn table(info: &Info) -> String {
         rows.list("tiers", &info.tiers.iter().map(tier).collect::<Vec<_>>());
     }
     rows.add("files", format!("{} in {}", info.files, count(info.directories, "directory", "directories")));
+    if info.pending_removals > 0 {
+        rows.add("deleted", format!("{} still to be removed from the host", info.pending_removals));
+    }
     rows.add("log", format!("{} with {} live records", humane(info.log_bytes), info.records));
+    let apart = info.longest_commit_seconds.map(|seconds| format!("in the background, at most {seconds:.1} s apart"));
+    rows.some("commits", apart);
     rows.some("requests", requests(info));
     rows.some("flushes", flushes(info));
     rows.some("recovery", info.recovery.as_ref().and_then(recovery));

@@ -54,6 +54,12 @@ pub struct Info {
     pub durability: Option<Durability>,
     /// Seconds between commits in the background.
     pub commit_seconds: Option<f64>,
+    /// The longest that it took since the mount from one of them to the next, the one under way included.
+    #[serde(default)]
+    pub longest_commit_seconds: Option<f64>,
+    /// Deleted files of which the host still holds the bytes: they go once their deletion is durable.
+    #[serde(default)]
+    pub pending_removals: u64,
     /// Whether the kernel reads, writes and maps open files itself.
     pub passthrough: bool,
     /// If not, why.
@@ -144,6 +150,8 @@ impl Info {
             domain: Some(pool.domain()),
             durability: Some(store.durability()),
             commit_seconds: Some(store.options().commit.as_secs_f64()),
+            longest_commit_seconds: Some(store.bells().rounds().longest().as_secs_f64()),
+            pending_removals: pool.freed() as u64,
             passthrough: link.has_passthrough(),
             passthrough_reason: link.no_passthrough().map(str::to_owned),
             latency: link.no_latency().is_none(),
