@@ -11,6 +11,7 @@ pub mod aio;
 mod children;
 mod disk;
 pub mod fuzz;
+mod host_calls;
 pub mod model;
 mod mount;
 mod mounted;
@@ -26,6 +27,7 @@ pub use children::{
     Child, as_user, c_path, child, has_ended, program, run, run_ok, shell, start, wait_for_end, wait_until,
 };
 pub use disk::{Disk, FailingDisk};
+pub use host_calls::{Call, HostCalls, Injected, Rule};
 pub use mount::{Mount, Passthrough, Setup, Started, built, is_root, scratch, skip, skip_all, tensorfs};
 pub use mounted::Mounted;
 pub use pattern::Pattern;

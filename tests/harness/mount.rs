@@ -12,6 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::children::{c_path, program_path, run, run_ok, wait_for_end};
+use crate::host_calls::HostCalls;
 
 /// Who moves the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,7 @@ pub struct Setup {
     mount: Vec<String>,
     pool: Option<PathBuf>,
     descriptors: Option<u64>,
+    host_calls: Option<HostCalls>,
 }
 
 /// How a [`Mount`] was started; returned by [`Mount::try_mount`].
@@ -64,6 +66,7 @@ impl Setup {
             mount: Vec::new(),
             pool: None,
             descriptors: None,
+            host_calls: None,
         }
     }
 
@@ -88,6 +91,12 @@ impl Setup {
     /// Starts servers that may have so many descriptors and cannot raise that.
     pub fn few_descriptors(mut self, descriptors: u64) -> Setup {
         self.descriptors = Some(descriptors);
+        self
+    }
+
+    /// Starts servers whose calls of the host can be delayed and made to fail. Rules are about files of the pool.
+    pub fn host_calls(mut self, calls: &HostCalls) -> Setup {
+        self.host_calls = Some(calls.clone());
         self
     }
 
@@ -131,6 +140,9 @@ impl Setup {
                 let mut create = mount.program();
                 create.arg("create").arg(&mount.pool).args(&mount.setup.create);
                 run_ok(&mut create);
+            }
+            if let Some(calls) = &mount.setup.host_calls {
+                calls.set_pool(&mount.pool);
             }
             mount.mount();
         }
@@ -253,6 +265,9 @@ impl Mount {
             .arg("--log")
             .arg(self.log_path())
             .args(&self.setup.mount);
+        if let Some(calls) = &self.setup.host_calls {
+            calls.preload(&mut command);
+        }
         Started(run(&mut command))
     }
 
