@@ -8,6 +8,7 @@
 //! tests/README.md has the environment variables.
 
 pub mod aio;
+mod built;
 mod children;
 mod disk;
 pub mod fuzz;
@@ -23,12 +24,13 @@ pub mod storm;
 mod tree;
 pub mod xattr;
 
+pub use built::built;
 pub use children::{
     Child, as_user, c_path, child, has_ended, program, run, run_ok, shell, start, wait_for_end, wait_until,
 };
 pub use disk::{Disk, FailingDisk};
 pub use host_calls::{Call, HostCalls, Injected, Rule};
-pub use mount::{Mount, Passthrough, Setup, Started, built, is_root, scratch, skip, skip_all, tensorfs};
+pub use mount::{Mount, Passthrough, Setup, Started, is_root, scratch, skip, skip_all, tensorfs};
 pub use mounted::Mounted;
 pub use pattern::Pattern;
 pub use python::{client, client_file, venv};

@@ -4,13 +4,13 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::built::binary;
 use crate::children::{c_path, program_path, run, run_ok, wait_for_end};
 use crate::host_calls::HostCalls;
 
@@ -424,36 +424,6 @@ pub fn scratch() -> TempDir {
 /// The `tensorfs` program, for tests that need no [`Mount`].
 pub fn tensorfs() -> Command {
     Command::new(binary())
-}
-
-/// The program under test, built once if nobody named one.
-fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        if let Some(path) = std::env::var_os("TENSORFS_BIN") {
-            return PathBuf::from(path);
-        }
-        let path = program_path("tensorfs");
-        // `cargo test -p tensorfs-tests` does not build the binaries of other packages.
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        build.args(["build", "--quiet", "--workspace", "--bins"]);
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        run_ok(build.current_dir(env!("CARGO_MANIFEST_DIR")));
-        path
-    })
-}
-
-/// A library of another package of the workspace, built now.
-pub fn built(package: &str, library: &str) -> PathBuf {
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    build.args(["build", "--quiet", "--package", package]);
-    if !cfg!(debug_assertions) {
-        build.arg("--release");
-    }
-    run_ok(build.current_dir(env!("CARGO_MANIFEST_DIR")));
-    program_path(library)
 }
 
 /// Counts a test as skipped.

@@ -49,8 +49,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use crate::built::built;
 use crate::children::wait_until;
-use crate::mount::built;
 pub use table::Call;
 use table::{ALWAYS, Table, VARIABLE};
 

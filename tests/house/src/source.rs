@@ -1,7 +1,7 @@
 //! The sources of one crate, as a tree of modules.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::{fmt, fs, io};
 
 use syn::{Attribute, Item};
@@ -155,7 +155,7 @@ impl Reader<'_> {
                 continue;
             }
             let found = match path_attribute(&item.attrs) {
-                Some(given) => file.parent().unwrap_or(Path::new("")).join(given),
+                Some(given) => joined(file.parent().unwrap_or(Path::new("")), Path::new(&given)),
                 None => self.find(&directory).ok_or_else(|| {
                     let line = item.ident.span().start().line;
                     Unreadable(format!("{}:{line}: no file for module {name}", file.display()))
@@ -183,6 +183,20 @@ pub fn plain(ident: &proc_macro2::Ident) -> String {
 /// The line on which something begins, from 1.
 pub fn line(of: &proc_macro2::Ident) -> usize {
     of.span().start().line
+}
+
+/// A path that is relative to a directory, without steps up: files are known by one name each.
+fn joined(directory: &Path, path: &Path) -> PathBuf {
+    let mut joined = directory.to_owned();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                joined.pop();
+            }
+            part => joined.push(part),
+        }
+    }
+    joined
 }
 
 fn path_attribute(attributes: &[Attribute]) -> Option<String> {

@@ -1,8 +1,8 @@
 //! To be preloaded into `tensorfs`: stands between it and libc, and delays or fails the calls that a test names.
 //!
-//! The rules are in memory that is shared with the test ([`table`]; `TENSORFS_HOST_CALLS` names the file), so that they
-//! can be changed while the server runs. A call that no rule is about costs one load. What libc calls within itself, and
-//! what the kernel does for a program in passthrough, does not come by here.
+//! The rules are in memory that is shared with the test (`table.rs`; `TENSORFS_HOST_CALLS` names the file), so that
+//! they can be changed while the server runs. A call that no rule is about costs one load. What libc calls within
+//! itself, and what the kernel does for a program in passthrough, does not come by here.
 
 mod calls;
 mod judge;
