@@ -384,13 +384,14 @@ pub struct Sync {
     pub mountpoint: PathBuf,
 }
 
-/// List quarantined versions of files, or bring one back
+/// List quarantined versions of files, bring one back, or drop one
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tensorfs restore /mnt/tensors
   tensorfs restore /mnt/tensors NAME
-  tensorfs restore /mnt/tensors NAME --to /tmp/old.pt")]
+  tensorfs restore /mnt/tensors NAME --to /tmp/old.pt
+  tensorfs restore /mnt/tensors NAME --discard")]
 pub struct Restore {
     /// A mounted pool, or its mount point
     #[arg(value_name = "POOL|MOUNTPOINT")]
@@ -400,6 +401,9 @@ pub struct Restore {
     /// Bring it back here instead of where it was
     #[arg(long, value_name = "PATH", requires = "name")]
     pub to: Option<PathBuf>,
+    /// Remove it for good, and bring back nothing
+    #[arg(long, requires = "name", conflicts_with = "to")]
+    pub discard: bool,
 }
 
 /// List the tensors in files: smdebug, TensorBoard, torch, safetensors, NumPy

@@ -3,13 +3,14 @@
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use tensorfs_tests::{Mount, Setup, as_user, on_mounts};
+use tensorfs_tests::{Mount, Passthrough, Setup, as_user, on_mounts, wait_until};
 
 on_mounts!(
     a_full_pool_is_made_larger_while_it_is_in_use,
     a_pool_is_not_made_smaller_than_what_it_holds,
     a_pool_that_is_not_mounted_is_resized,
     only_root_resizes_a_mounted_pool,
+    a_limit_waits_for_who_writes_without_one,
 );
 
 const MIB: u64 = 1 << 20;
@@ -91,4 +92,24 @@ fn only_root_resizes_a_mounted_pool(setup: Setup) {
     let output = command.args(["resize".as_ref(), mount.path().as_os_str(), "100M".as_ref()]).output().unwrap();
     assert!(!output.status.success());
     assert_eq!(total(&mount), 200 * MIB);
+}
+
+/// What the kernel has for good to write, it would write past the limit.
+fn a_limit_waits_for_who_writes_without_one(setup: Setup) {
+    let mount = setup.mount();
+    let file = fs::File::create(mount.at("f")).unwrap();
+    let first = resize(&mount, mount.path(), "64M");
+    if mount.passthrough() == Passthrough::On {
+        assert!(first.unwrap_err().contains("1 files"));
+        assert_eq!(mount.info()["limit"], serde_json::Value::Null);
+        drop(file);
+        wait_until("the file to be closed", || resize(&mount, mount.path(), "64M").is_ok());
+    } else {
+        first.unwrap();
+    }
+    // From then on everybody asks, and it can be changed.
+    let file = fs::File::create(mount.at("f")).unwrap();
+    resize(&mount, mount.path(), "32M").unwrap();
+    let written = (0..100).map(|_| std::io::Write::write_all(&mut &file, &vec![7; 1 << 20]));
+    assert_eq!(written.filter_map(Result::err).next().unwrap().raw_os_error(), Some(libc::ENOSPC));
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::errno::Errno;
-use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, on_mounts, xattr};
+use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, child, on_mounts, xattr};
 
 /// What the host's filesystem adds of its own to a file when it writes it out: a block of its tree of extents.
 const BOOKS: u64 = 64 << 10;
@@ -19,11 +19,11 @@ on_mounts!(
     everything_committed_stays_readable,
     a_full_pool_mounts_again,
     metadata_runs_out_too,
-    what_passes_the_limit_is_told_at_fsync_and_close,
-    near_the_limit_the_server_writes,
+    whatever_has_a_file_open_for_writing_stops_at_the_limit,
+    a_mapping_stops_at_the_limit,
+    in_a_pool_with_a_limit_the_server_writes_and_the_kernel_reads,
+    versions_in_quarantine_count_and_are_few,
     deleted_space_comes_back_on_the_host,
-    fsync_after_a_commit_in_the_background_still_tells_of_the_limit,
-    an_open_that_fails_leaves_the_file_as_it_was,
     what_was_written_in_a_full_log_is_there_after_unmounting,
     a_replacement_that_cannot_begin_leaves_nothing,
     asking_for_more_than_there_can_be_only_gets_no_space,
@@ -102,44 +102,33 @@ fn no_space_at_the_limit(setup: Setup) {
     }
     let before = free(&mount);
     assert!(before <= LIMIT && before > LIMIT / 2, "{before} bytes free at first");
-    if mount.passthrough() == Passthrough::Off {
-        // To the byte: what statfs said can be written, and nothing more. (One file, so that what
-        // the books need is a handful of records.)
-        let mut file = File::create(mount.at("exact")).unwrap();
-        let mut written = 0;
-        let error = loop {
-            match file.write(&Pattern(1).bytes(written, 4096)) {
-                Ok(len) => written += len as u64,
-                Err(error) => break error,
-            }
-        };
-        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
-        assert!(written <= LIMIT, "{written} bytes went into a pool of {LIMIT}");
-        assert!(before - written.min(before) <= 2 << 20, "{written} of {before} bytes");
-        assert!(free(&mount) < 4096, "{} bytes free in a full pool", free(&mount));
-        let info = mount.info();
-        assert!(info["used"].as_u64().unwrap() <= LIMIT + BOOKS, "{info}");
-        // Reading and overwriting go on.
-        drop(file);
-        let bytes = std::fs::read(mount.at("exact")).unwrap();
-        assert_eq!((bytes.len() as u64, Pattern(1).mismatch(0, &bytes)), (written, None));
-        let file = OpenOptions::new().write(true).open(mount.at("exact")).unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&file, &Pattern(2).bytes(0, 8192), 0).unwrap();
-        // Once it is written out, the host may need a block less for it than it had reserved.
-        let more = vec![1; 1 << 20];
-        assert!(no_space(
-            file.set_len(written).and_then(|()| { std::os::unix::fs::FileExt::write_all_at(&file, &more, written) })
-        ));
-    } else {
-        // Files that are open pass the limit by; the next open or commit tells.
-        let accepted = fill(&mount, "f");
-        assert!(accepted <= LIMIT + (2 << 20), "{accepted} bytes went into a pool of {LIMIT}");
-        assert!(accepted + (4 << 20) >= before, "only {accepted} of {before} bytes were accepted");
-        mount.sync();
-        assert!(no_space(File::create(mount.at("one more")).and_then(|mut f| f.write_all(&[1; 4096]))));
-        assert!(free(&mount) < 1 << 20, "{} bytes free in a full pool", free(&mount));
-        assert_eq!(check(&mount, "f"), accepted);
-    }
+    // To the byte: what statfs said can be written, and nothing more. (One file, so that what
+    // the books need is a handful of records.)
+    let mut file = File::create(mount.at("exact")).unwrap();
+    let mut written = 0;
+    let error = loop {
+        match file.write(&Pattern(1).bytes(written, 4096)) {
+            Ok(len) => written += len as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+    assert!(written <= LIMIT, "{written} bytes went into a pool of {LIMIT}");
+    assert!(before - written.min(before) <= 2 << 20, "{written} of {before} bytes");
+    assert!(free(&mount) < 4096, "{} bytes free in a full pool", free(&mount));
+    let info = mount.info();
+    assert!(info["used"].as_u64().unwrap() <= LIMIT + BOOKS, "{info}");
+    // Reading and overwriting go on.
+    drop(file);
+    let bytes = std::fs::read(mount.at("exact")).unwrap();
+    assert_eq!((bytes.len() as u64, Pattern(1).mismatch(0, &bytes)), (written, None));
+    let file = OpenOptions::new().write(true).open(mount.at("exact")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &Pattern(2).bytes(0, 8192), 0).unwrap();
+    // Once it is written out, the host may need a block less for it than it had reserved.
+    let more = vec![1; 1 << 20];
+    assert!(no_space(
+        file.set_len(written).and_then(|()| { std::os::unix::fs::FileExt::write_all_at(&file, &more, written) })
+    ));
 }
 
 /// Proves S3.
@@ -257,69 +246,222 @@ fn metadata_runs_out_too(setup: Setup) {
     assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), 0);
 }
 
-/// What a file that is open in passthrough grows by, the server learns only at its next sync.
+/// What the host has allocated in a directory.
+fn allocated(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    entries.fold(0, |sum, entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => sum + allocated(&entry.path()),
+        found => sum + found.map_or(0, |found| found.blocks() * 512),
+    })
+}
+
+/// Bytes that a file takes until there is no space, a mebibyte at a time; two dozen times the pool at most.
+fn write_until_full(file: &mut File) -> u64 {
+    let piece = vec![7; 1 << 20];
+    let written =
+        (0..1536).map(|_| file.write(&piece)).take_while(|written| !no_space(written.as_ref().map_err(again)));
+    written.map(|written| written.unwrap() as u64).sum()
+}
+
+fn again(error: &std::io::Error) -> std::io::Error {
+    std::io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// One writer that had its file open from the beginning wrote 1.5 GiB into a pool of 64 MiB, and it stayed.
 ///
 /// Proves S1.
-fn what_passes_the_limit_is_told_at_fsync_and_close(setup: Setup) {
-    if setup.passthrough() == Passthrough::Off {
-        return; // `no_space_at_the_limit` is exact to the block
+fn whatever_has_a_file_open_for_writing_stops_at_the_limit(setup: Setup) {
+    if setup.mount_is_plain() {
+        return;
     }
-    for durability in ["fsync", "close"] {
-        let mount = limited(setup.clone().mount_with(["--durability", durability, "--commit", "3600"]));
-        let small = File::create(mount.at("small")).unwrap();
-        let mut large = File::create(mount.at("large")).unwrap();
-        for n in 0..80 {
-            large.write_all(&Pattern(1).bytes(n << 20, 1 << 20)).unwrap();
-        }
-        let told = match durability {
-            "fsync" => large.sync_all(),
-            _ => {
-                let close = || {
-                    let fd = std::os::fd::IntoRawFd::into_raw_fd(large.try_clone().unwrap());
-                    // SAFETY: the descriptor is ours, and nobody uses it any more.
-                    Errno::result(unsafe { libc::close(fd) }).map(drop).map_err(std::io::Error::from)
-                };
-                // The first may be that of a child which executes a program: the writer did not hear of it then.
-                assert!(no_space(close()), "the first to close it was not told");
-                close()
-            }
-        };
-        assert!(no_space(told), "{durability}: nobody was told");
-        // Everybody else at the next open for writing; reading goes on, and deleting makes room.
-        assert!(no_space(
-            OpenOptions::new().write(true).open(mount.at("small")).and_then(|mut f| f.write_all(&[1; 4096]))
-        ));
-        assert!(no_space(File::create(mount.at("new")).and_then(|mut f| f.write_all(&[1; 4096]))));
-        assert_eq!(Pattern(1).mismatch(0, &std::fs::read(mount.at("large")).unwrap()), None);
-        drop((large, small));
-        std::fs::remove_file(mount.at("large")).unwrap();
-        std::fs::write(mount.at("small"), Pattern(2).bytes(0, 1 << 20)).unwrap();
+    type Make = fn(&Path) -> Vec<File>;
+    let open = |options: &mut OpenOptions, path: &Path| options.create(true).open(path).unwrap();
+    let writers: [(&str, Make); 5] = [
+        ("writes", |path| vec![File::create(path).unwrap()]),
+        ("reads and writes", |path| {
+            vec![OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap()]
+        }),
+        ("appends", |path| vec![OpenOptions::new().append(true).create(true).open(path).unwrap()]),
+        ("writes what another reads", |path| {
+            std::fs::write(path, "read").unwrap();
+            let reader = File::open(path).unwrap();
+            vec![OpenOptions::new().write(true).open(path).unwrap(), reader]
+        }),
+        ("replaces what was there", |path| {
+            std::fs::write(path, vec![1; 4 << 20]).unwrap();
+            vec![File::create(path).unwrap()]
+        }),
+    ];
+    for (what, make) in writers {
+        let mount = limited(setup.clone());
+        let mut other = open(OpenOptions::new().write(true), &mount.at("other"));
+        let mut files = make(&mount.at("f"));
+        let written = write_until_full(&mut files[0]) + write_until_full(&mut other);
+        assert!((LIMIT / 2..=LIMIT).contains(&written), "{what}: {written} bytes went into a pool of {LIMIT}");
+        files[0].sync_all().unwrap();
+        let on_host = allocated(mount.pool());
+        assert!(on_host <= LIMIT + BOOKS, "{what}: {on_host} bytes on the host");
+        // Somebody who makes room can go on with what is open.
+        std::fs::remove_file(mount.at("other")).unwrap();
+        drop(other);
+        mount.sync();
+        write_until_full(&mut files[0]);
+        let on_host = allocated(mount.pool());
+        assert!(on_host <= LIMIT + BOOKS, "{what}: {on_host} bytes on the host");
     }
 }
 
-/// Proves S1, F2.
-fn near_the_limit_the_server_writes(setup: Setup) {
+/// A mapping of the segment itself fills holes unasked, so they count before.
+///
+/// Proves S1.
+fn a_mapping_stops_at_the_limit(setup: Setup) {
+    if setup.mount_is_plain() {
+        return;
+    }
+    const LARGE: u64 = 96 << 20;
+    let mount = limited(setup);
+    let fill = |file: &File| {
+        let len = std::num::NonZeroUsize::new(LARGE as usize).unwrap();
+        let (access, flags) = (
+            nix::sys::mman::ProtFlags::PROT_READ | nix::sys::mman::ProtFlags::PROT_WRITE,
+            nix::sys::mman::MapFlags::MAP_SHARED,
+        );
+        // SAFETY: a new mapping, of a file that stays as large as it is.
+        unsafe {
+            let at = nix::sys::mman::mmap(None, len, access, flags, file, 0).unwrap();
+            for page in (0..LARGE as usize).step_by(4096) {
+                at.cast::<u8>().add(page).write(1);
+            }
+            // Where the server writes the pages, it is here that it has no room for them.
+            let _ = nix::sys::mman::msync(at, LARGE as usize, nix::sys::mman::MsFlags::MS_SYNC);
+            nix::sys::mman::munmap(at, LARGE as usize).unwrap();
+        }
+    };
+    // Made larger while it can be mapped.
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.at("f")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    let grown = file.set_len(LARGE);
+    let written = file.write_at(b"end", LARGE - 3);
+    if mount.passthrough() == Passthrough::On {
+        assert!(no_space(grown) && no_space(written));
+        // Where there is room, it stays there for it.
+        file.set_len(40 << 20).unwrap();
+        assert!(free(&mount) < LIMIT - (40 << 20));
+        let mut other = File::create(mount.at("other")).unwrap();
+        assert!(write_until_full(&mut other) < LIMIT - (40 << 20));
+        std::fs::remove_file(mount.at("other")).unwrap();
+    } else {
+        grown.unwrap();
+        fill(&file);
+    }
+    drop(file);
+    std::fs::remove_file(mount.at("f")).unwrap();
+    mount.sync();
+    // Larger before it is opened so.
+    File::create(mount.at("sparse")).unwrap().set_len(LARGE).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(mount.at("sparse")).unwrap();
+    fill(&file);
+    let on_host = allocated(mount.pool());
+    assert!(
+        on_host <= LIMIT + BOOKS,
+        "{on_host} bytes on the host: {}",
+        tensorfs_tests::shell(mount.pool(), "du -a -B1 .")
+    );
+}
+
+/// Proves S1, F2, F3.
+fn in_a_pool_with_a_limit_the_server_writes_and_the_kernel_reads(setup: Setup) {
     if setup.passthrough() == Passthrough::Off {
         return;
     }
     let mount = limited(setup);
-    let through_the_server = || mount.info()["counters"]["opened_server"].as_u64().unwrap();
-    let mut n = 0;
-    while free(&mount) > 3 << 20 {
-        std::fs::write(mount.at(format!("f{n}")), Pattern(n).bytes(0, 1 << 20)).unwrap();
-        mount.sync();
-        n += 1;
+    let counted = |what: &str| mount.info()["counters"][what].as_u64().unwrap();
+    let path = mount.at("f");
+    let mut writer = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    writer.write_all(&Pattern(1).bytes(0, 1 << 20)).unwrap();
+    assert!(counted("write") > 0);
+    let before = counted("read_bytes");
+    let reader = File::open(&path).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    reader.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!((Pattern(1).mismatch(0, &bytes), counted("read_bytes")), (None, before), "the kernel read it itself");
+    // What is sent from the descriptor of a writer is what is in the file, whoever changed it, as soon as the kernel
+    // has let go of what was sent before.
+    // SAFETY: a new mapping of one page, of a file that is larger.
+    let page = unsafe {
+        let access = nix::sys::mman::ProtFlags::PROT_READ | nix::sys::mman::ProtFlags::PROT_WRITE;
+        let one = std::num::NonZeroUsize::new(4096).unwrap();
+        nix::sys::mman::mmap(None, one, access, nix::sys::mman::MapFlags::MAP_SHARED, &writer, 0).unwrap()
+    };
+    let out = tempfile::tempfile().unwrap();
+    let send = |to: u64| {
+        let mut from = 0;
+        std::io::Seek::seek(&mut &out, std::io::SeekFrom::Start(to)).unwrap();
+        assert_eq!(nix::sys::sendfile::sendfile(&out, &writer, Some(&mut from), 16).unwrap(), 16);
+        let mut sent = [0; 16];
+        out.read_exact_at(&mut sent, to).unwrap();
+        sent
+    };
+    assert_eq!(send(0), Pattern(1).bytes(0, 16)[..]);
+    // SAFETY: the page is mapped.
+    unsafe { page.cast::<[u8; 16]>().write([9; 16]) };
+    tensorfs_tests::wait_until("what was changed to be sent", || send(16) == [9; 16]);
+    let mut bytes = [0; 16];
+    reader.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, [9; 16]);
+    writer.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, [9; 16]);
+    // SAFETY: mapped above, and not used any more.
+    unsafe { nix::sys::mman::munmap(page, 4096).unwrap() };
+}
+
+/// Eight writers that were killed in the middle of replacing a file left 187 MB beside a pool of 64 MiB.
+///
+/// Proves S1, R4.
+fn versions_in_quarantine_count_and_are_few(setup: Setup) {
+    let mut mount = limited(setup);
+    if mount.is_plain() {
+        return;
     }
-    let before = through_the_server();
-    let mut file = File::create(mount.at("last")).unwrap();
-    assert_eq!(through_the_server(), before + 1);
-    let mut written = 0;
-    while !no_space(file.write(&Pattern(9).bytes(written, 4096)).map(|len| written += len as u64)) {
-        assert!(written < 8 << 20, "there is no end to it");
+    const FILE: u64 = 5 << 20;
+    let path = mount.at("model.pt");
+    std::fs::write(&path, Pattern(1).bytes(0, FILE as usize)).unwrap();
+    mount.sync();
+    let before = free(&mount);
+    for n in 0..8 {
+        let mut writer = child(["do"]);
+        assert_eq!(writer.ask(&format!("open f wct {}", path.display())), "ok");
+        assert_eq!(writer.ask(&format!("write f 0 {} {}", 100 + n, 4 << 20)), "ok");
+        writer.kill(libc::SIGKILL);
+        mount.wait_for("the version before", |info| info["quarantine"].as_array().unwrap().len() == 2.min(n + 1));
+        if n == 4 {
+            mount.remount();
+        }
     }
-    let info = mount.info();
-    assert!(info["used"].as_u64().unwrap() <= LIMIT + BOOKS, "{info}");
-    assert_eq!(Pattern(9).mismatch(0, &std::fs::read(mount.at("last")).unwrap()), None);
+    let kept: Vec<_> = mount.quarantine().iter().map(|entry| entry["name"].as_str().unwrap().to_owned()).collect();
+    let versions: Vec<_> =
+        kept.iter().map(|name| std::fs::read(mount.pool().join("quarantine").join(name)).unwrap()).collect();
+    // The last one that was whole, and the last one.
+    assert!(versions[0] == Pattern(1).bytes(0, FILE as usize), "{kept:?}");
+    assert_eq!((versions[1].len(), Pattern(106).mismatch(0, &versions[1])), (4 << 20, None), "{kept:?}");
+    // They count, and are free when they are gone.
+    let taken = before - free(&mount);
+    assert!((8 << 20..(8 << 20) + BOOKS).contains(&taken), "{taken} bytes are taken by them");
+    let mut file = File::create(mount.at("rest")).unwrap();
+    write_until_full(&mut file);
+    let on_host = allocated(mount.pool());
+    assert!(on_host <= LIMIT + BOOKS, "{on_host} bytes on the host");
+    mount.tensorfs_ok(["restore".as_ref(), mount.path().as_os_str(), "--discard".as_ref(), kept[1].as_ref()]);
+    assert!(free(&mount) >= 4 << 20, "{} bytes are free", free(&mount));
+    mount.tensorfs_ok([
+        "restore".as_ref(),
+        mount.path().as_os_str(),
+        kept[0].as_ref(),
+        "--to".as_ref(),
+        mount.host().join("whole").as_os_str(),
+    ]);
+    assert!(std::fs::read(mount.host().join("whole")).unwrap() == Pattern(1).bytes(0, FILE as usize));
+    assert!(mount.quarantine().is_empty());
 }
 
 /// Proves S3.
@@ -377,41 +519,6 @@ fn removed_files_that_are_held_by_path_do_not_pass_the_limit(setup: Setup) {
 
 fn limited_and_quiet(setup: Setup) -> Mount {
     setup.create(["--size", "64M"]).mount_with(["--commit", "3600"]).mount()
-}
-
-/// In passthrough the kernel writes past the limit; whoever did must hear of it, also if the background saw it first.
-fn fsync_after_a_commit_in_the_background_still_tells_of_the_limit(setup: Setup) {
-    if setup.passthrough() == Passthrough::Off {
-        return;
-    }
-    let mount = limited_and_quiet(setup);
-    if mount.is_plain() {
-        return;
-    }
-    let file = File::create(mount.at("f")).unwrap();
-    file.write_all_at(&vec![1; 80 << 20], 0).unwrap();
-    mount.sync();
-    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
-    // Told once, and then the bytes are there.
-    file.sync_all().unwrap();
-}
-
-/// A file that is open elsewhere, in a pool that is more than full.
-fn an_open_that_fails_leaves_the_file_as_it_was(setup: Setup) {
-    let mount = limited_and_quiet(setup);
-    if mount.is_plain() || mount.passthrough() == Passthrough::Off {
-        return;
-    }
-    std::fs::write(mount.at("small"), Pattern(1).bytes(0, 1 << 20)).unwrap();
-    let reader = File::open(mount.at("small")).unwrap();
-    let big = File::create(mount.at("big")).unwrap();
-    big.write_all_at(&vec![1; 80 << 20], 0).unwrap();
-    mount.sync();
-    let opened = OpenOptions::new().write(true).truncate(true).open(mount.at("small"));
-    assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
-    assert_eq!(reader.metadata().unwrap().len(), 1 << 20);
-    let bytes = std::fs::read(mount.at("small")).unwrap();
-    assert!(bytes == Pattern(1).bytes(0, 1 << 20), "{} bytes", bytes.len());
 }
 
 fn segments(pool: &Path) -> usize {

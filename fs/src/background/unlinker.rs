@@ -35,7 +35,7 @@ impl Task for Unlinker {
 
     fn work(&mut self, (): &()) {
         let store = self.files.store();
-        if store.holds_too_much() {
+        if store.holds_too_much(0) {
             self.files.reap_removed();
         }
         while !store.bells().unlink().is_stopped() && store.pool().unlink_some(STEP) > 0 {}

@@ -116,6 +116,9 @@ impl Files {
                 serving.seen = None;
                 serving.mappable = true;
             }
+            // What they opened while there was no limit, they write without asking.
+            self.store().writers().map(open.ino);
+            self.store().asks_of_writes(open.ino);
             if let Err(fault) = watched {
                 log::warn!("inode {}: cannot be watched: {}", open.ino, fault);
                 file.settle(0);

@@ -54,11 +54,17 @@ impl Locked<'_> {
         if size < host.size && !self.is_replacing() {
             self.files.announce_cut(self.ino(), caller, size, &host)?;
         }
-        let done = store
-            .segments()
-            .open(segment, libc::O_RDWR)
-            .host("opening a segment")
-            .and_then(|fd| host::truncate(&fd, size).host("truncating a segment"));
+        let done = store.segments().open(segment, libc::O_RDWR).host("opening a segment").and_then(|fd| {
+            // What a mapping could then fill without asking has to have room.
+            let grows = if self.is_mappable() { size.saturating_sub(host.size) } else { 0 };
+            let admitted = self.files.admit(self.ino(), &fd, host.size, grows)?;
+            if admitted.fits() < grows {
+                return Err(Fault::new(libc::ENOSPC));
+            }
+            let done = host::truncate(&fd, size).host("truncating a segment");
+            admitted.done();
+            done
+        });
         self.changed_by_us(done.is_ok());
         let learned = self.learn(caller.unique, Switch::Leave);
         done.and(learned.map(|_| ()))

@@ -12,17 +12,6 @@ use super::look::{Made, Synced};
 /// So many segments at most does who makes everything durable wait for to be removed.
 const UNLINKED_AT_SYNC: usize = 4096;
 
-/// Whether who waits for a file to be durable hears that it has grown past the limit.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tell {
-    /// Each write was kept within the limit.
-    Never,
-    /// Not again, unless it has grown again.
-    Once,
-    /// And everybody else.
-    Always,
-}
-
 impl Files {
     /// A commit that a client waits for.
     pub fn commit_for_client(&self) -> Result<()> {
@@ -57,16 +46,11 @@ impl Files {
 
 impl Locked<'_> {
     /// Records what the file has become, and waits until that is durable.
-    pub(super) fn make_durable(mut self, caller: Caller, tell: Tell) -> Result<()> {
-        let (files, node) = (self.files, self.node);
+    pub(super) fn make_durable(mut self, caller: Caller) -> Result<()> {
+        let files = self.files;
         let store = files.store();
         let learned = self.make_and_learn(caller.unique)?;
         let segment = self.segment();
-        let grew = self.serving_mut().is_some_and(|serving| {
-            let grew = serving.grew;
-            serving.grew &= tell == Tell::Always;
-            grew
-        });
         drop(self);
         if learned.durable {
             files.commit_stored_for_client()?;
@@ -75,18 +59,6 @@ impl Locked<'_> {
         }
         if segment.is_some_and(|segment| store.segments().failed(segment)) {
             return Err(Fault::warn(libc::EIO, "the file's segment could not be synced"));
-        }
-        // The kernel wrote past the limit, and this is the first that is heard of it.
-        if tell != Tell::Never && grew {
-            if store.is_over() {
-                return Err(Fault::new(libc::ENOSPC));
-            }
-            if tell == Tell::Always {
-                // It fitted. Who passes the limit later grows again.
-                if let Some(serving) = files.lock(node).serving_mut() {
-                    serving.grew = false;
-                }
-            }
         }
         Ok(())
     }

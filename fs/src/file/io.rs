@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use nix::fcntl::FallocateFlags;
 use nix::unistd::Whence;
-use tensorfs_layout::SegmentId;
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::Caller;
 use crate::error::{Fault, Host, Result, is_no_space};
@@ -16,8 +16,7 @@ use crate::options::Durability;
 use crate::store::host;
 
 use super::Files;
-use super::durable::Tell;
-use super::mode::{Mode, is_synchronous};
+use super::mode::is_synchronous;
 use super::open::Handle;
 
 /// A copy that the host cannot share moves so much per request, so that a client can be interrupted in between.
@@ -85,12 +84,11 @@ impl Files {
     /// of leases.
     fn segment_of(&self, handle: &Handle, write: bool) -> Result<(SegmentId, Arc<OwnedFd>)> {
         let segment = self.serving_segment(handle)?;
-        let fd = match handle.mode {
-            Mode::Server => self.store().descriptors().get(self.store().pool(), segment, write)?,
-            Mode::Passthrough => {
-                let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
-                Arc::new(self.store().segments().open(segment, flags).host("opening a segment")?)
-            }
+        let fd = if handle.served {
+            self.store().descriptors().get(self.store().pool(), segment, write)?
+        } else {
+            let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
+            Arc::new(self.store().segments().open(segment, flags).host("opening a segment")?)
         };
         Ok((segment, fd))
     }
@@ -107,28 +105,27 @@ impl Files {
             // The kernel works out the end from what it last heard of the size.
             let _file = self.lock(&handle.node);
             let end = host::stat(&fd).host("looking at a segment")?.size;
-            self.write_segment(&fd, end, data)?
+            self.write_segment(handle.node.ino(), &fd, end, data)?
         } else {
-            self.write_segment(&fd, request.offset, data)?
+            self.write_segment(handle.node.ino(), &fd, request.offset, data)?
         };
         drop(fd);
         self.store().segments().touch(segment).host("opening a segment to sync it")?;
         self.store().counters().write_bytes.add(written as u64);
         self.accesses().written(handle.node.ino(), written as u64);
         // The kernel follows a synchronous write to a cached file with an FSYNC of its own.
-        let waits =
-            self.store().durability() == Durability::Write || (is_synchronous(request.flags) && !handle.access.read);
+        let waits = self.store().durability() == Durability::Write || (is_synchronous(request.flags) && handle.direct);
         Ok(Written { count: written as u32, durable: waits.then_some(handle) })
     }
 
     /// Makes a write durable.
     pub fn finish_write(&self, caller: Caller, handle: &Handle) -> Result<()> {
-        self.lock(&handle.node).make_durable(caller, Tell::Never)
+        self.lock(&handle.node).make_durable(caller)
     }
 
-    fn write_segment(&self, fd: impl AsFd, offset: u64, data: &[u8]) -> Result<usize> {
-        let (fits, gate) = self.store().admit(&fd, offset, data.len() as u64)?;
-        let data = &data[..fits as usize];
+    fn write_segment(&self, ino: Ino, fd: impl AsFd, offset: u64, data: &[u8]) -> Result<usize> {
+        let admitted = self.admit(ino, &fd, offset, data.len() as u64)?;
+        let data = &data[..admitted.fits() as usize];
         if data.is_empty() {
             return Err(Fault::new(libc::ENOSPC));
         }
@@ -136,7 +133,7 @@ impl Files {
             Err(errno) if is_no_space(errno as i32) && self.relieve() => host::write_at(&fd, data, offset),
             other => other,
         };
-        drop(gate);
+        admitted.done();
         written.host("writing a segment")
     }
 
@@ -165,21 +162,18 @@ impl Files {
             self.announce_thaw(caller, handle.node.ino(), offset, len)?;
         }
         let fd = self.store().segments().open(segment, libc::O_RDWR).host("opening a segment")?;
-        let gate = if allocates {
-            let (fits, gate) = self.store().admit(&fd, offset, len)?;
-            if fits < len {
-                return Err(Fault::new(libc::ENOSPC));
-            }
-            gate
-        } else {
-            None
+        let admitted = match allocates {
+            true => Some(self.admit(handle.node.ino(), &fd, offset, len)?),
+            false => None,
         };
+        if admitted.as_ref().is_some_and(|admitted| admitted.fits() < len) {
+            return Err(Fault::new(libc::ENOSPC));
+        }
         let done = match host::fallocate(&fd, flags, offset, len) {
             Err(errno) if is_no_space(errno as i32) && self.relieve() => host::fallocate(&fd, flags, offset, len),
             other => other,
         };
-        drop(gate);
-        drop(fd);
+        drop((admitted, fd));
         file.changed_by_us(done.is_ok());
         self.store().segments().touch(segment).host("opening a segment to sync it")?;
         done.host("allocating space in a segment")
@@ -216,7 +210,7 @@ impl Files {
         if len == 0 {
             return Ok(0);
         }
-        let copied = self.copy_segment(&from_fd, (from.1, size), &to_fd, to.1, len);
+        let copied = self.copy_segment((&from_fd, from.1, size), (target.node.ino(), &to_fd, to.1), len);
         self.store().segments().touch(segment).host("opening a segment to sync it")?;
         self.lock(&target.node).changed_by_us(copied.is_ok());
         let copied = copied?;
@@ -233,12 +227,17 @@ impl Files {
         }
     }
 
-    fn copy_segment(&self, from: &OwnedFd, (start, size): (u64, u64), to: &OwnedFd, at: u64, len: u64) -> Result<u64> {
-        let (fits, _gate) = self.store().admit(to, at, len)?;
-        if fits == 0 {
+    fn copy_segment(
+        &self,
+        (from, start, size): (&OwnedFd, u64, u64),
+        (ino, to, at): (Ino, &OwnedFd, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let admitted = self.admit(ino, to, at, len)?;
+        let len = admitted.fits();
+        if len == 0 {
             return Err(Fault::new(libc::ENOSPC));
         }
-        let len = fits;
         let whole = |n: u64| n.is_multiple_of(HOST_BLOCK);
         let aligned = whole(start) && whole(at) && (whole(len) || start + len == size);
         if aligned && !self.cannot_clone.load(Ordering::Relaxed) {

@@ -70,11 +70,10 @@ impl Locked<'_> {
         if !durable {
             store.segments().touch(segment).host("opening a segment to sync it")?;
         }
-        let (grew, named) = files.edit(|edit| {
+        let named = files.edit(|edit| {
             let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else {
-                return Ok((false, false));
+                return Ok(false);
             };
-            let grew = host.allocated > object.allocated();
             let mut tx = Transaction::new(unique);
             if durable {
                 tx.bytes_are_durable(segment);
@@ -103,7 +102,7 @@ impl Locked<'_> {
                 if switch == Switch::Last { edit.store_from_reserve(tx) } else { edit.store(tx) }?;
                 store.counters().learned.add(1);
             }
-            Ok((grew, true))
+            Ok(true)
         })?;
         let value = value.filter(|_| named).cloned();
         let Some(serving) = self.serving_mut() else { return Ok(Learned::default()) };
@@ -111,7 +110,6 @@ impl Locked<'_> {
             writing.valued = value;
         }
         serving.seen = Some(Seen::of(&host, at));
-        serving.grew |= grew;
         Ok(Learned { changed: !stored, durable })
     }
 

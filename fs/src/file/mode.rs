@@ -14,7 +14,7 @@ pub(super) enum Mode {
 pub(super) struct Wish {
     /// The kernel grants passthrough on this mount.
     pub passthrough: bool,
-    /// The bytes must be seen here: every write is to be durable, or the limit is near.
+    /// The bytes must be seen here: every write is to be durable.
     pub see_bytes: bool,
 }
 
@@ -75,6 +75,8 @@ pub(super) fn is_unheard(flags: i32) -> bool {
 pub(super) struct Told {
     pub mode: Mode,
     pub access: Access,
+    /// Reads and writes come here all the same: the pool has a limit.
+    pub asks: bool,
     /// Closing must be heard of: it makes data durable, or a replace is pending.
     pub hear_close: bool,
     /// What the kernel has cached of the file is still true.
@@ -95,9 +97,10 @@ pub(crate) struct Manner {
 
 /// The manner that goes with it.
 pub(super) fn manner(told: Told) -> Manner {
-    let Told { mode, access, hear_close, keep_cache } = told;
+    let Told { mode, access, asks, hear_close, keep_cache } = told;
     match mode {
-        Mode::Passthrough => Manner { no_flush: !(access.write && hear_close), ..Manner::default() },
+        // With direct I/O the kernel maps the segment itself, but sends reads and writes here.
+        Mode::Passthrough => Manner { direct_io: asks, no_flush: !(access.write && hear_close), ..Manner::default() },
         // A file open for writing only cannot be mapped, so it needs no cache, and closing it has nothing to write
         // back; the others need it for mappings.
         Mode::Server if !access.read => Manner { direct_io: true, no_flush: !hear_close, keep_cache: false },
@@ -136,8 +139,9 @@ mod tests {
 
     #[test]
     fn flags_per_mode() {
-        let told =
-            |mode, flags, hear_close| manner(Told { mode, access: Access::of(flags), hear_close, keep_cache: false });
+        let told = |mode, flags, hear_close| {
+            manner(Told { mode, access: Access::of(flags), asks: false, hear_close, keep_cache: false })
+        };
         let quiet = Manner { no_flush: true, ..Manner::default() };
         let direct = Manner { direct_io: true, ..Manner::default() };
         assert_eq!(told(Mode::Passthrough, libc::O_RDONLY, true), quiet);
@@ -147,5 +151,8 @@ mod tests {
         assert_eq!(told(Mode::Server, libc::O_WRONLY, false), Manner { no_flush: true, ..direct });
         assert_eq!(told(Mode::Server, libc::O_RDWR, false), Manner::default());
         assert_eq!(told(Mode::Server, libc::O_RDONLY, true), quiet);
+        let access = Access::of(libc::O_RDWR);
+        let asks = Told { mode: Mode::Passthrough, access, asks: true, hear_close: true, keep_cache: false };
+        assert_eq!(manner(asks), direct);
     }
 }

@@ -15,7 +15,6 @@ use crate::options::Durability;
 use crate::store::{Backing, Store};
 
 use super::Files;
-use super::durable::Tell;
 use super::locked::Locked;
 use super::mode::{Access, Manner, Mode, Told, Wish, choose, executes, is_synchronous, is_unheard, manner};
 use super::node::NodeRef;
@@ -26,7 +25,10 @@ use super::state::{Route, Seen, Serving};
 pub(crate) struct Handle {
     pub(super) node: NodeRef,
     pub(super) access: Access,
-    pub(super) mode: Mode,
+    /// Reads and writes through it come here.
+    pub(super) served: bool,
+    /// The kernel keeps none of its bytes meanwhile: it asks here each time.
+    pub(super) direct: bool,
     /// The kernel opened it to execute it, and keeps it as long as the program runs.
     executes: bool,
 }
@@ -37,9 +39,9 @@ impl Handle {
         self.access.read && self.node.ino() == ino
     }
 
-    /// True if the kernel takes this handle's writes, and so lets it pass the limit.
-    fn is_unchecked(&self) -> bool {
-        self.access.write && self.mode == Mode::Passthrough
+    /// True if the kernel must not keep what it reads through it.
+    pub fn is_uncached(&self) -> bool {
+        self.direct && self.access.read
     }
 }
 
@@ -168,10 +170,7 @@ impl Files {
         let mut file = self.lock(&handle.node);
         file.note_close(caller);
         if self.close_commits() {
-            // It may be a descriptor that a child of the writer closes as it executes a program: the writer is told,
-            // too.
-            let tell = if handle.is_unchecked() { Tell::Always } else { Tell::Never };
-            return file.make_durable(caller, tell);
+            return file.make_durable(caller);
         }
         Ok(())
     }
@@ -184,8 +183,7 @@ impl Files {
     /// `fsync` of a file.
     pub fn fsync(&self, caller: Caller, handle: u64) -> Result<()> {
         let handle = self.handles.get(handle)?;
-        let tell = if handle.is_unchecked() { Tell::Once } else { Tell::Never };
-        self.lock(&handle.node).make_durable(caller, tell)
+        self.lock(&handle.node).make_durable(caller)
     }
 
     /// An open file.
@@ -226,11 +224,9 @@ impl Files {
 }
 
 impl Store {
-    /// True if a file that is opened so should be in server mode: every write is to be durable, or the limit is near.
+    /// True if a file that is opened so should be in server mode: every write is to be durable.
     fn wants_to_see_bytes(&self, flags: i32) -> bool {
-        self.durability() == Durability::Write
-            || is_synchronous(flags)
-            || (Access::of(flags).write && self.nearly_full())
+        self.durability() == Durability::Write || is_synchronous(flags)
     }
 }
 
@@ -258,10 +254,6 @@ impl Locked<'_> {
             self.files.drop_privileges(caller, self.ino())?;
         }
         if empties {
-            // An open that fails must not have emptied the file.
-            if access.write && self.mode() == Some(Mode::Passthrough) && store.nearly_full() && store.is_full() {
-                return Err(Fault::new(libc::ENOSPC));
-            }
             self.truncate_at_open(caller, segment, access)?;
         }
         self.finish_open(flags)
@@ -292,9 +284,14 @@ impl Locked<'_> {
             let _claim = files.readings().claim(segment);
             !store.segments().exclusive(segment)
         };
-        let mode = choose(self.mode(), wish, mapped);
-        if mode == Mode::Passthrough && access.write && flags & libc::O_TRUNC == 0 && store.is_full() {
-            return Err(Fault::new(libc::ENOSPC));
+        let mut mode = choose(self.mode(), wish, mapped);
+        let maps = access.read && access.write;
+        if mode == Mode::Passthrough && maps && !store.reserve_holes(ino)? {
+            // A mapping could fill them without asking, unless the kernel writes its pages back through the server.
+            mode = choose(self.mode(), Wish { see_bytes: true, ..wish }, mapped);
+            if mode == Mode::Passthrough {
+                return Err(Fault::new(libc::ENOSPC));
+            }
         }
         let route = match mode {
             Mode::Passthrough => self.give_to_kernel(segment),
@@ -305,8 +302,9 @@ impl Locked<'_> {
         let mode = if backing.is_some() { Mode::Passthrough } else { Mode::Server };
         if let Some(serving) = self.serving_mut() {
             serving.route = route;
-            serving.mappable |= access.write && access.read && mode == Mode::Passthrough;
+            serving.mappable |= maps && mode == Mode::Passthrough;
         }
+        let asks = access.write && mode == Mode::Passthrough && store.asks_of_writes(ino);
         let replacing = self.is_replacing();
         let executes = executes(flags);
         let opens = &mut self.state.opens;
@@ -323,13 +321,16 @@ impl Locked<'_> {
         let told = Told {
             mode,
             access,
+            asks,
             hear_close: store.durability() != Durability::Fsync || replacing,
             // Where the mode is always the server's, the kernel's cache has seen every change.
             keep_cache: !store.link().has_passthrough() || store.durability() == Durability::Write,
         };
         files.accesses().opened(ino);
-        let handle = Handle { node: self.node.clone(), access, mode, executes };
-        Ok(OpenReply { handle: files.handles.insert(Arc::new(handle)), manner: manner(told), backing })
+        let manner = manner(told);
+        let served = asks || mode == Mode::Server;
+        let handle = Handle { node: self.node.clone(), access, served, direct: manner.direct_io, executes };
+        Ok(OpenReply { handle: files.handles.insert(Arc::new(handle)), manner, backing })
     }
 
     /// The kernel's way to a segment, or the server's where the kernel does not take it.

@@ -45,9 +45,6 @@ impl Locked<'_> {
             return Ok(Learned::default());
         }
         let durable = self.store_switch(replace, unique, made)?;
-        if let Some(serving) = self.serving_mut() {
-            serving.grew = true;
-        }
         Ok(Learned { changed: true, durable })
     }
 
@@ -140,7 +137,6 @@ impl Locked<'_> {
             route: Route::Closed { ready: made.backing.map(Arc::new) },
             seen: Some(Seen::CHANGED),
             replacing: Some(Replace::of(old)),
-            grew: before.as_ref().is_some_and(|before| before.grew),
             mappable: before.as_ref().is_some_and(|before| before.mappable),
             ..Serving::new(new)
         });
@@ -161,7 +157,7 @@ impl Locked<'_> {
         let refused = !self.is_open_to_write() && !replace.flushed && host.size == 0;
         if (replace.dying || refused) && store.view().object(ino).is_some_and(|object| object.names() > 0) {
             let why = if replace.dying { "its writer was killed" } else { "who emptied it never closed it" };
-            store.quarantine(ino, replace.old, why);
+            store.quarantine(ino, replace.old, segment, why);
         }
         let made = made.and_then(|made| made.if_covers(segment, &host));
         let durable = made.is_some();
@@ -249,11 +245,11 @@ impl Files {
 }
 
 impl Store {
-    fn quarantine(&self, ino: Ino, old: SegmentId, why: &str) {
+    fn quarantine(&self, ino: Ino, old: SegmentId, left: SegmentId, why: &str) {
         let path = self.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
         let shown = path.clone().unwrap_or_else(|| format!("inode {ino}"));
         let note = Note { ino: Some(ino), path, reason: Reason::InterruptedReplace, offset: 0, time: clock::now() };
-        match self.pool().quarantine().keep(self.segments(), old, &note) {
+        match self.pool().quarantine().keep_version(self.segments(), old, left, &note) {
             Ok(entry) => log::warn!("{shown}: {why}; the old version is in quarantine as {entry}"),
             Err(error) => log::error!("{shown}: {why}; the old version is lost: {error}"),
         }

@@ -97,16 +97,22 @@ impl Locked<'_> {
         }
     }
 
-    /// Keeps an object that has no name and no handle until the kernel forgets it.
+    /// Keeps an object that has no name and no handle until the kernel forgets it, as long as there is room.
     fn keep_removed(&mut self) {
         if self.is_replacing() {
             return self.reap();
         }
+        // What was written last was not recorded if the name went first.
+        let held = self.look().ok().map(|host| host.allocated);
         self.stop_watching();
         self.come_to_rest();
         let store = self.files.store();
         if let Some(object) = store.view().object(self.ino()) {
-            store.removed().keep(self.ino(), object);
+            store.removed().keep(self.ino(), object, held.unwrap_or_else(|| object.allocated()));
+        }
+        if store.holds_too_much(0) {
+            self.reap();
+            self.files.reap_removed();
         }
     }
 

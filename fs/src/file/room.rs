@@ -1,11 +1,13 @@
 //! Making room: what the store lacks for a change, some of it is held by files that nobody needs any more.
 
-use tensorfs_layout::SegmentId;
+use std::os::fd::AsFd;
+
 use tensorfs_layout::pool::Edit;
 use tensorfs_layout::segment::SYNC_FD_LIMIT;
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Result, is_no_space};
-use crate::store::{NewSegment, Space};
+use crate::store::{Admitted, NewSegment, Space};
 
 use super::Files;
 
@@ -45,6 +47,16 @@ impl Files {
             Err(fault) if is_no_space(fault.errno) && self.relieve() => self.store().new_segment(tier, replaced),
             result => result,
         }
+    }
+
+    /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of.
+    pub(super) fn admit(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
+        let store = self.store();
+        // What is removed counts as free: it must be so before its space is used again.
+        if store.removed().held() > 0 && store.holds_too_much(len) {
+            self.reap_removed();
+        }
+        store.admit(ino, fd, offset, len)
     }
 
     /// Gives back to the host what deleted files and records still hold. True if what was refused for lack of space is

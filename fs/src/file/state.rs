@@ -64,8 +64,6 @@ pub(super) struct Serving {
     pub writing: Option<Writing>,
     /// `open(O_TRUNC)` gave the file this segment, which is not recorded as its own yet.
     pub replacing: Option<Replace>,
-    /// It grew since a client last waited for it to be durable.
-    pub grew: bool,
     /// A handle could map the segment for writing, which changes times without the kernel knowing, and outlives the
     /// handle. So may descriptors of processes of an earlier mount.
     pub mappable: bool,
@@ -80,7 +78,6 @@ impl Serving {
             seen: None,
             writing: None,
             replacing: None,
-            grew: false,
             mappable: false,
         }
     }

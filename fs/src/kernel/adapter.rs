@@ -306,12 +306,14 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         size: u32,
         flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let _serving = self.serving();
         let on = (ino(number), fh.0);
         self.count(|c| &c.read);
+        // `sendfile` and `splice` fill the kernel's cache all the same, and such a read has no owner.
+        let stale = lock_owner.is_none() && self.fs.is_uncached(on.0, on.1);
         self.lanes.run(self.fs.read_lane(on.0), &self.fs, move |fs| {
             let mut reply = Some(reply);
             let take = |bytes: &[u8]| {
@@ -324,6 +326,9 @@ impl fuser::Filesystem for Adapter {
                 reply.error(errno);
             }
         });
+        if stale {
+            self.lanes.run(Lane::Worker, &self.fs, move |fs| fs.forget_bytes(on.0, offset, size.into()));
+        }
     }
 
     fn write(

@@ -32,4 +32,9 @@ impl Kernel for Connection {
         // A negative offset means the attributes alone, which waits for nothing. Fails only for unknown inodes.
         let _ = self.notifier.inval_inode(INodeNo(ino.0), -1, 0);
     }
+
+    fn forget_bytes(&self, ino: Ino, offset: u64, len: u64) {
+        // Fails only for unknown inodes.
+        let _ = self.notifier.inval_inode(INodeNo(ino.0), offset as i64, len as i64);
+    }
 }

@@ -229,6 +229,16 @@ impl Filesystem {
         }
     }
 
+    /// True if the kernel must not keep what it reads through a handle: it moves other bytes of the file itself.
+    pub fn is_uncached(&self, ino: Ino, handle: u64) -> bool {
+        Realm::of(ino) == Realm::Tree && self.files.handle(handle).is_ok_and(|handle| handle.is_uncached())
+    }
+
+    /// Has the kernel drop what it has cached of a file's bytes.
+    pub fn forget_bytes(&self, ino: Ino, offset: u64, len: u64) {
+        self.files.store().link().forget_bytes(ino, offset, len);
+    }
+
     /// Writes for `who`, if the kernel says. What must be durable before it is answered, [`Filesystem::finish_write`]
     /// makes so.
     pub fn write(

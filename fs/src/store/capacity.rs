@@ -1,25 +1,32 @@
 //! How much of the pool's limit is used, and the limit itself.
 //!
-//! What is recorded, the pool knows; what open files have grown by since is estimated from above by the bytes that
-//! went through the server. Only near the limit is each file asked, and then writes pass one at a time.
+//! In a pool with a limit every write is asked for here, also where the kernel could move the bytes itself. What is
+//! recorded, the pool knows; what open files have grown by since is estimated from above by the bytes that went through
+//! the server. Only near the limit is each file asked, and then writes pass one at a time. A mapping of a segment fills
+//! holes without asking, so a file that can be mapped for writing counts with its holes.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
 
 use nix::sys::statvfs::statvfs;
 use parking_lot::MutexGuard;
+use tensorfs_layout::{Error, Ino};
 
 use crate::error::{Host, Result};
 
+use super::limit::{BLOCK, UnderWay};
+use super::writers::Written;
 use super::{Store, host};
-
-/// The unit in which space is counted and shown.
-pub(crate) const BLOCK: u64 = 4096;
 
 /// "Near" is this far from the limit, or a sixteenth of it if that is less.
 const NEAR: u64 = 64 << 20;
 
 /// The host is tight if it has less than this left, or less than a 64th of all it has if that is less.
 const TIGHT: u64 = 256 << 20;
+
+/// So long who comes near the limit waits for writes that began before.
+const OTHERS: Duration = Duration::from_millis(20);
 
 /// So often it is counted anew because something was recorded meanwhile.
 const TRIES: u32 = 16;
@@ -35,19 +42,15 @@ pub(crate) struct Space {
 }
 
 impl Store {
-    /// Bytes of the host that the pool uses: its log and its segments.
-    pub fn used(&self) -> u64 {
-        let usage = self.usage();
-        usage.log_bytes + usage.segment_bytes
-    }
-
-    /// Counts what is used, open files included.
+    /// Counts the bytes of the host that the pool uses: its log, its segments, those of open files as they are now, and
+    /// what is in quarantine.
     pub fn recount(&self) -> u64 {
+        self.pool.quarantine().recount();
         let files = self.writers.all();
         let mut tries = 0;
-        let (mut used, view) = loop {
+        let (recorded, view) = loop {
             let newest = self.pool.newest();
-            let used = self.used();
+            let used = self.usage();
             let view = self.pool.view();
             tries += 1;
             // What was recorded in between would be missing in the one, and no longer be new in the other.
@@ -55,14 +58,17 @@ impl Store {
                 break (used, view);
             }
         };
+        let mut used = recorded.bytes();
         for file in files {
             let Ok(host) = host::stat(&*file.fd) else { continue };
             // A segment that is still to replace the file's own comes on top of it.
             let object = view.object(file.ino).filter(|object| object.attributes.segment == Some(file.segment));
-            used = (used + host.allocated).saturating_sub(object.map_or(0, |object| object.allocated()));
+            used = (used + file.extent(&host)).saturating_sub(object.map_or(0, |object| object.allocated()));
         }
         drop(view);
-        self.limit.estimate.store(used, Relaxed);
+        self.pool.claim(used.saturating_sub(recorded.log_bytes + recorded.segment_bytes));
+        // What is being written may be counted or not.
+        self.limit.estimate.store(used.saturating_add(self.limit.under_way.load(Relaxed)), Relaxed);
         used
     }
 
@@ -70,71 +76,99 @@ impl Store {
         limit - NEAR.min(limit / 16)
     }
 
-    /// True if the next large write might meet the limit. Asked at every open for writing, so that what the kernel has
-    /// written past the server is counted too; with many open files that takes longer, and is done less often.
+    /// True if the next large write might meet the limit.
     pub fn nearly_full(&self) -> bool {
-        let Some(limit) = self.limit.get() else { return false };
-        let every = 1 + self.writers.len() as u64 / 64;
-        let asked = self.limit.asked.fetch_add(1, Relaxed);
-        let estimate = self.limit.estimate.load(Relaxed);
-        if estimate >= Self::near(limit) || asked.is_multiple_of(every) {
-            return self.recount() >= Self::near(limit);
-        }
-        false
+        let near =
+            |limit| self.limit.estimate.load(Relaxed) >= Self::near(limit) && self.recount() >= Self::near(limit);
+        self.limit.get().is_some_and(near)
     }
 
     /// Sets or lifts the limit.
     pub fn resize(&self, limit: Option<u64>) -> tensorfs_layout::Result<()> {
         // Writers near the limit wait meanwhile.
         let _gate = self.limit.gate.lock();
-        self.pool.resize(limit, self.recount(), self.removed.bytes())?;
-        self.limit.limit.store(limit.unwrap_or(0), Relaxed);
-        Ok(())
+        let before = self.limit.limit.swap(limit.unwrap_or(0), SeqCst);
+        let resized = match self.writers.unasked() {
+            // They have their files for good, and would go on past it.
+            unasked if before == 0 && limit.is_some() && unasked > 0 => Err(Error::Invalid {
+                pool: self.pool.path().to_owned(),
+                what: format!(
+                    "open or mapped for writing since there was no limit: {unasked} files, which it would not stop; \
+                     try again when they are closed"
+                ),
+            }),
+            _ => self.pool.resize(limit, self.recount(), self.removed.recorded()),
+        };
+        if resized.is_err() {
+            self.limit.limit.store(before, SeqCst);
+        }
+        resized
     }
 
-    /// True if nothing more fits.
-    pub fn is_full(&self) -> bool {
-        self.limit.get().is_some_and(|limit| self.limit.estimate.load(Relaxed) >= limit && self.recount() >= limit)
+    /// True if writes to a file that is being opened are to be asked for one by one. If not, it is known that it is
+    /// written unasked, whatever limit is set meanwhile.
+    pub fn asks_of_writes(&self, ino: Ino) -> bool {
+        if self.is_limited() {
+            return true;
+        }
+        self.writers.let_write_unasked(ino);
+        self.is_limited()
     }
 
-    /// True if the kernel has written more than fits.
-    pub fn is_over(&self) -> bool {
-        self.limit.get().is_some_and(|limit| self.recount() > limit)
+    /// Sees to it that there is room for the holes of a file that is about to be mapped for writing, which fills them
+    /// unasked. False if there is none.
+    pub fn reserve_holes(&self, ino: Ino) -> Result<bool> {
+        let Some(limit) = self.limit.get() else {
+            self.writers.map(ino);
+            return Ok(true);
+        };
+        let Some(written) = self.writers.get(ino) else { return Ok(true) };
+        let _gate = self.limit.gate.lock();
+        let before = written.extent(&host::stat(&*written.fd).host("looking at a segment")?);
+        self.writers.map(ino);
+        let Some(mapped) = self.writers.get(ino) else { return Ok(true) };
+        let more = mapped.extent(&host::stat(&*mapped.fd).host("looking at a segment")?).saturating_sub(before);
+        if more == 0 {
+            return Ok(true);
+        }
+        let fits = self.recount() <= limit;
+        if !fits {
+            self.writers.insert(written);
+            self.recount();
+        }
+        Ok(fits)
     }
 
-    /// How much of `len` bytes at `offset` may be written. Near the limit the guard keeps other writers waiting until
-    /// the write is done.
-    pub fn admit(
-        &self,
-        fd: impl std::os::fd::AsFd,
-        offset: u64,
-        len: u64,
-    ) -> Result<(u64, Option<MutexGuard<'_, ()>>)> {
-        let Some(limit) = self.limit.get() else { return Ok((len, None)) };
-        // Whatever a client asks for, the estimate does not run over.
-        let raised = |estimate: u64| estimate.saturating_add(len).saturating_add(2 * BLOCK);
+    /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of.
+    pub fn admit(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
+        let Some(limit) = self.limit.get() else { return Ok(Admitted { fits: len, gate: None, under_way: None }) };
+        // Of a file that can be mapped for writing, everything below its end counts already.
+        let reserved = match self.writers.get(ino).filter(Written::is_mapped) {
+            Some(_) => Some(host::stat(&fd).host("looking at a segment")?.size.next_multiple_of(BLOCK)),
+            None => None,
+        };
+        let gap = reserved.map_or(0, |reserved| offset.saturating_sub(reserved));
+        // Whatever a client asks for, no number runs over.
+        let most = gap.saturating_add(len).saturating_add(2 * BLOCK).min(limit.saturating_mul(2));
+        let under_way = self.limit.begin(most);
+        let raised = |estimate: u64| estimate.saturating_add(most);
         let before = self.limit.estimate.fetch_update(Relaxed, Relaxed, |estimate| Some(raised(estimate)));
         if before.is_ok_and(|before| raised(before) <= Self::near(limit)) {
-            return Ok((len, None));
+            return Ok(Admitted { fits: len, gate: None, under_way: Some(under_way) });
         }
-        let gate = self.limit.gate.lock();
-        let free = limit.saturating_sub(self.recount()) / BLOCK * BLOCK;
-        let missing = host::unallocated(&fd, offset, len, BLOCK).host("measuring a segment")?;
-        let mut fits = len;
-        if missing > free {
-            // The longest front part whose holes are not larger than what is free.
-            let (mut low, mut high) = (0, len);
-            while low < high {
-                let middle = low + (high - low).div_ceil(2);
-                if host::unallocated(&fd, offset, middle, BLOCK).host("measuring a segment")? <= free {
-                    low = middle;
-                } else {
-                    high = middle - 1;
-                }
+        drop(under_way);
+        let gate = Some(self.limit.gate.lock());
+        // Who came before may not be done yet, and is so soon.
+        let begun = Instant::now();
+        loop {
+            let others = self.limit.under_way.load(Relaxed);
+            let used = self.recount().saturating_add(others);
+            let fits = fitting(&fd, offset, len, reserved, limit.saturating_sub(used) / BLOCK * BLOCK)?;
+            if fits == len || others == 0 || begun.elapsed() > OTHERS {
+                return Ok(Admitted { fits, gate, under_way: None });
             }
-            fits = low;
+            std::thread::yield_now();
         }
-        Ok((fits, Some(gate)))
     }
 
     /// True if deleted files hold space on the host that somebody may be waiting for: the host is short of it, or was
@@ -176,15 +210,17 @@ impl Store {
         self.limit.get().is_some()
     }
 
-    /// True if what is used and what only the kernel still knows of come near the limit together.
-    pub fn holds_too_much(&self) -> bool {
-        let usage = self.pool.usage();
-        self.limit.get().is_some_and(|limit| usage.log_bytes + usage.segment_bytes >= Self::near(limit))
+    /// True if what is used, `more`, and what only the kernel still knows of come near the limit together.
+    pub fn holds_too_much(&self, more: u64) -> bool {
+        let Some(limit) = self.limit.get() else { return false };
+        let held = self.removed.held().saturating_add(more);
+        let together = |used: u64| held.saturating_add(used) >= Self::near(limit);
+        together(self.limit.estimate.load(Relaxed)) && together(self.recount())
     }
 
     /// True if whoever deletes a file may be about to use its space.
     pub fn wants_space(&self) -> bool {
-        self.host_is_tight() || self.nearly_full() || self.holds_too_much()
+        self.host_is_tight() || self.nearly_full() || self.holds_too_much(0)
     }
 
     /// The space of the pool, in bytes and objects.
@@ -209,4 +245,47 @@ impl Store {
         };
         Ok(Space { total, free, available, objects: usage.objects + free_objects, free_objects })
     }
+}
+
+/// Leave to write.
+pub(crate) struct Admitted<'a> {
+    /// So many bytes.
+    fits: u64,
+    /// Near the limit it keeps other writers waiting.
+    gate: Option<MutexGuard<'a, ()>>,
+    /// Elsewhere it is known that it goes on.
+    under_way: Option<UnderWay<'a>>,
+}
+
+impl Admitted<'_> {
+    /// How many bytes may be written.
+    pub fn fits(&self) -> u64 {
+        self.fits
+    }
+
+    /// The write is done.
+    pub fn done(self) {
+        drop((self.gate, self.under_way));
+    }
+}
+
+/// How many of `len` bytes at `offset` find room if so much is free. `reserved` if a file has room up to there already.
+fn fitting(fd: impl AsFd, offset: u64, len: u64, reserved: Option<u64>, free: u64) -> Result<u64> {
+    if let Some(reserved) = reserved {
+        return Ok(reserved.saturating_add(free).saturating_sub(offset).min(len));
+    }
+    if host::unallocated(&fd, offset, len, BLOCK).host("measuring a segment")? <= free {
+        return Ok(len);
+    }
+    // The longest front part whose holes are not larger than what is free.
+    let (mut low, mut high) = (0, len);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if host::unallocated(&fd, offset, middle, BLOCK).host("measuring a segment")? <= free {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    Ok(low)
 }

@@ -17,6 +17,9 @@ pub(crate) trait Kernel: Send + Sync {
 
     /// Tells the kernel that it no longer knows an inode's attributes. Waits for nothing.
     fn forget_attributes(&self, ino: Ino);
+
+    /// Has the kernel drop a range of bytes that it has cached. Waits for reads of them that are under way.
+    fn forget_bytes(&self, ino: Ino, offset: u64, len: u64);
 }
 
 /// Why something is not granted, if it is not.
@@ -53,6 +56,14 @@ impl Link {
         let kernel = self.kernel.read().clone();
         if let Some(kernel) = kernel {
             kernel.forget_attributes(ino);
+        }
+    }
+
+    /// Has the kernel drop a range of bytes that it has cached. Waits for reads of them that are under way.
+    pub fn forget_bytes(&self, ino: Ino, offset: u64, len: u64) {
+        let kernel = self.kernel.read().clone();
+        if let Some(kernel) = kernel {
+            kernel.forget_bytes(ino, offset, len);
         }
     }
 

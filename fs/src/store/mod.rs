@@ -37,11 +37,12 @@ use tensorfs_layout::tree::View;
 
 pub(crate) use backing::Backing;
 pub(crate) use bell::Bells;
-pub(crate) use capacity::{BLOCK, Space};
+pub(crate) use capacity::{Admitted, Space};
 pub use counters::Counts;
 pub(crate) use counters::{Counter, Counters};
 pub(crate) use damage::BadRun;
 pub(crate) use descriptors::Descriptors;
+pub(crate) use limit::BLOCK;
 pub(crate) use link::{Kernel, Link};
 pub use placement::{check_placement, tiers_of_placement};
 pub(crate) use records::{changed, touched, with};

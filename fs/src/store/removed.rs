@@ -11,19 +11,28 @@ use tensorfs_layout::Ino;
 use tensorfs_layout::pool::Usage;
 use tensorfs_layout::tree::{Object, Totals};
 
+#[derive(Clone, Copy)]
+struct Kept {
+    /// What the pool records of it.
+    recorded: Totals,
+    /// What it holds of the host: more than is recorded, if it lost its name before what was written last was recorded.
+    held: u64,
+}
+
 /// The removed objects that the kernel has not forgotten yet.
 #[derive(Default)]
 pub(crate) struct Removed(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
-    objects: HashMap<Ino, Totals>,
-    together: Totals,
+    objects: HashMap<Ino, Kept>,
+    recorded: Totals,
+    held: u64,
 }
 
 impl Removed {
-    /// Keeps an object until it is taken.
-    pub fn keep(&self, ino: Ino, object: &Object) {
+    /// Keeps an object, which holds so many bytes of the host, until it is taken.
+    pub fn keep(&self, ino: Ino, object: &Object, held: u64) {
         let one = Totals {
             files: object.is_file().into(),
             directories: object.is_dir().into(),
@@ -32,8 +41,9 @@ impl Removed {
         };
         let mut waiting = self.0.lock();
         waiting.remove(ino);
-        waiting.objects.insert(ino, one);
-        let sum = &mut waiting.together;
+        waiting.objects.insert(ino, Kept { recorded: one, held });
+        waiting.held += held;
+        let sum = &mut waiting.recorded;
         sum.files += one.files;
         sum.directories += one.directories;
         sum.objects += one.objects;
@@ -51,8 +61,13 @@ impl Removed {
     }
 
     /// What is recorded of their bytes.
-    pub fn bytes(&self) -> u64 {
-        self.0.lock().together.allocated
+    pub fn recorded(&self) -> u64 {
+        self.0.lock().recorded.allocated
+    }
+
+    /// What they hold of the host.
+    pub fn held(&self) -> u64 {
+        self.0.lock().held
     }
 
     /// All that are kept.
@@ -62,7 +77,7 @@ impl Removed {
 
     /// What is used without them.
     pub fn discount(&self, usage: Usage) -> Usage {
-        let gone = self.0.lock().together;
+        let gone = self.0.lock().recorded;
         Usage {
             files: usage.files.saturating_sub(gone.files),
             directories: usage.directories.saturating_sub(gone.directories),
@@ -76,7 +91,8 @@ impl Removed {
 impl Waiting {
     fn remove(&mut self, ino: Ino) -> bool {
         let Some(one) = self.objects.remove(&ino) else { return false };
-        let sum = &mut self.together;
+        self.held -= one.held;
+        let (sum, one) = (&mut self.recorded, one.recorded);
         sum.files -= one.files;
         sum.directories -= one.directories;
         sum.objects -= one.objects;

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tensorfs_layout::{Ino, SegmentId};
 
+use super::host::HostStat;
+use super::limit::BLOCK;
+
 /// A segment that something may still write.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
@@ -16,6 +19,28 @@ pub(crate) struct Written {
     pub segment: SegmentId,
     /// The descriptor that will sync it.
     pub fd: Arc<OwnedFd>,
+    /// It can be written through a mapping of the segment itself, which fills holes without asking.
+    mapped: bool,
+    /// A handle writes it without asking.
+    unasked: bool,
+}
+
+impl Written {
+    /// A segment that nothing has opened yet.
+    pub fn new(ino: Ino, segment: SegmentId, fd: Arc<OwnedFd>) -> Self {
+        Self { ino, segment, fd, mapped: false, unasked: false }
+    }
+
+    /// True if it can be written through a mapping of the segment itself.
+    pub fn is_mapped(&self) -> bool {
+        self.mapped
+    }
+
+    /// What it takes of the host, or may take without asking.
+    pub fn extent(&self, host: &HostStat) -> u64 {
+        let size = if self.mapped { host.size.next_multiple_of(BLOCK) } else { 0 };
+        host.allocated.max(size)
+    }
 }
 
 /// All of them, by their file.
@@ -43,6 +68,30 @@ impl Writers {
     /// The segment of a file that something may write: the file's own, or the one that is to replace it.
     pub fn segment(&self, ino: Ino) -> Option<SegmentId> {
         self.0.lock().get(&ino).map(|written| written.segment)
+    }
+
+    /// A segment that something may write.
+    pub fn get(&self, ino: Ino) -> Option<Written> {
+        self.0.lock().get(&ino).cloned()
+    }
+
+    /// The segment can be mapped for writing from now on.
+    pub fn map(&self, ino: Ino) {
+        if let Some(written) = self.0.lock().get_mut(&ino) {
+            written.mapped = true;
+        }
+    }
+
+    /// The segment is written without asking from now on.
+    pub fn let_write_unasked(&self, ino: Ino) {
+        if let Some(written) = self.0.lock().get_mut(&ino) {
+            written.unasked = true;
+        }
+    }
+
+    /// How many are written without asking.
+    pub fn unasked(&self) -> usize {
+        self.0.lock().values().filter(|written| written.unasked).count()
     }
 
     /// How many there are.

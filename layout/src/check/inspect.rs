@@ -13,7 +13,7 @@ use crate::medium::read_only::ReadOnly;
 use crate::pool::lock::holder;
 use crate::pool::recover::reading;
 use crate::pool::usage::{Usage, usage};
-use crate::segment::quarantine::{self, QuarantineEntry};
+use crate::segment::quarantine::{self, Quarantine, QuarantineEntry};
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
 use crate::segment::tiers::{self, TierInfo};
@@ -121,6 +121,7 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
     let damaged_files =
         damaged.map(|(ino, _)| found.view.path_of(ino).map_or_else(|| format!("inode {ino}"), shown)).collect();
     let quarantine = quarantine::list(&dir.join("quarantine"));
+    let set_aside = Quarantine::at(dir).recount();
     let segments = Segments::open_all(dir, medium.clone()).and_then(|mut segments| {
         segments.open_tiers(&found.view, Whose { pool: superblock.uuid, boot: boot_id(None) }, false)?;
         Ok(segments)
@@ -130,7 +131,7 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
         tiers: tiers::describe(dir, &found.view, &segments),
         domain: medium.domain(),
         state: superblock.state,
-        usage: usage(&found.view, &found.log, &superblock),
+        usage: usage(&found.view, &found.log, &superblock, set_aside),
         quarantine: quarantine.map_err(|error| Error::io(dir.join("quarantine"), "read", error))?,
         damaged_files,
         damage: found.damage,

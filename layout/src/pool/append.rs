@@ -42,7 +42,8 @@ impl Pool {
         let mut grown = superblock.clone();
         grown.blocks += more;
         if let Some(limit) = superblock.limit
-            && grown.log_len().saturating_add(state.view.totals().allocated) > limit
+            && grown.log_len().saturating_add(state.view.totals().allocated).saturating_add(self.budget.claimed())
+                > limit
         {
             return Err(full("the pool's size limit is reached"));
         }

@@ -1,7 +1,6 @@
 //! Transactions in: exclusive access to the view, and the one place where a transaction is stored.
 
 use std::ops::Deref;
-use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockWriteGuard;
 
@@ -140,7 +139,7 @@ impl Edit<'_> {
             let placed = Placed { seq, incarnation };
             state.view.apply(record, placed);
             let Some((ino, segment, len)) = value else { continue };
-            self.pool.values_left.fetch_sub(len as i64, Ordering::Relaxed);
+            self.pool.budget.take_values(len);
             let chain = state.view.object(ino).and_then(|object| object.chain());
             if chain.is_some_and(|chain| chain.value_placed() == Some(placed)) {
                 self.pool.segments.cover(segment, ino, seq);

@@ -5,6 +5,11 @@ use crate::pool::create::{LIMIT_MIN, small_limit};
 use crate::pool::opened::Pool;
 
 impl Pool {
+    /// Says what is used of the size limit beyond what is recorded: the log does not grow into that.
+    pub fn claim(&self, bytes: u64) {
+        self.budget.claim(bytes);
+    }
+
     /// Sets or lifts the size limit, durably. `used` is what the pool uses on its host as far as the caller knows, open
     /// files included; `removed` are the bytes recorded of files that are removed, but still known to somebody, which
     /// do not count.

@@ -13,6 +13,7 @@ use crate::medium;
 use crate::medium::boot::boot_id;
 use crate::medium::domain::Medium;
 use crate::medium::flushes::Counted;
+use crate::pool::budget::Budget;
 use crate::pool::commits::Commits;
 use crate::pool::lock::{Holder, PoolLock};
 use crate::pool::opened::{Live, Pool};
@@ -92,7 +93,7 @@ impl Pool {
             .open_tiers(&found.view, whose, failed.is_none())
             .map_err(|error| Error::io(dir.join("segments"), "look into the tiers", error))?;
         let (newest, horizon) = (found.log.newest(), found.log.horizon());
-        let values_left = values_per_round(superblock.limit).into();
+        let budget = Budget::of(values_per_round(superblock.limit));
         let mut pool = Self {
             boot_id,
             path: dir.into(),
@@ -104,7 +105,7 @@ impl Pool {
             superblock: Mutex::new(superblock),
             cleaner: Mutex::default(),
             commits: Commits::new(newest, horizon),
-            values_left,
+            budget,
             failed: RwLock::new(failed),
             removals: Removals::default(),
             recovery: Recovery::default(),

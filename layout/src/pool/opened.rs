@@ -3,7 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
@@ -13,6 +12,7 @@ use crate::log::blocks::Log;
 use crate::log::superblock::{PoolState, Superblock};
 use crate::medium::domain::{Domain, Medium};
 use crate::medium::flushes::{Counted, Flushes};
+use crate::pool::budget::Budget;
 use crate::pool::commits::Commits;
 use crate::pool::lock::PoolLock;
 use crate::pool::recovery::Recovery;
@@ -37,8 +37,8 @@ pub struct Pool {
     /// Held while a block is cleaned, and by whoever wants blocks to stay as they are.
     pub(super) cleaner: Mutex<()>,
     pub(super) commits: Commits,
-    /// Bytes that may be committed by value before the next round of housekeeping.
-    pub(super) values_left: AtomicI64,
+    /// What it may take beyond what is recorded.
+    pub(super) budget: Budget,
     /// Why the pool takes no more changes.
     pub(super) failed: RwLock<Option<String>>,
     pub(super) removals: Removals,
@@ -154,7 +154,7 @@ impl Pool {
     pub fn usage(&self) -> Usage {
         let superblock = self.superblock();
         let state = self.state.read();
-        usage(&state.view, &state.log, &superblock)
+        usage(&state.view, &state.log, &superblock, self.quarantine.allocated())
     }
 
     /// What the log and its segments are kept on.

@@ -13,6 +13,8 @@ pub struct Usage {
     pub log_bytes: u64,
     /// Bytes allocated to segments, as last recorded.
     pub segment_bytes: u64,
+    /// Bytes allocated to what is in quarantine.
+    pub quarantine_bytes: u64,
     /// Regular files.
     pub files: u64,
     /// Directories, the root included.
@@ -29,11 +31,19 @@ pub struct Usage {
     pub limit: Option<u64>,
 }
 
-pub(crate) fn usage(view: &View, log: &Log, superblock: &Superblock) -> Usage {
+impl Usage {
+    /// Bytes of the host that the pool uses.
+    pub fn bytes(&self) -> u64 {
+        self.log_bytes.saturating_add(self.segment_bytes).saturating_add(self.quarantine_bytes)
+    }
+}
+
+pub(crate) fn usage(view: &View, log: &Log, superblock: &Superblock, quarantine_bytes: u64) -> Usage {
     let totals = view.totals();
     Usage {
         log_bytes: superblock.log_len(),
         segment_bytes: totals.allocated,
+        quarantine_bytes,
         files: totals.files,
         directories: totals.directories,
         objects: totals.objects,

@@ -1,7 +1,5 @@
 //! Bytes of small files that the log holds: how many it may get, and how it gets rid of them.
 
-use std::sync::atomic::Ordering;
-
 use crate::error::Result;
 use crate::log::record::VALUE_MAX;
 use crate::log::superblock::INCOMPAT_VALUES;
@@ -18,7 +16,7 @@ impl Pool {
     /// The most bytes that a file may have to be committed by value now; none where that saves no flush, or where the
     /// log got so many of late that it should not get more.
     pub fn value_room(&self) -> Option<usize> {
-        let wanted = self.domain() == Domain::Cached && self.values_left.load(Ordering::Relaxed) > 0;
+        let wanted = self.domain() == Domain::Cached && self.budget.has_values();
         wanted.then(|| (self.state.read().log.largest_frame() / 2).min(VALUE_MAX))
     }
 
@@ -47,7 +45,7 @@ impl Pool {
     /// The log may get as many values as it may in one round of housekeeping.
     pub(crate) fn refill_values(&self) {
         let limit = self.superblock.lock().limit;
-        self.values_left.store(values_per_round(limit), Ordering::Relaxed);
+        self.budget.refill_values(values_per_round(limit));
     }
 }
 

@@ -5,6 +5,7 @@
 pub(crate) mod examine;
 pub(crate) mod gone;
 pub(crate) mod home;
+pub(crate) mod note;
 pub(crate) mod quarantine;
 pub(crate) mod segments;
 pub(crate) mod stat;
@@ -13,10 +14,12 @@ pub(crate) mod tier;
 pub(crate) mod tiers;
 mod tracking;
 mod unsynced;
+mod versions;
 
 pub use examine::{LARGE, SealedRun, examine};
 pub use gone::Gone;
-pub use quarantine::{Note, Quarantine, QuarantineEntry, Reason};
+pub use note::{Note, Reason};
+pub use quarantine::{Quarantine, QuarantineEntry};
 pub use segments::{SYNC_FD_LIMIT, Segments};
 pub use stat::SegmentStat;
 pub use tiers::{TierInfo, TierState};

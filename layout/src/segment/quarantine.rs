@@ -1,5 +1,6 @@
 //! Quarantine: what recovery or an interrupted replace set aside. An entry is a file and, beside it, a note as JSON
-//! that says whose bytes they are and why they are here. Nothing in quarantine is ever removed without being asked.
+//! that says whose bytes they are and why they are here. Nothing in quarantine is ever removed without being asked, but
+//! for what newer versions of the same file push out ([`super::versions`]).
 //!
 //! A note is durable before its entry has a name, and an entry is whole before it has one: what interrupts the setting
 //! aside leaves at most a note without an entry, which counts for nothing, and [`PARTIAL`], which the next one removes.
@@ -10,54 +11,24 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Ino, SegmentId};
 use crate::log::tier::PM;
 use crate::medium::domain::{Medium, sync_dir_at};
 use crate::medium::owner;
+use crate::segment::note::Note;
 use crate::segment::segments::Segments;
-use crate::time::Timestamp;
+use crate::segment::versions::{Version, Versions};
 
 /// A copy on its way into quarantine.
 const PARTIAL: &str = ".partial";
 
-/// Why something is in quarantine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Reason {
-    /// A program that was replacing the file died of a signal: this is the version before.
-    InterruptedReplace,
-    /// Power was lost before the replacement was durable: these are the new bytes.
-    UnfinishedReplace,
-    /// Power was lost before these bytes, at the end of the file, were durable.
-    UncommittedTail,
-    /// Power was lost before these bytes, which the file held, were known to be durable: what was durable of it was
-    /// written over them.
-    UncommittedBytes,
-    /// Power was lost before the file's record was durable, or no record speaks of these bytes.
-    UnknownSegment,
-    /// A log that could not be read in full, before it was written anew.
-    DamagedLog,
-    /// From the offset on the file's bytes were missing, or had not been synced: there is only this note.
-    LostBytes,
-}
-
-/// Whose bytes are set aside, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
-    /// The file.
-    pub ino: Option<Ino>,
-    /// Its path when it was set aside; bytes that are not text are replaced.
-    pub path: Option<String>,
-    /// Why.
-    pub reason: Reason,
-    /// Where the bytes were in the file.
-    pub offset: u64,
-    /// When.
-    pub time: Timestamp,
-}
+/// The clock by which the host dates changes of files does not stand still for longer.
+const TICK: Duration = Duration::from_millis(50);
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,9 +37,31 @@ pub struct QuarantineEntry {
     pub name: String,
     /// Bytes.
     pub bytes: u64,
+    /// It is itself what a program that died in the middle of a replace had left.
+    #[serde(default)]
+    pub partial: bool,
     /// What the note beside it says; nothing if there is none that can be read.
     #[serde(flatten)]
     pub note: Option<Note>,
+}
+
+/// What is written beside an entry.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Written {
+    #[serde(flatten)]
+    note: Note,
+    /// The segment that the file had from then on, if its writer had died.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    left: Option<SegmentId>,
+    /// See [`QuarantineEntry::partial`].
+    #[serde(default)]
+    partial: bool,
+}
+
+impl From<&Note> for Written {
+    fn from(note: &Note) -> Self {
+        Self { note: note.clone(), left: None, partial: false }
+    }
 }
 
 /// The quarantine directory of a pool.
@@ -76,10 +69,50 @@ pub struct QuarantineEntry {
 pub struct Quarantine {
     path: PathBuf,
     medium: Option<Arc<dyn Medium>>,
+    counted: Mutex<Counted>,
+    /// What is there of each file, once that was asked for. Others may have removed some of it.
+    versions: Mutex<Option<Versions>>,
+}
+
+/// What was counted, and when.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    allocated: u64,
+    /// The directory's change time then.
+    changed: Option<SystemTime>,
+    at: Option<SystemTime>,
+}
+
+impl Counted {
+    /// True if a directory that changed last then is as it was: what changes within a tick of the host's clock for
+    /// files does not show.
+    fn is_of(&self, changed: SystemTime) -> bool {
+        let late = |at: SystemTime| at.duration_since(changed).is_ok_and(|since| since > TICK);
+        self.changed == Some(changed) && self.at.is_some_and(late)
+    }
+}
+
+/// Blocks of the host that a directory's files have.
+fn allocated(path: &Path) -> io::Result<u64> {
+    let mut blocks = 0;
+    for entry in fs::read_dir(path)? {
+        // One that is removed meanwhile has none.
+        blocks += entry?.metadata().map_or(0, |found| found.blocks());
+    }
+    Ok(blocks * 512)
 }
 
 /// The entries in a pool's quarantine.
 pub(crate) fn list(path: &Path) -> io::Result<Vec<QuarantineEntry>> {
+    let entries = read(path)?.into_iter().map(|(name, bytes, written)| {
+        let partial = written.as_ref().is_some_and(|written| written.partial);
+        QuarantineEntry { name, bytes, partial, note: written.map(|written| written.note) }
+    });
+    Ok(entries.collect())
+}
+
+/// The entries in a pool's quarantine, with their bytes and what is written beside them.
+fn read(path: &Path) -> io::Result<Vec<(String, u64, Option<Written>)>> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -87,22 +120,50 @@ pub(crate) fn list(path: &Path) -> io::Result<Vec<QuarantineEntry>> {
         if name.ends_with(".json") || name == PARTIAL || !entry.file_type()?.is_file() {
             continue;
         }
-        let note = fs::read(path.join(format!("{name}.json"))).ok();
-        let note = note.and_then(|text| serde_json::from_slice(&text).ok());
-        entries.push(QuarantineEntry { bytes: entry.metadata()?.len(), note, name });
+        let written = fs::read(path.join(format!("{name}.json"))).ok();
+        let written = written.and_then(|text| serde_json::from_slice(&text).ok());
+        entries.push((name, entry.metadata()?.len(), written));
     }
-    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    entries.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(entries)
+}
+
+/// The segment that an entry is named after.
+fn segment_of(name: &str) -> Option<SegmentId> {
+    u64::from_str_radix(name.split('.').next().unwrap_or_default(), 16).ok().map(SegmentId)
 }
 
 impl Quarantine {
     pub(crate) fn new(pool: &Path, medium: Arc<dyn Medium>) -> Self {
-        Self { path: pool.join("quarantine"), medium: Some(medium) }
+        Self {
+            path: pool.join("quarantine"),
+            medium: Some(medium),
+            counted: Mutex::default(),
+            versions: Mutex::default(),
+        }
     }
 
     /// The quarantine of a pool that another process may have open: to list, open and discard entries.
     pub fn at(pool: &Path) -> Self {
-        Self { path: pool.join("quarantine"), medium: None }
+        Self { path: pool.join("quarantine"), medium: None, counted: Mutex::default(), versions: Mutex::default() }
+    }
+
+    /// What the host has allocated for it, when it was last counted.
+    pub fn allocated(&self) -> u64 {
+        self.counted.lock().allocated
+    }
+
+    /// Counts that anew, if the directory has changed: other processes remove entries, too. What cannot be read counts
+    /// as it did.
+    pub fn recount(&self) -> u64 {
+        let at = SystemTime::now();
+        let Ok(changed) = fs::metadata(&self.path).and_then(|found| found.modified()) else { return self.allocated() };
+        if !self.counted.lock().is_of(changed)
+            && let Ok(allocated) = allocated(&self.path)
+        {
+            *self.counted.lock() = Counted { allocated, changed: Some(changed), at: Some(at) };
+        }
+        self.allocated()
     }
 
     /// What is set aside.
@@ -113,20 +174,73 @@ impl Quarantine {
     /// Sets a whole segment aside, by a second name for it. The caller has the segment itself removed once no record
     /// needs it. Returns the entry's name. Durable when it returns.
     pub fn keep(&self, segments: &Segments, segment: SegmentId, note: &Note) -> io::Result<String> {
+        self.keep_whole(segments, segment, note.into())
+    }
+
+    /// Sets the version of a file aside that it had before a program that died began to replace it, in the same way.
+    /// `left` is the segment that it has from now on.
+    pub fn keep_version(
+        &self,
+        segments: &Segments,
+        old: SegmentId,
+        left: SegmentId,
+        note: &Note,
+    ) -> io::Result<String> {
+        let changed = segments.stat(old)?.mtime;
+        let partial = match note.ino {
+            Some(ino) => self.with_versions(|versions| versions.is_left(ino, old, changed))?,
+            None => false,
+        };
+        self.keep_whole(segments, old, Written { left: Some(left), partial, ..note.into() })
+    }
+
+    fn keep_whole(&self, segments: &Segments, segment: SegmentId, written: Written) -> io::Result<String> {
         if segment.tier() != PM {
             // It may be on another filesystem, where it can have no second name.
             let size = segments.stat(segment)?.size;
-            return self.keep_tail(segments, segment, size, note);
+            return self.keep_part(segments, segment, size, written);
         }
         if let Some(name) = self.kept(segments, segment)? {
             return Ok(name);
         }
         let name = self.fresh_name(&segment.to_string());
         self.medium()?.sync_segment(segments.open(segment, libc::O_RDONLY)?.as_fd())?;
-        self.write_note(&name, note)?;
+        self.write_beside(&name, &written)?;
         fs::hard_link(segments.path_of(segment), self.path.join(&name))?;
         self.sync_names()?;
+        self.push_out(&name, written);
         Ok(name)
+    }
+
+    fn with_versions<T>(&self, ask: impl FnOnce(&mut Versions) -> T) -> io::Result<T> {
+        let mut versions = self.versions.lock();
+        if versions.is_none() {
+            let mut found = Versions::default();
+            for (name, _, written) in read(&self.path)? {
+                if let Some((ino, version)) = written.and_then(|written| version(name, written)) {
+                    found.add(ino, version);
+                }
+            }
+            *versions = Some(found);
+        }
+        Ok(ask(versions.get_or_insert_default()))
+    }
+
+    /// A new entry is there, and older ones of its file go for it. If one cannot be removed, it stays.
+    fn push_out(&self, name: &str, written: Written) {
+        let reason = written.note.reason;
+        let Some((ino, version)) = version(name.to_owned(), written) else { return };
+        let surplus = self.with_versions(|versions| {
+            versions.add(ino, version);
+            versions.take_surplus(ino, reason)
+        });
+        for name in surplus.unwrap_or_default() {
+            match self.discard(&name) {
+                Ok(()) => log::info!("quarantine/{name}: removed, as there are newer versions of its file"),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => log::warn!("{}: {error}", self.path.join(name).display()),
+            }
+        }
     }
 
     /// The entry that is the segment already, with its note: what set it aside was interrupted, and is done again.
@@ -146,6 +260,11 @@ impl Quarantine {
         size: u64,
         note: &Note,
     ) -> io::Result<String> {
+        self.keep_part(segments, segment, size, note.into())
+    }
+
+    fn keep_part(&self, segments: &Segments, segment: SegmentId, size: u64, written: Written) -> io::Result<String> {
+        let note = &written.note;
         let from = File::from(segments.open(segment, libc::O_RDONLY)?);
         // What set it aside was interrupted before it cut the segment, and is done again.
         for entry in self.list()? {
@@ -154,17 +273,19 @@ impl Quarantine {
                 return Ok(entry.name);
             }
         }
-        self.copy_as(&segment.to_string(), &from, note.offset, size, note)
+        let name = self.copy_as(&segment.to_string(), &from, note.offset, size, &written)?;
+        self.push_out(&name, written);
+        Ok(name)
     }
 
     /// Copies a file here. Durable when it returns.
     pub(crate) fn copy(&self, from: &Path, stem: &str, note: &Note) -> io::Result<String> {
         let from = File::open(from)?;
         let len = from.metadata()?.len();
-        self.copy_as(stem, &from, 0, len, note)
+        self.copy_as(stem, &from, 0, len, &note.into())
     }
 
-    fn copy_as(&self, stem: &str, from: &File, offset: u64, end: u64, note: &Note) -> io::Result<String> {
+    fn copy_as(&self, stem: &str, from: &File, offset: u64, end: u64, written: &Written) -> io::Result<String> {
         let name = self.fresh_name(stem);
         let partial = self.path.join(PARTIAL);
         // What an interrupted copy left may be a second name of its entry by now: a new file, never that one again.
@@ -176,7 +297,7 @@ impl Quarantine {
         let given = owner::give(&to, &self.path);
         let copied = given.and_then(|()| copy_range(from, offset, end, &to)).and_then(|()| self.sync(&to));
         let named = copied.and_then(|()| {
-            self.write_note(&name, note)?;
+            self.write_beside(&name, written)?;
             fs::hard_link(&partial, self.path.join(&name))
         });
         let removed = fs::remove_file(&partial);
@@ -226,10 +347,14 @@ impl Quarantine {
 
     /// Writes the note beside an entry. Durable when it returns.
     pub(crate) fn write_note(&self, name: &str, note: &Note) -> io::Result<()> {
+        self.write_beside(name, &note.into())
+    }
+
+    fn write_beside(&self, name: &str, written: &Written) -> io::Result<()> {
         let path = self.path.join(format!("{name}.json"));
         let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         owner::give(&file, &self.path)?;
-        file.write_all(serde_json::to_string_pretty(note)?.as_bytes())?;
+        file.write_all(serde_json::to_string_pretty(written)?.as_bytes())?;
         self.sync(&file)?;
         self.sync_names()
     }
@@ -268,9 +393,7 @@ impl Quarantine {
     /// Takes back entries that are second names of segments still in use: their replace never became true.
     pub(crate) fn forget_in_use(&self, segments: &Segments, in_use: impl Fn(SegmentId) -> bool) -> io::Result<()> {
         for entry in self.list()? {
-            let digits = entry.name.split('.').next().unwrap_or_default();
-            let Ok(number) = u64::from_str_radix(digits, 16) else { continue };
-            let segment = SegmentId(number);
+            let Some(segment) = segment_of(&entry.name) else { continue };
             if !in_use(segment) || segment.tier() != PM {
                 continue;
             }
@@ -283,6 +406,13 @@ impl Quarantine {
         }
         Ok(())
     }
+}
+
+/// What there is to know of an entry, if it is a file's.
+fn version(name: String, written: Written) -> Option<(Ino, Version)> {
+    let Written { note, left, partial } = written;
+    let segment = segment_of(&name);
+    Some((note.ino?, Version { name, segment, reason: note.reason, time: note.time, left, partial }))
 }
 
 /// True if `copy` holds what `from` holds from `offset` on, as far as it goes.

@@ -88,7 +88,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         latency: false,
         latency_reason: None,
         capacity: usage.limit.unwrap_or(host),
-        used: usage.segment_bytes + usage.log_bytes,
+        used: usage.bytes(),
         limit: usage.limit,
         files: usage.files,
         directories: usage.directories,

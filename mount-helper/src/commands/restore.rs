@@ -31,6 +31,10 @@ pub fn run(arguments: &Restore) -> Result<(), Failure> {
     let entry = entries.iter().find(|entry| entry.name == *name).ok_or_else(|| {
         Failure::at(&pool, format!("nothing named {name:?} in quarantine; without a name, restore lists what is"))
     })?;
+    if arguments.discard {
+        quarantine.discard(name).at(&pool)?;
+        return output::print(&format!("discarded {name}\n"));
+    }
     let source = quarantine.open(name).at(&pool)?;
     let destination = match &arguments.to {
         Some(path) => Destination::anywhere(path)?,
@@ -76,6 +80,9 @@ fn describe(entry: &QuarantineEntry) -> String {
     let path = note.path.as_deref().unwrap_or("(path unknown)").escape_debug();
     let time = clock::utc(note.time.sec);
     let reason = match note.reason {
+        Reason::InterruptedReplace if entry.partial => {
+            "the version before a replace whose writer died; itself left by one that died".to_owned()
+        }
         Reason::InterruptedReplace => "the version before a replace whose writer died".to_owned(),
         Reason::UnfinishedReplace => "the new version, which was not complete when power was lost".to_owned(),
         Reason::UncommittedTail => format!("what followed byte {}, not yet durable when power was lost", note.offset),

@@ -57,7 +57,8 @@ pub fn table(info: &Info) -> String {
     rows.list("found damaged", &found.collect::<Vec<_>>());
     if !info.quarantine.is_empty() {
         let entries = count(info.quarantine.len() as u64, "entry", "entries");
-        rows.add("quarantine", format!("{entries}; `tensorfs restore` brings one back"));
+        let bytes = humane(info.quarantine.iter().map(|entry| entry.bytes).sum());
+        rows.add("quarantine", format!("{entries}, {bytes}; `tensorfs restore` brings one back, or drops it"));
         let named = info.quarantine.iter().map(|entry| {
             let path = entry.note.as_ref().and_then(|note| note.path.as_deref()).unwrap_or("nobody knows where from");
             format!("{}: {path}, {}", entry.name, humane(entry.bytes))

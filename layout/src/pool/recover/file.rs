@@ -14,7 +14,7 @@ use crate::pool::opened::Pool;
 use crate::pool::recover::store::store;
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recovery::Recovery;
-use crate::segment::quarantine::{Note, Reason};
+use crate::segment::note::{Note, Reason};
 use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
 use crate::tree::chain::FileChain;
@@ -159,7 +159,7 @@ impl<'a> Settler<'a> {
         if kind == Shutdown::ServerKilled {
             if let Some(old) = attributes.segment {
                 let note = self.note(ino, Reason::InterruptedReplace, 0);
-                match pool.quarantine().keep(&pool.segments, old, &note) {
+                match pool.quarantine().keep_version(&pool.segments, old, segment, &note) {
                     Ok(name) => self.recovery.quarantined.push(name),
                     Err(error) => log::error!("{}: quarantine: {error}", pool.segments.path_of(old).display()),
                 }

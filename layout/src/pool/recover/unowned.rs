@@ -7,7 +7,7 @@ use crate::ids::SegmentId;
 use crate::log::shutdown::Shutdown;
 use crate::pool::opened::Pool;
 use crate::pool::recovery::Recovery;
-use crate::segment::quarantine::{Note, Reason};
+use crate::segment::note::{Note, Reason};
 use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
 

@@ -1,0 +1,110 @@
+//! Which versions of a file stay in quarantine: few enough that a program that dies again and again does not fill the
+//! pool with what it left.
+//!
+//! Of each file and reason two entries stay, the newest and one more. Of the versions before replaces that were
+//! interrupted that is the newest one that was complete; of others it is the one before.
+
+use std::collections::HashMap;
+
+use crate::ids::{Ino, SegmentId};
+use crate::segment::note::Reason;
+use crate::time::Timestamp;
+
+/// An entry, as far as it matters here.
+#[derive(Clone, Debug)]
+pub(super) struct Version {
+    /// The entry.
+    pub name: String,
+    /// The segment whose bytes it has; nothing if that cannot be told.
+    pub segment: Option<SegmentId>,
+    /// Why it is there.
+    pub reason: Reason,
+    /// When it was set aside.
+    pub time: Timestamp,
+    /// The segment that the file had from then on, if its writer had died.
+    pub left: Option<SegmentId>,
+    /// It is itself what a writer that died had left.
+    pub partial: bool,
+}
+
+/// The entries of each file.
+#[derive(Debug, Default)]
+pub(super) struct Versions(HashMap<Ino, Vec<Version>>);
+
+impl Versions {
+    /// Takes note of one.
+    pub fn add(&mut self, ino: Ino, version: Version) {
+        let of_file = self.0.entry(ino).or_default();
+        of_file.retain(|other| other.name != version.name);
+        of_file.push(version);
+    }
+
+    /// True if a file's segment, which changed last at a time, is what a writer that died had left, and nobody has
+    /// written it since.
+    pub fn is_left(&self, ino: Ino, segment: SegmentId, changed: Timestamp) -> bool {
+        let of_file = self.0.get(&ino).into_iter().flatten();
+        of_file.clone().any(|version| version.left == Some(segment) && changed <= version.time)
+    }
+
+    /// Strikes those of a file and reason that need not stay. Returns their names.
+    pub fn take_surplus(&mut self, ino: Ino, reason: Reason) -> Vec<String> {
+        let Some(of_file) = self.0.get_mut(&ino) else { return Vec::new() };
+        let age = |version: &Version| (version.segment.map(SegmentId::serial), version.time);
+        let mut ours: Vec<_> = of_file.iter().filter(|version| version.reason == reason).collect();
+        ours.sort_by_key(|version| std::cmp::Reverse(age(version)));
+        let second = match reason {
+            Reason::InterruptedReplace => ours.iter().position(|version| !version.partial),
+            _ => Some(1),
+        };
+        let surplus = ours.iter().enumerate().filter(|(n, _)| *n > 0 && Some(*n) != second);
+        let surplus: Vec<String> = surplus.map(|(_, version)| version.name.clone()).collect();
+        of_file.retain(|version| !surplus.contains(&version.name));
+        surplus
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Ino = Ino(7);
+
+    fn version(segment: u64, reason: Reason, partial: bool) -> Version {
+        let (segment, time) = (SegmentId(segment), Timestamp::new(segment as i64, 0));
+        let left = Some(SegmentId(segment.0 + 1));
+        Version { name: segment.to_string(), segment: Some(segment), reason, time, left, partial }
+    }
+
+    fn left(versions: &Versions) -> Vec<u64> {
+        versions.0[&FILE].iter().filter_map(|version| Some(version.segment?.0)).collect()
+    }
+
+    #[test]
+    fn the_last_complete_version_stays_however_often_its_successors_are_cut_short() {
+        let mut versions = Versions::default();
+        let reason = Reason::InterruptedReplace;
+        for n in 10..20 {
+            let partial = versions.is_left(FILE, SegmentId(n), Timestamp::new(0, 0));
+            assert_eq!(partial, n > 10);
+            versions.add(FILE, version(n, reason, partial));
+            versions.take_surplus(FILE, reason);
+        }
+        assert_eq!(left(&versions), [10, 19]);
+        // Written once more in order, or in place: that is a complete one again.
+        versions.add(FILE, version(30, reason, versions.is_left(FILE, SegmentId(30), Timestamp::new(0, 0))));
+        assert_eq!(versions.take_surplus(FILE, reason).len(), 2);
+        assert_eq!(left(&versions), [30]);
+        assert!(!versions.is_left(FILE, SegmentId(31), Timestamp::new(31, 0)), "it was written since");
+    }
+
+    #[test]
+    fn of_other_reasons_the_two_newest_stay() {
+        let mut versions = Versions::default();
+        versions.add(FILE, version(1, Reason::InterruptedReplace, false));
+        for n in 2..6 {
+            versions.add(FILE, version(n, Reason::UncommittedTail, false));
+            versions.take_surplus(FILE, Reason::UncommittedTail);
+        }
+        assert_eq!(left(&versions), [1, 4, 5]);
+    }
+}
