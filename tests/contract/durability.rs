@@ -24,7 +24,8 @@ on_mounts!(
     msync_and_synchronous_writes_reach_the_disk,
     a_file_that_cannot_be_synced_says_so_until_it_is_replaced,
     a_log_that_cannot_be_synced_makes_the_pool_read_only,
-    a_hole_is_punched_only_when_its_announcement_is_durable,
+    a_file_is_cut_only_when_its_announcement_is_durable,
+    punching_and_zeroing_wait_for_no_flush,
     on_tmpfs_the_domain_is_volatile,
     a_close_just_before_fsync_of_the_directory_counts,
 );
@@ -357,21 +358,54 @@ fn mount_skip(reason: &str) {
     tensorfs_tests::skip("durability", reason);
 }
 
-/// Bytes that are durable are destroyed only when the record that says so is: here it cannot become so.
+/// A file ends where its records say: bytes that are durable are cut off only when the record that says so is. Here it
+/// cannot become so.
 ///
 /// Proves D12.
-fn a_hole_is_punched_only_when_its_announcement_is_durable(setup: Setup) {
+fn a_file_is_cut_only_when_its_announcement_is_durable(setup: Setup) {
     let (_disk, mount, file) = match with_failing_log(setup) {
         Ok(made) => made,
         Err(reason) => return mount_skip(&reason),
     };
-    for mode in [libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE] {
-        // SAFETY: plain system call on an open descriptor.
-        let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, 4096, 100_000) };
-        assert_eq!(done, -1, "nothing can be announced");
-    }
     assert!(file.set_len(1000).is_err(), "nothing can be announced");
     assert!(std::fs::read(mount.at("punched")).unwrap() == Pattern(1).bytes(0, LEN));
+}
+
+/// Each hole that was punched into durable bytes took two flushes: 12,800 of them 7.8 s, where ext4 took 0.14 s. They
+/// are durable when they are promised to be, as what is written is.
+///
+/// Proves D3.
+fn punching_and_zeroing_wait_for_no_flush(setup: Setup) {
+    let mut mount = setup.mount_with(["--commit", "3600", "--durability", "fsync"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    const BLOCK: usize = 4096;
+    const LARGE: usize = 100 * BLOCK;
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    for (name, len) in [("large", LARGE), ("by value", 5 * BLOCK)] {
+        let file = File::create(mount.at(name)).unwrap();
+        let mut want = Pattern(1).bytes(0, len);
+        file.write_all_at(&want, 0).unwrap();
+        file.sync_all().unwrap();
+        let flushes = |mount: &Mount| mount.info()["flushes"].clone();
+        let before = flushes(&mount);
+        for at in (0..len).step_by(2 * BLOCK) {
+            let mode = if at % (4 * BLOCK) == 0 { punch } else { libc::FALLOC_FL_ZERO_RANGE };
+            // SAFETY: plain system call on an open descriptor.
+            let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, BLOCK as i64) };
+            assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+            want[at..at + BLOCK].fill(0);
+        }
+        assert_eq!(flushes(&mount), before, "{name}: nobody had asked for anything to be durable");
+        assert!(std::fs::read(mount.at(name)).unwrap() == want, "{name}");
+        file.sync_all().unwrap();
+        assert_ne!(flushes(&mount), before, "{name}");
+        drop(file);
+        mount.power_loss();
+        mount.mount();
+        assert!(std::fs::read(mount.at(name)).unwrap() == want, "{name}, after a power loss");
+    }
 }
 
 /// Proves D13.

@@ -102,19 +102,4 @@ impl Files {
         })?;
         if announced { self.store().commit() } else { Ok(()) }
     }
-
-    /// Committed bytes that are about to change in place are announced first, and durably.
-    pub(super) fn announce_thaw(&self, caller: Caller, ino: Ino, offset: u64, len: u64) -> Result<()> {
-        let announced = self.edit(|edit| {
-            let Some(object) = edit.object(ino).filter(|object| object.names() > 0 && object.size() > offset) else {
-                return Ok(false);
-            };
-            let Some(segment) = object.attributes.segment else { return Ok(false) };
-            let len = len.min(object.size() - offset);
-            let record = Record::Thaw { ino, segment, offset, len };
-            edit.store_from_reserve(Transaction::new(caller.unique).with(record))?;
-            Ok(true)
-        })?;
-        if announced { self.store().commit() } else { Ok(()) }
-    }
 }

@@ -137,7 +137,7 @@ impl Files {
         written.host("writing a segment")
     }
 
-    /// Where [`Files::fallocate`] is done: punching and zeroing commit first, and large ranges take their time.
+    /// Where [`Files::fallocate`] is done: punching and zeroing large ranges take their time.
     pub fn fallocate_lane(&self, mode: i32) -> Lane {
         Lane::waiting(self.store().commits_slowly() && mode & !libc::FALLOC_FL_KEEP_SIZE != 0)
     }
@@ -158,9 +158,6 @@ impl Files {
         self.drop_privileges(caller, handle.node.ino())?;
         let mut file = self.lock(&handle.node);
         let segment = file.segment().ok_or(Fault::new(libc::EIO))?;
-        if destroys && !file.is_replacing() {
-            self.announce_thaw(caller, handle.node.ino(), offset, len)?;
-        }
         let fd = self.store().segments().open(segment, libc::O_RDWR).host("opening a segment")?;
         let admitted = match allocates {
             true => Some(self.admit(handle.node.ino(), &fd, offset, len)?),

@@ -130,8 +130,8 @@ pub enum Record {
         /// Its bytes, from first to last.
         bytes: Box<[u8]>,
     },
-    /// Written ahead of whatever may change committed bytes in place: a sealed file opened for writing, punching a
-    /// hole, zeroing a range. Voids the seals of the file's runs.
+    /// Written ahead of whatever may change bytes that have checksums, or that the log holds, in place: such a file
+    /// opened for writing. Voids the seals of the file's runs.
     Thaw {
         /// The file.
         ino: Ino,
