@@ -1,10 +1,10 @@
 //! How a program asks the server for what no file operation tells: an ioctl(2) with a [`Request`], answered by a
 //! [`Reply`].
 //!
-//! Asked on an open file, [`Request::Records`] tells what is recorded of it, to whoever has it open for reading. The
-//! other requests are asked on any directory of the mount, by root or by the user whom the server runs as;
-//! [`Request::Move`] by a file's owner, too. None of them takes long: what does is a job, which is asked how far it has
-//! come, and ends when nobody asks any more.
+//! Asked on an open file, [`Request::Records`] tells what is recorded of it, and [`Request::HostSize`] what the host
+//! has of it, to whoever has it open for reading. The other requests are asked on any directory of the mount, by root
+//! or by the user whom the server runs as; [`Request::Move`] by a file's owner, too. None of them takes long: what does
+//! is a job, which is asked how far it has come, and ends when nobody asks any more.
 //!
 //! The encoding is postcard's. The number of the ioctl stands for its version.
 
@@ -59,6 +59,8 @@ pub enum Request {
         /// False to ask only what came of it.
         begin: bool,
     },
+    /// How many bytes the host has of the file that this is asked on.
+    HostSize,
 }
 
 /// Where the rest of a file's records begins. The default is the beginning.
@@ -98,6 +100,8 @@ pub enum Reply {
     Resized(std::result::Result<(), String>),
     /// To [`Request::Move`].
     Moving(Moving),
+    /// To [`Request::HostSize`]; nothing unless the file is sealed.
+    HostSize(Option<u64>),
 }
 
 /// What came of having a file moved to a tier.

@@ -19,6 +19,7 @@ on_mounts!(
     scrub_waits_for_nobody_and_keeps_its_pace,
     a_scrub_whose_program_is_gone_ends,
     what_is_written_meanwhile_is_not_damaged,
+    bytes_behind_the_end_of_a_sealed_file_are_damage,
     unsealed_files_are_said_to_be_so,
     seal_says_what_is_in_use,
     seal_does_not_take_damage_for_the_truth,
@@ -234,6 +235,58 @@ fn scrub_finds_a_changed_byte_and_it_is_remembered(setup: Setup) {
     seal(&mount, &path);
     assert_eq!(state("model.safetensors"), "sealed");
     assert_eq!(report(&mount, &["scrub", "--json"], mount.path()).0, Some(0));
+}
+
+/// What somebody has written behind a sealed file's end into its segment, past tensorfs, is found by whoever compares
+/// the file with its checksums.
+///
+/// Proves C4.
+fn bytes_behind_the_end_of_a_sealed_file_are_damage(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (grown, empty) = (mount.at("grown"), mount.at("empty"));
+    let bytes = Pattern(3).bytes(0, 50_000);
+    fs::write(&grown, &bytes).unwrap();
+    fs::write(&empty, "").unwrap();
+    fs::write(mount.at("whole"), Pattern(4).bytes(0, 60_000)).unwrap();
+    seal(&mount, mount.path());
+    let segment = segment(&mount, &bytes);
+    fs::OpenOptions::new().append(true).open(&segment).unwrap().write_all(&[1; 1000]).unwrap();
+    let what = "its segment has 1000 bytes behind the end of the file";
+    let verified = |mount: &Mount, path: &Path| {
+        let (status, lines) = lines(mount, &["verify", "--json"], path);
+        let files: Vec<Value> = lines.into_iter().filter(|line| line["name"].is_null()).collect();
+        let damaged = files.iter().filter(|file| file["verdict"] == "damaged");
+        let runs: Vec<Value> = damaged.map(|file| file["damaged_runs"].clone()).collect();
+        assert_eq!(runs, [serde_json::json!([{"offset": 50_000, "len": 1000, "what": what}])]);
+        status
+    };
+    let found = |list: &[&str], path: &Path| {
+        let (status, report) = report(&mount, list, path);
+        let findings = report["findings"].as_array().unwrap();
+        // A look at the sizes finds it, and so does a look at the bytes.
+        assert!(findings.len() == 1 || list.contains(&"--data") && findings.len() == 2, "{list:?}: {report}");
+        for finding in findings {
+            assert_eq!((&finding["path"], &finding["what"]), (&"/grown".into(), &what.into()), "{list:?}");
+        }
+        status
+    };
+    assert_eq!(verified(&mount, mount.path()), Some(4));
+    assert_eq!(found(&["scrub", "--json", "--no-limit"], mount.path()), Some(4));
+    assert_eq!(found(&["check", "--json"], mount.path()), Some(4));
+    assert_eq!(found(&["check", "--json", "--data"], mount.path()), Some(4));
+    mount.umount();
+    assert_eq!(verified(&mount, mount.pool()), Some(4));
+    for list in [&["check", "--json"][..], &["check", "--json", "--data"]] {
+        assert_eq!(report(&mount, list, mount.pool()).0, Some(4), "{list:?}");
+    }
+    // Also in a pool that was not closed: no program could write a file that has seals.
+    mount.mount();
+    mount.kill9();
+    let (status, report) = report(&mount, &["check", "--json"], mount.pool());
+    assert_eq!((status, &report["findings"][0]["what"]), (Some(4), &what.into()), "{report}");
 }
 
 /// While a scrub reads a file slowly, programs open it for writing and re-save it as ever.

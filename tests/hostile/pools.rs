@@ -10,6 +10,7 @@ on_mounts!(
     a_pool_that_is_moved_while_mounted_goes_on,
     a_users_pool_stays_theirs_while_root_has_it_mounted,
     no_link_in_a_pool_leads_out_of_it,
+    what_is_no_regular_file_keeps_nobody_waiting,
     what_info_tells_everybody_names_no_files,
 );
 
@@ -93,6 +94,95 @@ fn no_link_in_a_pool_leads_out_of_it(setup: Setup) {
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), before);
     assert_eq!(made.unwrap_err().raw_os_error(), Some(libc::EIO));
     assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::EIO));
+}
+
+/// Where a file of a pool should be may stand a FIFO, whose open waits for another program, or something else.
+///
+/// Proves P3.
+fn what_is_no_regular_file_keeps_nobody_waiting(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let bytes = vec![7; 100_000];
+    std::fs::write(mount.at("f"), &bytes).unwrap();
+    std::fs::write(mount.at("other"), "x").unwrap();
+    mount.tensorfs_ok(["seal".as_ref(), mount.path()]);
+    let path = |entry: std::fs::DirEntry| entry.path();
+    let shards = std::fs::read_dir(mount.pool().join("segments")).unwrap().flatten().map(path);
+    let mut segments = shards.flat_map(|shard| std::fs::read_dir(shard).unwrap().flatten().map(path));
+    let segment = segments.find(|segment| std::fs::metadata(segment).unwrap().len() == 100_000).unwrap();
+    let kept = mount.host().join("kept");
+    let program = mount.program().get_program().to_owned();
+    // Seconds are for a machine that is busy; a command that waits for a FIFO waits for ever.
+    let run = |words: &[&str], at: &Path| {
+        let mut command = std::process::Command::new("timeout");
+        let output = tensorfs_tests::run(command.arg("60").arg(&program).args(words).arg(at));
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert_ne!(output.status.code(), Some(124), "{words:?} waits: {said}");
+        (output.status.code(), said)
+    };
+    let kinds = ["FIFO", "socket", "directory", "symbolic link"];
+    let put = |kind: &str, at: &Path| match kind {
+        "FIFO" => nix::unistd::mkfifo(at, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+        "socket" => drop(std::os::unix::net::UnixListener::bind(at).unwrap()),
+        "directory" => std::fs::create_dir(at).unwrap(),
+        _ => std::os::unix::fs::symlink("/etc/passwd", at).unwrap(),
+    };
+    let remove = |at: &Path| std::fs::remove_file(at).or_else(|_| std::fs::remove_dir(at)).unwrap();
+    // While it is mounted.
+    for kind in kinds {
+        std::fs::rename(&segment, &kept).unwrap();
+        put(kind, &segment);
+        let (status, said) = run(&["check"], mount.path());
+        assert!(status == Some(4) && said.contains(&format!("it is a {kind}")), "{kind}: {said}");
+        assert_eq!(run(&["verify"], &mount.at("f")).0, Some(1), "{kind}");
+        let mut child = tensorfs_tests::child(["do"]);
+        for flags in ["r", "rw"] {
+            let opened = child.ask(&format!("open f {flags} {}", mount.at("f").display()));
+            assert_eq!(opened, format!("error {}", libc::EIO), "{kind}");
+        }
+        assert_eq!(run(&["scrub"], mount.path()).0, Some(4), "{kind}");
+        assert_eq!(std::fs::read(mount.at("other")).unwrap(), b"x");
+        remove(&segment);
+        std::fs::rename(&kept, &segment).unwrap();
+    }
+    std::fs::rename(&segment, &kept).unwrap();
+    put("FIFO", &segment);
+    mount.tensorfs_ok(["umount".as_ref(), mount.path()]);
+    remove(&segment);
+    std::fs::rename(&kept, &segment).unwrap();
+    // While it is not: each part of the pool.
+    let inside = mount.pool().to_owned();
+    let parts = [segment, inside.join("lock"), inside.join("log")];
+    for (kind, part) in kinds.into_iter().flat_map(|kind| parts.iter().map(move |part| (kind, part))) {
+        std::fs::rename(part, &kept).unwrap();
+        put(kind, part);
+        for words in [&["check"][..], &["check", "--data"], &["info"], &["ls"], &["verify"]] {
+            let (status, said) = run(words, &inside);
+            let named = format!("it is a {kind}");
+            let fails = words[0] == "check" || words[0] == "info" && part != &parts[0];
+            assert!(!fails || status != Some(0) && said.contains(&named), "{words:?} {kind}: {said}");
+        }
+        let mounted = mount.try_mount().0;
+        assert_eq!(mounted.status.success(), part == &parts[0], "{kind} {}", part.display());
+        if mounted.status.success() {
+            assert_eq!(std::fs::read(mount.at("f")).unwrap_err().raw_os_error(), Some(libc::EIO), "{kind}");
+            assert_eq!(run(&["umount"], mount.path()).0, Some(0));
+        }
+        remove(part);
+        std::fs::rename(&kept, part).unwrap();
+    }
+    // And set aside.
+    put("FIFO", &inside.join("quarantine/0000000000000007"));
+    put("FIFO", &inside.join("segments/pipe"));
+    assert_eq!(run(&["restore", "--to", "/nonexistent"], &inside).0, Some(2));
+    assert_eq!(run(&["check"], &inside).0, Some(4));
+    assert_eq!(run(&["check", "--repair"], &inside).0, Some(1));
+    assert_eq!(run(&["check"], &inside).0, Some(0));
+    mount.mount();
+    assert_eq!(std::fs::read(mount.at("f")).unwrap(), bytes);
 }
 
 /// A path may lead through directories that not everybody may look into.

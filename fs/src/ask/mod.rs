@@ -28,12 +28,11 @@ impl Answers {
     /// Answers a request that was asked on an open file or directory.
     pub fn answer(&self, caller: Caller, on: Ino, handle: u64, request: Request) -> Result<Vec<u8>> {
         let reply = match request {
-            Request::Records(from) => {
-                if !self.files.handle(handle)?.reads(on) {
-                    return Err(Fault::new(libc::EBADF));
-                }
-                Reply::Records(self.content.records(on, from)?)
+            Request::Records(_) | Request::HostSize if !self.files.handle(handle)?.reads(on) => {
+                return Err(Fault::new(libc::EBADF));
             }
+            Request::Records(from) => Reply::Records(self.content.records(on, from)?),
+            Request::HostSize => Reply::HostSize(self.content.host_size(on)?),
             Request::Move { ino, tier, begin } => Reply::Moving(self.mover.ask_for_move(caller, ino, &tier, begin)),
             _ if !caller.is_trusted() => return Err(Fault::new(libc::EPERM)),
             Request::Seal { ino, begin, again } => Reply::Sealing(ask_for_seal(&self.files, ino, begin, again)?),

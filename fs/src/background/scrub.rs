@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tensorfs_formats::Source;
-use tensorfs_layout::check::{Finding, Report};
+use tensorfs_layout::check::{Finding, Report, fault_of_size};
 use tensorfs_layout::medium::Direct;
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, SegmentId};
@@ -171,11 +171,22 @@ fn verify_file(files: &Files, ino: Ino, job: &Job, pace: &mut Pace, read: &dyn F
     let bad = catch_unwind(AssertUnwindSafe(|| bad_runs(&counted, &runs, &go_on)));
     // Closed before the lock is let go of: whoever waited would take it for a program that has the file mapped.
     let (file, bytes, undisturbed) = quiet.end();
+    let bad = bad.map(|mut bad| {
+        bad.extend(bad_size(store, ino, &bytes));
+        bad
+    });
     let undisturbed = undisturbed && job.is_wanted() && file.is_unwritten() && sealed(store, ino) == Some(version);
     match bad {
         Ok(bad) if undisturbed => Look::Verified(store.settle_damage(ino, &bytes, &bad)),
         _ => Look::Disturbed,
     }
+}
+
+/// What is behind the end of a file that is sealed.
+fn bad_size(store: &Store, ino: Ino, bytes: &Direct) -> Option<BadRun> {
+    let recorded = store.view().object(ino)?.chain().filter(|chain| chain.is_sealed())?.size();
+    let (offset, len, what) = fault_of_size(bytes.size().ok()?, recorded)?;
+    Some(BadRun { offset, len, what })
 }
 
 /// A source that says how much was read of it.

@@ -3,7 +3,7 @@
 use tensorfs_layout::segment::Gone;
 use tensorfs_layout::{Ino, SegmentId};
 
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Host, Result};
 use crate::protocol::{FileState, Part, Place, Records, SIZE};
 
 use super::Content;
@@ -51,6 +51,23 @@ impl Content {
             at = 0;
         }
         Ok(records)
+    }
+
+    /// How many bytes the host has of a file that is sealed.
+    pub fn host_size(&self, ino: Ino) -> Result<Option<u64>> {
+        let node = self.files.node(ino);
+        let file = self.files.lock(&node);
+        let store = self.files.store();
+        let segment = {
+            let view = store.view();
+            let object = view.object(ino).ok_or(Fault::new(libc::ENOENT))?;
+            let sealed = object.chain().is_some_and(|chain| chain.is_sealed());
+            object.attributes.segment.filter(|_| sealed && file.is_unwritten())
+        };
+        let Some(segment) = segment.filter(|segment| store.segments().gone(*segment).is_none()) else {
+            return Ok(None);
+        };
+        Ok(Some(store.segments().stat(segment).host("looking at a segment")?.size))
     }
 
     /// How far a file has come.

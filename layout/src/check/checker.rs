@@ -1,15 +1,20 @@
 //! What every check looks at, whether the pool is in use or not.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::Path;
 
 use crate::check::report::{Finding, NOT_A_SEGMENT, Report, Subject, segment_path};
+use crate::check::verify::fault_of_size;
 use crate::ids::{Ino, ROOT, SegmentId};
 use crate::log::census::Census;
 use crate::log::scan::ScannedBlock;
 use crate::log::superblock::{BLOCKS_OFFSET, MARK_OFFSETS, OFFSETS, Superblock};
 use crate::medium::domain::Medium;
+use crate::medium::regular;
+use crate::pool::lock::LOCK;
 use crate::segment::gone::Gone;
+use crate::segment::quarantine;
 use crate::segment::stat::SegmentStat;
 use crate::segment::tiers::{TierInfo, TierState};
 use crate::tree::object::Object;
@@ -183,7 +188,7 @@ impl Checker<'_> {
             self.file(view, ino, id, Some(found.size), what, "the bytes behind that are lost");
         }
         if found.size > size && !growing {
-            let what = format!("its segment has {} bytes behind the end of the file", found.size - size);
+            let what = fault_of_size(found.size, size).map_or_else(String::new, |(.., what)| what);
             self.file(view, ino, id, Some(size), what, "they were never part of the file; readers may see them");
         }
     }
@@ -216,10 +221,41 @@ impl Checker<'_> {
 
     pub(crate) fn foreign(&mut self, dir: &Path, paths: &[std::path::PathBuf]) {
         for path in paths {
+            // A file that has the name of a segment is in the wrong place.
+            let what = match regular::kind_at(path) {
+                Ok(Some(kind)) => format!("{NOT_A_SEGMENT}: it is {kind}"),
+                Ok(None) => NOT_A_SEGMENT.into(),
+                // Gone by now.
+                Err(_) => continue,
+            };
             let path = path.strip_prefix(dir).unwrap_or(path).display().to_string();
             let meaning = "tensorfs did not put it there, and leaves it alone";
-            self.host_file(Subject::Segment, path, NOT_A_SEGMENT.into(), meaning);
+            self.host_file(Subject::Segment, path, what, meaning);
         }
+    }
+
+    /// That the files which a pool has beside its log are regular ones.
+    pub(crate) fn parts(&mut self, dir: &Path) {
+        for (name, meaning) in [(LOCK, "the pool cannot be mounted"), ("log.new", "the log cannot be repaired")] {
+            let what = match regular::kind_at(&dir.join(name)) {
+                Ok(None) => continue,
+                Ok(Some(kind)) => format!("it is {kind}, not a regular file"),
+                Err(error) if error.kind() == io::ErrorKind::NotFound && name == LOCK => "it is not there".into(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => format!("cannot be looked at: {error}"),
+            };
+            self.host_file(Subject::Part, name.into(), what, meaning);
+        }
+    }
+
+    /// What in the quarantine is neither an entry nor a note, and has no note that says whose it is.
+    pub(crate) fn strays(&mut self, dir: &Path) -> io::Result<()> {
+        for (name, kind) in quarantine::strays(&dir.join("quarantine"))? {
+            let what = format!("it is {kind}, and no note says whose");
+            let meaning = "tensorfs did not put it there, and leaves it alone";
+            self.host_file(Subject::Quarantine, format!("quarantine/{name}"), what, meaning);
+        }
+        Ok(())
     }
 
     pub(crate) fn noteless(&mut self, name: &str) {

@@ -22,8 +22,9 @@ use crate::medium;
 use crate::medium::boot::boot_id;
 use crate::medium::domain::Medium;
 use crate::medium::read_only::ReadOnly;
+use crate::medium::regular;
 use crate::parallel::parallel;
-use crate::pool::lock::holder;
+use crate::pool::lock::{LOCK, holder};
 use crate::segment::quarantine;
 use crate::segment::segments::Segments;
 use crate::segment::stat::SegmentStat;
@@ -45,7 +46,9 @@ pub enum Depth {
 /// Checks a pool that is not in use. One that is gives [`Error::Busy`]; what cannot even be read as a pool gives the
 /// error that a mount would give.
 pub fn check(dir: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report> {
-    if let Some(holder) = holder(dir)? {
+    // Without a lock that can be taken, nobody has it in use.
+    let locked = matches!(regular::kind_at(&dir.join(LOCK)), Ok(None));
+    if let Some(holder) = if locked { holder(dir)? } else { None } {
         return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
     }
     let io = |what| move |error| Error::io(dir.join("log"), what, error);
@@ -53,6 +56,7 @@ pub fn check(dir: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report>
     let (superblock, _) = Superblock::read(dir, &*medium)?;
     let mut checker = Checker { superblock: &superblock, report: Report::default() };
     checker.report.unclean = superblock.state == PoolState::Dirty;
+    checker.parts(dir);
     checker.superblocks(&*medium);
     if medium.log_len().map_err(io("stat"))? < superblock.log_len() {
         checker.log_finding(
@@ -144,7 +148,9 @@ impl Checker<'_> {
             if object.attributes.damaged {
                 self.marked_as_damaged(view, ino, segment);
             }
-            let growing = self.report.unclean || object.is_cut_unconfirmed();
+            // Before anything can write a sealed file, its seals are void: what is behind its end nobody wrote there.
+            let sealed = object.chain().is_some_and(FileChain::is_sealed);
+            let growing = (self.report.unclean && !sealed) || object.is_cut_unconfirmed();
             match segments.gone(segment) {
                 Some(gone) => self.gone(view, ino, segment, &gone),
                 None => self.segment_of(view, ino, object, segment, present.get(&segment), growing),
@@ -205,6 +211,7 @@ impl Checker<'_> {
 
     fn quarantine(&mut self, dir: &Path) -> Result<()> {
         let path = dir.join("quarantine");
+        self.strays(dir).map_err(|error| Error::io(path.clone(), "read", error))?;
         for entry in quarantine::list(&path).map_err(|error| Error::io(path, "read", error))? {
             if entry.note.is_none() {
                 self.noteless(&entry.name);

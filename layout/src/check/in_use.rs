@@ -56,6 +56,7 @@ pub fn check_in_use(
             return Ok(Some(checker.report));
         }
     }
+    checker.parts(pool.path());
     let Some(mut view) = checker.log_in_use(pool, progress, go_on)? else { return Ok(None) };
     for ino in view.unreachable() {
         view.drop_object(ino);
@@ -270,6 +271,7 @@ impl Checker<'_> {
 
     fn quarantine_in_use(&mut self, pool: &Pool, now: Timestamp) -> Result<()> {
         let path = pool.path().join("quarantine");
+        self.strays(pool.path()).map_err(|error| Error::io(path.clone(), "read", error))?;
         for entry in quarantine::list(&path).map_err(|error| Error::io(path.clone(), "read", error))? {
             // The note comes behind the entry. The entry may be a second name of an old segment: what changes when it
             // gets that is its ctime.

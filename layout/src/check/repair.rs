@@ -6,7 +6,6 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,8 +24,9 @@ use crate::log::scan;
 use crate::log::superblock::{BLOCKS_OFFSET, PoolState, Superblock};
 use crate::log::transaction::Transaction;
 use crate::medium::domain::Medium;
-use crate::medium::{self, owner};
-use crate::pool::lock::{Holder, PoolLock};
+use crate::medium::file_lock::is_open_elsewhere;
+use crate::medium::{self, owner, regular};
+use crate::pool::lock::{Holder, LOCK, PoolLock};
 use crate::pool::open::OpenOptions;
 use crate::pool::opened::Pool;
 use crate::segment::note::{Note, Reason};
@@ -55,6 +55,12 @@ pub struct Repair {
 pub fn repair(dir: &Path, now: Timestamp, progress: Progress<'_>) -> Result<Repair> {
     let before = check(dir, Depth::Metadata, progress)?;
     let mut actions = Vec::new();
+    replace_odd_parts(dir, &before, now, &mut actions)?;
+    {
+        // First, as it may stand where recovery is about to put something.
+        let _lock = PoolLock::take(dir, false, &Holder { pid: std::process::id(), mountpoint: None })?;
+        set_aside_foreign(dir, &before, now, &mut actions)?;
+    }
     lengthen_log(dir, &mut actions)?;
     if before.unclean {
         recover_now(dir, now, &mut actions)?;
@@ -83,6 +89,28 @@ pub fn repair(dir: &Path, now: Timestamp, progress: Progress<'_>) -> Result<Repa
 
 fn io_at<'a>(dir: &'a Path, what: &'static str) -> impl Fn(io::Error) -> Error + 'a {
     move |error| Error::io(dir, what, error)
+}
+
+/// Moves what stands in the place of a file of the pool, and is none, out of the way, and makes the lock again.
+fn replace_odd_parts(dir: &Path, found: &Report, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
+    let quarantine = Quarantine::at(dir);
+    let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
+    for name in found.findings.iter().filter(|one| one.subject == Subject::Part).map(|one| &one.host_file) {
+        let path = dir.join(name);
+        if name == LOCK && is_open_elsewhere(&open_log(dir, true)?) {
+            let what = "its lock is not a file any more, and another process has its log open; end that first".into();
+            return Err(Error::Invalid { pool: dir.into(), what });
+        }
+        if path.symlink_metadata().is_ok() {
+            let kept = quarantine.adopt(&path, &note).map_err(io_at(dir, "quarantine"))?;
+            actions.push(format!("moved {name} to quarantine/{kept}"));
+        }
+        if name == LOCK {
+            PoolLock::take(dir, true, &Holder { pid: std::process::id(), mountpoint: None })?;
+            actions.push("made the lock again".into());
+        }
+    }
+    Ok(())
 }
 
 /// Gives a log that was cut short its length again. What its end held is lost; often that was nothing yet.
@@ -139,7 +167,12 @@ fn set_aside_foreign(dir: &Path, found: &Report, now: Timestamp, actions: &mut V
     for finding in &found.findings {
         match finding.subject {
             // What is in a tier stays there: it may be on another filesystem.
-            Subject::Segment if finding.what == NOT_A_SEGMENT && !finding.host_file.starts_with('/') => {
+            Subject::Segment if finding.what.starts_with(NOT_A_SEGMENT) && !finding.host_file.starts_with('/') => {
+                let name = quarantine.adopt(&dir.join(&finding.host_file), &note).map_err(io_at(dir, "quarantine"))?;
+                actions.push(format!("moved {} to quarantine/{name}", finding.host_file));
+            }
+            // A note that is none.
+            Subject::Quarantine if finding.host_file.ends_with(".json") => {
                 let name = quarantine.adopt(&dir.join(&finding.host_file), &note).map_err(io_at(dir, "quarantine"))?;
                 actions.push(format!("moved {} to quarantine/{name}", finding.host_file));
             }
@@ -164,7 +197,7 @@ fn rewrite_log(dir: &Path, now: Timestamp, actions: &mut Vec<String>) -> Result<
     let note = Note { ino: None, path: None, reason: Reason::DamagedLog, offset: 0, time: now };
     let kept = Quarantine::at(dir).copy(&dir.join("log"), "log", &note).map_err(io("copy the log to quarantine"))?;
     let path = dir.join("log.new");
-    let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let file = regular::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC);
     let file = file.and_then(|file| owner::give(&file, dir).map(|()| file));
     let records = view.export();
     let bytes: u64 = records.iter().map(|(record, _)| record.encoded_len() as u64).sum();
@@ -174,7 +207,8 @@ fn rewrite_log(dir: &Path, now: Timestamp, actions: &mut Vec<String>) -> Result<
     let written = file.and_then(|file| write_log(file, &mut superblock, &records, view.next_id()));
     written.map_err(io("write a new log"))?;
     fs::rename(&path, dir.join("log")).map_err(io("put the new log in place"))?;
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io("sync"))?;
+    let real = dir.canonicalize().map_err(io("sync"))?;
+    regular::open_directory(&real).and_then(|dir| dir.sync_all()).map_err(io("sync"))?;
     actions.push(format!("wrote the log anew from {} records; the old one is quarantine/{kept}", records.len()));
     if dropped > 0 {
         actions.push(format!("removed {dropped} names of objects of which there is no record"));

@@ -24,10 +24,12 @@ pub enum Subject {
     File,
     /// A file in the segments directory.
     Segment,
-    /// An entry of the quarantine.
+    /// An entry of the quarantine, or its note.
     Quarantine,
     /// A tier of the pool.
     Tier,
+    /// A file of the pool itself, such as its lock.
+    Part,
 }
 
 /// Something that is not as it should be.

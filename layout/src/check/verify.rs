@@ -68,6 +68,13 @@ pub fn fault_of_run(source: &dyn Source, offset: u64, len: u64, crc: u32, read: 
     (found != crc).then(|| format!("{len} bytes from offset {offset} do not have the checksum they were sealed with"))
 }
 
+/// What is wrong with a sealed file whose host file has not the size that is recorded, if anything: where, how many
+/// bytes, and in words. Of one that is too short, its runs say so.
+pub fn fault_of_size(found: u64, recorded: u64) -> Option<(u64, u64, String)> {
+    let more = found.checked_sub(recorded).filter(|more| *more > 0)?;
+    Some((recorded, more, format!("its segment has {more} bytes behind the end of the file")))
+}
+
 /// True if a tensor of the file has damaged bytes in a run that is damaged.
 pub fn is_hurt(source: &dyn Source, entry: &TensorEntry, offset: u64, len: u64) -> bool {
     let (start, size) = entry.tensor.range();

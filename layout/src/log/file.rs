@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::medium::regular;
 
 /// Opens the log file of a pool that should be there.
 pub(crate) fn open_log(pool: &Path, write: bool) -> Result<File> {
@@ -16,17 +17,10 @@ pub(crate) fn open_log(pool: &Path, write: bool) -> Result<File> {
         Ok(metadata) if !metadata.is_dir() => return Err(no_pool("not a directory")),
         Ok(_) => {}
     }
-    let log = match File::options().read(true).write(write).open(&path) {
-        Ok(log) => log,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(no_pool("it has no file \"log\"")),
-        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
-            return Err(no_pool("\"log\" is not a regular file"));
-        }
-        Err(error) => return Err(Error::io(path, "open", error)),
-    };
-    match log.metadata() {
-        Ok(metadata) if metadata.is_file() => Ok(log),
-        Ok(_) => Err(no_pool("\"log\" is not a regular file")),
-        Err(error) => Err(Error::io(path, "stat", error)),
+    match regular::open(&path, if write { libc::O_RDWR } else { libc::O_RDONLY }) {
+        Ok(log) => Ok(log),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(no_pool("it has no file \"log\"")),
+        Err(error) if error.raw_os_error().is_none() => Err(no_pool(&format!("\"log\": {error}"))),
+        Err(error) => Err(Error::io(path, "open", error)),
     }
 }

@@ -5,11 +5,12 @@
 //! gets one must not try again and believe the second answer (rule 9 of docs/FORMAT.md).
 
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use serde::{Deserialize, Serialize};
+
+use crate::medium::regular;
 
 /// `RAMFS_MAGIC` of linux/magic.h.
 const RAMFS_MAGIC: libc::c_long = 0x8584_58f6;
@@ -67,5 +68,5 @@ pub(crate) fn is_volatile(fs: nix::sys::statfs::FsType) -> bool {
 
 /// Opens a file beside the log for the medium's syncs.
 pub(crate) fn sync_dir_at(medium: &dyn Medium, path: &std::path::Path) -> io::Result<()> {
-    medium.sync_directory(File::open(path)?.as_fd())
+    medium.sync_directory(regular::open_directory(path)?.as_fd())
 }

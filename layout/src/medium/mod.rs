@@ -14,6 +14,7 @@ mod host;
 mod opening;
 pub(crate) mod owner;
 pub(crate) mod read_only;
+pub(crate) mod regular;
 
 pub use direct::Direct;
 pub use domain::{Domain, Medium};

@@ -1,8 +1,8 @@
 //! Making a pool.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use crate::log::record::{Attributes, Record};
 use crate::log::superblock::{self, BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, Superblock, valid_block_size};
 use crate::medium;
 use crate::medium::domain::{Medium, sync_dir_at};
+use crate::medium::regular;
 use crate::pool::lock::{Holder, PoolLock};
 use crate::pool::opened::Pool;
 use crate::time::Timestamp;
@@ -74,6 +75,7 @@ impl Pool {
         }
         let parent = prepare_directory(dir, options.force)?;
         let io = |what| move |error| Error::io(dir, what, error);
+        let real = dir.canonicalize().map_err(io("open"))?;
         let lock = PoolLock::take(dir, true, &Holder { pid: std::process::id(), mountpoint: None })?;
         // Asked again: until the lock was ours, somebody else could make one.
         if options.force || is_unfinished(dir).map_err(io("read"))? {
@@ -84,7 +86,7 @@ impl Pool {
         for part in ["segments", "quarantine"] {
             fs::DirBuilder::new().mode(0o700).create(dir.join(part)).map_err(io("create"))?;
         }
-        let log = File::options().read(true).write(true).create_new(true).mode(0o600).open(dir.join("log"));
+        let log = regular::open(&dir.join("log"), libc::O_RDWR | libc::O_CREAT | libc::O_EXCL);
         let medium = log.and_then(|log| {
             // The domain is probed on a file with some length; the blocks follow.
             log.set_len(BLOCKS_OFFSET)?;
@@ -95,7 +97,7 @@ impl Pool {
             Some(libc::ENOSPC) => Error::NoSpace { pool: dir.into(), what: "the host is full".into() },
             _ => Error::io(dir, "write the log", error),
         })?;
-        for path in [dir.join("segments"), dir.to_owned()].into_iter().chain(parent) {
+        for path in [real.join("segments"), real].into_iter().chain(parent) {
             sync_dir_at(&*medium, &path).map_err(io("sync"))?;
         }
         drop(lock);
@@ -192,7 +194,7 @@ pub fn is_unfinished(dir: &Path) -> io::Result<bool> {
 
 /// True if anything stands where superblocks are.
 fn has_superblock(log: &Path) -> io::Result<bool> {
-    let log = match File::open(log) {
+    let log = match regular::open(log, libc::O_RDONLY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         log => log?,
     };

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::medium::file_lock::exclusive;
+use crate::medium::regular;
 
 /// Who holds a pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -30,8 +31,14 @@ pub(crate) struct PoolLock {
     file: Mutex<File>,
 }
 
+/// The most that is read of what the holder says of itself.
+const MOST: u64 = 64 << 10;
+
+/// The name of the file.
+pub(crate) const LOCK: &str = "lock";
+
 fn path(pool: &Path) -> PathBuf {
-    pool.join("lock")
+    pool.join(LOCK)
 }
 
 impl PoolLock {
@@ -39,9 +46,7 @@ impl PoolLock {
     pub fn take(pool: &Path, create: bool, holder: &Holder) -> Result<Self> {
         let path = path(pool);
         // Nobody else may even read it: who can, can lock it too, and so keep the pool from being opened.
-        let mut options = File::options();
-        let file = options.read(true).write(true).create(create).truncate(false).mode(0o600).open(&path);
-        let mut file = match file {
+        let mut file = match regular::open(&path, libc::O_RDWR | if create { libc::O_CREAT } else { 0 }) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(Error::NotAPool { pool: pool.into(), reason: "it has no file \"lock\"".into() });
@@ -74,7 +79,7 @@ impl PoolLock {
 /// The process that has a pool in use, if any. Looks at nothing but the lock.
 pub fn holder(pool: &Path) -> Result<Option<Holder>> {
     let path = path(pool);
-    let mut file = match File::open(&path) {
+    let mut file = match regular::open(&path, libc::O_RDONLY) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io(path, "open", error)),
@@ -87,7 +92,7 @@ pub fn holder(pool: &Path) -> Result<Option<Holder>> {
 /// What the holder says of itself; nothing yet if it has only just taken the lock.
 fn announced(file: &mut File) -> Holder {
     let mut text = String::new();
-    let _ = file.read_to_string(&mut text);
+    let _ = file.take(MOST).read_to_string(&mut text);
     // A longer text of an earlier holder may still end it.
     let mut values = serde_json::Deserializer::from_str(&text).into_iter();
     values.next().and_then(std::result::Result::ok).unwrap_or_default()

@@ -11,12 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag};
+use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::Mode;
 use nix::unistd::UnlinkatFlags;
 
 use crate::ids::{NUMBER_LIMIT, SegmentId};
 use crate::medium::owner::Owner;
+use crate::medium::regular;
 use crate::segment::stat::SegmentStat;
 
 /// What was found in directories of segments: segments with what the host says of them, and paths that are none.
@@ -53,7 +54,7 @@ fn name(id: SegmentId) -> CString {
 
 impl Home {
     pub fn open(path: PathBuf, volatile: bool, lock: Option<File>) -> io::Result<Self> {
-        let dir = File::open(&path)?.into();
+        let dir = regular::open_directory(&path)?.into();
         Ok(Self { path, dir, volatile, _lock: lock })
     }
 
@@ -72,22 +73,21 @@ impl Home {
 
     /// Opens a segment. No link is followed on the way: in a pool that is somebody else's, it could lead anywhere.
     pub fn open_segment(&self, id: SegmentId, flags: libc::c_int) -> io::Result<OwnedFd> {
-        let name = name(id);
-        let flags = OFlag::from_bits_retain(flags | libc::O_CLOEXEC | libc::O_NOFOLLOW);
-        let mode = if flags.contains(OFlag::O_CREAT) { Mode::S_IRUSR | Mode::S_IWUSR } else { Mode::empty() };
-        let how = OpenHow::new().flags(flags).mode(mode).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-        match nix::fcntl::openat2(&self.dir, name.as_c_str(), how) {
+        match regular::open_beneath(&self.dir, name(id).as_c_str(), flags) {
             // A kernel or a container that lacks the call: the directory is checked before the file is opened in it.
-            Err(Errno::ENOSYS | Errno::EPERM) => {
-                let shard = self.open_shard(shard(id))?;
-                Ok(nix::fcntl::openat(&shard, id.to_string().as_str(), flags, mode)?)
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                regular::open_at(self.open_shard(shard(id))?, id.to_string().as_str(), flags)
             }
-            opened => Ok(opened?),
+            opened => opened,
         }
     }
 
     pub fn stat(&self, id: SegmentId) -> io::Result<SegmentStat> {
-        Ok(nix::sys::stat::fstatat(&self.dir, name(id).as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?.into())
+        let found = nix::sys::stat::fstatat(&self.dir, name(id).as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        match regular::other_kind(found.st_mode) {
+            None => Ok(found.into()),
+            Some(kind) => Err(regular::wrong_kind(kind)),
+        }
     }
 
     /// Removes a segment. One that is not there is fine: it was removed before.
@@ -117,17 +117,23 @@ impl Home {
 
     /// The shards that are there.
     pub fn shards(&self) -> io::Result<Vec<u8>> {
-        let mut shards = Vec::new();
+        self.list().map(|(shards, _)| shards)
+    }
+
+    /// The shards that are there, and what else is beside them.
+    fn list(&self) -> io::Result<(Vec<u8>, Vec<PathBuf>)> {
+        let (mut shards, mut foreign) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(&self.path)? {
             let entry = entry?;
             let name = entry.file_name();
             let shard = name.to_str().and_then(|name| u8::from_str_radix(name, 16).ok());
             let ours = |shard: &u8| name.to_str() == Some(&format!("{shard:02x}"));
-            if entry.file_type()?.is_dir() {
-                shards.extend(shard.filter(ours));
+            match shard.filter(ours) {
+                Some(shard) if entry.file_type()?.is_dir() => shards.push(shard),
+                _ => foreign.push(entry.path()),
             }
         }
-        Ok(shards)
+        Ok((shards, foreign))
     }
 
     /// Adds what is in the directory. `stat` asks the host about a segment.
@@ -137,7 +143,9 @@ impl Home {
         stat: impl Fn(SegmentId) -> io::Result<SegmentStat>,
         (segments, foreign): &mut Scanned,
     ) -> io::Result<()> {
-        for shard in self.shards()? {
+        let (shards, beside) = self.list()?;
+        foreign.extend(beside);
+        for shard in shards {
             let path = self.path.join(format!("{shard:02x}"));
             for entry in std::fs::read_dir(&path)? {
                 let entry = entry?;

@@ -8,7 +8,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Ino, SegmentId};
 use crate::log::tier::PM;
 use crate::medium::domain::{Medium, sync_dir_at};
-use crate::medium::owner;
+use crate::medium::{owner, regular};
 use crate::segment::note::Note;
 use crate::segment::segments::Segments;
 use crate::segment::versions::{Version, Versions};
@@ -29,6 +29,9 @@ const PARTIAL: &str = ".partial";
 
 /// The clock by which the host dates changes of files does not stand still for longer.
 const TICK: Duration = Duration::from_millis(50);
+
+/// The longest note: paths have 4095 bytes at most.
+const NOTE_MAX: u64 = 64 << 10;
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,7 +123,7 @@ fn read(path: &Path) -> io::Result<Vec<(String, u64, Option<Written>)>> {
         if name.ends_with(".json") || name == PARTIAL || !entry.file_type()?.is_file() {
             continue;
         }
-        let written = fs::read(path.join(format!("{name}.json"))).ok();
+        let written = regular::read(&path.join(format!("{name}.json")), NOTE_MAX).ok();
         let written = written.and_then(|text| serde_json::from_slice(&text).ok());
         entries.push((name, entry.metadata()?.len(), written));
     }
@@ -131,6 +134,24 @@ fn read(path: &Path) -> io::Result<Vec<(String, u64, Option<Written>)>> {
 /// The segment that an entry is named after.
 fn segment_of(name: &str) -> Option<SegmentId> {
     u64::from_str_radix(name.split('.').next().unwrap_or_default(), 16).ok().map(SegmentId)
+}
+
+/// What is in a pool's quarantine that is no regular file, with what it is instead: but for what has a note of its own,
+/// as a foreign directory that was moved here.
+pub(crate) fn strays(path: &Path) -> io::Result<Vec<(String, &'static str)>> {
+    let mut strays = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+        let has_note = || regular::read(&path.join(format!("{name}.json")), NOTE_MAX).is_ok();
+        if let Some(kind) = regular::kind_at(&entry.path())?
+            && !has_note()
+        {
+            strays.push((name, kind));
+        }
+    }
+    strays.sort();
+    Ok(strays)
 }
 
 impl Quarantine {
@@ -280,7 +301,7 @@ impl Quarantine {
 
     /// Copies a file here. Durable when it returns.
     pub(crate) fn copy(&self, from: &Path, stem: &str, note: &Note) -> io::Result<String> {
-        let from = File::open(from)?;
+        let from = regular::open(from, libc::O_RDONLY)?;
         let len = from.metadata()?.len();
         self.copy_as(stem, &from, 0, len, &note.into())
     }
@@ -293,7 +314,7 @@ impl Quarantine {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let to = File::options().write(true).create_new(true).mode(0o600).open(&partial)?;
+        let to = regular::open(&partial, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?;
         let given = owner::give(&to, &self.path);
         let copied = given.and_then(|()| copy_range(from, offset, end, &to)).and_then(|()| self.sync(&to));
         let named = copied.and_then(|()| {
@@ -319,7 +340,7 @@ impl Quarantine {
     pub(crate) fn note_only(&self, ino: Ino, note: &Note) -> io::Result<String> {
         let name = self.fresh_name(&format!("lost{ino}"));
         self.write_note(&name, note)?;
-        let empty = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(&name))?;
+        let empty = regular::open(&self.path.join(&name), libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?;
         owner::give(&empty, &self.path)?;
         self.sync_names()?;
         Ok(name)
@@ -352,7 +373,7 @@ impl Quarantine {
 
     fn write_beside(&self, name: &str, written: &Written) -> io::Result<()> {
         let path = self.path.join(format!("{name}.json"));
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let mut file = regular::open(&path, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC)?;
         owner::give(&file, &self.path)?;
         file.write_all(serde_json::to_string_pretty(written)?.as_bytes())?;
         self.sync(&file)?;
@@ -362,7 +383,7 @@ impl Quarantine {
     fn sync_names(&self) -> io::Result<()> {
         match &self.medium {
             Some(medium) => sync_dir_at(&**medium, &self.path),
-            None => File::open(&self.path)?.sync_all(),
+            None => regular::open_directory(&self.path)?.sync_all(),
         }
     }
 
@@ -376,7 +397,7 @@ impl Quarantine {
 
     /// Opens an entry for reading.
     pub fn open(&self, name: &str) -> io::Result<File> {
-        File::open(self.entry_path(name)?)
+        regular::open(&self.entry_path(name)?, libc::O_RDONLY)
     }
 
     /// Removes an entry for good.

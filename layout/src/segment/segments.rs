@@ -104,7 +104,13 @@ impl Segments {
                 let tier = view.tier_name(id.tier());
                 self.lost.lock().insert(id, Gone::Lost { tier });
             } else if write {
-                self.create(id)?;
+                match self.create(id) {
+                    // Something that is no segment stands there.
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                        log::error!("{}: cannot be made: {error}", self.path_of(id).display());
+                    }
+                    made => drop(made?),
+                }
             }
         }
         Ok(())

@@ -8,7 +8,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -20,6 +20,7 @@ use crate::log::tier::Tier;
 use crate::medium::domain::is_volatile;
 use crate::medium::file_lock::exclusive;
 use crate::medium::owner::Owner;
+use crate::medium::regular;
 
 /// Says whose tier a directory is.
 const IDENTITY: &str = "tier.json";
@@ -101,7 +102,9 @@ pub(crate) fn open(
                 .mode(0o700)
                 .create(path)
                 .map_err(|error| why("cannot be made", error))?;
-            File::open(path).and_then(|made| owner.give(made)).map_err(|error| why("cannot be given", error))?;
+            regular::open_directory(path)
+                .and_then(|made| owner.give(made))
+                .map_err(|error| why("cannot be given", error))?;
         }
         Err(Errno::ENOENT) => return Err(format!("{} is not there", path.display())),
         Err(error) => return Err(why("cannot be opened", error)),
@@ -168,16 +171,15 @@ fn check_owner(path: &Path, owner: Owner) -> std::result::Result<(), String> {
 }
 
 fn read_identity(path: &Path) -> std::result::Result<Option<Identity>, String> {
-    let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW).open(path.join(IDENTITY));
-    let text = match file.and_then(|file| io::read_to_string(io::Read::take(file, 4096))) {
+    let text = match regular::read(&path.join(IDENTITY), 4096) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|error| why(&format!("its {IDENTITY} cannot be read"), error))?,
     };
-    serde_json::from_str(&text).map(Some).map_err(|error| format!("its {IDENTITY} cannot be read: {error}"))
+    serde_json::from_slice(&text).map(Some).map_err(|error| format!("its {IDENTITY} cannot be read: {error}"))
 }
 
 fn take_lock(path: &Path) -> std::result::Result<File, String> {
-    let file = File::options().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path.join(IDENTITY));
+    let file = regular::open(&path.join(IDENTITY), libc::O_RDWR);
     let file = file.map_err(|error| why(&format!("its {IDENTITY} cannot be opened"), error))?;
     match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&exclusive())) {
         Ok(_) => Ok(file),
@@ -195,18 +197,18 @@ fn make(whose: Whose, number: u8, tier: &Tier, owner: Owner) -> io::Result<()> {
     let path = tier.path();
     let segments = path.join("segments");
     match fs::DirBuilder::new().mode(0o700).create(&segments) {
-        Ok(()) => owner.give(File::open(&segments)?)?,
+        Ok(()) => owner.give(regular::open_directory(&segments)?)?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error),
     }
     let new = path.join(IDENTITY_NEW);
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let mut file = regular::open(&new, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC)?;
     owner.give(&file)?;
     serde_json::to_writer_pretty(&mut file, &Identity::new(whose, number, tier))?;
     file.write_all(b"\n")?;
     file.sync_all()?;
     fs::rename(&new, path.join(IDENTITY))?;
-    File::open(path)?.sync_all()
+    regular::open_directory(path)?.sync_all()
 }
 
 /// Removes all segments of a tier of which nothing counts any more.
@@ -237,9 +239,11 @@ pub(crate) fn create(whose: Whose, number: u8, tier: &mut Tier, owner: Owner) ->
                 .mode(0o700)
                 .create(&path)
                 .map_err(|error| why("cannot be made", error))?;
-            File::open(&path).and_then(|made| owner.give(made)).map_err(|error| why("cannot be given", error))?;
+            regular::open_directory(&path)
+                .and_then(|made| owner.give(made))
+                .map_err(|error| why("cannot be given", error))?;
             if let Some(parent) = path.parent() {
-                let synced = File::open(parent).and_then(|parent| parent.sync_all());
+                let synced = regular::open_directory(parent).and_then(|parent| parent.sync_all());
                 synced.map_err(|error| why("cannot be synced", error))?;
             }
         }
@@ -247,7 +251,7 @@ pub(crate) fn create(whose: Whose, number: u8, tier: &mut Tier, owner: Owner) ->
         Ok(found) if !found.is_dir() => return Err("not a directory".into()),
         Ok(_) => {}
     }
-    let directory = File::open(&path).map_err(|error| why("cannot be opened", error))?;
+    let directory = regular::open_directory(&path).map_err(|error| why("cannot be opened", error))?;
     check_owner(&path, owner)?;
     let kind: FsType = fstatfs(&directory).map_err(|error| why("cannot be asked", error))?.filesystem_type();
     if kind == FUSE_SUPER_MAGIC {

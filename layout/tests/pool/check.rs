@@ -113,6 +113,9 @@ fn each_fault_of_a_segment_is_named() {
     fs::create_dir(&shard).unwrap();
     fs::write(shard.join("0000000000000fff"), b"stray").unwrap();
     fs::write(shard.join("readme"), b"foreign").unwrap();
+    fs::write(scratch.pool().join("segments/readme"), b"foreign").unwrap();
+    fs::create_dir(scratch.pool().join("segments/other")).unwrap();
+    std::os::unix::fs::symlink("0f", scratch.pool().join("segments/aa")).unwrap();
     let mut found: Vec<_> = run(&scratch)
         .findings
         .into_iter()
@@ -124,6 +127,9 @@ fn each_fault_of_a_segment_is_named() {
         (Subject::File, "/two", Some(3), "its segment ends at 3, the file at 11"),
         (Subject::Segment, "segments/0f/0000000000000fff", None, "belongs to no file"),
         (Subject::Segment, "segments/0f/readme", None, "is no segment"),
+        (Subject::Segment, "segments/aa", None, "is no segment: it is a symbolic link"),
+        (Subject::Segment, "segments/other", None, "is no segment: it is a directory"),
+        (Subject::Segment, "segments/readme", None, "is no segment"),
     ];
     let expected = expected.map(|(subject, path, offset, what)| (subject, path.to_owned(), offset, what.to_owned()));
     assert_eq!(found, expected);
@@ -145,6 +151,59 @@ fn a_quarantine_entry_without_a_note_is_found() {
     let report = run(&scratch);
     assert_eq!(report.findings.len(), 1);
     assert_eq!(report.findings[0].subject, Subject::Quarantine);
+}
+
+#[test]
+fn what_stands_in_the_place_of_a_part_of_the_pool_is_found_and_set_aside() {
+    let (scratch, [one, _]) = pool_with_files();
+    let whole = tree(&open(&scratch).unwrap().view());
+    let at = |name: &str| scratch.pool().join(name);
+    let fifo = |path: &std::path::Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::remove_file(at("lock")).unwrap();
+    fs::create_dir(at("lock")).unwrap();
+    fifo(&at("log.new"));
+    fifo(&at("quarantine/0000000000000043"));
+    fs::write(at("quarantine/0000000000000042"), b"whose?").unwrap();
+    fifo(&at("quarantine/0000000000000042.json"));
+    let bytes = fs::read(&one).unwrap();
+    fs::remove_file(&one).unwrap();
+    fifo(&one);
+    let mut found: Vec<_> = run(&scratch)
+        .findings
+        .into_iter()
+        .map(|finding| format!("{:?} {}: {}", finding.subject, finding.path.unwrap_or(finding.host_file), finding.what))
+        .collect();
+    found.sort();
+    let segment = one.strip_prefix(scratch.pool()).unwrap().display().to_string();
+    let mut expected = [
+        "File /one: its segment is missing".to_owned(),
+        "Part lock: it is a directory, not a regular file".to_owned(),
+        "Part log.new: it is a FIFO, not a regular file".to_owned(),
+        "Quarantine quarantine/0000000000000042.json: it is a FIFO, and no note says whose".to_owned(),
+        "Quarantine quarantine/0000000000000042: has no note that can be read".to_owned(),
+        "Quarantine quarantine/0000000000000043: it is a FIFO, and no note says whose".to_owned(),
+        format!("Segment {segment}: is no segment: it is a FIFO"),
+    ];
+    expected.sort();
+    assert_eq!(found, expected);
+    let error = open(&scratch).unwrap_err().to_string();
+    assert!(error.contains("lock: open: it is a directory, not a regular file"), "{error}");
+    let done = mend(&scratch);
+    for name in ["lock", "log.new", "quarantine/0000000000000042.json", &segment] {
+        let moved = |action: &String| action.starts_with(&format!("moved {name} to quarantine/foreign"));
+        assert!(done.actions.iter().any(moved), "{name}: {:?}", done.actions);
+    }
+    let left = tree(&open(&scratch).unwrap().view());
+    assert!(left.len() == whole.len() && left != whole, "all but the bytes of one file: {left:?}");
+    assert_eq!(bytes.len(), 10);
+    // A lock that is gone is made again, unless somebody has the pool's log open.
+    fs::remove_file(at("lock")).unwrap();
+    let log = fs::File::open(at("log")).unwrap();
+    let refused = repair(&scratch.pool(), Timestamp::new(1_700_000_001, 0), &|_, _, _| {}).unwrap_err().to_string();
+    assert!(refused.contains("another process has its log open"), "{refused}");
+    drop(log);
+    assert_eq!(mend(&scratch).actions[0], "made the lock again");
+    open(&scratch).unwrap();
 }
 
 fn mend(scratch: &Scratch) -> Repair {

@@ -243,6 +243,17 @@ impl Place {
         }
     }
 
+    /// How many bytes the host has of a sealed file, which is open; nothing if that cannot be told.
+    pub fn host_size(&self, file: &File) -> Result<Option<u64>, Failure> {
+        match &self.at {
+            Where::Host => Recorded::ask_host_size(file).at(&self.path),
+            Where::Pool(contents, ino) => {
+                let has_segment = object(contents, *ino).at(&self.path)?.attributes.segment.is_some();
+                Ok(if has_segment { Some(file.metadata().at(&self.path)?.len()) } else { None })
+            }
+        }
+    }
+
     /// As [`Place::recorded`], but of what the file holds it may say no more than its summary.
     pub fn glanced(&self, file: &File) -> Result<Option<Recorded>, Failure> {
         match &self.at {

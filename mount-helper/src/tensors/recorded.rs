@@ -53,11 +53,25 @@ impl Recorded {
         Err(io::Error::other("it changes again and again"))
     }
 
+    /// Asks the server how many bytes the host has of a sealed file. Nothing if it does not know, or if the file is not
+    /// sealed.
+    pub fn ask_host_size(file: &File) -> io::Result<Option<u64>> {
+        match answer(file, &Request::HostSize)? {
+            Some(Reply::HostSize(size)) => Ok(size),
+            _ => Ok(None),
+        }
+    }
+
     /// Asks the server once, for as much as fits one answer: of the runs maybe only some.
     pub fn glance(file: &File) -> io::Result<Option<Recorded>> {
         let Some(first) = records(file, Position::default())? else { return Ok(None) };
         let runs = first.parts.iter().map(|part| (part.offset, part.len, seal(part.crc, &part.description)));
         Ok(Some(Recorded { state: first.state, size: first.size, version: first.version, runs: runs.collect() }))
+    }
+
+    /// Its recorded size.
+    pub fn size(&self) -> u64 {
+        self.size
     }
 
     /// How far the file has come.
@@ -154,9 +168,16 @@ fn seal(crc: u32, description: &[u8]) -> Seal {
 }
 
 fn records(file: &File, from: Position) -> io::Result<Option<Records>> {
-    match ask(file, &Request::Records(from)) {
-        Ok(Reply::Records(records)) => Ok(Some(records)),
-        Ok(_) => Ok(None),
+    match answer(file, &Request::Records(from))? {
+        Some(Reply::Records(records)) => Ok(Some(records)),
+        _ => Ok(None),
+    }
+}
+
+/// Asks the server of a file. Nothing if there is no server that knows the question.
+fn answer(file: &File, request: &Request) -> io::Result<Option<Reply>> {
+    match ask(file, request) {
+        Ok(reply) => Ok(Some(reply)),
         // Not ours, or of another version.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::ENOSYS | libc::EINVAL)) => Ok(None),
         // A file of the control tree.

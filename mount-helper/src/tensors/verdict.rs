@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use tensorfs_fs::FileState;
-use tensorfs_layout::check::{fault_of_run, is_hurt};
+use tensorfs_layout::check::{fault_of_run, fault_of_size, is_hurt};
 use tensorfs_layout::log::TensorEntry;
 use tensorfs_layout::medium::Direct;
 
@@ -75,6 +75,8 @@ pub fn verify(place: &Place, read: &dyn Fn(u64)) -> Result<Verdict, Failure> {
                 runs.push(BadRun { offset: *offset, len: *len, what, file: file.clone() });
             }
         }
+        let grown = place.host_size(file.file())?.and_then(|found| fault_of_size(found, recorded.size()));
+        runs.extend(grown.map(|(offset, len, what)| BadRun { offset, len, what, file: file.clone() }));
         if runs.is_empty() {
             return Ok(Verdict::Verified { recorded, runs });
         }
