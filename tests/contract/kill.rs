@@ -12,6 +12,8 @@ on_mounts!(
     fifty_writers,
     killed_again_and_again,
     a_writer_that_outlives_the_server,
+    what_is_written_and_closed_during_recovery_is_seen,
+    what_is_written_after_an_orderly_unmount_by_who_outlived_the_server_is_seen,
     a_mapping_that_outlives_the_server,
     killed_while_idle,
     times_set_on_a_closed_file_outlive_the_server,
@@ -223,6 +225,97 @@ fn a_writer_that_outlives_the_server(setup: Setup) {
     mount.remount();
     read(&mount, size);
     assert_eq!(mount.info()["open_segments"], serde_json::json!([]));
+}
+
+/// Recovery looked at the files first, and asked then whether something could still write them.
+///
+/// Proves D9.
+fn what_is_written_and_closed_during_recovery_is_seen(setup: Setup) {
+    const FILES: usize = 300;
+    let mut mount = setup.mount();
+    if mount.is_plain() || mount.passthrough() != Passthrough::On {
+        return;
+    }
+    // What makes recovery take its time.
+    std::fs::create_dir(mount.at("others")).unwrap();
+    for n in 0..3000 {
+        std::fs::write(mount.at(format!("others/{n}")), "some bytes").unwrap();
+    }
+    let pattern = |n: usize| Pattern(n as u64);
+    let mut lengths = vec![1000; FILES];
+    for n in 0..FILES {
+        std::fs::write(mount.at(format!("f{n}")), pattern(n).bytes(0, 1000)).unwrap();
+    }
+    let compare = |mount: &Mount, lengths: &[usize], round: usize| {
+        let wrong = |n: &usize| {
+            let path = mount.at(format!("f{n}"));
+            let size = std::fs::metadata(&path).unwrap().len() as usize;
+            let bytes = std::fs::read(&path).unwrap();
+            size != lengths[*n] || bytes != pattern(*n).bytes(0, lengths[*n])
+        };
+        let wrong: Vec<usize> = (0..FILES).filter(wrong).collect();
+        assert!(
+            wrong.is_empty(),
+            "round {round}: {} of {FILES} files are not what was written: {wrong:?}",
+            wrong.len()
+        );
+    };
+    let mut took = Duration::from_millis(100);
+    for round in 0..3 {
+        let open: Vec<File> =
+            (0..FILES).map(|n| OpenOptions::new().append(true).open(mount.at(format!("f{n}"))).unwrap()).collect();
+        mount.kill9();
+        let begun = std::time::Instant::now();
+        let before = lengths.clone();
+        let writing = std::thread::spawn(move || {
+            for (n, file) in open.into_iter().enumerate() {
+                std::thread::sleep((took * (n as u32 + 1) / FILES as u32).saturating_sub(begun.elapsed()));
+                std::io::Write::write_all(&mut &file, &pattern(n).bytes(before[n] as u64, 500)).unwrap();
+            }
+        });
+        mount.mount();
+        took = begun.elapsed();
+        writing.join().unwrap();
+        lengths.iter_mut().for_each(|length| *length += 500);
+        compare(&mount, &lengths, round);
+    }
+    mount.remount();
+    compare(&mount, &lengths, 3);
+    assert_eq!(mount.info()["recovery"]["kind"], "clean");
+}
+
+/// A pool that is closed is taken at its word.
+///
+/// Proves D9.
+fn what_is_written_after_an_orderly_unmount_by_who_outlived_the_server_is_seen(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() || mount.passthrough() != Passthrough::On {
+        return;
+    }
+    let path = mount.at("f");
+    let mut file = File::create(&path).unwrap();
+    let mut append = |from: u64| std::io::Write::write_all(&mut file, &Pattern(1).bytes(from, 1000)).unwrap();
+    append(0);
+    mount.kill9();
+    mount.mount();
+    append(1000);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 2000);
+    for size in [3000, 4000] {
+        mount.umount();
+        append(size as u64 - 1000);
+        assert_eq!(mount.info()["state"], "clean");
+        mount.mount();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!((std::fs::metadata(&path).unwrap().len(), bytes.len()), (size as u64, size));
+        assert_eq!(Pattern(1).mismatch(0, &bytes), None);
+    }
+    assert_eq!(mount.info()["unsafe_shutdowns"], 1);
+    drop(file);
+    // Nobody is left: from here on it is closed as any other.
+    mount.remount();
+    mount.remount();
+    assert_eq!(mount.info()["recovery"]["kind"], "clean");
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 4000);
 }
 
 fn a_mapping_that_outlives_the_server(setup: Setup) {

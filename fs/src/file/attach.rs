@@ -106,23 +106,24 @@ impl Files {
         stored
     }
 
-    /// Watches the files that programs of a killed server can still write.
-    pub fn adopt(&self) {
+    /// Watches the files that programs of a killed server can still write. What recovery learned of them may be old by
+    /// now: the times of their segments count, and nothing is known to have been seen. False if one cannot be watched.
+    pub fn adopt(&self) -> bool {
+        let mut all = true;
         for open in &self.store().pool().recovery().open_segments {
             let node = self.node(open.ino);
             let mut file = self.lock(&node);
-            let watched = file.attach(Caller::SERVER).and_then(|_| file.start_watching(true));
-            if let Some(serving) = file.serving_mut() {
-                serving.seen = None;
-                serving.mappable = true;
-            }
+            file.state.serving = Some(Serving { mappable: true, ..Serving::new(open.segment) });
+            let watched = file.start_watching(true);
             // What they opened while there was no limit, they write without asking.
             self.store().writers().map(open.ino);
             self.store().asks_of_writes(open.ino);
             if let Err(fault) = watched {
                 log::warn!("inode {}: cannot be watched: {}", open.ino, fault);
                 file.settle(0);
+                all = false;
             }
         }
+        all
     }
 }

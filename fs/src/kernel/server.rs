@@ -83,7 +83,7 @@ impl Server {
         let no_thread = |source| Error::Thread { mountpoint: mountpoint.clone(), source };
         let background = Background::start(fs.files()).map_err(no_thread)?;
         let vigil = Vigil::start(latency).map_err(no_thread)?;
-        fs.files().adopt();
+        let all_watched = fs.files().adopt();
         let served = unless_unmounted(session.run());
         // Who still waits for an answer is told that there is nobody.
         awake.serve(None);
@@ -97,7 +97,9 @@ impl Server {
         let recorded = fs.close_all();
         seal_the_rest(fs.files());
         let pool = store.pool();
-        let closed = if recorded { pool.close() } else { pool.commit(pool.newest()) };
+        // Programs of an earlier mount may go on writing when this one has gone.
+        let outlived = !all_watched || store.writers().len() > 0;
+        let closed = if recorded { pool.close_watched(outlived) } else { pool.commit(pool.newest()) };
         served.map_err(|source| Error::Session { mountpoint, source })?;
         Ok(closed?)
     }

@@ -55,7 +55,7 @@ pub fn check(dir: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report>
     let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium::open_to_read(open_log(dir, false)?).map_err(io("open"))?));
     let (superblock, _) = Superblock::read(dir, &*medium)?;
     let mut checker = Checker { superblock: &superblock, report: Report::default() };
-    checker.report.unclean = superblock.state == PoolState::Dirty;
+    checker.report.unclean = superblock.state != PoolState::Clean;
     checker.parts(dir);
     checker.superblocks(&*medium);
     if medium.log_len().map_err(io("stat"))? < superblock.log_len() {

@@ -49,9 +49,11 @@ pub struct Features {
 #[serde(rename_all = "lowercase")]
 pub enum PoolState {
     /// Closed: everything in it is durable and in order.
-    Clean,
+    Clean = 0,
     /// In use, or left without being closed.
-    Dirty,
+    Dirty = 1,
+    /// Left in order while programs that had outlived an earlier server could still write its files.
+    Outlived = 2,
 }
 
 /// What a pool is, apart from its content.
@@ -125,7 +127,7 @@ impl Superblock {
         let mut raw = Raw {
             magic: MAGIC,
             version: self.version.into(),
-            state: u32::from(self.state == PoolState::Dirty).into(),
+            state: (self.state as u32).into(),
             compat: self.features.compat.into(),
             ro_compat: self.features.ro_compat.into(),
             incompat: self.features.incompat.into(),
@@ -176,7 +178,11 @@ impl Superblock {
             block_size,
             blocks: raw.blocks.get(),
             limit: Some(raw.limit.get()).filter(|limit| *limit != 0),
-            state: if raw.state.get() == 0 { PoolState::Clean } else { PoolState::Dirty },
+            state: match raw.state.get() {
+                0 => PoolState::Clean,
+                2 => PoolState::Outlived,
+                _ => PoolState::Dirty,
+            },
             boot_id: raw.boot_id,
             unsafe_shutdowns: raw.unsafe_shutdowns.get(),
             sequence: raw.sequence.get(),

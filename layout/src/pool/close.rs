@@ -9,10 +9,22 @@ const CLOSED: &str = "the pool is closed";
 
 impl Pool {
     /// Commits everything, and marks the pool as closed. Further changes are refused. May be called again.
+    ///
+    /// Where recovery found files that programs of a killed server can still write, whoever opens the pool next looks
+    /// at them again.
     pub fn close(&self) -> Result<()> {
+        self.close_watched(!self.recovery.open_segments.is_empty())
+    }
+
+    /// As [`Pool::close`], for who has watched these files since: `outlived` if there are still some.
+    pub fn close_watched(&self, outlived: bool) -> Result<()> {
+        self.end(if outlived { PoolState::Outlived } else { PoolState::Clean })
+    }
+
+    fn end(&self, state: PoolState) -> Result<()> {
         // No cleaning goes on beside this, nor another close.
         let _cleaner = self.cleaner.lock();
-        if self.superblock.lock().state == PoolState::Clean && self.is_read_only().as_deref() == Some(CLOSED) {
+        if self.superblock.lock().state != PoolState::Dirty && self.is_read_only().as_deref() == Some(CLOSED) {
             return Ok(());
         }
         self.check_writable()?;
@@ -30,7 +42,7 @@ impl Pool {
         self.unlink_covered();
         self.mark_horizon()?;
         let mut superblock = self.superblock.lock();
-        superblock.state = PoolState::Clean;
+        superblock.state = state;
         let written = superblock.write(&*self.medium);
         written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))
     }

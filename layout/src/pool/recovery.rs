@@ -19,6 +19,9 @@ pub struct OpenSegment {
 pub struct Recovery {
     /// How the pool was left.
     pub kind: Shutdown,
+    /// Its server had ended in order, while programs that had outlived an earlier one could still write its files.
+    #[serde(default)]
+    pub outlived: bool,
     /// Transactions behind the horizon that a power loss undid.
     pub dropped_transactions: u64,
     /// Files whose newest bytes or times no record had told of yet.
@@ -34,8 +37,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// True unless the pool had been closed.
+    /// True unless the pool's server had ended in order.
     pub(crate) fn unsafe_shutdown(&self) -> bool {
-        self.kind != Shutdown::Clean
+        self.kind != Shutdown::Clean && !self.outlived
     }
 }

@@ -20,8 +20,8 @@ use crate::medium::owner::Owner;
 use crate::medium::regular;
 use crate::segment::stat::SegmentStat;
 
-/// What was found in directories of segments: segments with what the host says of them, and paths that are none.
-pub(super) type Scanned = (HashMap<SegmentId, SegmentStat>, Vec<PathBuf>);
+/// What was found in directories of segments: segments with what was asked of each, and paths that are none.
+pub(super) type Scanned<T> = (HashMap<SegmentId, T>, Vec<PathBuf>);
 
 /// A directory of segments.
 #[derive(Debug)]
@@ -136,12 +136,12 @@ impl Home {
         Ok((shards, foreign))
     }
 
-    /// Adds what is in the directory. `stat` asks the host about a segment.
-    pub fn scan(
+    /// Adds what is in the directory. `ask` asks the host about a segment.
+    pub fn scan<T>(
         &self,
         tier: u8,
-        stat: impl Fn(SegmentId) -> io::Result<SegmentStat>,
-        (segments, foreign): &mut Scanned,
+        ask: impl Fn(SegmentId) -> io::Result<T>,
+        (segments, foreign): &mut Scanned<T>,
     ) -> io::Result<()> {
         let (shards, beside) = self.list()?;
         foreign.extend(beside);
@@ -155,8 +155,8 @@ impl Home {
                     (ours && id.tier() == tier).then_some(id)
                 });
                 match id {
-                    Some(id) if entry.file_type()?.is_file() => match stat(id) {
-                        Ok(stat) => drop(segments.insert(id, stat)),
+                    Some(id) if entry.file_type()?.is_file() => match ask(id) {
+                        Ok(answer) => drop(segments.insert(id, answer)),
                         // Removed meanwhile.
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                         Err(error) => return Err(error),

@@ -5,6 +5,7 @@
 //! A note is durable before its entry has a name, and an entry is whole before it has one: what interrupts the setting
 //! aside leaves at most a note without an entry, which counts for nothing, and [`PARTIAL`], which the next one removes.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -409,6 +410,11 @@ impl Quarantine {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
         }
+    }
+
+    /// The segments that entries are named after.
+    pub(crate) fn segments(&self) -> io::Result<HashSet<SegmentId>> {
+        Ok(self.list()?.iter().filter_map(|entry| segment_of(&entry.name)).collect())
     }
 
     /// Takes back entries that are second names of segments still in use: their replace never became true.

@@ -94,7 +94,7 @@ impl Segments {
     /// Which files have no segment any more, because their tier was volatile. To `write`, an empty file gets one again:
     /// nothing of it is lost.
     fn find_lost(&self, view: &View, write: bool) -> io::Result<()> {
-        let (present, _) = self.scan_homes(|home| home.is_volatile())?;
+        let (present, _) = self.scan_homes(|home| home.is_volatile(), |_| Ok(()))?;
         for (_, object) in view.objects() {
             let Some(id) = object.attributes.segment else { continue };
             if !self.is_volatile(id.tier()) || present.contains_key(&id) {
@@ -229,6 +229,19 @@ impl Segments {
         self.lease(id, libc::F_RDLCK)
     }
 
+    /// What the host says about a segment, and whether something may still write it. If nothing can, that is the last
+    /// word: the host is asked behind the proof.
+    pub(crate) fn look(&self, id: SegmentId) -> io::Result<(SegmentStat, bool)> {
+        let fd = match self.open(id, libc::O_RDONLY | libc::O_NONBLOCK) {
+            Ok(fd) => fd,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+            // Nothing is proved of one that cannot be opened.
+            Err(_) => return Ok((self.stat(id)?, true)),
+        };
+        let writable = !try_lease(fd.as_fd(), libc::F_RDLCK);
+        Ok((nix::sys::stat::fstat(&fd)?.into(), writable))
+    }
+
     /// Takes a lease and gives it back. A second descriptor of ours would stand in the way of a write lease, so the one
     /// that is held for syncing is used if there is one.
     fn lease(&self, id: SegmentId, kind: libc::c_int) -> bool {
@@ -244,13 +257,7 @@ impl Segments {
                 Err(_) => return false,
             },
         };
-        // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
-        let granted = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) } == 0;
-        if granted {
-            // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
-            unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
-        }
-        granted
+        try_lease(fd, kind)
     }
 
     /// Removes a segment from the host. One that is not there is fine: it was removed before. One in a tier that is
@@ -266,22 +273,42 @@ impl Segments {
 
     /// Everything in the segment directories: segments with what the host says of them, and paths that are none.
     pub(crate) fn scan(&self) -> io::Result<(HashMap<SegmentId, SegmentStat>, Vec<PathBuf>)> {
-        self.scan_homes(|_| true)
+        self.scan_homes(|_| true, |id| self.stat(id))
+    }
+
+    /// As [`Segments::scan`], but the host is not asked about the segments.
+    pub(crate) fn names(&self) -> io::Result<(HashMap<SegmentId, ()>, Vec<PathBuf>)> {
+        self.scan_homes(|_| true, |_| Ok(()))
     }
 
     /// True if a tier holds no segment.
     pub(crate) fn is_empty(&self, tier: u8) -> io::Result<bool> {
         let Some(home) = self.homes.get(&tier) else { return Ok(true) };
         let mut found = Scanned::default();
-        home.scan(tier, |id| self.stat(id), &mut found)?;
+        home.scan(tier, |_| Ok(()), &mut found)?;
         Ok(found.0.is_empty() && found.1.is_empty())
     }
 
-    fn scan_homes(&self, wanted: impl Fn(&Home) -> bool) -> io::Result<Scanned> {
-        let mut found = Scanned::default();
+    fn scan_homes<T>(
+        &self,
+        wanted: impl Fn(&Home) -> bool,
+        ask: impl Fn(SegmentId) -> io::Result<T>,
+    ) -> io::Result<Scanned<T>> {
+        let mut found = (HashMap::new(), Vec::new());
         for (tier, home) in self.homes.iter().filter(|(_, home)| wanted(home)) {
-            home.scan(*tier, |id| self.stat(id), &mut found)?;
+            home.scan(*tier, &ask, &mut found)?;
         }
         Ok(found)
     }
+}
+
+/// True if a lease of this kind is granted, which is given back at once.
+fn try_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
+    // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
+    let granted = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) } == 0;
+    if granted {
+        // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+    }
+    granted
 }

@@ -223,8 +223,11 @@ impl View {
     fn apply_run(&mut self, ino: Ino, segment: SegmentId, run: Run, allocated: u64) {
         let Some(object) = self.objects.get_mut(&ino) else { return };
         object.last_seq = object.last_seq.max(run.placed.seq);
-        // A run of a segment that the file no longer has, or does not have yet, says nothing about it.
+        // A run of a segment that the file no longer has, or does not have yet, says nothing about what it holds.
         if object.attributes.segment != Some(segment) {
+            if let Content::File(chain) = &mut object.content {
+                chain.set_stands(&mut self.ledger, segment, &run, allocated);
+            }
             return;
         }
         if let Content::File(chain) = &mut object.content {

@@ -16,13 +16,29 @@ struct Value {
     bytes: Option<Box<[u8]>>,
 }
 
+/// What is to replace the file's segment.
+#[derive(Clone, Debug)]
+struct Replacing {
+    segment: SegmentId,
+    placed: Placed,
+    stands: Option<Stands>,
+}
+
+/// The record that says that a replacement stands if power is lost, and how much of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stands {
+    pub size: u64,
+    pub allocated: u64,
+    placed: Placed,
+}
+
 /// The chain of a regular file.
 #[derive(Clone, Debug, Default)]
 pub struct FileChain {
     runs: Vec<Run>,
     allocated: u64,
     // Few files have one of these, and there may be millions of files.
-    replacing: Option<Box<(SegmentId, Placed)>>,
+    replacing: Option<Box<Replacing>>,
     /// Where the record is that voids the seals of all runs before it. Kept while such runs are there.
     thaw: Option<Box<Placed>>,
     /// Kept while the record would count if the log was read back.
@@ -93,11 +109,29 @@ impl FileChain {
 
     /// The segment that is to replace the file's own.
     pub fn replacing(&self) -> Option<SegmentId> {
-        self.replacing.as_ref().map(|replacing| replacing.0)
+        self.replacing.as_ref().map(|replacing| replacing.segment)
     }
 
     pub(crate) fn replacing_placed(&self) -> Option<Placed> {
-        self.replacing.as_ref().map(|replacing| replacing.1)
+        self.replacing.as_ref().map(|replacing| replacing.placed)
+    }
+
+    /// What stands of a replacement if power is lost.
+    pub(crate) fn stands(&self) -> Option<Stands> {
+        self.replacing.as_ref()?.stands
+    }
+
+    /// A data record of the segment that is to replace the file's own: that much of it stands from now on.
+    pub(crate) fn set_stands(&mut self, ledger: &mut Ledger, segment: SegmentId, run: &Run, allocated: u64) {
+        let describes_all = run.offset == 0 && run.seal.is_none() && run.cut_from.is_none();
+        let Some(replacing) = self.replacing.as_mut().filter(|replacing| replacing.segment == segment) else { return };
+        if describes_all {
+            ledger.add(run.placed, length::DATA);
+            let stands = Stands { size: run.len, allocated, placed: run.placed };
+            if let Some(old) = replacing.stands.replace(stands) {
+                ledger.sub(old.placed, length::DATA);
+            }
+        }
     }
 
     /// The bytes of the one run, whose record stands right before this one.
@@ -198,6 +232,7 @@ impl FileChain {
     pub(crate) fn has_run(&self, offset: u64, placed: Placed) -> bool {
         let index = self.runs.partition_point(|run| run.offset < offset);
         self.runs.get(index).is_some_and(|run| run.offset == offset && run.placed == placed)
+            || self.stands().is_some_and(|stands| stands.placed == placed)
     }
 
     /// True if the chain rests on the thaw record at this place.
@@ -216,13 +251,14 @@ impl FileChain {
     }
 
     pub(crate) fn set_replacing(&mut self, ledger: &mut Ledger, replacing: Option<(SegmentId, Placed)>) {
-        if let Some(placed) = self.replacing.take().map(|old| old.1) {
-            ledger.sub(placed, length::REPLACE);
+        if let Some(old) = self.replacing.take() {
+            ledger.sub(old.placed, length::REPLACE);
+            old.stands.iter().for_each(|stands| ledger.sub(stands.placed, length::DATA));
         }
-        if let Some((_, placed)) = replacing {
+        self.replacing = replacing.map(|(segment, placed)| {
             ledger.add(placed, length::REPLACE);
-        }
-        self.replacing = replacing.map(Box::new);
+            Box::new(Replacing { segment, placed, stands: None })
+        });
     }
 
     /// The data record of a run was copied to another block.
@@ -232,6 +268,12 @@ impl FileChain {
             ledger.add(to, run.record_len);
             run.placed = to;
         }
+        let stands = self.replacing.as_mut().and_then(|replacing| replacing.stands.as_mut());
+        if let Some(stands) = stands.filter(|stands| stands.placed == from) {
+            ledger.sub(from, length::DATA);
+            ledger.add(to, length::DATA);
+            stands.placed = to;
+        }
     }
 
     /// The thaw or replace record was copied to another block.
@@ -239,8 +281,10 @@ impl FileChain {
         if self.is_thawed_at(from) {
             self.set_thaw(ledger, Some(to));
         }
-        if let Some((segment, _)) = self.replacing.as_deref().copied().filter(|(_, placed)| *placed == from) {
-            self.set_replacing(ledger, Some((segment, to)));
+        if let Some(replacing) = self.replacing.as_mut().filter(|replacing| replacing.placed == from) {
+            ledger.sub(from, length::REPLACE);
+            ledger.add(to, length::REPLACE);
+            replacing.placed = to;
         }
     }
 }

@@ -140,6 +140,9 @@ fn recovery_note(pool: &Pool) -> Option<String> {
     let recovery = pool.recovery();
     let what = match recovery.kind {
         Shutdown::Clean => return None,
+        Shutdown::ServerKilled if recovery.outlived => {
+            "programs of an earlier mount could still write its files when it was unmounted; they were looked at again"
+        }
         Shutdown::ServerKilled => "its server was killed; recovered, nothing that was accepted is lost",
         Shutdown::PowerLoss => "the machine went down; recovered up to the last commit",
     };

@@ -150,6 +150,9 @@ fn flushes(info: &Info) -> Option<String> {
 fn recovery(recovery: &Recovery) -> Option<String> {
     let mut text = match recovery.kind {
         Shutdown::Clean => return None,
+        Shutdown::ServerKilled if recovery.outlived => {
+            "programs of an earlier mount could still write when the one before this was unmounted".to_owned()
+        }
         Shutdown::ServerKilled => "the server before this one was killed; nothing that was accepted is lost".to_owned(),
         Shutdown::PowerLoss => "the machine went down before; back to the last commit".to_owned(),
     };

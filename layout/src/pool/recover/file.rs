@@ -1,6 +1,6 @@
 //! A file and its segment are brought to agree.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -11,13 +11,14 @@ use crate::log::record::{Attributes, Record};
 use crate::log::shutdown::Shutdown;
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
+use crate::pool::recover::look::Look;
 use crate::pool::recover::store::store;
 use crate::pool::recover::tiers::Tiers;
-use crate::pool::recovery::Recovery;
+use crate::pool::recovery::{OpenSegment, Recovery};
 use crate::segment::note::{Note, Reason};
 use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
-use crate::tree::chain::FileChain;
+use crate::tree::chain::{FileChain, Stands};
 use crate::tree::object::Object;
 
 /// So many segments are to be synced before they are.
@@ -27,10 +28,8 @@ pub(super) struct Settler<'a> {
     pool: &'a Pool,
     tiers: &'a Tiers,
     recovery: &'a mut Recovery,
-    present: &'a HashMap<SegmentId, SegmentStat>,
+    looks: &'a HashMap<SegmentId, Look>,
     now: Timestamp,
-    /// Replacements that were completed or set aside here.
-    pub(super) replacements: HashSet<SegmentId>,
 }
 
 impl<'a> Settler<'a> {
@@ -38,15 +37,10 @@ impl<'a> Settler<'a> {
         pool: &'a Pool,
         tiers: &'a Tiers,
         recovery: &'a mut Recovery,
-        present: &'a HashMap<SegmentId, SegmentStat>,
+        looks: &'a HashMap<SegmentId, Look>,
         now: Timestamp,
     ) -> Self {
-        Self { pool, tiers, recovery, present, now, replacements: HashSet::new() }
-    }
-
-    /// Replacements that were completed or set aside here.
-    pub fn replacements(self) -> HashSet<SegmentId> {
-        self.replacements
+        Self { pool, tiers, recovery, looks, now }
     }
 
     fn store(&self, transaction: Transaction) -> Result<()> {
@@ -58,16 +52,32 @@ impl<'a> Settler<'a> {
         Note { ino: Some(ino), path, reason, offset, time: self.now }
     }
 
+    /// Brings a file and its segment to agree, and notes if a program that outlived its server can still write it.
     pub(super) fn settle_file(&mut self, ino: Ino, attributes: &Attributes) -> Result<()> {
-        let (size, cut_from, replacing) = {
+        self.bring_to_agree(ino, attributes)?;
+        let segment = self.pool.view().object(ino).and_then(|object| object.attributes.segment);
+        if let Some(segment) = segment.filter(|segment| self.looks.get(segment).is_some_and(|look| look.writable)) {
+            self.recovery.open_segments.push(OpenSegment { ino, segment });
+        }
+        Ok(())
+    }
+
+    fn bring_to_agree(&mut self, ino: Ino, attributes: &Attributes) -> Result<()> {
+        let (size, cut_from, replacing, stands) = {
             let view = self.pool.view();
             let Some(object) = view.object(ino) else { return Ok(()) };
-            (object.size(), object.unconfirmed_cut(), object.pending_replace())
+            let stands = object.chain().and_then(FileChain::stands);
+            (object.size(), object.unconfirmed_cut(), object.pending_replace(), stands)
         };
         if let Some(segment) = replacing {
             let kind = self.tiers.kind(segment);
-            if let (Some(stat), Some(kind)) = (self.present.get(&segment), kind) {
-                self.settle_replace(ino, attributes, segment, kind, stat)?;
+            let is_there = kind == Some(Shutdown::PowerLoss) && self.looks.contains_key(&segment);
+            if let Some(stands) = stands.filter(|_| is_there) {
+                let attributes = self.let_stand(ino, attributes, segment, stands)?;
+                return self.bring_to_agree(ino, &attributes);
+            }
+            if let (Some(look), Some(kind)) = (self.looks.get(&segment), kind) {
+                self.settle_replace(ino, attributes, segment, kind, &look.stat)?;
                 if kind == Shutdown::ServerKilled {
                     return Ok(());
                 }
@@ -84,7 +94,8 @@ impl<'a> Settler<'a> {
             let path = self.pool.segments.path_of(segment);
             move |error| Error::io(path, what, error)
         };
-        let mut present = self.present.get(&segment).copied();
+        let look = self.looks.get(&segment).copied();
+        let mut present = look.map(|look| look.stat);
         let mut attributes = attributes;
         let whole;
         let value = self.pool.view().object(ino).and_then(Object::chain).and_then(FileChain::to_restore);
@@ -106,10 +117,15 @@ impl<'a> Settler<'a> {
             }
             return self.pool.segments.create(segment).map(drop).map_err(at("create"));
         };
+        // A truncation that was recorded, and of which nobody was told that it was done, undoes no write behind it.
+        let outwritten = |cut_from| {
+            kind == Shutdown::ServerKilled && (stat.size > cut_from || look.is_some_and(|look| look.writable))
+        };
         if let Some(cut_from) = cut_from
             && stat.size >= cut_from
+            && !outwritten(cut_from)
         {
-            // The truncation was recorded, and not yet done.
+            // It was recorded, and not yet done.
             self.cut(segment, size).map_err(at("truncate"))?;
             let stat = self.pool.segments.stat(segment).map_err(at("stat"))?;
             return self.learn(ino, attributes, segment, &stat);
@@ -155,15 +171,8 @@ impl<'a> Settler<'a> {
         stat: &SegmentStat,
     ) -> Result<()> {
         let pool = self.pool;
-        self.replacements.insert(segment);
         if kind == Shutdown::ServerKilled {
-            if let Some(old) = attributes.segment {
-                let note = self.note(ino, Reason::InterruptedReplace, 0);
-                match pool.quarantine().keep_version(&pool.segments, old, segment, &note) {
-                    Ok(name) => self.recovery.quarantined.push(name),
-                    Err(error) => log::error!("{}: quarantine: {error}", pool.segments.path_of(old).display()),
-                }
-            }
+            self.keep_old(ino, attributes, segment);
             self.recovery.learned_files += 1;
             let attributes = Attributes { segment: Some(segment), ..attributes.clone() };
             return self.learn(ino, &attributes, segment, stat);
@@ -176,6 +185,37 @@ impl<'a> Settler<'a> {
         }
         pool.discard_segment(segment);
         Ok(())
+    }
+
+    /// Power was lost when a replacement stood already, though it was not known yet whether its writers were done. It is
+    /// what the file holds now, as far as it stood; the version before is set aside.
+    fn let_stand(
+        &mut self,
+        ino: Ino,
+        attributes: &Attributes,
+        segment: SegmentId,
+        stands: Stands,
+    ) -> Result<Attributes> {
+        self.keep_old(ino, attributes, segment);
+        let mut attributes = Attributes { segment: Some(segment), damaged: false, ..attributes.clone() };
+        if let Some(look) = self.looks.get(&segment) {
+            attributes.mtime = look.stat.mtime;
+            attributes.ctime = attributes.ctime.max(look.stat.ctime);
+        }
+        let data = Record::Data { ino, segment, offset: 0, len: stands.size, allocated: stands.allocated };
+        let described = Transaction::new(0).with(Record::Attributes { ino, attributes: attributes.clone() }).with(data);
+        self.store(described)?;
+        Ok(attributes)
+    }
+
+    /// Sets aside the version of a file that is about to be replaced by the segment that is `left`.
+    fn keep_old(&mut self, ino: Ino, attributes: &Attributes, left: SegmentId) {
+        let Some(old) = attributes.segment else { return };
+        let (pool, note) = (self.pool, self.note(ino, Reason::InterruptedReplace, 0));
+        match pool.quarantine().keep_version(&pool.segments, old, left, &note) {
+            Ok(name) => self.recovery.quarantined.push(name),
+            Err(error) => log::error!("{}: quarantine: {error}", pool.segments.path_of(old).display()),
+        }
     }
 
     fn learn(&self, ino: Ino, attributes: &Attributes, segment: SegmentId, stat: &SegmentStat) -> Result<()> {

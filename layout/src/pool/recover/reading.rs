@@ -45,8 +45,8 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
     }
     let kind = match superblock.state {
         PoolState::Clean => Shutdown::Clean,
-        PoolState::Dirty if superblock.boot_id == boot_id && boot_id != [0; 16] => Shutdown::ServerKilled,
-        PoolState::Dirty => Shutdown::PowerLoss,
+        _ if superblock.boot_id == boot_id && boot_id != [0; 16] => Shutdown::ServerKilled,
+        _ => Shutdown::PowerLoss,
     };
     let blocks = scan::scan(&**medium, superblock).map_err(io("read"))?;
     let census = Census::new(&blocks);
@@ -81,7 +81,8 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
         let reason = damage.unwrap_or_else(|| "its log holds no root directory".into());
         return Err(Error::NotAPool { pool: dir.into(), reason });
     }
-    let recovery = Recovery { kind, dropped_transactions: dropped as u64, ..Recovery::default() };
+    let outlived = superblock.state == PoolState::Outlived;
+    let recovery = Recovery { kind, outlived, dropped_transactions: dropped as u64, ..Recovery::default() };
     Ok(Found { view, log, recovery, damage, owned, rest })
 }
 

@@ -1,20 +1,19 @@
 //! Segments and records are brought to agree, and all that is kept is made durable.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 
 use crate::error::{Error, Result};
 use crate::ids::{Ino, SegmentId};
 use crate::log::blocks::Reserve;
 use crate::log::draft::Draft;
-use crate::log::record::Attributes;
 use crate::log::shutdown::Shutdown;
-use crate::log::tier::PM;
-use crate::parallel::parallel;
 use crate::pool::opened::Pool;
 use crate::pool::recover::file::Settler;
+use crate::pool::recover::look::Files;
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recover::unowned::settle_unowned;
-use crate::pool::recovery::{OpenSegment, Recovery};
+use crate::pool::recovery::Recovery;
 use crate::time::Timestamp;
 use crate::tree::object::Object;
 
@@ -51,33 +50,25 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
         pool.commit(pool.newest())?;
     }
     let counted = pool.view().next_id();
-    let (present, foreign) = pool.segments.scan().map_err(io("read"))?;
+    let (mut present, foreign) = pool.segments.names().map_err(io("read"))?;
     for path in foreign {
         log::warn!("{}: not a segment; left alone", path.display());
     }
-    let files: Vec<(Ino, Attributes)> = {
-        let view = pool.view();
-        view.objects().filter(|(_, object)| object.is_file()).map(|(ino, one)| (ino, one.attributes.clone())).collect()
-    };
-    let in_use: HashSet<SegmentId> = files.iter().filter_map(|(_, attributes)| attributes.segment).collect();
-    pool.quarantine().forget_in_use(&pool.segments, |segment| in_use.contains(&segment)).map_err(io("quarantine"))?;
-    let mut settler = Settler::new(pool, &tiers, recovery, &present, now);
-    for (ino, attributes) in &files {
-        settler.settle_file(*ino, attributes)?;
-        settler.commit_some()?;
-    }
-    let replacements = settler.replacements();
-    for (segment, stat) in &present {
-        if in_use.contains(segment) || replacements.contains(segment) {
-            continue;
+    forget_in_use(pool).map_err(io("quarantine"))?;
+    let mut files = Files::of(pool, &tiers);
+    while let Some(batch) = files.next(&mut present)? {
+        let mut settler = Settler::new(pool, &tiers, recovery, &batch.looks, now);
+        for (ino, attributes) in &batch.files {
+            settler.settle_file(*ino, attributes)?;
+            settler.commit_some()?;
         }
-        let Some(kind) = tiers.kind(*segment) else { continue };
-        settle_unowned(pool, recovery, kind, owned, *segment, stat, now).map_err(io("quarantine"))?;
+    }
+    // What is left is no file's.
+    for segment in present.into_keys() {
+        let Some(kind) = tiers.kind(segment) else { continue };
+        settle_unowned(pool, recovery, kind, owned, segment, now).map_err(io("quarantine"))?;
     }
     tiers.note(pool)?;
-    if recovery.kind == Shutdown::ServerKilled {
-        recovery.open_segments = open_segments(pool);
-    }
     if pool.view().next_id() > counted {
         // Numbers of segments that are about to be removed: the log has to say that they are taken.
         pool.append(&mut pool.state.write(), Draft::new(0), Reserve::Cleaning)?;
@@ -115,14 +106,16 @@ fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, now: Tim
     pool.commit(pool.newest())
 }
 
-fn open_segments(pool: &Pool) -> Vec<OpenSegment> {
-    let files: Vec<OpenSegment> = {
+/// Takes back what was set aside of files that have it still.
+fn forget_in_use(pool: &Pool) -> io::Result<()> {
+    let set_aside = pool.quarantine().segments()?;
+    if set_aside.is_empty() {
+        return Ok(());
+    }
+    let in_use: HashSet<SegmentId> = {
         let view = pool.view();
-        let segment = |(ino, object): (Ino, &Object)| Some(OpenSegment { ino, segment: object.attributes.segment? });
-        let here = |open: &OpenSegment| open.segment.tier() == PM || pool.segments.stat(open.segment).is_ok();
-        view.objects().filter_map(segment).filter(here).collect()
+        let own = view.objects().filter(|(_, object)| object.is_file()).filter_map(|(_, one)| one.attributes.segment);
+        own.filter(|segment| set_aside.contains(segment)).collect()
     };
-    let probe = |index: usize| Ok(!pool.segments.quiescent(files[index].segment));
-    let open = parallel(files.len(), 64, probe).unwrap_or_default();
-    files.iter().zip(open).filter(|(_, open)| *open).map(|(file, _)| *file).collect()
+    pool.quarantine().forget_in_use(&pool.segments, |segment| in_use.contains(&segment))
 }

@@ -8,7 +8,6 @@ use crate::log::shutdown::Shutdown;
 use crate::pool::opened::Pool;
 use crate::pool::recovery::Recovery;
 use crate::segment::note::{Note, Reason};
-use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
 
 /// A segment that no file has. It was removed from its file and not yet from the host; or, after a power loss, it is
@@ -19,11 +18,10 @@ pub(super) fn settle_unowned(
     kind: Shutdown,
     owned: &HashSet<SegmentId>,
     segment: SegmentId,
-    stat: &SegmentStat,
     now: Timestamp,
 ) -> io::Result<()> {
-    let newer = kind == Shutdown::PowerLoss && !owned.contains(&segment) && stat.size > 0;
-    if newer {
+    let newer = kind == Shutdown::PowerLoss && !owned.contains(&segment);
+    if newer && pool.segments.stat(segment)?.size > 0 {
         let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
         recovery.quarantined.push(pool.quarantine().keep(&pool.segments, segment, &note)?);
     }
