@@ -1,6 +1,18 @@
 //! Who asks: the process behind a request, and what it may do.
 
 use std::fs;
+use std::io;
+
+/// How a process that closes a descriptor ends, if it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ending {
+    /// It lives, or ends of itself.
+    OfItself,
+    /// It cannot be seen: it is outside of the server's process namespace, or the server may not look.
+    Unseen,
+    /// A signal kills it.
+    BySignal,
+}
 
 /// Who asks, and under which number.
 #[derive(Clone, Copy, Debug)]
@@ -12,9 +24,6 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The server itself.
-    pub const SERVER: Self = Self { unique: 0, uid: 0, gid: 0, pid: 0 };
-
     /// True of root, and of the user who can change the pool anyway.
     pub fn is_trusted(&self) -> bool {
         self.uid == 0 || self.uid == nix::unistd::geteuid().as_raw()
@@ -28,18 +37,36 @@ impl Caller {
         listed.chain([self.gid]).collect()
     }
 
-    /// True if a signal is killing the process (or thread) that sends a request.
+    /// How the process (or thread) that sends a request ends, if it does.
     ///
     /// `/proc/PID/stat` would tell, but it waits for a lock that a process holds while it executes another program, and
     /// one that closes files in doing so waits for our answer. So it is read only of a process that has given up its
     /// memory, which one that executes a program never has; `/proc/PID/status` tells that and waits for nothing.
-    pub fn is_dying(&self) -> bool {
+    pub fn ending(&self) -> Ending {
         let pid = self.pid;
+        // It waits for our answer, so it is there; the kernel's number for one in another namespace is 0.
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        if status.is_empty() || has_memory(&status) {
-            return false;
+        if status.is_empty() {
+            return Ending::Unseen;
         }
-        fs::read_to_string(format!("/proc/{pid}/stat")).ok().and_then(|stat| exit_signal(&stat)).is_some()
+        if has_memory(&status) {
+            return Ending::OfItself;
+        }
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        if exit_signal(&stat).is_some() {
+            return Ending::BySignal;
+        }
+        // Who may not look reads that it has no exit code.
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let may_not_look = fs::read_link(format!("/proc/{pid}/exe")).is_err_and(refused);
+        if stat.is_empty() || may_not_look { Ending::Unseen } else { Ending::OfItself }
+    }
+
+    /// The process of the caller, which may be one of its threads; itself if that cannot be seen.
+    pub fn process(&self) -> u32 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+        process.unwrap_or(self.pid)
     }
 }
 
@@ -85,8 +112,18 @@ mod tests {
     }
 
     #[test]
-    fn a_living_process_is_not_dying() {
-        assert!(!this_process().is_dying());
+    fn a_living_process_ends_of_itself_and_one_outside_is_not_seen() {
+        assert_eq!(this_process().ending(), Ending::OfItself);
+        assert_eq!(Caller { pid: 0, ..this_process() }.ending(), Ending::Unseen);
+    }
+
+    #[test]
+    fn a_thread_is_of_its_process() {
+        // SAFETY: takes nothing and always succeeds.
+        let thread = std::thread::spawn(|| unsafe { libc::gettid() } as u32).join().unwrap();
+        assert_eq!(this_process().process(), std::process::id());
+        // It has ended.
+        assert_eq!(Caller { pid: thread, ..this_process() }.process(), thread);
     }
 
     #[test]

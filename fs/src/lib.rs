@@ -34,6 +34,7 @@ mod clock;
 mod content;
 mod error;
 mod file;
+mod holder;
 mod kernel;
 mod lane;
 mod options;

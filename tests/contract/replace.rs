@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use tensorfs_tests::{Mount, Pattern, Setup, child, on_mounts};
+use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, child, on_mounts, wait_until};
 
 const OLD: usize = 700_000;
 const NEW: usize = 300_000;
@@ -19,6 +19,12 @@ on_mounts!(
     a_killed_server_loses_neither,
     a_killed_writer_leaves_the_old_one_in_quarantine,
     a_writer_that_exits_leaves_nothing_in_quarantine,
+    a_child_that_closes_its_copy_does_not_end_the_replace,
+    who_closes_one_of_two_descriptors_does_not_end_the_replace,
+    a_child_that_goes_on_with_the_file_leaves_the_old_one_in_quarantine,
+    a_close_is_durable_although_it_may_not_be_the_last,
+    a_writer_that_is_killed_before_its_child_ends_leaves_the_old_one_in_quarantine,
+    a_writer_that_cannot_be_seen_leaves_the_old_one_in_quarantine,
     a_readers_open_file_is_truncated_in_place,
     rename_over_needs_no_quarantine,
     truncating_through_a_descriptor_for_reading_lasts,
@@ -232,6 +238,187 @@ fn a_writer_that_exits_leaves_nothing_in_quarantine(setup: Setup) {
     if !mount.is_plain() {
         assert_eq!(mount.quarantine().len(), 0);
     }
+}
+
+/// With which promises a replace is tried out. With `durability=write` it ends at the first write.
+const PROMISES: [&str; 2] = ["close", "fsync"];
+
+fn promising(setup: &Setup, durability: &str) -> Setup {
+    setup.clone().mount_with(["--durability", durability, "--commit", "0.1"])
+}
+
+/// A shell that has emptied the file, written half of it and run a program, and now does what is asked.
+fn shell_that_writes_half(path: &Path, then: &str) -> Command {
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &format!("exec 3>\"$1\"; head -c 1000 /dev/zero >&3; true; {then}"), "bash"]).arg(path);
+    shell.stdin(std::process::Stdio::null());
+    shell
+}
+
+/// It closes its copy in `execve`, as everything that was opened close-on-exec is.
+///
+/// Proves R2, R3, R4.
+fn a_child_that_closes_its_copy_does_not_end_the_replace(setup: Setup) {
+    for durability in PROMISES {
+        let (mut mount, path) = with_checkpoint(promising(&setup, durability));
+        if mount.is_plain() {
+            return;
+        }
+        let mut file = File::create(&path).unwrap();
+        file.write_all(&new()).unwrap();
+        assert!(Command::new("true").status().unwrap().success());
+        mount.kill9();
+        drop(file);
+        mount.power_loss();
+        mount.mount();
+        assert!(std::fs::read(&path).unwrap() == old(), "{durability}: the old version is not whole");
+        assert!(only_quarantined(&mount).1 == new(), "{durability}");
+        drop(mount);
+        // And if the writer is killed.
+        let (mount, path) = with_checkpoint(promising(&setup, durability));
+        shell_that_writes_half(&path, "kill -9 $$").status().unwrap();
+        wait_until("the old version is in quarantine", || !mount.quarantine().is_empty());
+        assert!(only_quarantined(&mount).1 == old(), "{durability}");
+        assert_eq!(std::fs::read(&path).unwrap(), [0; 1000]);
+    }
+}
+
+/// As a shell does for each `command > file`: `dup2`, and `close` of the first one.
+///
+/// Proves R2, R3.
+fn who_closes_one_of_two_descriptors_does_not_end_the_replace(setup: Setup) {
+    for durability in PROMISES {
+        let (mut mount, path) = with_checkpoint(promising(&setup, durability));
+        if mount.is_plain() {
+            return;
+        }
+        let first = File::create(&path).unwrap();
+        let mut second = first.try_clone().unwrap();
+        drop(first);
+        second.write_all(&new()).unwrap();
+        drop(second.try_clone().unwrap());
+        mount.kill9();
+        drop(second);
+        mount.power_loss();
+        mount.mount();
+        assert!(std::fs::read(&path).unwrap() == old(), "{durability}: the old version is not whole");
+        assert!(only_quarantined(&mount).1 == new(), "{durability}");
+    }
+}
+
+/// What `close` has promised is there, and so is the old version, as nobody knows whether the child was done.
+///
+/// Proves R3, D2.
+fn a_child_that_goes_on_with_the_file_leaves_the_old_one_in_quarantine(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(promising(&setup, "close"));
+    if mount.is_plain() {
+        return;
+    }
+    let mut shell = shell_that_writes_half(&path, "cat <&0 >/dev/null & exec 3>&-; echo closed; wait")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut answer = [0; 7];
+    std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut answer).unwrap();
+    assert_eq!(&answer, b"closed\n");
+    mount.kill9();
+    drop(shell.stdin.take());
+    assert!(shell.wait().unwrap().success());
+    mount.power_loss();
+    mount.mount();
+    assert_eq!(std::fs::read(&path).unwrap(), [0; 1000]);
+    assert!(only_quarantined(&mount).1 == old());
+    mount.umount();
+    mount.tensorfs_ok(["check".as_ref(), "--data".as_ref(), mount.pool().as_os_str()]);
+}
+
+/// Proves D2, R2.
+fn a_close_is_durable_although_it_may_not_be_the_last(setup: Setup) {
+    // Nothing but the close makes anything durable.
+    let (mut mount, path) = with_checkpoint(setup.mount_with(["--durability", "close", "--commit", "3600"]));
+    let small = mount.at("run/small");
+    std::fs::write(&small, "old").unwrap();
+    for (large, text) in [(old(), "1"), (new(), "two")] {
+        std::fs::write(&path, &large).unwrap();
+        std::fs::write(&small, text).unwrap();
+        mount.power_loss();
+        mount.mount();
+        assert!(std::fs::read(&path).unwrap() == large);
+        assert_eq!(std::fs::read_to_string(&small).unwrap(), text);
+        if !mount.is_plain() {
+            assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));
+        }
+    }
+}
+
+/// The child, which never writes, has the descriptor until later, and ends of itself.
+///
+/// Proves R4.
+fn a_writer_that_is_killed_before_its_child_ends_leaves_the_old_one_in_quarantine(setup: Setup) {
+    for durability in PROMISES {
+        let (mount, path) = with_checkpoint(promising(&setup, durability));
+        let mut shell = shell_that_writes_half(&path, "cat <&0 >/dev/null & kill -9 $$")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let child = shell.stdin.take();
+        shell.wait().unwrap();
+        if mount.is_plain() {
+            return;
+        }
+        drop(child);
+        wait_until("the old version is in quarantine", || !mount.quarantine().is_empty());
+        assert!(only_quarantined(&mount).1 == old(), "{durability}");
+        assert_eq!(std::fs::read(&path).unwrap(), [0; 1000]);
+    }
+}
+
+/// The server is in a process namespace of its own, as in a container: other processes have no numbers there.
+///
+/// Proves R4.
+fn a_writer_that_cannot_be_seen_leaves_the_old_one_in_quarantine(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(setup);
+    if mount.is_plain() {
+        return;
+    }
+    mount.umount();
+    let passthrough = if mount.passthrough() == Passthrough::On { "on" } else { "off" };
+    let mut server = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child"])
+        .arg(mount.program().get_program())
+        .args(["mount", "-f", "--passthrough", passthrough, "--durability", "fsync"])
+        .args([mount.pool(), mount.path()])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("it is mounted", || path.exists());
+    let version = |n: u64| Pattern(n).bytes(0, NEW);
+    let quarantined = || -> Vec<Vec<u8>> {
+        let entries = std::fs::read_dir(mount.pool().join("quarantine")).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_none());
+        let mut found: Vec<Vec<u8>> = paths.map(|path| std::fs::read(path).unwrap()).collect();
+        found.sort();
+        found
+    };
+    // Who has had it synced can do without the old version.
+    let mut writer = File::create(&path).unwrap();
+    writer.write_all(&version(3)).unwrap();
+    writer.sync_all().unwrap();
+    drop(writer);
+    assert_eq!(quarantined().len(), 0);
+    for n in [4, 5] {
+        let mut writer = child(["do"]);
+        assert_eq!(writer.ask(&format!("open f wct {}", path.display())), "ok");
+        assert_eq!(writer.ask(&format!("write f 0 {n} {NEW}")), "ok");
+        writer.kill(libc::SIGKILL);
+        let mut old: Vec<Vec<u8>> = (3..n).map(version).collect();
+        old.sort();
+        wait_until("the old versions are in quarantine", || quarantined() == old);
+        assert!(std::fs::read(&path).unwrap() == version(n));
+    }
+    mount.tensorfs_ok(["umount".as_ref(), mount.path().as_os_str()]);
+    assert!(server.wait().unwrap().success());
 }
 
 /// Proves R5.

@@ -47,9 +47,25 @@ impl Files {
 impl Locked<'_> {
     /// Records what the file has become, and waits until that is durable.
     pub(super) fn make_durable(mut self, caller: Caller) -> Result<()> {
+        let learned = self.make_and_learn(caller.unique)?;
+        self.commit_learned(learned)
+    }
+
+    /// As [`Locked::make_durable`], where one of the processes that share a handle closes it: it may be the last one.
+    pub(super) fn make_durable_at_close(mut self, caller: Caller) -> Result<()> {
+        if self.is_replaced_by_others(caller) {
+            return Ok(());
+        }
+        let learned = match self.is_replacing() {
+            true => self.make_standing(caller.unique)?,
+            false => self.make_and_learn(caller.unique)?,
+        };
+        self.commit_learned(learned)
+    }
+
+    fn commit_learned(self, learned: Learned) -> Result<()> {
         let files = self.files;
         let store = files.store();
-        let learned = self.make_and_learn(caller.unique)?;
         let segment = self.segment();
         drop(self);
         if learned.durable {
@@ -78,7 +94,7 @@ impl Locked<'_> {
 
     /// Syncs the segment of a file that is open for writing, before it is known what is to be recorded of it: so nobody
     /// else's commit waits for these bytes. Lets go of the inode's lock meanwhile. Returns what the file was before.
-    fn sync_early(&mut self) -> Option<Synced> {
+    pub(super) fn sync_early(&mut self) -> Option<Synced> {
         let segment = self.serving().filter(|serving| serving.writing.is_some())?.segment;
         let before = self.look().ok()?;
         // Also if it looks as it did after the last sync: a write that was under way then shows the time at which it

@@ -170,7 +170,7 @@ impl Files {
         let mut file = self.lock(&handle.node);
         file.note_close(caller);
         if self.close_commits() {
-            return file.make_durable(caller);
+            return file.make_durable_at_close(caller);
         }
         Ok(())
     }

@@ -5,6 +5,10 @@
 //! after the time in [`Options::replace`](crate::Options): a pending replace does not hold back a file that stays open,
 //! such as a log, for longer. A power loss before that leaves the old content. Where the writer is killed by a signal,
 //! the new content stands, as POSIX has it, and the old version goes to quarantine.
+//!
+//! That a close was the last one is known only from the RELEASE behind it, for which `close` does not wait. Where `close`
+//! promises that all is durable, each one that may be the last records that the new content stands if power is lost;
+//! recovery then keeps the old version in quarantine, as it does not know whether the writers were done.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,9 +17,10 @@ use tensorfs_layout::log::{Attributes, Record, Transaction};
 use tensorfs_layout::segment::{Note, Reason};
 use tensorfs_layout::{Ino, SegmentId};
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Ending};
 use crate::clock;
 use crate::error::{Fault, Host, Result};
+use crate::holder::has_open_to_write;
 use crate::store::{Store, host};
 
 use super::Files;
@@ -136,7 +141,7 @@ impl Locked<'_> {
         self.state.serving = Some(Serving {
             route: Route::Closed { ready: made.backing.map(Arc::new) },
             seen: Some(Seen::CHANGED),
-            replacing: Some(Replace::of(old)),
+            replacing: Some(Replace::of(old, files.close_commits().then(|| caller.process()))),
             mappable: before.as_ref().is_some_and(|before| before.mappable),
             ..Serving::new(new)
         });
@@ -155,8 +160,12 @@ impl Locked<'_> {
         // The kernel asks security modules (such as Landlock) about the truncation after it has asked us to open the
         // file.
         let refused = !self.is_open_to_write() && !replace.flushed && host.size == 0;
-        if (replace.dying || refused) && store.view().object(ino).is_some_and(|object| object.names() > 0) {
-            let why = if replace.dying { "its writer was killed" } else { "who emptied it never closed it" };
+        let why = match replace.ended {
+            Ending::BySignal => Some("a process that had it open to write was killed"),
+            Ending::Unseen => Some("it cannot be seen whether its writer was killed"),
+            Ending::OfItself => refused.then_some("who emptied it never closed it"),
+        };
+        if let Some(why) = why.filter(|_| store.view().object(ino).is_some_and(|object| object.names() > 0)) {
             store.quarantine(ino, replace.old, segment, why);
         }
         let made = made.and_then(|made| made.if_covers(segment, &host));
@@ -217,9 +226,51 @@ impl Locked<'_> {
     /// A handle of a file that is being replaced is closed by one of the processes that share it.
     pub(super) fn note_close(&mut self, caller: Caller) {
         if let Some(replace) = self.serving_mut().and_then(|serving| serving.replacing.as_mut()) {
-            replace.dying = caller.is_dying();
+            // That another one goes on, and ends of itself, does not make whole what was cut short.
+            replace.ended = replace.ended.max(caller.ending());
             (replace.closed, replace.flushed) = (true, true);
         }
+    }
+}
+
+impl Locked<'_> {
+    /// True if a process is seen to have the file, which is being replaced, open to write: the one that closes a
+    /// descriptor of it now, or the one that began. Then the new content does not stand yet. Lets go of the lock.
+    pub(super) fn is_replaced_by_others(&mut self, caller: Caller) -> bool {
+        let Some(replace) = self.serving().and_then(|serving| serving.replacing) else { return false };
+        let (ino, device) = (self.ino().0, self.files.store().options().device);
+        let (Some(device), Some(opener)) = (device, replace.opener) else { return false };
+        self.unlocked(|| {
+            let has = |process: &u32| *process != 0 && has_open_to_write(*process, device, ino);
+            [opener, caller.pid].iter().any(has)
+        })
+    }
+
+    /// Has the new content of a file that is being replaced outlive a power loss, as far as it is there now. It may be
+    /// the last close, or not: the old content is kept until that is known.
+    pub(super) fn make_standing(&mut self, unique: u64) -> Result<Learned> {
+        let (files, ino) = (self.files, self.ino());
+        let store = files.store();
+        let Some(segment) = self.segment() else { return Ok(Learned::default()) };
+        let Some(synced) = self.sync_early() else {
+            return match store.segments().failed(segment) {
+                true => Err(Fault::warn(libc::EIO, "the file's segment could not be synced")),
+                false => self.learn(unique, Switch::Store),
+            };
+        };
+        if self.segment() != Some(segment) || !self.is_replacing() {
+            return self.learn_made(unique, Switch::Store, Some(Made::Synced(synced)));
+        }
+        files.edit(|edit| {
+            if edit.object(ino).is_some_and(|object| object.names() > 0) {
+                let (len, allocated) = (synced.before.size, synced.before.allocated);
+                let mut tx = Transaction::new(unique).with(Record::Data { ino, segment, offset: 0, len, allocated });
+                tx.bytes_are_durable(segment);
+                edit.store_from_reserve(tx)?;
+            }
+            Ok(())
+        })?;
+        Ok(Learned { changed: true, durable: true })
     }
 }
 

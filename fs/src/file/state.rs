@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use tensorfs_layout::{SegmentId, Timestamp};
 
+use crate::caller::Ending;
 use crate::clock;
 use crate::store::Backing;
 use crate::store::host::HostStat;
@@ -129,8 +130,10 @@ pub(super) struct Writing {
 pub(super) struct Replace {
     pub old: SegmentId,
     pub since: Instant,
-    /// The newest FLUSH of a writer came from a process that a signal is killing.
-    pub dying: bool,
+    /// The process that began it, where closing commits.
+    pub opener: Option<u32>,
+    /// A process that had it open to write was killed by a signal, or ended where it cannot be seen how.
+    pub ended: Ending,
     /// A writer has closed its descriptor. If that was the last one, RELEASE is on its way.
     pub closed: bool,
     /// A writer has closed its descriptor at least once: somebody had one.
@@ -139,8 +142,8 @@ pub(super) struct Replace {
 
 impl Replace {
     /// The replacing of a segment that begins now.
-    pub fn of(old: SegmentId) -> Self {
-        Self { old, since: Instant::now(), dying: false, closed: false, flushed: false }
+    pub fn of(old: SegmentId, opener: Option<u32>) -> Self {
+        Self { old, since: Instant::now(), opener, ended: Ending::OfItself, closed: false, flushed: false }
     }
 }
 

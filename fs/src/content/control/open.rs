@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tensorfs_layout::Ino;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Ending};
 use crate::error::{Fault, Result};
 use crate::file::{Manner, OpenReply};
 use crate::lane::Lane;
@@ -116,7 +116,8 @@ impl Control {
     pub fn flush(&self, caller: Caller, who: Who, handle: u64) -> Result<()> {
         match self.handles.get(handle)? {
             Opened::Draft(draft) => {
-                let moment = if caller.is_dying() { Moment::Killed } else { Moment::Closed(who) };
+                let killed = caller.ending() == Ending::BySignal;
+                let moment = if killed { Moment::Killed } else { Moment::Closed(who) };
                 self.finish_draft(&draft, moment)
             }
             Opened::Text(_) | Opened::Tensor(_) => Ok(()),

@@ -1,0 +1,60 @@
+//! Whether a process has a file open to write.
+
+use std::ffi::CString;
+use std::fs;
+
+/// So many descriptors of a process are looked at.
+const MOST: usize = 512;
+
+/// True if a process is seen to have the file of this number, on the filesystem of this device, open to write. Nothing
+/// is asked of the filesystem itself, so that whoever answers for it may ask this.
+pub(crate) fn has_open_to_write(pid: u32, device: (u32, u32), ino: u64) -> bool {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
+    descriptors.flatten().take(MOST).any(|descriptor| {
+        let text = fs::read_to_string(descriptor.path()).unwrap_or_default();
+        is_writable(&text, ino)
+            && descriptor.file_name().to_str().and_then(|fd| device_of(&format!("/proc/{pid}/fd/{fd}"))) == Some(device)
+    })
+}
+
+/// Whether what the kernel says of a descriptor is of this file, and lets its holder write.
+fn is_writable(text: &str, ino: u64) -> bool {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let flags = field("flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok()).unwrap_or(0);
+    field("ino:").and_then(|ino| ino.parse().ok()) == Some(ino)
+        && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
+}
+
+/// The device of an open file, by what the kernel knows without asking the file's filesystem.
+fn device_of(path: &str) -> Option<(u32, u32)> {
+    let path = CString::new(path).ok()?;
+    // SAFETY: all bytes zero are a value of it.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: a path that ends with NUL, and a structure for the answer.
+    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), libc::AT_STATX_DONT_SYNC, 0, &raw mut found) };
+    (done == 0).then_some((found.stx_dev_major, found.stx_dev_minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn this_process_has_open_what_it_opened() {
+        let path = std::env::temp_dir().join(format!("holder-{}", std::process::id()));
+        let file = fs::File::create(&path).unwrap();
+        let meta = file.metadata().unwrap();
+        let (major, minor) = (nix::sys::stat::major(meta.dev()) as u32, nix::sys::stat::minor(meta.dev()) as u32);
+        let has = |device, ino| has_open_to_write(std::process::id(), device, ino);
+        assert!(has((major, minor), meta.ino()));
+        assert!(!has((major, minor + 1), meta.ino()));
+        assert!(!has((major, minor), meta.ino() + 1));
+        drop(file);
+        let reader = fs::File::open(&path).unwrap();
+        assert!(!has((major, minor), meta.ino()));
+        drop(reader);
+        fs::remove_file(&path).unwrap();
+        assert!(!has_open_to_write(0, (major, minor), meta.ino()));
+    }
+}
