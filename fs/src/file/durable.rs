@@ -47,6 +47,7 @@ impl Files {
 impl Locked<'_> {
     /// Records what the file has become, and waits until that is durable.
     pub(super) fn make_durable(mut self, caller: Caller) -> Result<()> {
+        self.note_sync();
         let learned = self.make_and_learn(caller.unique)?;
         self.commit_learned(learned)
     }

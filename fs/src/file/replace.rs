@@ -234,6 +234,15 @@ impl Locked<'_> {
 }
 
 impl Locked<'_> {
+    /// Who has the new content of a file synced lives, and needs the old one no longer.
+    pub(super) fn note_sync(&mut self) {
+        if let Some(replace) = self.serving_mut().and_then(|serving| serving.replacing.as_mut())
+            && replace.ended == Ending::Unseen
+        {
+            replace.ended = Ending::OfItself;
+        }
+    }
+
     /// True if a process is seen to have the file, which is being replaced, open to write: the one that closes a
     /// descriptor of it now, or the one that began. Then the new content does not stand yet. Lets go of the lock.
     pub(super) fn is_replaced_by_others(&mut self, caller: Caller) -> bool {

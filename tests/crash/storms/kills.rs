@@ -34,7 +34,7 @@ fn storm_of_kills_with_durability_fsync(setup: Setup) {
     storm_of_kills(setup, Durability::Fsync);
 }
 
-fn from_environment(name: &str, default: u64) -> u64 {
+pub(crate) fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}: {text:?}")))
 }
 
