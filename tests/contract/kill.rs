@@ -14,6 +14,8 @@ on_mounts!(
     a_writer_that_outlives_the_server,
     what_is_written_and_closed_during_recovery_is_seen,
     what_is_written_after_an_orderly_unmount_by_who_outlived_the_server_is_seen,
+    what_outlives_a_server_with_passthrough_is_seen_without,
+    who_opens_a_file_behind_the_look_of_recovery_is_seen_later,
     a_mapping_that_outlives_the_server,
     killed_while_idle,
     times_set_on_a_closed_file_outlive_the_server,
@@ -316,6 +318,70 @@ fn what_is_written_after_an_orderly_unmount_by_who_outlived_the_server_is_seen(s
     mount.remount();
     assert_eq!(mount.info()["recovery"]["kind"], "clean");
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 4000);
+}
+
+/// The killed server has answered, and the kernel lets the program go on only when the next one has recovered. Here the
+/// segment itself is written, as the kernel would for that program.
+fn who_opens_a_file_behind_the_look_of_recovery_is_seen_later(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let path = mount.at("f");
+    let in_time = (0..20).any(|_| {
+        std::fs::write(&path, Pattern(1).bytes(0, 1000)).unwrap();
+        mount.kill9();
+        mount.mount();
+        let mut segments = Vec::new();
+        for directory in std::fs::read_dir(mount.pool().join("segments")).unwrap() {
+            let inside = std::fs::read_dir(directory.unwrap().path()).unwrap();
+            segments
+                .extend(inside.map(|entry| entry.unwrap().path()).filter(|path| path.metadata().unwrap().len() > 0));
+        }
+        let [segment] = &segments[..] else { panic!("{segments:?}") };
+        let late = OpenOptions::new().write(true).open(segment).unwrap();
+        // While it is open here it is not sealed.
+        let unsealed = mount.info()["counters"]["sealed"] == 0;
+        if unsealed {
+            late.write_all_at(&Pattern(1).bytes(1000, 500), 1000).unwrap();
+        }
+        unsealed
+    });
+    assert!(in_time, "it was sealed at once");
+    mount.wait_for_seals(1);
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!((std::fs::metadata(&path).unwrap().len(), bytes.len()), (1500, 1500));
+    assert_eq!(Pattern(1).mismatch(0, &bytes), None);
+}
+
+/// The kernel's cache of the next mount does not see what the program writes.
+///
+/// Proves D9.
+fn what_outlives_a_server_with_passthrough_is_seen_without(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() || mount.passthrough() != Passthrough::On {
+        return;
+    }
+    let path = mount.at("f");
+    let mut want = Pattern(1).bytes(0, 10_000);
+    std::fs::write(&path, &want).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    mount.kill9();
+    run_ok(mount.program().args(["mount", "--passthrough", "off"]).args([mount.pool(), mount.path()]));
+    for n in 0..3 {
+        assert!(std::fs::read(&path).unwrap() == want);
+        let (at, more) = (100 + n * 3000, Pattern(2).bytes(0, 1000));
+        file.write_all_at(&more, at as u64).unwrap();
+        want[at..at + 1000].copy_from_slice(&more);
+        let end = want.len();
+        file.write_all_at(&more, end as u64).unwrap();
+        want.extend(&more);
+    }
+    drop(file);
+    assert!(std::fs::read(&path).unwrap() == want);
+    run_ok(mount.program().arg("umount").arg(mount.path()));
+    mount.mount();
+    assert!(std::fs::read(&path).unwrap() == want);
 }
 
 fn a_mapping_that_outlives_the_server(setup: Setup) {

@@ -45,7 +45,12 @@ enum Found {
 pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn() -> bool) -> Result<Outcome> {
     let store = files.store();
     let node = files.node(ino);
-    let file = files.lock(&node);
+    let mut file = files.lock(&node);
+    if file.watch_if_grown() {
+        drop(file);
+        store.forget_attributes(ino);
+        return Ok(Outcome::InUse);
+    }
     let segment = match may_seal(store, &file, again)? {
         Ok(segment) => segment,
         Err(outcome) => return Ok(outcome),

@@ -1,6 +1,6 @@
 //! Giving a file that is about to be used its segment.
 
-use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::log::{Attributes, Record, Shutdown, Transaction};
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::Caller;
@@ -13,6 +13,34 @@ use super::locked::Locked;
 use super::state::{Seen, Serving};
 
 impl Locked<'_> {
+    /// Watches a file that a program of an earlier mount can write.
+    fn watch_outlived(&mut self, segment: SegmentId) -> Result<()> {
+        self.state.serving = Some(Serving { mappable: true, ..Serving::new(segment) });
+        let watched = self.start_watching(true);
+        // What they opened while there was no limit, they write without asking.
+        self.files.store().writers().map(self.ino());
+        self.files.store().asks_of_writes(self.ino());
+        watched
+    }
+
+    /// Watches a file at rest that has grown since it was recorded, and says whether it has. A server that was killed
+    /// had given it to a program, for which the kernel opened it only when recovery had looked.
+    pub fn watch_if_grown(&mut self) -> bool {
+        let store = self.files.store();
+        if self.segment().is_some() || store.pool().recovery().kind != Shutdown::ServerKilled {
+            return false;
+        }
+        let recorded =
+            store.view().object(self.ino()).and_then(|object| Some((object.attributes.segment?, object.size())));
+        let Some((segment, size)) = recorded else { return false };
+        if !store.segments().stat(segment).is_ok_and(|host| host.size > size) {
+            return false;
+        }
+        let watched = self.watch_outlived(segment);
+        self.settle(0);
+        watched.is_ok()
+    }
+
     /// Gives a file that is about to be used its segment, with the times that are recorded.
     pub(super) fn attach(&mut self, caller: Caller) -> Result<SegmentId> {
         if let Some(segment) = self.segment() {
@@ -113,12 +141,7 @@ impl Files {
         for open in &self.store().pool().recovery().open_segments {
             let node = self.node(open.ino);
             let mut file = self.lock(&node);
-            file.state.serving = Some(Serving { mappable: true, ..Serving::new(open.segment) });
-            let watched = file.start_watching(true);
-            // What they opened while there was no limit, they write without asking.
-            self.store().writers().map(open.ino);
-            self.store().asks_of_writes(open.ino);
-            if let Err(fault) = watched {
+            if let Err(fault) = file.watch_outlived(open.segment) {
                 log::warn!("inode {}: cannot be watched: {}", open.ino, fault);
                 file.settle(0);
                 all = false;

@@ -323,8 +323,10 @@ impl Locked<'_> {
             access,
             asks,
             hear_close: store.durability() != Durability::Fsync || replacing,
-            // Where the mode is always the server's, the kernel's cache has seen every change.
-            keep_cache: !store.link().has_passthrough() || store.durability() == Durability::Write,
+            // Where the mode is always the server's, the kernel's cache has seen every change, but for those of
+            // programs that have had files in passthrough since an earlier mount.
+            keep_cache: (!store.link().has_passthrough() || store.durability() == Durability::Write)
+                && store.pool().recovery().open_segments.is_empty(),
         };
         files.accesses().opened(ino);
         let manner = manner(told);

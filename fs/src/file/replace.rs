@@ -6,9 +6,9 @@
 //! such as a log, for longer. A power loss before that leaves the old content. Where the writer is killed by a signal,
 //! the new content stands, as POSIX has it, and the old version goes to quarantine.
 //!
-//! That a close was the last one is known only from the RELEASE behind it, for which `close` does not wait. Where `close`
-//! promises that all is durable, each one that may be the last records that the new content stands if power is lost;
-//! recovery then keeps the old version in quarantine, as it does not know whether the writers were done.
+//! That a close was the last one is known only from the RELEASE behind it, for which `close` does not wait. Where
+//! `close` promises that all is durable, each one that may be the last records that the new content stands if power is
+//! lost; recovery then keeps the old version in quarantine, as it does not know whether the writers were done.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -4,8 +4,9 @@ use crate::common::*;
 use std::collections::BTreeMap;
 use std::fs;
 use tensorfs_layout::check::inspect;
-use tensorfs_layout::log::{Attributes, PoolState, Record, Transaction};
+use tensorfs_layout::log::{Attributes, PoolState, Record, Seal, Transaction};
 use tensorfs_layout::pool::{OpenOptions, Pool};
+use tensorfs_layout::segment::Reason;
 use tensorfs_layout::{Ino, ROOT, SegmentId};
 
 #[test]
@@ -221,4 +222,123 @@ fn inspecting_a_pool_after_a_power_loss_sees_no_damage_and_changes_nothing() {
     assert_eq!(inspection.state, PoolState::Dirty);
     assert_eq!(inspection.damage, None, "a mount would find none");
     assert_eq!(files(&scratch.pool()), before);
+}
+
+#[test]
+fn a_replacement_that_stands_outlives_a_power_loss_and_the_old_version_is_set_aside() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    let (ino, old) = make_file(&pool, "f", b"old");
+    let new = SegmentId(pool.edit().next_id());
+    pool.segments().create(new).unwrap();
+    store(&pool, [Record::Replace { ino, segment: new }]);
+    pool.commit(pool.newest()).unwrap();
+    write_unrecorded(&pool, new, b"half");
+    let begun = medium.stored();
+    store(&pool, [Record::Data { ino, segment: new, offset: 0, len: 4, allocated: 4096 }]);
+    write_unrecorded(&pool, new, b" and more");
+    pool.commit(pool.newest()).unwrap();
+    assert_eq!(pool.view().object(ino).unwrap().size(), 3, "it is still the old version");
+    let stands = medium.stored();
+    // Cleaning carries what it rests on.
+    for n in 0..600 {
+        make(&pool, &format!("d{n}"), DIR);
+        store(&pool, [removal(ROOT, &format!("d{n}"))]);
+        if n % 20 == 0 {
+            pool.commit(pool.newest()).unwrap();
+            pool.maintain().unwrap();
+        }
+    }
+    pool.commit(pool.newest()).unwrap();
+    let cleaned = medium.stored();
+    drop(pool);
+    let entries = |pool: &Pool| -> Vec<(Vec<u8>, Reason)> {
+        let list = pool.quarantine().list().unwrap();
+        let mut found: Vec<_> = list
+            .iter()
+            .map(|entry| {
+                let bytes = fs::read(pool.path().join("quarantine").join(&entry.name)).unwrap();
+                (bytes, entry.note.as_ref().unwrap().reason)
+            })
+            .collect();
+        found.sort_by(|one, other| one.0.cmp(&other.0));
+        found
+    };
+    for image in [stands, cleaned] {
+        let copy = scratch.copy();
+        let (pool, medium) = copy.open(image.clone(), NEXT_BOOT);
+        assert_eq!(pool.view().object(ino).unwrap().attributes.segment, Some(new));
+        assert_eq!((pool.view().object(ino).unwrap().size(), read_segment(&pool, new)), (4, b"half".to_vec()));
+        let set_aside =
+            vec![(b" and more".to_vec(), Reason::UncommittedTail), (b"old".to_vec(), Reason::InterruptedReplace)];
+        assert_eq!(entries(&pool), set_aside);
+        // It is over: nothing is left to stand.
+        let image = medium.after_power_loss(|| false);
+        drop(pool);
+        let (pool, _) = copy.open(image, BOOT);
+        assert_eq!((read_segment(&pool, new), entries(&pool)), (b"half".to_vec(), set_aside));
+        assert!(pool.segments().stat(old).is_err());
+    }
+    let copy = scratch.copy();
+    let (pool, _) = copy.open(begun, NEXT_BOOT);
+    assert_eq!(pool.view().object(ino).unwrap().attributes.segment, Some(old), "it did not stand yet");
+    assert_eq!(entries(&pool), [(b"half and more".to_vec(), Reason::UnfinishedReplace)]);
+}
+
+#[test]
+fn files_that_programs_can_still_write_are_found_and_sealed_ones_are_not_asked() {
+    const FILES: usize = 3000;
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let files: Vec<(Ino, SegmentId)> = (0..FILES).map(|n| make_file(&pool, &format!("f{n}"), b"12345678")).collect();
+    let (sealed, segment) = files[7];
+    let seal = Seal { crc: 1, description: Box::default() };
+    store(&pool, [Record::Sealed { ino: sealed, segment, offset: 0, len: 8, allocated: 4096, seal }]);
+    pool.commit(pool.newest()).unwrap();
+    let image = medium.stored();
+    let open = |n: usize| fs::File::options().append(true).open(pool.segments().path_of(files[n].1)).unwrap();
+    let mut open: Vec<fs::File> = [0, 7, 1500, FILES - 1].map(open).into();
+    drop(pool);
+    std::io::Write::write_all(&mut open[2], b" and more").unwrap();
+    let (pool, medium) = scratch.open(image, BOOT);
+    let found: Vec<Ino> = pool.recovery().open_segments.iter().map(|open| open.ino).collect();
+    assert_eq!(found, [files[0].0, files[1500].0, files[FILES - 1].0]);
+    assert_eq!(pool.view().object(files[1500].0).unwrap().size(), 17);
+    // Who has not watched them leaves it to the next one to look again.
+    std::io::Write::write_all(&mut open[2], b", and more").unwrap();
+    drop(open);
+    pool.close().unwrap();
+    let image = medium.stored();
+    drop(pool);
+    let (pool, medium) = scratch.open(image, BOOT);
+    assert_eq!((pool.recovery().outlived, pool.recovery().open_segments.len()), (true, 0));
+    assert_eq!(pool.superblock().unsafe_shutdowns, 1);
+    assert_eq!(pool.view().object(files[1500].0).unwrap().size(), 27);
+    pool.close().unwrap();
+    let image = medium.stored();
+    drop(pool);
+    let (pool, _) = scratch.open(image, BOOT);
+    assert_eq!((pool.recovery().kind, pool.recovery().outlived), (Default::default(), false));
+}
+
+#[test]
+fn a_truncation_that_was_not_done_undoes_no_write_behind_it() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (grown, grown_segment) = make_file(&pool, "grown", b"0123456789");
+    let (open, open_segment) = make_file(&pool, "open", b"0123456789");
+    pool.commit(pool.newest()).unwrap();
+    for (ino, segment) in [(grown, grown_segment), (open, open_segment)] {
+        store(&pool, [Record::Truncation { ino, segment, offset: 0, len: 4, allocated: 4096, cut_from: 10 }]);
+    }
+    let image = medium.stored();
+    write_unrecorded(&pool, grown_segment, b"abc");
+    let held = fs::File::options().write(true).open(pool.segments().path_of(open_segment)).unwrap();
+    drop(pool);
+    let (pool, _) = scratch.open(image, BOOT);
+    assert_eq!(read_segment(&pool, grown_segment), b"0123456789abc");
+    assert_eq!(read_segment(&pool, open_segment), b"0123456789");
+    let size = |ino| pool.view().object(ino).unwrap().size();
+    assert_eq!((size(grown), size(open)), (13, 10));
+    drop(held);
 }

@@ -27,7 +27,7 @@ const ROOMS: [Rooms; 3] = [
             "file",
             "store",
             "protocol options",
-            "acl caller clock error lane workers",
+            "acl caller clock error holder lane workers",
         ],
         also: &[],
     },

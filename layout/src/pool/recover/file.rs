@@ -187,8 +187,8 @@ impl<'a> Settler<'a> {
         Ok(())
     }
 
-    /// Power was lost when a replacement stood already, though it was not known yet whether its writers were done. It is
-    /// what the file holds now, as far as it stood; the version before is set aside.
+    /// Power was lost when a replacement stood already, though it was not known yet whether its writers were done. It
+    /// is what the file holds now, as far as it stood; the version before is set aside.
     fn let_stand(
         &mut self,
         ino: Ino,
