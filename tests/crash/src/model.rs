@@ -274,14 +274,11 @@ impl Model {
         }
     }
 
-    /// Bytes become zeroes, at the latest step; the size stays.
+    /// Bytes become zeroes, in their place as if they were written; the size stays.
     pub fn zero(&mut self, ino: u64, offset: u64, len: u64) {
-        // What is recorded is announced first.
         let end = (offset + len).min(self.size(ino));
-        self.step();
-        let after = self.states.len() - 1;
         if end > offset {
-            self.put(ino, offset, vec![0; (end - offset) as usize].into(), after);
+            self.put(ino, offset, vec![0; (end - offset) as usize].into(), 0);
         }
     }
 
