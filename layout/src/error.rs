@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+
 /// An error of a pool. Its text names the pool and the reason; [`Error::errno`] is what a program gets.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -83,7 +85,7 @@ pub enum Error {
         reason: String,
     },
     /// A system call failed.
-    #[error("{}: {what}: {source}", path.display())]
+    #[error("{}: {what}: {}", path.display(), reason(source))]
     Io {
         /// The file or directory.
         path: PathBuf,
@@ -92,6 +94,11 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+}
+
+/// What an error of the system is called, without its number.
+pub(crate) fn reason(error: &io::Error) -> String {
+    error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned())
 }
 
 fn at(mountpoint: Option<&Path>) -> String {

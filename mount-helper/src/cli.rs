@@ -355,6 +355,9 @@ pub struct Seal {
 
 /// Unmount, and wait until everything is in the pool
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Exit status: 0 unmounted and closed, 1 still mounted, 3 unmounted here, but the
+server goes on: a line says for whom.")]
 pub struct Umount {
     /// Where a pool is mounted
     pub mountpoint: PathBuf,
@@ -362,6 +365,10 @@ pub struct Umount {
     /// the last one is closed
     #[arg(short, long)]
     pub lazy: bool,
+    /// Wait so long for those who have files open to close them, and for the
+    /// server to end
+    #[arg(long, value_name = "SECONDS", value_parser = options::parse_seconds, conflicts_with = "lazy")]
+    pub timeout: Option<Duration>,
 }
 
 /// Show what a pool is, holds and does

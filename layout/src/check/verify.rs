@@ -5,6 +5,7 @@ use std::fs::File;
 
 use tensorfs_formats::{Source, crc32c, crc32c_append, read_exact};
 
+use crate::error::reason;
 use crate::ids::SegmentId;
 use crate::log::description::TensorEntry;
 use crate::segment::examine::LARGE;
@@ -37,7 +38,7 @@ pub fn verify_runs(segments: &Segments, id: SegmentId, chain: &FileChain, read: 
     let verdict = |(offset, len, crc)| {
         let fault = match &file {
             Ok(file) => fault_of_run(file, offset, len, crc, read),
-            Err(error) => Some(format!("cannot be opened: {error}")),
+            Err(error) => Some(format!("cannot be opened: {}", reason(error))),
         };
         let tensors = match (&fault, &file) {
             (Some(_), Ok(file)) => {
@@ -59,7 +60,7 @@ pub fn fault_of_run(source: &dyn Source, offset: u64, len: u64, crc: u32, read: 
     while at < end {
         let piece = &mut buffer[..(end - at).min(PIECE as u64) as usize];
         if let Err(error) = read_exact(source, at, piece) {
-            return Some(format!("cannot be read: {error}"));
+            return Some(format!("cannot be read: {}", reason(&error)));
         }
         found = crc32c_append(found, piece);
         at += piece.len() as u64;

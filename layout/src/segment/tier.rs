@@ -16,6 +16,7 @@ use nix::fcntl::{FcntlArg, OFlag, OpenHow, ResolveFlag, fcntl};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, FsType, fstatfs, statfs};
 use serde::{Deserialize, Serialize};
 
+use crate::error::reason;
 use crate::log::tier::Tier;
 use crate::medium::domain::is_volatile;
 use crate::medium::file_lock::exclusive;
@@ -73,7 +74,7 @@ impl Identity {
 }
 
 fn why(what: &str, error: impl Into<io::Error>) -> String {
-    format!("{what}: {}", error.into())
+    format!("{what}: {}", reason(&error.into()))
 }
 
 /// Opens the directory of a tier; to `write`, it is made anew if it was volatile and nothing of it counts any more. An

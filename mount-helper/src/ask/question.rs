@@ -10,15 +10,20 @@ use crate::show::failure::{self, At, Failure};
 
 /// Asks the server, through a directory of its mount. That is not kept open, so that it can be unmounted meanwhile.
 pub fn request(dir: &Path, request: &Request) -> Result<Reply, Failure> {
+    request_about(dir, dir, request)
+}
+
+/// As [`request`], about a file: it is the file that a failure names.
+pub fn request_about(file: &Path, dir: &Path, request: &Request) -> Result<Reply, Failure> {
     let root = File::open(dir).at(dir)?;
-    tensorfs_fs::ask(&root, request).map_err(|error| reason(dir, &error))
+    tensorfs_fs::ask(&root, request).map_err(|error| reason(file, &error))
 }
 
 /// What an error of such a question means.
 fn reason(path: &Path, error: &io::Error) -> Failure {
     match error.raw_os_error() {
         Some(libc::EPERM) => Failure::at(path, "only root, or who runs the server, may ask for this"),
-        Some(libc::ENOTTY) => Failure::at(path, "no tensorfs is mounted here, or one of another version"),
+        Some(libc::ENOTTY) => Failure::at(path, "not on a tensorfs mount, or on one of another version"),
         Some(libc::EBUSY) => Failure::at(path, "it is being scrubbed or checked already; try again later"),
         Some(libc::ESRCH) => Failure::at(path, "it was unmounted meanwhile"),
         _ => Failure::at(path, failure::reason(error)),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tensorfs_fs::{Reply, Request, Sealing};
 use tensorfs_layout::Ino;
 
-use crate::ask::question::{directory, request, unknown};
+use crate::ask::question::{directory, request_about, unknown};
 use crate::mounting::pool;
 use crate::show::failure::Failure;
 use crate::show::output;
@@ -119,7 +119,7 @@ fn on_mount(place: &Place, again: bool, bar: &Bar, tally: &mut Tally) -> Result<
 impl Waiting {
     /// Asks what came of it. Returns it if that is still to be seen.
     fn ask(mut self, begin: bool, again: bool, bar: &Bar, tally: &mut Tally) -> Result<Option<Waiting>, Failure> {
-        let sealing = ask(&self.dir, self.ino, begin, again)?;
+        let sealing = ask(&self.path, &self.dir, self.ino, begin, again)?;
         self.to_begin = matches!(sealing, Sealing::InUse(_));
         if self.to_begin && self.in_use.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
             return Ok(Some(self));
@@ -128,10 +128,10 @@ impl Waiting {
     }
 }
 
-fn ask(dir: &Path, ino: Ino, begin: bool, again: bool) -> Result<Sealing, Failure> {
-    match request(dir, &Request::Seal { ino, begin, again })? {
+fn ask(file: &Path, dir: &Path, ino: Ino, begin: bool, again: bool) -> Result<Sealing, Failure> {
+    match request_about(file, dir, &Request::Seal { ino, begin, again })? {
         Reply::Sealing(sealing) => Ok(sealing),
-        _ => Err(unknown(dir)),
+        _ => Err(unknown(file)),
     }
 }
 

@@ -1,19 +1,24 @@
 //! `tensorfs umount`.
 
+use std::process::ExitCode;
+use std::time::Instant;
+
 use crate::cli::Umount;
+use crate::commands::status::GOES_ON;
 use crate::mounting::holder::ServerProcess;
 use crate::mounting::target::Target;
 use crate::mounting::{busy, unmount};
 use crate::show::failure::{At, Failure};
 
 /// Runs the command.
-pub fn run(arguments: &Umount) -> Result<(), Failure> {
+pub fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     let mount = Target::of(&arguments.mountpoint)?.mount()?;
+    let deadline = arguments.timeout.map(|timeout| Instant::now() + timeout);
     let (pool, mountpoint) = (mount.source(), mount.mount_point());
     // A dead mount has none, whoever serves the pool by now.
     let is_dead = mount.is_dead();
     let server = if is_dead { None } else { ServerProcess::of(pool) };
-    match unmount::patiently(mountpoint, arguments.lazy) {
+    match unmount::patiently(mountpoint, arguments.lazy, arguments.timeout) {
         Err(error) if unmount::is_busy(&error) && is_dead => {
             log::warn!("{}: its server is gone; detaching it", mountpoint.display());
             unmount::unmount(mountpoint, true).at(mountpoint)?;
@@ -23,9 +28,10 @@ pub fn run(arguments: &Umount) -> Result<(), Failure> {
         }
         result => result.at(mountpoint)?,
     }
-    match server {
-        Some(server) if arguments.lazy => server.watch_briefly(pool),
-        Some(server) => server.wait(pool),
-        None => Ok(()),
-    }
+    let closed = match server {
+        Some(server) if arguments.lazy => server.watch_briefly(&mount).map(|()| true),
+        Some(server) => server.wait(&mount, deadline),
+        None => Ok(true),
+    };
+    Ok(if closed? { ExitCode::SUCCESS } else { ExitCode::from(GOES_ON) })
 }

@@ -38,10 +38,16 @@ fn mounted_below(mountpoint: &Path) -> Option<PathBuf> {
 
 /// One more than is named, at most.
 fn users_found_in_time(mountpoint: &Path) -> Vec<String> {
-    let (found, results) = mpsc::channel();
     let mountpoint = mountpoint.to_owned();
+    name_in_time(move |process| uses(process, &mountpoint))
+}
+
+/// `pid (name)` of processes of which something holds, given their directories in /proc: a few, and only as far as they
+/// are found soon.
+pub fn name_in_time(holds: impl Fn(&Path) -> bool + Send + 'static) -> Vec<String> {
+    let (found, results) = mpsc::channel();
     thread::spawn(move || {
-        for user in users(&mountpoint) {
+        for user in users(&holds) {
             if found.send(user).is_err() {
                 return;
             }
@@ -52,8 +58,7 @@ fn users_found_in_time(mountpoint: &Path) -> Vec<String> {
     iter::from_fn(next).take(MOST + 1).collect()
 }
 
-/// `pid (name)` of processes with a file, a directory or a mapping below `mountpoint`.
-fn users(mountpoint: &Path) -> impl Iterator<Item = String> + '_ {
+fn users(holds: &dyn Fn(&Path) -> bool) -> impl Iterator<Item = String> + '_ {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes.filter_map(|process| {
         let pid: u32 = process.file_name().to_str()?.parse().ok()?;
@@ -63,7 +68,7 @@ fn users(mountpoint: &Path) -> impl Iterator<Item = String> + '_ {
         if is_stuck(&process) {
             return None;
         }
-        uses(&process, mountpoint).then(|| format!("{pid} ({})", process::name(pid)))
+        holds(&process.path()).then(|| format!("{pid} ({})", process::name(pid)))
     })
 }
 
@@ -74,9 +79,9 @@ fn is_stuck(process: &DirEntry) -> bool {
     status.lines().any(|line| line.starts_with("State:\tD"))
 }
 
-/// Only the names that `/proc` shows are looked at: a `stat` would go through the mount.
-fn uses(process: &DirEntry, mountpoint: &Path) -> bool {
-    let dir = process.path();
+/// Whether a process has a file, a directory or a mapping below `mountpoint`. Only the names that `/proc` shows are
+/// looked at: a `stat` would go through the mount.
+fn uses(dir: &Path, mountpoint: &Path) -> bool {
     let link_within = |link: &Path| fs::read_link(link).is_ok_and(|shown| shown_within(shown.as_os_str(), mountpoint));
     let one_of = ["cwd", "root", "exe"];
     if one_of.iter().any(|link| link_within(&dir.join(link))) {

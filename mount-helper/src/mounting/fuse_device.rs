@@ -11,7 +11,7 @@ use nix::unistd::{getegid, geteuid};
 
 use crate::mounting::mountinfo::{FS_TYPE, Mount, Table};
 use crate::mounting::options::MountOptions;
-use crate::mounting::{busy, fusermount, unmount};
+use crate::mounting::{busy, elsewhere, fusermount, unmount};
 use crate::show::failure::{Failure, reason};
 
 const DEVICE: &str = "/dev/fuse";
@@ -24,8 +24,7 @@ const DEVICE: &str = "/dev/fuse";
 #[derive(Debug, Clone)]
 pub struct Mounted {
     mountpoint: PathBuf,
-    pool: PathBuf,
-    device: (u32, u32),
+    mount: Mount,
 }
 
 /// Mounts, and returns the descriptor that the filesystem serves.
@@ -42,7 +41,7 @@ pub fn mount_pool(pool: &Path, mountpoint: &Path, options: &MountOptions) -> Res
         Err(Refused::Failed(failure)) => return Err(failure),
         Ok(fuse) => fuse,
     };
-    match Mounted::find(pool, mountpoint) {
+    match Mounted::find(mountpoint) {
         Ok(mounted) => Ok((fuse, mounted)),
         Err(failure) => {
             let _ = unmount::unmount(mountpoint, true);
@@ -104,21 +103,21 @@ impl Mounted {
 
     /// Its device number, major and minor.
     pub fn device(&self) -> (u32, u32) {
-        self.device
+        self.mount.device()
     }
 
     /// The mount that was just made at `mountpoint`.
-    fn find(pool: &Path, mountpoint: &Path) -> Result<Mounted, Failure> {
+    fn find(mountpoint: &Path) -> Result<Mounted, Failure> {
         let table = Table::here()?;
         let mount = table
             .top_at(mountpoint)
             .filter(|mount| mount.is_tensorfs())
             .ok_or_else(|| Failure::at(mountpoint, "the new mount is not in /proc/self/mountinfo"))?;
-        Ok(Mounted { mountpoint: mountpoint.to_owned(), pool: pool.to_owned(), device: mount.device() })
+        Ok(Mounted { mountpoint: mountpoint.to_owned(), mount: mount.clone() })
     }
 
     fn is(&self, mount: &Mount) -> bool {
-        mount.is_tensorfs() && mount.device() == self.device && mount.source() == self.pool
+        mount.is_tensorfs() && mount.device() == self.mount.device() && mount.source() == self.mount.source()
     }
 
     /// Unmounts it wherever it is mounted (bind mounts too); lazily where files are open. The pool must be locked.
@@ -141,6 +140,11 @@ impl Mounted {
             }
         }
         Ok(ending)
+    }
+
+    /// Who has it, once it is unmounted here; nothing if nobody is seen.
+    pub fn held(&self) -> Option<String> {
+        elsewhere::holders(&self.mount)
     }
 
     /// Detaches it after a start that failed, when neither the pool is locked any more nor the device open.

@@ -17,6 +17,9 @@ const PROGRAMS: [&str; 2] = ["fusermount3", "fusermount"];
 
 /// Mounts, and returns the open `/dev/fuse` of the new mount.
 pub fn mount(pool: &Path, mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, Failure> {
+    if options.flags.nosymfollow {
+        return Err(Failure::at(mountpoint, "option \"nosymfollow\": only root can mount so"));
+    }
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
         .map_err(|errno| Failure::new(format!("socketpair: {}", errno.desc())))?;
     let output = run(|program| {
@@ -98,6 +101,7 @@ fn list(pool: &Path, options: &MountOptions) -> OsString {
         (options.flags.read_only, ",ro"),
         (options.flags.noexec, ",noexec"),
         (options.flags.noatime, ",noatime"),
+        // `nodiratime` is not among them: reading a directory changes no time in any case.
         (options.allow_other, ",allow_other"),
     ] {
         if set {

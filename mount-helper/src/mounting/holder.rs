@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use tensorfs_layout::Error;
 use tensorfs_layout::pool::{Holder, holder};
 
-use crate::mounting::mountinfo::Table;
+use crate::mounting::elsewhere;
+use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::process::{self, Process};
 use crate::show::failure::{At, Failure};
 use crate::show::output;
@@ -37,27 +38,40 @@ impl ServerProcess {
         (still.pid == pid).then_some(ServerProcess { pid, process })
     }
 
-    /// Waits until the pool is closed: everything is in it then, and it can be mounted, copied or moved.
-    pub fn wait(&self, pool: &Path) -> Result<(), Failure> {
-        if self.has_closed(pool, SILENCE)? {
-            return Ok(());
+    /// Waits until the pool is closed: everything is in it then, and it can be mounted, copied or moved. False, and
+    /// said why, if the server goes on for somebody else, or if the time is over.
+    pub fn wait(&self, mount: &Mount, deadline: Option<Instant>) -> Result<bool, Failure> {
+        let (pool, pid) = (mount.source(), self.pid);
+        let start = Instant::now();
+        let mut said = false;
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if self.has_closed(pool, left.unwrap_or(A_MOMENT).min(A_MOMENT))? {
+                return Ok(true);
+            }
+            if let Some(why) = elsewhere::holders(mount) {
+                output::complain(format!("{}: unmounted here, but process {pid} goes on: {why}", pool.display()));
+                return Ok(false);
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                let what = format!("unmounted, but process {pid} is still writing and closing it");
+                output::complain(format!("{}: {what}", pool.display()));
+                return Ok(false);
+            }
+            if !said && start.elapsed() > SILENCE {
+                output::complain(format!("{}: waiting for process {pid} to write and close it", pool.display()));
+                said = true;
+            }
         }
-        let pid = self.pid;
-        let elsewhere = Table::read().ok().and_then(|table| Some(table.of_pool(pool).next()?.mount_point().to_owned()));
-        let what = match elsewhere {
-            Some(place) => format!("process {pid} goes on, because it is mounted at {} too", place.display()),
-            None => format!("waiting for process {pid} to write and close it"),
-        };
-        output::complain(format!("{}: {what}", pool.display()));
-        while !self.has_closed(pool, SILENCE)? {}
-        Ok(())
     }
 
     /// Waits a moment, and says so if the server goes on for programs that have files open.
-    pub fn watch_briefly(&self, pool: &Path) -> Result<(), Failure> {
+    pub fn watch_briefly(&self, mount: &Mount) -> Result<(), Failure> {
+        let pool = mount.source();
         if !self.has_closed(pool, A_MOMENT)? {
+            let why = elsewhere::holders(mount).map(|why| format!(": {why}")).unwrap_or_default();
             output::complain(format!(
-                "{}: process {} goes on with it until the last open file is closed",
+                "{}: process {} goes on with it until the last open file is closed{why}",
                 pool.display(),
                 self.pid
             ));

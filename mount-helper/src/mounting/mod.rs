@@ -2,6 +2,7 @@
 
 pub mod background;
 pub mod busy;
+pub mod elsewhere;
 mod fuse_device;
 mod fusermount;
 pub mod holder;

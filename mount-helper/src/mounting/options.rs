@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::mount::MsFlags;
-use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
+use tensorfs_fs::{Durability, LatencyMode, Options, PassthroughMode};
 
 use crate::show::size;
 
@@ -86,7 +86,7 @@ impl Setting {
     fn parse(name: &str, value: &str) -> Result<Option<Setting>, String> {
         Ok(Some(match name {
             "size" => Setting::Size(size::parse(value)?),
-            "layout" => Setting::Layout(value.to_owned()),
+            "layout" => Setting::Layout(parse_layout(value)?),
             "durability" => Setting::Durability(parse_durability(value)?),
             "commit" => Setting::Commit(parse_seconds(value)?),
             "replace" => Setting::Replace(parse_seconds(value)?),
@@ -229,23 +229,54 @@ impl MountOptions {
         words.join(",")
     }
 
-    /// The names of those given that only a server which is being started heeds.
-    pub fn of_the_server(&self) -> Vec<&'static str> {
+    /// The names of those given that only a server which is being started heeds, and that are not what one was started
+    /// with.
+    pub fn of_the_server(&self, running: &MountOptions) -> Vec<&'static str> {
+        fn changed<T: PartialEq>(new: &Option<T>, old: &Option<T>, default: Option<T>) -> bool {
+            new.is_some() && new != old && (old.is_some() || *new != default)
+        }
+        let (new, old, default) = (&self.server, &running.server, Options::default());
         let given = [
-            (self.create, "create"),
-            (self.flags.noatime, "noatime"),
-            (self.flags.nodiratime, "nodiratime"),
-            (self.size.is_some(), "size"),
-            (self.layout.is_some(), "layout"),
-            (self.server.durability.is_some(), "durability"),
-            (self.server.commit.is_some(), "commit"),
-            (self.server.replace.is_some(), "replace"),
-            (self.server.passthrough.is_some(), "passthrough"),
-            (self.server.latency.is_some(), "latency"),
-            (self.server.threads.is_some(), "threads"),
-            (self.log.is_some(), "log"),
+            (self.flags.noatime && !running.flags.noatime, "noatime"),
+            (self.flags.nodiratime && !running.flags.nodiratime, "nodiratime"),
+            (changed(&self.size, &running.size, None), "size"),
+            (changed(&self.layout, &running.layout, None), "layout"),
+            (changed(&new.durability, &old.durability, default.durability), "durability"),
+            (changed(&new.commit, &old.commit, Some(default.commit)), "commit"),
+            (changed(&new.replace, &old.replace, Some(default.replace)), "replace"),
+            (changed(&new.passthrough, &old.passthrough, Some(default.passthrough)), "passthrough"),
+            (changed(&new.latency, &old.latency, Some(default.latency)), "latency"),
+            (changed(&new.threads, &old.threads, Some(default.threads)), "threads"),
+            (changed(&self.log, &running.log, None), "log"),
         ];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
+    }
+
+    /// The options that are in the command line of a server, as far as they are the server's.
+    pub fn of_command_line(words: &[String]) -> MountOptions {
+        let mut options = MountOptions::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            if word == "--" {
+                break;
+            }
+            let (name, value) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (word.as_str(), None),
+            };
+            let list = match name {
+                "-o" => words.next().cloned(),
+                _ if name.starts_with("-o") => Some(word[2..].to_owned()),
+                "--durability" | "--commit" | "--passthrough" | "--latency" | "--threads" | "--log" | "--layout" => {
+                    let value = value.or_else(|| words.next().cloned()).unwrap_or_default();
+                    Some(format!("{}=\"{value}\"", &name[2..]))
+                }
+                _ => None,
+            };
+            // What the server itself did not understand, it would not have been started with.
+            let _ = list.map(|list| options.apply(&list, true));
+        }
+        options
     }
 }
 
@@ -385,6 +416,20 @@ mod tests {
         assert_eq!(parse(&options.to_list()).as_ref(), Ok(&options));
         options = MountOptions::default();
         assert_eq!(parse(&options.to_list()), Ok(options));
+    }
+
+    #[test]
+    fn only_what_differs_is_not_changed() {
+        let words =
+            ["tensorfs", "mount", "-f", "-o", "commit=5,threads=2", "--durability=close", "--log", "/l", "p", "m"];
+        let mut running = MountOptions::of_command_line(&words.map(str::to_owned));
+        running.size = Some(1 << 30);
+        let differs = |list: &str| parse(list).unwrap().of_the_server(&running);
+        let same =
+            "ro,commit=5,threads=2,durability=close,log=/l,size=1G,create,passthrough=auto,latency=auto,replace=120";
+        assert_eq!(differs(same), [""; 0]);
+        assert_eq!(differs("commit=1,threads=4,passthrough=off"), ["commit", "passthrough", "threads"]);
+        assert_eq!(differs("size=2G,layout=x,noatime,replace=3"), ["noatime", "size", "layout", "replace"]);
     }
 
     #[test]

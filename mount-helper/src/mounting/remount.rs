@@ -6,6 +6,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
+use crate::mounting::mountinfo::Mount;
 use crate::mounting::options::{Flags, MountOptions};
 use crate::mounting::paths;
 use crate::mounting::request::MountRequest;
@@ -31,7 +32,7 @@ pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
     if found.is_dead() {
         return Err(Failure::at(&mountpoint, "its server is gone; mount it again"));
     }
-    let stays = request.options.of_the_server();
+    let stays = request.options.of_the_server(&running(&found)?);
     if !stays.is_empty() {
         output::complain(format!("{}: not changed by a remount: {}", mountpoint.display(), stays.join(", ")));
     }
@@ -40,6 +41,20 @@ pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
         options.apply(list, true).map_err(|reason| Failure::at(&mountpoint, reason))?;
     }
     change(&mountpoint, &options)
+}
+
+/// The options that the server was started with, as far as they can be seen.
+fn running(mount: &Mount) -> Result<MountOptions, Failure> {
+    let server = tensorfs_layout::pool::holder(mount.source())?;
+    let line =
+        server.and_then(|server| std::fs::read(format!("/proc/{}/cmdline", server.pid)).ok()).unwrap_or_default();
+    let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    let mut options = MountOptions::of_command_line(&words.collect::<Vec<_>>());
+    let found = statvfs(mount.mount_point()).at(mount.mount_point())?;
+    options.flags.noatime = found.flags().contains(FsFlags::ST_NOATIME);
+    options.flags.nodiratime = found.flags().contains(FsFlags::ST_NODIRATIME);
+    options.size = Some(found.blocks() * found.fragment_size());
+    Ok(options)
 }
 
 /// What can be changed, as it is.

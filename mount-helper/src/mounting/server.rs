@@ -100,7 +100,11 @@ fn serve_until_unmounted(
 }
 
 fn stop(mounted: &Mounted) {
-    match mounted.unmount() {
+    let ended = mounted.unmount();
+    if let (Ok(_), Some(why)) = (&ended, mounted.held()) {
+        log::warn!("{}: serving on: {why}", mounted.mountpoint().display());
+    }
+    match ended {
         Ok(Ending::Unmounted) => {}
         Ok(Ending::Detached) => {
             let path = mounted.mountpoint().display();

@@ -25,12 +25,13 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// As [`unmount`], but tries for a while what is busy: `df` and its like look into every mount, for a moment each.
-pub fn patiently(mountpoint: &Path, lazy: bool) -> io::Result<()> {
-    let start = Instant::now();
+/// As [`unmount`], but tries for a while what is busy, for a moment at least: `df` and its like look into every mount,
+/// for a moment each.
+pub fn patiently(mountpoint: &Path, lazy: bool, patience: Option<Duration>) -> io::Result<()> {
+    let (start, patience) = (Instant::now(), patience.unwrap_or_default().max(A_MOMENT));
     loop {
         match unmount(mountpoint, lazy) {
-            Err(error) if is_busy(&error) && start.elapsed() < A_MOMENT => {
+            Err(error) if is_busy(&error) && start.elapsed() < patience => {
                 thread::sleep(Duration::from_millis(10));
             }
             result => return result,

@@ -14,7 +14,7 @@ pub struct Failure(String);
 impl Failure {
     /// A failure in one line.
     pub fn new(line: impl Into<String>) -> Self {
-        Failure(line.into().replace('\n', " "))
+        Failure(plain(&line.into().replace('\n', " ")))
     }
 
     /// A failure that has to do with a path, and its reason.
@@ -52,6 +52,20 @@ impl<T> At<T> for nix::Result<T> {
     }
 }
 
+/// Text without the numbers of errors that Rust puts behind their names: "(os error 2)".
+pub fn plain(text: &str) -> String {
+    const BEFORE: &str = " (os error ";
+    let mut parts = text.split(BEFORE);
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.parse::<i32>().is_ok() => plain.push_str(rest),
+            _ => plain = plain + BEFORE + part,
+        }
+    }
+    plain
+}
+
 /// The reason alone, without Rust's "(os error 2)".
 pub fn reason(error: &io::Error) -> String {
     match error.raw_os_error() {
@@ -69,6 +83,13 @@ mod tests {
         let error = io::Error::from_raw_os_error(libc::ENOENT);
         let result: Result<(), Failure> = Err(error).at(Path::new("/a b"));
         assert_eq!(result.unwrap_err().to_string(), "/a b: No such file or directory");
+    }
+
+    #[test]
+    fn numbers_of_errors_are_not_said() {
+        let error = io::Error::from_raw_os_error(libc::ENOENT);
+        let said = Failure::new(format!("a: {error}; b ({error}) (os error x)")).to_string();
+        assert_eq!(said, "a: No such file or directory; b (No such file or directory) (os error x)");
     }
 
     #[test]

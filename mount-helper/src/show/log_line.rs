@@ -2,11 +2,13 @@
 
 use log::Record;
 
+use crate::show::failure::plain;
+
 /// The module of fuser that logs, as an error, every reply that the kernel does not want any more: the client was
 /// interrupted meanwhile. It logs nothing else.
 pub const UNHEARD_REPLIES: &str = "fuser::reply";
 
 /// Whatever is logged, one line each.
 pub fn line(record: &Record) -> String {
-    record.args().to_string().replace(['\n', '\0'], " ")
+    plain(&record.args().to_string().replace(['\n', '\0'], " "))
 }

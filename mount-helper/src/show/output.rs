@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
-use crate::show::failure::Failure;
+use crate::show::failure::{Failure, plain};
 
 /// Prints to standard output, in one write.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -27,5 +27,5 @@ pub fn unless_closed(result: io::Result<()>) -> io::Result<()> {
 /// One line on standard error, with the program's name in front.
 pub fn complain(line: impl Display) {
     // Standard error may be closed; there is nowhere left to say so.
-    let _ = writeln!(io::stderr().lock(), "tensorfs: {line}");
+    let _ = writeln!(io::stderr().lock(), "tensorfs: {}", plain(&line.to_string()));
 }

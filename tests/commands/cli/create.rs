@@ -9,6 +9,58 @@ use tensorfs_tests::{needs_mount, run};
 
 use super::{LOG, Room, busy, failure, said};
 
+/// The numbers of errors mean nothing to a person.
+#[test]
+fn no_message_has_the_number_of_an_error() {
+    let room = Room::with_pool();
+    let missing = "/proc/not-there/pool";
+    for words in [
+        &["create", missing][..],
+        &["create", "/proc/x"],
+        &["info", missing],
+        &["check", missing],
+        &["check", "/proc/self"],
+        &["mount", missing, "mnt"],
+        &["mount", "--create", missing, "mnt"],
+        &["mount", "pool", "/proc/x"],
+        &["umount", missing],
+        &["sync", missing],
+        &["restore", missing],
+        &["scrub", missing],
+        &["resize", missing, "1G"],
+        &["tier", "list", missing],
+        &["tier", "add", "pool", "t", "/proc/x"],
+        &["tier", "map", "pool", missing],
+        &["tier", "move", missing, "pm"],
+        &["ls", missing],
+        &["verify", missing],
+        &["seal", missing],
+        &["tensors", missing],
+        &["cat", missing, "x"],
+        &["stat", missing, "x"],
+        &["diff", missing, missing],
+    ] {
+        let output = room.run(words);
+        let text = said(&output);
+        assert_ne!(output.status.code(), Some(0), "{words:?}: {text}");
+        assert!(!text.contains("os error"), "{words:?}: {text}");
+        assert!(text.contains(words[1]) || text.contains("/proc"), "{words:?} names no path: {text}");
+    }
+}
+
+/// What cannot be done with a file is said of the file.
+#[test]
+fn a_file_that_is_on_no_mount_is_named_itself() {
+    let room = Room::with_pool();
+    fs::write(room.at("file"), "x").unwrap();
+    for words in [&["seal", "file"][..], &["tier", "move", "file", "pm"]] {
+        let text = said(&room.run(words));
+        assert!(text.contains("file: not on a tensorfs mount"), "{words:?}: {text}");
+    }
+    let refused = room.fails(["mount", "pool", "mnt", "-o", "layout=\u{7}"]);
+    assert!(refused.contains("must be a plain name"), "{refused}");
+}
+
 #[test]
 fn create_says_what_it_made() {
     let room = Room::new();

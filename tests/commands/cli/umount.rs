@@ -3,9 +3,9 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use tensorfs_tests::{child, needs_mount, wait_for_end, wait_until};
+use tensorfs_tests::{child, has_ended, is_root, needs_mount, skip, wait_for_end, wait_until};
 
 use super::{Room, kill, said};
 
@@ -152,6 +152,62 @@ fn umount_names_who_keeps_it_busy() {
     assert!(!room.is_mounted("mnt"));
     user.end();
     wait_for_end(server);
+    assert_eq!(room.info("pool")["state"], "clean");
+}
+
+/// A container that was started after the mount has a copy of it: the server goes on for that, and nobody waits for it
+/// in vain.
+#[test]
+fn a_mount_that_another_namespace_has_is_waited_for_by_nobody() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::umount", "only root can make a mount namespace");
+    }
+    let room = Room::mounted();
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    let server = room.pid("pool");
+    let mut container = Command::new("unshare");
+    container.args(["--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 600"]);
+    let mut container = container.stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 6];
+    container.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+    let named = format!("in the mount namespace of process {} (sleep)", container.id());
+    let output = room.run(["umount", "mnt"]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let line = said(&output);
+    assert!(line.contains(&format!("process {server} goes on")) && line.contains(&named), "{line}");
+    assert!(!room.is_mounted("mnt"));
+    // Asked to end, once or more often, the server says for whom it goes on.
+    for times in 1..=3 {
+        kill(server, libc::SIGTERM);
+        wait_until("it is said why the server goes on", || {
+            room.log().matches(&format!("serving on: it is mounted at {}", room.at("mnt").display())).count() == times
+        });
+    }
+    assert!(!has_ended(server));
+    container.kill().unwrap();
+    container.wait().unwrap();
+    wait_for_end(server);
+    assert_eq!(room.info("pool")["state"], "clean");
+}
+
+#[test]
+fn umount_waits_for_as_long_as_it_is_told() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    let mut user = child(["do"]);
+    let open = format!("open f r {}", room.at("mnt/x").display());
+    assert_eq!(user.ask(&open), "ok");
+    let refused = room.fails(["umount", "--timeout", "0.7", "mnt"]);
+    assert!(refused.contains(&format!("busy: in use by {} (", user.pid())), "{refused}");
+    assert_eq!(fs::read(room.at("mnt/x")).unwrap(), b"x", "it is mounted as before");
+    assert_eq!(room.run(["umount", "--timeout", "1", "--lazy", "mnt"]).status.code(), Some(2));
+    let mut waiting = room.command().args(["umount", "--timeout", "600", "mnt"]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert!(waiting.try_wait().unwrap().is_none(), "it still waits");
+    user.end();
+    assert_eq!(waiting.wait().unwrap().code(), Some(0));
     assert_eq!(room.info("pool")["state"], "clean");
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tensorfs_fs::{Moving, Reply, Request};
 use tensorfs_layout::Ino;
 
-use crate::ask::question::{directory, request, unknown};
+use crate::ask::question::{directory, request_about, unknown};
 use crate::cli::TierMove;
 use crate::mounting::pool;
 use crate::show::failure::Failure;
@@ -53,7 +53,7 @@ fn on_mount(place: &Place, tier: &str, size: u64, bar: &Bar) -> Result<Result<()
     let mut begin = true;
     let mut pause = INTERVAL.0;
     loop {
-        match ask(&dir, ino, tier, begin)? {
+        match ask(place.path(), &dir, ino, tier, begin)? {
             Moving::Moved => return Ok(Ok(())),
             Moving::Refused(why) => return Ok(Err(why)),
             Moving::Working { done, .. } => bar.show("moving", done, size),
@@ -64,10 +64,10 @@ fn on_mount(place: &Place, tier: &str, size: u64, bar: &Bar) -> Result<Result<()
     }
 }
 
-fn ask(dir: &Path, ino: Ino, tier: &str, begin: bool) -> Result<Moving, Failure> {
-    match request(dir, &Request::Move { ino, tier: tier.to_owned(), begin })? {
+fn ask(file: &Path, dir: &Path, ino: Ino, tier: &str, begin: bool) -> Result<Moving, Failure> {
+    match request_about(file, dir, &Request::Move { ino, tier: tier.to_owned(), begin })? {
         Reply::Moving(moving) => Ok(moving),
-        _ => Err(unknown(dir)),
+        _ => Err(unknown(file)),
     }
 }
 
