@@ -317,6 +317,18 @@ impl Mount {
         }
     }
 
+    /// Unmounts in an orderly way, unless something uses the mount: a child that another test was just starting has the
+    /// files of this process until it executes its program.
+    pub fn try_umount(&mut self) -> bool {
+        if !run(self.program().arg("umount").arg(&self.path)).status.success() {
+            return false;
+        }
+        if let Some(pid) = self.pid.take() {
+            wait_for_end(pid);
+        }
+        true
+    }
+
     /// Unmounts if need be, and mounts again.
     #[track_caller]
     pub fn remount(&mut self) {

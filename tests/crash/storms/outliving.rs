@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use tensorfs_tests::random::Random;
-use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, on_mounts};
+use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, on_mounts, wait_until};
 
 use crate::kills::from_environment;
 
@@ -321,7 +321,7 @@ impl Storm {
                     (held.file, held.map) = (None, None);
                 }
             }
-            self.mount.umount();
+            wait_until("nothing uses the mount", || self.mount.try_umount());
             let pool = self.mount.pool().as_os_str();
             let checked = self.mount.tensorfs(["check".as_ref(), "--data".as_ref(), pool]);
             if !checked.status.success() {
