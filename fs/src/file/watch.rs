@@ -91,6 +91,7 @@ impl Locked<'_> {
         let ino = self.ino();
         let Some(serving) = self.state.serving.as_mut() else { return };
         serving.writing = Some(Writing { fd: fd.clone(), valued: None, unheard });
+        self.files.store().segments().belongs(serving.segment, ino);
         self.files.store().writers().insert(Written::new(ino, serving.segment, fd));
     }
 

@@ -83,12 +83,23 @@ impl Pool {
         if failed.is_empty() {
             return Ok(false);
         }
+        // A segment that nobody said the file of is looked for among all files, but not again at every commit: whatever
+        // record gives it to a file says so.
+        let lost: Vec<SegmentId> =
+            failed.iter().filter(|(id, ino)| ino.is_none() && self.segments.search(*id)).map(|(id, _)| *id).collect();
         let mut edit = self.edit();
-        let owned = |(ino, object): (Ino, &Object)| {
-            let segment = object.attributes.segment.filter(|segment| failed.contains(segment))?;
-            Some((ino, segment, object.attributes.clone()))
+        let attributes = |ino: Ino, segment: SegmentId, object: &Object| {
+            let attributes = &object.attributes;
+            (attributes.segment == Some(segment)).then(|| (ino, segment, attributes.clone()))
         };
-        let files: Vec<(Ino, SegmentId, Attributes)> = edit.objects().filter_map(owned).collect();
+        let known = failed.iter().filter_map(|(segment, ino)| attributes((*ino)?, *segment, edit.object((*ino)?)?));
+        let mut files: Vec<(Ino, SegmentId, Attributes)> = known.collect();
+        if !lost.is_empty() {
+            let found = |(ino, object): (Ino, &Object)| {
+                attributes(ino, object.attributes.segment.filter(|segment| lost.contains(segment))?, object)
+            };
+            files.extend(edit.objects().filter_map(found));
+        }
         let mut stored = false;
         for (ino, segment, attributes) in files {
             if !attributes.damaged {

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -160,7 +160,7 @@ impl Segments {
             other => other?,
         };
         self.owner.give(&made)?;
-        self.unsynced.grown.lock().entry(id.tier()).or_default().segments.insert(id);
+        self.unsynced.grown.lock().entry(id.tier()).or_default().add(id);
         Ok(made)
     }
 
@@ -245,19 +245,9 @@ impl Segments {
     /// Takes a lease and gives it back. A second descriptor of ours would stand in the way of a write lease, so the one
     /// that is held for syncing is used if there is one.
     fn lease(&self, id: SegmentId, kind: libc::c_int) -> bool {
-        let tracked = self.unsynced.tracked.lock();
-        let opened;
-        let fd: BorrowedFd<'_> = match tracked.get(&id) {
-            Some(entry) => entry.fd.as_fd(),
-            None => match self.open(id, libc::O_RDONLY) {
-                Ok(fd) => {
-                    opened = fd;
-                    opened.as_fd()
-                }
-                Err(_) => return false,
-            },
-        };
-        try_lease(fd, kind)
+        let tracked = self.unsynced.descriptor(id);
+        let Some(fd) = tracked.or_else(|| self.open(id, libc::O_RDONLY).ok().map(Arc::new)) else { return false };
+        try_lease(fd.as_fd(), kind)
     }
 
     /// Removes a segment from the host. One that is not there is fine: it was removed before. One in a tier that is
@@ -266,7 +256,7 @@ impl Segments {
         self.unsynced.forget(id);
         self.lost.lock().remove(&id);
         if let Some(grown) = self.unsynced.grown.lock().get_mut(&id.tier()) {
-            grown.segments.remove(&id);
+            grown.forget(id);
         }
         self.homes.get(&id.tier()).map_or(Ok(()), |home| home.unlink(id))
     }

@@ -1,6 +1,6 @@
 //! Syncing segments and their directories.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -27,12 +27,12 @@ impl Segments {
     pub(crate) fn sync_covered(&self) -> io::Result<Vec<(Ino, u64)>> {
         let covered: Vec<_> = {
             let tracked = self.unsynced.tracked.lock();
-            let covered = tracked.iter().filter(|(_, entry)| entry.covered);
-            covered
-                .filter_map(|(id, entry)| Some((*id, entry.fd.clone(), entry.calls, entry.ino?, entry.value?)))
-                .collect()
+            let known = |(id, entry): (SegmentId, &Tracked)| {
+                Some((id, entry.fd.clone(), entry.calls, entry.ino?, entry.value?))
+            };
+            tracked.covered().filter_map(known).collect()
         };
-        let mut settled = Vec::new();
+        let (mut settled, mut gone) = (Vec::new(), Vec::new());
         for (tier, home) in self.homes.iter().filter(|(_, home)| !home.is_volatile()) {
             let ours: Vec<_> = covered.iter().filter(|(id, ..)| id.tier() == *tier).collect();
             if ours.is_empty() {
@@ -41,7 +41,7 @@ impl Segments {
             let (names, top) = {
                 let grown = self.unsynced.grown.lock();
                 let named = |grown: &Grown| {
-                    let new = ours.iter().map(|(id, ..)| *id).filter(|id| grown.segments.contains(id));
+                    let new = ours.iter().map(|(id, ..)| *id).filter(|id| grown.has(*id));
                     (new.collect::<Vec<_>>(), grown.top)
                 };
                 grown.get(tier).map(named).unwrap_or_default()
@@ -50,32 +50,35 @@ impl Segments {
             if !self.sync_at_once(home, ours.len()) {
                 ours.iter().for_each(|(_, fd, ..)| start_writing(fd.as_fd()));
                 let shards = names.iter().map(|id| shard(*id)).collect();
-                self.sync_directories(home, &Grown { top, shards, segments: HashSet::new() })?;
+                self.sync_directories(home, &Grown::of(top, shards))?;
                 let unsynced = ours.iter().filter(|(id, fd, ..)| !self.sync_one(*id, fd.as_fd()));
                 failed.extend(unsynced.map(|(id, ..)| *id));
             }
             if let Some(grown) = self.unsynced.grown.lock().get_mut(tier) {
-                grown.segments.retain(|id| !names.contains(id));
+                names.iter().for_each(|id| grown.forget(*id));
             }
             let mut tracked = self.unsynced.tracked.lock();
             for (id, _, calls, ino, seq) in ours {
-                let Some(entry) = tracked.get_mut(id) else { continue };
-                // A sync that succeeds after one that failed says nothing of what was written before.
-                if failed.contains(id) || self.failed(*id) {
-                    entry.call();
-                    self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
-                    continue;
-                }
-                if entry.covered && entry.calls != *calls {
-                    continue;
-                }
-                settled.push((*ino, *seq));
-                // Unless more was recorded of it meanwhile.
-                if entry.covered && entry.value == Some(*seq) {
-                    (entry.covered, entry.value) = (false, None);
-                    if entry.writers == 0 {
-                        tracked.remove(id);
+                let over = tracked.change(*id, |entry| {
+                    // A sync that succeeds after one that failed says nothing of what was written before.
+                    if failed.contains(id) || self.failed(*id) {
+                        entry.call();
+                        self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
+                        return false;
                     }
+                    if entry.covered && entry.calls != *calls {
+                        return false;
+                    }
+                    settled.push((*ino, *seq));
+                    // Unless more was recorded of it meanwhile.
+                    let over = entry.covered && entry.value == Some(*seq);
+                    if over {
+                        (entry.covered, entry.value) = (false, None);
+                    }
+                    over && entry.writers == 0
+                });
+                if over == Some(true) {
+                    gone.extend(tracked.remove(*id));
                 }
             }
         }
@@ -84,21 +87,19 @@ impl Segments {
 
     /// Syncs a segment outside any commit. False if it is not open for writing, or the sync failed.
     pub(crate) fn sync_early(&self, id: SegmentId) -> bool {
-        let Some((fd, calls)) = self.unsynced.tracked.lock().get(&id).map(|entry| (entry.fd.clone(), entry.calls))
+        let Some((fd, calls)) = self.unsynced.tracked.lock().get(id).map(|entry| (entry.fd.clone(), entry.calls))
         else {
             return false;
         };
         let done = self.sync_one(id, fd.as_fd());
-        if let Some(entry) = self.unsynced.tracked.lock().get_mut(&id) {
-            match done {
-                // Not if it became due again meanwhile.
-                true => entry.due &= entry.calls != calls,
-                false => {
-                    entry.call();
-                    self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
-                }
+        self.unsynced.tracked.lock().change(id, |entry| match done {
+            // Not if it became due again meanwhile.
+            true => entry.due &= entry.calls != calls,
+            false => {
+                entry.call();
+                self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
             }
-        }
+        });
         done
     }
 
@@ -113,7 +114,7 @@ impl Segments {
         let mine = turn.lock();
         let synced = self.medium.sync_segment(fd);
         if let Err(error) = &synced {
-            self.unsynced.failed.lock().insert(id, false);
+            self.unsynced.fail(id);
             log::error!("{}: sync failed: {error}", self.path_of(id).display());
         }
         drop(mine);
@@ -146,13 +147,17 @@ impl Segments {
                 self.sync_one(*id, fd.as_fd());
             }
         }
+        let mut gone = Vec::new();
         let mut tracked = self.unsynced.tracked.lock();
         for (id, ..) in &due.segments {
             let done = |entry: &Tracked| entry.writers == 0 && !entry.due && !entry.dirty && !entry.covered;
-            if tracked.get(id).is_some_and(done) {
-                tracked.remove(id);
+            if tracked.get(*id).is_some_and(done) {
+                gone.extend(tracked.remove(*id));
             }
         }
+        // Descriptors are closed without the lock.
+        drop(tracked);
+        drop(gone);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Which segments may have bytes that are not durable.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -34,84 +34,94 @@ impl Segments {
     /// Must be called before anything can write to the segment. Returns the read-only descriptor that will sync it,
     /// held until a commit has synced it after the matching [`Segments::end_write`].
     pub fn begin_write(&self, id: SegmentId) -> io::Result<Arc<OwnedFd>> {
-        let mut tracked = self.unsynced.tracked.lock();
-        let entry = self.track(&mut tracked, id)?;
-        entry.writers += 1;
-        entry.dirty = true;
-        Ok(entry.fd.clone())
+        self.track(id, |entry| {
+            entry.writers += 1;
+            entry.dirty = true;
+            entry.fd.clone()
+        })
     }
 
     /// As [`Segments::begin_write`], with a descriptor that [`Segments::create`] returned.
     pub fn begin_first_write(&self, id: SegmentId, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
         let mut tracked = self.unsynced.tracked.lock();
-        let entry = tracked.entry(id).or_insert_with(|| Tracked::new(fd));
-        entry.writers += 1;
-        entry.dirty = true;
-        entry.fd.clone()
+        let spare = tracked.add(id, fd.clone());
+        let begun = tracked.change(id, |entry| {
+            entry.writers += 1;
+            entry.dirty = true;
+            entry.fd.clone()
+        });
+        drop(tracked);
+        drop(spare);
+        begun.unwrap_or(fd)
+    }
+
+    /// What is written to the segment is the file's, whether that is recorded or not.
+    pub fn belongs(&self, id: SegmentId, ino: Ino) {
+        self.unsynced.tracked.lock().change(id, |entry| entry.owner = Some(ino));
     }
 
     /// One writer less.
     pub fn end_write(&self, id: SegmentId) {
-        if let Some(entry) = self.unsynced.tracked.lock().get_mut(&id) {
+        self.unsynced.tracked.lock().change(id, |entry| {
             entry.writers = entry.writers.saturating_sub(1);
             if entry.dirty && !entry.due && !entry.covered {
                 entry.call();
                 self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
             }
-        }
+        });
     }
 
     /// The segment's bytes may have changed: the next commit syncs it.
     pub fn touch(&self, id: SegmentId) -> io::Result<()> {
-        let mut tracked = self.unsynced.tracked.lock();
-        self.track(&mut tracked, id)?.call();
-        self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        self.track(id, |entry| {
+            entry.call();
+            self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
+        })
     }
 
     /// A record that is about to be stored speaks of bytes in the segment. On an error it must not be stored. Unless
     /// they are `durable` the next commit syncs it.
     pub(crate) fn mention(&self, id: SegmentId, ino: Ino, durable: bool) -> io::Result<()> {
-        let mut tracked = self.unsynced.tracked.lock();
-        let entry = self.track(&mut tracked, id)?;
-        // What ends a value has the segment synced in any case: bytes that came after the sync that made others durable
-        // may be durable by the value alone.
-        if !durable || entry.covered {
-            entry.call();
-        }
-        (entry.ino, entry.mentioned) = (Some(ino), true);
+        self.track(id, |entry| {
+            // What ends a value has the segment synced in any case: bytes that came after the sync that made others
+            // durable may be durable by the value alone.
+            if !durable || entry.covered {
+                entry.call();
+            }
+            (entry.ino, entry.mentioned) = (Some(ino), true);
+        })?;
+        self.unsynced.failed.lock().belongs(id, ino);
         Ok(())
     }
 
     /// The file's bytes were stored in the log, in a record with this sequence number that counts: no commit need sync
     /// the segment, until more is recorded of it.
     pub(crate) fn cover(&self, id: SegmentId, ino: Ino, seq: u64) {
-        if let Some(entry) = self.unsynced.tracked.lock().get_mut(&id) {
+        self.unsynced.tracked.lock().change(id, |entry| {
             (entry.due, entry.covered, entry.value) = (false, true, Some(seq));
             (entry.ino, entry.mentioned) = (Some(ino), true);
-        }
+        });
     }
 
     /// Somebody relies once more on the value that holds the bytes of the segment: what is being synced may not be
     /// these bytes. False if they are not to be found in the log alone.
     pub fn hold_value(&self, id: SegmentId) -> bool {
-        let mut tracked = self.unsynced.tracked.lock();
-        let held = tracked.get_mut(&id).filter(|entry| entry.covered);
-        held.map(|entry| entry.calls += 1).is_some()
+        let held = self.unsynced.tracked.lock().change(id, |entry| {
+            entry.calls += u64::from(entry.covered);
+            entry.covered
+        });
+        held.unwrap_or(false)
     }
 
     /// The log does not hold the bytes of the segment after all: the next commit syncs it.
     pub(crate) fn recall(&self, id: SegmentId) {
-        if let Some(entry) = self.unsynced.tracked.lock().get_mut(&id) {
-            entry.call();
-        }
+        self.unsynced.tracked.lock().change(id, Tracked::call);
     }
 
     /// What a commit has to sync now, if that is no more than `most`.
     pub fn due(&self, most: usize) -> Option<Vec<DueSegment>> {
         let tracked = self.unsynced.tracked.lock();
-        let due = tracked.iter().filter(|(_, entry)| entry.due);
-        let due = due.map(|(id, entry)| DueSegment { segment: *id, ino: entry.ino });
+        let due = tracked.due().map(|(segment, entry)| DueSegment { segment, ino: entry.ino });
         let due: Vec<DueSegment> = due.take(most + 1).collect();
         Some(due).filter(|due| due.len() <= most)
     }
@@ -124,43 +134,52 @@ impl Segments {
         home.top = true;
         home.shards.insert(shard(id));
         drop(grown);
-        let mut tracked = self.unsynced.tracked.lock();
-        let entry = self.track(&mut tracked, id)?;
-        (entry.ino, entry.value) = (Some(ino), Some(seq));
-        entry.call();
-        self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        self.track(id, |entry| {
+            (entry.ino, entry.value) = (Some(ino), Some(seq));
+            entry.call();
+            self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
+        })
     }
 
     /// Everything that may have bytes that are not durable is due, whether it is still open for writing or not.
     pub(crate) fn touch_all(&self) {
         for grown in self.unsynced.grown.lock().values_mut() {
-            let Grown { segments, shards, .. } = grown;
-            shards.extend(segments.drain().map(shard));
+            grown.take_all();
         }
-        self.unsynced.tracked.lock().values_mut().for_each(Tracked::call);
+        let mut tracked = self.unsynced.tracked.lock();
+        for id in tracked.ids() {
+            tracked.change(id, Tracked::call);
+        }
+        drop(tracked);
         self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The files whose bytes the log holds, while their segments may not hold them durably.
     pub fn covered(&self) -> Vec<Ino> {
         let tracked = self.unsynced.tracked.lock();
-        tracked.values().filter(|entry| entry.covered).filter_map(|entry| entry.ino).collect()
+        tracked.covered().filter_map(|(_, entry)| entry.ino).collect()
     }
 
     /// True if the log holds bytes of some file that its segment may not hold durably.
     pub(crate) fn any_covered(&self) -> bool {
-        self.unsynced.tracked.lock().values().any(|entry| entry.covered)
+        self.unsynced.tracked.lock().covered().next().is_some()
     }
 
-    fn track<'a>(&self, tracked: &'a mut HashMap<SegmentId, Tracked>, id: SegmentId) -> io::Result<&'a mut Tracked> {
-        Ok(match tracked.entry(id) {
-            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                let fd = Arc::new(self.open(id, libc::O_RDONLY)?);
-                entry.insert(Tracked::new(fd))
-            }
-        })
+    /// Changes what is known of a segment, which is tracked from now on. The host is asked without any lock.
+    fn track<T>(&self, id: SegmentId, change: impl FnOnce(&mut Tracked) -> T) -> io::Result<T> {
+        let mut tracked = self.unsynced.tracked.lock();
+        let mut spare = None;
+        if tracked.get(id).is_none() {
+            drop(tracked);
+            let fd = Arc::new(self.open(id, libc::O_RDONLY)?);
+            tracked = self.unsynced.tracked.lock();
+            // Somebody else may have been faster.
+            spare = tracked.add(id, fd);
+        }
+        let changed = tracked.change(id, change);
+        drop(tracked);
+        drop(spare);
+        changed.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// How often a segment became due without a record that says so.
@@ -174,41 +193,43 @@ impl Segments {
         let mut tracked = self.unsynced.tracked.lock();
         let touches = self.touches();
         let (mut segments, mut values) = (Vec::new(), Vec::new());
-        for (id, entry) in tracked.iter_mut().filter(|(_, entry)| entry.due) {
-            entry.due = false;
-            entry.dirty = entry.writers > 0;
-            values.extend(entry.value.take().and_then(|seq| Some((*id, entry.ino?, seq))));
-            segments.push((*id, entry.fd.clone()));
+        let ids: Vec<SegmentId> = tracked.due().map(|(id, _)| id).collect();
+        for id in ids {
+            tracked.change(id, |entry| {
+                entry.due = false;
+                entry.dirty = entry.writers > 0;
+                values.extend(entry.value.take().and_then(|seq| Some((id, entry.ino?, seq))));
+                segments.push((id, entry.fd.clone()));
+            });
         }
-        // A segment that no record speaks of, or whose bytes the log holds, recovery can create again.
-        let spared = |id: &SegmentId| tracked.get(id).is_none_or(|entry| entry.covered || !entry.mentioned);
+        let named = tracked.take_named();
         let take = |(tier, grown): (&u8, &mut Grown)| {
-            let mut shards = std::mem::take(&mut grown.shards);
-            shards.extend(grown.segments.iter().filter(|id| !spared(id)).map(|id| shard(*id)));
-            grown.segments.retain(|id| !shards.contains(&shard(*id)));
-            let top = !shards.is_empty() && std::mem::take(&mut grown.top);
-            (*tier, Grown { top, shards, segments: HashSet::new() })
+            let ours = named.iter().copied().filter(|id| id.tier() == *tier);
+            (*tier, grown.take(ours))
         };
         Due { grown: grown.iter_mut().map(take).collect(), segments, values, touches }
     }
 
     /// The values of the log that are not needed any more, once what was due is synced.
-    pub(crate) fn settled<'a>(&self, due: &'a Due) -> impl Iterator<Item = (Ino, u64)> + 'a {
-        let failed = self.unsynced.failed.lock().keys().copied().collect::<HashSet<_>>();
-        let settled = due.values.iter().filter(move |(segment, ..)| !failed.contains(segment));
-        settled.map(|(_, ino, seq)| (*ino, *seq))
+    pub(crate) fn settled(&self, due: &Due) -> Vec<(Ino, u64)> {
+        let failed = self.unsynced.failed.lock();
+        let settled = due.values.iter().filter(|(segment, ..)| !failed.has(*segment));
+        settled.map(|(_, ino, seq)| (*ino, *seq)).collect()
     }
 
-    /// Segments with a failed sync whose file is not marked as damaged yet.
-    pub(crate) fn unmarked(&self) -> HashSet<SegmentId> {
-        self.unsynced.failed.lock().iter().filter(|(_, marked)| !**marked).map(|(id, _)| *id).collect()
+    /// Segments with a failed sync whose file is not marked as damaged yet, and the file, where it is known.
+    pub(crate) fn unmarked(&self) -> Vec<(SegmentId, Option<Ino>)> {
+        self.unsynced.failed.lock().unmarked()
+    }
+
+    /// True once for each of these: all files are looked at for the one that has it.
+    pub(crate) fn search(&self, id: SegmentId) -> bool {
+        self.unsynced.failed.lock().search(id)
     }
 
     /// The file that has the segment is marked as damaged, in a record that was stored.
     pub(crate) fn set_marked(&self, id: SegmentId) {
-        if let Some(marked) = self.unsynced.failed.lock().get_mut(&id) {
-            *marked = true;
-        }
+        self.unsynced.failed.lock().set_marked(id);
     }
 
     /// Descriptors held for syncing.
@@ -218,11 +239,11 @@ impl Segments {
 
     /// True if the segment may have bytes that the next commit, or the one under way, makes durable.
     pub fn is_pending(&self, id: SegmentId) -> bool {
-        self.unsynced.tracked.lock().get(&id).is_some_and(|entry| entry.writers > 0 || !entry.covered)
+        self.unsynced.tracked.lock().get(id).is_some_and(|entry| entry.writers > 0 || !entry.covered)
     }
 
     /// True if a sync of the segment failed, so that what it holds may not be what was written.
     pub fn failed(&self, id: SegmentId) -> bool {
-        self.unsynced.failed.lock().contains_key(&id)
+        self.unsynced.failed.lock().has(id)
     }
 }
