@@ -2,11 +2,12 @@
 //! kept in memory, and forgotten when the file is written again. It changes nothing about the file: what can be read is
 //! read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tensorfs_layout::check::Finding;
-use tensorfs_layout::{Ino, SegmentId};
+use tensorfs_layout::segment::QuarantineEntry;
+use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 /// Findings that are kept; what is more is in the log.
 const MOST: usize = 1000;
@@ -15,7 +16,19 @@ pub(super) type Version = (SegmentId, u64);
 
 /// What has been found.
 #[derive(Default)]
-pub(super) struct Damage(Mutex<BTreeMap<Ino, Hurt>>);
+pub(super) struct Damage {
+    hurt: Mutex<BTreeMap<Ino, Hurt>>,
+    shown: Mutex<Shown>,
+}
+
+/// What is shown again and again, and takes long to find out.
+#[derive(Default)]
+pub(super) struct Shown {
+    /// The paths of files that were shown. They may have been moved since.
+    pub paths: HashMap<Ino, Vec<u8>>,
+    /// What is in quarantine, when its directory was changed last, and when it was looked at.
+    pub quarantine: Option<(Timestamp, Timestamp, Vec<QuarantineEntry>)>,
+}
 
 struct Hurt {
     version: Version,
@@ -30,14 +43,19 @@ pub(crate) struct BadRun {
 }
 
 impl Damage {
+    /// What was found out to be shown.
+    pub fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock()
+    }
+
     /// Nothing is known to be wrong with a file.
     pub fn forget(&self, ino: Ino) {
-        self.0.lock().remove(&ino);
+        self.hurt.lock().remove(&ino);
     }
 
     /// Keeps what was found in a version of a file.
     pub fn keep(&self, ino: Ino, version: Version, findings: &[Finding]) {
-        let mut known = self.0.lock();
+        let mut known = self.hurt.lock();
         if known.len() < MOST || known.contains_key(&ino) {
             known.insert(ino, Hurt { version, findings: findings.iter().take(MOST).cloned().collect() });
         }
@@ -45,16 +63,16 @@ impl Damage {
 
     /// The version of a file that was found damaged.
     pub fn version(&self, ino: Ino) -> Option<Version> {
-        self.0.lock().get(&ino).map(|hurt| hurt.version)
+        self.hurt.lock().get(&ino).map(|hurt| hurt.version)
     }
 
     /// The version of each file that was found damaged.
     pub fn versions(&self) -> Vec<(Ino, Version)> {
-        self.0.lock().iter().map(|(ino, hurt)| (*ino, hurt.version)).collect()
+        self.hurt.lock().iter().map(|(ino, hurt)| (*ino, hurt.version)).collect()
     }
 
     /// Everything that was found.
     pub fn all(&self) -> Vec<Finding> {
-        self.0.lock().values().flat_map(|hurt| hurt.findings.clone()).take(MOST).collect()
+        self.hurt.lock().values().flat_map(|hurt| hurt.findings.clone()).take(MOST).collect()
     }
 }

@@ -1,12 +1,20 @@
 //! What was found damaged is told, and kept in mind for as long as the file is not written again.
 
+use std::os::unix::fs::MetadataExt;
+
 use tensorfs_formats::Source;
-use tensorfs_layout::Ino;
 use tensorfs_layout::check::{Finding, Subject, is_hurt, segment_path};
+use tensorfs_layout::segment::QuarantineEntry;
+use tensorfs_layout::tree::View;
+use tensorfs_layout::{Ino, Timestamp};
+
+use crate::clock;
 
 use super::Store;
 use super::damage::{BadRun, Version};
 
+/// So many paths are kept in mind.
+const SHOWN: usize = 4096;
 /// Tensors of one run that are named.
 const NAMED: usize = 16;
 /// The longest name of a tensor that is kept, in characters.
@@ -55,6 +63,40 @@ impl Store {
     /// True if a file is known to be damaged, and has not been written since.
     pub fn is_known_damaged(&self, ino: Ino) -> bool {
         self.damage.version(ino).is_some_and(|version| self.is_version(ino, version))
+    }
+
+    /// The path of an object. Asked for again, it is found without a search if nothing was moved.
+    pub fn path_to_show(&self, view: &View, ino: Ino) -> Option<Vec<u8>> {
+        let known = self.damage.shown().paths.get(&ino).cloned();
+        if let Some(path) = known.filter(|path| view.resolve(path) == Some(ino)) {
+            return Some(path);
+        }
+        let path = view.path_of(ino);
+        let mut shown = self.damage.shown();
+        match &path {
+            Some(path) if shown.paths.len() < SHOWN => drop(shown.paths.insert(ino, path.clone())),
+            _ => drop(shown.paths.remove(&ino)),
+        }
+        path
+    }
+
+    /// What is in quarantine. It is read anew if its directory was changed.
+    pub fn quarantined(&self) -> Vec<QuarantineEntry> {
+        let directory = self.pool.path().join("quarantine");
+        let changed = || {
+            let found = std::fs::metadata(&directory).ok()?;
+            Some(Timestamp::new(found.ctime(), found.ctime_nsec() as u32))
+        };
+        let (at, changed) = (clock::now(), changed());
+        if let (Some((then, seen, entries)), Some(changed)) = (&self.damage.shown().quarantine, changed)
+            && *then == changed
+            && clock::is_past_tick(changed, *seen)
+        {
+            return entries.clone();
+        }
+        let entries = self.pool.quarantine().list().unwrap_or_default();
+        self.damage.shown().quarantine = changed.map(|changed| (changed, at, entries.clone()));
+        entries
     }
 
     /// Everything that is known.

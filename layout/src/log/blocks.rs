@@ -3,6 +3,7 @@
 //! Rule 2 lives here: room for a frame is found before the frame gets its id, and what [`Reserve`] a transaction may
 //! use decides which of the last free blocks it can take.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::ids::TxId;
@@ -64,6 +65,10 @@ pub(crate) struct Log {
     medium: Arc<dyn Medium>,
     secret: Superblock,
     blocks: Vec<Block>,
+    /// Those of them that hold nothing, lowest first.
+    free: BTreeSet<usize>,
+    /// The incarnations of the others.
+    in_use: BTreeSet<u64>,
     head: Option<usize>,
     next_incarnation: u64,
     newest: u64,
@@ -89,7 +94,10 @@ impl Log {
         };
         let head = blocks.iter().position(|block| in_use(block).is_some_and(|(_, last)| last == newest));
         let next_incarnation = blocks.iter().filter_map(in_use).map(|(one, _)| one).max().unwrap_or(0) + 1;
-        Self { medium, secret: superblock.clone(), blocks, head, next_incarnation, newest, horizon }
+        let secret = superblock.clone();
+        let free = (0..blocks.len()).filter(|index| blocks[*index] == Block::Free).collect();
+        let in_use = blocks.iter().filter_map(Block::incarnation).collect();
+        Self { medium, secret, blocks, free, in_use, head, next_incarnation, newest, horizon }
     }
 
     /// What each block holds.
@@ -114,12 +122,18 @@ impl Log {
 
     /// The log has this many blocks now: those that come are free, and those that go were.
     pub fn resize(&mut self, blocks: usize) {
+        self.free.extend(self.blocks.len()..blocks);
+        self.free.split_off(&blocks);
         self.blocks.resize(blocks, Block::Free);
     }
 
     /// The block at `index` holds nothing any more: it was zeroed.
     pub fn set_free(&mut self, index: usize) {
+        if let Some(incarnation) = self.blocks[index].incarnation() {
+            self.in_use.remove(&incarnation);
+        }
         self.blocks[index] = Block::Free;
+        self.free.insert(index);
     }
 
     /// Incarnations are never reused: recovery raises the next one above any that it has seen.
@@ -136,13 +150,13 @@ impl Log {
     }
 
     pub fn free_blocks(&self) -> usize {
-        self.blocks.iter().filter(|block| **block == Block::Free).count()
+        self.free.len()
     }
 
     /// Has the next frame start another block, if the one that it would go to stands behind the first `front` blocks
     /// and one of those is free.
     pub fn leave_head_behind(&mut self, front: usize) {
-        let front_is_free = self.blocks.iter().take(front).any(|block| *block == Block::Free);
+        let front_is_free = self.free.first().is_some_and(|first| *first < front);
         if front_is_free && self.free_blocks() > RESERVE_BLOCKS && self.head.is_some_and(|head| head >= front) {
             self.head = None;
         }
@@ -155,9 +169,7 @@ impl Log {
 
     /// True if a block of these incarnations, the last one excluded, is in the log.
     pub fn has_block_in(&self, incarnations: std::ops::Range<u64>) -> bool {
-        self.blocks
-            .iter()
-            .any(|block| matches!(block, Block::InUse { incarnation, .. } if incarnations.contains(incarnation)))
+        !incarnations.is_empty() && self.in_use.range(incarnations).next().is_some()
     }
 
     /// The largest frame that a block holds.
@@ -195,12 +207,14 @@ impl Log {
         if self.free_blocks() <= reserve.keeps_free() {
             return Ok(Err(Full));
         }
-        let Some(index) = self.blocks.iter().position(|block| *block == Block::Free) else { return Ok(Err(Full)) };
+        let Some(index) = self.free.first().copied() else { return Ok(Err(Full)) };
         let incarnation = self.next_incarnation;
         let first = self.newest + 1;
         let header = block::Header { incarnation, first, index: index as u32 };
         self.medium.store(self.block_offset(index), &block::encode(header, self.secret.seed(incarnation)))?;
         self.next_incarnation += 1;
+        self.free.remove(&index);
+        self.in_use.insert(incarnation);
         self.blocks[index] = Block::InUse { incarnation, first, last: self.newest, used: block::HEADER };
         self.head = Some(index);
         Ok(Ok(()))

@@ -151,6 +151,7 @@ impl Edit<'_> {
 
     fn queue_freed(&mut self, id: TxId) {
         let freed = self.state.view.take_freed();
+        freed.iter().for_each(|segment| self.pool.segments.not_lost(*segment));
         self.pool.removals.add(|| id, freed);
     }
 

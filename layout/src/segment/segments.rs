@@ -42,7 +42,7 @@ pub struct Segments {
     pub(super) medium: Arc<dyn Medium>,
     pub(super) unsynced: Unsynced,
     /// Segments of files whose bytes did not survive, because their tier was volatile.
-    lost: Mutex<HashMap<SegmentId, Gone>>,
+    lost: Mutex<HashMap<u8, HashMap<SegmentId, Gone>>>,
     /// Empty segments that no file has yet.
     spares: Mutex<HashSet<SegmentId>>,
 }
@@ -102,7 +102,7 @@ impl Segments {
             }
             if object.size() > 0 {
                 let tier = view.tier_name(id.tier());
-                self.lost.lock().insert(id, Gone::Lost { tier });
+                self.lost.lock().entry(id.tier()).or_default().insert(id, Gone::Lost { tier });
             } else if write {
                 match self.create(id) {
                     // Something that is no segment stands there.
@@ -120,8 +120,20 @@ impl Segments {
     pub fn gone(&self, id: SegmentId) -> Option<Gone> {
         match id.tier() {
             PM => None,
-            tier if self.is_there(tier) => self.lost.lock().get(&id).cloned(),
+            tier if self.is_there(tier) => self.lost.lock().get(&tier)?.get(&id).cloned(),
             tier => Some(self.away.get(&tier).cloned().unwrap_or_else(|| unknown(tier))),
+        }
+    }
+
+    /// How many files of a tier have no segment any more, because it was volatile.
+    pub(crate) fn lost(&self, tier: u8) -> u64 {
+        self.lost.lock().get(&tier).map_or(0, |lost| lost.len() as u64)
+    }
+
+    /// No file has the segment any more.
+    pub(crate) fn not_lost(&self, id: SegmentId) {
+        if let Some(lost) = self.lost.lock().get_mut(&id.tier()) {
+            lost.remove(&id);
         }
     }
 
@@ -254,7 +266,7 @@ impl Segments {
     /// away is removed when that is back.
     pub(crate) fn unlink(&self, id: SegmentId) -> io::Result<()> {
         self.unsynced.forget(id);
-        self.lost.lock().remove(&id);
+        self.not_lost(id);
         if let Some(grown) = self.unsynced.grown.lock().get_mut(&id.tier()) {
             grown.forget(id);
         }

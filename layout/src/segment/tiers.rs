@@ -5,7 +5,6 @@ use std::path::Path;
 use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::TIER_MAX;
 use crate::log::tier::{PM, PM_NAME};
 use crate::segment::gone::Gone;
 use crate::segment::segments::Segments;
@@ -63,18 +62,6 @@ pub(crate) fn describe(pool: &Path, view: &View, segments: &Segments) -> Vec<Tie
             .map_or_else(Default::default, |tier| (tier.name.to_string(), tier.path().into(), tier.volatile)),
     };
     let numbers: Vec<u8> = std::iter::once(PM).chain(view.tiers().map(|(number, _)| number)).collect();
-    let mut counts = vec![(0, 0, 0); usize::from(TIER_MAX) + 1];
-    if let [PM] = numbers[..] {
-        counts[0] = (view.totals().files, 0, view.totals().allocated);
-    } else {
-        for (_, object) in view.objects().filter(|(_, object)| object.is_file() && object.names() > 0) {
-            let segment = object.attributes.segment;
-            let Some(count) = counts.get_mut(usize::from(segment.map_or(PM, |id| id.tier()))) else { continue };
-            count.0 += 1;
-            count.1 += u64::from(segment.is_some_and(|id| matches!(segments.gone(id), Some(Gone::Lost { .. }))));
-            count.2 += object.allocated();
-        }
-    }
     let info = |number: u8| {
         let (name, directory, volatile) = own(number);
         let (state, reason) = match segments.away(number) {
@@ -87,7 +74,14 @@ pub(crate) fn describe(pool: &Path, view: &View, segments: &Segments) -> Vec<Tie
             let unit = host.fragment_size();
             (host.blocks() * unit, host.blocks_available() * unit)
         });
-        let (files, lost, used) = counts[usize::from(number)];
+        let totals = view.tier_totals(number);
+        let (files, used) = (totals.files, totals.allocated);
+        // A file that was removed a moment ago is not among the files any more.
+        let lost = match state {
+            TierState::Ready => segments.lost(number).min(files),
+            TierState::Lost => files,
+            TierState::Missing => 0,
+        };
         let directory = directory.to_string_lossy().into_owned();
         let (passthrough, passthrough_reason) = (None, None);
         TierInfo {

@@ -6,6 +6,7 @@ use crate::ids::{Ino, POOL, SegmentId, TxId};
 use crate::log::ledger::{Placed, Tomb};
 use crate::log::length;
 use crate::log::record::{Attributes, Record};
+use crate::log::tier::PM;
 use crate::tree::directory::{Directory, Entry};
 use crate::tree::object::{Content, Object, Target};
 use crate::tree::run::Run;
@@ -89,7 +90,38 @@ impl View {
         self.ledger.add(placed, len);
     }
 
+    /// A file was as `before` says, and is as it is now.
+    fn count_again(&mut self, ino: Ino, before: Option<(u8, u64)>) {
+        if let Some((tier, allocated)) = before {
+            let totals = self.by_tier.entry(tier).or_default();
+            totals.files -= 1;
+            totals.allocated = totals.allocated.saturating_sub(allocated);
+        }
+        if let Some((tier, allocated)) = self.counted(ino) {
+            let totals = self.by_tier.entry(tier).or_default();
+            totals.files += 1;
+            totals.allocated = totals.allocated.saturating_add(allocated);
+        }
+    }
+
+    /// The tier that counts a file, and the bytes that it counts.
+    fn counted(&self, ino: Ino) -> Option<(u8, u64)> {
+        let object = self.objects.get(&ino).filter(|object| object.is_file() && object.names > 0)?;
+        Some((object.attributes.segment.map_or(PM, SegmentId::tier), object.allocated()))
+    }
+
     pub(super) fn apply_attributes(&mut self, ino: Ino, attributes: Attributes, placed: Placed) {
+        let counted = self.counted(ino);
+        self.set_attributes(ino, attributes, placed);
+        self.count_again(ino, counted);
+        if self.objects.get(&ino).is_some_and(|object| object.attributes.damaged) {
+            self.damaged.insert(ino);
+        } else {
+            self.damaged.remove(&ino);
+        }
+    }
+
+    fn set_attributes(&mut self, ino: Ino, attributes: Attributes, placed: Placed) {
         let Some(object) = self.objects.get_mut(&ino) else {
             let content = match attributes.mode & libc::S_IFMT {
                 libc::S_IFREG => Content::File(Box::default()),
@@ -157,21 +189,25 @@ impl View {
         if let Some(old) = replaced {
             self.unlink(dir_ino, old);
         }
+        let counted = self.counted(ino);
         let Some(child) = self.objects.get_mut(&ino) else { return };
         child.names += 1;
         if let Content::Directory(child) = &mut child.content {
             child.parent = Some(dir_ino);
             self.count_subdirectory(dir_ino, 1);
         }
+        self.count_again(ino, counted);
     }
 
     /// A name in `dir` no longer points to `ino`.
     fn unlink(&mut self, dir: Ino, ino: Ino) {
+        let counted = self.counted(ino);
         let Some(child) = self.objects.get_mut(&ino) else { return };
         child.names = child.names.saturating_sub(1);
         if child.is_dir() {
             self.count_subdirectory(dir, -1);
         }
+        self.count_again(ino, counted);
     }
 
     fn count_subdirectory(&mut self, dir: Ino, by: i32) {
@@ -221,6 +257,12 @@ impl View {
     }
 
     fn apply_run(&mut self, ino: Ino, segment: SegmentId, run: Run, allocated: u64) {
+        let counted = self.counted(ino);
+        self.append_run(ino, segment, run, allocated);
+        self.count_again(ino, counted);
+    }
+
+    fn append_run(&mut self, ino: Ino, segment: SegmentId, run: Run, allocated: u64) {
         let Some(object) = self.objects.get_mut(&ino) else { return };
         object.last_seq = object.last_seq.max(run.placed.seq);
         // A run of a segment that the file no longer has, or does not have yet, says nothing about what it holds.
@@ -297,7 +339,10 @@ impl View {
 
     /// Drops an object that has no names left. Its segments go to `freed`.
     pub(crate) fn drop_object(&mut self, ino: Ino) {
+        let counted = self.counted(ino);
         let Some(mut object) = self.objects.remove(&ino) else { return };
+        self.count_again(ino, counted);
+        self.damaged.remove(&ino);
         self.totals.objects -= 1;
         self.ledger.sub(object.placed, length::ATTRIBUTES);
         match &mut object.content {

@@ -5,7 +5,7 @@
 //! records whose successors or whose object are gone. Applied in the order of their chains, any set of records that
 //! contains all live ones gives the same view.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::ids::{FIRST_ID, Ino, POOL, ROOT, SegmentId, TxId};
@@ -29,6 +29,10 @@ pub struct View {
     pub(super) placement: Option<(Box<str>, Placed, usize)>,
     pub(super) pool_seq: u64,
     pub(super) totals: Totals,
+    /// What the named files of each tier have together.
+    pub(super) by_tier: BTreeMap<u8, TierTotals>,
+    /// Files that are marked as damaged.
+    pub(super) damaged: BTreeSet<Ino>,
     /// Segments that an applied record took from their file; whoever applied it queues them for removal.
     pub(super) freed: Vec<SegmentId>,
 }
@@ -46,6 +50,15 @@ pub struct Totals {
     pub allocated: u64,
 }
 
+/// Counts over the files of a tier that have a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierTotals {
+    /// How many there are. One without a segment counts as one of the pool's own directory.
+    pub files: u64,
+    /// Bytes that the host has allocated to them, as last recorded.
+    pub allocated: u64,
+}
+
 impl Default for View {
     fn default() -> Self {
         Self {
@@ -58,6 +71,8 @@ impl Default for View {
             placement: None,
             pool_seq: 0,
             totals: Totals::default(),
+            by_tier: BTreeMap::new(),
+            damaged: BTreeSet::new(),
             freed: Vec::new(),
         }
     }
@@ -99,6 +114,22 @@ impl View {
     /// Counts over the whole view.
     pub fn totals(&self) -> Totals {
         self.totals
+    }
+
+    /// Counts over the named files of a tier.
+    pub fn tier_totals(&self, tier: u8) -> TierTotals {
+        self.by_tier.get(&tier).copied().unwrap_or_default()
+    }
+
+    /// The files that are marked as damaged.
+    pub fn damaged(&self) -> impl Iterator<Item = Ino> {
+        self.damaged.iter().copied()
+    }
+
+    /// What a path from the root leads to; no link is followed.
+    pub fn resolve(&self, path: &[u8]) -> Option<Ino> {
+        let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+        parts.try_fold(ROOT, |dir, part| self.lookup(dir, part))
     }
 
     /// Live records.
@@ -153,7 +184,11 @@ impl View {
             }
             _ => None,
         };
-        match self.objects.get(&ino)?.parent() {
+        let object = self.objects.get(&ino)?;
+        if object.names() == 0 {
+            return None;
+        }
+        match object.parent() {
             Some(parent) => named(parent, self.objects.get(&parent)?),
             None => self.objects.iter().find_map(|(dir, object)| named(dir, object)),
         }

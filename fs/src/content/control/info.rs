@@ -127,14 +127,13 @@ impl Info {
         let still_open: Vec<Ino> = still_open.map(|open| open.ino).collect();
         let (open_segments, damaged_files) = {
             let view = pool.view();
-            let path = |ino: Ino| match view.path_of(ino).filter(|_| paths) {
+            let path = |ino: Ino| match paths.then(|| store.path_to_show(&view, ino)).flatten() {
                 Some(path) => String::from_utf8_lossy(&path).into_owned(),
                 None => format!("inode {ino}"),
             };
-            let damaged = view.objects().filter(|(_, object)| object.attributes.damaged);
-            (still_open.into_iter().map(path).collect(), damaged.map(|(ino, _)| path(ino)).collect())
+            (still_open.into_iter().map(path).collect(), view.damaged().map(path).collect())
         };
-        let mut quarantine = pool.quarantine().list().unwrap_or_default();
+        let mut quarantine = store.quarantined();
         if !paths {
             quarantine.iter_mut().filter_map(|entry| entry.note.as_mut()).for_each(|note| note.path = None);
         }

@@ -25,7 +25,7 @@ const TEXT: Manner = Manner { direct_io: true, no_flush: false, keep_cache: fals
 impl Control {
     /// Where [`Control::open`] is done.
     pub fn open_lane(&self, ino: Ino) -> Lane {
-        if is_slow(ino) || ino == ACCESSES { Lane::Reader } else { Lane::Here }
+        if is_slow(ino) || matches!(ino, ACCESSES | INFO) { Lane::Reader } else { Lane::Here }
     }
 
     /// Opens a file.
