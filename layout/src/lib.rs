@@ -22,13 +22,13 @@
 //!
 //! Whoever holds a lock takes only locks behind it in this list:
 //!
-//! 1. the pool's `cleaner`: one cleaning, close or check of the log at a time;
+//! 1. the pool's turn to clean: one cleaning, close or check of the log at a time;
 //! 2. the turn to commit (`log::group`), which is no lock while the work is done, but others wait for it; and the turn
 //!    to remove segments (`pool::removals`);
-//! 3. the pool's `state`: the view and the log. Never held over a sync of a segment, and over a persist of the log only
-//!    where that gets longer or shorter;
-//! 4. the horizon in the fixed places (`pool::commits`);
-//! 5. the pool's `superblock`, held while it is written;
+//! 3. the turn to make the log longer or shorter (`pool::growth`), held while its blocks are written;
+//! 4. the pool's `state`: the view and the log. Never held while the host is waited for; the one exception is a log
+//!    that has to grow although there was room when the lock was taken;
+//! 5. the horizon in the fixed places (`pool::commits`), then the turn to write the superblock (`pool::current`);
 //! 6. what is not synced of segments (`segment::unsynced`): `grown`, then `tracked`. Neither is held over a sync, but
 //!    for that of the whole host in recovery;
 //! 7. a segment's own turn to be synced (`segment::unsynced`), held over its sync; then `failed`;

@@ -9,6 +9,7 @@ mod checksums;
 mod cleaner;
 mod committer;
 mod copy;
+mod grower;
 mod job;
 mod jobs;
 mod mover;
@@ -46,6 +47,7 @@ pub(crate) struct Background {
     _unlinker: Running,
     _settler: Running,
     _cleaner: Running,
+    _grower: Running,
     _committer: Running,
 }
 
@@ -62,6 +64,7 @@ impl Background {
         let unlinker = unlinker::Unlinker::start(files)?;
         let settler = settler::Settler::start(files)?;
         let cleaner = cleaner::Cleaner::start(files)?;
+        let grower = grower::Grower::start(files)?;
         Ok(Self {
             _out_writer: out_writer,
             _sealer: sealer,
@@ -69,6 +72,7 @@ impl Background {
             _unlinker: unlinker,
             _settler: settler,
             _cleaner: cleaner,
+            _grower: grower,
             _committer: committer,
         })
     }

@@ -64,6 +64,7 @@ pub(crate) struct Bells {
     unlink: Bell,
     settle: Bell,
     clean: Bell,
+    grow: Bell,
     rounds: Rounds,
 }
 
@@ -86,6 +87,11 @@ impl Bells {
     /// Calls who cleans the log.
     pub fn clean(&self) -> &Bell {
         &self.clean
+    }
+
+    /// Calls who makes the log longer.
+    pub fn grow(&self) -> &Bell {
+        &self.grow
     }
 
     /// When commits in the background were done.

@@ -164,7 +164,11 @@ impl Store {
 
     /// Runs a change of the pool.
     pub fn edit<T>(&self, change: impl FnOnce(&mut Edit<'_>) -> Result<T>) -> Result<T> {
-        change(&mut self.pool.edit())
+        let changed = change(&mut self.pool.edit());
+        if self.pool.is_short() {
+            self.bells.grow().ring();
+        }
+        changed
     }
 
     /// What the pool holds and uses, without what is only still known to the kernel.

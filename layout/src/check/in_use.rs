@@ -47,10 +47,10 @@ pub fn check_in_use(
     let mut checker = Checker { superblock: &superblock, report: Report::default() };
     {
         // Whoever writes one of them holds this.
-        let current = pool.lock_superblock();
+        let _current = pool.keep_superblock();
         checker.superblocks(&*pool.medium());
         let len = pool.medium().log_len().map_err(|error| Error::io(pool.path().join("log"), "stat", error))?;
-        if len < current.log_len() {
+        if len < pool.superblock().log_len() {
             let meaning = "what the missing blocks hold is lost, and the pool cannot be mounted again";
             checker.log_finding(Subject::Transactions, None, "the log is cut short".into(), meaning);
             return Ok(Some(checker.report));
@@ -292,10 +292,6 @@ fn is_free(pool: &Pool, index: usize) -> bool {
     if zeroes(scan::read_block(&*pool.medium(), &superblock, index)) {
         return true;
     }
-    // Nobody takes it while this is held.
-    let state = pool.live();
-    match state.log().blocks().get(index) {
-        Some(Block::Free) => zeroes(scan::read_block(&*pool.medium(), &superblock, index)),
-        _ => true,
-    }
+    // Who takes it says so under the lock under which its header was stored; none is cleaned meanwhile.
+    !matches!(pool.live().log().blocks().get(index), Some(Block::Free))
 }

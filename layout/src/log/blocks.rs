@@ -195,6 +195,17 @@ impl Log {
         if self.head_room() > self.block_size() / 8 { self.head_room() } else { self.largest_frame() }
     }
 
+    /// True if there are so many bytes behind the newest frame.
+    pub fn has_head_room(&self, len: usize) -> bool {
+        self.head_room() >= len
+    }
+
+    /// True if [`Log::reserve`] would find room.
+    pub fn has_room(&self, len: usize, reserve: Reserve) -> bool {
+        let free = self.free_blocks();
+        free > reserve.keeps_free() || free == reserve.keeps_free() && self.head_room() >= len
+    }
+
     /// Makes sure that the next frame of `len` bytes fits: after `Ok`, [`Log::append`] needs no more room.
     pub fn reserve(&mut self, len: usize, reserve: Reserve) -> std::io::Result<Result<(), Full>> {
         // A block that was taken from the reserve is still the reserve's: it is not filled by others.

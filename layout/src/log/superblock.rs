@@ -281,6 +281,11 @@ impl Superblock {
         Ok(())
     }
 
+    /// Uses no number of writing it again that another may have used.
+    pub(crate) fn skip_to(&mut self, other: &Self) {
+        self.sequence = self.sequence.max(other.sequence);
+    }
+
     /// Stores the horizon in its two fixed places; the caller persists.
     pub(crate) fn store_mark(&self, medium: &dyn Medium, horizon: u64) -> std::io::Result<()> {
         let mut raw = RawMark { magic: MARK_MAGIC, horizon: horizon.into(), zero: [0; 44], crc: 0.into() };

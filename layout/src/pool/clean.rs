@@ -11,6 +11,7 @@ use crate::log::ledger::Placed;
 use crate::log::length;
 use crate::log::record::Record;
 use crate::log::scan::{self, Found};
+use crate::log::superblock::Superblock;
 use crate::log::transaction::Transaction;
 use crate::medium::domain::Medium;
 use crate::pool::create::INITIAL_BLOCKS;
@@ -49,6 +50,7 @@ impl Pool {
     pub fn maintain(&self) -> Result<()> {
         self.check_writable()?;
         self.refill_values();
+        self.may_grow();
         self.clean_some()?;
         self.shrink()
     }
@@ -68,9 +70,7 @@ impl Pool {
         if self.state.read().log.free_blocks() > RESERVE_BLOCKS {
             return Ok(());
         }
-        // Not in the match, which would hold the lock to its end.
-        let grown = self.grow(&mut self.state.write());
-        match grown {
+        match self.grow_beyond_reserve() {
             Err(Error::NoSpace { .. }) => self.clean_if(|victims| cheapest(victims)).map(drop),
             other => other,
         }
@@ -78,6 +78,8 @@ impl Pool {
 
     /// Cuts free blocks off the end of the log when it has many more than it needs.
     fn shrink(&self) -> Result<()> {
+        // Who changes how long the log is waits for the host; who looks something up does not.
+        let growing = self.upkeep.growing.lock();
         let mut state = self.state.write();
         let log = &mut state.log;
         let (blocks, free) = (log.blocks().len(), log.free_blocks());
@@ -95,16 +97,19 @@ impl Pool {
             // A block near the end is in the way; its live records go to one further in front.
             log.leave_head_behind(stay);
             drop(state);
+            drop(growing);
             return self
                 .clean_if(|victims| victims.max_by_key(|victim| victim.index).filter(|last| last.index >= stay))
                 .map(drop);
         }
-        let mut superblock = self.superblock.lock();
-        superblock.blocks -= cut as u32;
-        superblock.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
+        // From now on nobody takes one of them.
         log.resize(blocks - cut);
+        self.note_room(&state.log);
+        drop(state);
+        let written = self.superblock.change(&*self.medium, |superblock| superblock.blocks -= cut as u32);
+        written.map_err(|error| self.fail("writing the superblock", &error))?;
         // A log that is longer than the superblock says is fine, too.
-        if let Err(error) = self.medium.shrink(superblock.log_len()) {
+        if let Err(error) = self.medium.shrink(self.superblock.of(Superblock::log_len)) {
             log::warn!("{}: cannot make the log shorter: {error}", self.path.display());
         }
         Ok(())
@@ -135,12 +140,12 @@ impl Pool {
     }
 
     fn block_size(&self) -> u64 {
-        u64::from(self.superblock.lock().block_size)
+        u64::from(self.superblock.of(|superblock| superblock.block_size))
     }
 
     /// Cleans the block that `choose` chooses, if it chooses one.
     fn clean_if(&self, choose: impl Fn(&mut dyn Iterator<Item = Victim>) -> Option<Victim>) -> Result<bool> {
-        let _cleaner = self.cleaner.lock();
+        let _cleaner = self.upkeep.cleaning.lock();
         // Only records at or below the horizon are cleaned. Bytes of files are not carried over: their
         // segments hold them from now on.
         self.settle_values()?;
@@ -201,6 +206,7 @@ impl Pool {
         zeroed.map_err(|error| self.fail("zeroing a block of the log", &error))?;
         let mut state = self.state.write();
         state.log.set_free(victim.index);
+        self.note_room(&state.log);
         state.view.forget_block(victim.incarnation);
         log::debug!("{}: cleaned log block {}", self.path.display(), victim.index);
         Ok(())
@@ -270,6 +276,7 @@ impl Pool {
     pub fn reclaim(&self) -> Result<bool> {
         self.commit(self.newest())?;
         let unlinked = self.unlink_covered();
+        self.may_grow();
         Ok(self.clean_for_room()? || unlinked > 0)
     }
 }

@@ -23,8 +23,10 @@ impl Pool {
 
     fn end(&self, state: PoolState) -> Result<()> {
         // No cleaning goes on beside this, nor another close.
-        let _cleaner = self.cleaner.lock();
-        if self.superblock.lock().state != PoolState::Dirty && self.is_read_only().as_deref() == Some(CLOSED) {
+        let _cleaner = self.upkeep.cleaning.lock();
+        if self.superblock.of(|superblock| superblock.state != PoolState::Dirty)
+            && self.is_read_only().as_deref() == Some(CLOSED)
+        {
             return Ok(());
         }
         self.check_writable()?;
@@ -41,9 +43,7 @@ impl Pool {
         }
         self.unlink_covered();
         self.mark_horizon()?;
-        let mut superblock = self.superblock.lock();
-        superblock.state = state;
-        let written = superblock.write(&*self.medium);
+        let written = self.superblock.change(&*self.medium, |superblock| superblock.state = state);
         written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))
     }
 }

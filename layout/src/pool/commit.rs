@@ -131,7 +131,7 @@ impl Pool {
         let mut marked = self.commits.marked();
         let horizon = self.horizon().0;
         if *marked != horizon {
-            let stored = self.superblock.lock().store_mark(&*self.medium, horizon);
+            let stored = self.superblock.get().store_mark(&*self.medium, horizon);
             let stored = stored.and_then(|()| self.medium.persist());
             stored.map_err(|error| self.fail("persisting the horizon", &error))?;
             *marked = horizon;

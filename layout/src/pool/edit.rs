@@ -25,7 +25,12 @@ impl Pool {
     /// The live view, to read and to change by transactions. Nobody else reads or changes it meanwhile: never sync or
     /// commit while holding this.
     pub fn edit(&self) -> Edit<'_> {
-        Edit { pool: self, state: self.state.write() }
+        Edit { pool: self, state: self.state_with_room(None) }
+    }
+
+    /// As [`Pool::edit`], for a transaction that takes so many bytes of the log.
+    pub(super) fn edit_with_room(&self, len: usize) -> Edit<'_> {
+        Edit { pool: self, state: self.state_with_room(Some(len)) }
     }
 }
 

@@ -7,6 +7,9 @@ use crate::pool::opened::Pool;
 impl Pool {
     /// Says what is used of the size limit beyond what is recorded: the log does not grow into that.
     pub fn claim(&self, bytes: u64) {
+        if bytes < self.budget.claimed() {
+            self.may_grow();
+        }
         self.budget.claim(bytes);
     }
 
@@ -18,10 +21,10 @@ impl Pool {
     /// [`Error::Invalid`] if the limit is below what is used, or below [`LIMIT_MIN`].
     pub fn resize(&self, limit: Option<u64>, used: u64, removed: u64) -> Result<()> {
         self.check_writable()?;
-        // No transaction is stored meanwhile, so that the log cannot grow past the new limit.
-        let state = self.state.write();
-        let mut superblock = self.superblock.lock();
-        let recorded = state.view.totals().allocated.saturating_sub(removed);
+        // The log cannot grow past the new limit meanwhile.
+        let _growing = self.upkeep.growing.lock();
+        let superblock = self.superblock();
+        let recorded = self.view().totals().allocated.saturating_sub(removed);
         let used = used.max(superblock.log_len().saturating_add(recorded));
         let too_small = |what| Err(Error::Invalid { pool: self.path.clone(), what });
         match limit {
@@ -33,10 +36,9 @@ impl Pool {
             }
             _ => {}
         }
-        let mut resized = superblock.clone();
-        resized.limit = limit;
-        resized.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
-        *superblock = resized;
+        let written = self.superblock.change(&*self.medium, |superblock| superblock.limit = limit);
+        written.map_err(|error| self.fail("writing the superblock", &error))?;
+        self.may_grow();
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
 use crate::log::file::open_log;
@@ -15,8 +15,9 @@ use crate::medium::domain::Medium;
 use crate::medium::flushes::Counted;
 use crate::pool::budget::Budget;
 use crate::pool::commits::Commits;
+use crate::pool::current::Current;
 use crate::pool::lock::{Holder, PoolLock};
-use crate::pool::opened::{Live, Pool};
+use crate::pool::opened::{Live, Pool, Upkeep};
 use crate::pool::recover::reading;
 use crate::pool::recover::settling;
 use crate::pool::recovery::Recovery;
@@ -102,8 +103,8 @@ impl Pool {
             medium: counted,
             segments,
             state: RwLock::new(Live { view: found.view, log: found.log }),
-            superblock: Mutex::new(superblock),
-            cleaner: Mutex::default(),
+            superblock: Current::new(superblock),
+            upkeep: Upkeep::default(),
             commits: Commits::new(newest, horizon),
             budget,
             failed: RwLock::new(failed),
@@ -115,10 +116,7 @@ impl Pool {
             settling::settle(&pool, &mut recovery, &found.owned, options.now)?;
             // Rule 8: that recovery is over is its last persist.
             let unsafe_shutdown = u64::from(recovery.unsafe_shutdown());
-            let mut superblock = pool.superblock.lock();
-            superblock.unsafe_shutdowns = superblock.unsafe_shutdowns.saturating_add(unsafe_shutdown);
-            drop(superblock);
-            pool.set_open()?;
+            pool.set_open_after(unsafe_shutdown)?;
         } else if let Some(reason) = pool.is_read_only() {
             log::error!("{}: opened read-only: {reason}", dir.display());
         }

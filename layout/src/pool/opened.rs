@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
@@ -14,6 +15,7 @@ use crate::medium::domain::{Domain, Medium};
 use crate::medium::flushes::{Counted, Flushes};
 use crate::pool::budget::Budget;
 use crate::pool::commits::Commits;
+use crate::pool::current::Current;
 use crate::pool::lock::PoolLock;
 use crate::pool::recovery::Recovery;
 use crate::pool::removals::Removals;
@@ -32,10 +34,9 @@ pub struct Pool {
     pub(super) state: RwLock<Live>,
     pub(super) segments: Segments,
     pub(super) quarantine: Quarantine,
-    pub(super) superblock: Mutex<Superblock>,
+    pub(super) superblock: Current,
     pub(super) boot_id: [u8; 16],
-    /// Held while a block is cleaned, and by whoever wants blocks to stay as they are.
-    pub(super) cleaner: Mutex<()>,
+    pub(super) upkeep: Upkeep,
     pub(super) commits: Commits,
     /// What it may take beyond what is recorded.
     pub(super) budget: Budget,
@@ -43,6 +44,19 @@ pub struct Pool {
     pub(super) failed: RwLock<Option<String>>,
     pub(super) removals: Removals,
     pub(super) recovery: Recovery,
+}
+
+/// What keeping the log in order takes.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    /// Held while a block is cleaned, and by whoever wants blocks to stay as they are.
+    pub cleaning: Mutex<()>,
+    /// Held while the log gets longer or shorter.
+    pub growing: Mutex<()>,
+    /// The log should get longer.
+    pub short: AtomicBool,
+    /// It could not, and nothing has changed since that might let it.
+    pub refused: AtomicBool,
 }
 
 /// What changes together under one lock.
@@ -97,7 +111,11 @@ impl Pool {
 
     /// As [`Pool::unlink_covered`], but so many at most: others who want to remove some wait no longer than that.
     pub fn unlink_some(&self, most: usize) -> usize {
-        self.removals.remove(&self.segments, most, || self.horizon())
+        let removed = self.removals.remove(&self.segments, most, || self.horizon());
+        if removed > 0 {
+            self.may_grow();
+        }
+        removed
     }
 
     /// How many segments the host still holds that no file has any more.
@@ -142,7 +160,7 @@ impl Pool {
 
     /// What the superblock says now.
     pub fn superblock(&self) -> Superblock {
-        self.superblock.lock().clone()
+        self.superblock.get()
     }
 
     /// What opening the pool found and did.
@@ -167,14 +185,14 @@ impl Pool {
         self.state.read()
     }
 
-    /// The superblock. Nobody writes one while this is held.
-    pub(crate) fn lock_superblock(&self) -> MutexGuard<'_, Superblock> {
-        self.superblock.lock()
+    /// Nobody writes a superblock while this is held.
+    pub(crate) fn keep_superblock(&self) -> MutexGuard<'_, ()> {
+        self.superblock.keep()
     }
 
     /// No block is cleaned while this is held.
     pub(crate) fn keep_blocks(&self) -> MutexGuard<'_, ()> {
-        self.cleaner.lock()
+        self.upkeep.cleaning.lock()
     }
 
     fn read_only_error(&self, reason: String) -> Error {
@@ -195,10 +213,16 @@ impl Pool {
 
     /// Whoever opens the pool next finds that it was not closed, unless it is from now on.
     pub(crate) fn set_open(&self) -> Result<()> {
-        let mut superblock = self.superblock.lock();
-        superblock.state = PoolState::Dirty;
-        superblock.boot_id = self.boot_id;
-        let written = superblock.write(&*self.medium);
+        self.set_open_after(0)
+    }
+
+    /// As [`Pool::set_open`], and counts so many more servers that did not close the pool.
+    pub(super) fn set_open_after(&self, unsafe_shutdowns: u64) -> Result<()> {
+        let written = self.superblock.change(&*self.medium, |superblock| {
+            superblock.state = PoolState::Dirty;
+            superblock.boot_id = self.boot_id;
+            superblock.unsafe_shutdowns = superblock.unsafe_shutdowns.saturating_add(unsafe_shutdowns);
+        });
         written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))
     }
 }

@@ -32,7 +32,7 @@ impl Pool {
         let size = runs.last().map_or(0, |run| run.offset + run.len);
         let mut runs = runs.into_iter().peekable();
         while runs.peek().is_some() {
-            let mut edit = self.edit();
+            let mut edit = self.edit_with_room(SEAL_FRAME);
             let as_it_was = edit.object(ino).is_some_and(|object| {
                 object.names() > 0
                     && object.attributes.segment == Some(segment)

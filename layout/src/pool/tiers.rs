@@ -132,14 +132,11 @@ impl Pool {
 
     /// From now on a program that knows nothing of tiers refuses the pool.
     fn use_tiers(&self) -> Result<()> {
-        let mut superblock = self.superblock.lock();
-        if superblock.features.incompat & INCOMPAT_TIERS != 0 {
+        if self.superblock.of(|superblock| superblock.features.incompat & INCOMPAT_TIERS != 0) {
             return Ok(());
         }
-        let mut marked = superblock.clone();
-        marked.features.incompat |= INCOMPAT_TIERS;
-        marked.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))?;
-        *superblock = marked;
-        Ok(())
+        let written =
+            self.superblock.change(&*self.medium, |superblock| superblock.features.incompat |= INCOMPAT_TIERS);
+        written.map_err(|error| self.fail("writing the superblock", &error))
     }
 }

@@ -22,12 +22,12 @@ impl Pool {
 
     /// Has programs that know nothing of values refuse the pool: to be called before the first one is stored.
     pub fn allow_values(&self) -> Result<()> {
-        let mut superblock = self.superblock.lock();
-        if superblock.features.incompat & INCOMPAT_VALUES != 0 {
+        if self.superblock.of(|superblock| superblock.features.incompat & INCOMPAT_VALUES != 0) {
             return Ok(());
         }
-        superblock.features.incompat |= INCOMPAT_VALUES;
-        superblock.write(&*self.medium).map_err(|error| self.fail("writing the superblock", &error))
+        let written =
+            self.superblock.change(&*self.medium, |superblock| superblock.features.incompat |= INCOMPAT_VALUES);
+        written.map_err(|error| self.fail("writing the superblock", &error))
     }
 
     /// Makes durable in their segments what only the log holds, so that it need not be kept there. No commit waits for
@@ -44,7 +44,7 @@ impl Pool {
 
     /// The log may get as many values as it may in one round of housekeeping.
     pub(crate) fn refill_values(&self) {
-        let limit = self.superblock.lock().limit;
+        let limit = self.superblock.of(|superblock| superblock.limit);
         self.budget.refill_values(values_per_round(limit));
     }
 }
