@@ -37,11 +37,20 @@ impl Locked<'_> {
     /// Brings the records of a file that is not being replaced up to date with its segment, whose bytes may just have
     /// been made durable. Says nothing else about durability.
     pub(super) fn learn_own(&mut self, unique: u64, switch: Switch, made: Option<Made>) -> Result<Learned> {
+        match self.learn_seen(unique, switch, made, false)? {
+            Some(learned) => Ok(learned),
+            // A commit has recorded since how far the file had grown; that is not taken back.
+            None => Ok(self.learn_seen(unique, switch, None, true)?.unwrap_or_default()),
+        }
+    }
+
+    /// `None` if the file is recorded to be longer than it was seen to be, unless that is to be recorded `anyhow`.
+    fn learn_seen(&mut self, unique: u64, switch: Switch, made: Option<Made>, anyhow: bool) -> Result<Option<Learned>> {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         let Some((serving, writing)) = self.serving().and_then(|serving| Some((serving, serving.writing.as_ref()?)))
         else {
-            return Ok(Learned::default());
+            return Ok(Some(Learned::default()));
         };
         let (segment, seen) = (serving.segment, serving.seen);
         let at = clock::now();
@@ -64,16 +73,20 @@ impl Locked<'_> {
         // A value that was read while a write was under way may lack bytes that are there now, though nothing shows it.
         let as_recorded = stored || (value.is_none() && !has_value);
         if as_recorded && seen.is_some_and(|seen| seen.still(&host)) {
-            return Ok(Learned { changed: false, durable: made.is_some() });
+            return Ok(Some(Learned { changed: false, durable: made.is_some() }));
         }
         let durable = made.is_some() || stored;
         if !durable {
             store.segments().touch(segment).host("opening a segment to sync it")?;
         }
-        let named = files.edit(|edit| {
+        let recorded = files.edit(|edit| {
             let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else {
-                return Ok(false);
+                return Ok(Some(false));
             };
+            let longer = host.size < object.size() && !object.is_cut_unconfirmed();
+            if longer && object.attributes.segment == Some(segment) && !anyhow {
+                return Ok(None);
+            }
             let mut tx = Transaction::new(unique);
             if durable {
                 tx.bytes_are_durable(segment);
@@ -102,15 +115,16 @@ impl Locked<'_> {
                 if switch == Switch::Last { edit.store_from_reserve(tx) } else { edit.store(tx) }?;
                 store.counters().learned.add(1);
             }
-            Ok(true)
+            Ok(Some(true))
         })?;
+        let Some(named) = recorded else { return Ok(None) };
         let value = value.filter(|_| named).cloned();
-        let Some(serving) = self.serving_mut() else { return Ok(Learned::default()) };
+        let Some(serving) = self.serving_mut() else { return Ok(Some(Learned::default())) };
         if let (false, Some(writing)) = (stored, &mut serving.writing) {
             writing.valued = value;
         }
         serving.seen = Some(Seen::of(&host, at));
-        Ok(Learned { changed: !stored, durable })
+        Ok(Some(Learned { changed: !stored, durable }))
     }
 
     /// True if the segment of an open file holds just these bytes.

@@ -30,6 +30,7 @@ mod learn;
 mod locked;
 mod look;
 mod mode;
+mod moved;
 mod node;
 mod open;
 mod privileges;
@@ -89,9 +90,11 @@ pub(crate) struct Files {
 impl Files {
     /// No file is in use yet.
     pub fn new(store: Arc<Store>) -> Self {
+        let nodes = Nodes::default();
+        moved::learn_before_commits(&store, &nodes);
         Self {
             store,
-            nodes: Nodes::default(),
+            nodes,
             handles: Handles::default(),
             ghosts: Ghosts::default(),
             readings: Readings::default(),

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex};
 use tensorfs_layout::Ino;
 
+use crate::store::host::HostStat;
+
 use super::state::State;
 
 const SHARDS: usize = 32;
@@ -36,6 +38,13 @@ impl Node {
     /// How often something was about to begin writing so far.
     pub(super) fn writes_begun(&self) -> u64 {
         self.writes_begun.load(Ordering::Relaxed)
+    }
+
+    /// True if a segment looks as it did when the records of its file were last brought up to date with it. Never waits:
+    /// of a file that somebody has locked nobody knows.
+    pub(super) fn has_seen(&self, host: &HostStat) -> bool {
+        let seen = self.state.try_lock().and_then(|state| state.serving.as_ref()?.seen);
+        seen.is_some_and(|seen| seen.still(host))
     }
 
     /// Wakes who waits for a release.

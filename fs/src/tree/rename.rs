@@ -8,7 +8,6 @@ use tensorfs_layout::tree::Object;
 use crate::caller::Caller;
 use crate::clock;
 use crate::error::{Fault, Result};
-use crate::file::Switch;
 use crate::store::{changed, touched, with};
 
 use super::names::check_new_name;
@@ -69,14 +68,10 @@ impl Tree {
         }
     }
 
-    /// A file's bytes are recorded before its name is; a directory's name may be what makes all that is in it count.
+    /// A file's bytes are recorded before its name is. Those below a directory are recorded before its name is durable.
     fn learn_before_moving(&self, ino: Ino, unique: u64) -> Result<()> {
         let is_dir = self.store().view().object(ino).is_some_and(Object::is_dir);
-        if is_dir {
-            self.files.learn_all(Switch::Leave).map(|_| ())
-        } else {
-            self.files.learn_before_naming(ino, unique)
-        }
+        if is_dir { Ok(()) } else { self.files.learn_before_naming(ino, unique) }
     }
 }
 
@@ -127,7 +122,12 @@ fn move_name(
     let tx = with(tx, touched(edit, to.0, now).filter(|_| from.0 != to.0));
     let tx = with(tx, changed(edit, moved, now));
     let tx = with(tx, met.and_then(|met| changed(edit, met, now)));
-    edit.store(tx)?;
+    let directories: Vec<Ino> = [Some(moved), met.filter(|_| exchange)]
+        .into_iter()
+        .flatten()
+        .filter(|ino| edit.object(*ino).is_some_and(Object::is_dir))
+        .collect();
+    edit.store_moved(tx, &directories)?;
     Ok(())
 }
 

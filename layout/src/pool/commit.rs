@@ -9,6 +9,7 @@ use crate::log::draft::Draft;
 use crate::log::record::{Attributes, Record};
 use crate::log::transaction::Transaction;
 use crate::medium::domain::Medium;
+use crate::pool::commits::BeforeMoves;
 use crate::pool::opened::Pool;
 use crate::tree::object::Object;
 
@@ -33,6 +34,18 @@ impl Pool {
         Ok(done)
     }
 
+    /// A segment's bytes may have changed: the next commit syncs it.
+    pub fn touch(&self, segment: SegmentId) -> Result<()> {
+        let touched = self.segments.touch(segment);
+        touched.map_err(|error| Error::io(self.segments.path_of(segment), "open to sync", error))
+    }
+
+    /// Has `before` called before a commit passes transactions that moved directories, with those directories: it
+    /// records what is to be durable as soon as their new names are. Whoever commits waits for it.
+    pub fn before_moves(&self, before: BeforeMoves) {
+        self.commits.before_moves(before);
+    }
+
     /// As [`Pool::commit`], for whoever stored a transaction and touched nothing beyond it.
     pub fn commit_stored(&self, upto: TxId) -> Result<()> {
         self.commits.wait(|| self.horizon() >= upto, || self.commit_now())
@@ -42,25 +55,29 @@ impl Pool {
     /// carry horizon N, and persist it together with all frames before it.
     fn commit_now(&self) -> Result<()> {
         self.check_writable()?;
-        let mut settled = Vec::new();
-        let (upto, due) = loop {
-            let (newest, due) = {
+        let (mut settled, mut said) = (Vec::new(), 0);
+        let (upto, touches) = loop {
+            // What lies below a directory counts from its new name on.
+            self.commits.settle_moves(self)?;
+            let (upto, due) = {
                 let state = self.state.read();
-                (state.log.newest(), self.segments.take_due())
+                (self.commits.passable(state.log.newest()), self.segments.take_due())
             };
             self.segments.sync(&due).map_err(|error| self.fail("syncing the segments", &error))?;
             settled.extend(self.segments.settled(&due));
             // The horizon may pass damaged files only together with the word that they are; what was stored meanwhile
             // has to be synced for that, too.
-            if !self.mark_damaged()? {
-                break (newest, due);
+            if self.mark_damaged()? {
+                said = self.newest().0;
+            } else if upto >= said {
+                break (upto, due.touches);
             }
         };
         let mut state = self.state.write();
         for (ino, seq) in settled {
             state.view.settle_value(ino, seq);
         }
-        if state.log.horizon() < state.log.newest() {
+        if state.log.horizon() < upto {
             let mut draft = Draft::new(0);
             draft.propose(upto);
             let covered = if upto == state.log.newest() { upto + 1 } else { upto };
@@ -72,7 +89,7 @@ impl Pool {
             drop(state);
             self.commits.durable(covered);
         }
-        self.commits.touched(due.touches);
+        self.commits.touched(touches);
         Ok(())
     }
 

@@ -1,11 +1,32 @@
 //! How far transactions have come: stored, durable, and written down as durable in the fixed places.
 
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::ids::TxId;
+use crate::error::Result;
+use crate::ids::{Ino, TxId};
 use crate::log::group::Group;
+use crate::pool::opened::Pool;
+
+/// Records what lies below directories that were moved.
+pub type BeforeMoves = Box<dyn Fn(&Pool, &[Ino]) -> Result<()> + Send + Sync>;
+
+/// Directories that were moved, and who records what lies below them before that is durable.
+#[derive(Default)]
+struct Moves {
+    before: OnceLock<BeforeMoves>,
+    pending: Mutex<Vec<(TxId, Ino)>>,
+}
+
+impl fmt::Debug for Moves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Moves").field("pending", &self.pending).finish_non_exhaustive()
+    }
+}
 
 /// What was stored, what of it is durable, and those who wait for that.
 #[derive(Debug)]
@@ -17,6 +38,7 @@ pub(super) struct Commits {
     touches: AtomicU64,
     /// The horizon that stands in the fixed places too. Locked while it is written there.
     marked: Mutex<u64>,
+    moves: Moves,
 }
 
 impl Commits {
@@ -27,11 +49,12 @@ impl Commits {
             horizon: horizon.into(),
             touches: 0.into(),
             marked: Mutex::default(),
+            moves: Moves::default(),
         }
     }
 
     /// Returns once `done` is true; one of those who wait does the `work` for all who came before.
-    pub fn wait<E>(&self, done: impl Fn() -> bool, work: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    pub fn wait(&self, done: impl Fn() -> bool, work: impl FnOnce() -> Result<()>) -> Result<()> {
         self.waiting.wait(done, work)
     }
 
@@ -42,6 +65,34 @@ impl Commits {
     /// This transaction is stored.
     pub fn stored(&self, id: TxId) {
         self.newest.store(id.0, Ordering::Release);
+    }
+
+    /// Directories were moved by this transaction, which was just stored under the state's lock.
+    pub fn moved(&self, id: TxId, directories: &[Ino]) {
+        if self.moves.before.get().is_some() {
+            self.moves.pending.lock().extend(directories.iter().map(|ino| (id, *ino)));
+        }
+    }
+
+    /// Who records what lies below directories that were moved. The first one stays.
+    pub fn before_moves(&self, before: BeforeMoves) {
+        let _ = self.moves.before.set(before);
+    }
+
+    /// Has what lies below the directories that were moved so far recorded: a commit may pass them then.
+    pub fn settle_moves(&self, pool: &Pool) -> Result<()> {
+        let pending = self.moves.pending.lock().clone();
+        let (Some(before), Some((last, _))) = (self.moves.before.get(), pending.last()) else { return Ok(()) };
+        let directories: BTreeSet<Ino> = pending.iter().map(|(_, ino)| *ino).collect();
+        before(pool, &directories.into_iter().collect::<Vec<_>>())?;
+        self.moves.pending.lock().retain(|(id, _)| id > last);
+        Ok(())
+    }
+
+    /// How far a commit may come: to the `newest` transaction, or to the one before a move that is not settled. Asked
+    /// under the state's lock.
+    pub fn passable(&self, newest: u64) -> u64 {
+        self.moves.pending.lock().first().map_or(newest, |(id, _)| newest.min(id.0 - 1))
     }
 
     pub fn horizon(&self) -> TxId {

@@ -58,6 +58,19 @@ impl Edit<'_> {
         self.store_with(transaction, Reserve::Deletion)
     }
 
+    /// As [`Edit::store`], for what a commit has to record before it can go on: may use all there is.
+    pub fn store_for_commit(&mut self, transaction: Transaction) -> Result<TxId> {
+        self.store_with(transaction, Reserve::Cleaning)
+    }
+
+    /// As [`Edit::store`], for a transaction that gives directories other names: what lies below them is recorded
+    /// before a commit passes it ([`Pool::before_moves`]).
+    pub fn store_moved(&mut self, transaction: Transaction, directories: &[Ino]) -> Result<TxId> {
+        let id = self.store(transaction)?;
+        self.pool.commits.moved(id, directories);
+        Ok(id)
+    }
+
     pub(crate) fn store_with(&mut self, transaction: Transaction, reserve: Reserve) -> Result<TxId> {
         self.pool.check_writable()?;
         let (draft, numbers) = self.draft(&transaction)?;

@@ -1,0 +1,99 @@
+//! Directories that were moved: what lies below one counts from its new name on, so what is written there is recorded
+//! before that name is durable.
+//!
+//! It is done when a commit is about to make the move durable, and not when the directory is moved: that takes no
+//! longer because many files are open. A power loss leaves either what was before the move, or all that was recorded
+//! behind it. Whoever commits may have the lock of a file, so no other one's is waited for.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Weak};
+
+use tensorfs_layout::Ino;
+use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_layout::pool::{Edit, Pool};
+use tensorfs_layout::tree::Object;
+
+use crate::store::Store;
+use crate::store::host::{self, HostStat};
+use crate::store::writers::Written;
+
+use super::node::Nodes;
+
+/// So many names are looked at before others get their turn.
+const LOT: usize = 1024;
+
+/// Has every commit of the store's pool learn first what is written below directories that were moved.
+pub(super) fn learn_before_commits(store: &Arc<Store>, nodes: &Nodes) {
+    let (store, nodes): (Weak<Store>, Nodes) = (Arc::downgrade(store), nodes.clone());
+    let pool = store.upgrade().map(|store| store.pool().clone());
+    let Some(pool) = pool else { return };
+    pool.before_moves(Box::new(move |pool, directories| {
+        let Some(store) = store.upgrade() else { return Ok(()) };
+        below(&store, directories).iter().try_for_each(|written| learn(pool, &nodes, written))
+    }));
+}
+
+/// The segments below some directories that something may write; or all that there are, if those are found sooner.
+fn below(store: &Store, directories: &[Ino]) -> Vec<Written> {
+    let writers = store.writers();
+    let mut patience = 4 * writers.len();
+    let mut found = Vec::new();
+    let mut left = directories.to_vec();
+    let mut entered: HashSet<Ino> = left.iter().copied().collect();
+    while let Some(dir) = left.pop() {
+        let mut cookie = 0;
+        loop {
+            if writers.len() == 0 {
+                return Vec::new();
+            }
+            let lot: Vec<(u64, Ino, bool)> = {
+                let view = store.view();
+                let is_dir = |ino| view.object(ino).is_some_and(Object::is_dir);
+                view.entries_after(dir, cookie).take(LOT).map(|(cookie, _, ino)| (cookie, ino, is_dir(ino))).collect()
+            };
+            let Some((last, ..)) = lot.last() else { break };
+            cookie = *last;
+            found.extend(lot.iter().filter_map(|(_, ino, _)| writers.get(*ino)));
+            left.extend(lot.iter().filter(|(_, ino, is_dir)| *is_dir && entered.insert(*ino)).map(|(_, ino, _)| *ino));
+            match patience.checked_sub(lot.len()) {
+                Some(rest) => patience = rest,
+                None => return writers.all(),
+            }
+        }
+    }
+    found
+}
+
+/// Records what a segment has become.
+fn learn(pool: &Pool, nodes: &Nodes, written: &Written) -> tensorfs_layout::Result<()> {
+    let (ino, segment) = (written.ino, written.segment);
+    let host = match host::stat(&*written.fd) {
+        Ok(host) => host,
+        Err(error) => {
+            log::error!("inode {ino}: not recorded before its directory's new name is durable: {error}");
+            return Ok(());
+        }
+    };
+    let still = nodes.peek(ino).is_some_and(|node| node.has_seen(&host));
+    let has_value = |object: &Object| object.has_value();
+    if still && !pool.view().object(ino).is_some_and(has_value) {
+        return Ok(());
+    }
+    pool.touch(segment)?;
+    let mut edit = pool.edit();
+    match grown(&edit, written, &host) {
+        Some(record) => edit.store_for_commit(Transaction::new(0).with(record)).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// What is to be recorded of a segment that is a file's own. While the file is cut, whoever cuts it records it.
+fn grown(edit: &Edit<'_>, written: &Written, host: &HostStat) -> Option<Record> {
+    let (ino, segment) = (written.ino, written.segment);
+    let object = edit.object(ino).filter(|object| object.names() > 0)?;
+    let own = object.attributes.segment == Some(segment) && !object.is_cut_unconfirmed();
+    let newer = host.size > object.size() || host.allocated != object.allocated() || object.has_value();
+    let offset = object.tail().0.min(host.size);
+    let (len, allocated) = (host.size - offset, host.allocated);
+    (own && newer && host.size >= object.size()).then_some(Record::Data { ino, segment, offset, len, allocated })
+}
