@@ -124,7 +124,7 @@ fn names_are_looked_up_while_the_log_grows(setup: Setup) {
 
 /// Proves D7.
 fn a_directory_is_renamed_without_a_look_at_open_files(setup: Setup) {
-    const FILES: usize = 300;
+    const FILES: usize = 100;
     let calls = HostCalls::new();
     let mount = setup.host_calls(&calls).mount_with(["--commit", "3600"]).mount();
     if mount.is_plain() {
