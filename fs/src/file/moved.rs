@@ -27,9 +27,9 @@ pub(super) fn learn_before_commits(store: &Arc<Store>, nodes: &Nodes) {
     let (store, nodes): (Weak<Store>, Nodes) = (Arc::downgrade(store), nodes.clone());
     let pool = store.upgrade().map(|store| store.pool().clone());
     let Some(pool) = pool else { return };
-    pool.before_moves(Box::new(move |pool, directories| {
+    pool.before_moves(Box::new(move |directories| {
         let Some(store) = store.upgrade() else { return Ok(()) };
-        below(&store, directories).iter().try_for_each(|written| learn(pool, &nodes, written))
+        below(&store, directories).iter().try_for_each(|written| learn(store.pool(), &nodes, written))
     }));
 }
 

@@ -40,8 +40,8 @@ impl Node {
         self.writes_begun.load(Ordering::Relaxed)
     }
 
-    /// True if a segment looks as it did when the records of its file were last brought up to date with it. Never waits:
-    /// of a file that somebody has locked nobody knows.
+    /// True if a segment looks as it did when the records of its file were last brought up to date with it. Never
+    /// waits: of a file that somebody has locked nobody knows.
     pub(super) fn has_seen(&self, host: &HostStat) -> bool {
         let seen = self.state.try_lock().and_then(|state| state.serving.as_ref()?.seen);
         seen.is_some_and(|seen| seen.still(host))

@@ -58,7 +58,7 @@ impl Pool {
         let (mut settled, mut said) = (Vec::new(), 0);
         let (upto, touches) = loop {
             // What lies below a directory counts from its new name on.
-            self.commits.settle_moves(self)?;
+            self.commits.settle_moves()?;
             let (upto, due) = {
                 let state = self.state.read();
                 (self.commits.passable(state.log.newest()), self.segments.take_due())

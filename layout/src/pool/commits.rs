@@ -10,10 +10,9 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::error::Result;
 use crate::ids::{Ino, TxId};
 use crate::log::group::Group;
-use crate::pool::opened::Pool;
 
 /// Records what lies below directories that were moved.
-pub type BeforeMoves = Box<dyn Fn(&Pool, &[Ino]) -> Result<()> + Send + Sync>;
+pub type BeforeMoves = Box<dyn Fn(&[Ino]) -> Result<()> + Send + Sync>;
 
 /// Directories that were moved, and who records what lies below them before that is durable.
 #[derive(Default)]
@@ -80,11 +79,11 @@ impl Commits {
     }
 
     /// Has what lies below the directories that were moved so far recorded: a commit may pass them then.
-    pub fn settle_moves(&self, pool: &Pool) -> Result<()> {
+    pub fn settle_moves(&self) -> Result<()> {
         let pending = self.moves.pending.lock().clone();
         let (Some(before), Some((last, _))) = (self.moves.before.get(), pending.last()) else { return Ok(()) };
         let directories: BTreeSet<Ino> = pending.iter().map(|(_, ino)| *ino).collect();
-        before(pool, &directories.into_iter().collect::<Vec<_>>())?;
+        before(&directories.into_iter().collect::<Vec<_>>())?;
         self.moves.pending.lock().retain(|(id, _)| id > last);
         Ok(())
     }
