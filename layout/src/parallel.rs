@@ -16,6 +16,26 @@ pub(crate) fn parallel<T: Send>(
         return (0..count).map(work).collect();
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(most);
+    on_threads(threads, count, work)
+}
+
+/// As [`parallel`], for work that waits for a disk more than for a processor.
+pub(crate) fn overlapping<T: Send>(
+    count: usize,
+    share: usize,
+    work: impl Fn(usize) -> std::io::Result<T> + Sync,
+) -> std::io::Result<Vec<T>> {
+    match count.div_ceil(share).min(8) {
+        0 | 1 => (0..count).map(work).collect(),
+        threads => on_threads(threads, count, work),
+    }
+}
+
+fn on_threads<T: Send>(
+    threads: usize,
+    count: usize,
+    work: impl Fn(usize) -> std::io::Result<T> + Sync,
+) -> std::io::Result<Vec<T>> {
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<(usize, std::io::Result<T>)>> = Mutex::new(Vec::with_capacity(count));
     std::thread::scope(|scope| {

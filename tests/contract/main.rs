@@ -4,6 +4,7 @@
 mod commits;
 mod concurrency;
 mod control;
+mod disk;
 mod durability;
 mod kill;
 mod mapping;

@@ -41,9 +41,14 @@ impl Disk {
 
     /// Mounts the image in a directory.
     fn mount(room: TempDir) -> Result<Disk, String> {
+        Disk::mount_with(room, "loop")
+    }
+
+    /// With options of the mount, `loop` among them.
+    pub(crate) fn mount_with(room: TempDir, options: &str) -> Result<Disk, String> {
         let path = room.path().join("disk");
         std::fs::create_dir_all(&path).map_err(|error| error.to_string())?;
-        let mounted = Mounted::new(Command::new("mount").args(["-o", "loop"]).arg(image_in(&room)), &path)?;
+        let mounted = Mounted::new(Command::new("mount").args(["-o", options]).arg(image_in(&room)), &path)?;
         Ok(Disk { mounted, room })
     }
 
@@ -150,7 +155,7 @@ impl FailingDisk {
 }
 
 /// Where a file's bytes are on its disk: offset in the file, offset on the disk, length.
-fn extents(path: &Path) -> Vec<(u64, u64, u64)> {
+pub(crate) fn extents(path: &Path) -> Vec<(u64, u64, u64)> {
     let text = run_ok(Command::new("filefrag").args(["-v", "-b4096"]).arg(path));
     let mut extents = Vec::new();
     for line in text.lines() {

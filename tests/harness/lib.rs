@@ -22,6 +22,7 @@ pub mod random;
 mod samples;
 pub mod storm;
 mod tree;
+mod volatile;
 pub mod xattr;
 
 pub use built::built;
@@ -36,6 +37,7 @@ pub use pattern::Pattern;
 pub use python::{client, client_file, venv};
 pub use samples::{safetensors, samples};
 pub use tree::{Tree, assert_same_tree, assert_same_tree_but};
+pub use volatile::{EVERYTHING, Request, VolatileDisk, forget_cached_files};
 
 /// Makes two tests, `passthrough_on` and `passthrough_off`, of each function of a [`Setup`].
 #[macro_export]

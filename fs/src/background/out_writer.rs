@@ -1,6 +1,7 @@
 //! Having the host write out what was written to large files, so that a commit finds less left to sync.
 //!
-//! That bytes are written out is no promise of anything: only syncs are, and they report what failed.
+//! That bytes are written out is no promise of anything: only syncs are. But that the host cannot even begin is not
+//! told to the sync as well, so it counts as a sync that failed.
 
 use std::io;
 use std::ops::Range;
@@ -36,11 +37,13 @@ impl OutWriter {
             // Opened anew for every step: whoever wants to know whether anything has it open waits for one at most.
             // And not the descriptor that will sync it, which is to hear of every failure.
             let Ok(reading) = self.files.readings().open(store.pool(), segment) else { return };
-            if at < size {
-                range(&reading, at, false);
+            let begun = if at < size { begin(&reading, at) } else { Ok(()) };
+            let again = if at > from { begin(&reading, at - STEP) } else { Ok(()) };
+            if let Err(error) = begun.and(again) {
+                return store.segments().fail(segment, error);
             }
             if at > from {
-                range(&reading, at - STEP, true);
+                finish(&reading, at - STEP);
             }
             if at >= size {
                 return;
@@ -74,11 +77,18 @@ impl Task for OutWriter {
     }
 }
 
-/// Has the host begin to write a step out, or finish it. That it fails means nothing: the sync will tell.
-fn range(fd: impl AsFd, at: u64, finish: bool) {
-    let begin = libc::SYNC_FILE_RANGE_WRITE;
-    let flags =
-        if finish { libc::SYNC_FILE_RANGE_WAIT_BEFORE | begin | libc::SYNC_FILE_RANGE_WAIT_AFTER } else { begin };
+/// Has the host begin to write a step out.
+fn begin(fd: impl AsFd, at: u64) -> io::Result<()> {
+    range(fd, at, libc::SYNC_FILE_RANGE_WRITE)
+}
+
+/// Waits until what was begun of a step is written. That it fails means nothing: it is told to the sync, too.
+fn finish(fd: impl AsFd, at: u64) {
+    let _ = range(fd, at, libc::SYNC_FILE_RANGE_WAIT_BEFORE);
+}
+
+fn range(fd: impl AsFd, at: u64, flags: libc::c_uint) -> io::Result<()> {
     // SAFETY: takes integers alone, and changes no byte.
-    unsafe { libc::sync_file_range(fd.as_fd().as_raw_fd(), at as i64, STEP as i64, flags) };
+    let done = unsafe { libc::sync_file_range(fd.as_fd().as_raw_fd(), at as i64, STEP as i64, flags) };
+    Ok(nix::errno::Errno::result(done).map(drop)?)
 }

@@ -298,6 +298,9 @@ impl Locked<'_> {
             // A new segment may have been given to the kernel early.
             Mode::Server => Route::Server,
         };
+        if access.write && flags & libc::O_DIRECT != 0 {
+            store.segments().expect_collisions(segment);
+        }
         let backing = route.backing().cloned();
         let mode = if backing.is_some() { Mode::Passthrough } else { Mode::Server };
         if let Some(serving) = self.serving_mut() {

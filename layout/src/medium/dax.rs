@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::medium::cacheline;
 use crate::medium::domain::{Domain, Medium};
-use crate::medium::host::{grow_file, sync_all, sync_directory, sync_segment};
+use crate::medium::host::{grow_file, sync_all, sync_directory, sync_segment, write_out};
 
 /// Persistent memory that a log lies on, as the `dax` medium uses it. Tests put a simulated one behind it.
 pub trait Memory: Send + Sync + fmt::Debug {
@@ -78,6 +78,9 @@ impl<M: Memory> Medium for DaxMedium<M> {
     }
     fn sync_segment(&self, segment: BorrowedFd<'_>) -> io::Result<()> {
         sync_segment(segment)
+    }
+    fn write_out(&self, segment: BorrowedFd<'_>, wait: bool) -> io::Result<()> {
+        write_out(segment, wait)
     }
     fn sync_directory(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
         sync_directory(directory)

@@ -55,6 +55,9 @@ pub trait Medium: Send + Sync + fmt::Debug {
     fn shrink(&self, len: u64) -> io::Result<()>;
     /// Makes a segment's bytes and size durable.
     fn sync_segment(&self, segment: BorrowedFd<'_>) -> io::Result<()>;
+    /// Has the host begin to write a segment's bytes, and finish that if it is to `wait`. No sync, but what fails is
+    /// told here, and the sync may then not hear of it.
+    fn write_out(&self, segment: BorrowedFd<'_>, wait: bool) -> io::Result<()>;
     /// Makes a directory's entries durable.
     fn sync_directory(&self, directory: BorrowedFd<'_>) -> io::Result<()>;
     /// Makes everything on the host filesystem that `directory` is on durable.

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
 use crate::medium::domain::{Domain, Medium};
-use crate::medium::host::{grow_file, sync_all, sync_directory, sync_segment};
+use crate::medium::host::{grow_file, sync_all, sync_directory, sync_segment, write_out};
 
 /// A log file behind the page cache: `pwrite` and `fdatasync`.
 #[derive(Debug)]
@@ -48,6 +48,9 @@ impl Medium for FileMedium {
     }
     fn sync_segment(&self, segment: BorrowedFd<'_>) -> io::Result<()> {
         if self.domain == Domain::Volatile { Ok(()) } else { sync_segment(segment) }
+    }
+    fn write_out(&self, segment: BorrowedFd<'_>, wait: bool) -> io::Result<()> {
+        if self.domain == Domain::Volatile { Ok(()) } else { write_out(segment, wait) }
     }
     fn sync_directory(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
         if self.domain == Domain::Volatile { Ok(()) } else { sync_directory(directory) }

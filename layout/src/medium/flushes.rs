@@ -94,6 +94,9 @@ impl Medium for Counted {
         count(&self.counters.segments);
         self.medium.sync_segment(segment)
     }
+    fn write_out(&self, segment: BorrowedFd<'_>, wait: bool) -> io::Result<()> {
+        self.medium.write_out(segment, wait)
+    }
     fn sync_directory(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
         count(&self.counters.directories);
         self.medium.sync_directory(directory)

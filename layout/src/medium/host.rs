@@ -2,11 +2,19 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 pub(super) fn sync_segment(segment: BorrowedFd<'_>) -> io::Result<()> {
     Ok(nix::unistd::fdatasync(segment)?)
+}
+
+pub(super) fn write_out(segment: BorrowedFd<'_>, wait: bool) -> io::Result<()> {
+    let begin = libc::SYNC_FILE_RANGE_WRITE;
+    let flags = if wait { libc::SYNC_FILE_RANGE_WAIT_BEFORE | begin | libc::SYNC_FILE_RANGE_WAIT_AFTER } else { begin };
+    // SAFETY: takes integers alone, and changes no byte.
+    let done = unsafe { libc::sync_file_range(segment.as_raw_fd(), 0, 0, flags) };
+    nix::errno::Errno::result(done).map(drop).map_err(io::Error::from)
 }
 
 pub(super) fn sync_directory(directory: BorrowedFd<'_>) -> io::Result<()> {

@@ -31,6 +31,9 @@ impl Medium for ReadOnly {
     fn sync_segment(&self, _segment: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()> {
         Ok(())
     }
+    fn write_out(&self, _segment: std::os::fd::BorrowedFd<'_>, _wait: bool) -> std::io::Result<()> {
+        Ok(())
+    }
     fn sync_directory(&self, _directory: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()> {
         Ok(())
     }

@@ -63,7 +63,9 @@ impl Pool {
                 let state = self.state.read();
                 (self.commits.passable(state.log.newest()), self.segments.take_due())
             };
-            self.segments.sync(&due).map_err(|error| self.fail("syncing the segments", &error))?;
+            self.segments
+                .sync(&due, |ino, seq| self.value(ino, seq))
+                .map_err(|error| self.fail("syncing the segments", &error))?;
             settled.extend(self.segments.settled(&due));
             // The horizon may pass damaged files only together with the word that they are; what was stored meanwhile
             // has to be synced for that, too.

@@ -1,6 +1,7 @@
 //! Bytes of small files that the log holds: how many it may get, and how it gets rid of them.
 
 use crate::error::Result;
+use crate::ids::Ino;
 use crate::log::record::VALUE_MAX;
 use crate::log::superblock::INCOMPAT_VALUES;
 use crate::medium::domain::Domain;
@@ -33,13 +34,22 @@ impl Pool {
     /// Makes durable in their segments what only the log holds, so that it need not be kept there. No commit waits for
     /// it.
     pub fn settle_values(&self) -> Result<()> {
-        let settled = self.segments.sync_covered().map_err(|error| self.fail("syncing the segments", &error))?;
+        let settled = self
+            .segments
+            .sync_covered(|ino, seq| self.value(ino, seq))
+            .map_err(|error| self.fail("syncing the segments", &error))?;
         self.mark_damaged()?;
         if !settled.is_empty() {
             let mut state = self.state.write();
             settled.into_iter().for_each(|(ino, seq)| state.view.settle_value(ino, seq));
         }
         Ok(())
+    }
+
+    /// The bytes of a value that only the log is known to hold durably, by its sequence number.
+    pub(super) fn value(&self, ino: Ino, seq: u64) -> Option<Box<[u8]>> {
+        let (newest, bytes) = self.view().object(ino)?.chain()?.to_restore()?;
+        (newest == seq).then_some(bytes)
     }
 
     /// The log may get as many values as it may in one round of housekeeping.

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
@@ -18,6 +19,7 @@ use nix::unistd::UnlinkatFlags;
 use crate::ids::{NUMBER_LIMIT, SegmentId};
 use crate::medium::owner::Owner;
 use crate::medium::regular;
+use crate::segment::host_errors::HostErrors;
 use crate::segment::stat::SegmentStat;
 
 /// What was found in directories of segments: segments with what was asked of each, and paths that are none.
@@ -30,6 +32,8 @@ pub(super) struct Home {
     dir: OwnedFd,
     /// Nothing in it is worth a sync.
     volatile: bool,
+    errors: HostErrors,
+    doubtful: AtomicBool,
     _lock: Option<File>,
 }
 
@@ -55,7 +59,8 @@ fn name(id: SegmentId) -> CString {
 impl Home {
     pub fn open(path: PathBuf, volatile: bool, lock: Option<File>) -> io::Result<Self> {
         let dir = regular::open_directory(&path)?.into();
-        Ok(Self { path, dir, volatile, _lock: lock })
+        let errors = HostErrors::of(&dir);
+        Ok(Self { path, dir, volatile, errors, doubtful: AtomicBool::new(false), _lock: lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -64,6 +69,22 @@ impl Home {
 
     pub fn is_volatile(&self) -> bool {
         self.volatile
+    }
+
+    /// True if the host's filesystem met errors since the last time this was asked, so that a sync that succeeded may
+    /// not have. An error says that nothing on it is made durable any more.
+    pub fn has_new_errors(&self) -> io::Result<bool> {
+        self.errors.are_new(&self.dir)
+    }
+
+    /// The host told of a failure that may have been anybody's: it is not told twice.
+    pub fn doubt(&self) {
+        self.doubtful.store(true, Ordering::Relaxed);
+    }
+
+    /// True if there was such a failure since the pool was opened.
+    pub fn is_doubtful(&self) -> bool {
+        self.doubtful.load(Ordering::Relaxed)
     }
 
     /// The directory itself, to sync the names of its shards.

@@ -2,9 +2,12 @@
 //!
 //! It stands on the view, which says what tiers there are and which files have bytes that must be there.
 
+mod collisions;
 pub(crate) mod examine;
 pub(crate) mod gone;
 pub(crate) mod home;
+mod host_errors;
+mod lost;
 pub(crate) mod note;
 pub(crate) mod quarantine;
 pub(crate) mod segments;

@@ -25,7 +25,7 @@ use crate::segment::gone::Gone;
 use crate::segment::home::{Home, Scanned, path_within, shard};
 use crate::segment::stat::SegmentStat;
 use crate::segment::tier::{self, Opened, Whose};
-use crate::segment::unsynced::Unsynced;
+use crate::segment::unsynced::{Tracked, Unsynced};
 use crate::tree::view::View;
 
 /// Above this many descriptors held for syncing, commit before opening more files for writing.
@@ -257,6 +257,10 @@ impl Segments {
     /// Takes a lease and gives it back. A second descriptor of ours would stand in the way of a write lease, so the one
     /// that is held for syncing is used if there is one.
     fn lease(&self, id: SegmentId, kind: libc::c_int) -> bool {
+        // Nor may a witness stand in the way, once nothing is open that it is for.
+        let take = |entry: &mut Tracked| if entry.writers == 0 { entry.witness.take() } else { None };
+        let witness = self.unsynced.tracked.lock().change(id, take);
+        drop(witness);
         let tracked = self.unsynced.descriptor(id);
         let Some(fd) = tracked.or_else(|| self.open(id, libc::O_RDONLY).ok().map(Arc::new)) else { return false };
         try_lease(fd.as_fd(), kind)

@@ -1,30 +1,37 @@
 //! Syncing segments and their directories.
+//!
+//! The host tells of a failure once, and often only the call that met it: beginning to write a file, when there is no
+//! place for its bytes to be found on the disk; finishing that; or the sync. So whatever begins or waits for writing
+//! counts as much as the sync does, and nothing that syncs more than one segment, and cannot say which of them failed,
+//! comes before each was asked itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::ids::{Ino, SegmentId};
+use crate::medium::domain::Medium;
+use crate::parallel::overlapping;
 use crate::segment::home::{Home, shard};
+use crate::segment::lost::{has_hole, lost_in};
 use crate::segment::segments::Segments;
 use crate::segment::tracking::Due;
 use crate::segment::unsynced::{Grown, Tracked};
 
-/// From this many segments on, one sync of the host filesystem is cheaper than one each.
-const SYNC_ALL_FROM: usize = 64;
-
-/// Has the host begin to write a file's bytes, and does not wait for it.
-fn start_writing(fd: BorrowedFd<'_>) {
-    // SAFETY: takes integers alone. That it fails means nothing: the sync that follows tells.
-    unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
-}
+/// So many segments are worth a thread that syncs them beside others: syncs that wait together share the disk's flush.
+const SEGMENTS_PER_THREAD: usize = 8;
 
 impl Segments {
     /// Syncs the segments whose bytes only the log holds durably, and their names, beside whatever commit goes on.
-    /// Returns the values that are not needed any more; an error is one of a directory.
-    pub(crate) fn sync_covered(&self) -> io::Result<Vec<(Ino, u64)>> {
+    /// `value` gives what the log holds of a file. Returns the values that are not needed any more; an error is one of
+    /// a directory.
+    pub(crate) fn sync_covered(
+        &self,
+        value: impl Fn(Ino, u64) -> Option<Box<[u8]>> + Sync,
+    ) -> io::Result<Vec<(Ino, u64)>> {
         let covered: Vec<_> = {
             let tracked = self.unsynced.tracked.lock();
             let known = |(id, entry): (SegmentId, &Tracked)| {
@@ -46,14 +53,13 @@ impl Segments {
                 };
                 grown.get(tier).map(named).unwrap_or_default()
             };
-            let mut failed = Vec::new();
-            if !self.sync_at_once(home, ours.len()) {
-                ours.iter().for_each(|(_, fd, ..)| start_writing(fd.as_fd()));
-                let shards = names.iter().map(|id| shard(*id)).collect();
-                self.sync_directories(home, &Grown::of(top, shards))?;
-                let unsynced = ours.iter().filter(|(id, fd, ..)| !self.sync_one(*id, fd.as_fd()));
-                failed.extend(unsynced.map(|(id, ..)| *id));
+            let shards = names.iter().map(|id| shard(*id)).collect();
+            let segments: Vec<_> = ours.iter().map(|(id, fd, ..)| (*id, fd.as_fd())).collect();
+            self.sync_together(home, &segments, &Grown::of(top, shards))?;
+            for (id, fd, _, ino, seq) in &ours {
+                self.check_value(*id, fd.as_fd(), value(*ino, *seq).as_deref());
             }
+            self.look_at_host(home)?;
             if let Some(grown) = self.unsynced.grown.lock().get_mut(tier) {
                 names.iter().for_each(|id| grown.forget(*id));
             }
@@ -61,7 +67,7 @@ impl Segments {
             for (id, _, calls, ino, seq) in ours {
                 let over = tracked.change(*id, |entry| {
                     // A sync that succeeds after one that failed says nothing of what was written before.
-                    if failed.contains(id) || self.failed(*id) {
+                    if self.failed(*id) {
                         entry.call();
                         self.unsynced.touches.fetch_add(1, Ordering::Relaxed);
                         return false;
@@ -105,6 +111,15 @@ impl Segments {
 
     /// False if it failed, which is kept in mind.
     fn sync_one(&self, id: SegmentId, fd: BorrowedFd<'_>) -> bool {
+        self.ask_host(id, |_| self.sync_witnessed(id, fd))
+    }
+
+    /// Has the host begin to write a segment's bytes, or wait for that. False if it failed, which is kept in mind.
+    fn write_out(&self, id: SegmentId, fd: BorrowedFd<'_>, wait: bool) -> bool {
+        self.ask_host(id, |medium| medium.write_out(fd, wait))
+    }
+
+    fn ask_host(&self, id: SegmentId, call: impl FnOnce(&dyn Medium) -> io::Result<()>) -> bool {
         if self.is_volatile(id.tier()) {
             return true;
         }
@@ -112,40 +127,58 @@ impl Segments {
         // mind.
         let turn = self.unsynced.turns.lock().entry(id).or_default().clone();
         let mine = turn.lock();
-        let synced = self.medium.sync_segment(fd);
-        if let Err(error) = &synced {
-            self.unsynced.fail(id);
-            log::error!("{}: sync failed: {error}", self.path_of(id).display());
+        let done = call(&*self.medium);
+        if let Err(error) = &done {
+            self.fail(id, error);
         }
         drop(mine);
         let mut turns = self.unsynced.turns.lock();
         if Arc::strong_count(&turn) == 2 {
             turns.remove(&id);
         }
-        synced.is_ok()
+        done.is_ok()
     }
 
-    /// Syncs what is due. An error is one of a directory; segments that failed are [`Segments::unmarked`] afterwards.
-    pub(crate) fn sync(&self, due: &Due) -> io::Result<()> {
-        let mut by_tier: BTreeMap<u8, Vec<&(SegmentId, Arc<OwnedFd>)>> = BTreeMap::new();
-        for one in &due.segments {
-            by_tier.entry(one.0.tier()).or_default().push(one);
+    /// Bytes of the segment did not get to the disk: this was told to whoever began to write them, or synced them.
+    pub fn fail(&self, id: SegmentId, why: impl Display) {
+        self.unsynced.fail(id);
+        log::error!("{}: sync failed: {why}", self.path_of(id).display());
+    }
+
+    /// After a sync that succeeded: whether the segment holds what the log holds of the file. A host that found no
+    /// place on the disk may have dropped the bytes without a word to whoever syncs.
+    pub(crate) fn check_value(&self, id: SegmentId, fd: BorrowedFd<'_>, value: Option<&[u8]>) {
+        if let Some(value) = value
+            && !self.failed(id)
+            && lost_in(fd, value).unwrap_or(true)
+        {
+            self.fail(id, "the host has dropped bytes");
+        }
+    }
+
+    /// True if a segment has lost bytes of its value, as far as can be seen.
+    pub(crate) fn has_lost(&self, id: SegmentId, value: &[u8]) -> bool {
+        self.open(id, libc::O_RDONLY).and_then(|fd| lost_in(fd, value)).unwrap_or(true)
+    }
+
+    /// Syncs what is due. `value` is as for [`Segments::sync_covered`]. An error is one of a directory; segments that
+    /// failed are [`Segments::unmarked`] afterwards.
+    pub(crate) fn sync(&self, due: &Due, value: impl Fn(Ino, u64) -> Option<Box<[u8]>>) -> io::Result<()> {
+        let mut by_tier: BTreeMap<u8, Vec<(SegmentId, BorrowedFd<'_>)>> = BTreeMap::new();
+        for (id, fd) in &due.segments {
+            by_tier.entry(id.tier()).or_default().push((*id, fd.as_fd()));
         }
         let none = Grown::default();
         for (tier, home) in self.homes.iter().filter(|(_, home)| !home.is_volatile()) {
             let segments = by_tier.remove(tier).unwrap_or_default();
             let grown = due.grown.get(tier).unwrap_or(&none);
-            if self.sync_at_once(home, segments.len()) {
-                continue;
-            }
-            if segments.len() + grown.shards.len() > 1 {
-                // Begun for all, so that the host can write their bytes and its own tables together.
-                segments.iter().for_each(|(_, fd)| start_writing(fd.as_fd()));
-            }
-            self.sync_directories(home, grown)?;
-            for (id, fd) in segments {
-                self.sync_one(*id, fd.as_fd());
-            }
+            self.sync_together(home, &segments, grown)?;
+            self.look_at_host(home)?;
+        }
+        let held: HashMap<_, _> = due.values.iter().map(|(id, ino, seq)| (*id, (*ino, *seq))).collect();
+        for (id, fd) in due.segments.iter().filter(|_| !held.is_empty()) {
+            let value = held.get(id).and_then(|(ino, seq)| value(*ino, *seq));
+            self.check_value(*id, fd.as_fd(), value.as_deref());
         }
         let mut gone = Vec::new();
         let mut tracked = self.unsynced.tracked.lock();
@@ -161,33 +194,60 @@ impl Segments {
         Ok(())
     }
 
+    /// Syncs segments and directories. An error is one of a directory.
+    fn sync_together(&self, home: &Home, segments: &[(SegmentId, BorrowedFd<'_>)], grown: &Grown) -> io::Result<()> {
+        if segments.len() + grown.shards.len() > 1 {
+            // Begun for all, so that the host can write their bytes and its own tables together.
+            for (id, fd) in segments {
+                self.write_out(*id, *fd, false);
+            }
+        }
+        self.sync_directories(home, grown)?;
+        let one = |at: usize| Ok(self.sync_one(segments[at].0, segments[at].1));
+        overlapping(segments.len(), SEGMENTS_PER_THREAD, one).map(drop)
+    }
+
     fn sync_directories(&self, home: &Home, grown: &Grown) -> io::Result<()> {
         if grown.top {
             self.medium.sync_directory(home.dir())?;
         }
-        for shard in &grown.shards {
-            match home.open_shard(*shard) {
-                Ok(dir) => self.medium.sync_directory(dir.as_fd())?,
-                // Such as no descriptor left, which is no failed sync. A sync of the whole host needs none.
-                Err(error) => {
-                    log::debug!("{}: syncing the whole host instead: {error}", home.path().display());
-                    self.medium.sync_all(home.dir())?;
-                    break;
-                }
+        let shards: Vec<u8> = grown.shards.iter().copied().collect();
+        let synced = overlapping(shards.len(), SEGMENTS_PER_THREAD, |at| match home.open_shard(shards[at]) {
+            Ok(dir) => self.medium.sync_directory(dir.as_fd()).map(|()| None),
+            // Such as no descriptor left, which is no failed sync.
+            Err(error) => Ok(Some(error)),
+        })?;
+        if let Some(error) = synced.into_iter().flatten().next() {
+            // A sync of the whole host needs no descriptor; but it cannot tell whose bytes it failed to write, so
+            // whoever may have any is asked first.
+            log::debug!("{}: syncing the whole host instead: {error}", home.path().display());
+            for (id, fd) in self.unsynced.descriptors() {
+                self.write_out(id, fd.as_fd(), true);
             }
+            self.sync_whole(home)?;
         }
         Ok(())
     }
 
-    /// Syncs the whole host filesystem, directories included, if that is cheaper for so many segments; true if it
-    /// reported no failure.
-    fn sync_at_once(&self, home: &Home, segments: usize) -> bool {
-        if segments < SYNC_ALL_FROM || self.unsynced.suspicious.load(Ordering::Relaxed) {
-            return false;
+    /// Syncs everything on the filesystem of a home.
+    pub(super) fn sync_whole(&self, home: &Home) -> io::Result<()> {
+        self.medium.sync_all(home.dir()).inspect_err(|_| home.doubt())
+    }
+
+    /// After syncs that succeeded: true if the host met errors meanwhile, so that they need not be believed. An error
+    /// says that it takes no changes any more.
+    pub(super) fn look_at_host(&self, home: &Home) -> io::Result<bool> {
+        if !home.has_new_errors()? {
+            return Ok(false);
         }
-        let result = self.medium.sync_all(home.dir());
-        self.unsynced.suspicious.fetch_or(result.is_err(), Ordering::Relaxed);
-        result.is_ok()
+        home.doubt();
+        log::error!("{}: the host's filesystem met errors", home.path().display());
+        for (id, fd) in self.unsynced.descriptors() {
+            if self.homes.get(&id.tier()).is_some_and(|of| std::ptr::eq(of, home)) && has_hole(fd.as_fd()) {
+                self.fail(id, "it has holes, and the host may have dropped bytes");
+            }
+        }
+        Ok(true)
     }
 
     /// Makes the bytes of a segment durable now, and its name: it is a copy of one that is about to go.
@@ -201,15 +261,30 @@ impl Segments {
         self.medium.sync_directory(home.dir())
     }
 
-    /// Syncs everything on the host filesystem: after a server was killed nobody knows what it had not synced.
-    pub(crate) fn sync_host(&self) -> io::Result<()> {
+    /// Syncs everything on the host filesystem: after a server was killed nobody knows what it had not synced. Each
+    /// segment is asked first, as the host tells of a failure that nobody has heard of; one that failed is
+    /// [`Segments::failed`] afterwards.
+    pub(crate) fn sync_host(&self, segments: &[SegmentId]) -> io::Result<()> {
+        overlapping(segments.len(), 64, |at| {
+            let id = segments[at];
+            // One that is not there is for whoever settles its file.
+            if let Ok(fd) = self.open(id, libc::O_RDONLY) {
+                self.write_out(id, fd.as_fd(), true);
+            }
+            Ok(())
+        })?;
         for (tier, home) in self.homes.iter().filter(|(_, home)| !home.is_volatile()) {
             let shards = home.shards()?;
             let mut grown = self.unsynced.grown.lock();
             let grown = grown.entry(*tier).or_default();
             grown.top = true;
             grown.shards.extend(shards);
-            self.medium.sync_all(home.dir())?;
+            if let Err(error) = self.sync_whole(home) {
+                // It may be an old failure, or somebody else's: those of segments were just told.
+                log::warn!("{}: a sync of the whole host failed: {error}", home.path().display());
+                self.sync_whole(home)?;
+            }
+            home.has_new_errors()?;
         }
         Ok(())
     }

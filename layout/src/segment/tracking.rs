@@ -26,7 +26,7 @@ pub(crate) struct Due {
     pub(super) segments: Vec<(SegmentId, Arc<OwnedFd>)>,
     pub(super) grown: BTreeMap<u8, Grown>,
     /// Values of the log that are not needed any more once the segments are synced.
-    values: Vec<(SegmentId, Ino, u64)>,
+    pub(super) values: Vec<(SegmentId, Ino, u64)>,
     pub touches: u64,
 }
 
@@ -134,6 +134,8 @@ impl Segments {
         home.top = true;
         home.shards.insert(shard(id));
         drop(grown);
+        // All that could not be written is written again.
+        self.unsynced.failed.lock().forget(id);
         self.track(id, |entry| {
             (entry.ino, entry.value) = (Some(ino), Some(seq));
             entry.call();

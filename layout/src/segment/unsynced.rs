@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 
@@ -19,9 +19,6 @@ pub(super) struct Unsynced {
     pub failed: Mutex<Failures>,
     /// Held while a segment is synced: one at a time, and until a failure is kept in mind.
     pub turns: Mutex<HashMap<SegmentId, Arc<Mutex<()>>>>,
-    /// A sync of the whole host failed once. It reports a failure only once, and that may have been the failure of a
-    /// segment that was not due: from then on each segment is asked itself.
-    pub suspicious: AtomicBool,
     /// How often a segment became due without a record that says so.
     pub touches: AtomicU64,
 }
@@ -33,6 +30,11 @@ impl Unsynced {
         // The descriptor is closed without the lock.
         drop(gone);
         self.failed.lock().forget(id);
+    }
+
+    /// Every segment that may have bytes that are not durable, and its descriptor.
+    pub fn descriptors(&self) -> Vec<(SegmentId, Arc<OwnedFd>)> {
+        self.tracked.lock().all.iter().map(|(id, entry)| (*id, entry.fd.clone())).collect()
     }
 
     /// The descriptor that is held to sync the segment.
@@ -51,6 +53,8 @@ impl Unsynced {
 #[derive(Debug)]
 pub(super) struct Tracked {
     pub fd: Arc<OwnedFd>,
+    /// See [`crate::segment::collisions`].
+    pub witness: Option<Arc<OwnedFd>>,
     pub writers: u32,
     /// The next commit must sync it.
     pub due: bool,
@@ -74,6 +78,7 @@ impl Tracked {
     fn new(fd: Arc<OwnedFd>) -> Self {
         Self {
             fd,
+            witness: None,
             writers: 0,
             due: false,
             dirty: false,
@@ -240,7 +245,7 @@ impl Failures {
         self.unmarked.insert(id);
     }
 
-    fn forget(&mut self, id: SegmentId) {
+    pub fn forget(&mut self, id: SegmentId) {
         self.all.remove(&id);
         self.unmarked.remove(&id);
         self.searched.remove(&id);

@@ -751,17 +751,3 @@ fn rule_9_an_early_sync_that_failed_is_recorded_before_anything_rests_on_it() {
     pool.commit(pool.newest()).unwrap();
     assert!(pool.segments().failed(segment), "a later sync proves nothing");
 }
-
-#[test]
-fn one_sync_of_the_host_does_for_many_segments_and_their_directories() {
-    let scratch = Scratch::new(1 << 20);
-    let (pool, _) = scratch.first_open();
-    for n in 0..200 {
-        make_file(&pool, &format!("f{n}"), b"bytes");
-    }
-    let before = pool.flushes();
-    pool.commit(pool.newest()).unwrap();
-    let after = pool.flushes();
-    assert_eq!((after.host, after.log), (before.host + 1, before.log + 1));
-    assert_eq!((after.segments, after.directories), (before.segments, before.directories));
-}

@@ -100,7 +100,11 @@ impl<'a> Settler<'a> {
         let whole;
         let value = self.pool.view().object(ino).and_then(Object::chain).and_then(FileChain::to_restore);
         if let Some((seq, bytes)) = value {
-            let intact = present.filter(|stat| !attributes.damaged && stat.size >= bytes.len() as u64);
+            let lost = |stat: &SegmentStat| {
+                let segments = &self.pool.segments;
+                stat.size < bytes.len() as u64 || segments.failed(segment) || segments.has_lost(segment, &bytes)
+            };
+            let intact = present.filter(|stat| !attributes.damaged && !lost(stat));
             match intact.filter(|_| kind == Shutdown::ServerKilled) {
                 // What the segment holds is what was written, and newer than what the log has.
                 Some(stat) => self.learn(ino, attributes, segment, &stat)?,
@@ -110,6 +114,9 @@ impl<'a> Settler<'a> {
                     present = Some(self.pool.segments.stat(segment).map_err(at("stat"))?);
                 }
             }
+        }
+        if self.pool.segments.failed(segment) {
+            self.mark_damaged(ino, attributes, "the host could not write its bytes")?;
         }
         let Some(stat) = present else {
             if size > 0 {

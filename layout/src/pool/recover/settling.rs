@@ -46,7 +46,7 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     if recovery.kind == Shutdown::ServerKilled {
         // Nobody knows any more which segments had not been synced. What is recorded comes under the horizon before
         // anything is done to the segments (rule 5).
-        pool.segments.sync_host().map_err(io("sync"))?;
+        pool.segments.sync_host(&segments_of_files(pool)).map_err(io("sync"))?;
         pool.commit(pool.newest())?;
     }
     let counted = pool.view().next_id();
@@ -104,6 +104,13 @@ fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, now: Tim
         settler.commit_some()?;
     }
     pool.commit(pool.newest())
+}
+
+/// The segments that files have, or are about to have.
+fn segments_of_files(pool: &Pool) -> Vec<SegmentId> {
+    let view = pool.view();
+    let of = |(_, object): (Ino, &Object)| [object.attributes.segment, object.pending_replace()];
+    view.objects().flat_map(of).flatten().filter(|segment| pool.segments.is_there(segment.tier())).collect()
 }
 
 /// Takes back what was set aside of files that have it still.

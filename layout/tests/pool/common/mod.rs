@@ -29,6 +29,7 @@ struct Image {
     fail_persist_behind: Option<usize>,
     fail_persist_number: Option<u64>,
     fail_segment: bool,
+    fail_write_out: bool,
     fail_sync_all: bool,
     host_full: bool,
     /// The log when the medium was made, and everything that happened to it since.
@@ -97,6 +98,7 @@ pub enum Call {
     Store { offset: u64, len: usize },
     Persist,
     SyncSegment,
+    WriteOut { wait: bool },
     SyncDirectory,
     SyncAll,
     Grow,
@@ -174,6 +176,11 @@ impl SimMedium {
 
     pub fn fail_next_segment_sync(&self) {
         self.0.lock().unwrap().fail_segment = true;
+    }
+
+    /// The next time that the host is to begin writing a segment's bytes, that fails, and nothing else does.
+    pub fn fail_next_write_out(&self) {
+        self.0.lock().unwrap().fail_write_out = true;
     }
 
     pub fn persists(&self) -> u64 {
@@ -269,6 +276,14 @@ impl Medium for SimMedium {
         meanwhile.into_iter().for_each(|meanwhile| meanwhile());
         Ok(())
     }
+    fn write_out(&self, _segment: BorrowedFd<'_>, wait: bool) -> io::Result<()> {
+        let mut image = self.0.lock().unwrap();
+        image.calls.push(Call::WriteOut { wait });
+        match std::mem::take(&mut image.fail_write_out) {
+            true => Err(io::Error::from_raw_os_error(libc::EIO)),
+            false => Ok(()),
+        }
+    }
     fn sync_directory(&self, _directory: BorrowedFd<'_>) -> io::Result<()> {
         self.0.lock().unwrap().calls.push(Call::SyncDirectory);
         Ok(())
@@ -328,8 +343,13 @@ impl Scratch {
 
     pub fn try_open(&self, image: Vec<u8>, boot: [u8; 16]) -> (tensorfs_layout::Result<Pool>, Arc<SimMedium>) {
         let medium = SimMedium::new(image);
+        (self.open_on(medium.clone(), boot), medium)
+    }
+
+    /// Opens the pool on a medium that was told what to do.
+    pub fn open_on(&self, medium: Arc<SimMedium>, boot: [u8; 16]) -> tensorfs_layout::Result<Pool> {
         let options = OpenOptions { boot_id: Some(boot), ..OpenOptions::default() };
-        (Pool::open_with_medium(&self.pool(), &options, medium.clone()), medium)
+        Pool::open_with_medium(&self.pool(), &options, medium)
     }
 
     /// A fresh pool, opened on a simulated medium.

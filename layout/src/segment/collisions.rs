@@ -1,0 +1,75 @@
+//! Failures that are none: direct writes that collide with a mapping.
+//!
+//! Where a program writes a page directly while another one stores to it through a mapping, the kernel cannot drop the
+//! page from its cache after the direct write. It has the next sync of each descriptor say `EIO`, though nothing was
+//! lost: the page is still dirty, and is written like any other. A failed write looks the same to that descriptor. But
+//! it also counts for its whole filesystem, which the next `syncfs` on any descriptor tells, and a collision does not.
+//!
+//! So a sync that failed is tried again, against rule 9, where all of this holds, and is believed only then:
+//!
+//! * the file was opened for direct writes, and a *witness*, a second descriptor that was open all the time, hears of
+//!   each failure as well: so none was one of the disk's flush, of the filesystem's own tables, or of beginning to
+//!   write;
+//! * in the end a sync succeeds, and after it one of the whole host, which has not failed to write any file's bytes
+//!   since the pool was opened; and ext4 has counted no errors meanwhile.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use crate::ids::SegmentId;
+use crate::segment::segments::Segments;
+
+/// So often a sync is tried while programs go on colliding.
+const TRIES: usize = 100;
+
+impl Segments {
+    /// The segment is about to be written directly. Call it after [`Segments::begin_write`].
+    pub fn expect_collisions(&self, id: SegmentId) {
+        if self.unsynced.tracked.lock().get(id).is_none_or(|entry| entry.witness.is_some()) {
+            return;
+        }
+        // Without it a collision is taken for a failure.
+        let Ok(witness) = self.open(id, libc::O_RDONLY).map(Arc::new) else { return };
+        self.unsynced.tracked.lock().change(id, |entry| entry.witness.get_or_insert(witness.clone()).clone());
+    }
+
+    /// Syncs a segment, until no collision is in the way of it.
+    pub(super) fn sync_witnessed(&self, id: SegmentId, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let witness = self.unsynced.tracked.lock().get(id).and_then(|entry| entry.witness.clone());
+        let Some(witness) = witness else { return self.medium.sync_segment(fd) };
+        let mut collided = None;
+        for _ in 0..TRIES {
+            self.medium.write_out(fd, false)?;
+            match self.medium.sync_segment(fd) {
+                Ok(()) => return collided.map_or(Ok(()), |error| self.prove(id, error)),
+                Err(error) if hears(witness.as_fd()) => collided = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(collided.unwrap_or_else(|| io::ErrorKind::Other.into()))
+    }
+
+    /// After a sync that succeeded: that those before it, which failed, were collisions.
+    fn prove(&self, id: SegmentId, error: io::Error) -> io::Result<()> {
+        let home = self.home(id.tier())?;
+        // Whoever may have bytes is asked first: see `sync.rs`.
+        for (other, fd) in self.unsynced.descriptors() {
+            if let Err(error) = self.medium.write_out(fd.as_fd(), false) {
+                self.fail(other, error);
+            }
+        }
+        let clean = self.sync_whole(home).is_ok() && !self.look_at_host(home)?;
+        if clean && !home.is_doubtful() && !self.failed(id) {
+            log::debug!("{}: direct writes collided with a mapping", self.path_of(id).display());
+            return Ok(());
+        }
+        Err(error)
+    }
+}
+
+/// True if a failure to write bytes was told to a descriptor just now.
+fn hears(witness: BorrowedFd<'_>) -> bool {
+    // SAFETY: takes integers alone, and changes no byte.
+    unsafe { libc::sync_file_range(witness.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WAIT_BEFORE) == -1 }
+}

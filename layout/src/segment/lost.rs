@@ -1,0 +1,63 @@
+//! Bytes that a host has dropped without a word.
+//!
+//! ext4 finds a place for a file's bytes when it writes them. Where it finds none, because the tables that say what is
+//! free cannot be read, it may drop the bytes and report success to whoever syncs. What is left is a hole.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// True if a file has a hole where a value has other bytes than zeroes, or ends before it.
+pub(super) fn lost_in(fd: impl AsFd, value: &[u8]) -> io::Result<bool> {
+    let mut at = 0;
+    while at < value.len() {
+        let Some(hole) = seek(&fd, at, libc::SEEK_HOLE)? else { return Ok(true) };
+        if hole >= value.len() {
+            return Ok(false);
+        }
+        let data = seek(&fd, hole, libc::SEEK_DATA)?.unwrap_or(value.len()).min(value.len());
+        if value[hole..data].iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+        at = data;
+    }
+    Ok(false)
+}
+
+/// True if some part of a file is a hole.
+pub(super) fn has_hole(fd: impl AsFd) -> bool {
+    let size = nix::sys::stat::fstat(&fd).map(|stat| stat.st_size as usize);
+    size.is_ok_and(|size| size > 0 && !matches!(seek(&fd, 0, libc::SEEK_HOLE), Ok(Some(hole)) if hole >= size))
+}
+
+/// The next hole or data; none behind the end of the file.
+fn seek(fd: impl AsFd, at: usize, what: libc::c_int) -> io::Result<Option<usize>> {
+    // SAFETY: takes integers alone. Nobody uses the offset of a descriptor that syncs.
+    match unsafe { libc::lseek(fd.as_fd().as_raw_fd(), at as i64, what) } {
+        -1 if nix::errno::Errno::last() == nix::errno::Errno::ENXIO => Ok(None),
+        -1 => Err(io::Error::last_os_error()),
+        found => Ok(Some(found as usize)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn a_hole_is_lost_bytes_only_where_there_were_some() {
+        let file = tempfile::tempfile().unwrap();
+        let value = [vec![1; 4096], vec![0; 4096], vec![2; 100]].concat();
+        assert!(lost_in(&file, &value).unwrap(), "it is empty");
+        file.set_len(value.len() as u64).unwrap();
+        assert!(lost_in(&file, &value).unwrap() && has_hole(&file));
+        file.write_all_at(&[1; 4096], 0).unwrap();
+        assert!(lost_in(&file, &value).unwrap());
+        file.write_all_at(&[3; 100], 8192).unwrap();
+        assert!(!lost_in(&file, &value).unwrap(), "other bytes were written");
+        assert!(has_hole(&file));
+        file.write_all_at(&value, 0).unwrap();
+        assert!(!lost_in(&file, &value).unwrap() && !has_hole(&file));
+    }
+}

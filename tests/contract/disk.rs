@@ -1,0 +1,297 @@
+//! What is left when a disk loses its cache with the power, or cannot read, write or flush: `harness/volatile.rs` makes
+//! it do so.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tensorfs_tests::random::Random;
+use tensorfs_tests::{EVERYTHING, Mount, Pattern, Request, Setup, VolatileDisk, forget_cached_files, on_mounts};
+
+on_mounts!(
+    what_was_acknowledged_survives_the_loss_of_the_cache_of_ext4,
+    what_was_acknowledged_survives_the_loss_of_the_cache_of_xfs,
+    nothing_acknowledged_is_missing_when_the_disk_cannot_read,
+    nothing_acknowledged_is_missing_when_the_disk_cannot_write,
+    nothing_acknowledged_is_missing_when_the_disk_cannot_flush,
+    nothing_acknowledged_is_missing_when_xfs_cannot_write,
+    a_file_whose_direct_writes_collide_with_a_mapping_is_not_damaged,
+);
+
+const EXT4: [&str; 5] = ["mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=0"];
+const XFS: [&str; 3] = ["mkfs.xfs", "-q", "-K"];
+
+/// With many tables of what is free, none of which can be made up: they have to be read.
+const EXT4_TO_READ: [&str; 9] = [
+    "mkfs.ext4",
+    "-q",
+    "-F",
+    "-E",
+    "nodiscard,lazy_itable_init=0",
+    "-O",
+    "^metadata_csum,^uninit_bg,^flex_bg",
+    "-g",
+    "1024",
+];
+const READ_LATE: &str = "loop,no_prefetch_block_bitmaps";
+
+/// In the bytes of every file, so that a disk can be told to lose these and nothing else.
+const MARK: &str = "<bytes-of-a-file>";
+
+/// How many images of a disk that lost power are looked at.
+fn images() -> u64 {
+    std::env::var("TENSORFS_DISK_IMAGES").map_or(2, |images| images.parse().expect("a number"))
+}
+
+fn disk(setup: &Setup, mkfs: &[&str], options: &str) -> Option<VolatileDisk> {
+    VolatileDisk::mounted_with(mkfs, 400, options).inspect_err(|reason| setup.skip(reason)).ok()
+}
+
+/// Bytes that a disk knows by [`MARK`] in each block.
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = Pattern(seed).bytes(0, len);
+    for block in bytes.chunks_mut(4096) {
+        let mark = MARK.len().min(block.len());
+        block[..mark].copy_from_slice(&MARK.as_bytes()[..mark]);
+    }
+    bytes
+}
+
+/// What a program was promised of files, by name; nothing where a removal was acknowledged.
+#[derive(Default)]
+struct Promised {
+    files: HashMap<String, (u64, usize)>,
+}
+
+impl Promised {
+    /// Each file that is not there as it was promised, unless what it has instead is `allowed`.
+    fn missing(&self, mount: &Mount, allowed: impl Fn(&str, &[u8]) -> bool) -> Vec<String> {
+        let wrong = |name: &String, seed: u64, len: usize| match std::fs::read(mount.at(name)) {
+            Ok(found) if found == bytes(seed, len) || allowed(name, &found) => None,
+            Ok(found) => {
+                let differ = found.iter().zip(bytes(seed, len)).position(|(found, want)| *found != want);
+                Some(format!("{name}: {} of {len} bytes, differing from {differ:?} on", found.len()))
+            }
+            Err(error) => Some(format!("{name}: {error}")),
+        };
+        let mut missing: Vec<_> =
+            self.files.iter().filter_map(|(name, (seed, len))| wrong(name, *seed, *len)).collect();
+        missing.sort();
+        missing
+    }
+}
+
+/// Writes a file as a program does that wants to be sure; true if it was told that the file is durable.
+fn save(path: &Path, seed: u64, len: usize, durability: &str) -> bool {
+    write(path, seed, len).is_ok_and(|file| is_durable(file, durability))
+}
+
+fn write(path: &Path, seed: u64, len: usize) -> std::io::Result<File> {
+    // Small files that cannot be mapped go into the log first, the others do not.
+    let mut file = File::options().read(seed.is_multiple_of(3)).write(true).create(true).truncate(true).open(path)?;
+    file.write_all(&bytes(seed, len))?;
+    Ok(file)
+}
+
+fn is_durable(file: File, durability: &str) -> bool {
+    match durability {
+        "fsync" => file.sync_all().is_ok(),
+        "close" => nix::unistd::close(file).is_ok(),
+        _ => true,
+    }
+}
+
+/// All three, if it is to be looked at length; else one, which another test has in its other mode.
+fn durabilities(short: &'static str) -> Vec<&'static str> {
+    if images() > 2 { vec!["fsync", "close", "write"] } else { vec![short] }
+}
+
+fn survives(setup: Setup, mkfs: &[&str]) {
+    for durability in durabilities("fsync") {
+        let Some(disk) = disk(&setup, mkfs, "loop") else { return };
+        let mount = setup.clone().pool_at(disk.at("pool")).mount_with(["--durability", durability]).mount();
+        let mut random = Random::of(&[images(), durability.len() as u64]);
+        let mut promised = Promised::default();
+        for image in 0..images() {
+            for n in 0..12 {
+                let name = format!("f{}", random.below(40));
+                let (seed, len) = (image * 100 + n, *random.pick(&[10, 5000, 30_000, 40_000, 300_000]));
+                // Not promised, and not there in the end.
+                std::fs::write(mount.at("beside"), bytes(seed, len)).unwrap();
+                assert!(save(&mount.at(&name), seed, len, durability), "{name}");
+                promised.files.insert(name, (seed, len));
+                if random.once_in(4) {
+                    let name = format!("f{}", random.below(40));
+                    if std::fs::remove_file(mount.at(&name)).is_ok() {
+                        promised.files.remove(&name);
+                    }
+                }
+            }
+            let left = disk.after_power_loss(Random::at(7, image));
+            tensorfs_layout::testing::change_boot_id(&left.at("pool")).unwrap();
+            let mut after = setup.clone().pool_at(left.at("pool")).mount();
+            assert_eq!(promised.missing(&after, |_, _| false), [""; 0], "{durability}, image {image}");
+            after.umount();
+            let check = after.tensorfs(["check", "--data", after.pool().to_str().unwrap()]);
+            assert!(check.status.success(), "{durability}: {}", String::from_utf8_lossy(&check.stdout));
+        }
+    }
+}
+
+/// Proves D1, D2, D3, D5.
+fn what_was_acknowledged_survives_the_loss_of_the_cache_of_ext4(setup: Setup) {
+    survives(setup, &EXT4);
+}
+
+/// Proves D1, D2, D3, D5.
+fn what_was_acknowledged_survives_the_loss_of_the_cache_of_xfs(setup: Setup) {
+    survives(setup, &XFS);
+}
+
+/// Small and large files are saved on a disk on which something fails for a time. Then all that was acknowledged must
+/// be there: for whoever goes on, for the next mount, and after a power loss; or the file is said to be damaged.
+fn nothing_is_missing(setup: &Setup, mkfs: &[&str], options: &str, fail: impl Fn(&VolatileDisk)) {
+    let (mut said, mut refused) = (0, 0);
+    for durability in durabilities("fsync") {
+        let Some(mut disk) = disk(setup, mkfs, options) else { return };
+        let setup = setup.clone().pool_at(disk.at("pool")).mount_with(["--durability", durability]);
+        let mut mount = setup.clone().mount();
+        let names: Vec<String> = (0..100).map(|n| format!("f{n}")).collect();
+        // So that all directories of the host are there.
+        for n in 0..300 {
+            File::create(mount.at(format!("before{n}"))).unwrap();
+        }
+        mount.umount();
+        disk.remount(options);
+        forget_cached_files();
+        mount.mount();
+        for n in 0..20 {
+            File::create(mount.at(format!("again{n}"))).unwrap();
+        }
+        let mut promised = Promised::default();
+        let mut save_all = |from: u64, promised: &mut Promised| {
+            let shape = |n: usize| (from + n as u64, [700, 5000, 30_000, 40_000, 200_000][n % 5]);
+            // Written first, and then synced: what the first sync meets is not to keep the others from writing.
+            let written: Vec<_> =
+                names.iter().enumerate().map(|(n, name)| write(&mount.at(name), shape(n).0, shape(n).1)).collect();
+            for ((n, name), file) in names.iter().enumerate().zip(written) {
+                if file.is_ok_and(|file| is_durable(file, durability)) {
+                    said += 1;
+                    promised.files.insert(name.clone(), shape(n));
+                } else {
+                    refused += 1;
+                    promised.files.remove(name);
+                }
+            }
+        };
+        fail(&disk);
+        save_all(1000, &mut promised);
+        // Commits go on, and make durable in segments what the log holds.
+        std::thread::sleep(Duration::from_secs(3));
+        disk.mend();
+        let damaged = |mount: &Mount| {
+            let info = mount.info();
+            let paths = info["damaged_files"].as_array().cloned().unwrap_or_default();
+            move |name: &str, _: &[u8]| paths.iter().any(|path| path == &serde_json::json!(format!("/{name}")))
+        };
+        let what = durability;
+        // Power is lost now, or a little later.
+        for seed in [0, 5] {
+            let left = disk.after_power_loss(seed);
+            tensorfs_layout::testing::change_boot_id(&left.at("pool")).unwrap();
+            let after = setup.clone().pool_at(left.at("pool")).mount();
+            assert_eq!(promised.missing(&after, damaged(&after)), [""; 0], "{what}: power lost, image {seed}");
+        }
+        assert_eq!(promised.missing(&mount, damaged(&mount)), [""; 0], "{what}: goes on");
+        mount.umount();
+        disk.remount(options);
+        forget_cached_files();
+        mount.mount();
+        assert_eq!(promised.missing(&mount, damaged(&mount)), [""; 0], "{what}: mounted again");
+    }
+    eprintln!("{said} said to be durable, {refused} refused");
+    assert!(refused > 0, "nothing failed");
+}
+
+/// Proves D12.
+fn nothing_acknowledged_is_missing_when_the_disk_cannot_read(setup: Setup) {
+    nothing_is_missing(&setup, &EXT4_TO_READ, READ_LATE, |disk| disk.fail(Request::Read, EVERYTHING, None));
+}
+
+/// Proves D12.
+fn nothing_acknowledged_is_missing_when_the_disk_cannot_write(setup: Setup) {
+    nothing_is_missing(&setup, &EXT4, "loop", |disk| disk.fail_writes_of(MARK, None));
+}
+
+/// Proves D12.
+fn nothing_acknowledged_is_missing_when_the_disk_cannot_flush(setup: Setup) {
+    nothing_is_missing(&setup, &EXT4, "loop", |disk| disk.fail(Request::Flush, EVERYTHING, Some(3)));
+}
+
+/// Proves D12.
+fn nothing_acknowledged_is_missing_when_xfs_cannot_write(setup: Setup) {
+    nothing_is_missing(&setup, &XFS, "loop", |disk| disk.fail_writes_of(MARK, None));
+}
+
+/// As xfstests' generic/095 and 366 do: the kernel has the next sync say `EIO`, and nothing is lost.
+///
+/// Proves D12.
+fn a_file_whose_direct_writes_collide_with_a_mapping_is_not_damaged(setup: Setup) {
+    const BLOCKS: usize = 8;
+    let Some(disk) = disk(&setup, &EXT4, "loop") else { return };
+    let mut mount = setup.clone().pool_at(disk.at("pool")).mount();
+    let path = mount.at("f");
+    std::fs::write(&path, vec![1; BLOCKS << 12]).unwrap();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let direct = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    // SAFETY: nobody cuts the file.
+    let mut mapping = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0.. {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                // One byte of each block is the mapping's.
+                mapping[n % BLOCKS * 4096] = n as u8;
+            }
+        });
+        scope.spawn(|| {
+            let mut room = vec![0; 8192];
+            let start = room.as_ptr().align_offset(4096);
+            for n in 0.. {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                room[start..start + 4096].fill(n as u8);
+                direct.write_all_at(&room[start..start + 4096], (n % BLOCKS * 4096) as u64).unwrap();
+            }
+        });
+        for _ in 0..200 {
+            let synced = file.sync_all();
+            if synced.is_err() {
+                done.store(true, Ordering::Relaxed);
+            }
+            synced.unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    file.sync_all().unwrap();
+    drop((mapping, direct, file));
+    mount.sync();
+    let want = std::fs::read(&path).unwrap();
+    assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));
+    let left = disk.after_power_loss(0);
+    tensorfs_layout::testing::change_boot_id(&left.at("pool")).unwrap();
+    let after = setup.pool_at(left.at("pool")).mount();
+    assert!(std::fs::read(after.at("f")).unwrap() == want, "what was synced is not what was read");
+    drop(after);
+    mount.remount();
+    assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));
+    assert!(std::fs::read(&path).unwrap() == want);
+}
