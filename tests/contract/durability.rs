@@ -10,7 +10,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use tensorfs_tests::{
-    Disk, FailingDisk, Mount, Mounted, Passthrough, Pattern, Setup, on_mounts, run_ok, scratch, xattr,
+    Call, Disk, FailingDisk, HostCalls, Mount, Mounted, Passthrough, Pattern, Rule, Setup, on_mounts, run, run_ok,
+    scratch, xattr,
 };
 
 on_mounts!(
@@ -19,6 +20,7 @@ on_mounts!(
     with_durability_fsync_a_sync_is_durable,
     everything_else_follows_within_the_commit_interval,
     fsync_of_a_directory_and_tensorfs_sync_cover_everything,
+    fsync_of_a_directory_tells_of_a_file_that_could_not_be_synced,
     syncfs_does_not_reach_the_server,
     a_new_name_has_its_bytes_on_the_disk,
     msync_and_synchronous_writes_reach_the_disk,
@@ -167,6 +169,47 @@ fn fsync_of_a_directory_and_tensorfs_sync_cover_everything(setup: Setup) {
     std::fs::write(machine.mount.at("a/g"), &bytes).unwrap();
     machine.mount.sync();
     machine.survives("a/g", &bytes);
+}
+
+/// Whoever asks for everything does not hear that it was done, and neither does who asks at the same time; who asks for
+/// what came later does. Nor is a failure forgotten because nobody asked when it happened.
+///
+/// Proves D4, D12.
+fn fsync_of_a_directory_tells_of_a_file_that_could_not_be_synced(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount_with(["--commit", "0.1"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let directory = File::open(mount.path()).unwrap();
+    directory.sync_all().unwrap();
+    for name in ["meanwhile", "before"] {
+        let failing = calls.add(Rule::of(Call::Fdatasync).on("/segments/").error(libc::EIO).times(1));
+        let file = File::create(mount.at(name)).unwrap();
+        file.write_all_at(&Pattern(1).bytes(0, LEN), 0).unwrap();
+        if name == "before" {
+            drop(file);
+            failing.wait_for_hits(1);
+            mount.wait_for("damaged file", |info| info["damaged_files"].as_array().unwrap().len() == 1);
+            assert!(!run(mount.program().arg("sync").arg(mount.path())).status.success());
+        } else {
+            let results: Vec<_> = std::thread::scope(|scope| {
+                let both = [scope.spawn(|| directory.sync_all()), scope.spawn(|| directory.sync_all())];
+                both.into_iter().map(|one| one.join().unwrap()).collect()
+            });
+            assert!(results.iter().any(|result| result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EIO))));
+        }
+        directory.sync_all().unwrap();
+        std::fs::remove_file(mount.at(name)).unwrap();
+        mount.sync();
+    }
+    // The writer has heard of it: that is enough.
+    let file = File::create(mount.at("told")).unwrap();
+    file.write_all_at(&Pattern(1).bytes(0, LEN), 0).unwrap();
+    let failing = calls.add(Rule::of(Call::Fdatasync).on("/segments/").error(libc::EIO).times(1));
+    fails_with(file.sync_all(), libc::EIO);
+    assert_eq!(failing.hits(), 1);
+    directory.sync_all().unwrap();
 }
 
 /// Proves D4, X2.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::built::binary;
-use crate::children::{c_path, program_path, run, run_ok, wait_for_end};
+use crate::children::{c_path, has_ended, program_path, run, run_ok, wait_for_end};
 use crate::host_calls::HostCalls;
 
 /// Who moves the bytes.
@@ -55,6 +55,11 @@ impl Setup {
             return skip(name, &reason);
         }
         test(Setup::new(name, passthrough));
+    }
+
+    /// Whether this machine can mount in this mode.
+    pub fn can(passthrough: Passthrough) -> bool {
+        cannot(passthrough).is_none()
     }
 
     /// For tests that choose the mode themselves. Prefer [`crate::on_mounts!`].
@@ -243,6 +248,12 @@ impl Mount {
             String::from_utf8_lossy(&output.stderr),
             self.log()
         );
+        self.adopt();
+    }
+
+    /// Takes over the server that [`Mount::try_mount`] has started.
+    #[track_caller]
+    pub fn adopt(&mut self) {
         let info = self.info();
         self.pid = info["pid"].as_i64().map(|pid| pid as i32);
         assert!(self.pid.is_some(), "no pid in {info}");
@@ -251,6 +262,11 @@ impl Mount {
 
     /// Tries to mount the pool.
     pub fn try_mount(&mut self) -> Started {
+        Started(run(&mut self.mounting()))
+    }
+
+    /// The command that mounts the pool.
+    pub fn mounting(&self) -> Command {
         let mut command = self.program();
         if let Some(descriptors) = self.setup.descriptors {
             command = Command::new("setpriv");
@@ -268,7 +284,7 @@ impl Mount {
         if let Some(calls) = &self.setup.host_calls {
             calls.preload(&mut command);
         }
-        Started(run(&mut command))
+        command
     }
 
     /// `tensorfs info --json` of the pool.
@@ -336,6 +352,24 @@ impl Mount {
             self.umount();
         }
         self.mount();
+    }
+
+    /// Unmounts, whatever becomes of it: true if the server has ended within a minute. A mount that is still there
+    /// stays.
+    pub fn end(&mut self) -> bool {
+        let Some(pid) = self.pid else { return true };
+        run(self.program().arg("umount").arg(&self.path));
+        let ended = (0..600).any(|_| {
+            let ended = has_ended(pid);
+            if !ended {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            ended
+        });
+        if ended {
+            self.pid = None;
+        }
+        ended
     }
 
     /// Kills the server. The dead mount point stays until the next mount.

@@ -39,6 +39,7 @@ impl Task for Unlinker {
             self.files.reap_removed();
         }
         while !store.bells().unlink().is_stopped() && store.pool().unlink_some(STEP) > 0 {}
+        store.pool().unlink_again();
     }
 
     fn name((): &()) -> String {

@@ -32,15 +32,23 @@ impl Files {
         self.store().durability() == Durability::Close
     }
 
-    /// Makes everything durable that was done through this mount, except what is still replacing something.
+    /// Makes everything durable that was done through this mount, except what is still replacing something. If a file
+    /// could not be synced meanwhile, or before and nobody has heard of it, this is an error.
     pub fn sync_all(&self) -> Result<()> {
+        let pool = self.store().pool();
+        let before = pool.failed_syncs();
         self.wait_for_closed_replaces();
         let learned = self.learn_all(Switch::Leave);
         self.commit_for_client()?;
         // The rest of what was deleted goes in the background: it is as if it were gone, but for its space.
         self.store().pool().unlink_some(UNLINKED_AT_SYNC);
         self.store().bells().unlink().ring();
-        learned.map(|_| ())
+        learned?;
+        let files = pool.tell_failures();
+        if files > 0 || pool.failed_syncs() > before {
+            return Err(Fault::warn(libc::EIO, "files could not be synced, and are marked as damaged"));
+        }
+        Ok(())
     }
 }
 
@@ -65,7 +73,7 @@ impl Locked<'_> {
     }
 
     fn commit_learned(self, learned: Learned) -> Result<()> {
-        let files = self.files;
+        let (files, node) = (self.files, self.node);
         let store = files.store();
         let segment = self.segment();
         drop(self);
@@ -75,6 +83,7 @@ impl Locked<'_> {
             files.commit_for_client()?;
         }
         if segment.is_some_and(|segment| store.segments().failed(segment)) {
+            store.pool().failure_told(node.ino());
             return Err(Fault::warn(libc::EIO, "the file's segment could not be synced"));
         }
         Ok(())

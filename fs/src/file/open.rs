@@ -143,17 +143,19 @@ impl Files {
             // Made to be read only: nothing can write it through this handle.
             file.stop_watching();
         }
-        let host = file.look()?;
         if let Some(serving) = file.serving_mut() {
             serving.route = Route::Closed { ready: new_segment.backing.map(Arc::new) };
-            serving.seen = Some(Seen::of(&host, now));
         }
-        let reply = file.finish_open(flags);
-        if reply.is_err() {
+        let opened = file.look().and_then(|host| {
+            if let Some(serving) = file.serving_mut() {
+                serving.seen = Some(Seen::of(&host, now));
+            }
+            Ok((file.stat_with(&host)?, file.finish_open(flags)?))
+        });
+        if opened.is_err() {
             file.settle(caller.unique);
         }
-        let stat = file.stat_with(&host)?;
-        Ok((stat, reply?))
+        opened
     }
 
     /// Where [`Files::flush`] is done.

@@ -70,8 +70,9 @@ impl Store {
     /// Removes the spares that are left. The next recovery finds what cannot be removed.
     pub fn remove_spares(&self) {
         for spare in self.spares.take_all() {
-            if let Err(error) = self.segments().remove_spare(spare.segment) {
-                log::debug!("{}: not removed: {error}", self.segments().path_of(spare.segment).display());
+            if self.segments().remove_spare(spare.segment).is_err() {
+                // It is tried again as any other that no file has.
+                self.pool().discard_segment(spare.segment);
             }
         }
     }

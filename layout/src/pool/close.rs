@@ -24,9 +24,8 @@ impl Pool {
     fn end(&self, state: PoolState) -> Result<()> {
         // No cleaning goes on beside this, nor another close.
         let _cleaner = self.upkeep.cleaning.lock();
-        if self.superblock.of(|superblock| superblock.state != PoolState::Dirty)
-            && self.is_read_only().as_deref() == Some(CLOSED)
-        {
+        let is_left = self.superblock.of(|superblock| superblock.state != PoolState::Dirty) || self.unremoved() > 0;
+        if is_left && self.is_read_only().as_deref() == Some(CLOSED) {
             return Ok(());
         }
         self.check_writable()?;
@@ -42,7 +41,13 @@ impl Pool {
             }
         }
         self.unlink_covered();
+        self.unlink_again();
         self.mark_horizon()?;
+        if self.unremoved() > 0 {
+            // Only a recovery looks for what is no file's.
+            log::warn!("{}: {} deleted files are left for the next mount", self.path.display(), self.unremoved());
+            return Ok(());
+        }
         let written = self.superblock.change(&*self.medium, |superblock| superblock.state = state);
         written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))
     }

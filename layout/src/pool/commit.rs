@@ -131,11 +131,27 @@ impl Pool {
                     }
                     other => drop(other?),
                 }
+                self.commits.failures.add(ino);
                 stored = true;
             }
             self.segments.set_marked(segment);
         }
         Ok(stored)
+    }
+
+    /// How many files were marked as damaged since the pool was opened, because a sync of theirs failed.
+    pub fn failed_syncs(&self) -> u64 {
+        self.commits.failures.count()
+    }
+
+    /// Somebody has heard that this file could not be synced.
+    pub fn failure_told(&self, ino: Ino) {
+        self.commits.failures.told(ino);
+    }
+
+    /// How many files could not be synced of which nobody had heard so far.
+    pub fn tell_failures(&self) -> usize {
+        self.commits.failures.tell_all()
     }
 
     /// The pool is quiet: writes the horizon in its two fixed places too, so that damage to the log's last frames

@@ -10,6 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::error::Result;
 use crate::ids::{Ino, TxId};
 use crate::log::group::Group;
+use crate::pool::failures::Failures;
 
 /// Records what lies below directories that were moved.
 pub type BeforeMoves = Box<dyn Fn(&[Ino]) -> Result<()> + Send + Sync>;
@@ -35,6 +36,8 @@ pub(super) struct Commits {
     horizon: AtomicU64,
     /// Segments that became due without a record are synced up to this one.
     touches: AtomicU64,
+    /// Files that could not be synced.
+    pub failures: Failures,
     /// The horizon that stands in the fixed places too. Locked while it is written there.
     marked: Mutex<u64>,
     moves: Moves,
@@ -47,6 +50,7 @@ impl Commits {
             newest: newest.into(),
             horizon: horizon.into(),
             touches: 0.into(),
+            failures: Failures::default(),
             marked: Mutex::default(),
             moves: Moves::default(),
         }

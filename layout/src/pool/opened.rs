@@ -123,6 +123,16 @@ impl Pool {
         self.removals.len()
     }
 
+    /// How many segments that no file has the host would not remove.
+    pub fn unremoved(&self) -> usize {
+        self.removals.refused()
+    }
+
+    /// Tries some of them again.
+    pub fn unlink_again(&self) {
+        self.removals.retry(&self.segments);
+    }
+
     /// True if this segment is to be removed from the host.
     pub(crate) fn is_freed(&self, segment: SegmentId) -> bool {
         self.removals.contains(segment)

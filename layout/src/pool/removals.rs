@@ -1,4 +1,5 @@
-//! Segments that no file has any more: they go once the horizon covers that (rule 5).
+//! Segments that no file has any more: they go once the horizon covers that (rule 5). One that the host would not
+//! remove is tried again, as long as the pool is open.
 
 use std::collections::VecDeque;
 
@@ -11,9 +12,14 @@ use crate::segment::segments::Segments;
 #[derive(Debug, Default)]
 pub(super) struct Removals {
     queue: Mutex<VecDeque<(TxId, SegmentId)>>,
+    /// Those that the host would not remove, whoever was tried longest ago first.
+    refused: Mutex<VecDeque<SegmentId>>,
     /// Held while they are removed.
     removing: Mutex<()>,
 }
+
+/// So many that the host would not remove are tried again at a time.
+const AGAIN: usize = 64;
 
 impl Removals {
     /// Has segments removed once the horizon reaches the transaction `by`, which is asked for when it is this caller's
@@ -25,7 +31,7 @@ impl Removals {
     }
 
     pub fn contains(&self, segment: SegmentId) -> bool {
-        self.queue.lock().iter().any(|(_, freed)| *freed == segment)
+        self.queue.lock().iter().any(|(_, freed)| *freed == segment) || self.refused.lock().contains(&segment)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -34,6 +40,11 @@ impl Removals {
 
     pub fn len(&self) -> usize {
         self.queue.lock().len()
+    }
+
+    /// How many the host would not remove.
+    pub fn refused(&self) -> usize {
+        self.refused.lock().len()
     }
 
     /// Removes at most so many of those that the horizon covers; returns how many. `horizon` is asked once it is this
@@ -46,13 +57,33 @@ impl Removals {
         while count < most {
             let next = self.queue.lock().front().copied().filter(|(id, _)| *id <= horizon);
             let Some((_, segment)) = next else { break };
-            match segments.unlink(segment) {
-                Ok(()) => {}
-                Err(error) => log::error!("{}: unlink: {error}", segments.path_of(segment).display()),
+            if let Err(error) = segments.unlink(segment) {
+                let mut refused = self.refused.lock();
+                // One line for all: where one cannot be removed, thousands may be.
+                let level = if refused.is_empty() { log::Level::Error } else { log::Level::Debug };
+                log::log!(level, "{}: unlink: {error}; tried again later", segments.path_of(segment).display());
+                refused.push_back(segment);
             }
             count += 1;
             self.queue.lock().pop_front();
         }
         count
+    }
+
+    /// Tries some of those again that the host would not remove.
+    pub fn retry(&self, segments: &Segments) {
+        let _removing = self.removing.lock();
+        for _ in 0..self.refused().min(AGAIN) {
+            let Some(segment) = self.refused.lock().front().copied() else { break };
+            let removed = segments.unlink(segment);
+            // Only now: until then it is known to be no file's.
+            let mut refused = self.refused.lock();
+            refused.pop_front();
+            if removed.is_err() {
+                refused.push_back(segment);
+            } else if refused.is_empty() {
+                log::info!("{}: removed after all, as all others", segments.path_of(segment).display());
+            }
+        }
     }
 }

@@ -83,6 +83,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         commit_seconds: None,
         longest_commit_seconds: None,
         pending_removals: 0,
+        refused_removals: 0,
         passthrough: false,
         passthrough_reason: None,
         latency: false,

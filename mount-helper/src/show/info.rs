@@ -37,6 +37,9 @@ pub fn table(info: &Info) -> String {
     if info.pending_removals > 0 {
         rows.add("deleted", format!("{} still to be removed from the host", info.pending_removals));
     }
+    if info.refused_removals > 0 {
+        rows.add("not deleted", format!("{} that the host would not remove; it is asked again", info.refused_removals));
+    }
     rows.add("log", format!("{} with {} live records", humane(info.log_bytes), info.records));
     let apart = info.longest_commit_seconds.map(|seconds| format!("in the background, at most {seconds:.1} s apart"));
     rows.some("commits", apart);

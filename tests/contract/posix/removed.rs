@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use tensorfs_tests::{Pattern, Setup, on_mounts};
+use tensorfs_tests::{Call, HostCalls, Pattern, Rule, Setup, on_mounts};
 
 use super::names;
 
@@ -18,6 +18,7 @@ on_mounts!(
     a_removed_directory_can_be_changed_through_a_descriptor,
     a_removed_file_is_known_while_a_path_descriptor_is_open,
     a_removed_file_shows_what_was_written_to_it,
+    what_the_host_would_not_remove_is_removed_later,
 );
 
 /// Who opens a file finds it first. What is removed or replaced in between is still there for who found it, however
@@ -164,4 +165,29 @@ fn unlink_while_open(setup: Setup) {
     mount.remount();
     assert_eq!(names(mount.path()), ["f".into()].into());
     assert_eq!(std::fs::read_to_string(mount.at("f")).unwrap(), "another");
+}
+
+/// An error of the host as it removes a segment is not the end of it: the space comes back by itself.
+fn what_the_host_would_not_remove_is_removed_later(setup: Setup) {
+    const FILES: u64 = 100;
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount_with(["--commit", "0.1"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let paths: Vec<_> = (0..FILES).map(|n| mount.at(n.to_string())).collect();
+    paths.iter().for_each(|path| std::fs::write(path, Pattern(1).bytes(0, 100_000)).unwrap());
+    mount.sync();
+    let failing = calls.add(Rule::of(Call::Unlink).on("/segments/").error(libc::EIO));
+    paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    mount.wait_for("segments that cannot be removed", |info| info["refused_removals"] == FILES);
+    assert!(mount.tensorfs_ok(["info".as_ref(), mount.path().as_os_str()]).contains("would not remove"));
+    // It is tried again, and not without end at a time.
+    let tried = failing.hits();
+    failing.wait_for_hits(tried + 2 * FILES);
+    drop(failing);
+    mount.wait_for("removal of what could not be removed", |info| info["refused_removals"] == 0);
+    mount.umount();
+    let check = mount.tensorfs_ok(["check".as_ref(), mount.pool().as_os_str()]);
+    assert!(check.contains(" 0 segments"), "{check}");
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub const VARIABLE: &str = "TENSORFS_HOST_CALLS";
 
 /// How many rules there can be at a time.
-pub const RULES: usize = 32;
+pub const RULES: usize = 64;
 
 /// The longest path that a rule names.
 pub const UNDER: usize = 256;

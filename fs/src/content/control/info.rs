@@ -60,6 +60,9 @@ pub struct Info {
     /// Deleted files of which the host still holds the bytes: they go once their deletion is durable.
     #[serde(default)]
     pub pending_removals: u64,
+    /// Those of which the host would not remove the bytes. It is asked again.
+    #[serde(default)]
+    pub refused_removals: u64,
     /// Whether the kernel reads, writes and maps open files itself.
     pub passthrough: bool,
     /// If not, why.
@@ -151,6 +154,7 @@ impl Info {
             commit_seconds: Some(store.options().commit.as_secs_f64()),
             longest_commit_seconds: Some(store.bells().rounds().longest().as_secs_f64()),
             pending_removals: pool.freed() as u64,
+            refused_removals: pool.unremoved() as u64,
             passthrough: link.has_passthrough(),
             passthrough_reason: link.no_passthrough().map(str::to_owned),
             latency: link.no_latency().is_none(),
