@@ -4,6 +4,9 @@
 //! `fsync`, the last `close`, before a name is given to the file, and in each background commit. What a power loss
 //! leaves is the tree after some step; of bytes that were changed in place since a file was learned, each may be there
 //! or not.
+//!
+//! A directory is moved in one step, and learns nothing. The commit that makes that durable learns what is open for
+//! writing below it, and may learn what is open elsewhere, at a moment that is not known.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,6 +40,8 @@ pub struct FileNode {
     /// What was written before this is durable if this step is.
     learned: usize,
     replacing: Option<usize>,
+    /// It was open when a directory above it was moved, then: a step with the move has no older state of it.
+    moved: Option<usize>,
 }
 
 impl FileNode {
@@ -71,7 +76,15 @@ impl Segment {
     }
 }
 
-type State = Arc<BTreeMap<u64, Node>>;
+type Tree = Arc<BTreeMap<u64, Node>>;
+
+/// The tree after a step.
+#[derive(Clone, Debug)]
+struct State {
+    tree: Tree,
+    /// Since when the commit that makes a directory's move durable may have learned open files, if there was one.
+    moving: Option<usize>,
+}
 
 /// The model of a pool.
 #[derive(Clone, Debug)]
@@ -79,6 +92,7 @@ pub struct Model {
     /// The tree after every step so far.
     states: Vec<State>,
     now: BTreeMap<u64, Node>,
+    moving: Option<usize>,
     segments: Vec<Segment>,
     /// Counts steps and writes.
     tick: usize,
@@ -138,8 +152,9 @@ impl Model {
     pub fn new() -> Self {
         let root = Node { mode: libc::S_IFDIR | 0o755, children: Some(BTreeMap::new()), ..Node::default() };
         let now = BTreeMap::from([(ROOT, root)]);
-        let states = vec![Arc::new(now.clone())];
-        Self { states, now, segments: Vec::new(), tick: 0, written: 0, slots: BTreeMap::new(), close_commits: false }
+        let states = vec![State { tree: Arc::new(now.clone()), moving: None }];
+        let (segments, slots) = (Vec::new(), BTreeMap::new());
+        Self { states, now, moving: None, segments, tick: 0, written: 0, slots, close_commits: false }
     }
 
     /// Now.
@@ -149,12 +164,17 @@ impl Model {
 
     /// The tree of now counts as durable, and what was before is forgotten.
     pub fn forget_history(&mut self) {
-        self.states = vec![Arc::new(self.now.clone())];
+        self.moving = None;
+        self.states = vec![self.state()];
+    }
+
+    fn state(&self) -> State {
+        State { tree: Arc::new(self.now.clone()), moving: self.moving }
     }
 
     fn step(&mut self) {
         self.tick += 1;
-        self.states.push(Arc::new(self.now.clone()));
+        self.states.push(self.state());
     }
 
     /// What a path leads to.
@@ -222,6 +242,7 @@ impl Model {
             size: 0,
             learned: self.tick,
             replacing: None,
+            moved: None,
         });
         let children = (kind == libc::S_IFDIR).then(BTreeMap::new);
         let target = target.map(str::to_owned);
@@ -295,7 +316,7 @@ impl Model {
         file.segment = file.current();
         file.replacing = None;
         file.size = self.segments[file.segment].size();
-        file.learned = tick;
+        (file.learned, file.moved) = (tick, None);
         self.node_mut(ino).file = Some(file);
         self.step();
     }
@@ -314,14 +335,28 @@ impl Model {
                 }
             }
         }
+        self.moving = None;
     }
 
     /// Learned before it gets a name.
     pub fn learn_before_naming(&mut self, ino: u64) {
-        if self.now[&ino].children.is_some() {
-            self.learn_all();
-        } else if self.is_open(ino) {
+        if self.now[&ino].children.is_none() && self.is_open(ino) {
             self.learn(ino, true);
+        }
+    }
+
+    /// This has another name now. If it is a directory, what is open below it is learned before that is durable.
+    fn moved(&mut self, top: u64) {
+        if self.now[&top].children.is_none() {
+            return;
+        }
+        self.moving.get_or_insert(self.tick);
+        let open: Vec<u64> = self.slots.values().copied().filter(|ino| self.is_within(*ino, top)).collect();
+        let tick = self.tick;
+        for ino in open {
+            if let Some(file) = self.node_mut(ino).file.as_mut().filter(|file| file.replacing.is_none()) {
+                file.moved = Some(tick);
+            }
         }
     }
 
@@ -333,7 +368,7 @@ impl Model {
         if size < old && file.replacing.is_none() && file.size > size && self.is_named(ino) {
             // Recorded first, and done when that is durable.
             let learned = self.tick;
-            self.node_mut(ino).file = Some(FileNode { size, learned, ..file });
+            self.node_mut(ino).file = Some(FileNode { size, learned, moved: None, ..file });
             self.step();
             after = self.states.len() - 1;
         }
@@ -381,6 +416,7 @@ impl Model {
         let ino = self.children(old).remove(name).expect("checked before");
         let (new, name) = self.place(to).expect("checked before");
         self.children(new).insert(name.to_owned(), ino);
+        self.moved(ino);
         self.step();
     }
 
@@ -392,6 +428,8 @@ impl Model {
             (self.node(d1).children.as_ref().unwrap()[n1], self.node(d2).children.as_ref().unwrap()[n2]);
         self.children(d1).insert(n1.to_owned(), second);
         self.children(d2).insert(n2.to_owned(), first);
+        self.moved(first);
+        self.moved(second);
         self.step();
     }
 
@@ -421,7 +459,7 @@ impl Model {
 
     /// How the tree differs from the one after a step, and how much is alike.
     fn differs(&self, step: usize, found: &Snapshot, bounds: &Bounds) -> Option<(usize, String)> {
-        let state = &self.states[step];
+        let state = &self.states[step].tree;
         let mut paths = BTreeMap::new();
         walk(state, ROOT, String::new(), &mut paths);
         let mut alike = 0;
@@ -444,7 +482,7 @@ impl Model {
         first.map(|what| (alike, what))
     }
 
-    fn node_differs(&self, step: usize, state: &State, ino: u64, seen: &Seen, bounds: &Bounds) -> Option<String> {
+    fn node_differs(&self, step: usize, state: &Tree, ino: u64, seen: &Seen, bounds: &Bounds) -> Option<String> {
         let node = &state[&ino];
         let links = match &node.children {
             Some(children) => 2 + children.values().filter(|child| state[child].children.is_some()).count(),
@@ -464,6 +502,12 @@ impl Model {
         let file = node.file.as_ref()?;
         let content = seen.content.as_deref().unwrap_or_default();
         let recorded = || {
+            if self.learned_by_commit(*file, content, step, bounds) {
+                return None;
+            }
+            if file.moved.is_some() {
+                return Some(format!("has {} bytes, not what it had when its directory was moved", content.len()));
+            }
             if content.len() as u64 != file.size {
                 return Some(format!("has {} bytes, not the {} recorded", content.len(), file.size));
             }
@@ -484,6 +528,19 @@ impl Model {
             Fate::Killed => written(),
             Fate::KilledThenPower => recorded().and_then(|what| written().map(|_| what)),
         }
+    }
+
+    /// True if the file is as it was at some moment since a directory was moved, in a tree in which that is so.
+    fn learned_by_commit(&self, file: FileNode, content: &[u8], step: usize, bounds: &Bounds) -> bool {
+        let Some(moving) = self.states[step].moving.filter(|_| file.replacing.is_none()) else { return false };
+        let first = file.moved.unwrap_or(moving).max(file.learned);
+        let segment = &self.segments[file.segment];
+        let since = segment.writes.iter().map(|write| write.tick).chain(segment.sizes.iter().map(|(tick, _)| *tick));
+        let mut moments = since.filter(|tick| (first..=bounds.latest.tick).contains(tick)).chain([first]);
+        moments.any(|moment| {
+            segment.size_at(moment) == content.len() as u64
+                && self.content_differs(file.segment, content, moment, step, bounds).is_none()
+        })
     }
 
     /// Every byte is what was there at `floor`, or what was written in place since.
@@ -526,7 +583,7 @@ impl Default for Model {
     }
 }
 
-fn walk(state: &State, ino: u64, path: String, paths: &mut BTreeMap<String, u64>) {
+fn walk(state: &Tree, ino: u64, path: String, paths: &mut BTreeMap<String, u64>) {
     for (name, child) in state[&ino].children.iter().flatten() {
         walk(state, *child, format!("{path}/{name}"), paths);
     }
