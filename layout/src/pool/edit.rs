@@ -126,21 +126,26 @@ impl Edit<'_> {
 
     /// Tells the segments which of them the records of a transaction, which is about to be stored, speak of.
     fn mention(&self, transaction: &Transaction) -> Result<()> {
+        let segments = &self.pool.segments;
+        // Bytes that are durable by a value may turn out not to be: then the segment is to be synced.
+        let by_value = transaction.records().iter().any(|record| matches!(record, Record::Value { .. }));
         for record in transaction.records() {
-            let speaks = match record {
-                Record::Data { segment, .. } | Record::Truncation { segment, .. } => Some(segment),
+            let (segment, new) = match record {
+                Record::Data { segment, .. } | Record::Truncation { segment, .. } => {
+                    (*segment, by_value || !transaction.are_durable_in(*segment))
+                }
                 // They end what the log's own copy of the bytes counts for.
                 Record::Thaw { ino, segment, .. } | Record::Sealed { ino, segment, .. } => {
                     let chain = self.state.view.object(*ino).and_then(|object| object.chain());
-                    chain.is_some_and(|chain| chain.value().is_some()).then_some(segment)
+                    if chain.is_none_or(|chain| chain.value().is_none()) {
+                        continue;
+                    }
+                    (*segment, false)
                 }
-                _ => None,
+                _ => continue,
             };
-            if let Some(segment) = speaks {
-                let segments = &self.pool.segments;
-                let mentioned = segments.mention(*segment, record.ino(), transaction.are_durable_in(*segment));
-                mentioned.map_err(|error| Error::io(segments.path_of(*segment), "open to sync", error))?;
-            }
+            let mentioned = segments.mention(segment, record.ino(), new, transaction.are_durable_in(segment));
+            mentioned.map_err(|error| Error::io(segments.path_of(segment), "open to sync", error))?;
         }
         Ok(())
     }

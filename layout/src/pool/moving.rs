@@ -22,6 +22,15 @@ impl Pool {
     /// changed.
     pub fn switch_to_copy(&self, ino: Ino, from: SegmentId, copy: SegmentId, size: u64) -> Result<bool> {
         self.segments.sync_copy(copy).map_err(|error| Error::io(self.segments.path_of(copy), "sync", error))?;
+        // Opened to be synced before the pool's state is locked.
+        let io = |error| Error::io(self.segments.path_of(copy), "open to sync", error);
+        let _announced = self.segments.begin_write(copy).map_err(io)?;
+        let switched = self.switch(ino, from, copy, size);
+        self.segments.end_write(copy);
+        switched
+    }
+
+    fn switch(&self, ino: Ino, from: SegmentId, copy: SegmentId, size: u64) -> Result<bool> {
         let stat = self.segments.stat(copy).map_err(|error| Error::io(self.segments.path_of(copy), "stat", error))?;
         let runs: Vec<SealedRun> = {
             let mut edit = self.edit();

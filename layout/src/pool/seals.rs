@@ -24,8 +24,8 @@ impl Pool {
         (self.state.read().log.largest_frame() / 2).min(DESCRIPTION_MAX)
     }
 
-    /// Stores the seals of a file, which cover it from its first byte to its last; the caller sees to it that nothing
-    /// can write the file meanwhile. False if the file is not as it was any more: it has another size or segment, no
+    /// Stores the seals of a file, which cover it from its first byte to its last; the caller sees to it that the file
+    /// is committed, and that nothing can write it meanwhile. False if the file is not as it was any more: it has another size or segment, no
     /// name, or is damaged. Long lists take several transactions; a crash between them leaves the rest of the file
     /// unsealed.
     pub fn seal(&self, ino: Ino, segment: SegmentId, allocated: u64, runs: Vec<SealedRun>) -> Result<bool> {
@@ -55,6 +55,7 @@ impl Pool {
             }
             // A data record ends the chain before it: what is not sealed yet stays part of the file.
             if end < size {
+                tx.bytes_are_durable(segment);
                 tx.push(Record::Data { ino, segment, offset: end, len: size - end, allocated });
             }
             edit.store(tx)?;

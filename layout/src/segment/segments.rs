@@ -178,11 +178,14 @@ impl Segments {
 
     fn create_shard(&self, tier: u8, shard: u8) -> io::Result<()> {
         let home = self.home(tier)?;
-        // Held so that whoever creates a segment in the new directory finds it noted for the next commit.
+        // Noted first and last: whoever creates a segment in the new directory meanwhile has its name synced, too.
+        self.unsynced.grown.lock().entry(tier).or_default().making += 1;
+        let made = home.create_shard(shard, self.owner);
         let mut grown = self.unsynced.grown.lock();
-        home.create_shard(shard, self.owner)?;
-        grown.entry(tier).or_default().top = true;
-        Ok(())
+        let grown = grown.entry(tier).or_default();
+        grown.making -= 1;
+        grown.top = true;
+        made
     }
 
     /// Creates a spare: a segment that is no file's yet.

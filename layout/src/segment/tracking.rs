@@ -79,9 +79,17 @@ impl Segments {
         })
     }
 
-    /// A record that is about to be stored speaks of bytes in the segment. On an error it must not be stored. Unless
-    /// they are `durable` the next commit syncs it.
-    pub(crate) fn mention(&self, id: SegmentId, ino: Ino, durable: bool) -> io::Result<()> {
+    /// A record that is about to be stored speaks of bytes in the segment, which may be `new`, or were durable before.
+    /// On an error it must not be stored. Unless they are `durable` the next commit syncs it.
+    ///
+    /// The pool's state is locked, so that nothing here may wait for the host: whoever has a record of new bytes stored
+    /// has announced writes to the segment. Only in recovery, where nobody waits, it is opened here.
+    pub(crate) fn mention(&self, id: SegmentId, ino: Ino, new: bool, durable: bool) -> io::Result<()> {
+        self.unsynced.failed.lock().belongs(id, ino);
+        if !new && self.unsynced.tracked.lock().get(id).is_none() {
+            // There is nothing to sync.
+            return Ok(());
+        }
         self.track(id, |entry| {
             // What ends a value has the segment synced in any case: bytes that came after the sync that made others
             // durable may be durable by the value alone.
@@ -89,9 +97,7 @@ impl Segments {
                 entry.call();
             }
             (entry.ino, entry.mentioned) = (Some(ino), true);
-        })?;
-        self.unsynced.failed.lock().belongs(id, ino);
-        Ok(())
+        })
     }
 
     /// The file's bytes were stored in the log, in a record with this sequence number that counts: no commit need sync

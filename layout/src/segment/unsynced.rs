@@ -187,17 +187,20 @@ pub(super) struct Grown {
     /// The directory of the directories.
     pub top: bool,
     pub shards: HashSet<u8>,
+    /// So many are making directories: who finds one that is there may find it before its name is durable.
+    pub making: u32,
     segments: HashMap<u8, HashSet<SegmentId>>,
 }
 
 impl Grown {
     /// These directories, and perhaps the directory of the directories.
     pub fn of(top: bool, shards: HashSet<u8>) -> Self {
-        Self { top, shards, segments: HashMap::new() }
+        Self { top, shards, ..Self::default() }
     }
 
     /// The segment was created.
     pub fn add(&mut self, id: SegmentId) {
+        self.top |= self.making > 0;
         self.segments.entry(shard(id)).or_default().insert(id);
     }
 
@@ -223,7 +226,7 @@ impl Grown {
         shards.extend(named.filter(|id| self.has(*id)).map(shard));
         shards.iter().for_each(|shard| drop(self.segments.remove(shard)));
         let top = !shards.is_empty() && std::mem::take(&mut self.top);
-        Self { top, shards, segments: HashMap::new() }
+        Self::of(top, shards)
     }
 }
 
