@@ -71,18 +71,20 @@ impl Direct {
 
     /// `unlink`.
     pub fn unlink(&self, dir: Ino, name: &str) -> Result<(), Errno> {
-        self.then_forget(errno(self.tree.unlink(CALLER, dir, name.as_bytes())))
+        self.then_forget(errno(self.tree.unlink(CALLER, dir, name.as_bytes())).map(drop))
     }
 
     /// `rmdir`.
     pub fn rmdir(&self, dir: Ino, name: &str) -> Result<(), Errno> {
-        self.then_forget(errno(self.tree.rmdir(CALLER, dir, name.as_bytes())))
+        self.then_forget(errno(self.tree.rmdir(CALLER, dir, name.as_bytes())).map(drop))
     }
 
     /// `rename`, or an exchange of the two names.
     pub fn rename(&self, from: (Ino, &str), to: (Ino, &str), exchange: bool) -> Result<(), Errno> {
         let flags = if exchange { libc::RENAME_EXCHANGE } else { 0 };
-        self.then_forget(errno(self.tree.rename(CALLER, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags)))
+        self.then_forget(
+            errno(self.tree.rename(CALLER, (from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags)).map(drop),
+        )
     }
 
     /// `open(O_CREAT | O_EXCL | O_WRONLY)`.

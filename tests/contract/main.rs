@@ -14,3 +14,4 @@ mod replace;
 mod seal;
 mod semantics;
 mod tiers;
+mod waiting;

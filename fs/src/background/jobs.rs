@@ -25,8 +25,8 @@ const GONE: Duration = Duration::from_secs(1);
 /// Jobs at one time.
 const MOST: usize = 4;
 
-/// A job, and the thread that does it.
-type Running = (Arc<Job>, JoinHandle<()>);
+/// A job, and the thread that does it, once it is started.
+type Running = (Arc<Job>, Option<JoinHandle<()>>);
 
 /// The jobs of a server.
 pub(crate) struct Jobs {
@@ -46,16 +46,25 @@ impl Jobs {
         if work.data {
             self.clear_the_way()?;
         }
-        let mut all = self.all.lock();
-        if tidy(&mut all) >= MOST {
-            return Err(Fault::new(libc::EBUSY));
-        }
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let job = Arc::new(Job::new(work.data));
+        {
+            let mut all = self.all.lock();
+            if tidy(&mut all) >= MOST {
+                return Err(Fault::new(libc::EBUSY));
+            }
+            all.insert(number, (job.clone(), None));
+        }
         let (files, served) = (self.files.clone(), job.clone());
         let thread = thread::Builder::new().name("tensorfs-job".into()).spawn(move || run(&files, &served, &work));
-        let thread = thread.map_err(|error| Fault::warn(libc::EAGAIN, format!("cannot start a thread: {error}")))?;
-        all.insert(number, (job, thread));
+        let mut all = self.all.lock();
+        match thread {
+            Ok(thread) => all.entry(number).and_modify(|(_, started)| *started = Some(thread)),
+            Err(error) => {
+                all.remove(&number);
+                return Err(Fault::warn(libc::EAGAIN, format!("cannot start a thread: {error}")));
+            }
+        };
         Ok(number)
     }
 
@@ -73,13 +82,13 @@ impl Jobs {
         Ok(())
     }
 
-    /// Ends all jobs, and waits until they have.
+    /// Ends all jobs, and waits until they have. Nobody starts one any more.
     pub fn finish(&self) {
         let all: Vec<_> = self.all.lock().drain().map(|(_, job)| job).collect();
         for (job, _) in &all {
             job.cancel();
         }
-        for (_, thread) in all {
+        for thread in all.into_iter().filter_map(|(_, thread)| thread) {
             // It catches its own panics.
             let _ = thread.join();
         }

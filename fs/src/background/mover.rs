@@ -67,7 +67,7 @@ impl Mover {
             return known;
         }
         let mover = self.clone();
-        self.threads.run(move || mover.move_as_asked(ino, tier));
+        self.threads.run(ino, move || mover.move_as_asked(ino, tier));
         Moving::Working { done: 0, total: 0 }
     }
 
@@ -130,7 +130,7 @@ impl Mover {
             return Ok(());
         }
         let copy = files.new_segment(tier, from)?.segment;
-        let Some(from) = from else { return give_first(files, ino, copy) };
+        let Some(from) = from else { return give_first(files, file, copy) };
         let moved = copy_and_switch(files, file, (from, copy), &recorded, report);
         if moved.is_ok() {
             store.pool().unlink_covered();
@@ -149,13 +149,15 @@ impl Mover {
 }
 
 /// A file that never had bytes gets its segment.
-fn give_first(files: &Files, ino: Ino, segment: SegmentId) -> Result<()> {
+fn give_first(files: &Files, file: Locked<'_>, segment: SegmentId) -> Result<()> {
+    let ino = file.ino();
     let stored = files.edit(|edit| {
         let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
         let attributes = Attributes { segment: Some(segment), ..object.attributes.clone() };
         edit.store(Transaction::new(0).with(Record::Attributes { ino, attributes }))?;
         Ok(())
     });
+    drop(file);
     if stored.is_err() {
         files.store().pool().discard_segment(segment);
     }

@@ -44,6 +44,12 @@ enum Found {
 /// say of them.
 pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn() -> bool) -> Result<Outcome> {
     let store = files.store();
+    let own = store.view().object(ino).and_then(|object| object.attributes.segment);
+    if let Some(segment) = own {
+        // Once without the lock, so that the host need not read anything from its disk for the calls that are made with
+        // it: whoever wants the file would wait for that.
+        drop(files.readings().open(store.pool(), segment));
+    }
     let node = files.node(ino);
     let mut file = files.lock(&node);
     if file.watch_if_grown() {

@@ -151,7 +151,9 @@ impl Content {
         let found = formats::recognise(&*source, &mut |_| ControlFlow::Break(()));
         source.close();
         let verdict = found.tensors > 0;
-        if found.error.is_none() && version.is_settled(looked) {
+        // Not if it was changed while it was read.
+        let unchanged = || self.files.version(ino).is_ok_and(|now| now == version);
+        if found.error.is_none() && version.is_settled(looked) && unchanged() {
             self.cache.judge(ino, version, verdict);
         }
         Some(verdict)

@@ -1,6 +1,8 @@
 //! What an inode looks like: what is recorded of it, and what its segment says beyond that while it is in use.
 
-use tensorfs_layout::Ino;
+use std::time::{Duration, Instant};
+
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Result};
 use crate::store::host::HostStat;
@@ -8,13 +10,26 @@ use crate::store::host::HostStat;
 use super::Files;
 use super::locked::Locked;
 use super::stat::Stat;
+use super::state::Sight;
+
+/// Longer than this nobody holds a file's lock who does not wait for the host, or for a processor.
+const HELD: Duration = Duration::from_millis(2);
 
 impl Files {
     /// What an inode looks like now.
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
-        match self.node_in_use(ino) {
-            Some(node) => self.lock(&node).stat(),
-            None => self.at_rest(ino),
+        Ok(self.look_at(ino)?.0)
+    }
+
+    /// What an inode looks like now, and the segment that serves it if something does. Whoever holds its lock is not
+    /// waited for if that takes longer than it ever takes without waiting for the host: then it looks as it did before.
+    pub(super) fn look_at(&self, ino: Ino) -> Result<(Stat, Option<SegmentId>)> {
+        let Some(node) = self.node_in_use(ino) else { return Ok((self.at_rest(ino)?, None)) };
+        let locked = self.try_lock_until(&node, Instant::now() + HELD);
+        let sight = locked.as_ref().map_or_else(|| node.sight(), |file| file.state.sight());
+        match sight {
+            Some(sight) => Ok((self.seen(ino, &sight, &self.look(&sight)?)?, Some(sight.segment))),
+            None => Ok((self.at_rest(ino)?, None)),
         }
     }
 
@@ -32,6 +47,15 @@ impl Files {
         Ok(stat)
     }
 
+    /// What an inode that is in use looks like with what its segment was seen to be.
+    fn seen(&self, ino: Ino, sight: &Sight, host: &HostStat) -> Result<Stat> {
+        let mut stat = self.recorded(ino)?.overlaid(host, sight);
+        if !self.store().options().noatime {
+            stat.attributes.atime = host.atime;
+        }
+        Ok(stat)
+    }
+
     fn recorded(&self, ino: Ino) -> Result<Stat> {
         let recorded = self.store().view().object(ino).map(|object| Stat::of(ino, object));
         recorded.or_else(|| self.ghosts.get(ino)).ok_or(Fault::stale())
@@ -41,21 +65,17 @@ impl Files {
 impl Locked<'_> {
     /// What the inode looks like now.
     pub fn stat(&self) -> Result<Stat> {
-        if self.is_open() || self.is_written() {
-            return self.stat_with(&self.look()?);
+        match self.state.sight() {
+            Some(sight) => self.files.seen(self.ino(), &sight, &self.files.look(&sight)?),
+            None => self.files.at_rest(self.ino()),
         }
-        self.files.at_rest(self.ino())
     }
 
     /// What the inode, which is in use, looks like with what its segment was seen to be.
     pub(super) fn stat_with(&self, host: &HostStat) -> Result<Stat> {
-        let mut stat = self.files.recorded(self.ino())?;
-        if let Some(serving) = self.serving() {
-            stat = stat.overlaid(host, serving);
+        match self.state.sight() {
+            Some(sight) => self.files.seen(self.ino(), &sight, host),
+            None => self.files.at_rest(self.ino()),
         }
-        if !self.files.store().options().noatime {
-            stat.attributes.atime = host.atime;
-        }
-        Ok(stat)
     }
 }

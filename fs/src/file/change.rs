@@ -1,7 +1,7 @@
 //! Changing the size and the times of a file.
 
 use tensorfs_layout::log::{Record, Transaction};
-use tensorfs_layout::{Ino, Timestamp};
+use tensorfs_layout::{Ino, Timestamp, TxId};
 
 use crate::caller::Caller;
 use crate::clock;
@@ -48,12 +48,18 @@ impl Locked<'_> {
     /// Sets a file's size in place.
     pub(super) fn truncate(&mut self, caller: Caller, size: u64) -> Result<()> {
         let store = self.files.store();
+        let host = loop {
+            self.start_watching(false)?;
+            let host = self.look()?;
+            if size < host.size && !self.is_replacing() {
+                let announced = self.files.announce_cut(self.ino(), caller, size, &host)?;
+                self.announce(announced);
+            }
+            if !self.commit_announced()? {
+                break host;
+            }
+        };
         let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
-        self.start_watching(false)?;
-        let host = self.look()?;
-        if size < host.size && !self.is_replacing() {
-            self.files.announce_cut(self.ino(), caller, size, &host)?;
-        }
         let done = store.segments().open(segment, libc::O_RDWR).host("opening a segment").and_then(|fd| {
             // What a mapping could then fill without asking has to have room.
             let grows = if self.is_mappable() { size.saturating_sub(host.size) } else { 0 };
@@ -87,19 +93,17 @@ impl Files {
         Lane::waiting(store.commits_slowly() && (store.is_frozen(ino, false) || cuts()))
     }
 
-    /// Bytes that are recorded are cut in the records first, and durably.
-    fn announce_cut(&self, ino: Ino, caller: Caller, size: u64, host: &HostStat) -> Result<()> {
-        let announced = self.edit(|edit| {
+    /// Bytes that are recorded are cut in the records first. Returns what has to be durable before they are cut.
+    fn announce_cut(&self, ino: Ino, caller: Caller, size: u64, host: &HostStat) -> Result<Option<TxId>> {
+        self.edit(|edit| {
             let Some(object) = edit.object(ino).filter(|object| object.names() > 0 && object.size() > size) else {
-                return Ok(false);
+                return Ok(None);
             };
-            let Some(segment) = object.attributes.segment else { return Ok(false) };
+            let Some(segment) = object.attributes.segment else { return Ok(None) };
             let offset = object.tail().0.min(size);
             let (len, allocated, cut_from) = (size - offset, host.allocated, host.size);
             let record = Record::Truncation { ino, segment, offset, len, allocated, cut_from };
-            edit.store_from_reserve(Transaction::new(caller.unique).with(record))?;
-            Ok(true)
-        })?;
-        if announced { self.store().commit() } else { Ok(()) }
+            Ok(Some(edit.store_from_reserve(Transaction::new(caller.unique).with(record))?))
+        })
     }
 }

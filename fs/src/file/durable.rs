@@ -40,6 +40,7 @@ impl Files {
         self.wait_for_closed_replaces();
         let learned = self.learn_all(Switch::Leave);
         self.commit_for_client()?;
+        self.wait_for_given_up();
         // The rest of what was deleted goes in the background: it is as if it were gone, but for its space.
         self.store().pool().unlink_some(UNLINKED_AT_SYNC);
         self.store().bells().unlink().ring();

@@ -103,7 +103,7 @@ impl Files {
         let appends = request.flags & libc::O_APPEND != 0 && !request.from_cache;
         let written = if appends {
             // The kernel works out the end from what it last heard of the size.
-            let _file = self.lock(&handle.node);
+            let _end = handle.node.end.lock();
             let end = host::stat(&fd).host("looking at a segment")?.size;
             self.write_segment(handle.node.ino(), &fd, end, data)?
         } else {

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
-use tensorfs_layout::{Ino, SegmentId};
+use tensorfs_layout::{Ino, SegmentId, TxId};
+
+use crate::error::Result;
 
 use super::Files;
 use super::node::NodeRef;
@@ -33,6 +35,19 @@ impl Files {
     }
 }
 
+impl Files {
+    /// Takes an inode's lock if it is free by then.
+    pub(super) fn try_lock_until<'a>(&'a self, node: &'a NodeRef, deadline: Instant) -> Option<Locked<'a>> {
+        Some(Locked { files: self, node, state: node.state.try_lock_until(deadline)? })
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.node.show(&self.state);
+    }
+}
+
 impl<'a> Locked<'a> {
     /// Takes the inode's lock.
     pub(super) fn of(files: &'a Files, node: &'a NodeRef) -> Self {
@@ -46,22 +61,53 @@ impl<'a> Locked<'a> {
 
     /// Does what may wait with the lock let go of.
     pub(super) fn unlocked<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        self.node.show(&self.state);
         MutexGuard::unlocked(&mut self.state, work)
+    }
+
+    /// Does what may wait with the lock let go of. Others may have changed anything meanwhile, but the file has not
+    /// come to rest.
+    pub(super) fn unlocked_in_use<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        self.state.opens.opening += 1;
+        let done = self.unlocked(work);
+        self.state.opens.opening -= 1;
+        done
+    }
+
+    /// This has to be durable before the file's bytes change in place.
+    pub(super) fn announce(&mut self, tx: Option<TxId>) {
+        self.state.announced = self.state.announced.max(tx);
+    }
+
+    /// Waits, with the lock let go of, until what was announced of the file is durable; true if it had to be waited
+    /// for. The file's bytes do not change in place before.
+    pub(super) fn commit_announced(&mut self) -> Result<bool> {
+        let store = self.files.store();
+        let Some(announced) = self.state.announced.take().filter(|tx| *tx > store.pool().horizon()) else {
+            return Ok(false);
+        };
+        // Others who come meanwhile have to wait for it too.
+        self.state.announced = Some(announced);
+        self.unlocked_in_use(|| store.commit())?;
+        Ok(true)
     }
 
     /// Lets go of the lock until a handle is released or somebody has done reading the file quietly. True if none was
     /// until the deadline.
     pub fn wait_until(&mut self, deadline: Instant) -> bool {
+        self.node.show(&self.state);
         self.node.released.wait_until(&mut self.state, deadline).timed_out()
     }
 
     /// Lets go of the lock until something was released, or for a while.
     pub(super) fn wait_for(&mut self, time: Duration) {
+        self.node.show(&self.state);
         self.node.released.wait_for(&mut self.state, time);
     }
 
     /// Lets go of the lock until something was released.
     pub(super) fn wait(&mut self) {
+        self.node.show(&self.state);
         self.node.released.wait(&mut self.state);
     }
 

@@ -10,6 +10,17 @@ use crate::store::host::{self, HostStat};
 
 use super::Files;
 use super::locked::Locked;
+use super::state::Sight;
+
+impl Files {
+    /// Asks the host about the segment of a file that is open or written.
+    pub(super) fn look(&self, sight: &Sight) -> Result<HostStat> {
+        match &sight.fd {
+            Some(fd) => host::stat(fd).host("looking at a segment"),
+            None => self.store().segments().stat(sight.segment).host("looking at a segment"),
+        }
+    }
+}
 
 impl Locked<'_> {
     /// Asks the host about the segment of a file in use.
@@ -86,13 +97,7 @@ impl Version {
 impl Files {
     /// What a regular file looks like now, if it has a segment.
     pub fn version(&self, ino: Ino) -> Result<Version> {
-        let (stat, segment) = match self.node_in_use(ino) {
-            Some(node) => {
-                let file = self.lock(&node);
-                (file.stat()?, file.segment())
-            }
-            None => (self.stat(ino)?, None),
-        };
+        let (stat, segment) = self.look_at(ino)?;
         let attributes = &stat.attributes;
         let segment = segment.or(attributes.segment).filter(|_| attributes.mode & libc::S_IFMT == libc::S_IFREG);
         let segment = segment.ok_or(Fault::new(libc::ENOENT))?;

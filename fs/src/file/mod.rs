@@ -7,15 +7,16 @@
 //!
 //! In this order, each to be let go of before one further left is taken:
 //!
-//! 1. a [`Locked`] inode; that of a second one only if it is free ([`Files::try_lock`]);
+//! 1. a [`Locked`] inode; that of a second one only if it is free ([`Files::try_lock`]); or, in the place of a lock,
+//!    the turn to append to a file through the server (`Node::end`);
 //! 2. the capacity gate (`store/capacity.rs`), only near the pool's limit;
 //! 3. the pool's view (`Store::view`, `Store::edit`), under which nothing is ever synced or waited for.
 //!
 //! Everything else that is locked in this crate is a leaf: nothing is taken under it. That is so of the tables of nodes
 //! and handles, the store's lists (writers, removed objects, spares, damage, paths and uses of files), the queues of
-//! what is to be sealed and written out, and what is known of tensors, of the control tree, of jobs and of moves. A
-//! claim of a segment ([`Readings`]) may be waited for under an inode's lock; who reads a segment for its tensors holds
-//! none.
+//! what is to be sealed and written out, what there is to see of a node without its lock, and what is known of tensors,
+//! of the control tree, of jobs and of moves. A claim of a segment ([`Readings`]) may be waited for under an inode's
+//! lock; who reads a segment for its tensors holds none.
 
 mod accesses;
 mod attach;
@@ -50,6 +51,7 @@ mod write_out;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use parking_lot::Mutex;
 use tensorfs_layout::Ino;
 
 use crate::store::Store;
@@ -80,6 +82,8 @@ pub(crate) struct Files {
     handles: Handles<Arc<Handle>>,
     ghosts: Ghosts,
     readings: Readings,
+    /// Files that were removed while they were read quietly.
+    given_up: Mutex<Vec<Ino>>,
     accesses: Accesses,
     to_seal: ToSeal,
     to_write_out: ToWriteOut,
@@ -98,6 +102,7 @@ impl Files {
             handles: Handles::default(),
             ghosts: Ghosts::default(),
             readings: Readings::default(),
+            given_up: Mutex::default(),
             accesses: Accesses::default(),
             to_seal: ToSeal::default(),
             to_write_out: ToWriteOut::default(),

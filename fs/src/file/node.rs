@@ -10,7 +10,7 @@ use tensorfs_layout::Ino;
 
 use crate::store::host::HostStat;
 
-use super::state::State;
+use super::state::{Sight, State};
 
 const SHARDS: usize = 32;
 
@@ -20,14 +20,43 @@ pub(crate) struct Node {
     pub(super) state: Mutex<State>,
     /// Signalled whenever a handle is released, and when somebody has done with reading the file quietly.
     pub(super) released: Condvar,
+    /// What there was to see of it when its lock was let go of last: who only looks at the file waits for nobody.
+    sight: Mutex<Option<Sight>>,
+    /// Held while somebody appends through the server, in the place of the lock: to look where the end is, and to write
+    /// there.
+    pub(super) end: Mutex<()>,
     /// How often something was about to begin writing. Whoever reads the file quietly watches it.
     writes_begun: AtomicU64,
 }
 
 impl Node {
+    fn new(ino: Ino) -> Self {
+        Self {
+            ino,
+            state: Mutex::default(),
+            released: Condvar::new(),
+            sight: Mutex::default(),
+            end: Mutex::default(),
+            writes_begun: AtomicU64::new(0),
+        }
+    }
+
     /// The inode's number.
     pub fn ino(&self) -> Ino {
         self.ino
+    }
+
+    /// What there is to see of it.
+    pub(super) fn sight(&self) -> Option<Sight> {
+        self.sight.lock().clone()
+    }
+
+    /// The lock is about to be let go of.
+    pub(super) fn show(&self, state: &State) {
+        let sight = state.sight();
+        let before = std::mem::replace(&mut *self.sight.lock(), sight);
+        // What may be closed with it is closed without that lock.
+        drop(before);
     }
 
     /// Something is about to begin writing.
@@ -72,8 +101,7 @@ impl Nodes {
 
     /// The node of an inode, which is in use from now on.
     pub fn take(&self, ino: Ino) -> NodeRef {
-        let new = || Arc::new(Node { ino, state: Mutex::default(), released: Condvar::new(), writes_begun: 0.into() });
-        let node = self.shard(ino).lock().entry(ino).or_insert_with(new).clone();
+        let node = self.shard(ino).lock().entry(ino).or_insert_with(|| Arc::new(Node::new(ino))).clone();
         NodeRef { nodes: self.clone(), node: Some(node) }
     }
 

@@ -125,8 +125,8 @@ impl Files {
         let node = self.node(ino);
         let mut file = self.lock(&node);
         file.state.serving = Some(Serving::new(segment));
-        let result = self.begin_first_write(&new_segment).and_then(|fd| {
-            file.watch(fd, false);
+        let result = self.make_room_to_sync().and_then(|()| {
+            file.watch(self.begin_first_write(&new_segment), false);
             self.edit(|edit| {
                 let tx = describe(edit, ino, segment)?;
                 edit.store(tx)?;
@@ -271,7 +271,6 @@ impl Locked<'_> {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         let access = Access::of(flags);
-        let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
         // In passthrough nobody asks again before the host says that it is full.
         if access.write && store.is_tight() {
             files.relieve();
@@ -279,6 +278,7 @@ impl Locked<'_> {
         if access.write {
             self.start_watching(is_unheard(flags))?;
         }
+        let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
         let granted = store.has_passthrough_in(segment.tier());
         let wish = Wish { passthrough: granted, see_bytes: store.wants_to_see_bytes(flags) };
         let mapped = || {

@@ -4,9 +4,16 @@
 //! made to wait for that: it goes on, and the reader finds out that it was disturbed. Only who must have no descriptor
 //! of ours in the way, as it would pass for a mapping, says so and waits until it is closed.
 
+use std::time::{Duration, Instant};
+
 use super::Files;
 use super::locked::Locked;
 use super::node::NodeRef;
+
+/// So long is waited for who reads a file that was removed: he is in the middle of one read.
+const CLOSING: Duration = Duration::from_secs(1);
+/// So many are kept in mind.
+const MOST: usize = 64;
 
 /// A file that is being read behind everybody's back, and what is open of it. However the reading ends, what is open is
 /// closed before anybody else may take the file for unread.
@@ -26,12 +33,39 @@ impl<'a> Locked<'a> {
         Quiet { files: self.files, node: self.node, begun: self.node.writes_begun(), open: Some(open) }
     }
 
+    /// Has the quiet reading of the file, which was removed, given up, and does not wait for that.
+    pub(super) fn give_up_quiet(&mut self) {
+        if self.state.quiet {
+            self.node.begin_writing();
+            let mut given_up = self.files.given_up.lock();
+            // Hardly ever more than one, unless nobody ever asks.
+            if given_up.len() >= MOST {
+                given_up.clear();
+            }
+            given_up.push(self.ino());
+        }
+    }
+
     /// Has the quiet reading of the file that is under way given up, and waits until its descriptor is closed: it would
     /// pass for a mapping.
     pub fn end_quiet(&mut self) {
         self.node.begin_writing();
         while self.state.quiet {
             self.wait();
+        }
+    }
+}
+
+impl Files {
+    /// Waits a moment for those who were reading files quietly when these were removed: until they have closed them,
+    /// the host does not have the space.
+    pub(super) fn wait_for_given_up(&self) {
+        let deadline = Instant::now() + CLOSING;
+        let given_up = std::mem::take(&mut *self.given_up.lock());
+        for node in given_up.into_iter().filter_map(|ino| self.node_in_use(ino)) {
+            // The caller may have the lock of another inode.
+            let Some(mut file) = self.try_lock_until(&node, deadline) else { continue };
+            while file.is_quiet() && !file.wait_until(deadline) {}
         }
     }
 }

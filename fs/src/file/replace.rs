@@ -58,6 +58,7 @@ impl Locked<'_> {
         if self.look()?.size == 0 {
             return self.stamp(caller);
         }
+        self.make_room_to_sync()?;
         // Who can only read never says when the new content is complete.
         if access.write && self.wait_until_alone(segment) {
             match self.start_replace(caller, segment) {
@@ -123,7 +124,7 @@ impl Locked<'_> {
         let made = files.new_segment(store.place_again(ino), Some(old))?;
         let new = made.segment;
         // The file counts as written from now on, whatever it is opened for: who closes it last stores the switch.
-        let watch = files.begin_first_write(&made).inspect_err(|_| store.pool().discard_segment(new))?;
+        let watch = files.begin_first_write(&made);
         let stored = files.edit(|edit| {
             if edit.object(ino).is_none_or(|object| object.names() == 0) {
                 return Err(Fault::new(libc::ENOENT));

@@ -116,6 +116,25 @@ impl Locked<'_> {
         }
     }
 
+    /// The object has lost a name.
+    fn retire(mut self) {
+        let store = self.files.store();
+        let wants_space = store.wants_space();
+        if self.is_open() && wants_space {
+            // A full disk: who has just closed the file and deleted it will try again with a smaller one.
+            let deadline = Instant::now() + RELEASE;
+            while self.is_open() && !self.wait_until(deadline) {}
+        }
+        if !store.is_unnamed(self.ino()) {
+            return;
+        }
+        // Whoever reads it to seal it would keep its space.
+        self.give_up_quiet();
+        if self.is_unused() {
+            if wants_space { self.reap() } else { self.keep_removed() }
+        }
+    }
+
     /// True if neither a handle nor an open that is under way needs the inode.
     fn is_unused(&self) -> bool {
         !self.is_open() && !self.is_opening()
@@ -145,23 +164,19 @@ impl Files {
     /// forgotten it; where space is short, the kernel is not waited for.
     pub fn retire(&self, ino: Ino) {
         let node = self.node(ino);
-        let mut file = self.lock(&node);
-        let wants_space = self.store().wants_space();
-        if file.is_open() && wants_space {
-            // A full disk: who has just closed the file and deleted it will try again with a smaller one.
-            let deadline = Instant::now() + RELEASE;
-            while file.is_open() && !file.wait_until(deadline) {}
-        }
-        if !self.store().is_unnamed(ino) {
-            return;
-        }
-        // Whoever reads it to seal it would keep its space.
-        file.end_quiet();
-        if file.is_unused() {
-            if wants_space { file.reap() } else { file.keep_removed() }
-        }
+        self.lock(&node).retire();
     }
 
+    /// As [`Files::retire`], unless somebody else has the inode locked: then it is returned, and is still to be
+    /// retired. Whoever removes a name does not wait for what is done with the file.
+    pub fn try_retire(&self, ino: Ino) -> Option<Ino> {
+        let node = self.node(ino);
+        match self.try_lock(&node) {
+            Some(file) => file.retire(),
+            None => return Some(ino),
+        }
+        None
+    }
     /// The kernel holds an object no longer.
     pub fn forgotten(&self, ino: Ino) {
         if self.store().removed().take(ino) {

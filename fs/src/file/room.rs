@@ -10,6 +10,7 @@ use crate::error::{Fault, Result, is_no_space};
 use crate::store::{Admitted, NewSegment, Space};
 
 use super::Files;
+use super::locked::Locked;
 
 /// If more segments than this wait to be removed from the host, whoever deletes files removes some as well.
 const UNLINKS: usize = 64 << 10;
@@ -63,6 +64,7 @@ impl Files {
     /// worth one more try: the background may have made room just before.
     pub fn relieve(&self) -> bool {
         self.reap_removed();
+        self.wait_for_given_up();
         let done = self.store().pool().reclaim().is_ok();
         if done {
             self.store().has_given_back();
@@ -78,23 +80,39 @@ impl Files {
         self.store().space()
     }
 
-    /// Sees to it that there is a descriptor left to sync one more segment.
-    pub(super) fn make_room_to_sync(&self) -> Result<()> {
+    /// True if there is no descriptor left to sync one more segment. A commit closes those that nobody writes any more.
+    /// What is left must leave room for the server's own needs.
+    fn lacks_room_to_sync(&self) -> bool {
         let store = self.store();
         let most = store.descriptors().for_syncing();
-        // A commit closes those that nobody writes any more. What is left must leave room for the server's own needs.
         let held = store.segments().dirty_count();
         let written = store.writers().len();
-        if held.saturating_sub(written) > SYNC_FD_LIMIT.min(most / 2) || held >= most {
-            if held >= most {
-                self.settle_closed();
-            }
-            store.pool().settle_values()?;
-            store.commit()?;
-            if store.segments().dirty_count() >= most {
-                return Err(Fault::warn(libc::ENFILE, "too many files are open for writing"));
-            }
+        held.saturating_sub(written) > SYNC_FD_LIMIT.min(most / 2) || held >= most
+    }
+
+    /// Sees to it that there is a descriptor left to sync one more segment.
+    pub(super) fn make_room_to_sync(&self) -> Result<()> {
+        if !self.lacks_room_to_sync() {
+            return Ok(());
+        }
+        let store = self.store();
+        let most = store.descriptors().for_syncing();
+        if store.segments().dirty_count() >= most {
+            self.settle_closed();
+        }
+        store.pool().settle_values()?;
+        store.commit()?;
+        if store.segments().dirty_count() >= most {
+            return Err(Fault::warn(libc::ENFILE, "too many files are open for writing"));
         }
         Ok(())
+    }
+}
+
+impl Locked<'_> {
+    /// As [`Files::make_room_to_sync`], with the lock let go of if it takes a commit.
+    pub(super) fn make_room_to_sync(&mut self) -> Result<()> {
+        let files = self.files;
+        if files.lacks_room_to_sync() { self.unlocked_in_use(|| files.make_room_to_sync()) } else { Ok(()) }
     }
 }

@@ -8,7 +8,7 @@ use tensorfs_layout::{Ino, Timestamp};
 
 use crate::store::host::HostStat;
 
-use super::state::{Seen, Serving};
+use super::state::{Seen, Sight};
 
 /// How long the kernel may keep what it was told: the server is the only writer, and the kernel knows of all that
 /// is done through it.
@@ -40,12 +40,12 @@ impl Stat {
     }
 
     /// What an inode looks like with what a segment in use says beyond its records.
-    pub(super) fn overlaid(self, host: &HostStat, serving: &Serving) -> Self {
+    pub(super) fn overlaid(self, host: &HostStat, sight: &Sight) -> Self {
         let stat = Self { size: host.size, allocated: host.allocated, ..self };
-        if serving.writing.is_none() {
+        if sight.fd.is_none() {
             return stat;
         }
-        let ctime = change_time(&stat.attributes, host, serving.seen);
+        let ctime = change_time(&stat.attributes, host, sight.seen);
         let attributes = Attributes { ctime, mtime: host.mtime, ..stat.attributes };
         Self { attributes, volatile: true, ..stat }
     }

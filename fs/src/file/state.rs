@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tensorfs_layout::{SegmentId, Timestamp};
+use tensorfs_layout::{SegmentId, Timestamp, TxId};
 
 use crate::caller::Ending;
 use crate::clock;
@@ -24,6 +24,8 @@ pub(super) struct State {
     pub serving: Option<Serving>,
     /// Somebody reads the file behind everybody's back.
     pub quiet: bool,
+    /// What was announced of it, which has to be durable before its bytes change in place.
+    pub announced: Option<TxId>,
 }
 
 impl State {
@@ -31,6 +33,23 @@ impl State {
     pub fn is_written(&self) -> bool {
         self.serving.as_ref().is_some_and(|serving| serving.writing.is_some())
     }
+
+    /// What there is to see of it.
+    pub fn sight(&self) -> Option<Sight> {
+        let serving = self.serving.as_ref()?;
+        let fd = serving.writing.as_ref().map(|writing| writing.fd.clone());
+        (self.opens.handles() > 0 || fd.is_some()).then_some(Sight { segment: serving.segment, seen: serving.seen, fd })
+    }
+}
+
+/// What takes part in `stat` of a file that is open or written: what it takes to ask the host about its segment, and to
+/// tell what that means.
+#[derive(Clone)]
+pub(super) struct Sight {
+    pub segment: SegmentId,
+    pub seen: Option<Seen>,
+    /// If something may write it.
+    pub fd: Option<Arc<OwnedFd>>,
 }
 
 /// Handles, and opens that are under way.

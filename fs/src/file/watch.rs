@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tensorfs_layout::log::{Record, Transaction};
 use tensorfs_layout::tree::FileChain;
-use tensorfs_layout::{Ino, SegmentId};
+use tensorfs_layout::{Ino, SegmentId, TxId};
 
 use crate::error::{Fault, Host, Result};
 use crate::store::writers::Written;
@@ -18,21 +18,19 @@ use super::state::Writing;
 impl Files {
     /// Announces writes to a segment.
     fn begin_write(&self, segment: SegmentId) -> Result<Arc<OwnedFd>> {
-        self.make_room_to_sync()?;
         self.store().segments().begin_write(segment).host("opening a segment to sync it")
     }
 
     /// Announces writes to a new segment.
-    pub(super) fn begin_first_write(&self, new: &NewSegment) -> Result<Arc<OwnedFd>> {
-        self.make_room_to_sync()?;
-        Ok(self.store().segments().begin_first_write(new.segment, new.fd.clone()))
+    pub(super) fn begin_first_write(&self, new: &NewSegment) -> Arc<OwnedFd> {
+        self.store().segments().begin_first_write(new.segment, new.fd.clone())
     }
 
-    /// Voids the seals of a file, durably, before its segment can be written; and what the log holds of its bytes, if
-    /// `unheard`: they can be changed, or made durable, without our hearing of it.
-    fn thaw(&self, ino: Ino, segment: SegmentId, unheard: bool) -> Result<()> {
+    /// Voids the seals of a file, before its segment can be written; and what the log holds of its bytes, if `unheard`:
+    /// they can be changed, or made durable, without our hearing of it. Returns what has to be durable then.
+    fn thaw(&self, ino: Ino, segment: SegmentId, unheard: bool) -> Result<Option<TxId>> {
         if !self.store().is_frozen(ino, unheard) {
-            return Ok(());
+            return Ok(None);
         }
         let thawed = self.edit(|edit| {
             let own = edit.object(ino).filter(|object| object.attributes.segment == Some(segment));
@@ -42,14 +40,14 @@ impl Files {
                 return Ok(None);
             }
             let len = object.size();
-            edit.store_from_reserve(Transaction::new(0).with(Record::Thaw { ino, segment, offset: 0, len }))?;
-            Ok(Some(sealed))
+            let tx = Transaction::new(0).with(Record::Thaw { ino, segment, offset: 0, len });
+            Ok(Some((sealed, edit.store_from_reserve(tx)?)))
         })?;
-        if thawed == Some(true) {
+        if matches!(thawed, Some((true, _))) {
             self.store().counters().thawed.add(1);
             self.to_seal().thawed(ino);
         }
-        if thawed.is_some() { self.store().commit() } else { Ok(()) }
+        Ok(thawed.map(|(_, tx)| tx))
     }
 }
 
@@ -64,22 +62,31 @@ impl Store {
 
 impl Locked<'_> {
     /// Puts the file on the list of writers, before the first byte can be written. `unheard` if bytes can be changed,
-    /// or made durable, without our hearing of it.
+    /// or made durable, without our hearing of it. The lock may have been let go of, and the file have got another
+    /// segment meanwhile.
     pub(super) fn start_watching(&mut self, unheard: bool) -> Result<()> {
         let (files, ino) = (self.files, self.ino());
-        let serving = self.serving_mut().ok_or(Fault::new(libc::EIO))?;
-        let segment = serving.segment;
-        if let Some(writing) = &mut serving.writing {
-            if unheard {
-                files.thaw(ino, segment, true)?;
-                (writing.valued, writing.unheard) = (None, true);
+        self.make_room_to_sync()?;
+        let (segment, unheard) = loop {
+            let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
+            let watched = self.writing().is_some();
+            if watched && !unheard {
+                return Ok(());
             }
+            // What a program has mapped or open since an earlier mount is not among our handles.
+            let unheard = unheard || !files.store().segments().quiescent(segment);
+            if !watched {
+                self.node.begin_writing();
+            }
+            self.announce(files.thaw(ino, segment, unheard)?);
+            if !self.commit_announced()? {
+                break (segment, unheard);
+            }
+        };
+        if let Some(writing) = self.serving_mut().and_then(|serving| serving.writing.as_mut()) {
+            (writing.valued, writing.unheard) = (None, true);
             return Ok(());
         }
-        // What a program has mapped or open since an earlier mount is not among our handles.
-        let unheard = unheard || !files.store().segments().quiescent(segment);
-        self.node.begin_writing();
-        files.thaw(ino, segment, unheard)?;
         let fd = files.begin_write(segment)?;
         self.watch(fd, unheard);
         Ok(())

@@ -14,9 +14,11 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use tensorfs_layout::Ino;
 
+use crate::caller::Caller;
 use crate::error::Result;
-use crate::file::WriteRequest;
+use crate::file::{WriteRequest, Written};
 use crate::lane::Lane;
 use crate::options::PassthroughMode;
 use crate::protocol;
@@ -25,12 +27,20 @@ use crate::tree::{Change, New, When};
 
 use super::answer;
 use super::awake::{Awake, Serving};
+use super::backlog::Backlog;
 use super::convert::{caller, client_time, ino};
 use super::filesystem::{Filesystem, Found};
 use super::lanes::Lanes;
 
 /// The most bytes in one WRITE.
 const MAX_WRITE: u32 = 1 << 20;
+
+/// Requests that nobody waits for, such as reading ahead and releasing, that the kernel sends before one is answered.
+/// One that waits for the host takes none of the places of the others until so many do.
+const MAX_BACKGROUND: u16 = 256;
+
+/// What is asked of the host's filesystem and not of a file.
+const HOST: Ino = Ino(0);
 
 /// What this filesystem asks of every kernel that has it. Not among them: a write-back cache, which loses what a killed
 /// server was not sent; remote locks, which hang a waiter if the server does; asynchronous direct I/O, after which the
@@ -55,6 +65,7 @@ pub(super) struct Adapter {
     fs: Arc<Filesystem>,
     lanes: Arc<Lanes>,
     awake: Arc<Awake>,
+    backlog: Arc<Backlog>,
 }
 
 type Which = fn(&Counters) -> &Counter;
@@ -78,7 +89,7 @@ fn attempt<T>(fs: &Filesystem, name: &str, work: impl FnOnce() -> Result<T>) -> 
 impl Adapter {
     /// A filesystem whose requests are done on these lanes.
     pub fn new(fs: Arc<Filesystem>, lanes: Arc<Lanes>, awake: Arc<Awake>) -> Self {
-        Self { fs, lanes, awake }
+        Self { fs, lanes, awake, backlog: Arc::default() }
     }
 
     /// To be held until the request is answered, or handed on.
@@ -88,6 +99,27 @@ impl Adapter {
 
     fn count(&self, counter: Which) {
         counter(self.fs.store().counters()).add(1);
+    }
+
+    /// Answers a request that took names away. A file that has no name left, but is held by somebody else just now, is
+    /// retired on a worker.
+    fn removal(
+        &self,
+        answer: impl FnOnce(std::result::Result<(), Errno>) + Send + 'static,
+    ) -> impl FnOnce(std::result::Result<Option<Ino>, Errno>) + Send + 'static {
+        let (lanes, fs) = (self.lanes.clone(), self.fs.clone());
+        move |done| {
+            let held = done.ok().flatten();
+            answer(done.map(drop));
+            if let Some(ino) = held {
+                lanes.run(Lane::Worker, ino, &fs, move |fs| {
+                    let _ = attempt(fs, "retiring a file", || {
+                        fs.retire(ino);
+                        Ok(())
+                    });
+                });
+            }
+        }
     }
 
     /// Does the work of a request here.
@@ -101,18 +133,42 @@ impl Adapter {
         attempt(&self.fs, name, || work(&self.fs))
     }
 
-    /// Does the work of a request in a lane, and hands what came of it to `answer`.
+    /// Does the work of a request about a file in a lane, and hands what came of it to `answer`.
     fn lane<T>(
         &self,
-        lane: Lane,
+        (lane, about): (Lane, Ino),
         name: &'static str,
         counter: Which,
         work: impl FnOnce(&Filesystem) -> Result<T> + Send + 'static,
         answer: impl FnOnce(std::result::Result<T, Errno>) + Send + 'static,
     ) {
         self.count(counter);
-        self.lanes.run(lane, &self.fs, move |fs| answer(attempt(fs, name, || work(fs))));
+        self.lanes.run(lane, about, &self.fs, move |fs| answer(attempt(fs, name, || work(fs))));
     }
+}
+
+/// Answers a write, once it is durable if it must be.
+fn finish_write(
+    fs: &Arc<Filesystem>,
+    lanes: &Lanes,
+    (caller, number): (Caller, Ino),
+    written: std::result::Result<Written, Errno>,
+    reply: ReplyWrite,
+) {
+    let written = match written {
+        Ok(written) => written,
+        Err(errno) => return reply.error(errno),
+    };
+    let Some(handle) = written.durable else { return reply.written(written.count) };
+    lanes.run(fs.commit_lane(), number, fs, move |fs| {
+        answer::written(reply, attempt(fs, "write", || fs.finish_write(caller, &handle)).map(|()| written.count));
+    });
+}
+
+/// What stands for the file that a name leads to, where it is not known yet.
+fn about(dir: Ino, name: &[u8]) -> Ino {
+    let tail = &name[name.len().saturating_sub(8)..];
+    Ino(tail.iter().fold(dir.0, |sum, byte| sum.rotate_left(8) ^ u64::from(*byte)))
 }
 
 impl fuser::Filesystem for Adapter {
@@ -134,33 +190,50 @@ impl fuser::Filesystem for Adapter {
             let _ = store.link().set_passthrough(|| passthrough);
         }
         let _ = config.set_max_write(MAX_WRITE);
-        let _ = config.set_max_background(64);
+        let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _serving = self.serving();
-        let parent = ino(parent);
-        match self.here("lookup", |c| &c.lookup, |fs| fs.lookup(parent, name.as_bytes(), false)) {
-            Ok(Found::MustRead) => {
-                let name = name.as_bytes().to_vec();
-                self.lanes.run(Lane::Reader, &self.fs, move |fs| {
-                    answer::lookup(reply, attempt(fs, "lookup", || fs.lookup(parent, &name, true)));
-                });
+        let (dir, name) = (ino(parent), name.as_bytes().to_vec());
+        let (about, lanes, fs) = (about(dir, &name), self.lanes.clone(), self.fs.clone());
+        self.count(|c| &c.lookup);
+        self.lanes.run(Lane::Records, about, &self.fs, move |here| {
+            match attempt(here, "lookup", || here.lookup(dir, &name, false)) {
+                Ok(Found::MustRead) => lanes.run(Lane::Reader, about, &fs, move |fs| {
+                    answer::lookup(reply, attempt(fs, "lookup", || fs.lookup(dir, &name, true)));
+                }),
+                found => answer::lookup(reply, found),
             }
-            found => answer::lookup(reply, found),
-        }
+        });
     }
 
     fn forget(&self, _req: &Request, number: INodeNo, nlookup: u64) {
         let _serving = self.serving();
-        self.count(|c| &c.forget);
-        self.fs.forget(ino(number), nlookup);
+        let number = ino(number);
+        self.lane(
+            (Lane::Records, number),
+            "forget",
+            |c| &c.forget,
+            move |fs| {
+                fs.forget(number, nlookup);
+                Ok(())
+            },
+            drop,
+        );
     }
 
     fn getattr(&self, _req: &Request, number: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let _serving = self.serving();
-        answer::attr(reply, self.here("getattr", |c| &c.getattr, |fs| fs.getattr(ino(number))));
+        let number = ino(number);
+        self.lane(
+            (Lane::Records, number),
+            "getattr",
+            |c| &c.getattr,
+            move |fs| fs.getattr(number),
+            |stat| answer::attr(reply, stat),
+        );
     }
 
     fn setattr(
@@ -189,7 +262,7 @@ impl fuser::Filesystem for Adapter {
         let change = Change { mode, uid, gid, size, atime: atime.map(when), mtime: mtime.map(when) };
         let (caller, number) = (caller(req), ino(number));
         self.lane(
-            self.fs.setattr_lane(number, &change),
+            (self.fs.setattr_lane(number, &change), number),
             "setattr",
             |c| &c.setattr,
             move |fs| fs.setattr(caller, number, change),
@@ -222,18 +295,24 @@ impl fuser::Filesystem for Adapter {
         let _serving = self.serving();
         let (caller, dir, name) = (caller(req), ino(parent), name.as_bytes().to_vec());
         self.lane(
-            self.fs.removal_lane(),
+            (self.fs.removal_lane(), about(dir, &name)),
             "unlink",
             |c| &c.unlink,
             move |fs| fs.unlink(caller, dir, &name),
-            |removed| answer::empty(reply, removed),
+            self.removal(|done| answer::empty(reply, done)),
         );
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _serving = self.serving();
-        let (dir, name) = (ino(parent), name.as_bytes());
-        answer::empty(reply, self.here("rmdir", |c| &c.rmdir, |fs| fs.rmdir(caller(req), dir, name)));
+        let (caller, dir, name) = (caller(req), ino(parent), name.as_bytes().to_vec());
+        self.lane(
+            (Lane::Records, about(dir, &name)),
+            "rmdir",
+            |c| &c.rmdir,
+            move |fs| fs.rmdir(caller, dir, &name),
+            self.removal(|done| answer::empty(reply, done)),
+        );
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -253,28 +332,34 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _serving = self.serving();
-        let (caller, flags) = (caller(req), flags.bits());
         let (from, to) = ((ino(parent), name.as_bytes().to_vec()), (ino(newparent), newname.as_bytes().to_vec()));
+        let (caller, flags) = (caller(req), flags.bits());
         self.lane(
-            self.fs.removal_lane(),
+            (self.fs.removal_lane(), about(from.0, &from.1)),
             "rename",
             |c| &c.rename,
             move |fs| fs.rename(caller, (from.0, &from.1), (to.0, &to.1), flags),
-            |renamed| answer::empty(reply, renamed),
+            self.removal(|done| answer::empty(reply, done)),
         );
     }
 
     fn link(&self, req: &Request, number: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let _serving = self.serving();
-        let (number, dir, name) = (ino(number), ino(newparent), newname.as_bytes());
-        answer::entry(reply, self.here("link", |c| &c.link, |fs| fs.link(caller(req), number, dir, name)));
+        let (caller, number, dir, name) = (caller(req), ino(number), ino(newparent), newname.as_bytes().to_vec());
+        self.lane(
+            (Lane::Here, number),
+            "link",
+            |c| &c.link,
+            move |fs| fs.link(caller, number, dir, &name),
+            |made| answer::entry(reply, made),
+        );
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _serving = self.serving();
         let (caller, number) = (caller(req), ino(number));
         self.lane(
-            self.fs.open_lane(number, flags.0),
+            (self.fs.open_lane(number, flags.0), number),
             "open",
             |c| &c.open,
             move |fs| fs.open(caller, number, flags.0),
@@ -294,8 +379,14 @@ impl fuser::Filesystem for Adapter {
     ) {
         let _serving = self.serving();
         let new = New { mode: libc::S_IFREG | mode & 0o7777, umask, rdev: 0 };
-        let create = |fs: &Filesystem| fs.create(caller(req), ino(parent), name.as_bytes(), new, flags);
-        answer::create(reply, self.here("create", |c| &c.create, create));
+        let (caller, dir, name) = (caller(req), ino(parent), name.as_bytes().to_vec());
+        self.lane(
+            (Lane::Here, about(dir, &name)),
+            "create",
+            |c| &c.create,
+            move |fs| fs.create(caller, dir, &name, new, flags),
+            |created| answer::create(reply, created),
+        );
     }
 
     fn read(
@@ -314,7 +405,7 @@ impl fuser::Filesystem for Adapter {
         self.count(|c| &c.read);
         // `sendfile` and `splice` fill the kernel's cache all the same, and such a read has no owner.
         let stale = lock_owner.is_none() && self.fs.is_uncached(on.0, on.1);
-        self.lanes.run(self.fs.read_lane(on.0), &self.fs, move |fs| {
+        self.lanes.run(self.fs.read_lane(on.0), on.0, &self.fs, move |fs| {
             let mut reply = Some(reply);
             let take = |bytes: &[u8]| {
                 if let Some(reply) = reply.take() {
@@ -327,7 +418,7 @@ impl fuser::Filesystem for Adapter {
             }
         });
         if stale {
-            self.lanes.run(Lane::Worker, &self.fs, move |fs| fs.forget_bytes(on.0, offset, size.into()));
+            self.lanes.run(Lane::Worker, on.0, &self.fs, move |fs| fs.forget_bytes(on.0, offset, size.into()));
         }
     }
 
@@ -353,13 +444,17 @@ impl fuser::Filesystem for Adapter {
             drops_privileges: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
             flags: flags.0,
         };
-        let written = match self.here("write", |c| &c.write, |fs| fs.write(caller, number, who, request, data)) {
-            Ok(written) => written,
-            Err(errno) => return reply.error(errno),
-        };
-        let Some(handle) = written.durable else { return reply.written(written.count) };
-        self.lanes.run(self.fs.commit_lane(), &self.fs, move |fs| {
-            answer::written(reply, attempt(fs, "write", || fs.finish_write(caller, &handle)).map(|()| written.count));
+        self.count(|c| &c.write);
+        // What is written is copied only where much waits.
+        if let Some(_admitted) = self.lanes.admit(number) {
+            let written = attempt(&self.fs, "write", || self.fs.write(caller, number, who, request, data));
+            return finish_write(&self.fs, &self.lanes, (caller, number), written, reply);
+        }
+        let (data, lanes, fs) = (self.backlog.copy(data), self.lanes.clone(), self.fs.clone());
+        self.lanes.run(Lane::Worker, number, &self.fs, move |here| {
+            let written = attempt(here, "write", || here.write(caller, number, who, request, data.bytes()));
+            drop(data);
+            finish_write(&fs, &lanes, (caller, number), written, reply);
         });
     }
 
@@ -367,7 +462,7 @@ impl fuser::Filesystem for Adapter {
         let _serving = self.serving();
         let (caller, on) = (caller(req), (ino(number), fh.0));
         self.lane(
-            self.fs.flush_lane(),
+            (self.fs.flush_lane(on.0), on.0),
             "flush",
             |c| &c.flush,
             move |fs| fs.flush(caller, lock_owner.0, on),
@@ -386,20 +481,24 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _serving = self.serving();
-        let done = attempt(&self.fs, "release", || {
-            self.fs.release(caller(req), (ino(number), fh.0));
-            Ok(())
+        let (caller, on) = (caller(req), (ino(number), fh.0));
+        self.lanes.run(self.fs.release_lane(on.0), on.0, &self.fs, move |fs| {
+            let done = attempt(fs, "release", || {
+                fs.release(caller, on);
+                Ok(())
+            });
+            // Not before it is done: nobody waits for the answer, so the count is how a program sees that a close is
+            // over.
+            fs.store().counters().release.add(1);
+            answer::empty(reply, done);
         });
-        // Not before it is done: nobody waits for the answer, so the count is how a program sees that a close is over.
-        self.count(|c| &c.release);
-        answer::empty(reply, done);
     }
 
     fn fsync(&self, req: &Request, number: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let _serving = self.serving();
         let (caller, on) = (caller(req), (ino(number), fh.0));
         self.lane(
-            self.fs.commit_lane(),
+            (self.fs.commit_lane(), on.0),
             "fsync",
             |c| &c.fsync,
             move |fs| fs.fsync(caller, on),
@@ -418,7 +517,7 @@ impl fuser::Filesystem for Adapter {
         let _serving = self.serving();
         let dir = ino(number);
         self.count(|c| &c.readdir);
-        self.lanes.run(self.fs.list_lane(dir), &self.fs, move |fs| {
+        self.lanes.run(self.fs.list_lane(dir), dir, &self.fs, move |fs| {
             let listed =
                 attempt(fs, "readdir", || fs.readdir(dir, offset, |entry| answer::add_entry(&mut reply, &entry)));
             match listed {
@@ -439,7 +538,7 @@ impl fuser::Filesystem for Adapter {
         let _serving = self.serving();
         let dir = ino(number);
         self.count(|c| &c.readdirplus);
-        self.lanes.run(self.fs.list_lane(dir), &self.fs, move |fs| {
+        self.lanes.run(self.fs.list_lane(dir), dir, &self.fs, move |fs| {
             let listed = attempt(fs, "readdirplus", || {
                 fs.readdirplus(dir, offset, |entry| answer::add_entry_plus(&mut reply, &entry))
             });
@@ -450,10 +549,10 @@ impl fuser::Filesystem for Adapter {
         });
     }
 
-    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, _req: &Request, number: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let _serving = self.serving();
         self.lane(
-            self.fs.commit_lane(),
+            (self.fs.commit_lane(), ino(number)),
             "fsyncdir",
             |c| &c.fsyncdir,
             Filesystem::sync_all,
@@ -463,7 +562,13 @@ impl fuser::Filesystem for Adapter {
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         let _serving = self.serving();
-        answer::statfs(reply, self.here("statfs", |c| &c.statfs, Filesystem::statfs));
+        self.lane(
+            (Lane::Here, HOST),
+            "statfs",
+            |c| &c.statfs,
+            Filesystem::statfs,
+            |space| answer::statfs(reply, space),
+        );
     }
 
     fn setxattr(
@@ -485,7 +590,7 @@ impl fuser::Filesystem for Adapter {
         }
         let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
         self.lane(
-            lane,
+            (lane, number),
             "setxattr",
             |c| &c.setxattr,
             move |fs| fs.setxattr(caller, number, &name, &value, flags),
@@ -503,7 +608,7 @@ impl fuser::Filesystem for Adapter {
         }
         let name = name.as_bytes().to_vec();
         self.lane(
-            lane,
+            (lane, number),
             "getxattr",
             |c| &c.getxattr,
             move |fs| fs.getxattr(number, &name),
@@ -554,7 +659,7 @@ impl fuser::Filesystem for Adapter {
         };
         let (caller, on) = (caller(req), (ino(number), fh.0));
         self.lane(
-            self.fs.answer_lane(),
+            (self.fs.answer_lane(), on.0),
             "ioctl",
             |c| &c.ioctl,
             move |fs| fs.answer(caller, on, request),
@@ -589,7 +694,7 @@ impl fuser::Filesystem for Adapter {
         let _serving = self.serving();
         let (caller, on) = (caller(req), (ino(number), fh.0));
         self.lane(
-            self.fs.fallocate_lane(mode),
+            (self.fs.fallocate_lane(mode), on.0),
             "fallocate",
             |c| &c.fallocate,
             move |fs| fs.fallocate(caller, on, offset, length, mode),
@@ -599,11 +704,17 @@ impl fuser::Filesystem for Adapter {
 
     fn lseek(&self, _req: &Request, number: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let _serving = self.serving();
-        let seek = |fs: &Filesystem| fs.lseek((ino(number), fh.0), offset, whence);
-        match self.here("lseek", |c| &c.lseek, seek) {
-            Ok(offset) => reply.offset(offset),
-            Err(errno) => reply.error(errno),
-        }
+        let on = (ino(number), fh.0);
+        self.lane(
+            (Lane::Here, on.0),
+            "lseek",
+            |c| &c.lseek,
+            move |fs| fs.lseek(on, offset, whence),
+            |found| match found {
+                Ok(offset) => reply.offset(offset),
+                Err(errno) => reply.error(errno),
+            },
+        );
     }
 
     fn copy_file_range(
@@ -623,7 +734,7 @@ impl fuser::Filesystem for Adapter {
         let caller = caller(req);
         let (from, to) = (((ino(ino_in), fh_in.0), offset_in), ((ino(ino_out), fh_out.0), offset_out));
         self.lane(
-            self.fs.copy_lane(len),
+            (self.fs.copy_lane(len), to.0.0),
             "copy_file_range",
             |c| &c.copy_file_range,
             move |fs| fs.copy_file_range(caller, from, to, len),

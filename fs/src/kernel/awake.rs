@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use super::crew::Crew;
 use super::latency::Latency;
 use super::linger::Linger;
 
 /// What is done when a request has been answered.
 pub(super) struct Awake {
+    crew: Arc<Crew>,
     latency: Arc<Latency>,
     linger: Linger,
     /// The connection to the kernel, while it is served.
@@ -18,8 +20,8 @@ pub(super) struct Awake {
 
 impl Awake {
     /// Nothing is served yet.
-    pub fn new(latency: Arc<Latency>) -> Self {
-        Self { latency, linger: Linger::default(), device: RwLock::default() }
+    pub fn new(crew: Arc<Crew>, latency: Arc<Latency>) -> Self {
+        Self { crew, latency, linger: Linger::default(), device: RwLock::default() }
     }
 
     /// Requests come from this device; or none come any more.
@@ -29,6 +31,7 @@ impl Awake {
 
     /// To be held until the request is answered.
     pub fn serving(&self) -> Serving<'_> {
+        self.crew.take();
         Serving(self)
     }
 }
@@ -42,5 +45,6 @@ impl Drop for Serving<'_> {
         if let Some(device) = &*self.0.device.read() {
             self.0.linger.wait(device);
         }
+        self.0.crew.put();
     }
 }

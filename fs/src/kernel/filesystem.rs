@@ -160,8 +160,8 @@ impl Filesystem {
         self.tree.link(caller, ino, dir, name)
     }
 
-    /// Removes a name of anything but a directory.
-    pub fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<()> {
+    /// Removes a name of anything but a directory. Returns what is still to be retired.
+    pub fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
         Realm::check_old_name(dir, name)?;
         self.tree.unlink(caller, dir, name)
     }
@@ -171,14 +171,19 @@ impl Filesystem {
         self.tree.removal_lane()
     }
 
-    /// Removes an empty directory.
-    pub fn rmdir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<()> {
+    /// Removes an empty directory. Returns what is still to be retired.
+    pub fn rmdir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
         Realm::check_old_name(dir, name)?;
         self.tree.rmdir(caller, dir, name)
     }
 
-    /// Moves a name, or exchanges two.
-    pub fn rename(&self, caller: Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32) -> Result<()> {
+    /// Something that has lost a name could not be retired at once: somebody else held it.
+    pub fn retire(&self, ino: Ino) {
+        self.files.retire(ino);
+    }
+
+    /// Moves a name, or exchanges two. Returns what is still to be retired.
+    pub fn rename(&self, caller: Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32) -> Result<Option<Ino>> {
         Realm::check_old_name(from.0, from.1)?;
         Realm::check_old_name(to.0, to.1)?;
         self.tree.rename(caller, from, to, flags)
@@ -270,8 +275,11 @@ impl Filesystem {
     }
 
     /// Where [`Filesystem::flush`] is done.
-    pub fn flush_lane(&self) -> Lane {
-        self.files.flush_lane()
+    pub fn flush_lane(&self, ino: Ino) -> Lane {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.flush_lane(),
+            Realm::Control => self.control.close_lane(ino),
+        }
     }
 
     /// A handle is closed by one of the processes that share it.
@@ -279,6 +287,14 @@ impl Filesystem {
         match Realm::of(ino) {
             Realm::Tree => self.files.flush(caller, handle),
             Realm::Control => self.control.flush(caller, who, handle),
+        }
+    }
+
+    /// Where [`Filesystem::release`] is done.
+    pub fn release_lane(&self, ino: Ino) -> Lane {
+        match Realm::of(ino) {
+            Realm::Tree => Lane::Here,
+            Realm::Control => self.control.close_lane(ino),
         }
     }
 

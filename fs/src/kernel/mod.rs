@@ -4,8 +4,10 @@
 mod adapter;
 mod answer;
 mod awake;
+mod backlog;
 mod connection;
 mod convert;
+mod crew;
 mod filesystem;
 mod lanes;
 mod latency;

@@ -21,6 +21,7 @@ use crate::store::Store;
 use super::adapter::Adapter;
 use super::awake::Awake;
 use super::connection::Connection;
+use super::crew::{Crew, Watch};
 use super::filesystem::Filesystem;
 use super::lanes::Lanes;
 use super::latency::{Latency, Vigil};
@@ -32,6 +33,7 @@ const READ_AHEAD_KB: &str = "1024";
 pub struct Server {
     fs: Arc<Filesystem>,
     lanes: Arc<Lanes>,
+    crew: Arc<Crew>,
     latency: Arc<Latency>,
     awake: Arc<Awake>,
     session: Session<Adapter>,
@@ -48,7 +50,8 @@ impl Server {
             _ => Durability::Fsync,
         });
         let mut config = Config::default();
-        config.n_threads = Some(options.threads.max(1));
+        let crew = Arc::new(Crew::new(options.threads));
+        config.n_threads = Some(crew.size());
         // Requests read through a cloned descriptor die with it.
         config.clone_fd = false;
         let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
@@ -56,8 +59,8 @@ impl Server {
         let store = Arc::new(Store::new(Arc::new(pool), options, durability, descriptors));
         store.link().set_latency(latency.reason().map_or(Ok(()), |reason| Err(reason.to_owned())));
         let fs = Arc::new(Filesystem::new(store));
-        let lanes = Arc::new(Lanes::new(fs.mover().threads().clone()));
-        let awake = Arc::new(Awake::new(latency.clone()));
+        let lanes = Arc::new(Lanes::new(crew.size(), fs.mover().threads().clone()));
+        let awake = Arc::new(Awake::new(crew.clone(), latency.clone()));
         let adapter = Adapter::new(fs.clone(), lanes.clone(), awake.clone());
         let begun = Session::from_fd(adapter, fuse, acl, config)
             .and_then(|session| Ok((session.as_fd().try_clone_to_owned()?, session)));
@@ -69,12 +72,12 @@ impl Server {
         awake.serve(Some(device.clone()));
         fs.store().link().connect(Arc::new(Connection::new(device, session.notifier())));
         probe(&fs, &mountpoint).inspect_err(|_| close_unused(&fs))?;
-        Ok(Server { fs, lanes, latency, awake, session })
+        Ok(Server { fs, lanes, crew, latency, awake, session })
     }
 
     /// Serves until the filesystem is unmounted, then commits everything and closes the pool.
     pub fn run(self) -> Result<(), Error> {
-        let Server { fs, lanes, latency, awake, session } = self;
+        let Server { fs, lanes, crew, latency, awake, session } = self;
         let store = fs.store();
         let mountpoint = store.options().mountpoint.clone();
         if !store.link().has_passthrough() {
@@ -83,6 +86,7 @@ impl Server {
         let no_thread = |source| Error::Thread { mountpoint: mountpoint.clone(), source };
         let background = Background::start(fs.files()).map_err(no_thread)?;
         let vigil = Vigil::start(latency).map_err(no_thread)?;
+        let watch = Watch::start(&crew).map_err(no_thread)?;
         let all_watched = fs.files().adopt();
         let served = unless_unmounted(session.run());
         // Who still waits for an answer is told that there is nobody.
@@ -90,9 +94,11 @@ impl Server {
         store.link().disconnect();
         fs.content().stop();
         lanes.finish_readers();
+        // They may begin jobs and moves.
+        lanes.finish_workers();
         fs.jobs().finish();
-        lanes.finish();
-        drop((vigil, background));
+        lanes.finish_movers();
+        drop((watch, vigil, background));
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.
         let recorded = fs.close_all();
         seal_the_rest(fs.files());

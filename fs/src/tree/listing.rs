@@ -62,8 +62,8 @@ impl Tree {
             let count = lot.len();
             for (at, name, mut stat) in lot {
                 // Files in use are asked one by one, without the view's lock.
-                if let Some(node) = self.files.node_in_use(stat.ino) {
-                    stat = self.files.lock(&node).stat().unwrap_or(stat);
+                if self.files.node_in_use(stat.ino).is_some() {
+                    stat = self.files.stat(stat.ino).unwrap_or(stat);
                 }
                 if take(ListedPlus { cookie: at, name: &name, stat: &stat }) {
                     return Ok(());

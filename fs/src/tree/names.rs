@@ -88,17 +88,17 @@ impl Tree {
 
     /// Where [`Tree::unlink`] is done, and [`Tree::rename`].
     pub fn removal_lane(&self) -> Lane {
-        Lane::waiting(self.files.owes_unlinks())
+        if self.files.owes_unlinks() { Lane::Worker } else { Lane::Records }
     }
 
-    /// Removes a name of anything but a directory.
-    pub fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<()> {
+    /// Removes a name of anything but a directory. Returns what is still to be retired.
+    pub fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
         self.files.pay_unlinks()?;
         self.remove(caller, dir, name, |object| if object.is_dir() { Err(libc::EISDIR) } else { Ok(()) })
     }
 
-    /// Removes an empty directory.
-    pub fn rmdir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<()> {
+    /// Removes an empty directory. Returns what is still to be retired.
+    pub fn rmdir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
         self.remove(caller, dir, name, |object| match (object.is_dir(), object.is_empty_dir()) {
             (false, _) => Err(libc::ENOTDIR),
             (true, false) => Err(libc::ENOTEMPTY),
@@ -112,7 +112,7 @@ impl Tree {
         dir: Ino,
         name: &[u8],
         allowed: impl Fn(&Object) -> std::result::Result<(), i32>,
-    ) -> Result<()> {
+    ) -> Result<Option<Ino>> {
         let (ino, last) = self.files.edit(|edit| {
             let ino = edit.lookup(dir, name).ok_or(Fault::new(libc::ENOENT))?;
             let object = edit.object(ino).ok_or(Fault::new(libc::ENOENT))?;
@@ -124,13 +124,14 @@ impl Tree {
             edit.store_from_reserve(tx)?;
             Ok((ino, last))
         })?;
-        if last {
-            // It has asked the host.
-            self.files.retire(ino);
-            if self.store().was_tight() {
-                self.store().bells().commit().ring();
-            }
+        if !last {
+            return Ok(None);
         }
-        Ok(())
+        let held = self.files.try_retire(ino);
+        // It has asked the host.
+        if self.store().was_tight() {
+            self.store().bells().commit().ring();
+        }
+        Ok(held)
     }
 }

@@ -34,8 +34,8 @@ impl How {
 }
 
 impl Tree {
-    /// Moves a name, or exchanges two.
-    pub fn rename(&self, caller: Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32) -> Result<()> {
+    /// Moves a name, or exchanges two. Returns what is still to be retired.
+    pub fn rename(&self, caller: Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32) -> Result<Option<Ino>> {
         check_new_name(to.1)?;
         let how = How::of(flags)?;
         self.files.pay_unlinks()?;
@@ -60,10 +60,8 @@ impl Tree {
             })?;
             if done {
                 self.store().moved([Some(moved), met].into_iter().flatten());
-                if let (false, Some(met)) = (exchange, met.filter(|met| *met != moved)) {
-                    self.files.retire(met);
-                }
-                return Ok(());
+                let gone = met.filter(|met| !exchange && *met != moved);
+                return Ok(gone.and_then(|gone| self.files.try_retire(gone)));
             }
         }
     }

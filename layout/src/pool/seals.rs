@@ -25,9 +25,9 @@ impl Pool {
     }
 
     /// Stores the seals of a file, which cover it from its first byte to its last; the caller sees to it that the file
-    /// is committed, and that nothing can write it meanwhile. False if the file is not as it was any more: it has another size or segment, no
-    /// name, or is damaged. Long lists take several transactions; a crash between them leaves the rest of the file
-    /// unsealed.
+    /// is committed, and that nothing can write it meanwhile. False if the file is not as it was any more: it has
+    /// another size or segment, no name, or is damaged. Long lists take several transactions; a crash between them
+    /// leaves the rest of the file unsealed.
     pub fn seal(&self, ino: Ino, segment: SegmentId, allocated: u64, runs: Vec<SealedRun>) -> Result<bool> {
         let size = runs.last().map_or(0, |run| run.offset + run.len);
         let mut runs = runs.into_iter().peekable();

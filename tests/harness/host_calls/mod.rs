@@ -233,6 +233,11 @@ impl Injected {
         self.rule().waiting.load(Ordering::Acquire)
     }
 
+    /// Acts on no more calls; those that it keeps waiting go on to wait.
+    pub fn no_more(&self) {
+        self.rule().times.store(0, Ordering::Release);
+    }
+
     /// Waits until it keeps so many calls waiting.
     #[track_caller]
     pub fn wait_for_waiting(&self, calls: u64) {

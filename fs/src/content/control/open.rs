@@ -25,7 +25,12 @@ const TEXT: Manner = Manner { direct_io: true, no_flush: false, keep_cache: fals
 impl Control {
     /// Where [`Control::open`] is done.
     pub fn open_lane(&self, ino: Ino) -> Lane {
-        if is_slow(ino) || matches!(ino, ACCESSES | INFO) { Lane::Reader } else { Lane::Here }
+        match ino {
+            // All objects of the pool may be counted for them.
+            INFO | ACCESSES => Lane::Worker,
+            ino if is_slow(ino) => Lane::Reader,
+            _ => Lane::Here,
+        }
     }
 
     /// Opens a file.
@@ -110,6 +115,11 @@ impl Control {
             Opened::Draft(draft) => draft.write(who, offset, data, append),
             Opened::Text(_) | Opened::Tensor(_) => Err(Fault::new(libc::EBADF)),
         }
+    }
+
+    /// Where [`Control::flush`] and [`Control::release`] are done: what was written becomes the placement map, durably.
+    pub fn close_lane(&self, ino: Ino) -> Lane {
+        Lane::waiting(ino == PLACEMENT)
     }
 
     /// A handle is closed by one of the processes that share it.

@@ -1,0 +1,411 @@
+//! Who waits for whom: calls of the host are held, and operations that have nothing to do with them go on.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tensorfs_tests::{Call, HostCalls, Injected, Mount, Passthrough, Rule, Setup, on_mounts, xattr};
+
+on_mounts!(
+    operations_on_other_files_go_on_while_calls_of_the_host_are_held,
+    operations_go_on_while_more_files_are_slow_than_there_are_threads,
+    operations_go_on_while_sealed_files_are_thawed,
+    operations_go_on_while_a_close_that_commits_waits_for_the_disk,
+    operations_go_on_while_a_file_is_moved_to_another_tier,
+    operations_go_on_while_the_placement_map_is_stored,
+    removing_a_file_waits_for_nothing_that_is_done_with_it,
+    removing_a_file_does_not_wait_for_its_sealing,
+);
+
+/// Nobody waits so long for a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// At one time.
+const MANY: usize = 8;
+/// Larger than what is committed by value.
+const SIZE: usize = 100_000;
+
+/// An operation, and the call of the host in it that is held.
+struct Case {
+    name: &'static str,
+    call: Call,
+    /// With the path of a file, and the number of the one who does it.
+    act: fn(&Path, usize),
+    /// Only in this mode is the call made.
+    only: Option<Passthrough>,
+    /// It changes names: in its directory the kernel has others wait.
+    names: bool,
+}
+
+const fn case(name: &'static str, call: Call, act: fn(&Path, usize)) -> Case {
+    Case { name, call, act, only: None, names: false }
+}
+
+const fn in_server(name: &'static str, call: Call, act: fn(&Path, usize)) -> Case {
+    Case { only: Some(Passthrough::Off), ..case(name, call, act) }
+}
+
+const fn of_names(name: &'static str, call: Call, act: fn(&Path, usize)) -> Case {
+    Case { names: true, ..case(name, call, act) }
+}
+
+const CASES: [Case; 19] = [
+    case("open to read", Call::Open, |path, _| assert_eq!(fs::read(path).unwrap().len(), SIZE)),
+    case("open to write", Call::Open, |path, _| drop(writer(path))),
+    case("open, where the kernel must know the segment", Call::Fstat, |path, _| drop(File::open(path).unwrap())),
+    case("O_TRUNC, asking for a lease", Call::Lease, |path, _| drop(File::create(path).unwrap())),
+    case("O_TRUNC", Call::Times, |path, _| drop(File::create(path).unwrap())),
+    case("truncate", Call::Ftruncate, |path, who| writer(path).set_len(10 + who as u64).unwrap()),
+    case("truncate, committing", Call::Fdatasync, |path, who| writer(path).set_len(10 + who as u64).unwrap()),
+    case("allocate", Call::Fallocate, |path, _| fallocate(&writer(path), 0)),
+    case("punch", Call::Fallocate, |path, _| fallocate(&writer(path), PUNCH)),
+    case("punch, committing", Call::Fdatasync, |path, _| fallocate(&writer(path), PUNCH)),
+    case("set times", Call::Times, |path, _| writer(path).set_modified(std::time::UNIX_EPOCH).unwrap()),
+    case("fsync", Call::Fdatasync, |path, _| {
+        let file = writer(path);
+        file.write_all_at(b"new", 0).unwrap();
+        file.sync_all().unwrap();
+    }),
+    case("close", Call::Fstat, |path, _| writer(path).write_all_at(b"new", 0).unwrap()),
+    in_server("read", Call::Read, |path, _| assert!(File::open(path).unwrap().read_at(&mut [0; 4096], 0).unwrap() > 0)),
+    in_server("write", Call::Write, |path, _| writer(path).write_all_at(b"new", 0).unwrap()),
+    in_server("append", Call::Write, |path, _| {
+        OpenOptions::new().append(true).open(path).unwrap().write_all(b"new").unwrap();
+    }),
+    in_server("seek", Call::Seek, |path, _| {
+        // SAFETY: takes integers alone.
+        unsafe { libc::lseek(File::open(path).unwrap().as_raw_fd(), 0, libc::SEEK_DATA) };
+    }),
+    of_names("create", Call::Times, |path, who| {
+        fs::write(path.with_file_name(format!("made-by-{who}")), "").unwrap();
+    }),
+    of_names("rename what is written", Call::Fstat, |path, who| {
+        let new = path.with_file_name(format!("written-by-{who}"));
+        let mut file = File::create(&new).unwrap();
+        file.write_all(b"new").unwrap();
+        fs::rename(&new, path.with_file_name(format!("renamed-by-{who}"))).unwrap();
+    }),
+];
+
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+fn writer(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+fn fallocate(file: &File, mode: i32) {
+    // SAFETY: takes integers alone.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, 4096) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Files, each in a directory of its own, that are committed.
+fn files(mount: &Mount, name: &str, count: usize) -> Vec<PathBuf> {
+    let make = |n: usize| {
+        let dir = mount.at(format!("{name}-{n}"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("f"), vec![7; SIZE]).unwrap();
+        dir.join("f")
+    };
+    let files = (0..count).map(make).collect();
+    mount.sync();
+    files
+}
+
+/// What has nothing to do with any of the files that are slow.
+fn others(mount: &Mount) -> impl Fn() + Send + 'static {
+    let dir = mount.at("others");
+    fs::create_dir(&dir).unwrap();
+    for name in ["read", "written"] {
+        fs::write(dir.join(name), vec![7; SIZE]).unwrap();
+    }
+    // Whoever seals one of them would be held in the place of the one who is to be.
+    mount.wait_for_seals(2);
+    let (root, open) = (mount.path().to_owned(), writer(&dir.join("written")));
+    move || {
+        fs::create_dir(dir.join("made")).unwrap();
+        fs::remove_dir(dir.join("made")).unwrap();
+        assert_eq!(fs::metadata(dir.join("read")).unwrap().len(), SIZE as u64);
+        assert_eq!(fs::read(dir.join("read")).unwrap().len(), SIZE);
+        open.write_all_at(b"more", 0).unwrap();
+        fs::write(dir.join("new"), "new").unwrap();
+        fs::rename(dir.join("new"), dir.join("newer")).unwrap();
+        xattr::set(&dir.join("newer"), "user.a", b"b", 0).unwrap();
+        fs::remove_file(dir.join("newer")).unwrap();
+        for entry in fs::read_dir(&root).unwrap() {
+            assert!(entry.unwrap().metadata().unwrap().nlink() > 0);
+        }
+    }
+}
+
+/// How long it took; nothing if it took too long.
+fn in_time(act: impl FnOnce() + Send + 'static) -> Option<Duration> {
+    let (tell, hear) = channel();
+    let begun = Instant::now();
+    thread::spawn(move || {
+        act();
+        let _ = tell.send(begun.elapsed());
+    });
+    hear.recv_timeout(PATIENCE).ok()
+}
+
+/// Waits until something is held, and then until no more comes.
+fn wait_for_held(held: &Injected, most: usize) {
+    held.wait_for_waiting(1);
+    let begun = Instant::now();
+    while held.waiting() < most as u64 && begun.elapsed() < Duration::from_millis(200) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    // What others do is not to be held.
+    held.no_more();
+    // Those who wait for the ones that are held.
+    thread::sleep(Duration::from_millis(50));
+}
+
+/// While the calls are held in which `actors` end, the others go on.
+#[track_caller]
+fn go_on(
+    name: &str,
+    held: Injected,
+    most: usize,
+    actors: Vec<Box<dyn FnOnce() + Send>>,
+    others: &(impl Fn() + Clone + Send + 'static),
+    look: impl FnOnce() + Send + 'static,
+) {
+    let actors: Vec<_> = actors.into_iter().map(thread::spawn).collect();
+    wait_for_held(&held, most);
+    let others = others.clone();
+    let took = in_time(move || {
+        // The first of them may find what is to be told of who waits.
+        (0..3).for_each(|_| others());
+        look();
+    });
+    drop(held);
+    actors.into_iter().for_each(|actor| actor.join().unwrap());
+    assert!(took.is_some(), "{name}: others waited for a call of the host");
+}
+
+fn shared(others: impl Fn() + Send + 'static) -> impl Fn() + Clone + Send + 'static {
+    let others = std::sync::Arc::new(std::sync::Mutex::new(others));
+    move || others.lock().unwrap()()
+}
+
+/// Each of them by eight at the same time, on one file and on one each. Those who only look at a file, or list its
+/// directory, do not wait either.
+///
+/// Proves W1, W2.
+fn operations_on_other_files_go_on_while_calls_of_the_host_are_held(setup: Setup) {
+    let (calls, passthrough) = (HostCalls::new(), setup.passthrough());
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let others = shared(others(&mount));
+    for (n, case) in CASES.iter().enumerate().filter(|(_, case)| case.only.is_none_or(|only| only == passthrough)) {
+        let paths = files(&mount, &format!("case-{n}"), MANY);
+        for same in [true, false] {
+            let most = if same { 1 } else { MANY };
+            let held = calls.add(Rule::of(case.call).on("/segments/").times(most as u64).held());
+            let actors = (0..MANY).map(|who| {
+                let path = if same { &paths[0] } else { &paths[who] }.clone();
+                let act = case.act;
+                Box::new(move || act(&path, who)) as Box<dyn FnOnce() + Send>
+            });
+            let (seen, looks) = (paths[0].clone(), !case.names && case.call != Call::Fstat);
+            let look = move || {
+                if looks {
+                    fs::metadata(&seen).unwrap();
+                    assert_eq!(fs::read_dir(seen.parent().unwrap()).unwrap().count(), 1);
+                }
+            };
+            go_on(case.name, held, most, actors.collect(), &others, look);
+        }
+    }
+}
+
+/// Fifty files, with two who want each; and as many as leave no thread for who needs the host.
+///
+/// Proves W1, W3.
+fn operations_go_on_while_more_files_are_slow_than_there_are_threads(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (others, dir) = (shared(others(&mount)), mount.at("others"));
+    let in_memory = move || {
+        fs::create_dir(dir.join("made")).unwrap();
+        fs::rename(dir.join("made"), dir.join("moved")).unwrap();
+        fs::remove_dir(dir.join("moved")).unwrap();
+        assert_eq!(fs::metadata(dir.join("read")).unwrap().len(), SIZE as u64);
+    };
+    let paths = files(&mount, "slow", 200);
+    let open = |path: &PathBuf| {
+        let path = path.clone();
+        Box::new(move || assert_eq!(fs::read(path).unwrap().len(), SIZE)) as Box<dyn FnOnce() + Send>
+    };
+    for count in [50, 200] {
+        let slow = &paths[..count];
+        let held = calls.add(Rule::of(Call::Open).on("/segments/").times(count as u64).held());
+        let actors = slow.iter().chain(slow).map(open).collect();
+        if count == 50 {
+            go_on("open", held, count, actors, &others, || ());
+        } else {
+            go_on("open", held, count, actors, &in_memory, || ());
+        }
+    }
+}
+
+/// Eight programs open one sealed file to write it, and eight open one each.
+///
+/// Proves W1, W2.
+fn operations_go_on_while_sealed_files_are_thawed(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let others = shared(others(&mount));
+    let paths = files(&mount, "sealed", MANY + 1);
+    mount.wait_for_seals(MANY as u64 + 3);
+    for same in [true, false] {
+        // What a commit makes durable of itself: the log.
+        let held = calls.add(Rule::of(Call::Fdatasync).on("/log").times(1).held());
+        let actors = (0..MANY).map(|who| {
+            let path = if same { &paths[MANY] } else { &paths[who] }.clone();
+            Box::new(move || drop(writer(&path))) as Box<dyn FnOnce() + Send>
+        });
+        let seen = paths[MANY].clone();
+        go_on("open", held, 1, actors.collect(), &others, move || assert!(fs::metadata(seen).is_ok()));
+    }
+}
+
+/// Proves W1.
+fn operations_go_on_while_a_close_that_commits_waits_for_the_disk(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.mount_with(["--durability", "close"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    // They do not close what they write.
+    let dir = mount.at("others");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("read"), vec![7; SIZE]).unwrap();
+    let others = move || {
+        fs::create_dir(dir.join("made")).unwrap();
+        fs::remove_dir(dir.join("made")).unwrap();
+        assert_eq!(fs::read(dir.join("read")).unwrap().len(), SIZE);
+    };
+    let paths = files(&mount, "closed", MANY);
+    let held = calls.add(Rule::of(Call::Fdatasync).on("/segments/").times(MANY as u64).held());
+    let close = |path: PathBuf| Box::new(move || writer(&path).write_all_at(b"new", 0).unwrap());
+    let actors = paths.into_iter().map(|path| close(path) as Box<dyn FnOnce() + Send>).collect();
+    go_on("close", held, MANY, actors, &others, || ());
+}
+
+/// Proves W1.
+fn operations_go_on_while_a_file_is_moved_to_another_tier(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    mount.umount();
+    mount.add_tier("ssd", &mount.host().join("ssd"));
+    mount.mount();
+    let others = shared(others(&mount));
+    let path = files(&mount, "moved", 1).remove(0);
+    let held = calls.add(Rule::of(Call::Copy).below(&mount.host().join("ssd")).times(1).held());
+    let moved = path.clone();
+    let actors: Vec<Box<dyn FnOnce() + Send>> =
+        vec![Box::new(move || xattr::set(&moved, "user.tensorfs.tier", b"ssd", 0).unwrap())];
+    go_on("move", held, 1, actors, &others, move || assert!(fs::metadata(path).is_ok()));
+}
+
+/// Proves W1.
+fn operations_go_on_while_the_placement_map_is_stored(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let others = shared(others(&mount));
+    let held = calls.add(Rule::of(Call::Fdatasync).on("/log").times(1).held());
+    let map = mount.at(".tensorfs/placement");
+    let actors = (0..MANY).map(|_| {
+        let map = map.clone();
+        Box::new(move || fs::write(map, "*.tmp pm\n").unwrap()) as Box<dyn FnOnce() + Send>
+    });
+    go_on("placement", held, 1, actors.collect(), &others, || ());
+}
+
+/// Neither for who truncates it, nor for who opens it.
+///
+/// Proves W2.
+fn removing_a_file_waits_for_nothing_that_is_done_with_it(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let paths = files(&mount, "removed", 3);
+    for (n, path) in paths.iter().enumerate() {
+        let held = calls.add(Rule::of(Call::Open).on("/segments/").times(1).held());
+        let opened = path.clone();
+        let open = thread::spawn(move || drop(OpenOptions::new().read(true).open(opened)));
+        wait_for_held(&held, 1);
+        let (path, dir) = (path.clone(), path.parent().unwrap().to_owned());
+        let gone = in_time(move || {
+            if n == 0 {
+                fs::remove_file(&path).unwrap();
+            } else {
+                fs::create_dir(dir.join("d")).unwrap();
+                fs::write(dir.join("g"), "another").unwrap();
+                fs::rename(dir.join("g"), &path).unwrap();
+                assert_eq!(fs::read(&path).unwrap(), b"another");
+            }
+        });
+        drop(held);
+        open.join().unwrap();
+        assert!(gone.is_some(), "removing a file waited for who opens it");
+    }
+    mount.sync();
+    // What was removed meanwhile goes as soon as it is open nowhere.
+    mount.wait_for("end of what was removed", |info| info["files"] == 2);
+}
+
+/// Proves C1, W2.
+fn removing_a_file_does_not_wait_for_its_sealing(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let others = shared(others(&mount));
+    for rename in [false, true] {
+        let dir = mount.at(format!("sealed-{rename}"));
+        fs::create_dir(&dir).unwrap();
+        let held = calls.add(Rule::of(Call::Read).on("/segments/").times(1).held());
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join("f")).unwrap();
+        file.write_all(&vec![7; 8 << 20]).unwrap();
+        drop(file);
+        mount.sync();
+        wait_for_held(&held, 1);
+        let (others, other) = (others.clone(), mount.at("others/read"));
+        let gone = in_time(move || {
+            if rename {
+                fs::hard_link(&other, dir.join("g")).unwrap();
+                fs::rename(dir.join("g"), dir.join("f")).unwrap();
+            } else {
+                fs::remove_file(dir.join("f")).unwrap();
+            }
+            others();
+        });
+        drop(held);
+        assert!(gone.is_some(), "who removed a file waited for its sealing (by renaming: {rename})");
+    }
+}
