@@ -153,11 +153,12 @@ fn what_was_acknowledged_survives_the_loss_of_the_cache_of_xfs(setup: Setup) {
 }
 
 /// Small and large files are saved on a disk on which something fails for a time. Then all that was acknowledged must
-/// be there: for whoever goes on, for the next mount, and after a power loss; or the file is said to be damaged.
-fn nothing_is_missing(setup: &Setup, mkfs: &[&str], options: &str, fail: impl Fn(&VolatileDisk)) {
+/// be there: for whoever goes on, for the next mount, and after a power loss; or the file is said to be damaged. True if
+/// something failed.
+fn nothing_is_missing(setup: &Setup, mkfs: &[&str], options: &str, fail: impl Fn(&VolatileDisk)) -> bool {
     let (mut said, mut refused) = (0, 0);
     for durability in durabilities("fsync") {
-        let Some(mut disk) = disk(setup, mkfs, options) else { return };
+        let Some(mut disk) = disk(setup, mkfs, options) else { return true };
         let setup = setup.clone().pool_at(disk.at("pool")).mount_with(["--durability", durability]);
         let mut mount = setup.clone().mount();
         let names: Vec<String> = (0..100).map(|n| format!("f{n}")).collect();
@@ -214,27 +215,32 @@ fn nothing_is_missing(setup: &Setup, mkfs: &[&str], options: &str, fail: impl Fn
         assert_eq!(promised.missing(&mount, damaged(&mount)), [""; 0], "{what}: mounted again");
     }
     eprintln!("{said} said to be durable, {refused} refused");
-    assert!(refused > 0, "nothing failed");
+    refused > 0
 }
 
 /// Proves D12.
 fn nothing_acknowledged_is_missing_when_the_disk_cannot_read(setup: Setup) {
-    nothing_is_missing(&setup, &EXT4_TO_READ, READ_LATE, |disk| disk.fail(Request::Read, EVERYTHING, None));
+    // The host may happen to have in memory what it would read.
+    let failed =
+        || nothing_is_missing(&setup, &EXT4_TO_READ, READ_LATE, |disk| disk.fail(Request::Read, EVERYTHING, None));
+    if !(0..5).any(|_| failed()) {
+        setup.skip("the host reads nothing of this disk");
+    }
 }
 
 /// Proves D12.
 fn nothing_acknowledged_is_missing_when_the_disk_cannot_write(setup: Setup) {
-    nothing_is_missing(&setup, &EXT4, "loop", |disk| disk.fail_writes_of(MARK, None));
+    assert!(nothing_is_missing(&setup, &EXT4, "loop", |disk| disk.fail_writes_of(MARK, None)));
 }
 
 /// Proves D12.
 fn nothing_acknowledged_is_missing_when_the_disk_cannot_flush(setup: Setup) {
-    nothing_is_missing(&setup, &EXT4, "loop", |disk| disk.fail(Request::Flush, EVERYTHING, Some(3)));
+    assert!(nothing_is_missing(&setup, &EXT4, "loop", |disk| disk.fail(Request::Flush, EVERYTHING, Some(3))));
 }
 
 /// Proves D12.
 fn nothing_acknowledged_is_missing_when_xfs_cannot_write(setup: Setup) {
-    nothing_is_missing(&setup, &XFS, "loop", |disk| disk.fail_writes_of(MARK, None));
+    assert!(nothing_is_missing(&setup, &XFS, "loop", |disk| disk.fail_writes_of(MARK, None)));
 }
 
 /// As xfstests' generic/095 and 366 do: the kernel has the next sync say `EIO`, and nothing is lost.

@@ -428,17 +428,22 @@ fn versions_in_quarantine_count_and_are_few(setup: Setup) {
     std::fs::write(&path, Pattern(1).bytes(0, FILE as usize)).unwrap();
     mount.sync();
     let before = free(&mount);
+    let mut kept = Vec::new();
     for n in 0..8 {
         let mut writer = child(["do"]);
         assert_eq!(writer.ask(&format!("open f wct {}", path.display())), "ok");
         assert_eq!(writer.ask(&format!("write f 0 {} {}", 100 + n, 4 << 20)), "ok");
         writer.kill(libc::SIGKILL);
-        mount.wait_for("the version before", |info| info["quarantine"].as_array().unwrap().len() == 2.min(n + 1));
+        mount.wait_for("the version before", |info| {
+            let now = info["quarantine"].as_array().unwrap();
+            now.len() == 2.min(n + 1) && *now != kept
+        });
+        kept = mount.quarantine();
         if n == 4 {
             mount.remount();
         }
     }
-    let kept: Vec<_> = mount.quarantine().iter().map(|entry| entry["name"].as_str().unwrap().to_owned()).collect();
+    let kept: Vec<_> = kept.iter().map(|entry| entry["name"].as_str().unwrap().to_owned()).collect();
     let versions: Vec<_> =
         kept.iter().map(|name| std::fs::read(mount.pool().join("quarantine").join(name)).unwrap()).collect();
     // The last one that was whole, and the last one.

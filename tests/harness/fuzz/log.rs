@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use tensorfs_formats::Source;
-use tensorfs_layout::check::{Depth, check, repair};
+use tensorfs_layout::check::{Depth, Subject, check, repair};
 use tensorfs_layout::log::{Attributes, Record, Shutdown, Tier, Transaction};
 use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
 use tensorfs_layout::segment::examine;
@@ -200,7 +200,9 @@ pub fn pool(bytes: &[u8]) {
     lay_out(&dir, &image);
     if repair(&dir, Timestamp::new(1, 0), &|_, _, _| {}).is_ok() {
         let report = check(&dir, Depth::Metadata, &|_, _, _| {}).expect("a repaired pool can be checked");
-        assert_eq!(report.findings, [], "after a repair");
+        // A directory that a log speaks of is not for a repair to make.
+        let left: Vec<_> = report.findings.iter().filter(|finding| finding.subject != Subject::Tier).collect();
+        assert!(left.is_empty(), "after a repair: {left:?}");
         assert!(use_it(&dir, [3; 16]), "a repaired pool can be used");
     }
 }
