@@ -6,6 +6,7 @@ mod concurrency;
 mod control;
 mod disk;
 mod durability;
+mod errors;
 mod kill;
 mod mapping;
 mod passthrough;

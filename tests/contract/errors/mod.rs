@@ -1,0 +1,160 @@
+//! The error matrix: every call of the host, failing in every way, under everything that programs do.
+//!
+//! Each cell is tried on a mount of its own: what the program hears, what the file holds once the host works again and
+//! the server was started anew, and whether anything is missing that was acknowledged. The table in docs/RELIABILITY.md
+//! is made of what the cells came to.
+//!
+//! `TENSORFS_MATRIX=all` tries all of it, for files of both sizes and servers that end in both ways, with calls that
+//! are 5 s late; without, a part that `TENSORFS_MATRIX_SEED` chooses. `TENSORFS_MATRIX=write,open` and the like: all
+//! cells whose name has these words. `TENSORFS_PRINT_TABLE` prints the tables.
+
+mod cell;
+mod fault;
+mod operation;
+mod table;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tensorfs_tests::random::Random;
+use tensorfs_tests::{Passthrough, Setup, needs_mount, skip};
+
+use cell::{Cell, End, has_passthrough, reached};
+use fault::{FAULTS, Fault, Files, Known};
+use operation::{OPERATIONS, Operation};
+use table::{Document, Table};
+
+/// Larger than what is committed by value.
+const LARGE: usize = 200_000;
+const SMALL: usize = 5_000;
+
+/// Cells that are tried at a time: most of them wait.
+const WORKERS: usize = 6;
+
+/// Of so many cells one is tried in an ordinary run.
+const SAMPLE: u64 = 20;
+
+/// Whether all is tried.
+fn at_length() -> bool {
+    std::env::var_os("TENSORFS_MATRIX").is_some()
+}
+
+/// Whether a cell is to be tried.
+fn chosen() -> impl Fn(&Cell) -> bool {
+    let words = std::env::var("TENSORFS_MATRIX").ok();
+    let seed = std::env::var("TENSORFS_MATRIX_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let random = RefCell::new(Random::new(seed));
+    move |cell| match words.as_deref() {
+        None => random.borrow_mut().once_in(SAMPLE),
+        Some("all") => true,
+        Some(words) => words.split(',').all(|word| cell.name().contains(word)),
+    }
+}
+
+impl Cell {
+    /// True where it is known to come out wrong.
+    fn falls_short(&self) -> bool {
+        match (self.target.call, self.fault) {
+            // The log is written under the lock that every lookup needs.
+            (Known::Write, Fault::Late) => self.target.on == Files::Log,
+            (Known::Fstat, Fault::Good) => {
+                self.end == End::Orderly && [Operation::Rename, Operation::Close].contains(&self.operation)
+            }
+            _ => false,
+        }
+    }
+
+    fn name(&self) -> String {
+        let Cell { operation, target, fault, passthrough, len, end } = self;
+        let (operation, target, fault) = (operation.name(), target.name(), fault.name());
+        format!("{operation}: {target}: {fault}: passthrough={passthrough} {len} {end:?}")
+    }
+}
+
+/// Does something with each of many, a few at a time; in their order.
+fn all<T: Sync, R: Send>(these: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                while let at @ 0.. = next.fetch_add(1, Ordering::Relaxed)
+                    && at < these.len()
+                {
+                    let result = work(&these[at]);
+                    done.lock().unwrap().insert(at, result);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap().into_values().collect()
+}
+
+fn every_cell() -> Vec<Cell> {
+    let mut kinds = Vec::new();
+    for passthrough in [true, false].into_iter().filter(|on| !on || has_passthrough()) {
+        kinds.extend(OPERATIONS.iter().flat_map(|one| [LARGE, SMALL].map(|len| (*one, passthrough, len))));
+    }
+    let calls = all(&kinds, |(operation, passthrough, len)| reached(*operation, *passthrough, *len));
+    let mut cells = Vec::new();
+    for ((operation, passthrough, len), targets) in kinds.into_iter().zip(calls) {
+        for target in targets {
+            for fault in FAULTS {
+                let cell = |end| Cell { operation, target, fault, passthrough, len, end };
+                cells.extend([End::Orderly, End::Killed].map(cell));
+            }
+        }
+    }
+    cells
+}
+
+/// What is acknowledged is there afterwards, with every byte; nothing hangs, and nobody else is affected.
+///
+/// Proves D9, D12, O3.
+#[test]
+fn what_is_acknowledged_is_there_whatever_the_host_does() {
+    needs_mount!();
+    if !at_length() {
+        skip("errors", "TENSORFS_MATRIX is not set: docs/RELIABILITY.md has no table of errors yet");
+        return;
+    }
+    if Setup::new("errors", Passthrough::Off).mount_is_plain() {
+        return;
+    }
+    let chosen = chosen();
+    let mut cells = every_cell();
+    cells.retain(|cell| !cell.falls_short() && chosen(cell));
+    let outcomes = all(&cells, |cell| {
+        catch_unwind(AssertUnwindSafe(|| cell.run())).map_err(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
+        })
+    });
+    let document = Document::read();
+    let mut tables = [Table::default(), Table::default()];
+    let mut wrong = Vec::new();
+    for (cell, outcome) in cells.iter().zip(outcomes) {
+        let mut against = match &outcome {
+            Ok(outcome) => outcome.wrong.clone(),
+            Err(panic) => vec![panic.clone()],
+        };
+        if let Ok(outcome) = outcome.as_ref()
+            && cell.len == LARGE
+            && outcome.reached > 0
+        {
+            tables[usize::from(cell.passthrough)].add(cell, outcome);
+            against.extend(document.as_ref().and_then(|document| document.contradicts(cell, outcome)));
+        }
+        if !against.is_empty() {
+            wrong.push(format!("{}:\n    {}", cell.name(), against.join("\n    ")));
+        }
+    }
+    if std::env::var_os("TENSORFS_PRINT_TABLE").is_some() {
+        println!("{}\n{}", tables[1].print(), tables[0].print());
+    }
+    println!("{} cells", cells.len());
+    assert!(wrong.is_empty(), "{} of {} cells:\n{}", wrong.len(), cells.len(), wrong.join("\n"));
+}
