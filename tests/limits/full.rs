@@ -454,8 +454,8 @@ fn versions_in_quarantine_count_and_are_few(setup: Setup) {
     assert!((8 << 20..(8 << 20) + BOOKS).contains(&taken), "{taken} bytes are taken by them");
     let mut file = File::create(mount.at("rest")).unwrap();
     write_until_full(&mut file);
-    let on_host = allocated(mount.pool());
-    assert!(on_host <= LIMIT + BOOKS, "{on_host} bytes on the host");
+    // The host gives back what was deleted when that is durable.
+    tensorfs_tests::wait_until("space is back", || allocated(mount.pool()) <= LIMIT + BOOKS);
     mount.tensorfs_ok(["restore".as_ref(), mount.path().as_os_str(), "--discard".as_ref(), kept[1].as_ref()]);
     assert!(free(&mount) >= 4 << 20, "{} bytes are free", free(&mount));
     mount.tensorfs_ok([
