@@ -153,7 +153,7 @@ fn what_was_acknowledged_survives_the_loss_of_the_cache_of_xfs(setup: Setup) {
 }
 
 /// Small and large files are saved on a disk on which something fails for a time. Then all that was acknowledged must
-/// be there: for whoever goes on, for the next mount, and after a power loss; or the file is said to be damaged. True if
+/// be there: for whoever goes on, the next mount, and after a power loss; or the file is said to be damaged. True if
 /// something failed.
 fn nothing_is_missing(setup: &Setup, mkfs: &[&str], options: &str, fail: impl Fn(&VolatileDisk)) -> bool {
     let (mut said, mut refused) = (0, 0);

@@ -268,7 +268,7 @@ fn go_on(mount: &Mount, wrong: &mut Vec<String>) {
 
 /// How long a late call is kept.
 fn keep() -> Duration {
-    if super::at_length() { LATE } else { LATE / 10 }
+    if super::fault::at_length() { LATE } else { LATE / 10 }
 }
 
 impl Cell {

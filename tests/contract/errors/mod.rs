@@ -23,7 +23,7 @@ use tensorfs_tests::random::Random;
 use tensorfs_tests::{Passthrough, Setup, needs_mount, skip};
 
 use cell::{Cell, End, has_passthrough, reached};
-use fault::{FAULTS, Fault, Files, Known};
+use fault::{FAULTS, Fault, Files, Known, at_length};
 use operation::{OPERATIONS, Operation};
 use table::{Document, Table};
 
@@ -36,11 +36,6 @@ const WORKERS: usize = 6;
 
 /// Of so many cells one is tried in an ordinary run.
 const SAMPLE: u64 = 20;
-
-/// Whether all is tried.
-fn at_length() -> bool {
-    std::env::var_os("TENSORFS_MATRIX").is_some()
-}
 
 /// Whether a cell is to be tried.
 fn chosen() -> impl Fn(&Cell) -> bool {
