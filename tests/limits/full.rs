@@ -21,6 +21,7 @@ on_mounts!(
     metadata_runs_out_too,
     whatever_has_a_file_open_for_writing_stops_at_the_limit,
     a_mapping_stops_at_the_limit,
+    a_file_for_whose_holes_there_is_no_room_opens_once_the_last_close_is_heard_of,
     in_a_pool_with_a_limit_the_server_writes_and_the_kernel_reads,
     versions_in_quarantine_count_and_are_few,
     deleted_space_comes_back_on_the_host,
@@ -367,6 +368,32 @@ fn a_mapping_stops_at_the_limit(setup: Setup) {
         "{on_host} bytes on the host: {}",
         tensorfs_tests::shell(mount.pool(), "du -a -B1 .")
     );
+}
+
+/// Who had it open before has closed it; that the kernel says so after `close` has returned is not the next one's
+/// fault.
+///
+/// Proves S1.
+fn a_file_for_whose_holes_there_is_no_room_opens_once_the_last_close_is_heard_of(setup: Setup) {
+    if setup.mount_is_plain() {
+        return;
+    }
+    let mount = limited(setup);
+    let path = mount.at("sparse");
+    let file = File::create(&path).unwrap();
+    file.set_len(LIMIT + (32 << 20)).unwrap();
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| OpenOptions::new().read(true).write(true).open(&path));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        drop(file);
+        opened.join().unwrap().unwrap();
+    });
+    // Nobody waits long, or for nothing, for one who keeps it open.
+    let _file = OpenOptions::new().write(true).open(&path).unwrap();
+    for _ in 0..50 {
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        assert_eq!(no_space(opened.map(drop)), mount.passthrough() == Passthrough::On);
+    }
 }
 
 /// Proves S1, F2, F3.

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Instant;
 
 use tensorfs_layout::log::{Attributes, Record, Transaction};
 use tensorfs_layout::pool::Edit;
@@ -89,9 +90,11 @@ impl Files {
         // Emptying a file that is in use may wait for its other handles, whose release must find a thread.
         let empties = flags & libc::O_TRUNC != 0;
         let writes = empties || flags & libc::O_ACCMODE != libc::O_RDONLY;
+        // So may one that is about to be mapped where there is no room for its holes.
+        let maps = flags & libc::O_ACCMODE == libc::O_RDWR && self.store().is_limited();
         // And a sealed file is thawed first.
         Lane::waiting(
-            (empties && self.node_in_use(ino).is_some())
+            ((empties || maps) && self.node_in_use(ino).is_some())
                 || (writes && self.store().commits_slowly() && self.store().is_frozen(ino, is_unheard(flags))),
         )
     }
@@ -275,26 +278,32 @@ impl Locked<'_> {
         if access.write && store.is_tight() {
             files.relieve();
         }
-        if access.write {
-            self.start_watching(is_unheard(flags))?;
-        }
-        let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
-        let granted = store.has_passthrough_in(segment.tier());
-        let wish = Wish { passthrough: granted, see_bytes: store.wants_to_see_bytes(flags) };
-        let mapped = || {
-            store.descriptors().forget(segment);
-            let _claim = files.readings().claim(segment);
-            !store.segments().exclusive(segment)
-        };
-        let mut mode = choose(self.mode(), wish, mapped);
         let maps = access.read && access.write;
-        if mode == Mode::Passthrough && maps && !store.reserve_holes(ino)? {
+        let begun = Instant::now();
+        let (segment, mode) = loop {
+            if access.write {
+                self.start_watching(is_unheard(flags))?;
+            }
+            let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
+            let granted = store.has_passthrough_in(segment.tier());
+            let wish = Wish { passthrough: granted, see_bytes: store.wants_to_see_bytes(flags) };
+            let mapped = || {
+                store.descriptors().forget(segment);
+                let _claim = files.readings().claim(segment);
+                !store.segments().exclusive(segment)
+            };
+            let mode = choose(self.mode(), wish, mapped);
+            if mode == Mode::Server || !maps || store.reserve_holes(ino)? {
+                break (segment, mode);
+            }
             // A mapping could fill them without asking, unless the kernel writes its pages back through the server.
-            mode = choose(self.mode(), Wish { see_bytes: true, ..wish }, mapped);
-            if mode == Mode::Passthrough {
+            if choose(self.mode(), Wish { see_bytes: true, ..wish }, mapped) == Mode::Server {
+                break (segment, Mode::Server);
+            }
+            if !self.wait_to_be_alone(begun) {
                 return Err(Fault::new(libc::ENOSPC));
             }
-        }
+        };
         let route = match mode {
             Mode::Passthrough => self.give_to_kernel(segment),
             // A new segment may have been given to the kernel early.

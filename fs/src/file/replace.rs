@@ -34,6 +34,8 @@ use super::state::{Replace, Route, Seen, Serving};
 const RELEASES: Duration = Duration::from_millis(2);
 /// So long is waited for a RELEASE where a close is known of and much depends on it.
 const LATE_RELEASES: Duration = Duration::from_millis(50);
+/// So long where a program hears of an error otherwise that it cannot explain.
+const LAST_RELEASES: Duration = Duration::from_secs(1);
 
 impl Locked<'_> {
     /// Brings the file's records up to date with its segment. Says nothing about durability.
@@ -114,6 +116,22 @@ impl Locked<'_> {
             let step = if alone { Duration::from_micros(100) } else { deadline - now };
             self.wait_for(step.min(deadline - now));
         }
+    }
+
+    /// Waits for the file's other handles, whose mode must not be that of a new one, as long as some of them may be gone
+    /// and their RELEASE on its way. False once that is not to be expected any more since an open has `begun`.
+    pub(super) fn wait_to_be_alone(&mut self, begun: Instant) -> bool {
+        let handles = self.state.opens.handles();
+        let stay = handles > 0 && handles <= self.state.opens.staying;
+        let deadline = begun + if stay { RELEASES } else { LAST_RELEASES };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            self.state.opens.staying = handles;
+            return false;
+        }
+        // Without handles, what is left is the kernel's own last close, which signals nobody.
+        self.wait_for(if handles == 0 { left.min(Duration::from_millis(1)) } else { left });
+        true
     }
 
     fn start_replace(&mut self, caller: Caller, old: SegmentId) -> Result<()> {
