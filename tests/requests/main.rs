@@ -355,29 +355,30 @@ fn a_new_small_file_its_name_and_its_directory_take_one_flush(setup: Setup) {
     let flushes = || {
         let info = mount.info();
         let kinds = ["log", "segments", "directories", "host"].map(|kind| info["flushes"][kind].as_u64().unwrap());
-        (kinds, info["counters"]["sealed"].as_u64().unwrap())
+        kinds
     };
     let seen = (0..20).find_map(|round| {
         // Files are sealed when they have been left alone for a second, which has segments synced. On a slow disk that
-        // comes in between, and says nothing.
+        // begins in between, and says nothing.
         mount.sync();
         mount.wait_for("end of sealing", |info| info["unsealed_files"] == 0);
         mount.sync();
         // The first one is noted in the superblock.
+        let begun = std::time::Instant::now();
         save(&mount, &format!("{round}.first"), b"x");
-        let (before, sealed) = flushes();
+        let before = flushes();
         for n in 0..EACH {
             save(&mount, &format!("{round}.{n}"), &[7; 4096]);
         }
-        let (after, _) = flushes();
+        let after = flushes();
         for n in 0..EACH {
             let part = mount.at(format!("{round}.{n}.new"));
             fs::write(&part, [8; 4096]).unwrap();
             fs::rename(part, mount.at(format!("{round}.{n}.whole"))).unwrap();
             File::open(mount.path()).unwrap().sync_all().unwrap();
         }
-        let (last, in_the_end) = flushes();
-        (sealed == in_the_end).then_some((before, after, last))
+        let last = flushes();
+        (begun.elapsed().as_millis() < 900).then_some((before, after, last))
     });
     let Some((before, after, last)) = seen else {
         return setup.skip("the disk takes more than a second for 60 flushes");
