@@ -354,8 +354,7 @@ fn a_new_small_file_its_name_and_its_directory_take_one_flush(setup: Setup) {
     const EACH: u64 = 20;
     let flushes = || {
         let info = mount.info();
-        let kinds = ["log", "segments", "directories", "host"].map(|kind| info["flushes"][kind].as_u64().unwrap());
-        kinds
+        ["log", "segments", "directories", "host"].map(|kind| info["flushes"][kind].as_u64().unwrap())
     };
     let seen = (0..20).find_map(|round| {
         // Files are sealed when they have been left alone for a second, which has segments synced. On a slow disk that

@@ -1,53 +1,34 @@
 //! Committing: what clients do not wait for becomes durable within the commit interval.
 
-use std::io;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::error::Result;
 use crate::file::{Files, Switch};
+use crate::store::{Bell, Bells};
 
-use super::task::{Running, Stopper, Task};
+use super::chore::Chore;
 
 /// Commits.
+#[derive(Default)]
 pub(super) struct Committer {
-    files: Arc<Files>,
-    interval: Duration,
     /// There was nothing to do the last time.
     was_quiet: bool,
 }
 
-impl Committer {
-    /// Starts it.
-    pub fn start(files: &Arc<Files>) -> io::Result<Running> {
-        let interval = files.store().options().interval();
-        Running::start(files, Self { files: files.clone(), interval, was_quiet: false })
-    }
-}
+impl Chore for Committer {
+    const THREAD: &'static str = "tensorfs-commit";
+    const NAME: &'static str = "the background commit";
 
-impl Task for Committer {
-    const NAME: &'static str = "tensorfs-commit";
-    type Piece = ();
-
-    fn next(&mut self) -> Option<()> {
-        self.files.store().bells().commit().wait(self.interval).then_some(())
+    fn bell(bells: &Bells) -> &Bell {
+        bells.commit()
     }
 
-    fn work(&mut self, (): &()) {
+    fn work(&mut self, files: &Files) {
         let was_quiet = std::mem::take(&mut self.was_quiet);
-        match commit_if_changed(&self.files, was_quiet) {
+        match commit_if_changed(files, was_quiet) {
             Ok(is_quiet) => self.was_quiet = is_quiet,
             Err(fault) => log::log!(fault.level, "background commit: {fault}"),
         }
-    }
-
-    fn name((): &()) -> String {
-        "the background commit".into()
-    }
-
-    fn stopper(&self) -> Stopper {
-        let files = self.files.clone();
-        Box::new(move || files.store().bells().commit().stop())
     }
 }
 

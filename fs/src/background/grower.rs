@@ -1,51 +1,28 @@
 //! Making the log longer before somebody needs it.
 
-use std::io;
-use std::sync::Arc;
-use std::time::Duration;
-
 use crate::file::Files;
+use crate::store::{Bell, Bells};
 
-use super::task::{Running, Stopper, Task};
+use super::chore::Chore;
 
 /// Makes the log longer.
-pub(super) struct Grower {
-    files: Arc<Files>,
-    interval: Duration,
-}
+pub(super) struct Grower;
 
-impl Grower {
-    /// Starts it.
-    pub fn start(files: &Arc<Files>) -> io::Result<Running> {
-        let interval = files.store().options().interval();
-        Running::start(files, Self { files: files.clone(), interval })
-    }
-}
+impl Chore for Grower {
+    const THREAD: &'static str = "tensorfs-grow";
+    const NAME: &'static str = "making the log longer";
 
-impl Task for Grower {
-    const NAME: &'static str = "tensorfs-grow";
-    type Piece = ();
-
-    fn next(&mut self) -> Option<()> {
-        self.files.store().bells().grow().wait(self.interval).then_some(())
+    fn bell(bells: &Bells) -> &Bell {
+        bells.grow()
     }
 
-    fn work(&mut self, (): &()) {
-        let pool = self.files.store().pool();
+    fn work(&mut self, files: &Files) {
+        let pool = files.store().pool();
         if pool.is_read_only().is_none()
             && let Err(error) = pool.grow_ahead()
         {
             // Whoever needs the room hears of it.
             log::debug!("making the log longer: {error}");
         }
-    }
-
-    fn name((): &()) -> String {
-        "making the log longer".into()
-    }
-
-    fn stopper(&self) -> Stopper {
-        let files = self.files.clone();
-        Box::new(move || files.store().bells().grow().stop())
     }
 }

@@ -2,10 +2,12 @@
 //! writing out, making spare segments; and what programs ask for that takes long: moving files to other tiers, checks
 //! and scrubs.
 //!
-//! The tasks that run as long as the pool is served are of one kind, [`task::Task`], and [`Background`] has them all.
+//! The tasks that run as long as the pool is served are of one kind, [`task::Task`], those that come round of one, too,
+//! [`chore::Chore`]; [`Background`] has them all.
 //! What they have to do they find in queues of the rooms below; nobody below knows of them.
 
 mod checksums;
+mod chore;
 mod cleaner;
 mod committer;
 mod copy;
@@ -36,6 +38,7 @@ pub(crate) use seal::seal_file;
 pub use sealer::seal_pool;
 pub(crate) use sealer::{ask_for_seal, seal_the_rest};
 
+use chore::Chore;
 use task::Running;
 
 /// The tasks that run as long as the pool is served. When this is dropped they are told to stop and waited for, one
@@ -57,14 +60,14 @@ impl Background {
     /// # Errors
     /// There is no thread to be had for one of them.
     pub fn start(files: &Arc<Files>) -> io::Result<Self> {
-        let committer = committer::Committer::start(files)?;
+        let committer = committer::Committer::default().start(files)?;
         let sealer = sealer::Sealer::start(files)?;
         let spare_maker = spare_maker::SpareMaker::start(files)?;
         let out_writer = out_writer::OutWriter::start(files)?;
-        let unlinker = unlinker::Unlinker::start(files)?;
-        let settler = settler::Settler::start(files)?;
-        let cleaner = cleaner::Cleaner::start(files)?;
-        let grower = grower::Grower::start(files)?;
+        let unlinker = unlinker::Unlinker.start(files)?;
+        let settler = settler::Settler.start(files)?;
+        let cleaner = cleaner::Cleaner.start(files)?;
+        let grower = grower::Grower.start(files)?;
         Ok(Self {
             _out_writer: out_writer,
             _sealer: sealer,

@@ -1,53 +1,30 @@
 //! Removing from the host the segments that no file has any more, once that is durable.
 
-use std::io;
-use std::sync::Arc;
-use std::time::Duration;
-
 use crate::file::Files;
+use crate::store::{Bell, Bells};
 
-use super::task::{Running, Stopper, Task};
+use super::chore::Chore;
 
 /// So many are removed before others who want to remove some get their turn.
 const STEP: usize = 64;
 
 /// Removes segments.
-pub(super) struct Unlinker {
-    files: Arc<Files>,
-    interval: Duration,
-}
+pub(super) struct Unlinker;
 
-impl Unlinker {
-    /// Starts it.
-    pub fn start(files: &Arc<Files>) -> io::Result<Running> {
-        let interval = files.store().options().interval();
-        Running::start(files, Self { files: files.clone(), interval })
-    }
-}
+impl Chore for Unlinker {
+    const THREAD: &'static str = "tensorfs-unlink";
+    const NAME: &'static str = "removing segments";
 
-impl Task for Unlinker {
-    const NAME: &'static str = "tensorfs-unlink";
-    type Piece = ();
-
-    fn next(&mut self) -> Option<()> {
-        self.files.store().bells().unlink().wait(self.interval).then_some(())
+    fn bell(bells: &Bells) -> &Bell {
+        bells.unlink()
     }
 
-    fn work(&mut self, (): &()) {
-        let store = self.files.store();
+    fn work(&mut self, files: &Files) {
+        let store = files.store();
         if store.holds_too_much(0) {
-            self.files.reap_removed();
+            files.reap_removed();
         }
         while !store.bells().unlink().is_stopped() && store.pool().unlink_some(STEP) > 0 {}
         store.pool().unlink_again();
-    }
-
-    fn name((): &()) -> String {
-        "removing segments".into()
-    }
-
-    fn stopper(&self) -> Stopper {
-        let files = self.files.clone();
-        Box::new(move || files.store().bells().unlink().stop())
     }
 }

@@ -118,8 +118,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Waits for the file's other handles, whose mode must not be that of a new one, as long as some of them may be gone
-    /// and their RELEASE on its way. False once that is not to be expected any more since an open has `begun`.
+    /// Waits for the file's other handles, whose mode must not be that of a new one, as long as some of them may be
+    /// gone and their RELEASE on its way. False once that is not to be expected any more since an open has `begun`.
     pub(super) fn wait_to_be_alone(&mut self, begun: Instant) -> bool {
         let handles = self.state.opens.handles();
         let stay = handles > 0 && handles <= self.state.opens.staying;

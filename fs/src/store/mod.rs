@@ -36,7 +36,7 @@ use tensorfs_layout::segment::Segments;
 use tensorfs_layout::tree::View;
 
 pub(crate) use backing::Backing;
-pub(crate) use bell::Bells;
+pub(crate) use bell::{Bell, Bells};
 pub(crate) use capacity::{Admitted, Space};
 pub use counters::Counts;
 pub(crate) use counters::{Counter, Counters};

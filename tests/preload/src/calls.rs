@@ -14,6 +14,7 @@ use crate::table::Call;
 /// Functions that are one call each: which call, and the files that it is about.
 macro_rules! before {
     ($($call:ident $places:expr, $failed:expr; $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)+) => {$(
+        // SAFETY: takes the place of libc's function of this name and type, as a preloaded library is meant to.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> $result {
             let real = || real!($name($($argument: $type),*) -> $result);
@@ -132,6 +133,7 @@ fn of_fcntl(command: c_int, argument: c_ulong) -> Option<Call> {
     }
 }
 
+// SAFETY: takes the place of libc's function of this name and type, as a preloaded library is meant to.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     let real = || real!(fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int);
@@ -141,6 +143,7 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_in
     }
 }
 
+// SAFETY: takes the place of libc's function of this name and type, as a preloaded library is meant to.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     let real = || real!(fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int);
@@ -150,6 +153,7 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_
     }
 }
 
+// SAFETY: takes the place of libc's function of this name and type, as a preloaded library is meant to.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, command: c_ulong, argument: *mut c_void) -> c_int {
     let real = || real!(ioctl(fd: c_int, command: c_ulong, argument: *mut c_void) -> c_int);
@@ -168,6 +172,7 @@ unsafe extern "C" fn ioctl(fd: c_int, command: c_ulong, argument: *mut c_void) -
 }
 
 /// Calls that the program makes without a function of their own.
+// SAFETY: takes the place of libc's function of this name and type, as a preloaded library is meant to.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
     number: c_long,
