@@ -58,14 +58,19 @@ impl Store {
                 break (used, view);
             }
         };
-        let mut used = recorded.bytes();
-        for file in files {
-            let Ok(host) = host::stat(&*file.fd) else { continue };
-            // A segment that is still to replace the file's own comes on top of it.
+        // A segment that is still to replace the file's own comes on top of it.
+        let counted = |file: &Written| {
             let object = view.object(file.ino).filter(|object| object.attributes.segment == Some(file.segment));
-            used = (used + file.extent(&host)).saturating_sub(object.map_or(0, |object| object.allocated()));
-        }
+            object.map_or(0, |object| object.allocated())
+        };
+        let counted: Vec<u64> = files.iter().map(counted).collect();
+        // The host is asked without the view, which others need to change anything.
         drop(view);
+        let mut used = recorded.bytes();
+        for (file, counted) in files.into_iter().zip(counted) {
+            let Ok(host) = host::stat(&*file.fd) else { continue };
+            used = (used + file.extent(&host)).saturating_sub(counted);
+        }
         self.pool.claim(used.saturating_sub(recorded.log_bytes + recorded.segment_bytes));
         // What is being written may be counted or not.
         self.limit.estimate.store(used.saturating_add(self.limit.under_way.load(Relaxed)), Relaxed);
