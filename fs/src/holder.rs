@@ -1,7 +1,9 @@
-//! Whether a process has a file open to write.
+//! Whether a process has a file open to write, and on which device a file is, without asking its filesystem.
 
 use std::ffi::CString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// So many descriptors of a process are looked at.
 const MOST: usize = 512;
@@ -13,7 +15,7 @@ pub(crate) fn has_open_to_write(pid: u32, device: (u32, u32), ino: u64) -> bool 
     descriptors.flatten().take(MOST).any(|descriptor| {
         let text = fs::read_to_string(descriptor.path()).unwrap_or_default();
         is_writable(&text, ino)
-            && descriptor.file_name().to_str().and_then(|fd| device_of(&format!("/proc/{pid}/fd/{fd}"))) == Some(device)
+            && device_of(&Path::new(&format!("/proc/{pid}/fd")).join(descriptor.file_name())) == Some(device)
     })
 }
 
@@ -25,13 +27,15 @@ fn is_writable(text: &str, ino: u64) -> bool {
         && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
 }
 
-/// The device of an open file, by what the kernel knows without asking the file's filesystem.
-fn device_of(path: &str) -> Option<(u32, u32)> {
-    let path = CString::new(path).ok()?;
+/// The device, as major and minor number, of what a path or a link in /proc stands for, by what the kernel knows
+/// without asking the filesystem, whose server may not answer.
+pub fn device_of(path: &Path) -> Option<(u32, u32)> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: all bytes zero are a value of it.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
     // SAFETY: a path that ends with NUL, and a structure for the answer.
-    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), libc::AT_STATX_DONT_SYNC, 0, &raw mut found) };
+    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, 0, &raw mut found) };
     (done == 0).then_some((found.stx_dev_major, found.stx_dev_minor))
 }
 

@@ -47,6 +47,7 @@ mod workers;
 pub use background::{move_in_pool, seal_pool};
 pub use content::control::{Info, State};
 pub use error::Error;
+pub use holder::device_of;
 pub use kernel::{Server, ServerHandle};
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};
 pub use protocol::{Event, FileState, Moving, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask};

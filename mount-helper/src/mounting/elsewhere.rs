@@ -2,10 +2,10 @@
 //! A best effort, for messages: what processes of others have, only root sees.
 
 use std::collections::HashSet;
-use std::ffi::CString;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use tensorfs_fs::device_of;
 
 use crate::mounting::busy;
 use crate::mounting::mountinfo::{Mount, Table};
@@ -50,15 +50,4 @@ fn has_open(process: &Path, device: (u32, u32)) -> bool {
     }
     let open = fs::read_dir(process.join("fd")).is_ok_and(|fds| fds.flatten().any(|fd| on_device(&fd.path())));
     open || fs::read_dir(process.join("map_files")).is_ok_and(|maps| maps.flatten().any(|map| on_device(&map.path())))
-}
-
-/// The device of what a link in /proc stands for, from what the kernel knows: no server is asked, as it may not answer.
-fn device_of(link: &Path) -> Option<(u32, u32)> {
-    let path = CString::new(link.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all zeroes is a valid `statx`.
-    let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
-    // SAFETY: the path ends with NUL, and the result is written to a `statx` of ours.
-    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, 0, &mut found) };
-    (done == 0).then_some((found.stx_dev_major, found.stx_dev_minor))
 }
