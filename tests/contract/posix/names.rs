@@ -23,6 +23,7 @@ on_mounts!(
     errors_for_wrong_objects,
     inode_numbers_are_not_used_again,
     what_is_not_there,
+    what_the_kernel_answers_of_its_own,
 );
 
 /// Proves N1.
@@ -237,4 +238,67 @@ fn what_is_not_there(setup: Setup) {
     // SAFETY: FS_IOC_FSGETXATTR fills the struct, which is as long as its number says.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSGETXATTR, attributes.as_mut_ptr()) };
     assert_eq!((done, Errno::last()), (-1, Errno::ENOTTY));
+}
+
+/// Proves X7.
+fn what_the_kernel_answers_of_its_own(setup: Setup) {
+    let mount = setup.clone().mount();
+    if mount.is_plain() {
+        return;
+    }
+    let watch = nix::sys::inotify::Inotify::init(nix::sys::inotify::InitFlags::IN_NONBLOCK).unwrap();
+    watch.add_watch(mount.path(), nix::sys::inotify::AddWatchFlags::IN_CREATE).unwrap();
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.at("f")).unwrap();
+    file.write_all(&[1; 8192]).unwrap();
+    let heard: Vec<_> = watch.read_events().unwrap().into_iter().filter_map(|event| event.name).collect();
+    assert_eq!(heard, ["f"]);
+
+    use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+    let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
+    epoll.add(&file, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT, 7)).unwrap();
+    let mut ready = [EpollEvent::empty()];
+    assert_eq!((epoll.wait(&mut ready, EpollTimeout::ZERO), ready[0].data()), (Ok(1), 7));
+
+    let mut byte = [0u8];
+    let to = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: one buffer of ours of one byte, to be filled.
+    let done = unsafe { libc::preadv2(file.as_raw_fd(), &raw const to, 1, 0, libc::RWF_NOWAIT) };
+    assert_eq!((done, Errno::last()), (-1, Errno::EOPNOTSUPP));
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
+    // SAFETY: a new mapping, which is refused.
+    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, flags, file.as_raw_fd(), 0) };
+    assert_eq!((mapped, Errno::last()), (libc::MAP_FAILED, Errno::EOPNOTSUPP));
+    assert!(std::fs::metadata(mount.at("f")).unwrap().created().is_err());
+    const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+    let mut map = [0u64; 4]; // struct fiemap, with room for no extent
+    // SAFETY: FS_IOC_FIEMAP fills the struct, which is as long as its number says.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, map.as_mut_ptr()) };
+    assert_eq!((done, Errno::last()), (-1, Errno::EOPNOTSUPP));
+
+    if !is_root() {
+        return;
+    }
+    for part in ["upper", "work", "lower"] {
+        std::fs::create_dir(mount.at(part)).unwrap();
+    }
+    File::create(mount.at("lower/seen")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let other = |part: &str| dir.path().join(part).display().to_string();
+    for part in ["one", "two", "at"] {
+        std::fs::create_dir(other(part)).unwrap();
+    }
+    // What is listed in it.
+    let overlay = |options: String| {
+        let mut command = std::process::Command::new("unshare");
+        let script = "mount -t overlay -o \"$0\" overlay \"$1\" && ls \"$1\"";
+        let output = command.args(["-m", "sh", "-c", script, &options, &other("at")]).output().unwrap();
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    if overlay(format!("lowerdir={}:{}", other("one"), other("two"))).is_none() {
+        return setup.skip("overlayfs cannot be mounted here");
+    }
+    let at = |part: &str| mount.at(part).display().to_string();
+    assert_eq!(overlay(format!("lowerdir={}:{}", at("lower"), other("one"))).as_deref(), Some("seen\n"));
+    assert_eq!(overlay(format!("lowerdir={},upperdir={},workdir={}", other("one"), at("upper"), at("work"))), None);
 }
