@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tensorfs_tests::{Child, Mount, Passthrough, Pattern, Setup, child, on_mounts, run_ok};
+use tensorfs_tests::{Call, Child, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, child, on_mounts, run, run_ok};
 
 on_mounts!(
     fifty_writers,
@@ -14,6 +14,7 @@ on_mounts!(
     a_writer_that_outlives_the_server,
     what_is_written_and_closed_during_recovery_is_seen,
     what_is_written_after_an_orderly_unmount_by_who_outlived_the_server_is_seen,
+    what_could_not_be_recorded_at_the_end_is_recorded_by_the_next_mount,
     what_outlives_a_server_with_passthrough_is_seen_without,
     who_opens_a_file_behind_the_look_of_recovery_is_seen_later,
     a_mapping_that_outlives_the_server,
@@ -318,6 +319,50 @@ fn what_is_written_after_an_orderly_unmount_by_who_outlived_the_server_is_seen(s
     mount.remount();
     assert_eq!(mount.info()["recovery"]["kind"], "clean");
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 4000);
+}
+
+/// The host does not say what became of a segment for as long as the server runs. Who closed and renamed the file has
+/// heard of nothing that it would have to do again.
+///
+/// Proves D9.
+fn what_could_not_be_recorded_at_the_end_is_recorded_by_the_next_mount(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let names = ["closed", "replaced", "renamed"];
+    for name in names {
+        std::fs::write(mount.at(name), Pattern(1).bytes(0, 100_000)).unwrap();
+    }
+    mount.sync();
+    let mut files =
+        names.map(|name| OpenOptions::new().append(name != "replaced").write(true).open(mount.at(name)).unwrap());
+    files[1] = File::create(mount.at("replaced")).unwrap();
+    for file in &mut files {
+        std::io::Write::write_all(file, &Pattern(2).bytes(0, 50_000)).unwrap();
+    }
+    let failing = calls.add(Rule::of(Call::Fstat).on("/segments/").error(libc::EIO));
+    drop(files);
+    let now = if std::fs::rename(mount.at("renamed"), mount.at("named")).is_ok() { "named" } else { "renamed" };
+    let umount = run(mount.program().arg("umount").arg(mount.path()));
+    assert!(umount.status.success());
+    let said = String::from_utf8_lossy(&umount.stderr).into_owned();
+    assert!(said.contains("could not close it"), "{said}");
+    assert!(mount.end() && failing.hits() > 0);
+    assert_eq!(mount.info()["state"], "unsafe shutdown");
+    drop(failing);
+    let said = String::from_utf8_lossy(&mount.try_mount().0.stderr).into_owned();
+    assert!(said.contains("could not bring everything to order") && !said.contains("killed"), "{said}");
+    mount.adopt();
+    let grown = [Pattern(1).bytes(0, 100_000), Pattern(2).bytes(0, 50_000)].concat();
+    for (name, want) in [("closed", &grown), (now, &grown), ("replaced", &Pattern(2).bytes(0, 50_000))] {
+        assert!(std::fs::read(mount.at(name)).unwrap() == *want, "{name}");
+        assert_eq!(std::fs::metadata(mount.at(name)).unwrap().len(), want.len() as u64, "{name}");
+    }
+    assert_eq!(mount.info()["unsafe_shutdowns"], 0);
+    mount.remount();
+    assert_eq!(mount.info()["recovery"]["kind"], "clean");
 }
 
 /// The killed server has answered, and the kernel lets the program go on only when the next one has recovered. Here the

@@ -105,7 +105,7 @@ impl Server {
         let pool = store.pool();
         // Programs of an earlier mount may go on writing when this one has gone.
         let outlived = !all_watched || store.writers().len() > 0;
-        let closed = if recorded { pool.close_watched(outlived) } else { pool.commit(pool.newest()) };
+        let closed = if recorded { pool.close_watched(outlived) } else { pool.leave() };
         served.map_err(|source| Error::Session { mountpoint, source })?;
         Ok(closed?)
     }

@@ -40,6 +40,15 @@ pub struct Inspection {
     pub tiers: Vec<TierInfo>,
 }
 
+/// Whether whoever used a pool last closed it, and left nothing to a recovery; nothing if somebody has it in use.
+pub fn was_closed(dir: &Path) -> Result<Option<bool>> {
+    let log = open_log(dir, false)?;
+    let medium = medium::open_to_read(log).map_err(|error| Error::io(dir.join("log"), "open", error))?;
+    let (superblock, _) = Superblock::read(dir, &*medium)?;
+    let closed = matches!(superblock.state, PoolState::Clean | PoolState::Outlived);
+    Ok(holder(dir)?.is_none().then_some(closed))
+}
+
 /// The tree and the segments of a pool that is not in use, to look at. Nothing is changed.
 #[derive(Debug)]
 pub struct Contents {

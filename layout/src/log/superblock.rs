@@ -54,6 +54,8 @@ pub enum PoolState {
     Dirty = 1,
     /// Left in order while programs that had outlived an earlier server could still write its files.
     Outlived = 2,
+    /// Left in order with something that only a recovery brings to order.
+    Left = 3,
 }
 
 /// What a pool is, apart from its content.
@@ -181,6 +183,7 @@ impl Superblock {
             state: match raw.state.get() {
                 0 => PoolState::Clean,
                 2 => PoolState::Outlived,
+                3 => PoolState::Left,
                 _ => PoolState::Dirty,
             },
             boot_id: raw.boot_id,

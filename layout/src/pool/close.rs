@@ -7,8 +7,35 @@ use crate::pool::opened::Pool;
 /// Why a pool takes no more changes once it is closed.
 const CLOSED: &str = "the pool is closed";
 
+/// How a pool is to be left.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// At least so: what asks for a recovery is not unsaid.
+    state: PoolState,
+    /// It was left so: there is nothing more to do.
+    over: bool,
+}
+
+impl Default for Ending {
+    fn default() -> Self {
+        Self { state: PoolState::Clean, over: false }
+    }
+}
+
+impl Ending {
+    fn at_least(&mut self, state: PoolState) -> PoolState {
+        self.state = match (self.state, state) {
+            (PoolState::Clean, state) | (state, PoolState::Clean) => state,
+            (PoolState::Outlived, PoolState::Outlived) => PoolState::Outlived,
+            _ => PoolState::Left,
+        };
+        self.state
+    }
+}
+
 impl Pool {
-    /// Commits everything, and marks the pool as closed. Further changes are refused. May be called again.
+    /// Commits everything, and marks the pool as closed. Further changes are refused. May be called again, and does not
+    /// take back that something is left to a recovery.
     ///
     /// Where recovery found files that programs of a killed server can still write, whoever opens the pool next looks
     /// at them again.
@@ -21,11 +48,24 @@ impl Pool {
         self.end(if outlived { PoolState::Outlived } else { PoolState::Clean })
     }
 
+    /// As [`Pool::close`], but there is something that only a recovery brings to order: whoever opens the pool next
+    /// does so.
+    pub fn leave(&self) -> Result<()> {
+        self.end(PoolState::Left)
+    }
+
+    /// True if it was closed in order, and nothing is left to a recovery.
+    pub fn is_closed(&self) -> bool {
+        let ending = self.upkeep.ending.lock();
+        ending.over && ending.state != PoolState::Left
+    }
+
     fn end(&self, state: PoolState) -> Result<()> {
         // No cleaning goes on beside this, nor another close.
         let _cleaner = self.upkeep.cleaning.lock();
-        let is_left = self.superblock.of(|superblock| superblock.state != PoolState::Dirty) || self.unremoved() > 0;
-        if is_left && self.is_read_only().as_deref() == Some(CLOSED) {
+        let mut ending = self.upkeep.ending.lock();
+        ending.at_least(state);
+        if ending.over {
             return Ok(());
         }
         self.check_writable()?;
@@ -46,9 +86,12 @@ impl Pool {
         if self.unremoved() > 0 {
             // Only a recovery looks for what is no file's.
             log::warn!("{}: {} deleted files are left for the next mount", self.path.display(), self.unremoved());
-            return Ok(());
+            ending.at_least(PoolState::Left);
         }
+        let state = ending.state;
         let written = self.superblock.change(&*self.medium, |superblock| superblock.state = state);
-        written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))
+        written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))?;
+        ending.over = true;
+        Ok(())
     }
 }

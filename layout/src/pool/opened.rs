@@ -14,6 +14,7 @@ use crate::log::superblock::{PoolState, Superblock};
 use crate::medium::domain::{Domain, Medium};
 use crate::medium::flushes::{Counted, Flushes};
 use crate::pool::budget::Budget;
+use crate::pool::close::Ending;
 use crate::pool::commits::Commits;
 use crate::pool::current::Current;
 use crate::pool::lock::PoolLock;
@@ -57,6 +58,8 @@ pub(super) struct Upkeep {
     pub short: AtomicBool,
     /// It could not, and nothing has changed since that might let it.
     pub refused: AtomicBool,
+    /// How the pool is to be left.
+    pub ending: Mutex<Ending>,
 }
 
 /// What changes together under one lock.

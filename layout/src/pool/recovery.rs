@@ -22,6 +22,9 @@ pub struct Recovery {
     /// Its server had ended in order, while programs that had outlived an earlier one could still write its files.
     #[serde(default)]
     pub outlived: bool,
+    /// Its server had ended in order, and left something that only a recovery brings to order.
+    #[serde(default)]
+    pub left: bool,
     /// Transactions behind the horizon that a power loss undid.
     pub dropped_transactions: u64,
     /// Files whose newest bytes or times no record had told of yet.
@@ -39,6 +42,6 @@ pub struct Recovery {
 impl Recovery {
     /// True unless the pool's server had ended in order.
     pub(crate) fn unsafe_shutdown(&self) -> bool {
-        self.kind != Shutdown::Clean && !self.outlived
+        self.kind != Shutdown::Clean && !self.outlived && !self.left
     }
 }

@@ -84,3 +84,27 @@ fn the_segment_of_a_file_that_was_open_and_nameless_at_close_is_removed() {
     assert!(pool.segments().stat(segment).is_err(), "nothing would ever remove it");
     assert!(pool.segments().stat(stays).is_ok());
 }
+
+#[test]
+fn what_is_left_to_a_recovery_is_not_unsaid_by_closing_the_pool() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"bytes");
+    write_unrecorded(&pool, segment, b" and more");
+    pool.leave().unwrap();
+    pool.close().unwrap();
+    assert!(!pool.is_closed());
+    drop(pool);
+    let (pool, medium) = scratch.open(medium.stored(), BOOT);
+    assert!(pool.recovery().left && !pool.recovery().outlived);
+    assert_eq!((pool.view().object(ino).unwrap().size(), pool.superblock().unsafe_shutdowns), (14, 0));
+    pool.close_watched(true).unwrap();
+    pool.close().unwrap();
+    drop(pool);
+    let (pool, medium) = scratch.open(medium.stored(), BOOT);
+    assert!(pool.recovery().outlived && !pool.recovery().left);
+    pool.close().unwrap();
+    assert!(pool.is_closed());
+    drop(pool);
+    assert_eq!(scratch.open(medium.stored(), BOOT).0.recovery().kind, Default::default());
+}

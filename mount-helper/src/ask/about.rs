@@ -68,7 +68,7 @@ fn of_server(pool: &Path, pid: u32, mountpoint: &Path) -> Result<String, Failure
 
 fn unmounted(pool: &Path, found: Inspection) -> Info {
     let (superblock, usage) = (found.superblock, found.usage);
-    let clean = superblock.state != PoolState::Dirty;
+    let clean = matches!(superblock.state, PoolState::Clean | PoolState::Outlived);
     let host = statvfs(pool).map_or(0, |host| host.blocks() * host.fragment_size());
     Info {
         version: env!("CARGO_PKG_VERSION").to_owned(),

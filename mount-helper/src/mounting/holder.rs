@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tensorfs_layout::Error;
+use tensorfs_layout::check::was_closed;
 use tensorfs_layout::pool::{Holder, holder};
 
 use crate::mounting::elsewhere;
@@ -20,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(2);
 /// How long to watch a server that may go on for a long time.
 const A_MOMENT: Duration = Duration::from_millis(500);
+/// What is so if a server has ended and could not close the pool.
+const LEFT: &str = "unmounted, but its server could not close it, as its log says; before the pool is copied or \
+                    moved, and before this machine goes down, mount it once more";
 
 /// The process that serves a pool.
 pub struct ServerProcess {
@@ -47,6 +51,9 @@ impl ServerProcess {
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if self.has_closed(pool, left.unwrap_or(A_MOMENT).min(A_MOMENT))? {
+                if let Ok(Some(false)) = was_closed(pool) {
+                    output::complain(format!("{}: {LEFT}", pool.display()));
+                }
                 return Ok(true);
             }
             if let Some(why) = elsewhere::holders(mount) {

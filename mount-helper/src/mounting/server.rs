@@ -71,7 +71,11 @@ fn serve_mount(
     mounted.unmount().map_or_else(|error| cannot_unmount(mounted, error), drop);
     pool.close()?;
     result?;
-    log::info!("{}: closed", request.pool.display());
+    if pool.is_closed() {
+        log::info!("{}: closed", request.pool.display());
+    } else {
+        log::warn!("{}: left to the next mount, which recovers what could not be recorded", request.pool.display());
+    }
     Ok(())
 }
 
@@ -146,6 +150,9 @@ fn recovery_note(pool: &Pool) -> Option<String> {
         Shutdown::Clean => return None,
         Shutdown::ServerKilled if recovery.outlived => {
             "programs of an earlier mount could still write its files when it was unmounted; they were looked at again"
+        }
+        Shutdown::ServerKilled if recovery.left => {
+            "its server could not bring everything to order when it ended; recovered, nothing that was accepted is lost"
         }
         Shutdown::ServerKilled => "its server was killed; recovered, nothing that was accepted is lost",
         Shutdown::PowerLoss => "the machine went down; recovered up to the last commit",

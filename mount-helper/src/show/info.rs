@@ -156,6 +156,10 @@ fn recovery(recovery: &Recovery) -> Option<String> {
         Shutdown::ServerKilled if recovery.outlived => {
             "programs of an earlier mount could still write when the one before this was unmounted".to_owned()
         }
+        Shutdown::ServerKilled if recovery.left => {
+            "the server before this one could not bring everything to order; nothing that was accepted is lost"
+                .to_owned()
+        }
         Shutdown::ServerKilled => "the server before this one was killed; nothing that was accepted is lost".to_owned(),
         Shutdown::PowerLoss => "the machine went down before; back to the last commit".to_owned(),
     };

@@ -24,7 +24,7 @@ use tensorfs_tests::{Passthrough, Setup, needs_mount, skip};
 
 use cell::{Cell, End, has_passthrough, reached};
 use fault::{FAULTS, Fault, Files, Known, at_length};
-use operation::{OPERATIONS, Operation};
+use operation::OPERATIONS;
 use table::{Document, Table};
 
 /// Larger than what is committed by value.
@@ -55,9 +55,6 @@ impl Cell {
         match (self.target.call, self.fault) {
             // The log is written under the lock that every lookup needs.
             (Known::Write, Fault::Late) => self.target.on == Files::Log,
-            (Known::Fstat, Fault::Good) => {
-                self.end == End::Orderly && [Operation::Rename, Operation::Close].contains(&self.operation)
-            }
             _ => false,
         }
     }

@@ -82,7 +82,8 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
         return Err(Error::NotAPool { pool: dir.into(), reason });
     }
     let outlived = superblock.state == PoolState::Outlived;
-    let recovery = Recovery { kind, outlived, dropped_transactions: dropped as u64, ..Recovery::default() };
+    let left = superblock.state == PoolState::Left;
+    let recovery = Recovery { kind, outlived, left, dropped_transactions: dropped as u64, ..Recovery::default() };
     Ok(Found { view, log, recovery, damage, owned, rest })
 }
 
