@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, child, on_mounts, run_ok, wait_until};
+use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, child, on_mounts, run, wait_until};
 
 const OLD: usize = 700_000;
 const NEW: usize = 300_000;
@@ -18,6 +18,8 @@ on_mounts!(
     power_loss_after_the_time_limit_leaves_the_new_one,
     a_killed_server_loses_neither,
     a_killed_writer_leaves_the_old_one_in_quarantine,
+    a_version_that_cannot_be_set_aside_at_once_is_not_lost,
+    a_full_host_does_not_keep_recovery_from_setting_a_version_aside,
     a_writer_that_exits_leaves_nothing_in_quarantine,
     a_child_that_closes_its_copy_does_not_end_the_replace,
     who_closes_one_of_two_descriptors_does_not_end_the_replace,
@@ -185,6 +187,86 @@ fn a_killed_server_loses_neither(setup: Setup) {
         assert!(only_quarantined(&mount).1 == old());
     }
     mount.remount();
+    assert!(std::fs::read(&path).unwrap() == new());
+}
+
+/// The host may fail as the version before is set aside, while the server runs and while it recovers: it is tried
+/// again, or `mount` says what failed, and the next one does it.
+///
+/// Proves R4.
+fn a_version_that_cannot_be_set_aside_at_once_is_not_lost(setup: Setup) {
+    let calls = HostCalls::new();
+    let (mut mount, path) = with_checkpoint(setup.host_calls(&calls).mount_with(["--commit", "0.1"]));
+    if mount.is_plain() {
+        return;
+    }
+    for (call, killed_server) in [(Call::Link, false), (Call::Write, false), (Call::Link, true), (Call::Write, true)] {
+        let failing = calls.add(Rule::of(call).on("/quarantine").error(libc::EIO));
+        let mut writer = child(["do"]);
+        assert_eq!(writer.ask(&format!("open f wct {}", path.display())), "ok");
+        assert_eq!(writer.ask(&format!("write f 0 2 {NEW}")), "ok");
+        if killed_server {
+            mount.kill9();
+            writer.kill(libc::SIGKILL);
+            let said = mount.try_mount().0;
+            assert!(!said.status.success());
+            assert!(String::from_utf8_lossy(&said.stderr).contains("quarantine"), "{said:?}");
+            drop(failing);
+            mount.mount();
+        } else {
+            writer.kill(libc::SIGKILL);
+            failing.wait_for_hits(3);
+            assert!(std::fs::read(&path).unwrap() == new());
+            assert!(mount.quarantine().is_empty());
+            // The new version does not stand yet, whoever asks for it.
+            assert!(!run(mount.program().arg("sync").arg(mount.path())).status.success());
+            let renamed = std::fs::rename(&path, mount.at("elsewhere"));
+            assert_eq!(renamed.unwrap_err().raw_os_error(), Some(libc::EIO));
+            drop(failing);
+            mount.sync();
+            mount.wait_for("version in quarantine", |info| !info["quarantine"].as_array().unwrap().is_empty());
+        }
+        assert!(std::fs::read(&path).unwrap() == new());
+        let (name, bytes) = only_quarantined(&mount);
+        assert!(bytes == old(), "{} bytes in quarantine", bytes.len());
+        mount.tensorfs_ok(["restore".as_ref(), mount.path().as_os_str(), name.as_ref()]);
+        assert!(std::fs::read(&path).unwrap() == old());
+        mount.remount();
+        for entry in std::fs::read_dir(mount.pool().join("quarantine")).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+    }
+}
+
+/// Recovery does not refuse to mount for want of room: nobody could make any then. Only where even a second name finds
+/// none it says what is to be done.
+///
+/// Proves R4.
+fn a_full_host_does_not_keep_recovery_from_setting_a_version_aside(setup: Setup) {
+    let calls = HostCalls::new();
+    let (mut mount, path) = with_checkpoint(setup.host_calls(&calls));
+    if mount.is_plain() {
+        return;
+    }
+    let mut writer = child(["do"]);
+    assert_eq!(writer.ask(&format!("open f wct {}", path.display())), "ok");
+    assert_eq!(writer.ask(&format!("write f 0 2 {NEW}")), "ok");
+    mount.kill9();
+    writer.kill(libc::SIGKILL);
+    let full = |call| calls.add(Rule::of(call).on("/quarantine").error(libc::ENOSPC));
+    let _no_room_for_notes = full(Call::Write);
+    let nor_for_names = full(Call::Link);
+    let said = mount.try_mount().0;
+    assert!(!said.status.success() && String::from_utf8_lossy(&said.stderr).contains("quarantine"), "{said:?}");
+    drop(nor_for_names);
+    mount.mount();
+    assert!(std::fs::read(&path).unwrap() == new());
+    let entries = mount.quarantine();
+    let [entry] = &entries[..] else { panic!("{entries:?}") };
+    let name = entry["name"].as_str().unwrap();
+    let to = mount.at("old");
+    mount.tensorfs_ok(["restore".as_ref(), mount.path().as_os_str(), name.as_ref(), "--to".as_ref(), to.as_os_str()]);
+    assert!(std::fs::read(to).unwrap() == old());
     assert!(std::fs::read(&path).unwrap() == new());
 }
 
@@ -420,7 +502,8 @@ fn a_writer_that_cannot_be_seen_leaves_the_old_one_in_quarantine(setup: Setup) {
         assert!(std::fs::read(&path).unwrap() == version(n));
     }
     // Not `tensorfs umount`, which would wait for the end of the process that has the server's number here.
-    run_ok(Command::new("umount").arg(mount.path()));
+    // Children that other tests were just starting have the files of this process until they execute their programs.
+    wait_until("it is unmounted", || run(Command::new("umount").arg(mount.path())).status.success());
     assert!(server.wait().unwrap().success());
 }
 

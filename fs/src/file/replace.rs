@@ -48,7 +48,8 @@ impl Locked<'_> {
         let Some(replace) = self.serving().filter(|serving| serving.writing.is_some()).and_then(|s| s.replacing) else {
             return self.learn_own(unique, switch, made);
         };
-        if switch == Switch::Leave && replace.since.elapsed() < self.files.store().options().replace {
+        let is_early = replace.since.elapsed() < self.files.store().options().replace || replace.is_to_wait();
+        if switch == Switch::Leave && is_early {
             return Ok(Learned::default());
         }
         let durable = self.store_switch(replace, unique, made)?;
@@ -185,7 +186,16 @@ impl Locked<'_> {
             Ending::OfItself => refused.then_some("who emptied it never closed it"),
         };
         if let Some(why) = why.filter(|_| store.view().object(ino).is_some_and(|object| object.names() > 0)) {
-            store.quarantine(ino, replace.old, segment, why);
+            // Until that is done the new version does not stand: it is tried again, in the background or by recovery.
+            if let Err(fault) = store.quarantine(ino, replace.old, segment, why) {
+                if replace.refused.is_none() {
+                    log::error!("inode {ino}: {why}; the old version is kept until it can be set aside: {fault}");
+                }
+                if let Some(replace) = self.serving_mut().and_then(|serving| serving.replacing.as_mut()) {
+                    replace.refuse();
+                }
+                return Err(fault);
+            }
         }
         let made = made.and_then(|made| made.if_covers(segment, &host));
         let durable = made.is_some();
@@ -262,6 +272,16 @@ impl Locked<'_> {
         }
     }
 
+    /// True if the version before could not be set aside, and is not tried again yet.
+    pub(super) fn is_to_wait(&self) -> bool {
+        self.serving().and_then(|serving| serving.replacing).is_some_and(|replace| replace.is_to_wait())
+    }
+
+    /// True if the version before could not be set aside so far.
+    pub(super) fn is_refused(&self) -> bool {
+        self.serving().and_then(|serving| serving.replacing).is_some_and(|replace| replace.refused.is_some())
+    }
+
     /// True if a process is seen to have the file, which is being replaced, open to write: the one that closes a
     /// descriptor of it now, or the one that began. Then the new content does not stand yet. Lets go of the lock.
     pub(super) fn is_replaced_by_others(&mut self, caller: Caller) -> bool {
@@ -310,6 +330,9 @@ impl Files {
         for ino in self.store().writers().inos() {
             let node = self.node(ino);
             let mut file = self.lock(&node);
+            if let Some(replace) = file.serving_mut().and_then(|serving| serving.replacing.as_mut()) {
+                replace.hurry();
+            }
             while let Some(replace) = file.serving_mut().and_then(|serving| serving.replacing.as_mut())
                 && replace.closed
             {
@@ -324,13 +347,19 @@ impl Files {
 }
 
 impl Store {
-    fn quarantine(&self, ino: Ino, old: SegmentId, left: SegmentId, why: &str) {
+    fn quarantine(&self, ino: Ino, old: SegmentId, left: SegmentId, why: &str) -> Result<()> {
         let path = self.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
         let shown = path.clone().unwrap_or_else(|| format!("inode {ino}"));
         let note = Note { ino: Some(ino), path, reason: Reason::InterruptedReplace, offset: 0, time: clock::now() };
-        match self.pool().quarantine().keep_version(self.segments(), old, left, &note) {
-            Ok(entry) => log::warn!("{shown}: {why}; the old version is in quarantine as {entry}"),
-            Err(error) => log::error!("{shown}: {why}; the old version is lost: {error}"),
+        let entry = self.pool().quarantine().keep_version(self.segments(), old, left, &note);
+        if let Err(error) = &entry
+            && self.segments().is_not_there(old, error)
+        {
+            log::error!("{shown}: {why}; the old version is lost: {error}");
+            return Ok(());
         }
+        let entry = entry.host("setting aside the version before")?;
+        log::warn!("{shown}: {why}; the old version is in quarantine as {entry}");
+        Ok(())
     }
 }

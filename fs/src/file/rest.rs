@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tensorfs_layout::Ino;
 
-use crate::error::Result;
+use crate::error::{Fault, Result};
 use crate::store::Store;
 
 use super::Files;
@@ -56,6 +56,9 @@ impl Locked<'_> {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         let Some(serving) = self.serving().filter(|serving| serving.writing.is_some()) else { return };
+        if unique == 0 && self.is_to_wait() {
+            return;
+        }
         let segment = serving.segment;
         store.descriptors().forget(segment);
         // Looked at before learning, so that what is learned is the last word. Who had it open to write alone could not
@@ -237,6 +240,10 @@ impl Files {
             let stale = file.is_mappable() && file.change_time_seen() != before;
             if !file.is_open_to_write() {
                 file.settle(0);
+                if file.is_refused() && patience.is_none() {
+                    let what = "the version before cannot be set aside, so that the new one does not stand";
+                    first = first.and(Err(Fault::warn(libc::EIO, what)));
+                }
             }
             drop(file);
             if stale {

@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tensorfs_layout::{SegmentId, Timestamp, TxId};
 
@@ -144,6 +144,10 @@ pub(super) struct Writing {
     pub unheard: bool,
 }
 
+/// How long the background waits before it tries again to set a version aside; twice as long each time, up to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(60);
+
 /// A file being replaced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Replace {
@@ -157,12 +161,32 @@ pub(super) struct Replace {
     pub closed: bool,
     /// A writer has closed its descriptor at least once: somebody had one.
     pub flushed: bool,
+    /// The version before could not be set aside so often, and when the background tries that again.
+    pub refused: Option<(u32, Instant)>,
 }
 
 impl Replace {
     /// The replacing of a segment that begins now.
     pub fn of(old: SegmentId, opener: Option<u32>) -> Self {
-        Self { old, since: Instant::now(), opener, ended: Ending::OfItself, closed: false, flushed: false }
+        let (since, ended) = (Instant::now(), Ending::OfItself);
+        Self { old, since, opener, ended, closed: false, flushed: false, refused: None }
+    }
+
+    /// The version before could not be set aside: the next time is later and later.
+    pub fn refuse(&mut self) {
+        let times = self.refused.map_or(0, |(times, _)| times);
+        let pause = (FIRST_PAUSE * 2_u32.saturating_pow(times)).min(LAST_PAUSE);
+        self.refused = Some((times + 1, Instant::now() + pause));
+    }
+
+    /// The background does not wait with the next time.
+    pub fn hurry(&mut self) {
+        self.refused = self.refused.map(|(times, _)| (times, Instant::now()));
+    }
+
+    /// True if it could not, and the background is not to try it yet.
+    pub fn is_to_wait(&self) -> bool {
+        self.refused.is_some_and(|(_, again)| Instant::now() < again)
     }
 }
 

@@ -7,32 +7,6 @@ use crate::pool::opened::Pool;
 /// Why a pool takes no more changes once it is closed.
 const CLOSED: &str = "the pool is closed";
 
-/// How a pool is to be left.
-#[derive(Debug)]
-pub(super) struct Ending {
-    /// At least so: what asks for a recovery is not unsaid.
-    state: PoolState,
-    /// It was left so: there is nothing more to do.
-    over: bool,
-}
-
-impl Default for Ending {
-    fn default() -> Self {
-        Self { state: PoolState::Clean, over: false }
-    }
-}
-
-impl Ending {
-    fn at_least(&mut self, state: PoolState) -> PoolState {
-        self.state = match (self.state, state) {
-            (PoolState::Clean, state) | (state, PoolState::Clean) => state,
-            (PoolState::Outlived, PoolState::Outlived) => PoolState::Outlived,
-            _ => PoolState::Left,
-        };
-        self.state
-    }
-}
-
 impl Pool {
     /// Commits everything, and marks the pool as closed. Further changes are refused. May be called again, and does not
     /// take back that something is left to a recovery.

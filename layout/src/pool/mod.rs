@@ -12,6 +12,7 @@ mod commits;
 pub(crate) mod create;
 mod current;
 mod edit;
+mod ending;
 mod failures;
 mod growth;
 mod limit;

@@ -223,6 +223,8 @@ impl Quarantine {
             return self.keep_part(segments, segment, size, written);
         }
         if let Some(name) = self.kept(segments, segment)? {
+            // It may have been the sync that failed.
+            self.sync_names()?;
             return Ok(name);
         }
         let name = self.fresh_name(&segment.to_string());
@@ -231,6 +233,18 @@ impl Quarantine {
         fs::hard_link(segments.path_of(segment), self.path.join(&name))?;
         self.sync_names()?;
         self.push_out(&name, written);
+        Ok(name)
+    }
+
+    /// As [`Quarantine::keep`], where the host has no room for a note: a second name hardly needs any.
+    pub(crate) fn keep_without_note(&self, segments: &Segments, segment: SegmentId) -> io::Result<String> {
+        if segment.tier() != PM {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let name = self.fresh_name(&segment.to_string());
+        self.medium()?.sync_segment(segments.open(segment, libc::O_RDONLY)?.as_fd())?;
+        fs::hard_link(segments.path_of(segment), self.path.join(&name))?;
+        self.sync_names()?;
         Ok(name)
     }
 

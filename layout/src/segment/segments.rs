@@ -217,6 +217,11 @@ impl Segments {
         self.home(id.tier())?.open_segment(id, flags)
     }
 
+    /// Whether an error of a call on a segment says that there is none, or none within reach: nothing can be done then.
+    pub fn is_not_there(&self, id: SegmentId, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::NotFound || self.gone(id).is_some()
+    }
+
     /// The host path of a segment, for messages.
     pub fn path_of(&self, id: SegmentId) -> PathBuf {
         let name = path_within(id);

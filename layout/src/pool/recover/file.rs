@@ -179,7 +179,7 @@ impl<'a> Settler<'a> {
     ) -> Result<()> {
         let pool = self.pool;
         if kind == Shutdown::ServerKilled {
-            self.keep_old(ino, attributes, segment);
+            self.keep_old(ino, attributes, segment)?;
             self.recovery.learned_files += 1;
             let attributes = Attributes { segment: Some(segment), ..attributes.clone() };
             return self.learn(ino, &attributes, segment, stat);
@@ -187,8 +187,8 @@ impl<'a> Settler<'a> {
         if stat.size > 0 {
             let note = self.note(ino, Reason::UnfinishedReplace, 0);
             let kept = pool.quarantine().keep(&pool.segments, segment, &note);
-            let kept = kept.map_err(|error| Error::io(pool.segments.path_of(segment), "quarantine", error))?;
-            self.recovery.quarantined.push(kept);
+            let kept = self.even_if_full(segment, kept);
+            self.recovery.quarantined.push(kept.map_err(|error| cannot_keep(pool, segment, error))?);
         }
         pool.discard_segment(segment);
         Ok(())
@@ -203,7 +203,7 @@ impl<'a> Settler<'a> {
         segment: SegmentId,
         stands: Stands,
     ) -> Result<Attributes> {
-        self.keep_old(ino, attributes, segment);
+        self.keep_old(ino, attributes, segment)?;
         let mut attributes = Attributes { segment: Some(segment), damaged: false, ..attributes.clone() };
         if let Some(look) = self.looks.get(&segment) {
             attributes.mtime = look.stat.mtime;
@@ -215,14 +215,33 @@ impl<'a> Settler<'a> {
         Ok(attributes)
     }
 
-    /// Sets aside the version of a file that is about to be replaced by the segment that is `left`.
-    fn keep_old(&mut self, ino: Ino, attributes: &Attributes, left: SegmentId) {
-        let Some(old) = attributes.segment else { return };
+    /// Sets aside the version of a file that is about to be replaced by the segment that is `left`. Where that cannot
+    /// be done, nothing is: the next recovery finds the same again.
+    fn keep_old(&mut self, ino: Ino, attributes: &Attributes, left: SegmentId) -> Result<()> {
+        let Some(old) = attributes.segment else { return Ok(()) };
         let (pool, note) = (self.pool, self.note(ino, Reason::InterruptedReplace, 0));
-        match pool.quarantine().keep_version(&pool.segments, old, left, &note) {
-            Ok(name) => self.recovery.quarantined.push(name),
-            Err(error) => log::error!("{}: quarantine: {error}", pool.segments.path_of(old).display()),
+        let kept = pool.quarantine().keep_version(&pool.segments, old, left, &note);
+        if let Err(error) = &kept
+            && pool.segments.is_not_there(old, error)
+        {
+            log::error!("{}: quarantine: {error}", pool.segments.path_of(old).display());
+            return Ok(());
         }
+        let kept = self.even_if_full(old, kept);
+        self.recovery.quarantined.push(kept.map_err(|error| cannot_keep(pool, old, error))?);
+        Ok(())
+    }
+
+    /// Who has no room cannot make any before the pool is mounted.
+    fn even_if_full(&self, segment: SegmentId, kept: io::Result<String>) -> io::Result<String> {
+        let pool = self.pool;
+        let Err(error) = kept else { return kept };
+        if !is_full(&error) {
+            return Err(error);
+        }
+        let name = pool.quarantine().keep_without_note(&pool.segments, segment).map_err(|_| error)?;
+        log::warn!("{}: quarantine/{name} has no note, as the host has no room for one", pool.path.display());
+        Ok(name)
     }
 
     fn learn(&self, ino: Ino, attributes: &Attributes, segment: SegmentId, stat: &SegmentStat) -> Result<()> {
@@ -278,7 +297,7 @@ impl<'a> Settler<'a> {
                 match self.pool.quarantine().keep_tail(segments, segment, found.len() as u64, &note) {
                     Ok(name) => self.recovery.quarantined.push(name),
                     // The bytes that were promised need no room.
-                    Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
+                    Err(error) if is_full(&error) => {
                         log::warn!(
                             "{}: no room in quarantine for bytes that were not durable",
                             self.pool.path.display()
@@ -322,6 +341,19 @@ impl<'a> Settler<'a> {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The pool is not opened: that would be the end of these bytes.
+fn cannot_keep(pool: &Pool, segment: SegmentId, error: io::Error) -> Error {
+    let what = match is_full(&error) {
+        true => "set aside in quarantine (make room on the host, or discard what is there with tensorfs restore)",
+        false => "set aside in quarantine",
+    };
+    Error::io(pool.segments.path_of(segment), what, error)
 }
 
 fn host_mtime(file: &File) -> io::Result<Timestamp> {
