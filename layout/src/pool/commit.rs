@@ -13,6 +13,17 @@ use crate::pool::commits::BeforeMoves;
 use crate::pool::opened::Pool;
 use crate::tree::object::Object;
 
+/// A commit that has taken what is due to be synced. If it panics, nobody knows what of that is durable.
+struct UnderWay<'a>(&'a Pool);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail("committing", &io::Error::other("it panicked, see the log"));
+        }
+    }
+}
+
 impl Pool {
     /// Returns once everything up to `upto`, and every segment touched before the call, is durable. Concurrent callers
     /// share the work. Whether the sync of a particular segment failed,
@@ -55,6 +66,7 @@ impl Pool {
     /// carry horizon N, and persist it together with all frames before it.
     fn commit_now(&self) -> Result<()> {
         self.check_writable()?;
+        let _commit = UnderWay(self);
         let (mut settled, mut said) = (Vec::new(), 0);
         let (upto, touches) = loop {
             // What lies below a directory counts from its new name on.

@@ -74,6 +74,21 @@ fn a_failed_sync_is_not_forgotten_for_want_of_room() {
 }
 
 #[test]
+fn a_commit_that_panics_is_not_passed_by_the_next() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    for n in 0..20 {
+        make_file(&pool, &format!("f{n}"), b"bytes");
+    }
+    let horizon = pool.horizon();
+    medium.during_next_segment_sync(Box::new(|| panic!("on purpose")));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.commit(pool.newest())));
+    assert!(panicked.is_err());
+    assert!(pool.commit(pool.newest()).is_err(), "what was to be synced is not known any more");
+    assert_eq!(pool.horizon(), horizon);
+}
+
+#[test]
 fn many_due_segments_are_asked_one_by_one() {
     let scratch = Scratch::new(1 << 20);
     let (pool, medium) = scratch.first_open();
