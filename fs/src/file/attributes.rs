@@ -25,7 +25,7 @@ impl Files {
     /// waited for if that takes longer than it ever takes without waiting for the host: then it looks as it did before.
     pub(super) fn look_at(&self, ino: Ino) -> Result<(Stat, Option<SegmentId>)> {
         let Some(node) = self.node_in_use(ino) else { return Ok((self.at_rest(ino)?, None)) };
-        let locked = self.try_lock_until(&node, Instant::now() + HELD);
+        let locked = self.lock_until(&node, Instant::now() + HELD);
         let sight = locked.as_ref().map_or_else(|| node.sight(), |file| file.state.sight());
         match sight {
             Some(sight) => Ok((self.seen(ino, &sight, &self.look(&sight)?)?, Some(sight.segment))),

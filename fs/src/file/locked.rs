@@ -1,5 +1,6 @@
 //! An inode with its lock held: the only way to what is true of it.
 
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
@@ -35,13 +36,6 @@ impl Files {
     }
 }
 
-impl Files {
-    /// Takes an inode's lock if it is free by then.
-    pub(super) fn try_lock_until<'a>(&'a self, node: &'a NodeRef, deadline: Instant) -> Option<Locked<'a>> {
-        Some(Locked { files: self, node, state: node.state.try_lock_until(deadline)? })
-    }
-}
-
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.node.show(&self.state);
@@ -68,10 +62,7 @@ impl<'a> Locked<'a> {
     /// Does what may wait with the lock let go of. Others may have changed anything meanwhile, but the file has not
     /// come to rest.
     pub(super) fn unlocked_in_use<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        self.state.opens.opening += 1;
-        let done = self.unlocked(work);
-        self.state.opens.opening -= 1;
-        done
+        Opening::of(self).unlocked(work)
     }
 
     /// This has to be durable before the file's bytes change in place.
@@ -167,5 +158,67 @@ impl<'a> Locked<'a> {
     /// True if somebody reads the file behind everybody's back.
     pub fn is_quiet(&self) -> bool {
         self.state.quiet
+    }
+}
+
+/// An open that is under way, or another use: it may let go of the inode's lock, and the file does not come to rest
+/// meanwhile.
+pub(super) struct Opening<'l, 'a>(&'l mut Locked<'a>);
+
+impl<'l, 'a> Opening<'l, 'a> {
+    /// It begins.
+    pub fn of(file: &'l mut Locked<'a>) -> Self {
+        file.state.opens.opening += 1;
+        Self(file)
+    }
+}
+
+impl<'a> Deref for Opening<'_, 'a> {
+    type Target = Locked<'a>;
+
+    fn deref(&self) -> &Locked<'a> {
+        self.0
+    }
+}
+
+impl<'a> DerefMut for Opening<'_, 'a> {
+    fn deref_mut(&mut self) -> &mut Locked<'a> {
+        self.0
+    }
+}
+
+impl Drop for Opening<'_, '_> {
+    fn drop(&mut self) {
+        self.0.state.opens.opening -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+
+    use tensorfs_layout::ROOT;
+    use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+
+    use crate::options::{Durability, Options};
+    use crate::store::Store;
+
+    #[test]
+    fn a_use_that_panics_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        Pool::create(&path, &CreateOptions::default()).unwrap();
+        let pool = Arc::new(Pool::open(&path, &OpenOptions::default()).unwrap());
+        let files = Files::new(Arc::new(Store::new(pool.clone(), Options::default(), Durability::Fsync, 1024)));
+        let node = files.node(ROOT);
+        let mut file = files.lock(&node);
+        let panicked = catch_unwind(AssertUnwindSafe(|| file.unlocked_in_use(|| panic!("on purpose"))));
+        assert!(panicked.is_err());
+        assert!(!file.is_opening());
+        drop(file);
+        assert!(files.try_lock(&node).is_some());
+        pool.close().unwrap();
     }
 }

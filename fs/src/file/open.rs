@@ -1,7 +1,6 @@
 //! Opening, creating and releasing regular files.
 
 use std::io;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +15,7 @@ use crate::options::Durability;
 use crate::store::{Backing, Store};
 
 use super::Files;
-use super::locked::Locked;
+use super::locked::{Locked, Opening};
 use super::mode::{Access, Manner, Mode, Told, Wish, choose, executes, is_synchronous, is_unheard, manner};
 use super::node::NodeRef;
 use super::stat::Stat;
@@ -52,36 +51,6 @@ pub(crate) struct OpenReply {
     pub manner: Manner,
     /// In passthrough, the kernel's name of the segment.
     pub backing: Option<Arc<Backing>>,
-}
-
-/// An open that is under way: it may let go of the inode's lock, and the file does not come to rest meanwhile.
-struct Opening<'l, 'a>(&'l mut Locked<'a>);
-
-impl<'l, 'a> Opening<'l, 'a> {
-    fn of(file: &'l mut Locked<'a>) -> Self {
-        file.state.opens.opening += 1;
-        Self(file)
-    }
-}
-
-impl<'a> Deref for Opening<'_, 'a> {
-    type Target = Locked<'a>;
-
-    fn deref(&self) -> &Locked<'a> {
-        self.0
-    }
-}
-
-impl<'a> DerefMut for Opening<'_, 'a> {
-    fn deref_mut(&mut self) -> &mut Locked<'a> {
-        self.0
-    }
-}
-
-impl Drop for Opening<'_, '_> {
-    fn drop(&mut self) {
-        self.0.state.opens.opening -= 1;
-    }
 }
 
 impl Files {

@@ -64,7 +64,7 @@ impl Files {
         let given_up = std::mem::take(&mut *self.given_up.lock());
         for node in given_up.into_iter().filter_map(|ino| self.node_in_use(ino)) {
             // The caller may have the lock of another inode.
-            let Some(mut file) = self.try_lock_until(&node, deadline) else { continue };
+            let Some(mut file) = self.lock_until(&node, deadline) else { continue };
             while file.is_quiet() && !file.wait_until(deadline) {}
         }
     }
