@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::errno::Errno;
-use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, child, on_mounts, xattr};
+use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, child, on_mounts, xattr};
 
 /// What the host's filesystem adds of its own to a file when it writes it out: a block of its tree of extents.
 const BOOKS: u64 = 64 << 10;
@@ -22,6 +22,7 @@ on_mounts!(
     whatever_has_a_file_open_for_writing_stops_at_the_limit,
     a_mapping_stops_at_the_limit,
     a_file_for_whose_holes_there_is_no_room_opens_once_the_last_close_is_heard_of,
+    near_the_limit_a_slow_write_keeps_no_other_waiting,
     in_a_pool_with_a_limit_the_server_writes_and_the_kernel_reads,
     versions_in_quarantine_count_and_are_few,
     deleted_space_comes_back_on_the_host,
@@ -394,6 +395,34 @@ fn a_file_for_whose_holes_there_is_no_room_opens_once_the_last_close_is_heard_of
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         assert_eq!(no_space(opened.map(drop)), mount.passthrough() == Passthrough::On);
     }
+}
+
+/// Proves S1, W1.
+fn near_the_limit_a_slow_write_keeps_no_other_waiting(setup: Setup) {
+    if setup.mount_is_plain() {
+        return;
+    }
+    let calls = HostCalls::new();
+    let mount = limited(setup.host_calls(&calls));
+    let [mut full, slow, other] = ["full", "slow", "other"].map(|name| File::create(mount.at(name)).unwrap());
+    while mount.info()["used"].as_u64().unwrap() < LIMIT - (1 << 20) {
+        full.write_all(&[1; 1 << 18]).unwrap();
+    }
+    let held = calls.add(Rule::of(Call::Write).on("/segments/").times(1).held());
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| slow.write_at(&[2; 4096], 0));
+        held.wait_for_waiting(1);
+        let (done, answer) = std::sync::mpsc::channel();
+        scope.spawn(move || done.send(other.write_at(&[3; 4096], 0)));
+        let answer = answer.recv_timeout(std::time::Duration::from_secs(20));
+        drop(held);
+        assert_eq!(answer.expect("it waited for the other write").unwrap(), 4096);
+        assert_eq!(late.join().unwrap().unwrap(), 4096);
+    });
+    write_until_full(&mut full);
+    mount.sync();
+    let on_host = allocated(mount.pool());
+    assert!(on_host <= LIMIT + BOOKS, "{on_host} bytes on the host");
 }
 
 /// Proves S1, F2, F3.

@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use nix::sys::statvfs::statvfs;
-use parking_lot::MutexGuard;
 use tensorfs_layout::{Error, Ino};
 
 use crate::error::{Host, Result};
@@ -45,6 +44,10 @@ impl Store {
     /// Counts the bytes of the host that the pool uses: its log, its segments, those of open files as they are now, and
     /// what is in quarantine.
     pub fn recount(&self) -> u64 {
+        self.limit.count(|| self.count())
+    }
+
+    fn count(&self) -> u64 {
         self.pool.quarantine().recount();
         let files = self.writers.all();
         let mut tries = 0;
@@ -72,8 +75,6 @@ impl Store {
             used = (used + file.extent(&host)).saturating_sub(counted);
         }
         self.pool.claim(used.saturating_sub(recorded.log_bytes + recorded.segment_bytes));
-        // What is being written may be counted or not.
-        self.limit.estimate.store(used.saturating_add(self.limit.under_way.load(Relaxed)), Relaxed);
         used
     }
 
@@ -83,8 +84,7 @@ impl Store {
 
     /// True if the next large write might meet the limit.
     pub fn nearly_full(&self) -> bool {
-        let near =
-            |limit| self.limit.estimate.load(Relaxed) >= Self::near(limit) && self.recount() >= Self::near(limit);
+        let near = |limit| self.limit.estimate() >= Self::near(limit) && self.recount() >= Self::near(limit);
         self.limit.get().is_some_and(near)
     }
 
@@ -102,7 +102,10 @@ impl Store {
                      try again when they are closed"
                 ),
             }),
-            _ => self.pool.resize(limit, self.recount(), self.removed.recorded()),
+            _ => {
+                let others = self.limit.under_way();
+                self.pool.resize(limit, self.recount().saturating_add(others), self.removed.recorded())
+            }
         };
         if resized.is_err() {
             self.limit.limit.store(before, SeqCst);
@@ -136,7 +139,7 @@ impl Store {
         if more == 0 {
             return Ok(true);
         }
-        let fits = self.recount() <= limit;
+        let fits = self.beside_others(|used| Ok(used <= limit), |fits| *fits)?;
         if !fits {
             self.writers.insert(written);
             self.recount();
@@ -146,7 +149,7 @@ impl Store {
 
     /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of.
     pub fn admit(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
-        let Some(limit) = self.limit.get() else { return Ok(Admitted { fits: len, gate: None, under_way: None }) };
+        let Some(limit) = self.limit.get() else { return Ok(Admitted { fits: len, _under_way: None }) };
         // Of a file that can be mapped for writing, everything below its end counts already.
         let reserved = match self.writers.get(ino).filter(Written::is_mapped) {
             Some(_) => Some(host::stat(&fd).host("looking at a segment")?.size.next_multiple_of(BLOCK)),
@@ -156,21 +159,27 @@ impl Store {
         // Whatever a client asks for, no number runs over.
         let most = gap.saturating_add(len).saturating_add(2 * BLOCK).min(limit.saturating_mul(2));
         let under_way = self.limit.begin(most);
-        let raised = |estimate: u64| estimate.saturating_add(most);
-        let before = self.limit.estimate.fetch_update(Relaxed, Relaxed, |estimate| Some(raised(estimate)));
-        if before.is_ok_and(|before| raised(before) <= Self::near(limit)) {
-            return Ok(Admitted { fits: len, gate: None, under_way: Some(under_way) });
+        if self.limit.estimate() <= Self::near(limit) {
+            return Ok(Admitted { fits: len, _under_way: Some(under_way) });
         }
         drop(under_way);
-        let gate = Some(self.limit.gate.lock());
-        // Who came before may not be done yet, and is so soon.
+        let _gate = self.limit.gate.lock();
+        let fitting = |used: u64| fitting(&fd, offset, len, reserved, limit.saturating_sub(used) / BLOCK * BLOCK);
+        let fits = self.beside_others(fitting, |fits| *fits == len)?;
+        // Who comes next counts it, done or not.
+        let most = gap.saturating_add(fits).saturating_add(2 * BLOCK).min(limit.saturating_mul(2));
+        Ok(Admitted { fits, _under_way: Some(self.limit.begin(most)) })
+    }
+
+    /// Asks with what is used, and what writes that go on may use yet. Those may not be done, and are so soon: if the
+    /// answer is not what is wanted, it is asked again for a while.
+    fn beside_others<T>(&self, ask: impl Fn(u64) -> Result<T>, is_wanted: impl Fn(&T) -> bool) -> Result<T> {
         let begun = Instant::now();
         loop {
-            let others = self.limit.under_way.load(Relaxed);
-            let used = self.recount().saturating_add(others);
-            let fits = fitting(&fd, offset, len, reserved, limit.saturating_sub(used) / BLOCK * BLOCK)?;
-            if fits == len || others == 0 || begun.elapsed() > OTHERS {
-                return Ok(Admitted { fits, gate, under_way: None });
+            let others = self.limit.under_way();
+            let answer = ask(self.recount().saturating_add(others))?;
+            if is_wanted(&answer) || others == 0 || begun.elapsed() > OTHERS {
+                return Ok(answer);
             }
             std::thread::yield_now();
         }
@@ -220,7 +229,7 @@ impl Store {
         let Some(limit) = self.limit.get() else { return false };
         let held = self.removed.held().saturating_add(more);
         let together = |used: u64| held.saturating_add(used) >= Self::near(limit);
-        together(self.limit.estimate.load(Relaxed)) && together(self.recount())
+        together(self.limit.estimate()) && together(self.recount())
     }
 
     /// True if whoever deletes a file may be about to use its space.
@@ -256,10 +265,8 @@ impl Store {
 pub(crate) struct Admitted<'a> {
     /// So many bytes.
     fits: u64,
-    /// Near the limit it keeps other writers waiting.
-    gate: Option<MutexGuard<'a, ()>>,
-    /// Elsewhere it is known that it goes on.
-    under_way: Option<UnderWay<'a>>,
+    /// In a pool with a limit it is known that it goes on.
+    _under_way: Option<UnderWay<'a>>,
 }
 
 impl Admitted<'_> {
@@ -269,9 +276,7 @@ impl Admitted<'_> {
     }
 
     /// The write is done.
-    pub fn done(self) {
-        drop((self.gate, self.under_way));
-    }
+    pub fn done(self) {}
 }
 
 /// How many of `len` bytes at `offset` find room if so much is free. `reserved` if a file has room up to there already.
