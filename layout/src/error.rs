@@ -110,6 +110,11 @@ impl Error {
         Self::Io { path: path.into(), what, source }
     }
 
+    /// As [`Error::io`], for something in a pool's directory.
+    pub(crate) fn in_pool(pool: &Path, name: &str, what: &'static str, source: io::Error) -> Self {
+        Self::io(pool.join(name), what, source)
+    }
+
     /// The error number that a program gets.
     pub fn errno(&self) -> i32 {
         match self {

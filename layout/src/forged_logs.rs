@@ -6,7 +6,7 @@ use crate::check::inspect::inspect;
 use crate::ids::{Ino, ROOT};
 use crate::log::any_record::{number, record};
 use crate::log::block;
-use crate::log::file::open_log;
+use crate::log::file::{open_log, open_pool};
 use crate::log::frame;
 use crate::log::record::Record;
 use crate::log::superblock::{BLOCKS_OFFSET, Superblock};
@@ -67,7 +67,7 @@ proptest! {
         // Left open, as by a killed server.
         drop(Pool::open(&pool, &first).unwrap());
         {
-            let medium = medium::open(open_log(&pool, true).unwrap()).unwrap();
+            let medium = medium::open(open_log(&open_pool(&pool).unwrap(), true).unwrap()).unwrap();
             let (superblock, _) = Superblock::read(&pool, &*medium).unwrap();
             for (index, forged) in blocks.iter().enumerate().map(|(index, forged)| (index + 1, forged)) {
                 let mut header = block::Header { index: index as u32, ..forged.header };

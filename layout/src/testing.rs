@@ -9,7 +9,7 @@ use crate::check::inspect::Contents;
 use crate::error::{Error, Result};
 use crate::log::block;
 use crate::log::description;
-use crate::log::file::open_log;
+use crate::log::file::{LOG, open_log, open_pool};
 use crate::log::frame;
 use crate::log::record::Record;
 use crate::log::superblock::{self, BLOCKS_OFFSET, Superblock};
@@ -23,12 +23,13 @@ use crate::segment::tier;
 /// believe it too.
 pub fn change_boot_id(pool: &Path) -> Result<()> {
     let contents = Contents::read(pool)?;
+    let dir = open_pool(pool)?;
     for (_, tier) in contents.view().tiers().filter(|(_, tier)| tier.volatile) {
-        tier::change_boot_id(tier.path()).map_err(|error| Error::io(tier.path(), "change", error))?;
+        tier::change_boot_id(tier.path(), dir.owner()).map_err(|error| Error::io(tier.path(), "change", error))?;
     }
-    let _lock = PoolLock::take(pool, false, &Holder::default())?;
-    let io = |error| Error::io(pool.join("log"), "write", error);
-    let medium: Arc<dyn Medium> = medium::open(open_log(pool, true)?).map_err(io)?.into();
+    let lock = PoolLock::take(dir, &Holder::default())?;
+    let io = |error| Error::in_pool(pool, LOG, "write", error);
+    let medium: Arc<dyn Medium> = medium::open(open_log(lock.dir(), true)?).map_err(io)?.into();
     let (mut superblock, _) = Superblock::read(pool, &*medium)?;
     superblock.boot_id = superblock.boot_id.map(|byte| !byte);
     superblock.write(&*medium).map_err(io)

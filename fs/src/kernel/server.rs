@@ -189,7 +189,11 @@ fn raise_fd_limit() -> u64 {
 /// Finds out whether the kernel moves the bytes, and says so.
 fn probe(fs: &Filesystem, mountpoint: &Path) -> Result<(), Error> {
     let store = fs.store();
-    match store.link().set_passthrough(|| probe_passthrough(store, &store.pool().path().join("log"))) {
+    let probe_own = || {
+        let file = store.pool().host_file().map_err(|error| error.to_string())?;
+        probe_passthrough(store, &file)
+    };
+    match store.link().set_passthrough(probe_own) {
         Ok(()) => {
             log::info!("{}: the kernel moves the bytes (passthrough)", mountpoint.display());
             store.probe_tiers(|file| probe_passthrough(store, file));
@@ -202,15 +206,14 @@ fn probe(fs: &Filesystem, mountpoint: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn probe_passthrough(store: &Store, beside: &Path) -> Result<(), String> {
+fn probe_passthrough(store: &Store, file: &File) -> Result<(), String> {
     let reason = |error: io::Error| match error.raw_os_error() {
         Some(libc::EPERM) => "the server lacks the privilege (CAP_SYS_ADMIN)".to_owned(),
         Some(libc::ELOOP) => "the pool lies on a stacked filesystem (such as overlayfs)".to_owned(),
         Some(libc::EOPNOTSUPP | libc::ENOTTY) => "the kernel has none".to_owned(),
         _ => format!("the kernel refused it: {error}"),
     };
-    let file = File::open(beside).map_err(reason)?;
-    store.register(&file).map(drop).map_err(reason)
+    store.register(file).map(drop).map_err(reason)
 }
 
 /// Reads of files in server mode come in larger pieces, if we may say so.

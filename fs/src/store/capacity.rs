@@ -9,7 +9,6 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-use nix::sys::statvfs::statvfs;
 use tensorfs_layout::{Error, Ino};
 
 use crate::error::{Host, Result};
@@ -208,7 +207,7 @@ impl Store {
     /// True if the host is short of space.
     pub fn host_is_tight(&self) -> bool {
         let tight = || {
-            let host = statvfs(self.pool.path()).ok()?;
+            let host = self.pool.host_space().ok()?;
             let unit = host.fragment_size();
             Some(host.blocks_available() * unit < TIGHT.min(host.blocks() * unit / 64))
         };
@@ -242,8 +241,9 @@ impl Store {
         let usage = self.usage();
         // What all tiers have together: each filesystem of the host counts once.
         let (mut host_total, mut host_free, mut host_available, mut free_objects) = (0, 0, 0, 0);
-        for directory in self.tiers.hosts() {
-            let host = statvfs(directory).host("asking for the host's space")?;
+        for tier in self.tiers.hosts() {
+            let Some(host) = self.pool.segments().host_space(*tier) else { continue };
+            let host = host.host("asking for the host's space")?;
             let unit = host.fragment_size();
             host_total += host.blocks() * unit;
             host_free += host.blocks_free() * unit;

@@ -1,12 +1,10 @@
 //! What was found damaged is told, and kept in mind for as long as the file is not written again.
 
-use std::os::unix::fs::MetadataExt;
-
 use tensorfs_formats::Source;
+use tensorfs_layout::Ino;
 use tensorfs_layout::check::{Finding, Subject, is_hurt, segment_path};
 use tensorfs_layout::segment::QuarantineEntry;
 use tensorfs_layout::tree::View;
-use tensorfs_layout::{Ino, Timestamp};
 
 use crate::clock;
 
@@ -82,12 +80,7 @@ impl Store {
 
     /// What is in quarantine. It is read anew if its directory was changed.
     pub fn quarantined(&self) -> Vec<QuarantineEntry> {
-        let directory = self.pool.path().join("quarantine");
-        let changed = || {
-            let found = std::fs::metadata(&directory).ok()?;
-            Some(Timestamp::new(found.ctime(), found.ctime_nsec() as u32))
-        };
-        let (at, changed) = (clock::now(), changed());
+        let (at, changed) = (clock::now(), self.pool.quarantine().last_change());
         if let (Some((then, seen, entries)), Some(changed)) = (&self.damage.shown().quarantine, changed)
             && *then == changed
             && clock::is_past_tick(changed, *seen)

@@ -1,7 +1,7 @@
 //! For which tiers the kernel moves the bytes, and which tiers are not there.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs::File;
 
 use log::Level;
 use tensorfs_layout::Ino;
@@ -14,11 +14,11 @@ use super::Store;
 
 impl Store {
     /// Finds out for which tiers the kernel can move the bytes. `probe` tries it with a file.
-    pub fn probe_tiers(&self, probe: impl Fn(&Path) -> std::result::Result<(), String>) {
+    pub fn probe_tiers(&self, probe: impl Fn(&File) -> std::result::Result<(), String>) {
         let mut refused = BTreeMap::new();
-        for (tier, directory) in self.pool.segments().directories().filter(|(tier, _)| *tier != PM) {
-            let identity = directory.with_file_name("tier.json");
-            if let Err(reason) = probe(&identity) {
+        for (tier, _) in self.pool.segments().directories().filter(|(tier, _)| *tier != PM) {
+            let Some(file) = self.pool.segments().host_file(tier) else { continue };
+            if let Err(reason) = probe(file) {
                 let name = self.pool.view().tier_name(tier);
                 log::info!("tier {name}: bytes go through the server: {reason}");
                 refused.insert(tier, reason);

@@ -1,18 +1,16 @@
 //! What is known of the tiers of the pool while it is mounted.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use tensorfs_layout::log::PM;
+use nix::sys::stat::fstat;
 use tensorfs_layout::pool::Pool;
 
 /// What is known of the tiers.
 #[derive(Default)]
 pub(super) struct Tiers {
-    /// One directory on each filesystem of the host that is in use, the pool's own first.
-    hosts: Vec<PathBuf>,
+    /// One tier on each filesystem of the host that is in use, the pool's own first.
+    hosts: Vec<u8>,
     /// Tiers for which the kernel refused passthrough, and why. Set once, before the first request.
     refused: OnceLock<BTreeMap<u8, String>>,
 }
@@ -20,21 +18,19 @@ pub(super) struct Tiers {
 impl Tiers {
     /// The tiers of a pool that is about to be served.
     pub fn new(pool: &Pool) -> Self {
-        let mut hosts = vec![pool.path().to_owned()];
-        let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
-        let mut devices = vec![device(pool.path())];
-        for (_, directory) in pool.segments().directories().filter(|(tier, _)| *tier != PM) {
-            let device = device(directory);
+        let (mut hosts, mut devices) = (Vec::new(), Vec::new());
+        for (tier, directory) in pool.segments().directories() {
+            let device = fstat(directory).map(|found| found.st_dev).ok();
             if !devices.contains(&device) {
                 devices.push(device);
-                hosts.push(directory.to_owned());
+                hosts.push(tier);
             }
         }
         Self { hosts, refused: OnceLock::new() }
     }
 
-    /// One directory on each filesystem of the host that is in use.
-    pub fn hosts(&self) -> &[PathBuf] {
+    /// One tier on each filesystem of the host that is in use.
+    pub fn hosts(&self) -> &[u8] {
         &self.hosts
     }
 

@@ -2,18 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::path::Path;
 
 use crate::check::report::{Finding, NOT_A_SEGMENT, Report, Subject, segment_path};
 use crate::check::verify::fault_of_size;
 use crate::ids::{Ino, ROOT, SegmentId};
 use crate::log::census::Census;
+use crate::log::file::NEW_LOG;
 use crate::log::scan::ScannedBlock;
 use crate::log::superblock::{BLOCKS_OFFSET, MARK_OFFSETS, OFFSETS, Superblock};
+use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
-use crate::medium::regular;
 use crate::pool::lock::LOCK;
 use crate::segment::gone::Gone;
+use crate::segment::home::Stray;
 use crate::segment::quarantine;
 use crate::segment::stat::SegmentStat;
 use crate::segment::tiers::{TierInfo, TierState};
@@ -219,27 +220,24 @@ impl Checker<'_> {
         self.report.findings.push(Finding { subject, path, ino, host_file, offset, tensors, what, meaning });
     }
 
-    pub(crate) fn foreign(&mut self, dir: &Path, paths: &[std::path::PathBuf]) {
-        for path in paths {
+    pub(crate) fn foreign(&mut self, strays: &[Stray]) {
+        for stray in strays {
             // A file that has the name of a segment is in the wrong place.
-            let what = match regular::kind_at(path) {
-                Ok(Some(kind)) => format!("{NOT_A_SEGMENT}: it is {kind}"),
-                Ok(None) => NOT_A_SEGMENT.into(),
-                // Gone by now.
-                Err(_) => continue,
+            let what = match &stray.what {
+                Some(what) => format!("{NOT_A_SEGMENT}: {what}"),
+                None => NOT_A_SEGMENT.into(),
             };
-            let path = path.strip_prefix(dir).unwrap_or(path).display().to_string();
             let meaning = "tensorfs did not put it there, and leaves it alone";
-            self.host_file(Subject::Segment, path, what, meaning);
+            self.host_file(Subject::Segment, stray.place.clone(), what, meaning);
         }
     }
 
-    /// That the files which a pool has beside its log are regular ones.
-    pub(crate) fn parts(&mut self, dir: &Path) {
-        for (name, meaning) in [(LOCK, "the pool cannot be mounted"), ("log.new", "the log cannot be repaired")] {
-            let what = match regular::kind_at(&dir.join(name)) {
-                Ok(None) => continue,
-                Ok(Some(kind)) => format!("it is {kind}, not a regular file"),
+    /// That the files which a pool has beside its log are regular ones, and its own.
+    pub(crate) fn parts(&mut self, dir: &Dir) {
+        for (name, meaning) in [(LOCK, "the pool cannot be mounted"), (NEW_LOG, "the log cannot be repaired")] {
+            let what = match dir.stat(name).map(|found| dir.check_file(&found)) {
+                Ok(Ok(())) => continue,
+                Ok(Err(why)) => why.to_string(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound && name == LOCK => "it is not there".into(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => format!("cannot be looked at: {error}"),
@@ -249,9 +247,8 @@ impl Checker<'_> {
     }
 
     /// What in the quarantine is neither an entry nor a note, and has no note that says whose it is.
-    pub(crate) fn strays(&mut self, dir: &Path) -> io::Result<()> {
-        for (name, kind) in quarantine::strays(&dir.join("quarantine"))? {
-            let what = format!("it is {kind}, and no note says whose");
+    pub(crate) fn strays(&mut self, dir: &Dir) -> io::Result<()> {
+        for (name, what) in quarantine::strays(dir)? {
             let meaning = "tensorfs did not put it there, and leaves it alone";
             self.host_file(Subject::Quarantine, format!("quarantine/{name}"), what, meaning);
         }

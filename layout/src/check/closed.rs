@@ -15,17 +15,18 @@ use crate::error::{Error, Result};
 use crate::ids::{Ino, SegmentId};
 use crate::log::blocks::Log;
 use crate::log::census::{Census, decide_blocks};
-use crate::log::file::open_log;
+use crate::log::file::{LOG, open_log, open_pool};
 use crate::log::scan::{self, ScannedBlock};
 use crate::log::superblock::{PoolState, Superblock};
 use crate::medium;
 use crate::medium::boot::boot_id;
+use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
 use crate::medium::read_only::ReadOnly;
-use crate::medium::regular;
 use crate::parallel::parallel;
-use crate::pool::lock::{LOCK, holder};
-use crate::segment::quarantine;
+use crate::pool::lock::{LOCK, check_unused};
+use crate::segment::home::SEGMENTS;
+use crate::segment::quarantine::{self, QUARANTINE};
 use crate::segment::segments::Segments;
 use crate::segment::stat::SegmentStat;
 use crate::segment::tier::Whose;
@@ -45,18 +46,23 @@ pub enum Depth {
 
 /// Checks a pool that is not in use. One that is gives [`Error::Busy`]; what cannot even be read as a pool gives the
 /// error that a mount would give.
-pub fn check(dir: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report> {
+pub fn check(path: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report> {
+    check_in(&open_pool(path)?, depth, progress)
+}
+
+/// As [`check`], of a pool whose directory is open.
+pub(crate) fn check_in(pool: &Dir, depth: Depth, progress: Progress<'_>) -> Result<Report> {
+    let dir = pool.path();
     // Without a lock that can be taken, nobody has it in use.
-    let locked = matches!(regular::kind_at(&dir.join(LOCK)), Ok(None));
-    if let Some(holder) = if locked { holder(dir)? } else { None } {
-        return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
+    if pool.stat(LOCK).is_ok_and(|found| pool.check_file(&found).is_ok()) {
+        check_unused(pool)?;
     }
-    let io = |what| move |error| Error::io(dir.join("log"), what, error);
-    let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium::open_to_read(open_log(dir, false)?).map_err(io("open"))?));
+    let io = |what| move |error| Error::in_pool(dir, LOG, what, error);
+    let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium::open_to_read(open_log(pool, false)?).map_err(io("open"))?));
     let (superblock, _) = Superblock::read(dir, &*medium)?;
     let mut checker = Checker { superblock: &superblock, report: Report::default() };
     checker.report.unclean = superblock.state != PoolState::Clean;
-    checker.parts(dir);
+    checker.parts(pool);
     checker.superblocks(&*medium);
     if medium.log_len().map_err(io("stat"))? < superblock.log_len() {
         checker.log_finding(
@@ -71,20 +77,20 @@ pub fn check(dir: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report>
     let blocks = scan::scan(&*medium, &superblock).map_err(io("read"))?;
     progress("log", u64::from(superblock.blocks), u64::from(superblock.blocks));
     let view = checker.log(&medium, &blocks).map_err(io("read"))?;
-    let segments = Segments::open_all(dir, medium.clone());
-    let mut segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+    let segments = Segments::open_all(pool, medium.clone());
+    let mut segments = segments.map_err(|error| Error::in_pool(dir, SEGMENTS, "open", error))?;
     let whose = Whose { pool: superblock.uuid, boot: boot_id(None) };
     let opened = segments.open_tiers(&view, whose, false);
-    opened.map_err(|error| Error::io(dir.join("segments"), "look into the tiers", error))?;
-    let scanned = segments.scan().map_err(|error| Error::io(dir.join("segments"), "read", error))?;
+    opened.map_err(|error| Error::in_pool(dir, SEGMENTS, "look into the tiers", error))?;
+    let scanned = segments.scan().map_err(|error| Error::in_pool(dir, SEGMENTS, "read", error))?;
     checker.tree(&view);
-    checker.tiers(&tiers::describe(dir, &view, &segments));
+    checker.tiers(&tiers::describe(pool, &view, &segments));
     checker.files(&view, &segments, &scanned.0, progress);
     if depth == Depth::Data {
         checker.data(&view, &scanned.0, &segments, progress);
     }
-    checker.foreign(dir, &scanned.1);
-    checker.quarantine(dir)?;
+    checker.foreign(&scanned.1);
+    checker.quarantine(pool)?;
     Ok(checker.report)
 }
 
@@ -209,10 +215,10 @@ impl Checker<'_> {
         }
     }
 
-    fn quarantine(&mut self, dir: &Path) -> Result<()> {
-        let path = dir.join("quarantine");
-        self.strays(dir).map_err(|error| Error::io(path.clone(), "read", error))?;
-        for entry in quarantine::list(&path).map_err(|error| Error::io(path, "read", error))? {
+    fn quarantine(&mut self, dir: &Dir) -> Result<()> {
+        let io = |error| Error::in_pool(dir.path(), QUARANTINE, "read", error);
+        self.strays(dir).map_err(io)?;
+        for entry in quarantine::list(dir).map_err(io)? {
             if entry.note.is_none() {
                 self.noteless(&entry.name);
             }

@@ -15,12 +15,14 @@ use crate::error::{Error, Result};
 use crate::ids::{Ino, SegmentId};
 use crate::log::blocks::{Block, Log};
 use crate::log::census::Census;
+use crate::log::file::LOG;
 use crate::log::record::Record;
 use crate::log::scan::{self, ScannedBlock};
 use crate::medium::domain::Medium;
 use crate::parallel::parallel;
 use crate::pool::opened::Pool;
-use crate::segment::quarantine;
+use crate::segment::home::SEGMENTS;
+use crate::segment::quarantine::QUARANTINE;
 use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
 use crate::tree::load;
@@ -49,14 +51,14 @@ pub fn check_in_use(
         // Whoever writes one of them holds this.
         let _current = pool.keep_superblock();
         checker.superblocks(&*pool.medium());
-        let len = pool.medium().log_len().map_err(|error| Error::io(pool.path().join("log"), "stat", error))?;
+        let len = pool.medium().log_len().map_err(|error| Error::in_pool(pool.path(), LOG, "stat", error))?;
         if len < pool.superblock().log_len() {
             let meaning = "what the missing blocks hold is lost, and the pool cannot be mounted again";
             checker.log_finding(Subject::Transactions, None, "the log is cut short".into(), meaning);
             return Ok(Some(checker.report));
         }
     }
-    checker.parts(pool.path());
+    checker.parts(pool.dir());
     let Some(mut view) = checker.log_in_use(pool, progress, go_on)? else { return Ok(None) };
     for ino in view.unreachable() {
         view.drop_object(ino);
@@ -64,14 +66,14 @@ pub fn check_in_use(
     checker.report.records = view.records();
     checker.tree(&view);
     checker.compare(pool, &view);
-    let io = |error| Error::io(pool.path().join("segments"), "read", error);
+    let io = |error| Error::in_pool(pool.path(), SEGMENTS, "read", error);
     let (present, foreign) = pool.segments().scan().map_err(io)?;
     checker.tiers(&pool.tiers());
     if !checker.files_in_use(pool, &view, &present, keep_still, progress, go_on) {
         return Ok(None);
     }
     checker.unowned_in_use(pool, &view, &present, now);
-    checker.foreign(pool.path(), &foreign);
+    checker.foreign(&foreign);
     checker.quarantine_in_use(pool, now)?;
     Ok(Some(checker.report))
 }
@@ -85,7 +87,7 @@ impl Checker<'_> {
         progress: Progress<'_>,
         go_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<View>> {
-        let io = |error| Error::io(pool.path().join("log"), "read", error);
+        let io = |error| Error::in_pool(pool.path(), LOG, "read", error);
         // Without cleaning, what is in a block stays there, and frames are only ever added behind it.
         let _cleaner = pool.keep_blocks();
         let (blocks, newest, horizon, next_id) = {
@@ -270,14 +272,16 @@ impl Checker<'_> {
     }
 
     fn quarantine_in_use(&mut self, pool: &Pool, now: Timestamp) -> Result<()> {
-        let path = pool.path().join("quarantine");
-        self.strays(pool.path()).map_err(|error| Error::io(path.clone(), "read", error))?;
-        for entry in quarantine::list(&path).map_err(|error| Error::io(path.clone(), "read", error))? {
+        let io = |error| Error::in_pool(pool.path(), QUARANTINE, "read", error);
+        self.strays(pool.dir()).map_err(io)?;
+        for entry in pool.quarantine().list().map_err(io)? {
             // The note comes behind the entry. The entry may be a second name of an old segment: what changes when it
             // gets that is its ctime.
-            let changed =
-                std::fs::metadata(path.join(&entry.name)).map(|host| std::os::unix::fs::MetadataExt::ctime(&host));
-            if entry.note.is_none() && changed.is_ok_and(|changed| changed.saturating_add(YOUNG) < now.sec) {
+            let old = || {
+                let changed = pool.quarantine().entry_changed(&entry.name);
+                changed.is_some_and(|changed| changed.sec.saturating_add(YOUNG) < now.sec)
+            };
+            if entry.note.is_none() && old() {
                 self.noteless(&entry.name);
             }
         }

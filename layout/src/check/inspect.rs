@@ -1,19 +1,21 @@
 //! A look at a pool that is not in use, which changes nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::log::file::open_log;
+use crate::log::file::{LOG, open_log, open_pool};
 use crate::log::superblock::{PoolState, Superblock};
 use crate::medium;
 use crate::medium::boot::boot_id;
+use crate::medium::dir::Dir;
 use crate::medium::domain::{Domain, Medium};
 use crate::medium::read_only::ReadOnly;
-use crate::pool::lock::holder;
+use crate::pool::lock::{check_unused, holder_of};
 use crate::pool::recover::reading;
 use crate::pool::usage::{Usage, usage};
-use crate::segment::quarantine::{self, Quarantine, QuarantineEntry};
+use crate::segment::home::SEGMENTS;
+use crate::segment::quarantine::{self, QUARANTINE, Quarantine, QuarantineEntry};
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
 use crate::segment::tiers::{self, TierInfo};
@@ -42,17 +44,18 @@ pub struct Inspection {
 
 /// Whether whoever used a pool last closed it, and left nothing to a recovery; nothing if somebody has it in use.
 pub fn was_closed(dir: &Path) -> Result<Option<bool>> {
-    let log = open_log(dir, false)?;
-    let medium = medium::open_to_read(log).map_err(|error| Error::io(dir.join("log"), "open", error))?;
+    let pool = open_pool(dir)?;
+    let log = open_log(&pool, false)?;
+    let medium = medium::open_to_read(log).map_err(|error| Error::in_pool(dir, LOG, "open", error))?;
     let (superblock, _) = Superblock::read(dir, &*medium)?;
     let closed = matches!(superblock.state, PoolState::Clean | PoolState::Outlived);
-    Ok(holder(dir)?.is_none().then_some(closed))
+    Ok(holder_of(&pool)?.is_none().then_some(closed))
 }
 
 /// The tree and the segments of a pool that is not in use, to look at. Nothing is changed.
 #[derive(Debug)]
 pub struct Contents {
-    dir: PathBuf,
+    dir: Dir,
     medium: Arc<dyn Medium>,
     superblock: Superblock,
     view: View,
@@ -63,26 +66,25 @@ pub struct Contents {
 impl Contents {
     /// Reads the log, as opening the pool would find it. A pool that is in use gives [`Error::Busy`].
     pub fn read(dir: &Path) -> Result<Self> {
-        let log = open_log(dir, false)?;
-        if let Some(holder) = holder(dir)? {
-            return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
-        }
-        let medium = medium::open(log).map_err(|error| Error::io(dir.join("log"), "open", error))?;
+        let pool = open_pool(dir)?;
+        let log = open_log(&pool, false)?;
+        check_unused(&pool)?;
+        let medium = medium::open(log).map_err(|error| Error::in_pool(dir, LOG, "open", error))?;
         let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium));
         let (superblock, _) = Superblock::read(dir, &*medium)?;
         let found = reading::read(dir, &medium, &superblock, boot_id(None))?;
-        let segments = Segments::open_all(dir, medium.clone());
-        let mut segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+        let segments = Segments::open_all(&pool, medium.clone());
+        let mut segments = segments.map_err(|error| Error::in_pool(dir, SEGMENTS, "open", error))?;
         let whose = Whose { pool: superblock.uuid, boot: boot_id(None) };
         segments
             .open_tiers(&found.view, whose, false)
-            .map_err(|error| Error::io(dir.join("segments"), "look into the tiers", error))?;
-        Ok(Self { dir: dir.into(), medium, superblock, view: found.view, segments, damage: found.damage })
+            .map_err(|error| Error::in_pool(dir, SEGMENTS, "look into the tiers", error))?;
+        Ok(Self { dir: pool, medium, superblock, view: found.view, segments, damage: found.damage })
     }
 
     /// The pool's directory.
     pub fn path(&self) -> &Path {
-        &self.dir
+        self.dir.path()
     }
 
     /// The tree.
@@ -103,12 +105,10 @@ impl Contents {
     /// Fails if the pool came into use after it was read: then what was read of its bytes may not fit what was read of
     /// its log.
     pub fn check_unused(&self) -> Result<()> {
-        if let Some(holder) = holder(&self.dir)? {
-            return Err(Error::Busy { pool: self.dir.clone(), pid: holder.pid, mountpoint: holder.mountpoint });
-        }
-        let (now, _) = Superblock::read(&self.dir, &*self.medium)?;
+        check_unused(&self.dir)?;
+        let (now, _) = Superblock::read(self.path(), &*self.medium)?;
         if now.sequence() != self.superblock.sequence() {
-            return Err(Error::Invalid { pool: self.dir.clone(), what: "it was in use meanwhile; try again".into() });
+            return Err(Error::Invalid { pool: self.path().into(), what: "it was in use meanwhile; try again".into() });
         }
         Ok(())
     }
@@ -116,11 +116,10 @@ impl Contents {
 
 /// Looks at a pool that is not in use. One that is gives [`Error::Busy`].
 pub fn inspect(dir: &Path) -> Result<Inspection> {
-    let log = open_log(dir, false)?;
-    if let Some(holder) = holder(dir)? {
-        return Err(Error::Busy { pool: dir.into(), pid: holder.pid, mountpoint: holder.mountpoint });
-    }
-    let medium = medium::open_to_read(log).map_err(|error| Error::io(dir.join("log"), "open", error))?;
+    let pool = Arc::new(open_pool(dir)?);
+    let log = open_log(&pool, false)?;
+    check_unused(&pool)?;
+    let medium = medium::open_to_read(log).map_err(|error| Error::in_pool(dir, LOG, "open", error))?;
     let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium));
     let (superblock, _) = Superblock::read(dir, &*medium)?;
     // What opening it now would find.
@@ -129,19 +128,19 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
     let damaged = found.view.objects().filter(|(_, object)| object.attributes.damaged);
     let damaged_files =
         damaged.map(|(ino, _)| found.view.path_of(ino).map_or_else(|| format!("inode {ino}"), shown)).collect();
-    let quarantine = quarantine::list(&dir.join("quarantine"));
-    let set_aside = Quarantine::at(dir).recount();
-    let segments = Segments::open_all(dir, medium.clone()).and_then(|mut segments| {
+    let quarantine = quarantine::list(&pool);
+    let set_aside = Quarantine::of(pool.clone()).recount();
+    let segments = Segments::open_all(&pool, medium.clone()).and_then(|mut segments| {
         segments.open_tiers(&found.view, Whose { pool: superblock.uuid, boot: boot_id(None) }, false)?;
         Ok(segments)
     });
-    let segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+    let segments = segments.map_err(|error| Error::in_pool(dir, SEGMENTS, "open", error))?;
     Ok(Inspection {
-        tiers: tiers::describe(dir, &found.view, &segments),
+        tiers: tiers::describe(&pool, &found.view, &segments),
         domain: medium.domain(),
         state: superblock.state,
         usage: usage(&found.view, &found.log, &superblock, set_aside),
-        quarantine: quarantine.map_err(|error| Error::io(dir.join("quarantine"), "read", error))?,
+        quarantine: quarantine.map_err(|error| Error::in_pool(dir, QUARANTINE, "read", error))?,
         damaged_files,
         damage: found.damage,
         superblock,

@@ -4,28 +4,29 @@
 //! opened as after a power loss, which sets aside every byte and every segment that no record speaks of. What is
 //! lost is noted in quarantine too. Repairing again finds nothing to do; an interrupted repair is simply done again.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::check::closed::{Depth, check};
+use crate::check::closed::{Depth, check_in};
 use crate::check::report::{NOT_A_SEGMENT, Progress, Report, Subject};
 use crate::error::{Error, Result};
 use crate::ids::{Ino, POOL};
 use crate::log::blocks::{Block, Full, Log, Reserve};
 use crate::log::census::{Census, decide_blocks};
 use crate::log::draft::Draft;
-use crate::log::file::open_log;
+use crate::log::file::{LOG, NEW_LOG, open_log, open_pool};
 use crate::log::record::{Attributes, Record};
 use crate::log::scan;
 use crate::log::superblock::{BLOCKS_OFFSET, PoolState, Superblock};
 use crate::log::transaction::Transaction;
 use crate::medium::domain::Medium;
 use crate::medium::file_lock::is_open_elsewhere;
-use crate::medium::{self, owner, regular};
+use crate::medium::foreign::Foreign;
+use crate::medium::{self, dir::Dir};
 use crate::pool::lock::{Holder, LOCK, PoolLock};
 use crate::pool::open::OpenOptions;
 use crate::pool::opened::Pool;
@@ -52,25 +53,27 @@ pub struct Repair {
 }
 
 /// Repairs a pool that is not in use. A pool without findings is left as it is.
-pub fn repair(dir: &Path, now: Timestamp, progress: Progress<'_>) -> Result<Repair> {
-    let before = check(dir, Depth::Metadata, progress)?;
+pub fn repair(path: &Path, now: Timestamp, progress: Progress<'_>) -> Result<Repair> {
+    let dir = &Arc::new(open_pool(path)?);
+    let lock = || PoolLock::take(dir.clone(), &Holder { pid: std::process::id(), mountpoint: None });
+    let before = check_in(dir, Depth::Metadata, progress)?;
     let mut actions = Vec::new();
     replace_odd_parts(dir, &before, now, &mut actions)?;
     {
         // First, as it may stand where recovery is about to put something.
-        let _lock = PoolLock::take(dir, false, &Holder { pid: std::process::id(), mountpoint: None })?;
+        let _lock = lock()?;
         set_aside_foreign(dir, &before, now, &mut actions)?;
+        lengthen_log(dir, &mut actions)?;
     }
-    lengthen_log(dir, &mut actions)?;
     if before.unclean {
-        recover_now(dir, now, &mut actions)?;
+        recover_now(path, now, &mut actions)?;
     }
-    let found = if actions.is_empty() { before.clone() } else { check(dir, Depth::Metadata, progress)? };
+    let found = if actions.is_empty() { before.clone() } else { check_in(dir, Depth::Metadata, progress)? };
     if !found.findings.is_empty() {
         let about = |subjects: &[Subject]| found.findings.iter().any(|finding| subjects.contains(&finding.subject));
         let log = about(&[Subject::Transactions, Subject::LogBlock, Subject::Tree]);
         {
-            let _lock = PoolLock::take(dir, false, &Holder { pid: std::process::id(), mountpoint: None })?;
+            let _lock = lock()?;
             set_aside_foreign(dir, &found, now, &mut actions)?;
             if log {
                 rewrite_log(dir, now, &mut actions)?;
@@ -81,9 +84,9 @@ pub fn repair(dir: &Path, now: Timestamp, progress: Progress<'_>) -> Result<Repa
         if about(&[Subject::Superblock, Subject::HorizonMark]) {
             actions.push("wrote the superblocks and the horizon again".into());
         }
-        settle(dir, now, &mut actions)?;
+        settle(path, now, &mut actions)?;
     }
-    let after = check(dir, Depth::Metadata, progress)?;
+    let after = check_in(dir, Depth::Metadata, progress)?;
     Ok(Repair { before, actions, after })
 }
 
@@ -92,38 +95,53 @@ fn io_at<'a>(dir: &'a Path, what: &'static str) -> impl Fn(io::Error) -> Error +
 }
 
 /// Moves what stands in the place of a file of the pool, and is none, out of the way, and makes the lock again.
-fn replace_odd_parts(dir: &Path, found: &Report, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
-    let quarantine = Quarantine::at(dir);
-    let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
+fn replace_odd_parts(dir: &Arc<Dir>, found: &Report, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
     for name in found.findings.iter().filter(|one| one.subject == Subject::Part).map(|one| &one.host_file) {
-        let path = dir.join(name);
         if name == LOCK && is_open_elsewhere(&open_log(dir, true)?) {
             let what = "its lock is not a file any more, and another process has its log open; end that first".into();
-            return Err(Error::Invalid { pool: dir.into(), what });
+            return Err(Error::Invalid { pool: dir.path().into(), what });
         }
-        if path.symlink_metadata().is_ok() {
-            let kept = quarantine.adopt(&path, &note).map_err(io_at(dir, "quarantine"))?;
+        if let Some(kept) = set_aside(dir, name, now)? {
             actions.push(format!("moved {name} to quarantine/{kept}"));
         }
         if name == LOCK {
-            PoolLock::take(dir, true, &Holder { pid: std::process::id(), mountpoint: None })?;
+            PoolLock::make(dir.clone(), &Holder { pid: std::process::id(), mountpoint: None })?;
             actions.push("made the lock again".into());
         }
     }
     Ok(())
 }
 
+/// Moves something that tensorfs did not put there to quarantine. Where it is none of the pool owner's, or gone by now,
+/// it stays as it is.
+fn set_aside(dir: &Arc<Dir>, place: &str, now: Timestamp) -> Result<Option<String>> {
+    let io = |error| Error::in_pool(dir.path(), place, "move to quarantine", error);
+    let (parent, name) = match dir.walk(Path::new(place)) {
+        Err(error) if Foreign::of(&error).is_some() || error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found.map_err(io)?,
+    };
+    match parent.stat(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if Foreign::of(&error).is_some() => return Ok(None),
+        // A second name of somebody's file would change even by being moved.
+        Ok(there) if parent.owner().check(&there).is_err() => return Ok(None),
+        found => found.map_err(io)?,
+    };
+    let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
+    Quarantine::of(dir.clone()).adopt(&parent, name, &note).map(Some).map_err(io)
+}
+
 /// Gives a log that was cut short its length again. What its end held is lost; often that was nothing yet.
-fn lengthen_log(dir: &Path, actions: &mut Vec<String>) -> Result<()> {
-    let _lock = PoolLock::take(dir, false, &Holder { pid: std::process::id(), mountpoint: None })?;
+fn lengthen_log(dir: &Dir, actions: &mut Vec<String>) -> Result<()> {
+    let path = dir.path();
     let log = open_log(dir, true)?;
-    let file = log.try_clone().map_err(io_at(dir, "open the log"))?;
-    let medium = medium::open(log).map_err(io_at(dir, "open the log"))?;
-    let (superblock, _) = Superblock::read(dir, &*medium)?;
-    let found = medium.log_len().map_err(io_at(dir, "stat the log"))?;
+    let file = log.try_clone().map_err(io_at(path, "open the log"))?;
+    let medium = medium::open(log).map_err(io_at(path, "open the log"))?;
+    let (superblock, _) = Superblock::read(path, &*medium)?;
+    let found = medium.log_len().map_err(io_at(path, "stat the log"))?;
     if found < superblock.log_len() {
-        file.set_len(superblock.log_len()).map_err(io_at(dir, "lengthen the log"))?;
-        file.sync_all().map_err(io_at(dir, "sync the log"))?;
+        file.set_len(superblock.log_len()).map_err(io_at(path, "lengthen the log"))?;
+        file.sync_all().map_err(io_at(path, "sync the log"))?;
         actions.push(format!("made the log {} bytes long again, which had been cut to {found}", superblock.log_len()));
     }
     Ok(())
@@ -144,11 +162,12 @@ fn recover_now(dir: &Path, now: Timestamp, actions: &mut Vec<String>) -> Result<
 }
 
 /// Has the next open look at every segment, and set aside what it cannot explain.
-fn mark_power_loss(dir: &Path) -> Result<()> {
-    let medium = medium::open(open_log(dir, true)?).map_err(io_at(dir, "open the log"))?;
-    let (mut superblock, _) = Superblock::read(dir, &*medium)?;
+fn mark_power_loss(dir: &Dir) -> Result<()> {
+    let path = dir.path();
+    let medium = medium::open(open_log(dir, true)?).map_err(io_at(path, "open the log"))?;
+    let (mut superblock, _) = Superblock::read(path, &*medium)?;
     as_after_power_loss(&mut superblock);
-    superblock.write(&*medium).map_err(io_at(dir, "write the superblock"))
+    superblock.write(&*medium).map_err(io_at(path, "write the superblock"))
 }
 
 fn as_after_power_loss(superblock: &mut Superblock) {
@@ -161,25 +180,31 @@ fn as_after_power_loss(superblock: &mut Superblock) {
 }
 
 /// Moves what tensorfs did not put into the segments directory out of it, and gives every entry a note.
-fn set_aside_foreign(dir: &Path, found: &Report, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
-    let quarantine = Quarantine::at(dir);
+fn set_aside_foreign(dir: &Arc<Dir>, found: &Report, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
+    let quarantine = Quarantine::of(dir.clone());
     let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
     for finding in &found.findings {
+        let place = &finding.host_file;
         match finding.subject {
             // What is in a tier stays there: it may be on another filesystem.
-            Subject::Segment if finding.what.starts_with(NOT_A_SEGMENT) && !finding.host_file.starts_with('/') => {
-                let name = quarantine.adopt(&dir.join(&finding.host_file), &note).map_err(io_at(dir, "quarantine"))?;
-                actions.push(format!("moved {} to quarantine/{name}", finding.host_file));
+            Subject::Segment if finding.what.starts_with(NOT_A_SEGMENT) && !place.starts_with('/') => {
+                if let Some(name) = set_aside(dir, place, now)? {
+                    actions.push(format!("moved {place} to quarantine/{name}"));
+                }
             }
             // A note that is none.
-            Subject::Quarantine if finding.host_file.ends_with(".json") => {
-                let name = quarantine.adopt(&dir.join(&finding.host_file), &note).map_err(io_at(dir, "quarantine"))?;
-                actions.push(format!("moved {} to quarantine/{name}", finding.host_file));
+            Subject::Quarantine if place.ends_with(".json") => {
+                if let Some(name) = set_aside(dir, place, now)? {
+                    actions.push(format!("moved {place} to quarantine/{name}"));
+                }
             }
             Subject::Quarantine => {
-                let name = finding.host_file.trim_start_matches("quarantine/");
-                quarantine.write_note(name, &note).map_err(io_at(dir, "quarantine"))?;
-                actions.push(format!("wrote a note for {}", finding.host_file));
+                let name = place.trim_start_matches("quarantine/");
+                if quarantine.is_anothers(name) {
+                    continue;
+                }
+                quarantine.write_note(name, &note).map_err(io_at(dir.path(), "quarantine"))?;
+                actions.push(format!("wrote a note for {place}"));
             }
             _ => {}
         }
@@ -188,17 +213,16 @@ fn set_aside_foreign(dir: &Path, found: &Report, now: Timestamp, actions: &mut V
 }
 
 /// Writes a new log from all that can be read of the old one, and puts it in its place.
-fn rewrite_log(dir: &Path, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
-    let io = |what| io_at(dir, what);
+fn rewrite_log(dir: &Arc<Dir>, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
+    let io = |what| io_at(dir.path(), what);
+    let old = open_log(dir, false)?;
     let medium: Arc<dyn Medium> = medium::open(open_log(dir, true)?).map_err(io("open the log"))?.into();
-    let (mut superblock, _) = Superblock::read(dir, &*medium)?;
+    let (mut superblock, _) = Superblock::read(dir.path(), &*medium)?;
     let mut view = salvage(&medium, &superblock).map_err(io("read the log"))?;
     let dropped = view.drop_dangling_names();
     let note = Note { ino: None, path: None, reason: Reason::DamagedLog, offset: 0, time: now };
-    let kept = Quarantine::at(dir).copy(&dir.join("log"), "log", &note).map_err(io("copy the log to quarantine"))?;
-    let path = dir.join("log.new");
-    let file = regular::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC);
-    let file = file.and_then(|file| owner::give(&file, dir).map(|()| file));
+    let kept = Quarantine::of(dir.clone()).copy(&old, LOG, &note).map_err(io("copy the log to quarantine"))?;
+    let file = dir.create_anew(NEW_LOG);
     let records = view.export();
     let bytes: u64 = records.iter().map(|(record, _)| record.encoded_len() as u64).sum();
     let block = u64::from(superblock.block_size);
@@ -206,9 +230,8 @@ fn rewrite_log(dir: &Path, now: Timestamp, actions: &mut Vec<String>) -> Result<
     as_after_power_loss(&mut superblock);
     let written = file.and_then(|file| write_log(file, &mut superblock, &records, view.next_id()));
     written.map_err(io("write a new log"))?;
-    fs::rename(&path, dir.join("log")).map_err(io("put the new log in place"))?;
-    let real = dir.canonicalize().map_err(io("sync"))?;
-    regular::open_directory(&real).and_then(|dir| dir.sync_all()).map_err(io("sync"))?;
+    dir.rename(NEW_LOG, dir, LOG).map_err(io("put the new log in place"))?;
+    dir.sync().map_err(io("sync"))?;
     actions.push(format!("wrote the log anew from {} records; the old one is quarantine/{kept}", records.len()));
     if dropped > 0 {
         actions.push(format!("removed {dropped} names of objects of which there is no record"));

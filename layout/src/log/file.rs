@@ -1,26 +1,35 @@
 //! The file that a pool's log is in.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::medium::regular;
+use crate::medium::dir::Dir;
+use crate::medium::foreign::Foreign;
+
+/// The name of the file.
+pub(crate) const LOG: &str = "log";
+/// A log that is being written anew.
+pub(crate) const NEW_LOG: &str = "log.new";
+
+/// Opens the directory of a pool that should be there.
+pub(crate) fn open_pool(pool: &Path) -> Result<Dir> {
+    let no_pool = |reason: &str| Error::NotAPool { pool: pool.into(), reason: reason.into() };
+    Dir::open(pool).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT) => no_pool("no such directory"),
+        Some(libc::ENOTDIR) => no_pool("not a directory"),
+        _ => Error::io(pool, "open", error),
+    })
+}
 
 /// Opens the log file of a pool that should be there.
-pub(crate) fn open_log(pool: &Path, write: bool) -> Result<File> {
-    let path = pool.join("log");
-    let no_pool = |reason: &str| Error::NotAPool { pool: pool.into(), reason: reason.into() };
-    match fs::metadata(pool) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(no_pool("no such directory")),
-        Err(error) => return Err(Error::io(pool, "open", error)),
-        Ok(metadata) if !metadata.is_dir() => return Err(no_pool("not a directory")),
-        Ok(_) => {}
-    }
-    match regular::open(&path, if write { libc::O_RDWR } else { libc::O_RDONLY }) {
+pub(crate) fn open_log(pool: &Dir, write: bool) -> Result<File> {
+    let no_pool = |reason: String| Error::NotAPool { pool: pool.path().into(), reason };
+    match pool.open_only(LOG, if write { libc::O_RDWR } else { libc::O_RDONLY }) {
         Ok(log) => Ok(log),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(no_pool("it has no file \"log\"")),
-        Err(error) if error.raw_os_error().is_none() => Err(no_pool(&format!("\"log\": {error}"))),
-        Err(error) => Err(Error::io(path, "open", error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(no_pool("it has no file \"log\"".into())),
+        Err(error) if Foreign::of(&error).is_some() => Err(no_pool(format!("\"log\": {error}"))),
+        Err(error) => Err(Error::io(pool.path_of(LOG), "open", error)),
     }
 }

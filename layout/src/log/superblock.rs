@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::{Error, Result};
 use crate::ids::NUMBER_LIMIT;
+use crate::log::file::LOG;
 use crate::medium::domain::Medium;
 
 /// Where the two copies are in the log file.
@@ -245,7 +246,7 @@ impl Superblock {
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                     reasons.push(if offset == 0 { "log is empty or cut short" } else { "log is cut short" });
                 }
-                Err(error) => return Err(Error::io(pool.join("log"), "read", error)),
+                Err(error) => return Err(Error::in_pool(pool, LOG, "read", error)),
             }
         }
         let Some(superblock) = newest else {

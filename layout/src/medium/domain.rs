@@ -6,11 +6,9 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use serde::{Deserialize, Serialize};
-
-use crate::medium::regular;
 
 /// `RAMFS_MAGIC` of linux/magic.h.
 const RAMFS_MAGIC: libc::c_long = 0x8584_58f6;
@@ -67,9 +65,4 @@ pub trait Medium: Send + Sync + fmt::Debug {
 /// True for a filesystem in memory: nothing on it survives the end of the machine's boot.
 pub(crate) fn is_volatile(fs: nix::sys::statfs::FsType) -> bool {
     fs == nix::sys::statfs::TMPFS_MAGIC || fs == nix::sys::statfs::FsType(RAMFS_MAGIC)
-}
-
-/// Opens a file beside the log for the medium's syncs.
-pub(crate) fn sync_dir_at(medium: &dyn Medium, path: &std::path::Path) -> io::Result<()> {
-    medium.sync_directory(regular::open_directory(path)?.as_fd())
 }

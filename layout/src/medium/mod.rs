@@ -5,16 +5,17 @@
 pub(crate) mod boot;
 pub(crate) mod cacheline;
 pub(crate) mod dax;
+pub(crate) mod dir;
 mod direct;
 pub(crate) mod domain;
 mod file;
 pub(crate) mod file_lock;
 pub(crate) mod flushes;
+pub(crate) mod foreign;
 mod host;
 mod opening;
 pub(crate) mod owner;
 pub(crate) mod read_only;
-pub(crate) mod regular;
 
 pub use direct::Direct;
 pub use domain::{Domain, Medium};

@@ -1,47 +1,64 @@
-//! Who a pool's files belong to: whoever made the pool, also where root has it in use. Otherwise its maker could not
-//! use it again.
+//! Whose a pool is: whoever its directory belongs to. Everything in it belongs to him, also what root makes in it while
+//! it serves it; otherwise he could not use it again. What belongs to somebody else is not the pool's.
 
-use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
-use nix::unistd::{Gid, Uid, fchown, geteuid};
+use nix::sys::stat::FileStat;
+use nix::unistd::{Gid, Uid, fchown, getegid, geteuid};
 
-/// The owner of new files in a directory of a pool, if that is not this process.
+use crate::medium::foreign::Foreign;
+
+/// Whose a pool is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Owner(Option<(Uid, Gid)>);
-
-impl Owner {
-    /// As the directory has it.
-    pub fn of(directory: &Path) -> io::Result<Self> {
-        let found = fs::metadata(directory)?;
-        let (uid, gid) = (Uid::from_raw(found.uid()), Gid::from_raw(found.gid()));
-        // Nobody else may give files away.
-        Ok(Self((geteuid().is_root() && uid != geteuid()).then_some((uid, gid))))
-    }
-
-    /// True if every file belongs to this process as it is.
-    pub fn is_self(self) -> bool {
-        self.0.is_none()
-    }
-
-    /// The user, if that is not this process.
-    pub fn uid(self) -> Option<u32> {
-        self.0.map(|(uid, _)| uid.as_raw())
-    }
-
-    /// Gives a file or directory that was just made to the owner.
-    pub fn give(self, file: impl AsFd) -> io::Result<()> {
-        match self.0 {
-            Some((uid, gid)) => Ok(fchown(file.as_fd(), Some(uid), Some(gid))?),
-            None => Ok(()),
-        }
-    }
+pub(crate) struct Owner {
+    uid: Uid,
+    gid: Gid,
+    /// This process.
+    process: Uid,
 }
 
-/// Gives a file that was just made to whoever its directory belongs to.
-pub(crate) fn give(file: &File, directory: &Path) -> io::Result<()> {
-    Owner::of(directory)?.give(file)
+impl Owner {
+    /// As a pool's directory has it.
+    pub fn of(directory: &FileStat) -> Self {
+        let (uid, gid) = (Uid::from_raw(directory.st_uid), Gid::from_raw(directory.st_gid));
+        Self { uid, gid, process: geteuid() }
+    }
+
+    /// This process itself, with the group that it has.
+    pub fn own(self) -> Self {
+        Self { uid: self.process, gid: getegid(), process: self.process }
+    }
+
+    /// True if root has the pool of somebody else in use. Nobody else may give files away.
+    pub fn is_other(self) -> bool {
+        self.process.is_root() && self.uid != self.process
+    }
+
+    /// The user.
+    pub fn uid(self) -> u32 {
+        self.uid.as_raw()
+    }
+
+    /// This process.
+    pub fn process(self) -> Uid {
+        self.process
+    }
+
+    /// That a file or directory is the pool's. Who is not root has made his own files in a directory of another's.
+    pub fn check(self, found: &FileStat) -> Result<(), Foreign> {
+        let whose = Uid::from_raw(found.st_uid);
+        if whose == self.uid || whose == self.process && !self.process.is_root() {
+            return Ok(());
+        }
+        Err(Foreign::Owner { found: found.st_uid, owner: self.uid() })
+    }
+
+    /// Gives a file or directory that this process just made to the owner.
+    pub fn give(self, made: impl AsFd) -> io::Result<()> {
+        if self.is_other() {
+            fchown(made.as_fd(), Some(self.uid), Some(self.gid))?;
+        }
+        Ok(())
+    }
 }

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::ids::TxId;
 use crate::log::blocks::{Full, Reserve};
 use crate::log::draft::Draft;
+use crate::log::file::LOG;
 use crate::pool::opened::{Live, Pool};
 
 impl Pool {
@@ -13,7 +14,7 @@ impl Pool {
         if draft.len() > state.log.largest_frame() {
             return Err(Error::TooLarge { pool: self.path.clone(), bytes: draft.len() });
         }
-        let io = |error| Error::io(self.path.join("log"), "write", error);
+        let io = |error| Error::in_pool(&self.path, LOG, "write", error);
         if state.log.reserve(draft.len(), reserve).map_err(io)? == Err(Full) {
             self.grow_within(state, reserve)?;
             if state.log.reserve(draft.len(), reserve).map_err(io)? == Err(Full) {

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::ids::{POOL, TxId};
 use crate::log::blocks::{Block, Log, RESERVE_BLOCKS, Reserve};
 use crate::log::draft::Draft;
+use crate::log::file::LOG;
 use crate::log::frame;
 use crate::log::ledger::Placed;
 use crate::log::length;
@@ -183,10 +184,7 @@ impl Pool {
     }
 
     fn clean(&self, victim: Victim) -> Result<()> {
-        let io = |what| {
-            let path = self.path.join("log");
-            move |error| Error::io(path, what, error)
-        };
+        let io = |what| move |error| Error::in_pool(&self.path, LOG, what, error);
         let superblock = self.superblock();
         let offset = self.state.read().log.block_offset(victim.index);
         let mut bytes = vec![0; superblock.block_size as usize];

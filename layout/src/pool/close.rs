@@ -1,6 +1,7 @@
 //! Closing a pool.
 
 use crate::error::{Error, Result};
+use crate::log::file::LOG;
 use crate::log::superblock::PoolState;
 use crate::pool::opened::Pool;
 
@@ -64,7 +65,7 @@ impl Pool {
         }
         let state = ending.state;
         let written = self.superblock.change(&*self.medium, |superblock| superblock.state = state);
-        written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))?;
+        written.map_err(|error| Error::in_pool(&self.path, LOG, "write the superblock", error))?;
         ending.over = true;
         Ok(())
     }

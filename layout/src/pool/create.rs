@@ -1,22 +1,26 @@
 //! Making a pool.
 
-use std::fs;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::{FIRST_ID, ROOT};
 use crate::log::blocks::{Block, Full, Log, Reserve};
 use crate::log::draft::Draft;
+use crate::log::file::{LOG, NEW_LOG};
 use crate::log::record::{Attributes, Record};
 use crate::log::superblock::{self, BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, Superblock, valid_block_size};
 use crate::medium;
-use crate::medium::domain::{Medium, sync_dir_at};
-use crate::medium::regular;
-use crate::pool::lock::{Holder, PoolLock};
+use crate::medium::dir::Dir;
+use crate::medium::domain::Medium;
+use crate::pool::lock::{Holder, LOCK, PoolLock};
 use crate::pool::opened::Pool;
+use crate::segment::home::SEGMENTS;
+use crate::segment::quarantine::QUARANTINE;
 use crate::time::Timestamp;
 use crate::tree::object::FIRST_SEQ;
 
@@ -73,21 +77,20 @@ impl Pool {
         if !valid_block_size(options.block_size) {
             return invalid("a log block is a power of two from 4 KiB to 16 MiB".into());
         }
-        let parent = prepare_directory(dir, options.force)?;
         let io = |what| move |error| Error::io(dir, what, error);
-        let real = dir.canonicalize().map_err(io("open"))?;
-        let lock = PoolLock::take(dir, true, &Holder { pid: std::process::id(), mountpoint: None })?;
+        let place = prepare_directory(dir, options.force)?;
+        let lock = PoolLock::make(place, &Holder { pid: std::process::id(), mountpoint: None })?;
+        let place = lock.dir();
         // Asked again: until the lock was ours, somebody else could make one.
-        if options.force || is_unfinished(dir).map_err(io("read"))? {
-            remove_pool(dir).map_err(io("remove the old pool"))?;
+        if options.force || is_unfinished_in(place).map_err(io("read"))? {
+            remove_pool(place).map_err(io("remove the old pool"))?;
         } else {
             return Err(Error::Exists { pool: dir.into(), what: "there is a pool already".into() });
         }
-        for part in ["segments", "quarantine"] {
-            fs::DirBuilder::new().mode(0o700).create(dir.join(part)).map_err(io("create"))?;
+        for part in [SEGMENTS, QUARANTINE] {
+            place.make_dir(part).map_err(io("create"))?;
         }
-        let log = regular::open(&dir.join("log"), libc::O_RDWR | libc::O_CREAT | libc::O_EXCL);
-        let medium = log.and_then(|log| {
+        let medium = place.create(LOG).and_then(|log| {
             // The domain is probed on a file with some length; the blocks follow.
             log.set_len(BLOCKS_OFFSET)?;
             medium::open(log)
@@ -97,8 +100,9 @@ impl Pool {
             Some(libc::ENOSPC) => Error::NoSpace { pool: dir.into(), what: "the host is full".into() },
             _ => Error::io(dir, "write the log", error),
         })?;
-        for path in [real.join("segments"), real].into_iter().chain(parent) {
-            sync_dir_at(&*medium, &path).map_err(io("sync"))?;
+        let segments = place.below(SEGMENTS).map_err(io("open"))?;
+        for made in [segments.as_fd(), place.as_fd()] {
+            medium.sync_directory(made).map_err(io("sync"))?;
         }
         drop(lock);
         Ok(())
@@ -140,63 +144,62 @@ pub(super) fn small_limit() -> String {
     format!("the smallest size of a pool is {} MiB", LIMIT_MIN >> 20)
 }
 
-/// What stands in the way of a new pool in a directory, which is made if it is not there. Then its parent is returned,
-/// to be synced.
-fn prepare_directory(dir: &Path, force: bool) -> Result<Option<PathBuf>> {
-    let io = |error| Error::io(dir, "create", error);
-    match fs::read_dir(dir) {
+/// The directory of a new pool, which is made if it is not there; an error says what stands in the way.
+fn prepare_directory(dir: &Path, force: bool) -> Result<Dir> {
+    let io = |what| move |error| Error::io(dir, what, error);
+    let place = match Dir::open(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
-            return Ok(dir.canonicalize().map_err(io)?.parent().map(Path::to_owned));
+            return Dir::make_at(dir).map_err(io("create"));
         }
-        Err(error) => return Err(Error::io(dir, "open", error)),
-        Ok(mut entries) => {
-            if entries.next().is_none() {
-                return Ok(None);
-            }
-        }
+        place => place.map_err(io("open"))?,
+    };
+    if place.is_empty().map_err(io("read"))? {
+        return Ok(place);
     }
-    if !holds_only_a_pool(dir).map_err(|error| Error::io(dir, "read", error))? {
+    if !holds_only_a_pool(&place).map_err(io("read"))? {
         let what = "the directory is not empty, and holds other things than a pool; choose another one".into();
         return Err(Error::Invalid { pool: dir.into(), what });
     }
-    if !force && !is_unfinished(dir).map_err(|error| Error::io(dir, "read", error))? {
+    if !force && !is_unfinished_in(&place).map_err(io("read"))? {
         return Err(Error::Exists { pool: dir.into(), what: "there is a pool already".into() });
     }
-    Ok(None)
+    Ok(place)
 }
 
 /// True if every name in the directory is one that a pool has, so that a pool, or what is left of one, is all that
 /// `--force` can destroy.
-fn holds_only_a_pool(dir: &Path) -> io::Result<bool> {
+fn holds_only_a_pool(dir: &Dir) -> io::Result<bool> {
     // The last one is what an interrupted repair leaves.
-    const PARTS: [&str; 5] = ["lock", "log", "quarantine", "segments", "log.new"];
-    for entry in fs::read_dir(dir)? {
-        if !PARTS.iter().any(|part| entry.as_ref().is_ok_and(|entry| entry.file_name() == *part)) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    const PARTS: [&str; 5] = [LOCK, LOG, QUARANTINE, SEGMENTS, NEW_LOG];
+    Ok(dir.entries()?.iter().all(|entry| entry.text().is_some_and(|name| PARTS.contains(&name))))
 }
 
 /// True if a directory holds nothing, or no more than what is left of making a pool that was interrupted: the
 /// superblocks are written last, and no file was ever in it.
 pub fn is_unfinished(dir: &Path) -> io::Result<bool> {
-    let is_empty = |part: &str| match fs::read_dir(dir.join(part)) {
+    is_unfinished_in(&Dir::open(dir)?)
+}
+
+fn is_unfinished_in(dir: &Dir) -> io::Result<bool> {
+    let is_empty = |part: &str| match dir.below(part) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        entries => entries.map(|mut entries| entries.next().is_none()),
+        part => part?.is_empty(),
     };
-    Ok(holds_only_a_pool(dir)?
-        && is_empty("segments")?
-        && is_empty("quarantine")?
-        && !has_superblock(&dir.join("log"))?)
+    Ok(holds_only_a_pool(dir)? && is_empty(SEGMENTS)? && is_empty(QUARANTINE)? && !has_superblock(dir)?)
+}
+
+/// True for a directory that is a pool, as far as one sees from outside.
+pub fn looks_like_pool(dir: &Path) -> bool {
+    let Ok(dir) = Dir::open(dir) else { return false };
+    let log = dir.stat(LOG).is_ok_and(|found| dir.check_file(&found).is_ok());
+    log && dir.below(SEGMENTS).is_ok() && dir.below(QUARANTINE).is_ok()
 }
 
 /// True if anything stands where superblocks are.
-fn has_superblock(log: &Path) -> io::Result<bool> {
-    let log = match regular::open(log, libc::O_RDONLY) {
+fn has_superblock(dir: &Dir) -> io::Result<bool> {
+    let log = match dir.open_file(LOG, libc::O_RDONLY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        log => log?,
+        log => File::from(log?),
     };
     for offset in OFFSETS {
         let mut bytes = [0; superblock::SIZE];
@@ -215,15 +218,11 @@ fn has_superblock(log: &Path) -> io::Result<bool> {
 }
 
 /// Removes what a pool is made of, and nothing else. The log goes first: without it nothing is a pool.
-fn remove_pool(dir: &Path) -> io::Result<()> {
-    let absent_is_fine = |result: io::Result<()>| match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    };
-    absent_is_fine(fs::remove_file(dir.join("log")))?;
-    absent_is_fine(fs::remove_file(dir.join("log.new")))?;
-    absent_is_fine(fs::remove_dir_all(dir.join("segments")))?;
-    absent_is_fine(fs::remove_dir_all(dir.join("quarantine")))
+fn remove_pool(dir: &Dir) -> io::Result<()> {
+    dir.unlink_if_there(LOG)?;
+    dir.unlink_if_there(NEW_LOG)?;
+    dir.remove_all(SEGMENTS)?;
+    dir.remove_all(QUARANTINE)
 }
 
 const _: () = assert!(OFFSETS[1] < BLOCKS_OFFSET);

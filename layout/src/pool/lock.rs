@@ -5,15 +5,15 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::medium::dir::Dir;
 use crate::medium::file_lock::exclusive;
-use crate::medium::regular;
 
 /// Who holds a pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -25,10 +25,12 @@ pub struct Holder {
     pub mountpoint: Option<PathBuf>,
 }
 
-/// The lock, held until dropped.
+/// The lock of a pool's directory, held until dropped.
 #[derive(Debug)]
 pub(crate) struct PoolLock {
-    file: Mutex<File>,
+    dir: Arc<Dir>,
+    /// Locked for as long as it is open.
+    _file: File,
 }
 
 /// The most that is read of what the holder says of itself.
@@ -37,56 +39,89 @@ const MOST: u64 = 64 << 10;
 /// The name of the file.
 pub(crate) const LOCK: &str = "lock";
 
-fn path(pool: &Path) -> PathBuf {
-    pool.join(LOCK)
-}
-
 impl PoolLock {
-    /// Takes the lock; `create` also makes the file.
-    pub fn take(pool: &Path, create: bool, holder: &Holder) -> Result<Self> {
-        let path = path(pool);
-        // Nobody else may even read it: who can, can lock it too, and so keep the pool from being opened.
-        let mut file = match regular::open(&path, libc::O_RDWR | if create { libc::O_CREAT } else { 0 }) {
-            Ok(file) => file,
+    /// Takes the lock of what was found to be a pool.
+    pub fn take(dir: impl Into<Arc<Dir>>, holder: &Holder) -> Result<Self> {
+        let dir = dir.into();
+        match dir.open_only(LOCK, libc::O_RDWR) {
+            Ok(file) => Self::take_file(dir, file, holder),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Error::NotAPool { pool: pool.into(), reason: "it has no file \"lock\"".into() });
+                Err(Error::NotAPool { pool: dir.path().into(), reason: "it has no file \"lock\"".into() })
             }
-            Err(error) => return Err(Error::io(path, "open", error)),
+            Err(error) => Err(Error::in_pool(dir.path(), LOCK, "open", error)),
+        }
+    }
+
+    /// Takes the lock of what is to become a pool, or is to be one again. Makes the file if it is not there.
+    pub fn make(dir: impl Into<Arc<Dir>>, holder: &Holder) -> Result<Self> {
+        let dir = dir.into();
+        // Nobody else may even read it: who can, can lock it too, and so keep the pool from being opened.
+        let made = match dir.create(LOCK) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open_only(LOCK, libc::O_RDWR),
+            made => made,
         };
+        match made {
+            Ok(file) => Self::take_file(dir, file, holder),
+            Err(error) => Err(Error::in_pool(dir.path(), LOCK, "open", error)),
+        }
+    }
+
+    fn take_file(dir: Arc<Dir>, mut file: File, holder: &Holder) -> Result<Self> {
+        let failed = |what, error| Error::in_pool(dir.path(), LOCK, what, error);
         match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&exclusive())) {
             Ok(_) => {}
             Err(Errno::EAGAIN | Errno::EACCES) => {
                 let Holder { pid, mountpoint } = announced(&mut file);
-                return Err(Error::Busy { pool: pool.into(), pid, mountpoint });
+                return Err(Error::Busy { pool: dir.path().into(), pid, mountpoint });
             }
-            Err(error) => return Err(Error::io(path, "lock", error.into())),
+            Err(error) => return Err(failed("lock", error.into())),
         }
-        let lock = Self { file: Mutex::new(file) };
-        lock.announce(holder).map_err(|error| Error::io(path, "write", error))?;
-        Ok(lock)
+        announce(&file, holder).map_err(|error| failed("write", error))?;
+        Ok(Self { _file: file, dir })
     }
 
-    /// Writes who holds the lock.
-    fn announce(&self, holder: &Holder) -> io::Result<()> {
-        let file = self.file.lock();
-        let text = serde_json::to_string(holder)?;
-        // In one write, so that no reader finds half of it; what an earlier holder wrote may be longer.
-        file.write_all_at(text.as_bytes(), 0)?;
-        file.set_len(text.len() as u64)
+    /// The directory.
+    pub fn dir(&self) -> &Arc<Dir> {
+        &self.dir
     }
+}
+
+/// Writes who holds the lock.
+fn announce(file: &File, holder: &Holder) -> io::Result<()> {
+    let text = serde_json::to_string(holder)?;
+    // In one write, so that no reader finds half of it; what an earlier holder wrote may be longer.
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.set_len(text.len() as u64)
 }
 
 /// The process that has a pool in use, if any. Looks at nothing but the lock.
 pub fn holder(pool: &Path) -> Result<Option<Holder>> {
-    let path = path(pool);
-    let mut file = match regular::open(&path, libc::O_RDONLY) {
-        Ok(file) => file,
+    match Dir::open(pool) {
+        Ok(dir) => holder_of(&dir),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(pool, "open", error)),
+    }
+}
+
+/// As [`holder`], of a pool whose directory is open.
+pub(crate) fn holder_of(dir: &Dir) -> Result<Option<Holder>> {
+    let failed = |what, error| Error::in_pool(dir.path(), LOCK, what, error);
+    let mut file = match dir.open_file(LOCK, libc::O_RDONLY) {
+        Ok(file) => File::from(file),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io(path, "open", error)),
+        Err(error) => return Err(failed("open", error)),
     };
     let mut lock = exclusive();
-    fcntl(file.as_fd(), FcntlArg::F_OFD_GETLK(&mut lock)).map_err(|error| Error::io(path, "lock", error.into()))?;
+    fcntl(file.as_fd(), FcntlArg::F_OFD_GETLK(&mut lock)).map_err(|error| failed("lock", error.into()))?;
     Ok((i32::from(lock.l_type) != libc::F_UNLCK).then(|| announced(&mut file)))
+}
+
+/// That nobody has a pool in use.
+pub(crate) fn check_unused(dir: &Dir) -> Result<()> {
+    match holder_of(dir)? {
+        Some(Holder { pid, mountpoint }) => Err(Error::Busy { pool: dir.path().into(), pid, mountpoint }),
+        None => Ok(()),
+    }
 }
 
 /// What the holder says of itself; nothing yet if it has only just taken the lock.
@@ -141,11 +176,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for mountpoint in [&b"/mnt/tensors"[..], b"/mnt/\xff", b"/m"] {
             let mountpoint = PathBuf::from(OsStr::from_bytes(mountpoint));
-            let lock = PoolLock::take(dir.path(), true, &Holder { pid: 7, mountpoint: None }).unwrap();
-            lock.announce(&Holder { pid: 7, mountpoint: Some(mountpoint.clone()) }).unwrap();
+            let open = || Dir::open(dir.path()).unwrap();
+            let lock = PoolLock::make(open(), &Holder { pid: 7, mountpoint: None }).unwrap();
+            announce(&lock._file, &Holder { pid: 7, mountpoint: Some(mountpoint.clone()) }).unwrap();
             let found = holder(dir.path()).unwrap().unwrap();
             assert_eq!((found.pid, found.mountpoint.as_ref()), (7, Some(&mountpoint)));
-            let refused = PoolLock::take(dir.path(), true, &Holder::default()).unwrap_err();
+            let refused = PoolLock::make(open(), &Holder::default()).unwrap_err();
             assert!(matches!(refused, Error::Busy { pid: 7, .. }));
             drop(lock);
             assert!(holder(dir.path()).unwrap().is_none());

@@ -28,7 +28,7 @@ mod tiers;
 pub(crate) mod usage;
 mod values;
 
-pub use create::{CreateOptions, LIMIT_MIN, is_unfinished};
+pub use create::{CreateOptions, LIMIT_MIN, is_unfinished, looks_like_pool};
 pub use edit::Edit;
 pub use lock::{Holder, holder};
 pub use open::OpenOptions;

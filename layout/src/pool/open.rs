@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
-use crate::log::file::open_log;
+use crate::log::file::{LOG, open_log, open_pool};
 use crate::log::superblock::Superblock;
 use crate::log::tier::Tier;
 use crate::medium;
@@ -23,6 +23,7 @@ use crate::pool::recover::settling;
 use crate::pool::recovery::Recovery;
 use crate::pool::removals::Removals;
 use crate::pool::values::values_per_round;
+use crate::segment::home::SEGMENTS;
 use crate::segment::quarantine::Quarantine;
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
@@ -45,20 +46,24 @@ pub struct OpenOptions {
 impl Pool {
     /// Opens a pool for use: takes its lock, recovers it if it was not closed, and marks it in use.
     pub fn open(dir: &Path, options: &OpenOptions) -> Result<Self> {
-        open_log(dir, true)?;
+        let io = |error| Error::in_pool(dir, LOG, "open", error);
+        let pool = open_pool(dir)?;
+        // The lock says who has it: nothing is written before it is known to be a pool.
+        let found = medium::open_to_read(open_log(&pool, true)?).map_err(io)?;
+        Superblock::read(dir, &*found)?;
         let holder = Holder { pid: std::process::id(), mountpoint: options.mountpoint.clone() };
-        let lock = PoolLock::take(dir, false, &holder)?;
+        let lock = PoolLock::take(pool, &holder)?;
         // Opened again: until the lock was ours, the pool could be made anew.
-        let log = open_log(dir, true)?;
-        let medium: Arc<dyn Medium> =
-            medium::open(log).map_err(|error| Error::io(dir.join("log"), "open", error))?.into();
+        let log = open_log(lock.dir(), true)?;
+        let medium: Arc<dyn Medium> = medium::open(log).map_err(io)?.into();
         Self::open_on(dir, options, lock, medium)
     }
 
     /// As [`Pool::open`], on a medium of the caller's, which stands for the pool's log and for syncs of its segments.
     pub fn open_with_medium(dir: &Path, options: &OpenOptions, medium: Arc<dyn Medium>) -> Result<Self> {
+        Superblock::read(dir, &*medium)?;
         let holder = Holder { pid: std::process::id(), mountpoint: options.mountpoint.clone() };
-        Self::open_on(dir, options, PoolLock::take(dir, false, &holder)?, medium)
+        Self::open_on(dir, options, PoolLock::take(open_pool(dir)?, &holder)?, medium)
     }
 
     fn open_on(dir: &Path, options: &OpenOptions, lock: PoolLock, medium: Arc<dyn Medium>) -> Result<Self> {
@@ -79,27 +84,27 @@ impl Pool {
         if let Some(mountpoint) = &options.mountpoint {
             check_mountpoint(dir, &found.view, mountpoint)?;
         }
-        let segments = Segments::open_all(dir, medium.clone());
-        let mut segments = segments.map_err(|error| Error::io(dir.join("segments"), "open", error))?;
+        let segments = Segments::open_all(lock.dir(), medium.clone());
+        let mut segments = segments.map_err(|error| Error::in_pool(dir, SEGMENTS, "open", error))?;
         let mut failed = found.damage.clone();
         if failed.is_none() && superblock.read_only_features() != 0 {
             failed = Some("it uses features that this tensorfs can only read".into());
         }
         if failed.is_none() {
             reading::cut_off(&found, &*medium, &superblock)
-                .map_err(|error| Error::io(dir.join("log"), "write", error))?;
+                .map_err(|error| Error::in_pool(dir, LOG, "write", error))?;
         }
         let whose = Whose { pool: superblock.uuid, boot: boot_id };
         segments
             .open_tiers(&found.view, whose, failed.is_none())
-            .map_err(|error| Error::io(dir.join("segments"), "look into the tiers", error))?;
+            .map_err(|error| Error::in_pool(dir, SEGMENTS, "look into the tiers", error))?;
         let (newest, horizon) = (found.log.newest(), found.log.horizon());
         let budget = Budget::of(values_per_round(superblock.limit));
         let mut pool = Self {
             boot_id,
             path: dir.into(),
-            _lock: lock,
-            quarantine: Quarantine::new(dir, medium),
+            quarantine: Quarantine::new(lock.dir().clone(), medium),
+            lock,
             medium: counted,
             segments,
             state: RwLock::new(Live { view: found.view, log: found.log }),

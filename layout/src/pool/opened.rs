@@ -1,5 +1,6 @@
 //! An open pool: transactions in, commits out.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +11,9 @@ use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGu
 use crate::error::{Error, Result};
 use crate::ids::{SegmentId, TxId};
 use crate::log::blocks::Log;
+use crate::log::file::{LOG, open_log};
 use crate::log::superblock::{PoolState, Superblock};
+use crate::medium::dir::Dir;
 use crate::medium::domain::{Domain, Medium};
 use crate::medium::flushes::{Counted, Flushes};
 use crate::pool::budget::Budget;
@@ -30,7 +33,7 @@ use crate::tree::view::View;
 pub struct Pool {
     pub(super) path: PathBuf,
     /// Keeps others from opening the pool.
-    pub(super) _lock: PoolLock,
+    pub(super) lock: PoolLock,
     pub(super) medium: Arc<Counted>,
     pub(super) state: RwLock<Live>,
     pub(super) segments: Segments,
@@ -85,6 +88,21 @@ impl Pool {
     /// The pool's directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The pool's directory, opened.
+    pub(crate) fn dir(&self) -> &Arc<Dir> {
+        self.lock.dir()
+    }
+
+    /// The space of the filesystem that the pool's directory is on.
+    pub fn host_space(&self) -> io::Result<nix::sys::statvfs::Statvfs> {
+        self.dir().space()
+    }
+
+    /// A file on the filesystem that the pool's directory is on, to find out what can be done with such.
+    pub fn host_file(&self) -> Result<File> {
+        open_log(self.dir(), false)
     }
 
     /// The live view, to read.
@@ -236,6 +254,6 @@ impl Pool {
             superblock.boot_id = self.boot_id;
             superblock.unsafe_shutdowns = superblock.unsafe_shutdowns.saturating_add(unsafe_shutdowns);
         });
-        written.map_err(|error| Error::io(self.path.join("log"), "write the superblock", error))
+        written.map_err(|error| Error::in_pool(&self.path, LOG, "write the superblock", error))
     }
 }

@@ -13,7 +13,6 @@ use crate::log::superblock::{INCOMPAT_TIERS, random};
 use crate::log::tier::PM_NAME;
 use crate::log::tier::{PLACEMENT_MAX, PM, Tier};
 use crate::log::transaction::Transaction;
-use crate::medium::owner::Owner;
 use crate::pool::opened::Pool;
 use crate::segment::tier::{self, Whose};
 use crate::segment::tiers::{TierInfo, describe};
@@ -22,7 +21,7 @@ use crate::tree::object::Object;
 impl Pool {
     /// What there is to know about the tiers, the pool's own directory first.
     pub fn tiers(&self) -> Vec<TierInfo> {
-        describe(&self.path, &self.view(), &self.segments)
+        describe(self.dir(), &self.view(), &self.segments)
     }
 
     /// Adds a tier: a directory, absolute and without links, that is not there yet or empty. Durable when it returns;
@@ -66,9 +65,8 @@ impl Pool {
             return refused("its path is too long, or not absolute");
         }
         self.use_tiers()?;
-        let owner = Owner::of(&pool).map_err(|error| Error::io(&self.path, "stat", error))?;
         let whose = Whose { pool: self.superblock().uuid, boot: self.boot_id };
-        if let Err(why) = tier::create(whose, number, &mut tier, owner) {
+        if let Err(why) = tier::create(whose, number, &mut tier, self.dir().owner()) {
             return refused(&why);
         }
         self.store_state(Record::Tier { number, tier })
@@ -109,7 +107,8 @@ impl Pool {
         let gone = Tier { name: "".into(), directory: Box::default(), away: None, ..tier.clone() };
         self.store_state(Record::Tier { number, tier: gone })?;
         if there {
-            tier::destroy(tier.path()).map_err(|error| Error::io(tier.path(), "remove what made it a tier", error))?;
+            tier::destroy(tier.path(), self.dir().owner())
+                .map_err(|error| Error::io(tier.path(), "remove what made it a tier", error))?;
         }
         Ok(())
     }

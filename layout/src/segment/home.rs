@@ -4,37 +4,54 @@
 //! nothing a user chooses becomes part of a path of the host.
 
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag};
-use nix::sys::stat::Mode;
-use nix::unistd::UnlinkatFlags;
+use nix::sys::stat::{FileStat, SFlag};
 
 use crate::ids::{NUMBER_LIMIT, SegmentId};
-use crate::medium::owner::Owner;
-use crate::medium::regular;
+use crate::medium::dir::Dir;
+use crate::medium::foreign::{Foreign, kind_name};
 use crate::segment::host_errors::HostErrors;
 use crate::segment::stat::SegmentStat;
 
-/// What was found in directories of segments: segments with what was asked of each, and paths that are none.
-pub(super) type Scanned<T> = (HashMap<SegmentId, T>, Vec<PathBuf>);
+/// The directory of a pool, and of a tier, that segments are in.
+pub(crate) const SEGMENTS: &str = "segments";
+
+/// What was found in directories of segments: segments with what was asked of each, and what else is there.
+pub(super) type Scanned<T> = (HashMap<SegmentId, T>, Vec<Stray>);
+
+/// Something in a directory of segments that is none of the pool's.
+#[derive(Clone, Debug)]
+pub(crate) struct Stray {
+    /// Where it is: below the pool, or the whole path if it is in a tier.
+    pub place: String,
+    /// What it is instead, if that is known.
+    pub what: Option<String>,
+}
+
+impl fmt::Display for Stray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what.as_deref().unwrap_or("not a segment"))
+    }
+}
 
 /// A directory of segments.
 #[derive(Debug)]
 pub(super) struct Home {
-    path: PathBuf,
-    dir: OwnedFd,
+    dir: Dir,
+    /// How what is in it is called in messages: below the pool, or by its whole path in a tier.
+    called: String,
     /// Nothing in it is worth a sync.
     volatile: bool,
     errors: HostErrors,
     doubtful: AtomicBool,
-    _lock: Option<File>,
+    /// Keeps others from using it, if it is a tier's.
+    lock: Option<File>,
 }
 
 /// The directory that a segment is in, among those of its home.
@@ -47,28 +64,44 @@ pub(crate) fn path_within(id: SegmentId) -> String {
     format!("{:02x}/{id}", shard(id))
 }
 
-fn shard_name(shard: u8) -> CString {
-    CString::new(format!("{shard:02x}")).unwrap_or_default()
+fn shard_name(shard: u8) -> String {
+    format!("{shard:02x}")
 }
 
-fn name(id: SegmentId) -> CString {
-    // Hexadecimal digits and a slash: there is no NUL in it.
-    CString::new(path_within(id)).unwrap_or_default()
+/// The shard of a name, if it is that of one.
+pub(super) fn shard_of(name: Option<&str>) -> Option<u8> {
+    let shard = u8::from_str_radix(name?, 16).ok()?;
+    (name == Some(&shard_name(shard))).then_some(shard)
 }
 
 impl Home {
-    pub fn open(path: PathBuf, volatile: bool, lock: Option<File>) -> io::Result<Self> {
-        let dir = regular::open_directory(&path)?.into();
+    pub fn new(dir: Dir, called: String, volatile: bool, lock: Option<File>) -> Self {
         let errors = HostErrors::of(&dir);
-        Ok(Self { path, dir, volatile, errors, doubtful: AtomicBool::new(false), _lock: lock })
+        Self { dir, called, volatile, errors, doubtful: AtomicBool::new(false), lock }
     }
 
+    /// For messages.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.dir.path()
+    }
+
+    /// For messages: where a segment is.
+    pub fn path_of(&self, id: SegmentId) -> PathBuf {
+        self.dir.path_of(path_within(id))
     }
 
     pub fn is_volatile(&self) -> bool {
         self.volatile
+    }
+
+    /// The file that is locked while it is in use, if it is a tier's.
+    pub fn lock(&self) -> Option<&File> {
+        self.lock.as_ref()
+    }
+
+    /// The space of the filesystem that it is on.
+    pub fn space(&self) -> io::Result<nix::sys::statvfs::Statvfs> {
+        self.dir.space()
     }
 
     /// True if the host's filesystem met errors since the last time this was asked, so that a sync that succeeded may
@@ -92,30 +125,34 @@ impl Home {
         self.dir.as_fd()
     }
 
-    /// Opens a segment. No link is followed on the way: in a pool that is somebody else's, it could lead anywhere.
+    /// Opens a segment.
     pub fn open_segment(&self, id: SegmentId, flags: libc::c_int) -> io::Result<OwnedFd> {
-        match regular::open_beneath(&self.dir, name(id).as_c_str(), flags) {
-            // A kernel or a container that lacks the call: the directory is checked before the file is opened in it.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-                regular::open_at(self.open_shard(shard(id))?, id.to_string().as_str(), flags)
-            }
-            opened => opened,
-        }
+        self.dir.open_file(path_within(id).as_str(), flags)
     }
 
     pub fn stat(&self, id: SegmentId) -> io::Result<SegmentStat> {
-        let found = nix::sys::stat::fstatat(&self.dir, name(id).as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
-        match regular::other_kind(found.st_mode) {
-            None => Ok(found.into()),
-            Some(kind) => Err(regular::wrong_kind(kind)),
-        }
+        self.look(id).map(SegmentStat::from)
+    }
+
+    /// What the host says of what has a segment's name, if it is one.
+    pub fn look(&self, id: SegmentId) -> io::Result<FileStat> {
+        let found = self.dir.stat(path_within(id).as_str())?;
+        self.dir.check_file(&found)?;
+        Ok(found)
+    }
+
+    /// Gives a segment that was opened as `file` a second name in another directory of the pool.
+    pub fn link(&self, id: SegmentId, file: impl AsFd, to: &Dir, name: &str) -> io::Result<()> {
+        self.open_shard(shard(id))?.link(id.to_string().as_str(), file, to, name)
     }
 
     /// Removes a segment. One that is not there is fine: it was removed before.
     pub fn unlink(&self, id: SegmentId) -> io::Result<()> {
-        let removed = self
-            .open_shard(shard(id))
-            .and_then(|shard| Ok(nix::unistd::unlinkat(&shard, id.to_string().as_str(), UnlinkatFlags::NoRemoveDir)?));
+        // What is somebody else's loses no name by us: whose pool it is could have put it there.
+        if self.dir.owner().is_other() && self.look(id).is_err_and(|error| Foreign::of(&error).is_some()) {
+            return Ok(());
+        }
+        let removed = self.open_shard(shard(id)).and_then(|shard| shard.unlink(id.to_string().as_str()));
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -123,17 +160,15 @@ impl Home {
     }
 
     /// Makes a shard, if it is not there.
-    pub fn create_shard(&self, shard: u8, owner: Owner) -> io::Result<()> {
-        match nix::sys::stat::mkdirat(&self.dir, shard_name(shard).as_c_str(), Mode::S_IRWXU) {
-            Ok(()) if !owner.is_self() => owner.give(self.open_shard(shard)?),
-            Ok(()) | Err(Errno::EEXIST) => Ok(()),
-            Err(errno) => Err(errno.into()),
+    pub fn create_shard(&self, shard: u8) -> io::Result<()> {
+        match self.dir.make_dir(shard_name(shard).as_str()) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
         }
     }
 
-    pub fn open_shard(&self, shard: u8) -> io::Result<OwnedFd> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-        Ok(nix::fcntl::openat(&self.dir, shard_name(shard).as_c_str(), flags, Mode::empty())?)
+    pub fn open_shard(&self, shard: u8) -> io::Result<Dir> {
+        self.dir.below(shard_name(shard).as_str())
     }
 
     /// The shards that are there.
@@ -142,19 +177,24 @@ impl Home {
     }
 
     /// The shards that are there, and what else is beside them.
-    fn list(&self) -> io::Result<(Vec<u8>, Vec<PathBuf>)> {
-        let (mut shards, mut foreign) = (Vec::new(), Vec::new());
-        for entry in std::fs::read_dir(&self.path)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let shard = name.to_str().and_then(|name| u8::from_str_radix(name, 16).ok());
-            let ours = |shard: &u8| name.to_str() == Some(&format!("{shard:02x}"));
-            match shard.filter(ours) {
-                Some(shard) if entry.file_type()?.is_dir() => shards.push(shard),
-                _ => foreign.push(entry.path()),
+    fn list(&self) -> io::Result<(Vec<u8>, Vec<Stray>)> {
+        let (mut shards, mut strays) = (Vec::new(), Vec::new());
+        for entry in self.dir.entries()? {
+            match shard_of(entry.text()) {
+                Some(shard) if entry.kind == SFlag::S_IFDIR => shards.push(shard),
+                _ => strays.push(self.stray(&entry.shown(), entry.kind)),
             }
         }
-        Ok((shards, foreign))
+        Ok((shards, strays))
+    }
+
+    fn place(&self, within: &str) -> String {
+        format!("{}/{within}", self.called)
+    }
+
+    fn stray(&self, within: &str, kind: SFlag) -> Stray {
+        let what = (kind != SFlag::S_IFREG).then(|| format!("it is {}", kind_name(kind)));
+        Stray { place: self.place(within), what }
     }
 
     /// Adds what is in the directory. `ask` asks the host about a segment.
@@ -162,27 +202,38 @@ impl Home {
         &self,
         tier: u8,
         ask: impl Fn(SegmentId) -> io::Result<T>,
-        (segments, foreign): &mut Scanned<T>,
+        (segments, strays): &mut Scanned<T>,
     ) -> io::Result<()> {
         let (shards, beside) = self.list()?;
-        foreign.extend(beside);
+        strays.extend(beside);
         for shard in shards {
-            let path = self.path.join(format!("{shard:02x}"));
-            for entry in std::fs::read_dir(&path)? {
-                let entry = entry?;
-                let id = entry.file_name().to_str().and_then(|name| {
+            let name = shard_name(shard);
+            let entries = match self.open_shard(shard) {
+                // Somebody else's, or another filesystem.
+                Err(error) if Foreign::of(&error).is_some() => {
+                    strays.push(Stray { place: self.place(&name), what: Some(error.to_string()) });
+                    continue;
+                }
+                opened => opened?.entries()?,
+            };
+            for entry in entries {
+                let id = entry.text().and_then(|name| {
                     let id = SegmentId(u64::from_str_radix(name, 16).ok()?);
                     let ours = id.to_string() == name && self::shard(id) == shard && id.0 < NUMBER_LIMIT;
                     (ours && id.tier() == tier).then_some(id)
                 });
+                let within = || format!("{name}/{}", entry.shown());
                 match id {
-                    Some(id) if entry.file_type()?.is_file() => match ask(id) {
+                    Some(id) if entry.kind == SFlag::S_IFREG => match ask(id) {
                         Ok(answer) => drop(segments.insert(id, answer)),
+                        Err(error) if Foreign::of(&error).is_some() => {
+                            strays.push(Stray { place: self.place(&within()), what: Some(error.to_string()) });
+                        }
                         // Removed meanwhile.
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                         Err(error) => return Err(error),
                     },
-                    _ => foreign.push(entry.path()),
+                    _ => strays.push(self.stray(&within(), entry.kind)),
                 }
             }
         }

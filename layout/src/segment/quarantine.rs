@@ -6,24 +6,31 @@
 //! aside leaves at most a note without an entry, which counts for nothing, and [`PARTIAL`], which the next one removes.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::sys::stat::{FileStat, SFlag};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Ino, SegmentId};
 use crate::log::tier::PM;
-use crate::medium::domain::{Medium, sync_dir_at};
-use crate::medium::{owner, regular};
+use crate::medium::dir::Dir;
+use crate::medium::domain::Medium;
+use crate::medium::foreign::kind_name;
 use crate::segment::note::Note;
 use crate::segment::segments::Segments;
 use crate::segment::versions::{Version, Versions};
+use crate::time::Timestamp;
+
+/// The directory.
+pub(crate) const QUARANTINE: &str = "quarantine";
 
 /// A copy on its way into quarantine.
 const PARTIAL: &str = ".partial";
@@ -71,7 +78,8 @@ impl From<&Note> for Written {
 /// The quarantine directory of a pool.
 #[derive(Debug)]
 pub struct Quarantine {
-    path: PathBuf,
+    /// The pool's directory. This one is opened in it whenever it is used: operators may remove it.
+    pool: Arc<Dir>,
     medium: Option<Arc<dyn Medium>>,
     counted: Mutex<Counted>,
     /// What is there of each file, once that was asked for. Others may have removed some of it.
@@ -97,36 +105,44 @@ impl Counted {
 }
 
 /// Blocks of the host that a directory's files have.
-fn allocated(path: &Path) -> io::Result<u64> {
+fn allocated(dir: &Dir) -> io::Result<u64> {
     let mut blocks = 0;
-    for entry in fs::read_dir(path)? {
+    for entry in dir.entries()? {
         // One that is removed meanwhile has none.
-        blocks += entry?.metadata().map_or(0, |found| found.blocks());
+        blocks += dir.stat(entry.name.as_c_str()).map_or(0, |found| found.st_blocks as u64);
     }
     Ok(blocks * 512)
 }
 
+fn note_name(name: &str) -> String {
+    format!("{name}.json")
+}
+
 /// The entries in a pool's quarantine.
-pub(crate) fn list(path: &Path) -> io::Result<Vec<QuarantineEntry>> {
-    let entries = read(path)?.into_iter().map(|(name, bytes, written)| {
+pub(crate) fn list(pool: &Dir) -> io::Result<Vec<QuarantineEntry>> {
+    let entries = read(&pool.below(QUARANTINE)?)?.into_iter().map(|(name, bytes, written)| {
         let partial = written.as_ref().is_some_and(|written| written.partial);
         QuarantineEntry { name, bytes, partial, note: written.map(|written| written.note) }
     });
     Ok(entries.collect())
 }
 
-/// The entries in a pool's quarantine, with their bytes and what is written beside them.
-fn read(path: &Path) -> io::Result<Vec<(String, u64, Option<Written>)>> {
+/// The entries in a pool's quarantine, with their bytes and what is written beside them. What is not the pool's is
+/// none.
+fn read(dir: &Dir) -> io::Result<Vec<(String, u64, Option<Written>)>> {
     let mut entries = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-        if name.ends_with(".json") || name == PARTIAL || !entry.file_type()?.is_file() {
+    for entry in dir.entries()? {
+        let Some(name) = entry.text() else { continue };
+        if name.ends_with(".json") || name == PARTIAL || entry.kind != SFlag::S_IFREG {
             continue;
         }
-        let written = regular::read(&path.join(format!("{name}.json")), NOTE_MAX).ok();
+        let Ok(found) = dir.stat(name) else { continue };
+        if dir.check_file(&found).is_err() {
+            continue;
+        }
+        let written = dir.read(note_name(name).as_str(), NOTE_MAX).ok();
         let written = written.and_then(|text| serde_json::from_slice(&text).ok());
-        entries.push((name, entry.metadata()?.len(), written));
+        entries.push((name.to_owned(), found.st_size as u64, written));
     }
     entries.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(entries)
@@ -137,18 +153,24 @@ fn segment_of(name: &str) -> Option<SegmentId> {
     u64::from_str_radix(name.split('.').next().unwrap_or_default(), 16).ok().map(SegmentId)
 }
 
-/// What is in a pool's quarantine that is no regular file, with what it is instead: but for what has a note of its own,
-/// as a foreign directory that was moved here.
-pub(crate) fn strays(path: &Path) -> io::Result<Vec<(String, &'static str)>> {
+/// What is in a pool's quarantine that is no regular file of the pool's, with what it is instead: but for what has a
+/// note of its own, as a foreign directory that was moved here.
+pub(crate) fn strays(pool: &Dir) -> io::Result<Vec<(String, String)>> {
+    let dir = pool.below(QUARANTINE)?;
     let mut strays = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-        let has_note = || regular::read(&path.join(format!("{name}.json")), NOTE_MAX).is_ok();
-        if let Some(kind) = regular::kind_at(&entry.path())?
-            && !has_note()
-        {
-            strays.push((name, kind));
+    for entry in dir.entries()? {
+        let Some(name) = entry.text() else { continue };
+        let what = match entry.kind {
+            // A name that is gone by now is nothing.
+            SFlag::S_IFREG => match dir.stat(name).map(|found| dir.check_file(&found)) {
+                Ok(Err(why)) => why.to_string(),
+                _ => continue,
+            },
+            kind => format!("it is {}, and no note says whose", kind_name(kind)),
+        };
+        let has_note = || dir.read(note_name(name).as_str(), NOTE_MAX).is_ok();
+        if entry.kind == SFlag::S_IFREG || !has_note() {
+            strays.push((name.to_owned(), what));
         }
     }
     strays.sort();
@@ -156,18 +178,53 @@ pub(crate) fn strays(path: &Path) -> io::Result<Vec<(String, &'static str)>> {
 }
 
 impl Quarantine {
-    pub(crate) fn new(pool: &Path, medium: Arc<dyn Medium>) -> Self {
-        Self {
-            path: pool.join("quarantine"),
-            medium: Some(medium),
-            counted: Mutex::default(),
-            versions: Mutex::default(),
-        }
+    pub(crate) fn new(pool: Arc<Dir>, medium: Arc<dyn Medium>) -> Self {
+        Self { medium: Some(medium), ..Self::of(pool) }
     }
 
     /// The quarantine of a pool that another process may have open: to list, open and discard entries.
-    pub fn at(pool: &Path) -> Self {
-        Self { path: pool.join("quarantine"), medium: None, counted: Mutex::default(), versions: Mutex::default() }
+    ///
+    /// # Errors
+    /// What opening the pool's directory gives.
+    pub fn at(pool: &Path) -> io::Result<Self> {
+        Ok(Self::of(Arc::new(Dir::open(pool)?)))
+    }
+
+    pub(crate) fn of(pool: Arc<Dir>) -> Self {
+        Self { pool, medium: None, counted: Mutex::default(), versions: Mutex::default() }
+    }
+
+    fn dir(&self) -> io::Result<Dir> {
+        self.pool.below(QUARANTINE)
+    }
+
+    /// For messages.
+    fn path_of(&self, name: &str) -> PathBuf {
+        self.pool.path_of(format!("{QUARANTINE}/{name}"))
+    }
+
+    /// When a name in it was last made or removed, and when the host last changed anything about the directory.
+    fn changed(&self) -> io::Result<FileStat> {
+        self.pool.stat(QUARANTINE)
+    }
+
+    /// When the directory last changed; nothing if it is not there.
+    pub fn last_change(&self) -> Option<Timestamp> {
+        let found = self.changed().ok()?;
+        Some(Timestamp::new(found.st_ctime, found.st_ctime_nsec as u32))
+    }
+
+    /// True if an entry, or its note, belongs to another user, so that nothing is said of it.
+    pub(crate) fn is_anothers(&self, name: &str) -> bool {
+        let Ok(dir) = self.dir() else { return false };
+        let names = [name, &note_name(name)];
+        names.iter().any(|name| dir.stat(*name).is_ok_and(|found| self.pool.owner().check(&found).is_err()))
+    }
+
+    /// When an entry last changed; nothing if it is not there.
+    pub(crate) fn entry_changed(&self, name: &str) -> Option<Timestamp> {
+        let found = self.dir().ok()?.stat(name).ok()?;
+        Some(Timestamp::new(found.st_ctime, found.st_ctime_nsec as u32))
     }
 
     /// What the host has allocated for it, when it was last counted.
@@ -179,9 +236,9 @@ impl Quarantine {
     /// as it did.
     pub fn recount(&self) -> u64 {
         let at = SystemTime::now();
-        let Ok(changed) = fs::metadata(&self.path).and_then(|found| found.modified()) else { return self.allocated() };
+        let Ok(changed) = self.changed().map(|found| modified(&found)) else { return self.allocated() };
         if !self.counted.lock().is_of(changed)
-            && let Ok(allocated) = allocated(&self.path)
+            && let Ok(allocated) = self.dir().and_then(|dir| allocated(&dir))
         {
             *self.counted.lock() = Counted { allocated, changed: Some(changed), at: Some(at) };
         }
@@ -190,7 +247,7 @@ impl Quarantine {
 
     /// What is set aside.
     pub fn list(&self) -> io::Result<Vec<QuarantineEntry>> {
-        list(&self.path)
+        list(&self.pool)
     }
 
     /// Sets a whole segment aside, by a second name for it. The caller has the segment itself removed once no record
@@ -222,16 +279,18 @@ impl Quarantine {
             let size = segments.stat(segment)?.size;
             return self.keep_part(segments, segment, size, written);
         }
-        if let Some(name) = self.kept(segments, segment)? {
+        let dir = self.dir()?;
+        if let Some(name) = kept(&dir, segments, segment)? {
             // It may have been the sync that failed.
-            self.sync_names()?;
+            self.sync_names(&dir)?;
             return Ok(name);
         }
-        let name = self.fresh_name(&segment.to_string());
-        self.medium()?.sync_segment(segments.open(segment, libc::O_RDONLY)?.as_fd())?;
-        self.write_beside(&name, &written)?;
-        fs::hard_link(segments.path_of(segment), self.path.join(&name))?;
-        self.sync_names()?;
+        let name = fresh_name(&dir, &segment.to_string());
+        let file = segments.open(segment, libc::O_RDONLY)?;
+        self.medium()?.sync_segment(file.as_fd())?;
+        self.write_beside(&dir, &name, &written)?;
+        segments.link(segment, &file, &dir, &name)?;
+        self.sync_names(&dir)?;
         self.push_out(&name, written);
         Ok(name)
     }
@@ -241,10 +300,12 @@ impl Quarantine {
         if segment.tier() != PM {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let name = self.fresh_name(&segment.to_string());
-        self.medium()?.sync_segment(segments.open(segment, libc::O_RDONLY)?.as_fd())?;
-        fs::hard_link(segments.path_of(segment), self.path.join(&name))?;
-        self.sync_names()?;
+        let dir = self.dir()?;
+        let name = fresh_name(&dir, &segment.to_string());
+        let file = segments.open(segment, libc::O_RDONLY)?;
+        self.medium()?.sync_segment(file.as_fd())?;
+        segments.link(segment, &file, &dir, &name)?;
+        self.sync_names(&dir)?;
         Ok(name)
     }
 
@@ -252,7 +313,7 @@ impl Quarantine {
         let mut versions = self.versions.lock();
         if versions.is_none() {
             let mut found = Versions::default();
-            for (name, _, written) in read(&self.path)? {
+            for (name, _, written) in read(&self.dir()?)? {
                 if let Some((ino, version)) = written.and_then(|written| version(name, written)) {
                     found.add(ino, version);
                 }
@@ -274,18 +335,9 @@ impl Quarantine {
             match self.discard(&name) {
                 Ok(()) => log::info!("quarantine/{name}: removed, as there are newer versions of its file"),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => log::warn!("{}: {error}", self.path.join(name).display()),
+                Err(error) => log::warn!("{}: {error}", self.path_of(&name).display()),
             }
         }
-    }
-
-    /// The entry that is the segment already, with its note: what set it aside was interrupted, and is done again.
-    fn kept(&self, segments: &Segments, segment: SegmentId) -> io::Result<Option<String>> {
-        let ours = fs::metadata(segments.path_of(segment))?.ino();
-        let names = std::iter::once(segment.to_string()).chain((1..).map(|n| format!("{segment}.{n}")));
-        let mut taken = names.take_while(|name| self.path.join(name).exists());
-        let same = |name: &String| fs::metadata(self.path.join(name)).is_ok_and(|entry| entry.ino() == ours);
-        Ok(taken.find(same).filter(|name| self.path.join(format!("{name}.json")).exists()))
     }
 
     /// Copies `offset..size` of a segment here. Durable when it returns.
@@ -315,49 +367,44 @@ impl Quarantine {
     }
 
     /// Copies a file here. Durable when it returns.
-    pub(crate) fn copy(&self, from: &Path, stem: &str, note: &Note) -> io::Result<String> {
-        let from = regular::open(from, libc::O_RDONLY)?;
+    pub(crate) fn copy(&self, from: &File, stem: &str, note: &Note) -> io::Result<String> {
         let len = from.metadata()?.len();
-        self.copy_as(stem, &from, 0, len, &note.into())
+        self.copy_as(stem, from, 0, len, &note.into())
     }
 
     fn copy_as(&self, stem: &str, from: &File, offset: u64, end: u64, written: &Written) -> io::Result<String> {
-        let name = self.fresh_name(stem);
-        let partial = self.path.join(PARTIAL);
+        let dir = self.dir()?;
+        let name = fresh_name(&dir, stem);
         // What an interrupted copy left may be a second name of its entry by now: a new file, never that one again.
-        match fs::remove_file(&partial) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let to = regular::open(&partial, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?;
-        let given = owner::give(&to, &self.path);
-        let copied = given.and_then(|()| copy_range(from, offset, end, &to)).and_then(|()| self.sync(&to));
+        let to = dir.create_anew(PARTIAL)?;
+        let copied = copy_range(from, offset, end, &to).and_then(|()| self.sync(&to));
         let named = copied.and_then(|()| {
-            self.write_beside(&name, written)?;
-            fs::hard_link(&partial, self.path.join(&name))
+            self.write_beside(&dir, &name, written)?;
+            dir.link(PARTIAL, &to, &dir, name.as_str())
         });
-        let removed = fs::remove_file(&partial);
+        let removed = dir.unlink(PARTIAL);
         named.and(removed)?;
-        self.sync_names()?;
+        self.sync_names(&dir)?;
         Ok(name)
     }
 
-    /// Moves a foreign file or directory here.
-    pub(crate) fn adopt(&self, from: &Path, note: &Note) -> io::Result<String> {
-        let name = self.fresh_name("foreign");
-        self.write_note(&name, note)?;
-        fs::rename(from, self.path.join(&name))?;
-        self.sync_names()?;
+    /// Moves a foreign file or directory here, from another directory of the pool.
+    pub(crate) fn adopt(&self, from: &Dir, from_name: &OsStr, note: &Note) -> io::Result<String> {
+        let dir = self.dir()?;
+        let name = fresh_name(&dir, "foreign");
+        self.write_beside(&dir, &name, &note.into())?;
+        from.rename(from_name, &dir, name.as_str())?;
+        self.sync_names(&dir)?;
         Ok(name)
     }
 
     /// An empty entry, for the sake of its note.
     pub(crate) fn note_only(&self, ino: Ino, note: &Note) -> io::Result<String> {
-        let name = self.fresh_name(&format!("lost{ino}"));
-        self.write_note(&name, note)?;
-        let empty = regular::open(&self.path.join(&name), libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?;
-        owner::give(&empty, &self.path)?;
-        self.sync_names()?;
+        let dir = self.dir()?;
+        let name = fresh_name(&dir, &format!("lost{ino}"));
+        self.write_beside(&dir, &name, &note.into())?;
+        dir.create(name.as_str())?;
+        self.sync_names(&dir)?;
         Ok(name)
     }
 
@@ -372,57 +419,41 @@ impl Quarantine {
         }
     }
 
-    fn fresh_name(&self, stem: &str) -> String {
-        let taken = |name: &String| self.path.join(name).exists();
-        let plain = stem.to_owned();
-        if !taken(&plain) {
-            return plain;
-        }
-        (1..).map(|n| format!("{stem}.{n}")).find(|name| !taken(name)).unwrap_or(plain)
-    }
-
     /// Writes the note beside an entry. Durable when it returns.
     pub(crate) fn write_note(&self, name: &str, note: &Note) -> io::Result<()> {
-        self.write_beside(name, &note.into())
+        self.write_beside(&self.dir()?, name, &note.into())
     }
 
-    fn write_beside(&self, name: &str, written: &Written) -> io::Result<()> {
-        let path = self.path.join(format!("{name}.json"));
-        let mut file = regular::open(&path, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC)?;
-        owner::give(&file, &self.path)?;
+    fn write_beside(&self, dir: &Dir, name: &str, written: &Written) -> io::Result<()> {
+        let mut file = dir.create_anew(note_name(name).as_str())?;
         file.write_all(serde_json::to_string_pretty(written)?.as_bytes())?;
         self.sync(&file)?;
-        self.sync_names()
+        self.sync_names(dir)
     }
 
-    fn sync_names(&self) -> io::Result<()> {
+    fn sync_names(&self, dir: &Dir) -> io::Result<()> {
         match &self.medium {
-            Some(medium) => sync_dir_at(&**medium, &self.path),
-            None => regular::open_directory(&self.path)?.sync_all(),
+            Some(medium) => medium.sync_directory(dir.as_fd()),
+            None => dir.sync(),
         }
-    }
-
-    fn entry_path(&self, name: &str) -> io::Result<PathBuf> {
-        let plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.');
-        if !plain || name.starts_with('.') || name.ends_with(".json") {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        Ok(self.path.join(name))
     }
 
     /// Opens an entry for reading.
     pub fn open(&self, name: &str) -> io::Result<File> {
-        regular::open(&self.entry_path(name)?, libc::O_RDONLY)
+        Ok(self.dir()?.open_file(entry_name(name)?, libc::O_RDONLY)?.into())
     }
 
     /// Removes an entry for good.
     pub fn discard(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.entry_path(name)?)?;
+        let (dir, name) = (self.dir()?, entry_name(name)?);
+        dir.check_file(&dir.stat(name)?)?;
+        dir.unlink(name)?;
         // The note goes when the entry is gone for good. Half of this may have been done before.
-        self.sync_names()?;
-        match fs::remove_file(self.path.join(format!("{name}.json"))) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
+        self.sync_names(&dir)?;
+        let note = note_name(name);
+        match dir.stat(note.as_str()) {
+            Ok(found) if dir.owner().check(&found).is_err() => Ok(()),
+            _ => dir.unlink_if_there(note.as_str()),
         }
     }
 
@@ -438,15 +469,51 @@ impl Quarantine {
             if !in_use(segment) || segment.tier() != PM {
                 continue;
             }
-            let ours = fs::metadata(self.path.join(&entry.name))?;
-            let same = fs::metadata(segments.path_of(segment)).is_ok_and(|other| other.ino() == ours.ino());
-            if same {
+            let ours = self.dir()?.stat(entry.name.as_str())?.st_ino;
+            if segments.inode(segment).is_ok_and(|other| other == ours) {
                 log::info!("quarantine/{}: its file was not replaced after all; removed", entry.name);
                 self.discard(&entry.name)?;
             }
         }
         Ok(())
     }
+}
+
+/// The name of an entry, if it can be one.
+fn entry_name(name: &str) -> io::Result<&str> {
+    let plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.');
+    if !plain || name.starts_with('.') || name.ends_with(".json") {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(name)
+}
+
+/// The names that an entry may have, in the order in which they are taken.
+fn names(stem: &str) -> impl Iterator<Item = String> {
+    std::iter::once(stem.to_owned()).chain((1..).map(move |n| format!("{stem}.{n}")))
+}
+
+/// True if no entry has a name, and its note, should an interrupted setting aside have left one, can be written anew.
+fn is_free(dir: &Dir, name: &str) -> bool {
+    !dir.has(name) && dir.stat(note_name(name).as_str()).map_or(true, |note| dir.check_file(&note).is_ok())
+}
+
+fn fresh_name(dir: &Dir, stem: &str) -> String {
+    names(stem).find(|name| is_free(dir, name)).unwrap_or_default()
+}
+
+/// The entry that is the segment already, with its note: what set it aside was interrupted, and is done again.
+fn kept(dir: &Dir, segments: &Segments, segment: SegmentId) -> io::Result<Option<String>> {
+    let ours = segments.inode(segment)?;
+    let stem = segment.to_string();
+    let mut taken = names(&stem).take_while(|name| !is_free(dir, name));
+    let same = taken.find(|name| dir.stat(name.as_str()).is_ok_and(|found| found.st_ino == ours));
+    Ok(same.filter(|name| dir.has(note_name(name).as_str())))
+}
+
+/// When a directory's names last changed.
+fn modified(found: &FileStat) -> SystemTime {
+    UNIX_EPOCH + Duration::new(found.st_mtime.max(0) as u64, found.st_mtime_nsec as u32)
 }
 
 /// What there is to know of an entry, if it is a file's.
@@ -480,6 +547,15 @@ fn copy_range(from: &File, offset: u64, end: u64, to: &File) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut at = offset;
     while at < end {
+        // A hole may be much longer than anything that can be read of it.
+        at = match nix::unistd::lseek(from, at as i64, nix::unistd::Whence::SeekData) {
+            Ok(data) => data as u64,
+            Err(nix::errno::Errno::ENXIO) => break,
+            Err(_) => at,
+        };
+        if at >= end {
+            break;
+        }
         let part = (end - at).min(buffer.len() as u64) as usize;
         let read = from.read_at(&mut buffer[..part], at)?;
         if read == 0 {

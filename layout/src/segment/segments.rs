@@ -10,19 +10,22 @@
 //! changed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use crate::ids::SegmentId;
 use crate::log::tier::PM;
+use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
+use crate::medium::foreign::Foreign;
 use crate::medium::owner::Owner;
 use crate::segment::gone::Gone;
-use crate::segment::home::{Home, Scanned, path_within, shard};
+use crate::segment::home::{Home, SEGMENTS, Scanned, Stray, path_within, shard};
 use crate::segment::stat::SegmentStat;
 use crate::segment::tier::{self, Opened, Whose};
 use crate::segment::unsynced::{Tracked, Unsynced};
@@ -52,11 +55,11 @@ fn unknown(tier: u8) -> Gone {
 }
 
 impl Segments {
-    pub(crate) fn open_all(pool: &Path, medium: Arc<dyn Medium>) -> io::Result<Self> {
-        let path = pool.join("segments");
+    pub(crate) fn open_all(pool: &Dir, medium: Arc<dyn Medium>) -> io::Result<Self> {
+        let own = Home::new(pool.below(SEGMENTS)?, SEGMENTS.into(), false, None);
         Ok(Self {
-            owner: Owner::of(&path)?,
-            homes: BTreeMap::from([(PM, Home::open(path, false, None)?)]),
+            owner: pool.owner(),
+            homes: BTreeMap::from([(PM, own)]),
             away: BTreeMap::new(),
             lost: Mutex::default(),
             medium,
@@ -69,12 +72,12 @@ impl Segments {
     /// a volatile one that did not survive is made anew. One that cannot be used is done without.
     pub(crate) fn open_tiers(&mut self, view: &View, whose: Whose, write: bool) -> io::Result<()> {
         for (number, tier) in view.tiers() {
-            let opened = tier::open(whose, number, tier, self.owner, write).and_then(|opened| match opened {
+            let opened = tier::open(whose, number, tier, self.owner, write).map(|opened| match opened {
                 Opened::Ready(directory) => {
-                    let home = Home::open(directory.segments, tier.volatile, directory.lock);
-                    home.map(Some).map_err(|error| format!("its segments cannot be opened: {error}"))
+                    let called = directory.segments.path().display().to_string();
+                    Some(Home::new(directory.segments, called, tier.volatile, directory.lock))
                 }
-                Opened::Lost => Ok(None),
+                Opened::Lost => None,
             });
             let name = tier.name.to_string();
             match opened {
@@ -153,8 +156,19 @@ impl Segments {
     }
 
     /// The directories of segments that are there, by tier.
-    pub fn directories(&self) -> impl Iterator<Item = (u8, &Path)> {
-        self.homes.iter().map(|(tier, home)| (*tier, home.path()))
+    pub fn directories(&self) -> impl Iterator<Item = (u8, BorrowedFd<'_>)> {
+        self.homes.iter().map(|(tier, home)| (*tier, home.dir()))
+    }
+
+    /// A file on the filesystem that a tier beside the pool's own directory is on, to find out what can be done with
+    /// such.
+    pub fn host_file(&self, tier: u8) -> Option<&File> {
+        self.homes.get(&tier)?.lock()
+    }
+
+    /// The space of the filesystem that a tier is on, if it is there.
+    pub fn host_space(&self, tier: u8) -> Option<io::Result<nix::sys::statvfs::Statvfs>> {
+        self.homes.get(&tier).map(Home::space)
     }
 
     pub(super) fn home(&self, tier: u8) -> io::Result<&Home> {
@@ -180,7 +194,7 @@ impl Segments {
         let home = self.home(tier)?;
         // Noted first and last: whoever creates a segment in the new directory meanwhile has its name synced, too.
         self.unsynced.grown.lock().entry(tier).or_default().making += 1;
-        let made = home.create_shard(shard, self.owner);
+        let made = home.create_shard(shard);
         let mut grown = self.unsynced.grown.lock();
         let grown = grown.entry(tier).or_default();
         grown.making -= 1;
@@ -224,10 +238,9 @@ impl Segments {
 
     /// The host path of a segment, for messages.
     pub fn path_of(&self, id: SegmentId) -> PathBuf {
-        let name = path_within(id);
         match self.homes.get(&id.tier()) {
-            Some(home) => home.path().join(name),
-            None => Path::new(&format!("(tier {})", id.tier())).join(name),
+            Some(home) => home.path_of(id),
+            None => PathBuf::from(format!("(tier {})/{}", id.tier(), path_within(id))),
         }
     }
 
@@ -237,6 +250,22 @@ impl Segments {
             Some(fd) => Ok(nix::sys::stat::fstat(&*fd)?.into()),
             None => self.home(id.tier())?.stat(id),
         }
+    }
+
+    /// Gives a segment that was opened as `file` a second name in another directory of the pool.
+    pub(super) fn link(&self, id: SegmentId, file: impl AsFd, to: &Dir, name: &str) -> io::Result<()> {
+        self.home(id.tier())?.link(id, file, to, name)
+    }
+
+    /// What has a segment's name and is none of the pool's, in words.
+    pub(crate) fn stranger(&self, id: SegmentId) -> Option<String> {
+        let found = self.home(id.tier()).ok()?.look(id).err()?;
+        Foreign::of(&found).map(Foreign::to_string)
+    }
+
+    /// The host's number of a segment's file.
+    pub(super) fn inode(&self, id: SegmentId) -> io::Result<u64> {
+        Ok(self.home(id.tier())?.look(id)?.st_ino)
     }
 
     /// True if no other descriptor and no mapping of the segment lives: a write lease would be granted.
@@ -285,13 +314,14 @@ impl Segments {
         self.homes.get(&id.tier()).map_or(Ok(()), |home| home.unlink(id))
     }
 
-    /// Everything in the segment directories: segments with what the host says of them, and paths that are none.
-    pub(crate) fn scan(&self) -> io::Result<(HashMap<SegmentId, SegmentStat>, Vec<PathBuf>)> {
+    /// Everything in the segment directories: segments with what the host says of them, and what is
+    /// none.
+    pub(crate) fn scan(&self) -> io::Result<(HashMap<SegmentId, SegmentStat>, Vec<Stray>)> {
         self.scan_homes(|_| true, |id| self.stat(id))
     }
 
     /// As [`Segments::scan`], but the host is not asked about the segments.
-    pub(crate) fn names(&self) -> io::Result<(HashMap<SegmentId, ()>, Vec<PathBuf>)> {
+    pub(crate) fn names(&self) -> io::Result<(HashMap<SegmentId, ()>, Vec<Stray>)> {
         self.scan_homes(|_| true, |_| Ok(()))
     }
 

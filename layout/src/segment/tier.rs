@@ -5,23 +5,24 @@
 //! is. One without it, or of another pool, is never touched. What is on tmpfs is *volatile*: `tier.json` also says in
 //! which boot of the machine the tier was filled, and nothing in it counts in another one.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, OpenHow, ResolveFlag, fcntl};
-use nix::sys::statfs::{FUSE_SUPER_MAGIC, FsType, fstatfs, statfs};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::stat::SFlag;
+use nix::sys::statfs::FUSE_SUPER_MAGIC;
 use serde::{Deserialize, Serialize};
 
 use crate::error::reason;
 use crate::log::tier::Tier;
+use crate::medium::dir::Dir;
 use crate::medium::domain::is_volatile;
 use crate::medium::file_lock::exclusive;
 use crate::medium::owner::Owner;
-use crate::medium::regular;
+use crate::segment::home::{SEGMENTS, shard_of};
 
 /// Says whose tier a directory is.
 const IDENTITY: &str = "tier.json";
@@ -50,7 +51,7 @@ struct Identity {
 #[derive(Debug)]
 pub(crate) struct Directory {
     /// Where its segments are.
-    pub segments: PathBuf,
+    pub segments: Dir,
     /// Keeps others from using it.
     pub lock: Option<File>,
 }
@@ -79,6 +80,8 @@ fn why(what: &str, error: impl Into<io::Error>) -> String {
 
 /// Opens the directory of a tier; to `write`, it is made anew if it was volatile and nothing of it counts any more. An
 /// error says in a few words why it cannot be used, and then nothing of it was changed.
+///
+/// Where it is only the pool's log says, and its owner could have written that.
 pub(crate) fn open(
     whose: Whose,
     number: u8,
@@ -87,35 +90,23 @@ pub(crate) fn open(
     write: bool,
 ) -> std::result::Result<Opened, String> {
     let path = tier.path();
-    match look_at(path) {
-        Ok(()) => {}
-        Err(Errno::ENOENT) if tier.volatile => {
-            // Below what is volatile itself, and nowhere else: an empty mount point would be filled.
-            let above = path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
-            if !statfs(above).is_ok_and(|fs| is_volatile(fs.filesystem_type())) {
-                return Err(format!("{} is not there", path.display()));
-            }
-            if !write {
-                return Ok(Opened::Lost);
-            }
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(path)
-                .map_err(|error| why("cannot be made", error))?;
-            regular::open_directory(path)
-                .and_then(|made| owner.give(made))
-                .map_err(|error| why("cannot be given", error))?;
-        }
-        Err(Errno::ENOENT) => return Err(format!("{} is not there", path.display())),
+    let dir = match Dir::elsewhere(path, owner) {
+        Ok(dir) => dir,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match make_volatile(tier, owner, write)? {
+            Some(dir) => dir,
+            None => return Ok(Opened::Lost),
+        },
         Err(error) => return Err(why("cannot be opened", error)),
+    };
+    check_owner(&dir)?;
+    let filesystem = dir.filesystem().map_err(|error| why("cannot be asked", error))?;
+    if filesystem == FUSE_SUPER_MAGIC {
+        return Err(ON_FUSE.into());
     }
-    check_owner(path, owner)?;
-    let volatile_now = statfs(path).map_err(|error| why("cannot be asked", error))?.filesystem_type();
-    if tier.volatile && !is_volatile(volatile_now) {
+    if tier.volatile && !is_volatile(filesystem) {
         return Err("it was on a volatile filesystem, and is not any more".into());
     }
-    match read_identity(path)? {
+    match read_identity(&dir)? {
         Some(found) => {
             let ours = Identity::new(whose, number, tier);
             if found.pool != ours.pool {
@@ -129,58 +120,77 @@ pub(crate) fn open(
                 if !write {
                     return Ok(Opened::Lost);
                 }
-                let _lock = take_lock(path)?;
-                empty(path).map_err(|error| why("cannot be emptied", error))?;
-                make(whose, number, tier, owner).map_err(|error| why("cannot be made anew", error))?;
+                let _lock = take_lock(&dir)?;
+                empty(&dir).map_err(|error| why("cannot be emptied", error))?;
+                make(&dir, whose, number, tier).map_err(|error| why("cannot be made anew", error))?;
             }
         }
-        None if tier.volatile && is_empty(path) => {
+        None if tier.volatile && dir.is_empty().unwrap_or(false) => {
             if !write {
                 return Ok(Opened::Lost);
             }
-            make(whose, number, tier, owner).map_err(|error| why("cannot be made anew", error))?;
+            // The log alone says that it is one, and that makes nobody put anything into a directory of root's.
+            if owner.is_other() && dir.stat_self().map_or(true, |found| owner.check(&found).is_err()) {
+                return Err(format!("{} does not belong to the pool's owner", path.display()));
+            }
+            make(&dir, whose, number, tier).map_err(|error| why("cannot be made anew", error))?;
         }
         None => return Err(format!("{} is no tier of this pool: it has no {IDENTITY}", path.display())),
     }
-    let lock = if write { Some(take_lock(path)?) } else { None };
-    let segments = path.join("segments");
-    look_at(&segments).map_err(|error| why("its segments cannot be opened", error))?;
+    let lock = if write { Some(take_lock(&dir)?) } else { None };
+    let segments = dir.below(SEGMENTS).map_err(|error| why("its segments cannot be opened", error))?;
     Ok(Opened::Ready(Directory { segments, lock }))
 }
 
-/// That a directory is there, with no link on the way to it.
-fn look_at(path: &Path) -> nix::Result<()> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-    let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-    match nix::fcntl::openat2(nix::fcntl::AT_FDCWD, path, how) {
-        Err(Errno::ENOSYS | Errno::EPERM) => nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty()).map(drop),
-        opened => opened.map(drop),
+const ON_FUSE: &str = "it is on a FUSE filesystem, perhaps on a mount of tensorfs";
+
+/// Makes the directory of a volatile tier again. Nothing if it is to be looked at only, and could be made.
+fn make_volatile(tier: &Tier, owner: Owner, write: bool) -> std::result::Result<Option<Dir>, String> {
+    let path = tier.path();
+    let not_there = || format!("{} is not there", path.display());
+    if !tier.volatile {
+        return Err(not_there());
     }
+    // Below what is volatile itself, and nowhere else: an empty mount point would be filled.
+    let (above, missing) = Dir::nearest(path, owner).map_err(|error| why("cannot be opened", error))?;
+    if !above.filesystem().is_ok_and(is_volatile) {
+        return Err(not_there());
+    }
+    // And only where the pool's owner could make it himself.
+    if owner.is_other() {
+        let found = above.stat_self().map_err(|error| why("cannot be asked", error))?;
+        if found.st_uid != owner.uid() && found.st_mode & 0o002 == 0 {
+            return Err(format!("{}, and the pool's owner may not make it", not_there()));
+        }
+    }
+    if !write {
+        return Ok(None);
+    }
+    above.make_below(&missing).map(Some).map_err(|error| why("cannot be made", error))
 }
 
 /// That nobody but the pool's owner and root can change what is in a directory.
-fn check_owner(path: &Path, owner: Owner) -> std::result::Result<(), String> {
-    let found = fs::symlink_metadata(path).map_err(|error| why("cannot be asked", error))?;
-    let euid = nix::unistd::geteuid().as_raw();
-    if found.uid() != owner.uid().unwrap_or(euid) && found.uid() != euid && found.uid() != 0 {
-        return Err(format!("{} belongs to another user", path.display()));
+fn check_owner(dir: &Dir) -> std::result::Result<(), String> {
+    let found = dir.stat_self().map_err(|error| why("cannot be asked", error))?;
+    if dir.owner().check(&found).is_err() && found.st_uid != 0 {
+        return Err(format!("{} belongs to another user", dir.path().display()));
     }
-    if found.mode() & 0o022 != 0 {
-        return Err(format!("others may write to {}", path.display()));
+    if found.st_mode & 0o022 != 0 {
+        return Err(format!("others may write to {}", dir.path().display()));
     }
     Ok(())
 }
 
-fn read_identity(path: &Path) -> std::result::Result<Option<Identity>, String> {
-    let text = match regular::read(&path.join(IDENTITY), 4096) {
+fn read_identity(dir: &Dir) -> std::result::Result<Option<Identity>, String> {
+    let text = match dir.read(IDENTITY, 4096) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|error| why(&format!("its {IDENTITY} cannot be read"), error))?,
     };
     serde_json::from_slice(&text).map(Some).map_err(|error| format!("its {IDENTITY} cannot be read: {error}"))
 }
 
-fn take_lock(path: &Path) -> std::result::Result<File, String> {
-    let file = regular::open(&path.join(IDENTITY), libc::O_RDWR);
+fn take_lock(dir: &Dir) -> std::result::Result<File, String> {
+    let file = dir.open_only(IDENTITY, libc::O_RDWR);
     let file = file.map_err(|error| why(&format!("its {IDENTITY} cannot be opened"), error))?;
     match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&exclusive())) {
         Ok(_) => Ok(file),
@@ -189,40 +199,34 @@ fn take_lock(path: &Path) -> std::result::Result<File, String> {
     }
 }
 
-fn is_empty(path: &Path) -> bool {
-    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
-}
-
 /// Writes what makes a directory a tier.
-fn make(whose: Whose, number: u8, tier: &Tier, owner: Owner) -> io::Result<()> {
-    let path = tier.path();
-    let segments = path.join("segments");
-    match fs::DirBuilder::new().mode(0o700).create(&segments) {
-        Ok(()) => owner.give(regular::open_directory(&segments)?)?,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error),
+fn make(dir: &Dir, whose: Whose, number: u8, tier: &Tier) -> io::Result<()> {
+    match dir.make_dir(SEGMENTS) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => drop(dir.below(SEGMENTS)?),
+        made => drop(made?),
     }
-    let new = path.join(IDENTITY_NEW);
-    let mut file = regular::open(&new, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC)?;
-    owner.give(&file)?;
+    let mut file = dir.create_anew(IDENTITY_NEW)?;
     serde_json::to_writer_pretty(&mut file, &Identity::new(whose, number, tier))?;
     file.write_all(b"\n")?;
     file.sync_all()?;
-    fs::rename(&new, path.join(IDENTITY))?;
-    regular::open_directory(path)?.sync_all()
+    dir.rename(IDENTITY_NEW, dir, IDENTITY)?;
+    dir.sync()
 }
 
-/// Removes all segments of a tier of which nothing counts any more.
-fn empty(path: &Path) -> io::Result<()> {
-    for shard in fs::read_dir(path.join("segments"))? {
-        let shard = shard?;
-        if !shard.file_type()?.is_dir() {
+/// Removes all segments of a tier of which nothing counts any more: files of the pool's owner in its shards, and
+/// nothing else that may be there.
+fn empty(dir: &Dir) -> io::Result<()> {
+    let segments = dir.below(SEGMENTS)?;
+    for entry in segments.entries()? {
+        let Some(name) = entry.text().filter(|name| entry.kind == SFlag::S_IFDIR && shard_of(Some(name)).is_some())
+        else {
             continue;
-        }
-        for segment in fs::read_dir(shard.path())? {
-            let segment = segment?;
-            if segment.file_type()?.is_file() {
-                fs::remove_file(segment.path())?;
+        };
+        let Ok(shard) = segments.below(name) else { continue };
+        for segment in shard.entries()?.iter().filter(|entry| entry.kind == SFlag::S_IFREG) {
+            let name = segment.name.as_c_str();
+            if shard.stat(name).is_ok_and(|found| shard.check_file(&found).is_ok()) {
+                shard.unlink(name)?;
             }
         }
     }
@@ -233,68 +237,60 @@ fn empty(path: &Path) -> io::Result<()> {
 /// whether the tier is volatile. An error says in a few words what is in the way.
 pub(crate) fn create(whose: Whose, number: u8, tier: &mut Tier, owner: Owner) -> std::result::Result<(), String> {
     let path = tier.path().to_owned();
-    match fs::symlink_metadata(&path) {
+    let dir = match Dir::elsewhere(&path, owner) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&path)
-                .map_err(|error| why("cannot be made", error))?;
-            regular::open_directory(&path)
-                .and_then(|made| owner.give(made))
-                .map_err(|error| why("cannot be given", error))?;
-            if let Some(parent) = path.parent() {
-                let synced = regular::open_directory(parent).and_then(|parent| parent.sync_all());
-                synced.map_err(|error| why("cannot be synced", error))?;
-            }
+            let (above, missing) = Dir::nearest(&path, owner).map_err(|error| why("cannot be opened", error))?;
+            let made = above.make_below(&missing).map_err(|error| why("cannot be made", error))?;
+            above.sync().map_err(|error| why("cannot be synced", error))?;
+            made
         }
-        Err(error) => return Err(why("cannot be opened", error)),
-        Ok(found) if !found.is_dir() => return Err("not a directory".into()),
-        Ok(_) => {}
+        Err(error) if error.raw_os_error() == Some(libc::ENOTDIR) => return Err("not a directory".into()),
+        opened => opened.map_err(|error| why("cannot be opened", error))?,
+    };
+    check_owner(&dir)?;
+    let filesystem = dir.filesystem().map_err(|error| why("cannot be asked", error))?;
+    if filesystem == FUSE_SUPER_MAGIC {
+        return Err(ON_FUSE.into());
     }
-    let directory = regular::open_directory(&path).map_err(|error| why("cannot be opened", error))?;
-    check_owner(&path, owner)?;
-    let kind: FsType = fstatfs(&directory).map_err(|error| why("cannot be asked", error))?.filesystem_type();
-    if kind == FUSE_SUPER_MAGIC {
-        return Err("it is on a FUSE filesystem, perhaps on a mount of tensorfs".into());
-    }
-    tier.volatile = is_volatile(kind);
-    if let Some(found) = read_identity(&path)? {
-        let mut segments = fs::read_dir(path.join("segments")).map_err(|error| why("cannot be read", error))?;
-        if found.pool != hex(&whose.pool) || segments.next().is_some() {
+    tier.volatile = is_volatile(filesystem);
+    if let Some(found) = read_identity(&dir)? {
+        let is_free = dir.below(SEGMENTS).and_then(|segments| segments.is_empty());
+        if found.pool != hex(&whose.pool) || !is_free.map_err(|error| why("cannot be read", error))? {
             return Err("it is a tier of a pool already".into());
         }
-    } else if path.join("log").exists() && path.join("quarantine").exists() {
+    } else if dir.has("log") && dir.has("quarantine") {
         return Err("there is a pool in it".into());
-    } else if !is_unfinished(&path) {
+    } else if !is_unfinished(&dir) {
         return Err("it is not empty".into());
     }
-    make(whose, number, tier, owner).map_err(|error| why("cannot be made a tier", error))
+    make(&dir, whose, number, tier).map_err(|error| why("cannot be made a tier", error))
 }
 
 /// True if a directory holds no more than an interrupted [`make`] leaves.
-fn is_unfinished(path: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(path) else { return false };
-    entries.flatten().all(|entry| match entry.file_name().to_str() {
-        Some("segments") => is_empty(&entry.path()),
+fn is_unfinished(dir: &Dir) -> bool {
+    let Ok(entries) = dir.entries() else { return false };
+    entries.iter().all(|entry| match entry.text() {
+        Some(SEGMENTS) => dir.below(SEGMENTS).and_then(|segments| segments.is_empty()).unwrap_or(false),
         Some(IDENTITY_NEW) => true,
         _ => false,
     })
 }
 
 /// Removes what makes a directory a tier, if no segment is in it. The directory itself stays.
-pub(crate) fn destroy(path: &Path) -> io::Result<()> {
-    let segments = path.join("segments");
-    for shard in fs::read_dir(&segments)? {
-        fs::remove_dir(shard?.path())?;
+pub(crate) fn destroy(path: &Path, owner: Owner) -> io::Result<()> {
+    let dir = Dir::elsewhere(path, owner)?;
+    let segments = dir.below(SEGMENTS)?;
+    for shard in segments.entries()? {
+        segments.remove_dir(shard.name.as_c_str())?;
     }
-    fs::remove_file(path.join(IDENTITY))?;
-    fs::remove_dir(segments)
+    dir.unlink(IDENTITY)?;
+    dir.remove_dir(SEGMENTS)
 }
 
 /// For tests: a volatile tier seems to have been filled in another boot of the machine.
-pub(crate) fn change_boot_id(path: &Path) -> io::Result<()> {
-    let Some(mut found) = read_identity(path).map_err(io::Error::other)? else { return Ok(()) };
+pub(crate) fn change_boot_id(path: &Path, owner: Owner) -> io::Result<()> {
+    let dir = Dir::elsewhere(path, owner)?;
+    let Some(mut found) = read_identity(&dir).map_err(io::Error::other)? else { return Ok(()) };
     found.boot = found.boot.chars().map(|digit| if digit == 'f' { 'e' } else { 'f' }).collect();
-    fs::write(path.join(IDENTITY), serde_json::to_vec(&found)?)
+    dir.create_anew(IDENTITY)?.write_all(&serde_json::to_vec(&found)?)
 }

@@ -1,11 +1,11 @@
 //! What there is to know about the tiers of a pool.
 
-use std::path::Path;
+use std::io;
 
-use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 
 use crate::log::tier::{PM, PM_NAME};
+use crate::medium::dir::Dir;
 use crate::segment::gone::Gone;
 use crate::segment::segments::Segments;
 use crate::tree::view::View;
@@ -54,9 +54,9 @@ pub struct TierInfo {
 }
 
 /// What there is to know about all tiers, the pool's own directory first.
-pub(crate) fn describe(pool: &Path, view: &View, segments: &Segments) -> Vec<TierInfo> {
+pub(crate) fn describe(pool: &Dir, view: &View, segments: &Segments) -> Vec<TierInfo> {
     let own = |number| match number {
-        PM => (PM_NAME.to_owned(), pool.to_owned(), false),
+        PM => (PM_NAME.to_owned(), pool.path().to_owned(), false),
         _ => view
             .tier(number)
             .map_or_else(Default::default, |tier| (tier.name.to_string(), tier.path().into(), tier.volatile)),
@@ -69,7 +69,7 @@ pub(crate) fn describe(pool: &Path, view: &View, segments: &Segments) -> Vec<Tie
             Some(Gone::Lost { .. }) => (TierState::Lost, None),
             Some(Gone::Missing { reason, .. }) => (TierState::Missing, Some(reason.clone())),
         };
-        let host = statvfs(&directory).ok().filter(|_| state == TierState::Ready);
+        let host = segments.host_space(number).and_then(io::Result::ok);
         let (total, free) = host.map_or((0, 0), |host| {
             let unit = host.fragment_size();
             (host.blocks() * unit, host.blocks_available() * unit)

@@ -1,9 +1,12 @@
 //! What there is to know about a pool or a mount.
 
-use std::fs;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
 
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::statvfs;
 use tensorfs_fs::{Counts, Info, State};
 use tensorfs_layout::Error;
@@ -18,6 +21,9 @@ use crate::show::output;
 
 /// Where a mounted filesystem tells about itself.
 const CONTROL: &str = ".tensorfs/info";
+
+/// The most that is read of it.
+const MOST: u64 = 64 << 20;
 
 /// What there is to know about a pool or a mount, as JSON.
 pub fn json(target: &Path) -> Result<String, Failure> {
@@ -52,18 +58,32 @@ fn of_pool(pool: &Path) -> Result<String, Failure> {
 fn of_server(pool: &Path, pid: u32, mountpoint: &Path) -> Result<String, Failure> {
     let here = Table::read().at(pool)?;
     let is_ours = here.top_at(mountpoint).is_some_and(|mount| mount.is_tensorfs() && mount.source() == pool);
-    let elsewhere = || {
-        let root = PathBuf::from(format!("/proc/{pid}/root"));
-        root.join(mountpoint.strip_prefix("/").unwrap_or(mountpoint))
-    };
-    let root = if is_ours { mountpoint.to_owned() } else { elsewhere() };
-    match fs::symlink_metadata(root.join(CONTROL)) {
+    if is_ours {
+        return of_mount(mountpoint);
+    }
+    match elsewhere(pid, mountpoint) {
         Err(error) if error.kind() == ErrorKind::NotFound => Err(Failure::at(
             pool,
             format!("process {pid} is closing it, or serves files that are still open after an unmount"),
         )),
-        _ => of_mount(&root),
+        said => said.at(pool),
     }
+}
+
+/// What a server in another mount namespace says. The process and the path are as the pool's lock has them, and so as
+/// its owner likes: no link is followed, nothing is waited for, and what is read is a file of a FUSE filesystem.
+fn elsewhere(pid: u32, mountpoint: &Path) -> io::Result<String> {
+    let root = nix::fcntl::open(format!("/proc/{pid}/root").as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    let path = mountpoint.strip_prefix("/").unwrap_or(mountpoint).join(CONTROL);
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let file = openat2(root, &path, OpenHow::new().flags(flags).resolve(resolve))?;
+    if fstatfs(&file)?.filesystem_type() != FUSE_SUPER_MAGIC {
+        return Err(ErrorKind::NotFound.into());
+    }
+    let mut text = String::new();
+    File::from(file).take(MOST).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn unmounted(pool: &Path, found: Inspection) -> Info {

@@ -1,14 +1,14 @@
 //! `tensorfs restore`: versions of files that were set aside.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, renameat};
 use nix::sys::stat::{FileStat, Mode, fchmod, fstatat};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, Whence, fchown, lseek, unlinkat};
 use tensorfs_layout::segment::{Quarantine, QuarantineEntry, Reason};
 
 use crate::cli::Restore;
@@ -20,7 +20,7 @@ use crate::show::{clock, output, size};
 pub fn run(arguments: &Restore) -> Result<(), Failure> {
     let target = Target::of(&arguments.target)?;
     let pool = target.pool().to_owned();
-    let quarantine = Quarantine::at(&pool);
+    let quarantine = Quarantine::at(&pool).at(&pool)?;
     let entries = match quarantine.list() {
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(not_a_pool(&pool)),
         result => result.at(&pool)?,
@@ -159,8 +159,8 @@ impl Destination {
 
     fn write(&self, temporary: &Path, source: &mut File, current: Option<&FileStat>) -> io::Result<()> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-        let mut file = File::from(openat(&self.dir, temporary, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
-        io::copy(source, &mut file)?;
+        let file = File::from(openat(&self.dir, temporary, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        copy(source, &file)?;
         if let Some(current) = current {
             fchown(&file, Some(Uid::from_raw(current.st_uid)), Some(Gid::from_raw(current.st_gid)))?;
             fchmod(&file, Mode::from_bits_truncate(current.st_mode))?;
@@ -170,6 +170,27 @@ impl Destination {
         nix::unistd::fsync(self.dir.as_fd())?;
         Ok(())
     }
+}
+
+/// Copies a file. Holes stay holes: they may be much longer than the room there is for bytes.
+fn copy(from: &mut File, to: &File) -> io::Result<()> {
+    let size = from.metadata()?.len();
+    let mut at = 0;
+    while at < size {
+        let (data, hole) = match lseek(&*from, at as i64, Whence::SeekData) {
+            Ok(data) => (data, lseek(&*from, data, Whence::SeekHole)?),
+            Err(Errno::ENXIO) => break,
+            // The filesystem does not tell.
+            Err(Errno::EINVAL) => (at as i64, size as i64),
+            Err(errno) => return Err(errno.into()),
+        };
+        lseek(&*from, data, Whence::SeekSet)?;
+        lseek(to, data, Whence::SeekSet)?;
+        let mut to = to;
+        io::copy(&mut from.take((hole - data) as u64), &mut to)?;
+        at = hole as u64;
+    }
+    to.set_len(size)
 }
 
 #[cfg(test)]
@@ -210,6 +231,22 @@ mod tests {
         // parts that are no names are not followed
         let destination = Destination::inside(&root, Path::new("/../f")).unwrap();
         assert_eq!(destination.shown, root.join("f"));
+    }
+
+    #[test]
+    fn holes_stay_holes() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let version = File::options().read(true).write(true).create_new(true).open(root.join("version")).unwrap();
+        std::os::unix::fs::FileExt::write_at(&version, b"end", 1 << 33).unwrap();
+        version.set_len(1 << 34).unwrap();
+        Destination::inside(&root, Path::new("/f")).unwrap().put(version).unwrap();
+        let found = File::open(root.join("f")).unwrap();
+        let mut bytes = [1; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&found, &mut bytes, (1 << 33) - 2).unwrap();
+        assert_eq!(&bytes, b"\0\0end\0\0\0");
+        let host = found.metadata().unwrap();
+        assert!(host.len() == 1 << 34 && host.blocks() < 100, "{host:?}");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub fn complain_of_busy(name: &str, busy: u64) {
 pub fn describe(pool: &str, report: &Report, actions: &[String]) -> String {
     let mut text = String::new();
     for action in actions {
-        let _ = writeln!(text, "{pool}: {action}");
+        let _ = writeln!(text, "{pool}: {}", text::plain(action));
     }
     text += &findings(pool, report);
     let _ = writeln!(
@@ -91,8 +91,9 @@ fn findings(pool: &str, report: &Report) -> String {
 /// Where, and what is wrong.
 fn line(finding: &Finding) -> String {
     let offset = finding.offset.map(|offset| format!(" at {offset}")).unwrap_or_default();
+    let what = text::plain(&finding.what);
     match &finding.path {
-        Some(path) => format!("{} ({}{offset}): {}", path.escape_debug(), finding.host_file, finding.what),
-        None => format!("{}{offset}: {}", finding.host_file, finding.what),
+        Some(path) => format!("{} ({}{offset}): {what}", path.escape_debug(), finding.host_file),
+        None => format!("{}{offset}: {what}", text::plain(&finding.host_file)),
     }
 }

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use tensorfs_fs::FileState;
 use tensorfs_layout::check::Contents;
 use tensorfs_layout::medium::Direct;
+use tensorfs_layout::pool::looks_like_pool;
 use tensorfs_layout::segment::Gone;
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Error, Ino, ROOT};
@@ -22,7 +23,7 @@ use crate::mounting::paths;
 use crate::mounting::target::out_of_sight;
 use crate::show::failure::{At, Failure};
 use crate::tensors::attribute;
-use crate::tensors::pool_path::{is_pool, joined, split};
+use crate::tensors::pool_path::{joined, split};
 use crate::tensors::recorded::Recorded;
 
 /// A file or a directory.
@@ -98,7 +99,7 @@ impl Place {
     /// What a path stands for. A pool that is mounted stands for its mount.
     pub fn of(path: &Path) -> Result<Place, Failure> {
         match fs::metadata(path) {
-            Ok(_) if is_pool(path) => Place::in_pool(path, OsStr::new("")),
+            Ok(_) if looks_like_pool(path) => Place::in_pool(path, OsStr::new("")),
             Ok(_) => Ok(Place { path: path.to_owned(), at: Where::Host }),
             Err(error) => match split(path) {
                 Some((pool, inside)) => Place::in_pool(pool, inside),

@@ -1,9 +1,10 @@
 //! How something in a pool that is not mounted is called: `POOL:/path`.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use tensorfs_layout::pool::looks_like_pool;
 
 /// `POOL` and a name become `POOL:/name`, `POOL:/dir` and a name `POOL:/dir/name`.
 pub fn joined(path: &Path, name: &OsStr) -> PathBuf {
@@ -14,22 +15,18 @@ pub fn joined(path: &Path, name: &OsStr) -> PathBuf {
     PathBuf::from(whole)
 }
 
-/// True for a directory that is a pool, as far as one sees from outside.
-pub fn is_pool(path: &Path) -> bool {
-    let log = fs::symlink_metadata(path.join("log"));
-    log.is_ok_and(|log| log.is_file()) && path.join("segments").is_dir() && path.join("quarantine").is_dir()
-}
-
 /// The two parts of `POOL:/path`.
 pub fn split(path: &Path) -> Option<(&Path, &OsStr)> {
     let bytes = path.as_os_str().as_bytes();
     let colons = bytes.windows(2).enumerate().filter(|(_, pair)| *pair == b":/");
     let mut parts = colons.map(|(at, _)| (OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..])));
-    parts.find(|(pool, _)| is_pool(Path::new(pool))).map(|(pool, inside)| (Path::new(pool), inside))
+    parts.find(|(pool, _)| looks_like_pool(Path::new(pool))).map(|(pool, inside)| (Path::new(pool), inside))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -39,9 +36,9 @@ mod tests {
         for part in ["segments", "quarantine"] {
             fs::create_dir_all(pool.join(part)).unwrap();
         }
-        assert!(!is_pool(&pool));
+        assert!(!looks_like_pool(&pool));
         fs::write(pool.join("log"), b"").unwrap();
-        assert!(is_pool(&pool));
+        assert!(looks_like_pool(&pool));
         let named = PathBuf::from(format!("{}:/x/y", pool.display()));
         assert_eq!(split(&named), Some((pool.as_path(), OsStr::new("/x/y"))));
         assert_eq!(split(&pool.join("x")), None);

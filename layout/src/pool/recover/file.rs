@@ -95,6 +95,11 @@ impl<'a> Settler<'a> {
             move |error| Error::io(path, what, error)
         };
         let look = self.looks.get(&segment).copied();
+        if look.is_none()
+            && let Some(why) = self.pool.segments.stranger(segment)
+        {
+            return self.mark_damaged(ino, attributes, &format!("its segment is none: {why}"));
+        }
         let mut present = look.map(|look| look.stat);
         let mut attributes = attributes;
         let whole;

@@ -7,9 +7,11 @@ use crate::error::{Error, Result};
 use crate::ids::{Ino, SegmentId};
 use crate::log::record::Attributes;
 use crate::log::shutdown::Shutdown;
+use crate::medium::foreign::Foreign;
 use crate::parallel::parallel;
 use crate::pool::opened::Pool;
 use crate::pool::recover::tiers::Tiers;
+use crate::segment::home::SEGMENTS;
 use crate::segment::stat::SegmentStat;
 use crate::tree::chain::FileChain;
 use crate::tree::object::Object;
@@ -85,11 +87,16 @@ impl<'a> Files<'a> {
             match looked {
                 Ok(look) => Ok(Some((segment, look))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                // Something else stands there.
+                Err(error) if Foreign::of(&error).is_some() => {
+                    log::error!("{}: {error}", segments.path_of(segment).display());
+                    Ok(None)
+                }
                 Err(error) => Err(error),
             }
         };
         let looks = parallel(wanted.len(), SHARE, look);
-        let looks = looks.map_err(|error| Error::io(self.pool.path.join("segments"), "read", error))?;
+        let looks = looks.map_err(|error| Error::in_pool(&self.pool.path, SEGMENTS, "read", error))?;
         Ok(Some(Batch { files, looks: looks.into_iter().flatten().collect() }))
     }
 }

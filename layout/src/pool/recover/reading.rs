@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::ids::{ROOT, SegmentId};
 use crate::log::blocks::Log;
 use crate::log::census::{Census, decide_blocks};
+use crate::log::file::LOG;
 use crate::log::scan;
 use crate::log::shutdown::Shutdown;
 use crate::log::superblock::{PoolState, Superblock};
@@ -33,11 +34,7 @@ pub(crate) struct Found {
 
 /// Reads the log and decides what is kept. Changes nothing.
 pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock, boot_id: [u8; 16]) -> Result<Found> {
-    let path = dir.join("log");
-    let io = |what| {
-        let path = path.clone();
-        move |error| Error::io(path, what, error)
-    };
+    let io = |what| move |error| Error::in_pool(dir, LOG, what, error);
     let len = medium.log_len().map_err(io("stat"))?;
     if len < superblock.log_len() {
         let reason = format!("log is cut short: {len} of {} bytes", superblock.log_len());
@@ -75,7 +72,7 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
             damage.get_or_insert_with(|| format!("a record cannot be read ({error})"));
             View::default()
         }
-        Err(error) => return Err(Error::io(path, "read", error)),
+        Err(error) => return Err(io("read")(error)),
     };
     if view.object(ROOT).is_none_or(|root| !root.is_dir()) {
         let reason = damage.unwrap_or_else(|| "its log holds no root directory".into());

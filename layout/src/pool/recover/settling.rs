@@ -14,6 +14,7 @@ use crate::pool::recover::look::Files;
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recover::unowned::settle_unowned;
 use crate::pool::recovery::Recovery;
+use crate::segment::home::SEGMENTS;
 use crate::time::Timestamp;
 use crate::tree::object::Object;
 
@@ -34,11 +35,7 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
             return tiers.note(pool);
         }
     }
-    let path = pool.path.join("segments");
-    let io = |what| {
-        let path = path.clone();
-        move |error| Error::io(path, what, error)
-    };
+    let io = |what| move |error| Error::in_pool(&pool.path, SEGMENTS, what, error);
     recovery.orphans = unreachable.len() as u64;
     for ino in unreachable {
         pool.edit().drop_unreachable(ino);
@@ -51,8 +48,8 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     }
     let counted = pool.view().next_id();
     let (mut present, foreign) = pool.segments.names().map_err(io("read"))?;
-    for path in foreign {
-        log::warn!("{}: not a segment; left alone", path.display());
+    for stray in foreign {
+        log::warn!("{}: {}; left alone", pool.path.display(), stray);
     }
     forget_in_use(pool).map_err(io("quarantine"))?;
     let mut files = Files::of(pool, &tiers);

@@ -5,6 +5,7 @@ use std::io::{self};
 
 use crate::ids::SegmentId;
 use crate::log::shutdown::Shutdown;
+use crate::medium::foreign::Foreign;
 use crate::pool::opened::Pool;
 use crate::pool::recovery::Recovery;
 use crate::segment::note::{Note, Reason};
@@ -21,7 +22,17 @@ pub(super) fn settle_unowned(
     now: Timestamp,
 ) -> io::Result<()> {
     let newer = kind == Shutdown::PowerLoss && !owned.contains(&segment);
-    if newer && pool.segments.stat(segment)?.size > 0 {
+    let size = match pool.segments.stat(segment) {
+        Ok(stat) => stat.size,
+        // It is no segment of the pool's, and nothing of it is kept or removed.
+        Err(error) if Foreign::of(&error).is_some() => {
+            log::warn!("{}: {error}; left alone", pool.segments.path_of(segment).display());
+            pool.state.write().view.raise_next_id(segment.serial() + 1);
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    if newer && size > 0 {
         let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
         recovery.quarantined.push(pool.quarantine().keep(&pool.segments, segment, &note)?);
     }
