@@ -2,4 +2,5 @@
 
 mod mutants;
 mod pools;
+mod strangers;
 mod users;

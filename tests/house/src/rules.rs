@@ -144,6 +144,74 @@ pub fn wide_lines(files: &Files, width: usize) -> Vec<String> {
     flaws(files, |file| text::too_long(file, width))
 }
 
+/// What reaches a file by its path, or makes a path of two. Each ends where a name or an argument begins.
+const BY_PATH: [&str; 24] = [
+    "fs::read",
+    "fs::write",
+    "fs::metadata",
+    "fs::symlink_metadata",
+    "fs::remove_",
+    "fs::create_",
+    "fs::rename",
+    "fs::hard_link",
+    "fs::copy",
+    "fs::exists",
+    "fs::canonicalize",
+    "fs::set_permissions",
+    "fs::symlink",
+    "fs::chown",
+    "DirBuilder::new",
+    "File::open(",
+    "File::create",
+    "File::options(",
+    "fs::OpenOptions",
+    ".canonicalize()",
+    ".symlink_metadata()",
+    ".read_dir()",
+    ".exists()",
+    ".with_file_name(",
+];
+
+/// Code below a directory reaches a file of the host by a path, or makes a path of two, other than in a file that is
+/// excepted. What only tests see is left out.
+pub fn paths(files: &Files, directory: &str, exceptions: &[Exception]) -> Vec<String> {
+    let joins = |line: &str| {
+        line.match_indices(".join(").any(|(at, call)| {
+            let argument = &line[at + call.len()..];
+            let between_words = argument.strip_prefix('"').and_then(|rest| rest.split_once('"'));
+            let joins_words = between_words.is_some_and(|(text, _)| !text.contains(char::is_alphanumeric));
+            // A thread that is waited for has none.
+            !argument.starts_with(')') && !joins_words
+        })
+    };
+    let mut found = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| path.starts_with(directory)) {
+        if exceptions.iter().any(|(name, _)| path == std::path::Path::new(name)) {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        for (at, line) in code.lines().enumerate() {
+            let line = line.trim();
+            if !line.starts_with("//") && (BY_PATH.iter().any(|call| line.contains(call)) || joins(line)) {
+                found.push(format!("{}:{}: {line}", path.display(), at + 1));
+            }
+        }
+    }
+    found
+}
+
+/// Code below a directory, but for what only tests see, says one of some words.
+pub fn says(files: &Files, directory: &str, words: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| path.starts_with(directory)) {
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        let lines = code.lines().map(str::trim).enumerate();
+        let said = lines.filter(|(_, line)| !line.starts_with("//") && words.iter().any(|word| line.contains(word)));
+        found.extend(said.map(|(at, line)| format!("{}:{}: {line}", path.display(), at + 1)));
+    }
+    found
+}
+
 /// A comment begins with words that lean on another one.
 pub fn leaning_comments(files: &Files, beginnings: &[&str]) -> Vec<String> {
     let leans = |comment: &str| {

@@ -292,6 +292,36 @@ fn wide_lines_are_found() {
 }
 
 #[test]
+fn what_reaches_a_file_by_its_path_is_found() {
+    let found = |text: &str| paths(&Files::made_up(&[("rooms/a.rs", text)]), "rooms", &[]).len();
+    for bad in [
+        "fn f() { std::fs::read_to_string(path) }",
+        "let file = File::open(&path)?;",
+        "let real = dir.canonicalize()?;",
+        "let log = pool.join(\"log\");",
+        "let log = pool.join(LOG);",
+        "if path.exists() {",
+    ] {
+        assert_eq!(found(bad), 1, "{bad}");
+        assert_eq!(found(&format!("#[cfg(test)]\nmod tests {{\n{bad}\n}}")), 0, "{bad}");
+        assert_eq!(found(&format!("// {bad}")), 0, "{bad}");
+        let excepted = [("rooms/a.rs", "it is allowed to")];
+        assert_eq!(paths(&Files::made_up(&[("rooms/a.rs", bad)]), "rooms", &excepted), [""; 0]);
+        assert_eq!(paths(&Files::made_up(&[("a.rs", bad)]), "rooms", &[]), [""; 0]);
+    }
+    for good in ["names.join(\", \")", "thread.join().unwrap()", "dir.open_file(LOG, flags)", "use std::fs::File;"] {
+        assert_eq!(found(good), 0, "{good}");
+    }
+}
+
+#[test]
+fn words_that_a_room_does_not_say_are_found() {
+    let files = Files::made_up(&[("a/b.rs", "// \"x\"\nlet x = \"x\";\n#[cfg(test)]\nmod tests { \"x\" }")]);
+    assert_eq!(says(&files, "a", &["\"x\""]), ["a/b.rs:2: let x = \"x\";"]);
+    assert_eq!(says(&files, "b", &["\"x\""]), [""; 0]);
+}
+
+#[test]
 fn comments_that_lean_are_found() {
     let found = |text: &str| leaning_comments(&Files::made_up(&[("a.rs", text)]), &["The same"]).len();
     let mark = "//";

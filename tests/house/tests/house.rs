@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use tensorfs_house::rooms::Rooms;
 use tensorfs_house::rules::{self, Exception};
+use tensorfs_house::source::Files;
 use tensorfs_house::workspace::Workspace;
 
 /// The crates that are installed, from the top down: each may depend on those below it, and on no other crate of the
@@ -63,6 +64,29 @@ const SHOWN: &[Exception] = &[(
     "what is on media, field by field; writing it is all that it does, and whoever writes it holds the pool's lock",
 )];
 
+/// Where pools are used, and so nothing is reached by a path: whose a pool is could have put anything on the way.
+const BY_DESCRIPTOR: [&str; 2] = ["layout/src", "fs/src"];
+
+/// Files in there that use paths of the host.
+const BY_PATH: &[Exception] = &[
+    ("layout/src/medium/dir.rs", "the one way into a pool: its directory is opened there, and paths are for messages"),
+    ("layout/src/error.rs", "paths in messages"),
+    ("layout/src/forged_logs.rs", "a test"),
+    ("layout/src/log/superblock.rs", "/dev/urandom"),
+    ("layout/src/medium/boot.rs", "/proc"),
+    ("layout/src/segment/host_errors.rs", "/sys"),
+    ("layout/src/pool/tiers.rs", "whether a new tier is in the pool, which its user names, is asked of paths"),
+    ("fs/src/caller.rs", "/proc"),
+    ("fs/src/holder.rs", "/proc"),
+    ("fs/src/kernel/latency.rs", "/dev/cpu_dma_latency"),
+    ("fs/src/kernel/server.rs", "/proc and /sys"),
+];
+
+/// Where pools are known by the names of their directories alone, and not what is in these.
+const BY_NAME: &str = "mount-helper/src";
+const PARTS: [&str; 6] =
+    ["\"segments", "join(\"quarantine\"", "\"tier.json", "join(\"log\"", "join(\"lock\"", "join(\"log.new\""];
+
 /// The most characters of a line.
 const WIDTH: usize = 120;
 
@@ -81,6 +105,7 @@ struct Found {
     shown: Vec<String>,
     wide: Vec<String>,
     leaning: Vec<String>,
+    paths: Vec<String>,
 }
 
 /// Reading the code takes a second or more, so that is done once.
@@ -95,6 +120,7 @@ fn find() -> io::Result<Found> {
         network: rules::brings(&lock, &workspace.packages, &NETWORK, REMOTE),
         wide: rules::wide_lines(&files, WIDTH),
         leaning: rules::leaning_comments(&files, &LEANING),
+        paths: by_path(&files),
         ..Found::default()
     };
     let (mut large, mut shown) = (Vec::new(), Vec::new());
@@ -123,6 +149,16 @@ fn find() -> io::Result<Found> {
         found.crates.push(format!("crate {name} of the table is not there"));
     }
     Ok(found)
+}
+
+fn by_path(files: &Files) -> Vec<String> {
+    let all = |exceptions| BY_DESCRIPTOR.iter().flat_map(move |room| rules::paths(files, room, exceptions));
+    let mut found: Vec<String> = all(BY_PATH).collect();
+    let without: Vec<String> = all(&[]).collect();
+    let unused = BY_PATH.iter().filter(|(file, _)| !without.iter().any(|place| place.starts_with(file)));
+    found.extend(unused.map(|(file, _)| format!("{file} needs no exception")));
+    found.extend(rules::says(files, BY_NAME, &PARTS));
+    found
 }
 
 fn holds(rule: &str, breaches: impl Fn(&Found) -> &[String]) {
@@ -173,6 +209,11 @@ fn state_is_seen_in_its_room_alone() {
 #[test]
 fn lines_are_not_too_wide() {
     holds("a line has at most 120 characters", |found| &found.wide);
+}
+
+#[test]
+fn nothing_in_a_pool_is_reached_by_a_path() {
+    holds("what is in a pool or a tier is reached from its open directory, and by no path", |found| &found.paths);
 }
 
 #[test]

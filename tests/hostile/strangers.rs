@@ -1,0 +1,548 @@
+//! A pool, and tiers, of somebody whom root does not trust: where something of the pool should be stands something
+//! else, or changes while it is looked at. Whatever root does with it, nothing outside of the pool is touched or told,
+//! each command ends, and says what is wrong.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use tensorfs_tests::random::Random;
+use tensorfs_tests::{Passthrough, Setup, is_root, run, run_ok, wait_until};
+
+/// Whose the pool is.
+const OWNER: u32 = 12_345;
+const GROUP: u32 = 23_456;
+/// Neither root nor he.
+const OTHER: u32 = 54_321;
+/// What is outside, and must not be told.
+const SECRET: &str = "nobody-shall-read-this";
+/// How long a command may take at most: for a machine that is busy. One that waits for a FIFO waits for ever.
+const PATIENCE: &str = "100";
+
+/// What stands where something of the pool should be.
+const KINDS: [&str; 11] = [
+    "link to a file",
+    "link to a directory",
+    "link to nothing",
+    "FIFO",
+    "socket",
+    "device",
+    "hard link",
+    "directory or file",
+    "root's",
+    "another user's",
+    "huge file",
+];
+
+/// What root does: `POOL`, `MNT`, `OUT`, `ENTRY` stand for paths and names.
+const COMMANDS: [&str; 20] = [
+    "mount POOL MNT",
+    "mount --create POOL MNT",
+    "create --force POOL",
+    "check POOL",
+    "check --json POOL",
+    "check --data POOL",
+    "check --repair POOL",
+    "resize POOL 1G",
+    "tier add POOL more OUT/more",
+    "tier remove POOL dram",
+    "tier list POOL",
+    "tier move POOL:/f dram",
+    "info POOL",
+    "info --json POOL",
+    "restore POOL",
+    "restore POOL ENTRY --to OUT/restored",
+    "restore POOL ENTRY --discard",
+    "verify POOL",
+    "ls -l POOL",
+    "tensors POOL:/f",
+];
+
+/// A pool that was left by a killed server in the middle of a replace, with a tier in memory that was filled in another
+/// boot of the machine; and what is beside it.
+struct Scene {
+    base: tempfile::TempDir,
+    memory: tempfile::TempDir,
+    program: PathBuf,
+    passthrough: &'static str,
+    /// What may be something else: below the pool, and below the tier.
+    names: Vec<Name>,
+    entry: String,
+}
+
+#[derive(Clone)]
+struct Name {
+    in_tier: bool,
+    path: String,
+    is_dir: bool,
+}
+
+/// A file or directory outside, as it must stay.
+type Outside = BTreeMap<PathBuf, (u32, u32, u32, u64, (i64, i64), Option<(i64, i64)>, Vec<u8>)>;
+
+impl Scene {
+    fn new(name: &str) -> Option<Self> {
+        let mode = if Setup::can(Passthrough::On) { Passthrough::On } else { Passthrough::Off };
+        let setup = Setup::new(name, mode);
+        if !is_root() || setup.mount_is_plain() {
+            setup.skip("only root has files of others");
+            return None;
+        }
+        let memory = setup.in_memory()?;
+        let base = tensorfs_tests::scratch();
+        let mut mount = setup.pool_at(base.path().join("pool")).mount();
+        let tier = memory.path().join("dram");
+        mount.umount();
+        mount.add_tier("dram", &tier);
+        mount.mount();
+        fs::write(mount.at("f"), vec![7; 100_000]).unwrap();
+        fs::write(mount.at("replaced"), vec![8; 77_777]).unwrap();
+        fs::write(mount.at("empty"), b"").unwrap();
+        fs::write(mount.at("small"), b"small").unwrap();
+        fs::create_dir(mount.at("d")).unwrap();
+        tensorfs_tests::xattr::set(&mount.at("d"), "user.tensorfs.tier", b"dram", 0).unwrap();
+        fs::write(mount.at("d/in-memory"), vec![9; 55_555]).unwrap();
+        // One version is in quarantine, another one is going to be.
+        let interrupt = |name: &str| {
+            let mut writer = tensorfs_tests::child(["do"]);
+            assert_eq!(writer.ask(&format!("open f wt {}", mount.at(name).display())), "ok");
+            assert_eq!(writer.ask("write f 0 1 100"), "ok");
+            writer
+        };
+        fs::write(mount.at("kept"), vec![6; 66_666]).unwrap();
+        mount.sync();
+        interrupt("kept").kill(libc::SIGKILL);
+        let quarantine = base.path().join("pool/quarantine");
+        wait_until("a version in quarantine", || fs::read_dir(&quarantine).unwrap().count() > 0);
+        mount.sync();
+        let writer = interrupt("replaced");
+        mount.kill9();
+        writer.kill(libc::SIGKILL);
+        run(Command::new("umount").arg("-l").arg(mount.path()));
+        while tensorfs_layout::pool::holder(mount.pool()).is_ok_and(|holder| holder.is_some()) {
+            std::thread::yield_now();
+        }
+        let program = PathBuf::from(mount.program().get_program());
+        // The tier seems to be of another boot, so that it is emptied.
+        let identity = fs::read_to_string(tier.join("tier.json")).unwrap();
+        let mut identity: serde_json::Value = serde_json::from_str(&identity).unwrap();
+        identity["boot"] = "f".repeat(32).into();
+        fs::write(tier.join("tier.json"), identity.to_string()).unwrap();
+        let pool = base.path().join("pool");
+        let found =
+            |size: u64| below(&pool).into_iter().find(|path| fs::symlink_metadata(path).unwrap().size() == size);
+        let within = |path: &Path| path.strip_prefix(&pool).unwrap().display().to_string();
+        let segment = within(&found(100_000).unwrap());
+        let replaced = found(77_777).unwrap().file_name().unwrap().to_string_lossy().into_owned();
+        let in_memory = below(&tier).into_iter().find(|path| fs::metadata(path).unwrap().size() == 55_555).unwrap();
+        let in_memory = in_memory.strip_prefix(&tier).unwrap().display().to_string();
+        let parts = fs::read_dir(&quarantine).unwrap().map(|entry| entry.unwrap().file_name());
+        let entry = parts.map(|name| name.into_string().unwrap()).find(|name| !name.ends_with(".json")).unwrap();
+        let parent = |path: &str| path.rsplit_once('/').unwrap().0.to_owned();
+        let name = |in_tier, path: &str, is_dir| Name { in_tier, path: path.to_owned(), is_dir };
+        let names = vec![
+            name(false, "lock", false),
+            name(false, "log", false),
+            name(false, "log.new", false),
+            name(false, "segments", true),
+            name(false, &parent(&segment), true),
+            name(false, "segments/ff", true),
+            name(false, &segment, false),
+            name(false, "segments/00/00000000000000f0", false),
+            name(false, "quarantine", true),
+            name(false, &format!("quarantine/{entry}"), false),
+            name(false, &format!("quarantine/{entry}.json"), false),
+            name(false, &format!("quarantine/{replaced}"), false),
+            name(false, &format!("quarantine/{replaced}.json"), false),
+            name(false, "quarantine/.partial", false),
+            name(true, "tier.json", false),
+            name(true, "tier.json.new", false),
+            name(true, "segments", true),
+            name(true, &parent(&in_memory), true),
+            name(true, &in_memory, false),
+            name(true, "", true),
+        ];
+        for (made, kept) in [(pool.clone(), base.path().join("kept")), (tier, memory.path().join("kept"))] {
+            for path in below(&made).into_iter().chain([made.clone()]) {
+                chown(path, Some(OWNER), Some(GROUP)).unwrap();
+            }
+            fs::rename(made, kept).unwrap();
+        }
+        drop(mount);
+        let passthrough = if mode == Passthrough::On { "on" } else { "off" };
+        Some(Self { base, memory, program, passthrough, names, entry })
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.base.path().join("pool")
+    }
+
+    fn tier(&self) -> PathBuf {
+        self.memory.path().join("dram")
+    }
+
+    /// Beside the pool, or beside the tier.
+    fn outside(&self, in_tier: bool) -> PathBuf {
+        if in_tier { self.memory.path().join("outside") } else { self.base.path().join("outside") }
+    }
+
+    /// Everything as it was.
+    fn reset(&self) {
+        for (top, made) in [(self.base.path(), self.pool()), (self.memory.path(), self.tier())] {
+            let _ = fs::remove_dir_all(&made);
+            let _ = fs::remove_file(&made);
+            run_ok(Command::new("cp").arg("-a").arg("--reflink=auto").arg(top.join("kept")).arg(&made));
+            let _ = fs::remove_dir_all(top.join("outside"));
+            let outside = top.join("outside");
+            // What looks as a tier, or a pool, does from inside.
+            for directory in ["", "directory", "directory/00", "directory/segments"] {
+                fs::create_dir(outside.join(directory)).unwrap();
+            }
+            for file in ["secret", "linked", "directory/secret", "directory/00/0000000000000002", "directory/log"] {
+                fs::write(outside.join(file), SECRET).unwrap();
+                fs::set_permissions(outside.join(file), fs::Permissions::from_mode(0o600)).unwrap();
+            }
+        }
+        for made in ["mnt", "out"] {
+            let path = self.base.path().join(made);
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir(path).unwrap();
+        }
+    }
+
+    /// Puts something else in the place of something.
+    fn put(&self, name: &Name, kind: &str, at: &Path) {
+        let outside = self.outside(name.in_tier);
+        let remove = || {
+            let _ = fs::remove_file(at).or_else(|_| fs::remove_dir_all(at));
+        };
+        match kind {
+            "root's" | "another user's" => {
+                if !at.exists() && name.is_dir {
+                    fs::create_dir(at).unwrap();
+                } else if !at.exists() {
+                    fs::write(at, SECRET).unwrap();
+                }
+                let owner = if kind == "root's" { 0 } else { OTHER };
+                return chown(at, Some(owner), Some(owner)).unwrap();
+            }
+            "huge file" if !name.is_dir => {
+                fs::write(at, b"{").unwrap();
+                fs::File::options().write(true).open(at).unwrap().set_len(1 << 40).unwrap();
+            }
+            _ => {
+                remove();
+                match kind {
+                    "link to a file" => symlink(outside.join("secret"), at).unwrap(),
+                    "link to a directory" => symlink(outside.join("directory"), at).unwrap(),
+                    "link to nothing" => symlink(outside.join("new"), at).unwrap(),
+                    "FIFO" => nix::unistd::mkfifo(at, Mode::S_IRWXU).unwrap(),
+                    "socket" => drop(std::os::unix::net::UnixListener::bind(at).unwrap()),
+                    "device" => mknod(at, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 5)).unwrap(),
+                    "hard link" => return fs::hard_link(outside.join("linked"), at).unwrap(),
+                    _ if name.is_dir => fs::write(at, b"bytes").unwrap(),
+                    _ => {
+                        fs::create_dir(at).unwrap();
+                        fs::write(at.join("file"), b"bytes").unwrap();
+                    }
+                }
+            }
+        }
+        std::os::unix::fs::lchown(at, Some(OWNER), Some(GROUP)).unwrap();
+    }
+
+    /// What is outside; `links` says whether the times of what has second names inside count.
+    fn look(&self, links: bool) -> Outside {
+        let mut found = Outside::new();
+        for top in [self.outside(false), self.outside(true)] {
+            for path in below(&top).into_iter().chain([top]) {
+                let host = fs::symlink_metadata(&path).unwrap();
+                let changed = (links || !path.ends_with("linked")).then(|| (host.ctime(), host.ctime_nsec()));
+                let bytes = if host.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+                let modified = (host.mtime(), host.mtime_nsec());
+                found.insert(path, (host.mode(), host.uid(), host.gid(), host.size(), modified, changed, bytes));
+            }
+        }
+        found
+    }
+
+    fn tensorfs(&self, words: &[String]) -> Output {
+        let mut command = Command::new("timeout");
+        run(command.args(["-s", "KILL", PATIENCE]).arg(&self.program).args(words))
+    }
+
+    /// Runs a command of root's, and uses and ends the mount if it made one.
+    fn run(&self, command: &str, what: &str) {
+        let path = |path: PathBuf| path.display().to_string();
+        let mnt = self.base.path().join("mnt");
+        let log = self.base.path().join("server.log");
+        let words = command.split(' ').map(|word| {
+            word.replace("POOL", &path(self.pool()))
+                .replace("MNT", &path(mnt.clone()))
+                .replace("OUT", &path(self.base.path().join("out")))
+                .replace("ENTRY", &self.entry)
+        });
+        let mut words: Vec<String> = words.collect();
+        let mounts = words[0] == "mount";
+        if mounts {
+            words.extend(["--passthrough".into(), self.passthrough.into(), "--log".into(), path(log.clone())]);
+        }
+        let _ = fs::remove_file(&log);
+        let output = self.tensorfs(&words);
+        self.judge(&output, what);
+        if mounts && output.status.success() {
+            use_mount(&mnt, what);
+            let ended = self.tensorfs(&["umount".into(), path(mnt.clone())]);
+            if !ended.status.success() {
+                run(Command::new("umount").arg("-l").arg(&mnt));
+            }
+            self.judge(&ended, what);
+            assert!(ended.status.success(), "{what}: {ended:?}");
+        }
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        assert!(!log.contains("panicked") && !log.contains(SECRET), "{what}: {log}");
+        for file in below(&self.base.path().join("out")) {
+            let told = fs::read(&file).unwrap_or_default();
+            assert!(!String::from_utf8_lossy(&told).contains(SECRET), "{what}: {}", file.display());
+        }
+    }
+
+    fn judge(&self, output: &Output, what: &str) {
+        let said = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+        assert!(output.status.code().is_some_and(|code| code != 137), "{what}: does not end: {said}");
+        assert!(output.status.code() != Some(101) && !said.contains("panicked"), "{what}: {said}");
+        assert!(output.status.success() || !said.trim().is_empty(), "{what}: fails, and does not say why");
+        assert!(!said.contains(SECRET), "{what}: tells: {said}");
+    }
+}
+
+/// A user of the mount reads all that there is, and writes.
+fn use_mount(mnt: &Path, what: &str) {
+    for name in ["f", "replaced", "kept", "empty", "small", "d/in-memory"] {
+        let read = fs::read(mnt.join(name)).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&read).contains(SECRET), "{what}: {name} tells");
+        if let Ok(file) = fs::File::options().write(true).open(mnt.join(name)) {
+            let _ = std::os::unix::fs::FileExt::write_at(&file, b"written", 0);
+            let _ = file.sync_all();
+        }
+    }
+    for n in 0..3 {
+        let _ = fs::write(mnt.join(format!("new-{n}")), vec![n; 20_000]);
+        let _ = fs::write(mnt.join(format!("d/new-{n}")), vec![n; 20_000]);
+    }
+    for name in ["f", "kept"] {
+        let _ = fs::remove_file(mnt.join(name));
+    }
+    let _ = fs::write(mnt.join("small"), "again");
+}
+
+/// Everything below a directory. No link is followed.
+fn below(top: &Path) -> Vec<PathBuf> {
+    let (mut found, mut next) = (Vec::new(), vec![top.to_owned()]);
+    while let Some(directory) = next.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                next.push(entry.path());
+            }
+            found.push(entry.path());
+        }
+    }
+    found
+}
+
+#[track_caller]
+fn assert_untouched(now: &Outside, before: &Outside, what: &str) {
+    let names = now.keys().chain(before.keys());
+    let changed = names.filter(|path| now.get(*path) != before.get(*path));
+    let shown: Vec<_> = changed.map(|path| (path, before.get(path), now.get(path))).collect();
+    assert!(shown.is_empty(), "{what}: something outside is not as it was: {shown:#?}");
+}
+
+/// How many cells are tried: all, or one of so many.
+fn one_in(few: usize) -> usize {
+    if std::env::var("TENSORFS_STRANGERS").is_ok_and(|value| value == "all") { 1 } else { few }
+}
+
+fn seed() -> u64 {
+    std::env::var("TENSORFS_STRANGERS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
+}
+
+/// Each name that a pool or a tier has, each thing that may stand there instead, each command of root's.
+///
+/// Proves P3.
+#[test]
+fn whatever_stands_in_a_users_pool_root_touches_nothing_outside_and_ends() {
+    tensorfs_tests::needs_mount!();
+    let Some(scene) = Scene::new("strangers::matrix") else { return };
+    let mut cells = Vec::new();
+    for name in &scene.names {
+        for kind in KINDS {
+            cells.extend(COMMANDS.map(|command| (name, kind, command)));
+        }
+    }
+    // The filesystem of the tier is another one, and a link to a directory is one to a tier.
+    let mut random = Random::new(seed());
+    let few = one_in(48);
+    for (name, kind, command) in cells {
+        if few > 1 && !random.once_in(few as u64) {
+            continue;
+        }
+        let what = format!("{}{}, {kind}, {command}", if name.in_tier { "tier:" } else { "" }, name.path);
+        scene.reset();
+        let top = if name.in_tier { scene.tier() } else { scene.pool() };
+        let at = if name.path.is_empty() { top } else { top.join(&name.path) };
+        if name.path.is_empty() && kind == "hard link" || name.is_dir && kind == "huge file" {
+            continue;
+        }
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        scene.put(name, kind, &at);
+        // To destroy a pool is to remove what is in its directory, names of others' files as well.
+        let links = !command.starts_with("create");
+        let before = scene.look(links);
+        scene.run(command, &what);
+        assert_untouched(&scene.look(links), &before, &what);
+    }
+    scene.end();
+}
+
+/// A program that puts links in the place of what root is looking at, and back, as fast as it can.
+///
+/// Proves P3.
+#[test]
+fn what_changes_while_root_looks_at_it_leads_nowhere() {
+    tensorfs_tests::needs_mount!();
+    let Some(scene) = Scene::new("strangers::swaps") else { return };
+    let mut random = Random::new(seed());
+    let few = one_in(12);
+    for name in scene.names.iter().filter(|name| !name.path.is_empty() && name.path != "segments/ff") {
+        for (kind, command) in ["link to a file", "link to a directory", "root's"].into_iter().flat_map(|kind| {
+            ["mount POOL MNT", "check POOL", "check --repair POOL", "info POOL"].map(|command| (kind, command))
+        }) {
+            if few > 1 && !random.once_in(few as u64) {
+                continue;
+            }
+            let what = format!("{}, {kind} in and out, {command}", name.path);
+            scene.reset();
+            let top = if name.in_tier { scene.memory.path() } else { scene.base.path() };
+            let at = if name.in_tier { scene.tier() } else { scene.pool() }.join(&name.path);
+            let swapped = top.join("swapped");
+            let _ = fs::remove_file(&swapped).or_else(|_| fs::remove_dir_all(&swapped));
+            scene.put(name, kind, &swapped);
+            let before = scene.look(true);
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let path = |path: &Path| CString::new(path.as_os_str().as_bytes()).unwrap();
+                    let (one, other) = (path(&at), path(&swapped));
+                    while !stop.load(Ordering::Relaxed) {
+                        let (here, swap) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+                        // SAFETY: two paths that end with NUL and live for the call.
+                        unsafe { libc::renameat2(here, one.as_ptr(), here, other.as_ptr(), swap) };
+                    }
+                });
+                let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scene.run(command, &what)));
+                stop.store(true, Ordering::Relaxed);
+                done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            });
+            assert_untouched(&scene.look(true), &before, &what);
+        }
+    }
+    scene.end();
+}
+
+/// A directory that is no pool, with a link as its lock.
+///
+/// Proves P3.
+#[test]
+fn nothing_is_locked_in_what_is_no_pool() {
+    tensorfs_tests::needs_mount!();
+    let Some(scene) = Scene::new("strangers::no_pool") else { return };
+    scene.reset();
+    let lock = Name { in_tier: false, path: "lock".into(), is_dir: false };
+    let pool = scene.pool();
+    fs::write(pool.join("log"), vec![b'x'; 8 << 20]).unwrap();
+    for kind in ["link to a file", "hard link", "plain"] {
+        if kind == "plain" {
+            fs::remove_file(pool.join("lock")).unwrap();
+            fs::write(pool.join("lock"), "whatever").unwrap();
+            chown(pool.join("lock"), Some(OWNER), Some(GROUP)).unwrap();
+        } else {
+            scene.put(&lock, kind, &pool.join("lock"));
+        }
+        let before = (scene.look(true), fs::read(pool.join("lock")).unwrap());
+        for command in COMMANDS.iter().filter(|command| !command.starts_with("create")) {
+            scene.run(command, command);
+            assert_untouched(&scene.look(true), &before.0, &format!("{kind}, {command}"));
+            assert_eq!(fs::read(pool.join("lock")).unwrap(), before.1, "{kind}, {command}");
+        }
+    }
+    scene.end();
+}
+
+/// A pool whose log says that a tier in memory is where only root could make one.
+///
+/// Proves P3.
+#[test]
+fn no_tier_is_made_where_the_owner_could_not_make_it() {
+    tensorfs_tests::needs_mount!();
+    let Some(scene) = Scene::new("strangers::tiers") else { return };
+    for owned in [false, true] {
+        scene.reset();
+        let owner = if owned { OWNER } else { 0 };
+        // Its directory is not there: whether it is made again, the one above it says.
+        fs::remove_dir_all(scene.tier()).unwrap();
+        chown(scene.memory.path(), Some(owner), Some(owner)).unwrap();
+        scene.run("mount POOL MNT", "a tier that is not there");
+        assert_eq!(scene.tier().exists(), owned, "not there");
+        // It is there, and empty.
+        scene.reset();
+        fs::remove_dir_all(scene.tier()).unwrap();
+        fs::create_dir(scene.tier()).unwrap();
+        chown(scene.tier(), Some(owner), Some(owner)).unwrap();
+        scene.run("mount POOL MNT", "a tier that is empty");
+        assert_eq!(scene.tier().join("tier.json").exists(), owned, "empty");
+    }
+    scene.end();
+}
+
+/// Whoever holds the lock says where the pool is mounted, and that may lead anywhere.
+///
+/// Proves P3.
+#[test]
+fn what_a_lock_says_is_not_followed() {
+    tensorfs_tests::needs_mount!();
+    let Some(scene) = Scene::new("strangers::holder") else { return };
+    scene.reset();
+    let place = scene.base.path().join("place");
+    fs::create_dir_all(place.join(".tensorfs")).unwrap();
+    let lock = fs::File::options().read(true).write(true).open(scene.pool().join("lock")).unwrap();
+    let exclusive =
+        libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 };
+    nix::fcntl::fcntl(&lock, nix::fcntl::FcntlArg::F_OFD_SETLK(&exclusive)).unwrap();
+    let holder = serde_json::json!({ "pid": std::process::id(), "mountpoint": place });
+    fs::write(scene.pool().join("lock"), holder.to_string()).unwrap();
+    let told = place.join(".tensorfs/info");
+    for kind in ["link to a file", "FIFO", "hard link"] {
+        scene.put(&Name { in_tier: false, path: String::new(), is_dir: false }, kind, &told);
+        for command in COMMANDS.iter().filter(|command| !command.starts_with("mount")) {
+            scene.run(command, &format!("{kind}, {command}"));
+        }
+        fs::remove_file(&told).unwrap();
+    }
+    drop(lock);
+    scene.end();
+}
+
+impl Scene {
+    /// Nothing is left mounted.
+    fn end(&self) {
+        let mnt = self.base.path().join("mnt").display().to_string();
+        assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(&mnt), "a mount is left");
+    }
+}
