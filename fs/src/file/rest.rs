@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tensorfs_layout::Ino;
+use tensorfs_layout::tree::Object;
 
 use crate::error::{Fault, Result};
 use crate::store::Store;
@@ -85,13 +86,15 @@ impl Locked<'_> {
     fn reap(&mut self) {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
-        store.removed().take(ino);
+        let forgotten = store.removed().end(ino);
         let last = self.stat();
         self.stop_watching();
         self.come_to_rest();
         let mut edit = store.pool().edit();
         let Some(object) = edit.object(ino).filter(|object| object.names() == 0) else { return };
-        files.ghosts.keep(last.unwrap_or_else(|_| Stat::of(ino, object)));
+        if !forgotten {
+            files.ghosts.keep(last.unwrap_or_else(|_| Stat::of(ino, object)));
+        }
         let allocated = object.allocated();
         edit.reap(ino);
         drop(edit);
@@ -110,10 +113,12 @@ impl Locked<'_> {
         self.stop_watching();
         self.come_to_rest();
         let store = self.files.store();
-        if let Some(object) = store.view().object(self.ino()) {
-            store.removed().keep(self.ino(), object, held.unwrap_or_else(|| object.allocated()));
-        }
-        if store.holds_too_much(0) {
+        let keep =
+            |object: &Object| store.removed().keep(self.ino(), object, held.unwrap_or_else(|| object.allocated()));
+        let kept = store.view().object(self.ino()).is_none_or(keep);
+        if !kept {
+            self.reap();
+        } else if store.holds_too_much(0) {
             self.reap();
             self.files.reap_removed();
         }
@@ -180,14 +185,19 @@ impl Files {
         }
         None
     }
+
     /// The kernel holds an object no longer.
     pub fn forgotten(&self, ino: Ino) {
-        if self.store().removed().take(ino) {
+        let is_unnamed = self.store().is_unnamed(ino);
+        if self.store().removed().forget(ino, is_unnamed) {
             let node = self.node(ino);
             let mut file = self.lock(&node);
             if file.is_unused() {
                 file.reap();
             }
+        } else if is_unnamed && self.store().view().object(ino).is_none() {
+            // It went just now.
+            self.store().removed().end(ino);
         }
         self.ghosts.forget(ino);
     }

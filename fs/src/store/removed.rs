@@ -4,7 +4,7 @@
 //! its working directory. As elsewhere it is there until nobody has it any more, which the kernel says with FORGET. Its
 //! space counts as free meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use parking_lot::Mutex;
 use tensorfs_layout::Ino;
@@ -26,13 +26,17 @@ pub(crate) struct Removed(Mutex<Waiting>);
 #[derive(Default)]
 struct Waiting {
     objects: HashMap<Ino, Kept>,
+    /// What the kernel forgot before it could be kept: who removed its last name, or releases its last handle, is not
+    /// done yet.
+    early: HashSet<Ino>,
     recorded: Totals,
     held: u64,
 }
 
 impl Removed {
-    /// Keeps an object, which holds so many bytes of the host, until it is taken.
-    pub fn keep(&self, ino: Ino, object: &Object, held: u64) {
+    /// Keeps an object, which holds so many bytes of the host, until it is taken. False if the kernel has forgotten it
+    /// already.
+    pub fn keep(&self, ino: Ino, object: &Object, held: u64) -> bool {
         let one = Totals {
             files: object.is_file().into(),
             directories: object.is_dir().into(),
@@ -40,6 +44,9 @@ impl Removed {
             allocated: object.allocated(),
         };
         let mut waiting = self.0.lock();
+        if waiting.early.contains(&ino) {
+            return false;
+        }
         waiting.remove(ino);
         waiting.objects.insert(ino, Kept { recorded: one, held });
         waiting.held += held;
@@ -48,6 +55,25 @@ impl Removed {
         sum.directories += one.directories;
         sum.objects += one.objects;
         sum.allocated += one.allocated;
+        true
+    }
+
+    /// The kernel has forgotten an object. True if it was kept; if not, that is kept in mind for one without a name,
+    /// which is about to be.
+    pub fn forget(&self, ino: Ino, is_unnamed: bool) -> bool {
+        let mut waiting = self.0.lock();
+        let kept = waiting.remove(ino);
+        if !kept && is_unnamed {
+            waiting.early.insert(ino);
+        }
+        kept
+    }
+
+    /// An object is no more. True if the kernel had forgotten it before it could be kept.
+    pub fn end(&self, ino: Ino) -> bool {
+        let mut waiting = self.0.lock();
+        waiting.remove(ino);
+        waiting.early.remove(&ino)
     }
 
     /// Keeps an object no longer. True if it was kept.

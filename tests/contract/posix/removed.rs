@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use tensorfs_tests::{Call, HostCalls, Pattern, Rule, Setup, on_mounts};
+use tensorfs_tests::{Call, HostCalls, Pattern, Rule, Setup, on_mounts, shell, wait_until};
 
 use super::names;
 
@@ -19,7 +19,35 @@ on_mounts!(
     a_removed_file_is_known_while_a_path_descriptor_is_open,
     a_removed_file_shows_what_was_written_to_it,
     what_the_host_would_not_remove_is_removed_later,
+    a_file_that_is_forgotten_before_it_can_be_retired_goes,
 );
+
+/// Whoever removes a file that somebody else has locked just then does not wait for that, nor does the kernel with
+/// forgetting it. It stayed on the host until the next mount.
+///
+/// Proves S3.
+fn a_file_that_is_forgotten_before_it_can_be_retired_goes(setup: Setup) {
+    if setup.mount_is_plain() {
+        return;
+    }
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    std::fs::write(mount.at("f"), [1; 123_456]).unwrap();
+    mount.sync();
+    // It is about to be sealed.
+    let held = calls.add(Rule::of(Call::Lease).on("/segments/").held());
+    held.wait_for_waiting(1);
+    let forgotten = |info: &serde_json::Value| info["counters"]["forget"].as_u64().unwrap();
+    let before = forgotten(&mount.info());
+    std::fs::remove_file(mount.at("f")).unwrap();
+    mount.wait_for("FORGET", |info| forgotten(info) > before);
+    drop(held);
+    let is_on_host = || shell(mount.pool(), "find segments -type f -size 123456c").contains("segments");
+    wait_until("end of its segment", || {
+        mount.sync();
+        !is_on_host()
+    });
+}
 
 /// Who opens a file finds it first. What is removed or replaced in between is still there for who found it, however
 /// long that takes: it was gone once, and the program heard `ENOENT` of a name that was always there, or `ESTALE`.
