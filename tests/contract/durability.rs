@@ -26,6 +26,7 @@ on_mounts!(
     msync_and_synchronous_writes_reach_the_disk,
     a_file_that_cannot_be_synced_says_so_until_it_is_replaced,
     a_log_that_cannot_be_synced_makes_the_pool_read_only,
+    a_large_file_that_could_not_be_synced_is_told_though_the_log_could_not_say_so,
     a_file_is_cut_only_when_its_announcement_is_durable,
     punching_and_zeroing_wait_for_no_flush,
     on_tmpfs_the_domain_is_volatile,
@@ -370,6 +371,68 @@ fn with_failing_log(setup: Setup) -> Result<(FailingDisk, Mount, File), String> 
         std::fs::create_dir(mount.at(format!("{n:0100}"))).unwrap();
     }
     Ok((disk, mount, punched))
+}
+
+/// The machine stays up, so that the host may have in its memory what its disk has not, and say that all is well.
+///
+/// Proves D12.
+fn a_large_file_that_could_not_be_synced_is_told_though_the_log_could_not_say_so(setup: Setup) {
+    // The log cannot be written, or not be flushed, or nothing can; before the file's sync fails, or with it.
+    for (failing_log, log_first, killed) in [
+        (Some(Call::Write), false, false),
+        (Some(Call::Write), true, true),
+        (Some(Call::Fdatasync), false, true),
+        (Some(Call::Fdatasync), true, false),
+        (None, false, true),
+        (None, true, false),
+    ] {
+        let what = format!("{failing_log:?}, log first: {log_first}, killed: {killed}");
+        let calls = HostCalls::new();
+        let mut mount = setup.clone().host_calls(&calls).mount_with(["--commit", "3600"]).mount();
+        if mount.is_plain() {
+            return;
+        }
+        let (path, other) = (mount.at("large"), mount.at("other"));
+        for file in [&path, &other] {
+            std::fs::write(file, Pattern(1).bytes(0, LEN)).unwrap();
+        }
+        mount.sync();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        file.sync_all().unwrap();
+        file.write_all_at(&Pattern(2).bytes(0, 1000), 5000).unwrap();
+        std::fs::create_dir(mount.at("made")).unwrap();
+        let fail = |rule: Rule| calls.add(rule.error(libc::EIO));
+        let log = fail(match failing_log {
+            Some(call) => Rule::of(call).on("/log"),
+            None => Rule::of_any([Call::Write, Call::Fdatasync, Call::Fsync]),
+        });
+        if log_first {
+            assert!(File::open(mount.path()).unwrap().sync_all().is_err(), "{what}");
+        }
+        let segments = fail(Rule::of(Call::Fdatasync).on("/segments/"));
+        assert!(file.sync_all().is_err(), "{what}");
+        drop(file);
+        if killed {
+            mount.kill9()
+        } else {
+            assert!(mount.end(), "{what}")
+        }
+        drop((segments, log));
+        let check = |mount: &Mount| {
+            let check = run(mount.program().arg("check").arg(mount.pool()));
+            assert_eq!(check.status.code(), Some(4), "{what}: {}", String::from_utf8_lossy(&check.stdout));
+        };
+        check(&mount);
+        let said = String::from_utf8_lossy(&mount.try_mount().0.stderr).into_owned();
+        mount.adopt();
+        assert!(!said.contains("nothing that was accepted is lost") && said.contains("1 damaged"), "{what}: {said}");
+        let state = |file: &Path| xattr::get(file, "user.tensorfs.state").unwrap();
+        assert_eq!(state(&path), b"damaged", "{what}");
+        assert!(state(&other) != b"damaged" && mount.at("made").is_dir(), "{what}");
+        mount.umount();
+        check(&mount);
+        assert!(!mount.pool().join("failed").exists(), "{what}");
+    }
 }
 
 /// Proves D12.

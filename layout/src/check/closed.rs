@@ -25,6 +25,7 @@ use crate::medium::domain::Medium;
 use crate::medium::read_only::ReadOnly;
 use crate::parallel::parallel;
 use crate::pool::lock::{LOCK, check_unused};
+use crate::pool::untold;
 use crate::segment::home::SEGMENTS;
 use crate::segment::quarantine::{self, QUARANTINE};
 use crate::segment::segments::Segments;
@@ -82,6 +83,9 @@ pub(crate) fn check_in(pool: &Dir, depth: Depth, progress: Progress<'_>) -> Resu
     let whose = Whose { pool: superblock.uuid, boot: boot_id(None) };
     let opened = segments.open_tiers(&view, whose, false);
     opened.map_err(|error| Error::in_pool(dir, SEGMENTS, "look into the tiers", error))?;
+    if checker.report.unclean {
+        untold::hear(pool, &superblock, whose.boot, &segments);
+    }
     let scanned = segments.scan().map_err(|error| Error::in_pool(dir, SEGMENTS, "read", error))?;
     checker.tree(&view);
     checker.tiers(&tiers::describe(pool, &view, &segments));
@@ -151,7 +155,8 @@ impl Checker<'_> {
                 let what = format!("shares its segment with object {other}");
                 self.file(view, ino, segment, None, what, "writing one of them changes the other");
             }
-            if object.attributes.damaged {
+            // Where the log has the bytes, recovery writes them.
+            if object.attributes.damaged || segments.failed(segment) && !object.has_value() {
                 self.marked_as_damaged(view, ino, segment);
             }
             // Before anything can write a sealed file, its seals are void: what is behind its end nobody wrote there.

@@ -43,7 +43,7 @@ impl Pool {
         if ending.over {
             return Ok(());
         }
-        self.check_writable()?;
+        self.check_writable().inspect_err(|_| self.note_untold())?;
         loop {
             self.segments.touch_all();
             self.commit(self.newest())?;

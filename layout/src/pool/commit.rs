@@ -31,7 +31,7 @@ impl Pool {
     pub fn commit(&self, upto: TxId) -> Result<()> {
         let touches = self.segments.touches();
         let done = || self.horizon() >= upto && self.commits.touches() >= touches;
-        self.commits.wait(done, || self.commit_now())
+        self.commits.wait(done, || self.commit_or_note())
     }
 
     /// Makes durable what was written to a segment before the call, beside whatever commit goes on: who waits for one
@@ -59,7 +59,11 @@ impl Pool {
 
     /// As [`Pool::commit`], for whoever stored a transaction and touched nothing beyond it.
     pub fn commit_stored(&self, upto: TxId) -> Result<()> {
-        self.commits.wait(|| self.horizon() >= upto, || self.commit_now())
+        self.commits.wait(|| self.horizon() >= upto, || self.commit_or_note())
+    }
+
+    fn commit_or_note(&self) -> Result<()> {
+        self.commit_now().inspect_err(|_| self.note_untold())
     }
 
     /// Rule 3: N is the newest transaction; sync every segment that data records up to N speak of; then let a frame
@@ -110,6 +114,10 @@ impl Pool {
     /// Records which files have a segment whose sync failed; true if there is one of which that was not recorded yet. A
     /// segment that no file has, as one that is to replace another, is kept in mind until a file has it.
     pub(super) fn mark_damaged(&self) -> Result<bool> {
+        self.mark_unmarked().inspect_err(|_| self.note_untold())
+    }
+
+    fn mark_unmarked(&self) -> Result<bool> {
         let failed = self.segments.unmarked();
         if failed.is_empty() {
             return Ok(false);

@@ -15,6 +15,7 @@ use crate::log::file::{LOG, NEW_LOG};
 use crate::log::record::{Attributes, Record};
 use crate::log::superblock::{self, BLOCKS_OFFSET, LAYOUT_NAME_MAX, OFFSETS, Superblock, valid_block_size};
 use crate::medium;
+use crate::medium::boot_note::{FAILED, NEW_FAILED};
 use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
 use crate::pool::lock::{Holder, LOCK, PoolLock};
@@ -169,8 +170,8 @@ fn prepare_directory(dir: &Path, force: bool) -> Result<Dir> {
 /// True if every name in the directory is one that a pool has, so that a pool, or what is left of one, is all that
 /// `--force` can destroy.
 fn holds_only_a_pool(dir: &Dir) -> io::Result<bool> {
-    // The last one is what an interrupted repair leaves.
-    const PARTS: [&str; 5] = [LOCK, LOG, QUARANTINE, SEGMENTS, NEW_LOG];
+    // The last ones are what an interrupted repair, and a server without a log, leave.
+    const PARTS: [&str; 7] = [LOCK, LOG, QUARANTINE, SEGMENTS, NEW_LOG, FAILED, NEW_FAILED];
     Ok(dir.entries()?.iter().all(|entry| entry.text().is_some_and(|name| PARTS.contains(&name))))
 }
 
@@ -219,8 +220,9 @@ fn has_superblock(dir: &Dir) -> io::Result<bool> {
 
 /// Removes what a pool is made of, and nothing else. The log goes first: without it nothing is a pool.
 fn remove_pool(dir: &Dir) -> io::Result<()> {
-    dir.unlink_if_there(LOG)?;
-    dir.unlink_if_there(NEW_LOG)?;
+    for part in [LOG, NEW_LOG, FAILED, NEW_FAILED] {
+        dir.unlink_if_there(part)?;
+    }
     dir.remove_all(SEGMENTS)?;
     dir.remove_all(QUARANTINE)
 }

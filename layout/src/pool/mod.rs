@@ -25,6 +25,7 @@ mod recovery;
 mod removals;
 mod seals;
 mod tiers;
+pub(crate) mod untold;
 pub(crate) mod usage;
 mod values;
 

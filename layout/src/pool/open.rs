@@ -7,6 +7,7 @@ use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
 use crate::log::file::{LOG, open_log, open_pool};
+use crate::log::shutdown::Shutdown;
 use crate::log::superblock::Superblock;
 use crate::log::tier::Tier;
 use crate::medium;
@@ -22,6 +23,7 @@ use crate::pool::recover::reading;
 use crate::pool::recover::settling;
 use crate::pool::recovery::Recovery;
 use crate::pool::removals::Removals;
+use crate::pool::untold;
 use crate::pool::values::values_per_round;
 use crate::segment::home::SEGMENTS;
 use crate::segment::quarantine::Quarantine;
@@ -92,6 +94,7 @@ impl Pool {
         }
         if failed.is_none() {
             reading::cut_off(&found, &*medium, &superblock)
+                .and_then(|()| reading::store_again(&found, &*medium, &superblock))
                 .map_err(|error| Error::in_pool(dir, LOG, "write", error))?;
         }
         let whose = Whose { pool: superblock.uuid, boot: boot_id };
@@ -118,10 +121,14 @@ impl Pool {
         };
         let mut recovery = found.recovery;
         if pool.is_read_only().is_none() {
+            if recovery.kind == Shutdown::ServerKilled {
+                untold::hear(pool.lock.dir(), &pool.superblock(), boot_id, &pool.segments);
+            }
             settling::settle(&pool, &mut recovery, &found.owned, options.now)?;
             // Rule 8: that recovery is over is its last persist.
             let unsafe_shutdown = u64::from(recovery.unsafe_shutdown());
             pool.set_open_after(unsafe_shutdown)?;
+            pool.told();
         } else if let Some(reason) = pool.is_read_only() {
             log::error!("{}: opened read-only: {reason}", dir.display());
         }

@@ -3,6 +3,7 @@
 use crate::common::*;
 use std::fs;
 use tensorfs_layout::log::{Attributes, Record};
+use tensorfs_layout::pool::Pool;
 use tensorfs_layout::{Error, ROOT, SegmentId};
 
 #[test]
@@ -162,4 +163,61 @@ fn a_record_of_a_segment_that_cannot_be_synced_is_refused() {
     let data = Record::Data { ino, segment, offset: 0, len: 9, allocated: 4096 };
     assert!(try_store(&pool, [data]).is_err(), "nobody could make its bytes durable");
     assert_eq!(pool.newest(), newest);
+}
+
+#[test]
+fn what_the_host_has_in_memory_alone_is_written_again_by_recovery() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    make(&pool, "before", DIR);
+    pool.commit(pool.newest()).unwrap();
+    make(&pool, "in memory", DIR);
+    medium.fail_next_persist();
+    assert!(pool.commit(pool.newest()).is_err());
+    drop(pool);
+    let pool = scratch.open_on(medium.clone(), BOOT).unwrap();
+    make(&pool, "after", DIR);
+    pool.commit(pool.newest()).unwrap();
+    let durable = tree(&pool.view());
+    assert_eq!(durable.len(), 4);
+    let image = medium.after_power_loss(|| false);
+    drop(pool);
+    let (again, _) = scratch.open(image, NEXT_BOOT);
+    assert_eq!(again.is_read_only(), None);
+    assert_eq!(tree(&again.view()), durable);
+}
+
+#[test]
+fn a_segment_that_failed_when_the_log_did_is_told_by_the_next_server() {
+    for log_first in [true, false] {
+        let scratch = Scratch::new(1 << 20);
+        let (pool, medium) = scratch.first_open();
+        let (ino, segment) = make_file(&pool, "f", b"bytes");
+        let (other, _) = make_file(&pool, "g", b"bytes");
+        pool.commit(pool.newest()).unwrap();
+        pool.segments().begin_write(segment).unwrap();
+        if log_first {
+            make(&pool, "d", DIR);
+            medium.fail_next_persist();
+            assert!(pool.commit(pool.newest()).is_err());
+        }
+        medium.fail_next_segment_sync();
+        if log_first {
+            assert!(pool.sync_early(segment).is_err(), "it cannot be recorded");
+        } else {
+            medium.fail_next_store();
+            assert!(pool.sync_early(segment).is_err());
+        }
+        assert!(pool.close().is_err());
+        drop(pool);
+        let pool = scratch.open_on(medium.clone(), BOOT).unwrap();
+        let damaged = |pool: &Pool, ino| pool.view().object(ino).unwrap().attributes.damaged;
+        assert!(damaged(&pool, ino) && !damaged(&pool, other));
+        assert_eq!(pool.recovery().damaged_files, 1);
+        // It is in the log from now on, and nowhere else.
+        assert!(!scratch.pool().join("failed").exists());
+        let image = medium.after_power_loss(|| false);
+        drop(pool);
+        assert!(damaged(&scratch.open(image, NEXT_BOOT).0, ino));
+    }
 }

@@ -152,12 +152,17 @@ fn recovery_note(pool: &Pool) -> Option<String> {
             "programs of an earlier mount could still write its files when it was unmounted; they were looked at again"
         }
         Shutdown::ServerKilled if recovery.left => {
-            "its server could not bring everything to order when it ended; recovered, nothing that was accepted is lost"
+            "its server could not bring everything to order when it ended; recovered"
         }
-        Shutdown::ServerKilled => "its server was killed; recovered, nothing that was accepted is lost",
+        Shutdown::ServerKilled => "its server was killed; recovered",
         Shutdown::PowerLoss => "the machine went down; recovered up to the last commit",
     };
     let mut line = format!("{}: {what}", pool.path().display());
+    // The server before may have had no time to say of a file that it could not be synced.
+    let damaged = (recovery.damaged_files as usize).max(pool.view().damaged().count());
+    if recovery.kind == Shutdown::ServerKilled && !recovery.outlived && damaged == 0 {
+        line.push_str(", nothing that was accepted is lost");
+    }
     let mut also = |count: usize, what: &str| {
         if count > 0 {
             line.push_str(&format!("; {count} {what}"));
@@ -165,7 +170,7 @@ fn recovery_note(pool: &Pool) -> Option<String> {
     };
     also(recovery.dropped_transactions as usize, "newer operations undone");
     also(recovery.quarantined.len(), "quarantined (tensorfs restore lists them)");
-    also(recovery.damaged_files as usize, "damaged files");
+    also(damaged, "damaged files");
     also(recovery.open_segments.len(), "files still open by programs of the old mount");
     Some(line)
 }

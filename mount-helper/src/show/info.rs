@@ -45,7 +45,8 @@ pub fn table(info: &Info) -> String {
     rows.some("commits", apart);
     rows.some("requests", requests(info));
     rows.some("flushes", flushes(info));
-    rows.some("recovery", info.recovery.as_ref().and_then(recovery));
+    let is_damaged = !info.damaged_files.is_empty();
+    rows.some("recovery", info.recovery.as_ref().and_then(|found| recovery(found, is_damaged)));
     if info.unsafe_shutdowns > 0 {
         rows.add("shutdowns", format!("{} without closing the pool", info.unsafe_shutdowns));
     }
@@ -150,17 +151,18 @@ fn flushes(info: &Info) -> Option<String> {
     })
 }
 
-fn recovery(recovery: &Recovery) -> Option<String> {
+/// Of a pool in which files are damaged nobody knows what they have lost, and when.
+fn recovery(recovery: &Recovery, is_damaged: bool) -> Option<String> {
+    let lost = if is_damaged { "" } else { "; nothing that was accepted is lost" };
     let mut text = match recovery.kind {
         Shutdown::Clean => return None,
         Shutdown::ServerKilled if recovery.outlived => {
             "programs of an earlier mount could still write when the one before this was unmounted".to_owned()
         }
         Shutdown::ServerKilled if recovery.left => {
-            "the server before this one could not bring everything to order; nothing that was accepted is lost"
-                .to_owned()
+            format!("the server before this one could not bring everything to order{lost}")
         }
-        Shutdown::ServerKilled => "the server before this one was killed; nothing that was accepted is lost".to_owned(),
+        Shutdown::ServerKilled => format!("the server before this one was killed{lost}"),
         Shutdown::PowerLoss => "the machine went down before; back to the last commit".to_owned(),
     };
     if recovery.dropped_transactions > 0 {

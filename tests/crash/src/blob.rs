@@ -189,8 +189,11 @@ impl Blob {
         used.map(|(index, page)| (index, &**page))
     }
 
-    /// Everything that can be seen.
+    /// Everything that can be seen, and what of it would not become durable by a sync.
     pub fn digest(&self, hasher: &mut impl Hasher) {
+        for (unit, _) in self.units.iter().filter(|(_, cell)| cell.has_failed()) {
+            unit.hash(hasher);
+        }
         self.len.now().hash(hasher);
         for (index, page) in self.pages() {
             if page.iter().any(|byte| *byte != 0) {

@@ -44,6 +44,11 @@ impl<T: Clone + PartialEq> Cell<T> {
         self.dirty = false;
     }
 
+    /// True if what is seen is taken for written, and may not be.
+    pub fn has_failed(&self) -> bool {
+        !self.dirty && self.versions.len() > 1
+    }
+
     /// A write-back of what is seen now begins.
     pub fn write_back(&mut self) {
         self.flushing = Some(self.versions.len() - 1);

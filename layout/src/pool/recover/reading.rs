@@ -30,6 +30,8 @@ pub(crate) struct Found {
     pub owned: HashSet<SegmentId>,
     /// Blocks that hold something behind what is kept, and from which byte on.
     rest: Vec<(usize, usize)>,
+    /// Blocks with transactions that are kept and may not be on the disk.
+    unproved: Vec<usize>,
 }
 
 /// Reads the log and decides what is kept. Changes nothing.
@@ -62,6 +64,9 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
     let (uses, rest) = decide_blocks(&blocks, &census.retired(horizon), keep);
     let mut log = Log::new(medium.clone(), superblock, uses, keep, horizon);
     log.raise_incarnation(blocks.iter().filter_map(|block| block.header).map(|one| one.incarnation).max().unwrap_or(0));
+    let is_unproved = |id: u64| kind == Shutdown::ServerKilled && (horizon + 1..=keep).contains(&id);
+    let holds_unproved = |index: &usize| blocks[*index].frames.iter().any(|frame| is_unproved(frame.header.id));
+    let unproved = (0..blocks.len()).filter(holds_unproved).collect();
     let next_id = census.headers().filter(|header| header.id <= keep).map(|header| header.next_id).max().unwrap_or(0);
     let dropped =
         if kind == Shutdown::PowerLoss { census.headers().filter(|header| header.id > keep).count() } else { 0 };
@@ -81,7 +86,7 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
     let outlived = superblock.state == PoolState::Outlived;
     let left = superblock.state == PoolState::Left;
     let recovery = Recovery { kind, outlived, left, dropped_transactions: dropped as u64, ..Recovery::default() };
-    Ok(Found { view, log, recovery, damage, owned, rest })
+    Ok(Found { view, log, recovery, damage, owned, rest, unproved })
 }
 
 /// Zeroes what stands behind the kept transactions, durably, before the first new id is given out.
@@ -97,6 +102,16 @@ pub(crate) fn cut_off(found: &Found, medium: &dyn Medium, superblock: &Superbloc
         medium.store(found.log.block_offset(*index) + *from as u64, &zeroes)?;
     }
     medium.persist()
+}
+
+/// Stores again what is kept and not proved to be durable: where a persist failed, the host may have it in memory and
+/// take it for written. Whoever commits persists it.
+pub(crate) fn store_again(found: &Found, medium: &dyn Medium, superblock: &Superblock) -> io::Result<()> {
+    for index in &found.unproved {
+        let bytes = scan::read_block(medium, superblock, *index)?;
+        medium.store(found.log.block_offset(*index), &bytes)?;
+    }
+    Ok(())
 }
 
 fn describe_missing(missing: &[(u64, u64)]) -> Option<String> {

@@ -26,6 +26,7 @@ struct Image {
     persists: u64,
     segment_syncs: u64,
     fail_persist: bool,
+    fail_store: bool,
     fail_persist_behind: Option<usize>,
     fail_persist_number: Option<u64>,
     fail_segment: bool,
@@ -150,6 +151,11 @@ impl SimMedium {
         self.0.lock().unwrap().fail_persist = true;
     }
 
+    /// The next store is not made.
+    pub fn fail_next_store(&self) {
+        self.0.lock().unwrap().fail_store = true;
+    }
+
     /// Fails the next persist that comes right behind a store of so many bytes.
     pub fn fail_next_persist_behind(&self, len: usize) {
         self.0.lock().unwrap().fail_persist_behind = Some(len);
@@ -214,6 +220,9 @@ impl Medium for SimMedium {
         let mut image = self.0.lock().unwrap();
         let offset = offset as usize;
         image.calls.push(Call::Store { offset: offset as u64, len: bytes.len() });
+        if std::mem::take(&mut image.fail_store) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         image.stored.get_mut(offset..offset + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(bytes);
         image.unpersisted.push((offset, bytes.to_vec()));
         image.events.push(Event::Store(offset, bytes.to_vec()));

@@ -1,0 +1,115 @@
+//! What is to be known until the machine is started anew, although the disk of a pool may take nothing any more.
+//!
+//! It is written in two places: on a filesystem in memory that the machine gives to whoever runs the server, and
+//! beside the log, where other servers find it that do not share the first one, as in another container. There it need
+//! not be durable: that the host has it in memory will do.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use nix::unistd::geteuid;
+
+use crate::medium::dir::Dir;
+
+/// The name beside the log, and while it is written.
+pub(crate) const FAILED: &str = "failed";
+pub(crate) const NEW_FAILED: &str = "failed.new";
+/// The name of the directory in the machine's memory.
+const DIRECTORY: &str = "tensorfs";
+/// No note is longer.
+const MOST: u64 = 64 << 20;
+
+/// A note on a pool, which counts during one boot.
+#[derive(Debug)]
+pub(crate) struct BootNote<'a> {
+    /// The first line: what it is about, and in which boot.
+    head: String,
+    pool: &'a Dir,
+    /// The name in memory.
+    name: String,
+}
+
+impl<'a> BootNote<'a> {
+    /// Of two directories with the same name, as a pool and its copy have, each has its own.
+    pub fn on(pool: &'a Dir, name: &str, boot: [u8; 16]) -> Self {
+        let boot: String = boot.iter().map(|byte| format!("{byte:02x}")).collect();
+        let which = pool.stat_self().map_or(0, |found| found.st_ino);
+        Self { head: format!("{name} {boot}\n"), pool, name: format!("{name}-{which}") }
+    }
+
+    /// Writes it, in the place of an older one. An error says that it is in no place.
+    pub fn write(&self, text: &str) -> io::Result<()> {
+        let beside = self.write_in(self.pool, FAILED, NEW_FAILED, text);
+        let in_memory = in_memory(true).and_then(|dir| {
+            let new = format!("{}.new", self.name);
+            self.write_in(&dir, &self.name, &new, text)
+        });
+        beside.or(in_memory)
+    }
+
+    fn write_in(&self, dir: &Dir, name: &str, new: &str, text: &str) -> io::Result<()> {
+        let mut file = dir.create_anew(new)?;
+        let written = file.write_all(format!("{}{text}", self.head).as_bytes());
+        written.and_then(|()| dir.rename(new, dir, name)).inspect_err(|_| drop(dir.unlink_if_there(new)))
+    }
+
+    /// What was written in this boot, if anything was.
+    pub fn read(&self) -> Option<String> {
+        let in_memory = in_memory(false).and_then(|dir| dir.read(self.name.as_str(), MOST));
+        let texts = [in_memory, self.pool.read(FAILED, MOST)].into_iter().filter_map(|bytes| {
+            let text = String::from_utf8(bytes.ok()?).ok()?;
+            text.strip_prefix(&self.head).map(str::to_owned)
+        });
+        texts.reduce(|one, other| one + &other)
+    }
+
+    /// It does not count any more. An error says that it does all the same.
+    pub fn remove(&self) -> io::Result<()> {
+        if let Ok(dir) = in_memory(false) {
+            dir.unlink_if_there(self.name.as_str())?;
+        }
+        self.pool.unlink_if_there(FAILED)
+    }
+}
+
+/// A directory in memory that nobody else can write to: others could say of a pool what is not so.
+fn in_memory(make: bool) -> io::Result<Dir> {
+    let user = geteuid();
+    let path = if user.is_root() { PathBuf::from("/run") } else { PathBuf::from(format!("/run/user/{user}")) };
+    let above = Dir::open(&path)?;
+    let found = above.stat_self()?;
+    if found.st_uid != user.as_raw() || found.st_mode & 0o022 != 0 {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    match above.below(DIRECTORY) {
+        Err(error) if make && error.kind() == io::ErrorKind::NotFound => above.make_dir(DIRECTORY),
+        opened => opened,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_counts_in_its_boot_and_until_it_is_removed() {
+        let room = tempfile::tempdir().unwrap();
+        let dir = Dir::open(room.path()).unwrap();
+        let note = BootNote::on(&dir, "test", [1; 16]);
+        assert_eq!(note.read(), None);
+        note.write("one\n").unwrap();
+        note.write("two\n").unwrap();
+        assert!(note.read().unwrap().starts_with("two\n"));
+        // One of the places is enough.
+        if in_memory(false).is_ok() {
+            dir.unlink(FAILED).unwrap();
+            assert_eq!(BootNote::on(&dir, "test", [1; 16]).read().as_deref(), Some("two\n"));
+        }
+        note.write("two\n").unwrap();
+        assert_eq!(BootNote::on(&dir, "test", [2; 16]).read(), None);
+        assert_eq!(BootNote::on(&dir, "another", [1; 16]).read(), None);
+        note.remove().unwrap();
+        assert_eq!(note.read(), None);
+        assert!(dir.is_empty().unwrap());
+    }
+}

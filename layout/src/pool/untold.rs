@@ -1,0 +1,48 @@
+//! Segments whose sync failed where the log cannot say so any more: the host may go on to show bytes of theirs that are
+//! not on its disk, so whoever opens the pool next, before the machine is started anew, has to know of them. After that
+//! recovery believes nothing but what was durable.
+
+use crate::ids::SegmentId;
+use crate::log::superblock::Superblock;
+use crate::medium::boot_note::BootNote;
+use crate::medium::dir::Dir;
+use crate::pool::opened::Pool;
+use crate::segment::segments::Segments;
+
+fn note<'a>(pool: &'a Dir, superblock: &Superblock, boot: [u8; 16]) -> BootNote<'a> {
+    BootNote::on(pool, &superblock.uuid_text(), boot)
+}
+
+/// Has the segments known as failed of which an earlier server could not have the log say so.
+pub(crate) fn hear(pool: &Dir, superblock: &Superblock, boot: [u8; 16], segments: &Segments) {
+    let text = note(pool, superblock, boot).read().unwrap_or_default();
+    for segment in text.lines().filter_map(|line| u64::from_str_radix(line, 16).ok()) {
+        segments.fail(SegmentId(segment), "a server before heard of it, and could not record it");
+    }
+}
+
+impl Pool {
+    fn note(&self) -> BootNote<'_> {
+        self.superblock.of(|superblock| note(self.lock.dir(), superblock, self.boot_id))
+    }
+
+    /// If the log takes nothing any more: notes elsewhere what it should say. Called behind each failure.
+    pub(super) fn note_untold(&self) {
+        let failed: Vec<SegmentId> = self.segments.unmarked().into_iter().map(|(segment, _)| segment).collect();
+        if failed.is_empty() || self.is_read_only().is_none() {
+            return;
+        }
+        let lines: String = failed.iter().map(|segment| format!("{segment}\n")).collect();
+        if let Err(error) = self.note().write(&lines) {
+            let (pool, count) = (self.path.display(), failed.len());
+            log::error!("{pool}: the next mount will not know of {count} files that could not be synced: {error}");
+        }
+    }
+
+    /// The log has said it, durably.
+    pub(super) fn told(&self) {
+        if let Err(error) = self.note().remove() {
+            log::warn!("{}: a note on files that could not be synced stays: {error}", self.path.display());
+        }
+    }
+}
