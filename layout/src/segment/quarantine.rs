@@ -5,7 +5,7 @@
 //! A note is durable before its entry has a name, and an entry is whole before it has one: what interrupts the setting
 //! aside leaves at most a note without an entry, which counts for nothing, and [`PARTIAL`], which the next one removes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
@@ -32,7 +32,7 @@ use crate::time::Timestamp;
 /// The directory.
 pub(crate) const QUARANTINE: &str = "quarantine";
 
-/// A copy on its way into quarantine.
+/// A copy on its way into quarantine; of more at a time, each has its number behind.
 const PARTIAL: &str = ".partial";
 
 /// The clock by which the host dates changes of files does not stand still for longer.
@@ -84,6 +84,34 @@ pub struct Quarantine {
     counted: Mutex<Counted>,
     /// What is there of each file, once that was asked for. Others may have removed some of it.
     versions: Mutex<Option<Versions>>,
+    /// The numbers of the copies that are being made.
+    copies: Mutex<BTreeSet<u32>>,
+}
+
+/// A copy that is being made.
+struct Copying<'a> {
+    copies: &'a Mutex<BTreeSet<u32>>,
+    number: u32,
+}
+
+impl<'a> Copying<'a> {
+    fn begin(copies: &'a Mutex<BTreeSet<u32>>) -> Self {
+        let mut taken = copies.lock();
+        let number = (0..).find(|number| !taken.contains(number)).unwrap_or(u32::MAX);
+        taken.insert(number);
+        Self { copies, number }
+    }
+
+    /// What it is called until it is whole.
+    fn name(&self) -> String {
+        if self.number == 0 { PARTIAL.into() } else { format!("{PARTIAL}{}", self.number) }
+    }
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        self.copies.lock().remove(&self.number);
+    }
 }
 
 /// What was counted, and when.
@@ -133,7 +161,7 @@ fn read(dir: &Dir) -> io::Result<Vec<(String, u64, Option<Written>)>> {
     let mut entries = Vec::new();
     for entry in dir.entries()? {
         let Some(name) = entry.text() else { continue };
-        if name.ends_with(".json") || name == PARTIAL || entry.kind != SFlag::S_IFREG {
+        if name.ends_with(".json") || name.starts_with(PARTIAL) || entry.kind != SFlag::S_IFREG {
             continue;
         }
         let Ok(found) = dir.stat(name) else { continue };
@@ -191,7 +219,7 @@ impl Quarantine {
     }
 
     pub(crate) fn of(pool: Arc<Dir>) -> Self {
-        Self { pool, medium: None, counted: Mutex::default(), versions: Mutex::default() }
+        Self { pool, medium: None, counted: Mutex::default(), versions: Mutex::default(), copies: Mutex::default() }
     }
 
     fn dir(&self) -> io::Result<Dir> {
@@ -376,13 +404,15 @@ impl Quarantine {
         let dir = self.dir()?;
         let name = fresh_name(&dir, stem);
         // What an interrupted copy left may be a second name of its entry by now: a new file, never that one again.
-        let to = dir.create_anew(PARTIAL)?;
+        let copying = Copying::begin(&self.copies);
+        let partial = copying.name();
+        let to = dir.create_anew(partial.as_str())?;
         let copied = copy_range(from, offset, end, &to).and_then(|()| self.sync(&to));
         let named = copied.and_then(|()| {
             self.write_beside(&dir, &name, written)?;
-            dir.link(PARTIAL, &to, &dir, name.as_str())
+            dir.link(partial.as_str(), &to, &dir, name.as_str())
         });
-        let removed = dir.unlink(PARTIAL);
+        let removed = dir.unlink(partial.as_str());
         named.and(removed)?;
         self.sync_names(&dir)?;
         Ok(name)

@@ -233,7 +233,8 @@ impl Segments {
 
     /// Whether an error of a call on a segment says that there is none, or none within reach: nothing can be done then.
     pub fn is_not_there(&self, id: SegmentId, error: &io::Error) -> bool {
-        error.kind() == io::ErrorKind::NotFound || self.gone(id).is_some()
+        let is_gone = || self.stat(id).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        self.gone(id).is_some() || (error.kind() == io::ErrorKind::NotFound && is_gone())
     }
 
     /// The host path of a segment, for messages.

@@ -7,7 +7,7 @@ use crate::common::*;
 use tensorfs_layout::check::{Contents, Depth, Subject, check, repair};
 use tensorfs_layout::log::{Attributes, Record, Seal, Shutdown};
 use tensorfs_layout::pool::{OpenOptions, Pool};
-use tensorfs_layout::segment::{Gone, Reason, SealedRun, examine};
+use tensorfs_layout::segment::{Gone, Note, Reason, SealedRun, examine};
 use tensorfs_layout::testing::change_boot_id;
 use tensorfs_layout::{Error, Ino, ROOT, SegmentId, Timestamp};
 
@@ -377,6 +377,35 @@ fn recovery_leaves_lost_files_alone() {
 }
 
 /// A tier that is away is not recovered with the rest, but when it is back, from the worst that happened meanwhile.
+/// Each removed what the others had begun, and gave it its own name: files came back with the bytes of others.
+#[test]
+fn versions_of_files_in_a_tier_are_set_aside_side_by_side() {
+    let (real, tier) = (Real::new(), durable());
+    let pool = real.with_tiers([("fast", tier.path())]);
+    let bytes = |n: u8| vec![n; 4 << 20];
+    let files: Vec<_> = (0..6).map(|n| (n, file_in(&pool, "fast", &format!("f{n}"), &bytes(n)))).collect();
+    pool.commit(pool.newest()).unwrap();
+    std::thread::scope(|scope| {
+        for (n, (ino, segment)) in &files {
+            let pool = &pool;
+            scope.spawn(move || {
+                let time = Timestamp::new(1, 0);
+                let note = Note { ino: Some(*ino), path: None, reason: Reason::InterruptedReplace, offset: 0, time };
+                let name = pool.quarantine().keep(pool.segments(), *segment, &note).unwrap();
+                let kept = fs::read(real_quarantine(pool).join(name)).unwrap();
+                assert!(kept == bytes(*n), "file {n}");
+            });
+        }
+    });
+    assert_eq!(pool.quarantine().list().unwrap().len(), 6);
+    assert!(fs::read_dir(real_quarantine(&pool)).unwrap().count() == 12, "each has a note, and nothing is left over");
+    close(pool);
+}
+
+fn real_quarantine(pool: &Pool) -> PathBuf {
+    pool.path().join("quarantine")
+}
+
 #[test]
 fn a_tier_that_was_away_is_recovered_when_it_is_back() {
     for (kind, tail) in [(Shutdown::ServerKilled, true), (Shutdown::PowerLoss, false)] {
