@@ -79,7 +79,7 @@ impl Table {
 pub struct Document(BTreeMap<(bool, String, &'static str, String), Vec<String>>);
 
 impl Document {
-    /// None as long as the document has no table.
+    /// None if the document has no table.
     pub fn read() -> Option<Document> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/RELIABILITY.md");
         let text = std::fs::read_to_string(path).unwrap();
