@@ -10,7 +10,8 @@ use std::process::Command;
 use nix::errno::Errno;
 use serde_json::Value;
 use tensorfs_tests::{
-    Mount, Mounted, Pattern, Setup, as_user, child, is_root, on_mounts, run, safetensors, shell, xattr,
+    Call, HostCalls, Mount, Mounted, Pattern, Rule, Setup, as_user, child, is_root, on_mounts, run, safetensors, shell,
+    xattr,
 };
 
 on_mounts!(
@@ -28,6 +29,7 @@ on_mounts!(
     files_of_a_volatile_tier_are_lost_and_say_so,
     files_of_a_missing_tier_are_back_with_it,
     a_tier_in_which_the_kernel_cannot_help_is_served,
+    a_tier_whose_host_takes_no_changes_fails_its_own_files_alone,
     space_is_that_of_all_tiers,
     a_full_tier_is_full,
     uses_are_counted,
@@ -675,6 +677,34 @@ fn a_tier_in_which_the_kernel_cannot_help_is_served(setup: Setup) {
 fn space(path: &Path) -> (u64, u64) {
     let found = nix::sys::statvfs::statvfs(path).unwrap();
     (found.blocks() * found.fragment_size(), found.blocks_available() * found.fragment_size())
+}
+
+/// The pool's own log and segments are elsewhere.
+///
+/// Proves D12.
+fn a_tier_whose_host_takes_no_changes_fails_its_own_files_alone(setup: Setup) {
+    let calls = HostCalls::new();
+    let Some(tiers) = Tiers::new(setup.host_calls(&calls)) else { return };
+    let mount = &tiers.mount;
+    let write = |name: &str, tier: &str| {
+        std::fs::create_dir_all(mount.at(tier)).unwrap();
+        set(&mount.at(tier), tier).unwrap();
+        std::fs::write(mount.at(tier).join(name), vec![1; 100_000]).unwrap();
+        std::fs::File::open(mount.at(tier).join(name)).unwrap().sync_all()
+    };
+    write("before", "ssd").unwrap();
+    write("before", "pm").unwrap();
+    let _broken = calls.add(Rule::of(Call::Times).below(&tiers.ssd).error(libc::EROFS));
+    write("beside", "pm").unwrap();
+    let failed = errno(write("during", "ssd"));
+    let is_ext4 = nix::sys::statfs::statfs(&tiers.ssd).unwrap().filesystem_type() == nix::sys::statfs::EXT4_SUPER_MAGIC;
+    // Others need not be asked.
+    assert_eq!(failed, is_ext4.then_some(libc::EIO));
+    write("after", "pm").unwrap();
+    assert!(mount.info()["read_only"].is_null());
+    for whole in ["ssd/before", "pm/before", "pm/beside", "pm/after"] {
+        assert_eq!(std::fs::read(mount.at(whole)).unwrap().len(), 100_000);
+    }
 }
 
 /// Proves M10.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::ids::{Ino, SegmentId};
+use crate::log::tier::PM;
 use crate::medium::domain::Medium;
 use crate::parallel::overlapping;
 use crate::segment::home::{Home, shard};
@@ -172,8 +173,14 @@ impl Segments {
         for (tier, home) in self.homes.iter().filter(|(_, home)| !home.is_volatile()) {
             let segments = by_tier.remove(tier).unwrap_or_default();
             let grown = due.grown.get(tier).unwrap_or(&none);
+            if *tier != PM && segments.is_empty() && !grown.top && grown.shards.is_empty() {
+                continue;
+            }
             self.sync_together(home, &segments, grown)?;
-            self.look_at_host(home)?;
+            match self.look_at_host(home) {
+                Err(error) if *tier != PM => self.fail_tier(*tier, home, &error),
+                looked => drop(looked?),
+            }
         }
         let held: HashMap<_, _> = due.values.iter().map(|(id, ino, seq)| (*id, (*ino, *seq))).collect();
         for (id, fd) in due.segments.iter().filter(|_| !held.is_empty()) {
@@ -227,6 +234,16 @@ impl Segments {
             self.sync_whole(home)?;
         }
         Ok(())
+    }
+
+    /// The host of a tier takes no changes any more: what may have bytes there has failed, and nothing else.
+    fn fail_tier(&self, tier: u8, home: &Home, error: &io::Error) {
+        home.doubt();
+        for (id, _) in self.unsynced.descriptors() {
+            if id.tier() == tier {
+                self.fail(id, error);
+            }
+        }
     }
 
     /// Syncs everything on the filesystem of a home.
