@@ -275,6 +275,15 @@ impl Dir {
 
     /// Makes a directory that is not there yet, and gives it to the owner.
     pub fn make_dir<P: ?Sized + NixPath + AsRef<OsStr>>(&self, name: &P) -> io::Result<Self> {
+        self.make_dir_for(name, |_| false)
+    }
+
+    /// As [`Dir::make_dir`], where others of this process may make `expected` entries in it meanwhile.
+    pub fn make_dir_for<P: ?Sized + NixPath + AsRef<OsStr>>(
+        &self,
+        name: &P,
+        expected: impl Fn(&Entry) -> bool,
+    ) -> io::Result<Self> {
         nix::sys::stat::mkdirat(&self.fd, name, Mode::S_IRWXU)?;
         let path = self.path_of(name.as_ref());
         let fd = self.at(name, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty())?;
@@ -283,7 +292,7 @@ impl Dir {
             // Nobody gives a directory away that he did not make: another one may have taken its name meanwhile.
             let found = made.stat_self()?;
             let is_new = found.st_uid == self.owner.process().as_raw() && found.st_mode & 0o777 == 0o700;
-            if !is_new || !made.is_empty()? {
+            if !is_new || !made.entries()?.iter().all(expected) {
                 return Err(Foreign::Owner { found: found.st_uid, owner: self.owner.uid() }.into());
             }
             self.owner.give(&made.fd)?;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::stat::{FileStat, SFlag};
 
 use crate::ids::{NUMBER_LIMIT, SegmentId};
-use crate::medium::dir::Dir;
+use crate::medium::dir::{Dir, Entry};
 use crate::medium::foreign::{Foreign, kind_name};
 use crate::segment::host_errors::HostErrors;
 use crate::segment::stat::SegmentStat;
@@ -72,6 +72,13 @@ fn shard_name(shard: u8) -> String {
 pub(super) fn shard_of(name: Option<&str>) -> Option<u8> {
     let shard = u8::from_str_radix(name?, 16).ok()?;
     (name == Some(&shard_name(shard))).then_some(shard)
+}
+
+/// The segment that an entry of a shard is of, by its name.
+fn segment_of(entry: &Entry, of: u8) -> Option<SegmentId> {
+    let name = entry.text()?;
+    let id = SegmentId(u64::from_str_radix(name, 16).ok()?);
+    (id.to_string() == name && shard(id) == of && id.0 < NUMBER_LIMIT).then_some(id)
 }
 
 impl Home {
@@ -161,7 +168,8 @@ impl Home {
 
     /// Makes a shard, if it is not there.
     pub fn create_shard(&self, shard: u8) -> io::Result<()> {
-        match self.dir.make_dir(shard_name(shard).as_str()) {
+        let is_segment = |entry: &Entry| entry.kind == SFlag::S_IFREG && segment_of(entry, shard).is_some();
+        match self.dir.make_dir_for(shard_name(shard).as_str(), is_segment) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             _ => Ok(()),
         }
@@ -217,11 +225,7 @@ impl Home {
                 opened => opened?.entries()?,
             };
             for entry in entries {
-                let id = entry.text().and_then(|name| {
-                    let id = SegmentId(u64::from_str_radix(name, 16).ok()?);
-                    let ours = id.to_string() == name && self::shard(id) == shard && id.0 < NUMBER_LIMIT;
-                    (ours && id.tier() == tier).then_some(id)
-                });
+                let id = segment_of(&entry, shard).filter(|id| id.tier() == tier);
                 let within = || format!("{name}/{}", entry.shown());
                 match id {
                     Some(id) if entry.kind == SFlag::S_IFREG => match ask(id) {

@@ -8,7 +8,7 @@ use crate::common::*;
 use tensorfs_layout::check::{Depth, Report, check, inspect, repair};
 use tensorfs_layout::log::{Record, Seal};
 use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
-use tensorfs_layout::{Error, Timestamp};
+use tensorfs_layout::{Error, SegmentId, Timestamp};
 
 fn open(pool: &Path) -> tensorfs_layout::Result<Pool> {
     Pool::open(pool, &OpenOptions { boot_id: Some(BOOT), ..OpenOptions::default() })
@@ -195,4 +195,38 @@ fn directories_that_are_missing_give_an_error_that_names_them() {
         // Without its bytes the pool must not pass for whole.
         assert!(part != "segments" || opened.is_err() && !matches!(checked, Ok(0)), "{part}");
     }
+}
+
+/// Who made the first segment of a directory found there what another thread had just made, and took it for somebody
+/// else's directory.
+#[test]
+fn segments_of_another_users_pool_are_made_side_by_side() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("pool");
+    Pool::create(&path, &CreateOptions::default()).unwrap();
+    for part in ["", "log", "lock", "segments", "quarantine"] {
+        let part = path.join(part);
+        if part.exists() {
+            std::os::unix::fs::chown(part, Some(12_345), Some(23_456)).unwrap();
+        }
+    }
+    let pool = Pool::open(&path, &OpenOptions::default()).unwrap();
+    let start = std::sync::Barrier::new(4);
+    std::thread::scope(|scope| {
+        for n in 1..=4 {
+            let (pool, start) = (&pool, &start);
+            scope.spawn(move || {
+                let made = (0..256).map(|shard| {
+                    start.wait();
+                    pool.segments().create(SegmentId((shard << 8) + n)).map(drop)
+                });
+                let failed: Vec<_> = made.filter_map(Result::err).collect();
+                assert!(failed.is_empty(), "{failed:?}");
+            });
+        }
+    });
+    pool.close().unwrap();
 }
