@@ -539,6 +539,59 @@ fn what_a_lock_says_is_not_followed() {
     scene.end();
 }
 
+/// What the host would refuse the owner it refuses root, who asks as the owner.
+///
+/// Proves P3.
+#[test]
+fn the_host_refuses_root_what_it_refuses_the_owner() {
+    tensorfs_tests::needs_mount!();
+    let Some(scene) = Scene::new("strangers::identity") else { return };
+    scene.reset();
+    let mnt = scene.base.path().join("mnt");
+    let mounted = |each: &dyn Fn()| {
+        let words = ["mount", "POOL", "MNT", "--passthrough", scene.passthrough];
+        let path = |word: &str| word.replace("POOL", &scene.pool().display().to_string());
+        let words = words.map(|word| path(word).replace("MNT", &mnt.display().to_string()));
+        let output = scene.tensorfs(&words);
+        assert!(output.status.success(), "{output:?}");
+        each();
+        assert!(scene.tensorfs(&["umount".into(), mnt.display().to_string()]).status.success());
+    };
+    // What a killed server left is recovered first.
+    mounted(&|| ());
+    let segments: Vec<PathBuf> = [scene.pool(), scene.tier()]
+        .iter()
+        .flat_map(|top| below(&top.join("segments")))
+        .filter(|path| path.is_file())
+        .collect();
+    assert!(segments.len() > 3, "{segments:?}");
+    for (mode, may) in [(0o000, false), (0o600, true)] {
+        for segment in &segments {
+            fs::set_permissions(segment, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        mounted(&|| {
+            for name in ["f", "replaced"] {
+                assert_eq!(fs::read(mnt.join(name)).is_ok(), may, "{name} {mode:o}");
+            }
+        });
+    }
+    mounted(&|| {
+        fs::create_dir(mnt.join("e")).unwrap();
+        fs::write(mnt.join("e/made"), vec![1; 100_000]).unwrap();
+        let made = below(&scene.pool().join("segments")).into_iter().filter(|path| !segments.contains(path));
+        let made: Vec<_> = made.map(|path| fs::metadata(path).unwrap()).collect();
+        assert!(made.iter().any(fs::Metadata::is_file));
+        assert!(made.iter().all(|made| (made.uid(), made.gid()) == (OWNER, GROUP)), "{made:?}");
+        let info =
+            String::from_utf8(scene.tensorfs(&["info".into(), "--json".into(), mnt.display().to_string()]).stdout);
+        let info: serde_json::Value = serde_json::from_str(&info.unwrap()).unwrap();
+        let status = fs::read_to_string(format!("/proc/{}/status", info["pid"])).unwrap();
+        let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();
+        assert_eq!(groups.trim(), "", "groups of root's");
+    });
+    scene.end();
+}
+
 impl Scene {
     /// Nothing is left mounted.
     fn end(&self) {

@@ -206,8 +206,9 @@ impl Store {
         self.link.forget_attributes(ino);
     }
 
-    /// Gives a segment to the kernel.
+    /// Gives a segment to the kernel, which reads and writes it as whoever gave it: as the pool's owner.
     pub fn register(&self, segment: impl AsFd) -> std::io::Result<Backing> {
+        let _acting = self.pool.act_as_owner();
         self.link.register(segment.as_fd())
     }
 }

@@ -20,6 +20,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{LinkatFlags, UnlinkatFlags, linkat, unlinkat};
 
+use crate::medium::acting::Acting;
 use crate::medium::foreign::{Foreign, kind_name, other_kind};
 use crate::medium::owner::Owner;
 
@@ -43,6 +44,8 @@ pub(crate) struct Dir {
     fd: OwnedFd,
     /// Whose everything in it has to be.
     owner: Owner,
+    /// Whether it is his as well: else only this process may change what is in it.
+    is_owners: bool,
     /// For messages.
     path: PathBuf,
 }
@@ -73,7 +76,7 @@ impl Dir {
     pub fn open(path: &Path) -> io::Result<Self> {
         let fd = nix::fcntl::open(path, DIRECTORY, Mode::empty())?;
         let owner = Owner::of(&fstat(&fd)?);
-        Ok(Self { fd, owner, path: path.to_owned() })
+        Ok(Self { fd, owner, is_owners: true, path: path.to_owned() })
     }
 
     /// Opens a directory elsewhere, with no link on the way to it. What is in it has to be the owner's.
@@ -83,7 +86,8 @@ impl Dir {
             Err(Errno::ENOSYS | Errno::EPERM) => nix::fcntl::open(path, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty())?,
             opened => opened?,
         };
-        Ok(Self { fd, owner, path: path.to_owned() })
+        let is_owners = owner.check(&fstat(&fd)?).is_ok();
+        Ok(Self { fd, owner, is_owners, path: path.to_owned() })
     }
 
     /// Makes a directory where none is, with those above it, and opens it. Its name is durable.
@@ -98,7 +102,7 @@ impl Dir {
         let fd = opened?;
         let owner = Owner::of(&fstat(&fd)?);
         let missing = path.strip_prefix(above).unwrap_or(&path);
-        let mut made = Self { fd, owner: owner.own(), path: above.to_owned() }.make_below(missing)?;
+        let mut made = Self { fd, owner: owner.own(), is_owners: true, path: above.to_owned() }.make_below(missing)?;
         made.owner = Owner::of(&made.stat_self()?);
         Ok(made)
     }
@@ -127,7 +131,12 @@ impl Dir {
 
     /// Opened once more.
     fn again(&self) -> io::Result<Self> {
-        Ok(Self { fd: self.fd.try_clone()?, owner: self.owner, path: self.path.clone() })
+        Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone(), ..*self })
+    }
+
+    /// What is asked of the host for something in it is asked as its owner.
+    fn act(&self) -> Acting {
+        if self.is_owners { self.owner.act() } else { Acting::itself() }
     }
 
     /// For messages, and for nothing else.
@@ -161,6 +170,7 @@ impl Dir {
     }
 
     fn at<P: ?Sized + NixPath>(&self, name: &P, flags: OFlag, mode: Mode) -> nix::Result<OwnedFd> {
+        let _acting = self.act();
         match openat2(&self.fd, name, OpenHow::new().flags(flags).mode(mode).resolve(self.resolve())) {
             // A kernel or a container that lacks the call, or a refusal that comes again.
             Err(Errno::ENOSYS | Errno::EPERM) => self.at_step_by_step(name, flags, mode),
@@ -203,7 +213,7 @@ impl Dir {
             Err(errno) => return Err(errno.into()),
         };
         self.owner.check(&fstat(&fd)?)?;
-        Ok(Self { fd, owner: self.owner, path })
+        Ok(Self { fd, owner: self.owner, is_owners: true, path })
     }
 
     fn kind<P: ?Sized + NixPath>(&self, name: &P) -> io::Result<SFlag> {
@@ -229,7 +239,10 @@ impl Dir {
                 self.check_file(&fstat(&there)?)?;
                 match errno {
                     // Somebody has a lease on it, and was told to give it back.
-                    Errno::EAGAIN => reopen(&there, flags),
+                    Errno::EAGAIN => {
+                        let _acting = self.act();
+                        reopen(&there, flags)
+                    }
                     errno => Err(errno.into()),
                 }
             }
@@ -284,11 +297,12 @@ impl Dir {
         name: &P,
         expected: impl Fn(&Entry) -> bool,
     ) -> io::Result<Self> {
+        let acting = self.act();
         nix::sys::stat::mkdirat(&self.fd, name, Mode::S_IRWXU)?;
         let path = self.path_of(name.as_ref());
         let fd = self.at(name, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty())?;
-        let made = Self { fd, owner: self.owner, path };
-        if self.owner.is_other() {
+        let mut made = Self { fd, owner: self.owner, is_owners: acting.is_another(), path };
+        if self.owner.is_other() && !acting.is_another() {
             // Nobody gives a directory away that he did not make: another one may have taken its name meanwhile.
             let found = made.stat_self()?;
             let is_new = found.st_uid == self.owner.process().as_raw() && found.st_mode & 0o777 == 0o700;
@@ -297,6 +311,8 @@ impl Dir {
             }
             self.owner.give(&made.fd)?;
         }
+        self.owner.check(&made.stat_self()?)?;
+        made.is_owners = true;
         Ok(made)
     }
 
@@ -328,6 +344,7 @@ impl Dir {
 
     /// The names in it.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
+        let _acting = self.act();
         let mut opened = nix::dir::Dir::openat(&self.fd, c".", DIRECTORY, Mode::empty())?;
         let mut entries = Vec::new();
         for entry in opened.iter() {
@@ -362,11 +379,13 @@ impl Dir {
 
     /// Removes a name of anything but a directory.
     pub fn unlink<P: ?Sized + NixPath>(&self, name: &P) -> io::Result<()> {
+        let _acting = self.act();
         Ok(unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir)?)
     }
 
     /// As [`Dir::unlink`]; one that is not there is fine.
     pub fn unlink_if_there<P: ?Sized + NixPath>(&self, name: &P) -> io::Result<()> {
+        let _acting = self.act();
         match unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(Errno::EISDIR) => Err(Foreign::NoFile("a directory").into()),
@@ -376,6 +395,7 @@ impl Dir {
 
     /// Removes an empty directory.
     pub fn remove_dir<P: ?Sized + NixPath>(&self, name: &P) -> io::Result<()> {
+        let _acting = self.act();
         Ok(unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir)?)
     }
 
@@ -385,6 +405,7 @@ impl Dir {
     }
 
     fn remove_below(&self, name: &CStr, depth: usize) -> io::Result<()> {
+        let _acting = self.act();
         match unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => return Ok(()),
             Err(Errno::EISDIR) => {}
@@ -407,6 +428,7 @@ impl Dir {
         P: ?Sized + NixPath,
         Q: ?Sized + NixPath,
     {
+        let _acting = self.act();
         Ok(nix::fcntl::renameat(&self.fd, name, &to.fd, new)?)
     }
 
@@ -417,6 +439,7 @@ impl Dir {
         P: ?Sized + NixPath,
         Q: ?Sized + NixPath,
     {
+        let _acting = self.act();
         linkat(&self.fd, name, &to.fd, new, LinkatFlags::empty())?;
         let (wanted, linked) = (fstat(file)?, to.stat(new)?);
         if (wanted.st_dev, wanted.st_ino) != (linked.st_dev, linked.st_ino) {
@@ -463,7 +486,7 @@ fn reopen(there: &OwnedFd, flags: OFlag) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::{chown, symlink};
+    use std::os::unix::fs::{MetadataExt, chown, symlink};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -555,6 +578,46 @@ mod tests {
             let found = dir.stat(name).unwrap();
             assert_eq!((found.st_uid, found.st_gid), (12_345, 23_456));
         }
+    }
+
+    #[test]
+    fn the_host_is_asked_as_the_owner() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let (scratch, _) = odd_files();
+        for name in ["", "plain", "directory"] {
+            chown(scratch.path().join(name), Some(12_345), Some(23_456)).unwrap();
+        }
+        let dir = Dir::open(scratch.path()).unwrap();
+        let mode = |name: &str, mode: u32| {
+            fs::set_permissions(scratch.path().join(name), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        };
+        let denied = |done: io::Result<()>, what: &str| {
+            assert_eq!(done.map_err(|error| error.kind()), Err(io::ErrorKind::PermissionDenied), "{what}");
+        };
+        assert!(dir.open_file("plain", libc::O_RDWR).is_ok());
+        let inner = dir.below("directory").unwrap();
+        mode("plain", 0);
+        mode("directory", 0);
+        denied(dir.open_file("plain", libc::O_RDONLY).map(drop), "opening a file");
+        denied(dir.below("directory").map(drop), "opening a directory");
+        denied(inner.stat("anything").map(drop), "looking");
+        denied(inner.create("made").map(drop), "making a file");
+        denied(inner.make_dir("made").map(drop), "making a directory");
+        denied(inner.unlink("anything"), "removing");
+        denied(inner.entries().map(drop), "listing");
+        denied(dir.rename("plain", &inner, "plain"), "renaming");
+        denied(dir.link("plain", &dir, &inner, "plain"), "linking");
+        mode("directory", 0o700);
+        // Root's own directory, in which a tier may be, is root's to change.
+        chown(scratch.path().join("directory"), Some(0), Some(0)).unwrap();
+        let roots = Dir::elsewhere(&scratch.path().canonicalize().unwrap().join("directory"), dir.owner()).unwrap();
+        let made = roots.make_dir("made").unwrap();
+        assert_eq!(made.stat_self().unwrap().st_uid, 12_345);
+        assert_eq!(roots.create("file").unwrap().metadata().unwrap().uid(), 12_345);
+        // Whoever asks is himself again.
+        assert_eq!(nix::unistd::setfsuid(nix::unistd::Uid::from_raw(u32::MAX)).as_raw(), 0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! At the bottom of the tower: it knows files of the host, and nothing of what a pool keeps in them.
 
+mod acting;
 pub(crate) mod boot;
 pub(crate) mod boot_note;
 pub(crate) mod cacheline;
@@ -18,6 +19,7 @@ mod opening;
 pub(crate) mod owner;
 pub(crate) mod read_only;
 
+pub use acting::Acting;
 pub use direct::Direct;
 pub use domain::{Domain, Medium};
 pub use flushes::Flushes;

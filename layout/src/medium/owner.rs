@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use nix::sys::stat::FileStat;
 use nix::unistd::{Gid, Uid, fchown, getegid, geteuid};
 
+use crate::medium::acting::Acting;
 use crate::medium::foreign::Foreign;
 
 /// Whose a pool is.
@@ -33,6 +34,11 @@ impl Owner {
     /// True if root has the pool of somebody else in use. Nobody else may give files away.
     pub fn is_other(self) -> bool {
         self.process.is_root() && self.uid != self.process
+    }
+
+    /// Acts as the owner, if root has the pool of somebody else in use.
+    pub fn act(self) -> Acting {
+        if self.is_other() { Acting::as_user(self.uid, self.gid) } else { Acting::itself() }
     }
 
     /// The user.

@@ -13,6 +13,7 @@ use crate::ids::{SegmentId, TxId};
 use crate::log::blocks::Log;
 use crate::log::file::{LOG, open_log};
 use crate::log::superblock::{PoolState, Superblock};
+use crate::medium::Acting;
 use crate::medium::dir::Dir;
 use crate::medium::domain::{Domain, Medium};
 use crate::medium::flushes::{Counted, Flushes};
@@ -93,6 +94,11 @@ impl Pool {
     /// The pool's directory, opened.
     pub(crate) fn dir(&self) -> &Arc<Dir> {
         self.lock.dir()
+    }
+
+    /// Until what this returns is dropped, this thread asks the host as the pool's owner, if it may.
+    pub fn act_as_owner(&self) -> Acting {
+        self.dir().owner().act()
     }
 
     /// The space of the filesystem that the pool's directory is on.

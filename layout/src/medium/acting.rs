@@ -1,0 +1,103 @@
+//! On whose behalf a thread asks the host. Where root serves somebody else's pool, it asks for what is in it as that
+//! user: so the host refuses what it would refuse him, whatever a check of ours has overlooked.
+//!
+//! Linux has an identity for that alone, of each thread (setfsuid(2)): with another user's, the thread has none of
+//! root's rights over files (CAP_DAC_OVERRIDE, CAP_CHOWN, CAP_FOWNER, … of capabilities(7)), and keeps the others,
+//! such as giving files to the kernel. What was opened stays open, so that it takes no identity to read or write it.
+
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+
+/// While there is one, what this thread asks of the host's filesystems is asked as another user.
+#[derive(Debug)]
+#[must_use = "the thread is itself again when this is dropped"]
+pub struct Acting {
+    /// Whom the thread acted as before, if it acts as another now.
+    before: Option<(Uid, Gid)>,
+    /// It is the thread's.
+    _here: PhantomData<*const ()>,
+}
+
+impl Acting {
+    /// As the thread is.
+    pub(crate) fn itself() -> Self {
+        Self { before: None, _here: PhantomData }
+    }
+
+    /// As a user, if this process may.
+    pub(crate) fn as_user(uid: Uid, gid: Gid) -> Self {
+        if !may() {
+            return Self::itself();
+        }
+        // The group first: without root's user id, that may no longer be changed.
+        let group = setfsgid(gid);
+        Self { before: Some((setfsuid(uid), group)), _here: PhantomData }
+    }
+
+    /// True if it is another user.
+    pub(crate) fn is_another(&self) -> bool {
+        self.before.is_some()
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        if let Some((uid, gid)) = self.before {
+            setfsuid(uid);
+            setfsgid(gid);
+        }
+    }
+}
+
+/// Whether this process may act as others, which a container may have been forbidden. Tried once, and told if not.
+/// With it, root's further groups are given up: they would come along.
+fn may() -> bool {
+    static MAY: OnceLock<bool> = OnceLock::new();
+    *MAY.get_or_init(|| {
+        let somebody = Uid::from_raw(65_534);
+        let before = setfsuid(somebody);
+        // Answers with the identity that there is, and refuses the one that does not exist.
+        let taken = setfsuid(Uid::from_raw(u32::MAX)) == somebody;
+        setfsuid(before);
+        if !taken {
+            log::warn!("this process may not act as the pool's owner (CAP_SETUID): its own checks stand alone");
+        } else if let Err(errno) = nix::unistd::setgroups(&[]) {
+            log::warn!("root's further groups cannot be given up: {errno}");
+        }
+        taken
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> (Uid, Gid) {
+        (setfsuid(Uid::from_raw(u32::MAX)), setfsgid(Gid::from_raw(u32::MAX)))
+    }
+
+    #[test]
+    fn a_thread_is_itself_again_also_when_acting_is_nested_or_panics() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let (own, other, third) = (now(), (Uid::from_raw(12_345), Gid::from_raw(23_456)), Uid::from_raw(12_346));
+        let acting = Acting::as_user(other.0, other.1);
+        assert_eq!(now(), other);
+        let inner = Acting::as_user(third, other.1);
+        assert_eq!(now().0, third);
+        assert_eq!(std::thread::spawn(now).join().unwrap().0, third);
+        drop(inner);
+        assert_eq!(now(), other);
+        drop(acting);
+        assert_eq!(now(), own);
+        let panicked = std::panic::catch_unwind(|| {
+            let _acting = Acting::as_user(other.0, other.1);
+            panic!("expected");
+        });
+        assert!(panicked.is_err());
+        assert_eq!(now(), own);
+    }
+}
