@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::Value;
-use tensorfs_tests::{Mount, Pattern, Setup, child, on_mounts};
+use tensorfs_tests::{Mount, Pattern, Setup, child, on_mounts, skip, xattr};
 
 on_mounts!(
     a_file_is_sealed_when_its_last_writer_has_gone,
@@ -17,6 +17,7 @@ on_mounts!(
     what_an_earlier_server_left_unsealed_is_sealed_by_the_next,
     a_file_written_just_before_unmounting_is_sealed,
     sealing_is_no_access,
+    a_hole_is_sealed_without_being_read,
     a_full_pool_does_without_seals,
     a_file_that_is_removed_while_it_is_sealed_holds_no_space,
     who_opens_a_file_while_it_is_sealed_is_not_given_to_the_kernel_for_it,
@@ -262,4 +263,36 @@ fn a_full_pool_does_without_seals(setup: Setup) {
     }
     write(&mount.at("last"), 3);
     checked(&mut mount);
+}
+
+/// What nothing stores is neither read nor cut into many runs: a file of terabytes that is one hole is sealed, scrubbed
+/// and verified at once, keeps none behind it from being sealed, and fills no memory with zeroes.
+/// Proves C7.
+fn a_hole_is_sealed_without_being_read(setup: Setup) {
+    let mount = setup.mount();
+    let huge = mount.at("huge");
+    let file = File::create(&huge).unwrap();
+    // As large as ext4 lets a file be, nearly.
+    let size = 15 << 40;
+    if file.set_len(size).is_err() {
+        return skip("a_hole_is_sealed_without_being_read", "the host has no files of 15 TiB");
+    }
+    file.write_all_at(b"begin", 0).unwrap();
+    file.write_all_at(b"end", size - 3).unwrap();
+    drop(file);
+    write(&mount.at("behind"), 7);
+    mount.wait_for_seals(2);
+    let records: u64 = String::from_utf8(xattr::get(&huge, "user.tensorfs.records").unwrap()).unwrap().parse().unwrap();
+    assert!(records <= 4, "{records} records of a hole");
+    let info = mount.info();
+    assert_eq!(info["unsealed_files"], 0, "{info}");
+    mount.tensorfs_ok(["verify".as_ref(), mount.path().as_os_str()]);
+    mount.tensorfs_ok(["scrub".as_ref(), mount.path().as_os_str()]);
+    // It is the checksum of those bytes: one that is changed shows.
+    let checksum = xattr::get(&huge, "user.tensorfs.checksum").unwrap();
+    let file = File::options().write(true).open(&huge).unwrap();
+    file.write_all_at(b"E", size - 3).unwrap();
+    drop(file);
+    mount.wait_for_seals(3);
+    assert_ne!(xattr::get(&huge, "user.tensorfs.checksum").unwrap(), checksum);
 }

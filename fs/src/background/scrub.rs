@@ -75,6 +75,10 @@ impl Source for Paced<'_> {
         }
         self.file.read_at(offset, buffer)
     }
+
+    fn hole(&self, offset: u64) -> io::Result<u64> {
+        self.file.hole(offset)
+    }
 }
 
 /// What came of reading a file.
@@ -206,6 +210,10 @@ impl Source for Counted<'_> {
         self.done.set(self.done.get() + count as u64);
         (self.read)(self.done.get());
         Ok(count)
+    }
+
+    fn hole(&self, offset: u64) -> io::Result<u64> {
+        self.source.hole(offset)
     }
 }
 

@@ -143,7 +143,7 @@ fn look(store: &Store, ino: Ino, bytes: &File, size: u64, go_on: &dyn Fn() -> bo
     if !bad.is_empty() {
         return Ok(Found::Bad(bad));
     }
-    let runs = examine(bytes, size, store.pool().description_room(), go_on)?;
+    let runs = examine(bytes, size, store.pool().description_room(), go_on, &tensorfs_formats::recognise)?;
     Ok(runs.map_or(Found::GivenUp, Found::Runs))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use tensorfs_formats::Source;
+use tensorfs_formats::{Source, hole_of};
 use tensorfs_layout::SegmentId;
 
 use crate::error::{Fault, Host};
@@ -60,6 +60,10 @@ impl Source for SegmentBytes {
         }
         let want = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
         Ok(host::read_at(&*self.reading()?, &mut buffer[..want], offset)?)
+    }
+
+    fn hole(&self, offset: u64) -> io::Result<u64> {
+        Ok(hole_of(&*self.reading()?, offset).min(self.size.saturating_sub(offset)))
     }
 }
 

@@ -46,6 +46,11 @@ impl<'s> Cursor<'s> {
         Ok(())
     }
 
+    /// How many of the next bytes are a hole.
+    pub fn hole(&self) -> Result<u64> {
+        Ok(self.source.hole(self.at)?.min(self.left()))
+    }
+
     /// The next `count` bytes, at most [`WINDOW`] of them, without going on.
     pub fn peek(&mut self, count: usize) -> Result<&[u8]> {
         if count > WINDOW || count as u64 > self.left() {

@@ -11,6 +11,7 @@
 //! constant times the file's. A file is recognised whole or not at all, except for event files, which grow: they are
 //! recognised up to their first bad frame.
 
+mod checksum;
 mod claims;
 mod cursor;
 mod dtype;
@@ -33,6 +34,7 @@ mod tfrecord;
 mod torch;
 mod zip;
 
+pub use checksum::crc32c_zeroes;
 pub use crc32c::{crc32c, crc32c_append};
 pub use dtype::Dtype;
 pub use format::Format;
@@ -40,5 +42,5 @@ pub use found::{Recognised, Sink};
 pub use limits::{DIMENSIONS_MAX, MEMORY, NAME_MAX, TENSORS_MAX};
 pub use read::{Reader, TensorReader, npy_header, npy_len, read_tensor};
 pub use recognise::{recognise, resume, resume_some};
-pub use source::{Source, read_exact};
+pub use source::{Source, hole_of, read_exact};
 pub use tensor::{Kind, Location, Mode, Order, Storage, Tensor};

@@ -2,8 +2,12 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::unistd::{Whence, lseek};
 
 /// Bytes at offsets.
 pub trait Source {
@@ -11,6 +15,11 @@ pub trait Source {
     fn size(&self) -> io::Result<u64>;
     /// Reads bytes from `offset` on, as pread(2) does: possibly fewer than fit in `buffer`, none at the end.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+    /// How many bytes from `offset` on are known to be zeroes that nothing stores: a hole of the file. To be asked, and
+    /// not to be read: a hole may be larger than anybody can read.
+    fn hole(&self, _offset: u64) -> io::Result<u64> {
+        Ok(0)
+    }
 }
 
 impl<S: Source + ?Sized> Source for &S {
@@ -21,6 +30,10 @@ impl<S: Source + ?Sized> Source for &S {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         (**self).read_at(offset, buffer)
     }
+
+    fn hole(&self, offset: u64) -> io::Result<u64> {
+        (**self).hole(offset)
+    }
 }
 
 impl<S: Source + ?Sized> Source for Arc<S> {
@@ -30,6 +43,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         (**self).read_at(offset, buffer)
+    }
+
+    fn hole(&self, offset: u64) -> io::Result<u64> {
+        (**self).hole(offset)
     }
 }
 
@@ -54,6 +71,22 @@ impl Source for File {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         FileExt::read_at(self, buffer, offset)
     }
+
+    fn hole(&self, offset: u64) -> io::Result<u64> {
+        Ok(hole_of(self, offset))
+    }
+}
+
+/// How many bytes of an open file from `offset` on are a hole, as its filesystem tells. Moves the file's position.
+pub fn hole_of(file: impl AsFd, offset: u64) -> u64 {
+    let file = file.as_fd();
+    let Ok(from) = i64::try_from(offset) else { return 0 };
+    let data = match lseek(file, from, Whence::SeekData) {
+        // Nothing but a hole up to the end, or the end.
+        Err(Errno::ENXIO) => lseek(file, 0, Whence::SeekEnd),
+        data => data,
+    };
+    data.ok().and_then(|data| u64::try_from(data).ok()).map_or(0, |data| data.saturating_sub(offset))
 }
 
 /// Reads until the buffer is full or the source ends.

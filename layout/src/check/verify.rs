@@ -3,7 +3,7 @@
 
 use std::fs::File;
 
-use tensorfs_formats::{Source, crc32c, crc32c_append, read_exact};
+use tensorfs_formats::{Source, crc32c, crc32c_append, crc32c_zeroes, read_exact};
 
 use crate::error::reason;
 use crate::ids::SegmentId;
@@ -58,6 +58,14 @@ pub fn fault_of_run(source: &dyn Source, offset: u64, len: u64, crc: u32, read: 
     let (mut at, mut found) = (offset, 0);
     let end = offset.saturating_add(len);
     while at < end {
+        // Holes are not read, however large they are.
+        let hole = source.hole(at).unwrap_or(0).min(end - at);
+        if hole > 0 {
+            found = crc32c_zeroes(found, hole);
+            at += hole;
+            read(hole);
+            continue;
+        }
         let piece = &mut buffer[..(end - at).min(PIECE as u64) as usize];
         if let Err(error) = read_exact(source, at, piece) {
             return Some(format!("cannot be read: {}", reason(&error)));

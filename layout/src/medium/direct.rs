@@ -73,6 +73,10 @@ impl Source for Direct {
         nix::fcntl::fcntl(&self.file, nix::fcntl::FcntlArg::F_SETFL(plain))?;
         FileExt::read_at(&self.file, bytes, offset)
     }
+
+    fn hole(&self, offset: u64) -> io::Result<u64> {
+        self.file.hole(offset)
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use tensorfs_formats::{self as formats, Format, Recognised, Source, Tensor};
+use tensorfs_formats::{self as formats, Format, Recognised, Sink, Source, Tensor};
 
 use crate::log::description::{ENTRY_OVERHEAD, REASON_MAX, SUMMARY_MAX, Summary, put_entry};
 use crate::log::description::{put, start};
@@ -34,8 +34,12 @@ pub struct SealedRun {
     pub seal: Seal,
 }
 
+/// Says what is in a file, as [`formats::recognise`] does. Whoever does not trust the file has it done elsewhere.
+pub type Recognise<'a> = dyn Fn(&dyn Source, &mut Sink<'_>) -> Recognised + 'a;
+
 /// Reads the first `size` bytes of a file and makes seals of them, whose descriptions have at most `room` bytes each.
-/// The bytes must not change meanwhile. `None` if `go_on` said no, which is asked at least for every 1 MiB.
+/// The bytes must not change meanwhile. `None` if `go_on` said no, which is asked at least for every 1 MiB. Holes are
+/// not read.
 ///
 /// # Errors
 /// What reading gives; [`io::ErrorKind::UnexpectedEof`] if the file is shorter.
@@ -44,18 +48,19 @@ pub fn examine(
     size: u64,
     room: usize,
     go_on: &dyn Fn() -> bool,
+    recognise: &Recognise<'_>,
 ) -> io::Result<Option<Vec<SealedRun>>> {
     let room = room.max(SUMMARY_MAX);
     let watched = Watched { source, go_on };
     let mut found = Found::default();
-    let recognised = formats::recognise(&watched, &mut |tensor| found.add(&tensor, size, room));
+    let recognised = recognise(&watched, &mut |tensor| found.add(&tensor, size, room));
     if !go_on() {
         return Ok(None);
     }
     if let Some(error) = recognised.error {
         return Err(error);
     }
-    let (cuts, left_out) = found.plan(size, room);
+    let (cuts, left_out) = found.plan(size, room, &|at| source.hole(at).unwrap_or(0));
     let summary = found.summary(recognised, left_out);
     let mut reader = Reader { source, go_on, buffer: vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))] };
     let mut runs = Vec::with_capacity(cuts.len());
@@ -83,6 +88,10 @@ impl Source for Watched<'_> {
             return Err(io::Error::other("no longer wanted"));
         }
         self.source.read_at(offset, buffer)
+    }
+
+    fn hole(&self, offset: u64) -> io::Result<u64> {
+        self.source.hole(offset)
     }
 }
 
@@ -136,8 +145,8 @@ impl Found {
         }
     }
 
-    /// Cuts `[0, size)` into runs; returns also how many tensors found no room in theirs.
-    fn plan(&mut self, size: u64, room: usize) -> (Vec<Cut>, u64) {
+    /// Cuts `[0, size)` into runs; returns also how many tensors found no room in theirs. `hole` is that of a source.
+    fn plan(&mut self, size: u64, room: usize, hole: &dyn Fn(u64) -> u64) -> (Vec<Cut>, u64) {
         self.pending.sort_by_key(|tensor| tensor.start);
         let mut bounds: Vec<u64> = Vec::new();
         for tensor in self.pending.iter().filter(|tensor| tensor.end - tensor.start >= LARGE) {
@@ -151,7 +160,12 @@ impl Found {
         let mut bounds = bounds.into_iter().peekable();
         while offset < size {
             while bounds.next_if(|bound| *bound <= offset).is_some() {}
-            let mut end = bounds.peek().copied().unwrap_or(size).min(offset.saturating_add(RUN_MAX));
+            let bound = bounds.peek().copied().unwrap_or(size);
+            let mut end = bound.min(offset.saturating_add(RUN_MAX));
+            if end < bound {
+                // A hole takes no time, and no part of it can be damaged by itself.
+                end = end.max(offset.saturating_add(hole(offset))).min(bound);
+            }
             let first = next;
             let mut used = SUMMARY_MAX;
             while let Some(tensor) = self.pending.get_mut(next)
@@ -220,11 +234,16 @@ impl Reader<'_> {
             if !(self.go_on)() {
                 return Ok(None);
             }
-            let len = (end - at).min(self.buffer.len() as u64) as usize;
-            let piece = &mut self.buffer[..len];
-            formats::read_exact(self.source, at, piece)?;
-            crc = formats::crc32c_append(crc, piece);
-            let behind = at + len as u64;
+            let hole = self.source.hole(at)?.min(end - at);
+            let len = if hole > 0 { hole } else { (end - at).min(self.buffer.len() as u64) };
+            if hole > 0 {
+                crc = formats::crc32c_zeroes(crc, hole);
+            } else {
+                let piece = &mut self.buffer[..len as usize];
+                formats::read_exact(self.source, at, piece)?;
+                crc = formats::crc32c_append(crc, piece);
+            }
+            let behind = at + len;
             while let Some(tensor) = tensors.get(next)
                 && (tensor.start < behind || behind == end)
             {
@@ -234,7 +253,7 @@ impl Reader<'_> {
                 }
                 let crc = if tensor.end - tensor.start >= LARGE {
                     None
-                } else if tensor.start >= at && tensor.end <= behind {
+                } else if tensor.start >= at && tensor.end <= behind && hole == 0 {
                     let range = (tensor.start - at) as usize..(tensor.end - at) as usize;
                     Some(formats::crc32c(&self.buffer[range]))
                 } else {
@@ -268,7 +287,7 @@ mod tests {
         for (index, (offset, len)) in tensors.iter().enumerate() {
             let _ = found.add(&tensor(format!("t{index}"), *offset, *len), size, room);
         }
-        let (cuts, left_out) = found.plan(size, room);
+        let (cuts, left_out) = found.plan(size, room, &|_| 0);
         (found, cuts, left_out)
     }
 
@@ -291,7 +310,7 @@ mod tests {
     }
 
     fn sealed(bytes: &[u8], room: usize) -> Vec<SealedRun> {
-        let runs = examine(&bytes, bytes.len() as u64, room, &|| true).unwrap().unwrap();
+        let runs = examine(&bytes, bytes.len() as u64, room, &|| true, &formats::recognise).unwrap().unwrap();
         let mut at = 0;
         for run in &runs {
             assert_eq!(run.offset, at);
@@ -351,19 +370,61 @@ mod tests {
         assert_eq!(summary.tensors, there);
     }
 
+    /// A file of which nothing but the first and the last bytes are stored, and that must not be read.
+    struct Sparse(u64);
+
+    impl Source for Sparse {
+        fn size(&self) -> io::Result<u64> {
+            Ok(self.0)
+        }
+
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+            // Who looks for a format looks at some places of the file.
+            assert!(buffer.len() <= 32 || self.hole(offset)? == 0, "{} bytes at {offset}", buffer.len());
+            let count = buffer.len().min((self.0 - offset) as usize);
+            for (at, byte) in (offset..).zip(&mut buffer[..count]) {
+                *byte = if at < 4096 || at >= self.0 - 4096 { 7 } else { 0 };
+            }
+            Ok(count)
+        }
+
+        fn hole(&self, offset: u64) -> io::Result<u64> {
+            Ok(if offset < 4096 { 0 } else { (self.0 - 4096).saturating_sub(offset) })
+        }
+    }
+
+    #[test]
+    fn a_hole_is_neither_read_nor_cut() {
+        let small = sealed(
+            &{
+                let mut bytes = vec![0; 3 << 20];
+                Sparse(3 << 20).read_at(0, &mut bytes[..PIECE]).unwrap();
+                let end = bytes.len() - 4096;
+                bytes[end..].fill(7);
+                bytes
+            },
+            4096,
+        );
+        let found = examine(&Sparse(3 << 20), 3 << 20, 4096, &|| true, &formats::recognise).unwrap().unwrap();
+        assert_eq!(found, small);
+        let runs = examine(&Sparse(15 << 40), 15 << 40, 4096, &|| true, &formats::recognise).unwrap().unwrap();
+        assert!(runs.len() <= 3, "{}", runs.len());
+        assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), 15 << 40);
+    }
+
     #[test]
     fn examining_stops_when_it_is_not_wanted_any_more() {
         let bytes = safetensors(&[("a", 3 << 20)]);
         for allowed in 0..6 {
             let asked = std::cell::Cell::new(0);
             let go_on = || asked.replace(asked.get() + 1) < allowed;
-            assert_eq!(examine(&&bytes[..], bytes.len() as u64, 4096, &go_on).unwrap(), None);
+            assert_eq!(examine(&&bytes[..], bytes.len() as u64, 4096, &go_on, &formats::recognise).unwrap(), None);
         }
     }
 
     #[test]
     fn a_file_that_is_shorter_than_it_should_be_is_an_error() {
-        let error = examine(&&[1_u8, 2, 3][..], 4, 4096, &|| true).unwrap_err();
+        let error = examine(&&[1_u8, 2, 3][..], 4, 4096, &|| true, &formats::recognise).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 

@@ -25,7 +25,10 @@ fn safetensors(lengths: &[usize]) -> Vec<u8> {
 
 fn seal(pool: &Pool, ino: Ino, segment: SegmentId) -> bool {
     let bytes = read_segment(pool, segment);
-    let runs = examine(&&bytes[..], bytes.len() as u64, pool.description_room(), &|| true).unwrap().unwrap();
+    let runs =
+        examine(&&bytes[..], bytes.len() as u64, pool.description_room(), &|| true, &tensorfs_formats::recognise)
+            .unwrap()
+            .unwrap();
     pool.seal(ino, segment, pool.segments().stat(segment).unwrap().allocated, runs).unwrap()
 }
 
@@ -92,7 +95,9 @@ fn a_file_that_has_become_another_one_is_not_sealed() {
     let scratch = Scratch::new(1 << 20);
     let (pool, _) = scratch.first_open();
     let (ino, segment) = make_file(&pool, "f", b"some bytes");
-    let runs = |bytes: &[u8]| examine(&bytes, bytes.len() as u64, 4096, &|| true).unwrap().unwrap();
+    let runs = |bytes: &[u8]| {
+        examine(&bytes, bytes.len() as u64, 4096, &|| true, &tensorfs_formats::recognise).unwrap().unwrap()
+    };
     assert!(!pool.seal(ino, segment, 4096, runs(b"more than some bytes")).unwrap(), "another size");
     assert!(!pool.seal(ino, SegmentId(segment.0 + 1), 4096, runs(b"some bytes")).unwrap(), "another segment");
     store(&pool, [removal(tensorfs_layout::ROOT, "f")]);

@@ -517,7 +517,10 @@ fn a_move_that_is_interrupted_anywhere_leaves_one_whole_copy() {
             let (ino, from) = make_file(&pool, "model", &bytes);
             pool.commit(pool.newest()).unwrap();
             let source: &dyn tensorfs_formats::Source = &&bytes[..];
-            let runs = examine(source, bytes.len() as u64, pool.description_room(), &|| true).unwrap().unwrap();
+            let runs =
+                examine(source, bytes.len() as u64, pool.description_room(), &|| true, &tensorfs_formats::recognise)
+                    .unwrap()
+                    .unwrap();
             assert!(pool.seal(ino, from, 4096, runs).unwrap());
             pool.commit(pool.newest()).unwrap();
             let mut images = Vec::new();

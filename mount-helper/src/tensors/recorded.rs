@@ -232,7 +232,7 @@ mod tests {
     }
 
     fn recorded(bytes: &[u8]) -> Recorded {
-        let runs = examine(&bytes, bytes.len() as u64, 4096, &|| true).unwrap().unwrap();
+        let runs = examine(&bytes, bytes.len() as u64, 4096, &|| true, &tensorfs_formats::recognise).unwrap().unwrap();
         let runs = runs.into_iter().map(|run| (run.offset, run.len, run.seal)).collect();
         Recorded { state: FileState::Sealed, size: bytes.len() as u64, version: (1, 1), runs }
     }

@@ -34,8 +34,9 @@ pub fn any(bytes: &[u8]) {
 /// The seals of a file cover it without gaps, and are true.
 fn sealed(bytes: &[u8]) {
     for room in [1 << 14, 600] {
-        let runs =
-            examine(&bytes, bytes.len() as u64, room, &|| true).expect("memory can be read").expect("not given up");
+        let runs = examine(&bytes, bytes.len() as u64, room, &|| true, &tensorfs_formats::recognise)
+            .expect("memory can be read")
+            .expect("not given up");
         let mut at = 0;
         for run in &runs {
             assert_eq!(run.offset, at);

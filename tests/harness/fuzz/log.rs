@@ -104,10 +104,14 @@ fn fill(pool: &Pool) {
     let (model_ino, model_segment) = file(ROOT, b"model", &model);
     pool.commit(pool.newest()).expect("committed");
     let source: &dyn Source = &&model[..];
-    let runs = examine(source, model.len() as u64, pool.description_room(), &|| true).expect("read").expect("sealed");
+    let runs = examine(source, model.len() as u64, pool.description_room(), &|| true, &tensorfs_formats::recognise)
+        .expect("read")
+        .expect("sealed");
     pool.seal(model_ino, model_segment, 4096, runs).expect("stored");
     let (ino, segment) = file(dir, b"thawed", &model);
-    let runs = examine(source, model.len() as u64, pool.description_room(), &|| true).expect("read").expect("sealed");
+    let runs = examine(source, model.len() as u64, pool.description_room(), &|| true, &tensorfs_formats::recognise)
+        .expect("read")
+        .expect("sealed");
     pool.seal(ino, segment, 4096, runs).expect("stored");
     store(vec![Record::Thaw { ino, segment, offset: 0, len: 10 }]);
     store(vec![Record::Truncation { ino, segment, offset: 0, len: 5, allocated: 4096, cut_from: model.len() as u64 }]);
