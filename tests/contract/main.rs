@@ -1,6 +1,7 @@
 //! What docs/SEMANTICS.md promises, sentence by sentence, on real mounts. A test names the sentences that it proves in
 //! the last line of its documentation, `/// Proves F3, D7.`; `semantics` fails on a sentence that no test proves.
 
+mod aside;
 mod commits;
 mod concurrency;
 mod control;

@@ -56,6 +56,7 @@ fn with_checkpoint(setup: Setup) -> (Mount, PathBuf) {
 /// The name and the bytes of the only entry in quarantine.
 #[track_caller]
 fn only_quarantined(mount: &Mount) -> (String, Vec<u8>) {
+    wait_until("something is in quarantine", || !mount.quarantine().is_empty());
     let quarantine = mount.quarantine();
     assert_eq!(quarantine.len(), 1, "{quarantine:?}");
     let entry = &quarantine[0];

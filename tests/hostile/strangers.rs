@@ -116,10 +116,16 @@ impl Scene {
             writer
         };
         fs::write(mount.at("kept"), vec![6; 66_666]).unwrap();
+        fs::write(mount.at("d/kept"), vec![5; 44_444]).unwrap();
         mount.sync();
         interrupt("kept").kill(libc::SIGKILL);
-        let quarantine = base.path().join("pool/quarantine");
-        wait_until("a version in quarantine", || fs::read_dir(&quarantine).unwrap().count() > 0);
+        interrupt("d/kept").kill(libc::SIGKILL);
+        let (quarantine, in_tier) = (base.path().join("pool/quarantine"), tier.join("quarantine"));
+        let entry_in = |quarantine: &Path| {
+            let parts = fs::read_dir(quarantine).unwrap().map(|entry| entry.unwrap().file_name());
+            parts.map(|name| name.into_string().unwrap()).find(|name| !name.ends_with(".json"))
+        };
+        wait_until("versions in quarantine", || [&quarantine, &in_tier].iter().all(|place| entry_in(place).is_some()));
         mount.sync();
         let writer = interrupt("replaced");
         mount.kill9();
@@ -142,8 +148,7 @@ impl Scene {
         let replaced = found(77_777).unwrap().file_name().unwrap().to_string_lossy().into_owned();
         let in_memory = below(&tier).into_iter().find(|path| fs::metadata(path).unwrap().size() == 55_555).unwrap();
         let in_memory = in_memory.strip_prefix(&tier).unwrap().display().to_string();
-        let parts = fs::read_dir(&quarantine).unwrap().map(|entry| entry.unwrap().file_name());
-        let entry = parts.map(|name| name.into_string().unwrap()).find(|name| !name.ends_with(".json")).unwrap();
+        let (entry, entry_in_tier) = (entry_in(&quarantine).unwrap(), entry_in(&in_tier).unwrap());
         let parent = |path: &str| path.rsplit_once('/').unwrap().0.to_owned();
         let name = |in_tier, path: &str, is_dir| Name { in_tier, path: path.to_owned(), is_dir };
         let names = vec![
@@ -166,6 +171,9 @@ impl Scene {
             name(true, "segments", true),
             name(true, &parent(&in_memory), true),
             name(true, &in_memory, false),
+            name(true, "quarantine", true),
+            name(true, &format!("quarantine/{entry_in_tier}"), false),
+            name(true, &format!("quarantine/{entry_in_tier}.json"), false),
             name(true, "", true),
         ];
         for (made, kept) in [(pool.clone(), base.path().join("kept")), (tier, memory.path().join("kept"))] {

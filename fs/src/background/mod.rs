@@ -1,6 +1,6 @@
-//! What goes on behind the requests: committing, removing segments, settling small files, cleaning the log, sealing,
-//! writing out, making spare segments; and what programs ask for that takes long: moving files to other tiers, checks
-//! and scrubs.
+//! What goes on behind the requests: committing, removing segments, setting versions aside, settling small files,
+//! cleaning the log, sealing, writing out, making spare segments; and what programs ask for that takes long: moving
+//! files to other tiers, checks and scrubs.
 //!
 //! The tasks that run as long as the pool is served are of one kind, [`task::Task`], those that come round of one, too,
 //! [`chore::Chore`]; [`Background`] has them all.
@@ -20,6 +20,7 @@ mod out_writer;
 mod scrub;
 mod seal;
 mod sealer;
+mod setter_aside;
 mod settler;
 mod spare_maker;
 mod task;
@@ -48,6 +49,7 @@ pub(crate) struct Background {
     _sealer: Running,
     _spare_maker: Running,
     _unlinker: Running,
+    _setter_aside: Running,
     _settler: Running,
     _cleaner: Running,
     _grower: Running,
@@ -65,6 +67,7 @@ impl Background {
         let spare_maker = spare_maker::SpareMaker::start(files)?;
         let out_writer = out_writer::OutWriter::start(files)?;
         let unlinker = unlinker::Unlinker.start(files)?;
+        let setter_aside = setter_aside::SetterAside.start(files)?;
         let settler = settler::Settler.start(files)?;
         let cleaner = cleaner::Cleaner.start(files)?;
         let grower = grower::Grower.start(files)?;
@@ -73,6 +76,7 @@ impl Background {
             _sealer: sealer,
             _spare_maker: spare_maker,
             _unlinker: unlinker,
+            _setter_aside: setter_aside,
             _settler: settler,
             _cleaner: cleaner,
             _grower: grower,

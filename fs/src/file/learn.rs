@@ -15,8 +15,11 @@ use super::state::Seen;
 /// What to do about a pending replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Switch {
-    /// The new content stands from now on.
+    /// The new content stands from now on. The version before may have to be set aside first, with the inode's lock let
+    /// go of.
     Store,
+    /// As [`Switch::Store`], but the lock is kept: what is to be set aside has been.
+    StoreHere,
     /// The new content stands, and that is the last word: what is recorded may use space that is otherwise kept for
     /// deletion.
     Last,

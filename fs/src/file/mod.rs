@@ -14,11 +14,12 @@
 //!
 //! Everything else that is locked in this crate is a leaf: nothing is taken under it. That is so of the tables of nodes
 //! and handles, the store's lists (writers, removed objects, spares, damage, paths and uses of files), the queues of
-//! what is to be sealed and written out, what there is to see of a node without its lock, and what is known of tensors,
-//! of the control tree, of jobs and of moves. A claim of a segment ([`Readings`]) may be waited for under an inode's
-//! lock; who reads a segment for its tensors holds none.
+//! what is to be sealed, written out and set aside, what there is to see of a node without its lock, and what is known
+//! of tensors, of the control tree, of jobs and of moves. A claim of a segment ([`Readings`]) may be waited for under an
+//! inode's lock; who reads a segment for its tensors holds none.
 
 mod accesses;
+mod aside;
 mod attach;
 mod attributes;
 mod change;
@@ -43,6 +44,7 @@ mod room;
 mod stat;
 mod state;
 mod to_seal;
+mod to_set_aside;
 mod to_write_out;
 mod value;
 mod watch;
@@ -74,6 +76,7 @@ pub(crate) use to_write_out::{Part as PartToWriteOut, ToWriteOut};
 
 use ghosts::Ghosts;
 use node::Nodes;
+use to_set_aside::ToSetAside;
 
 /// All files in use.
 pub(crate) struct Files {
@@ -87,6 +90,7 @@ pub(crate) struct Files {
     accesses: Accesses,
     to_seal: ToSeal,
     to_write_out: ToWriteOut,
+    to_set_aside: ToSetAside,
     /// The host turned down sharing bytes between segments; not asked again.
     cannot_clone: AtomicBool,
 }
@@ -106,6 +110,7 @@ impl Files {
             accesses: Accesses::default(),
             to_seal: ToSeal::default(),
             to_write_out: ToWriteOut::default(),
+            to_set_aside: ToSetAside::default(),
             cannot_clone: AtomicBool::new(false),
         }
     }

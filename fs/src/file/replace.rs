@@ -13,15 +13,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tensorfs_layout::SegmentId;
 use tensorfs_layout::log::{Attributes, Record, Transaction};
-use tensorfs_layout::segment::{Note, Reason};
-use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::{Caller, Ending};
 use crate::clock;
 use crate::error::{Fault, Host, Result};
 use crate::holder::has_open_to_write;
-use crate::store::{Store, host};
+use crate::store::host;
 
 use super::Files;
 use super::learn::{Learned, Switch};
@@ -52,7 +51,19 @@ impl Locked<'_> {
         if switch == Switch::Leave && is_early {
             return Ok(Learned::default());
         }
-        let durable = self.store_switch(replace, unique, made)?;
+        match switch {
+            // Whoever sets aside what has to be has the next round store the switch.
+            Switch::Leave | Switch::StoreHere if self.leave_to_set_aside()? => return Ok(Learned::default()),
+            Switch::Leave | Switch::StoreHere => {}
+            Switch::Store | Switch::Last => {
+                self.set_aside()?;
+                if !self.is_replacing() {
+                    // Somebody else has stored it meanwhile.
+                    return self.learn_own(unique, switch, made);
+                }
+            }
+        }
+        let durable = self.store_switch(unique, made)?;
         Ok(Learned { changed: true, durable })
     }
 
@@ -88,6 +99,13 @@ impl Locked<'_> {
     /// uses the segment then. A RELEASE can be late on a busy machine. Handles that have been waited for once stay open
     /// for good, as far as anybody knows: the next one who empties the file does not wait as long for them.
     fn wait_until_alone(&mut self, segment: SegmentId) -> bool {
+        if self.state.opens.handles() == 0
+            && self.is_replacing()
+            && self.set_aside().is_ok()
+            && !self.is_open_to_write()
+        {
+            self.end_writing(0);
+        }
         let begun = Instant::now();
         let mut alone_since = None;
         loop {
@@ -171,32 +189,12 @@ impl Locked<'_> {
     }
 
     /// Makes the new segment of a pending replace the file's own. True if its bytes are durable as soon as the log is.
-    fn store_switch(&mut self, replace: Replace, unique: u64, made: Option<Made>) -> Result<bool> {
+    fn store_switch(&mut self, unique: u64, made: Option<Made>) -> Result<bool> {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         let Some(segment) = self.segment() else { return Ok(false) };
         let at = clock::now();
         let host = self.look()?;
-        // The kernel asks security modules (such as Landlock) about the truncation after it has asked us to open the
-        // file.
-        let refused = !self.is_open_to_write() && !replace.flushed && host.size == 0;
-        let why = match replace.ended {
-            Ending::BySignal => Some("a process that had it open to write was killed"),
-            Ending::Unseen => Some("it cannot be seen whether its writer was killed"),
-            Ending::OfItself => refused.then_some("who emptied it never closed it"),
-        };
-        if let Some(why) = why.filter(|_| store.view().object(ino).is_some_and(|object| object.names() > 0)) {
-            // Until that is done the new version does not stand: it is tried again, in the background or by recovery.
-            if let Err(fault) = store.quarantine(ino, replace.old, segment, why) {
-                if replace.refused.is_none() {
-                    log::error!("inode {ino}: {why}; the old version is kept until it can be set aside: {fault}");
-                }
-                if let Some(replace) = self.serving_mut().and_then(|serving| serving.replacing.as_mut()) {
-                    replace.refuse();
-                }
-                return Err(fault);
-            }
-        }
         let made = made.and_then(|made| made.if_covers(segment, &host));
         let durable = made.is_some();
         let value = made.as_ref().and_then(Made::value);
@@ -343,23 +341,5 @@ impl Files {
                 file.wait_until(deadline);
             }
         }
-    }
-}
-
-impl Store {
-    fn quarantine(&self, ino: Ino, old: SegmentId, left: SegmentId, why: &str) -> Result<()> {
-        let path = self.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
-        let shown = path.clone().unwrap_or_else(|| format!("inode {ino}"));
-        let note = Note { ino: Some(ino), path, reason: Reason::InterruptedReplace, offset: 0, time: clock::now() };
-        let entry = self.pool().quarantine().keep_version(self.segments(), old, left, &note);
-        if let Err(error) = &entry
-            && self.segments().is_not_there(old, error)
-        {
-            log::error!("{shown}: {why}; the old version is lost: {error}");
-            return Ok(());
-        }
-        let entry = entry.host("setting aside the version before")?;
-        log::warn!("{shown}: {why}; the old version is in quarantine as {entry}");
-        Ok(())
     }
 }

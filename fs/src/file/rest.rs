@@ -53,7 +53,7 @@ impl Locked<'_> {
     }
 
     /// No handle can write any more: records what was written, and ends the watch unless a mapping still can.
-    fn end_writing(&mut self, unique: u64) {
+    pub(super) fn end_writing(&mut self, unique: u64) {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         let Some(serving) = self.serving().filter(|serving| serving.writing.is_some()) else { return };
@@ -66,9 +66,13 @@ impl Locked<'_> {
         // map it.
         let quiescent = !serving.mappable || store.segments().quiescent(segment);
         let recorded = self.recorded_end();
-        if let Err(fault) = self.learn(unique, Switch::Store) {
+        if let Err(fault) = self.learn(unique, Switch::StoreHere) {
             // It stays on the list of writers, so the next background commit tries again.
             log::log!(fault.level.min(log::Level::Warn), "inode {ino}: not recorded at close: {fault}");
+            return;
+        }
+        if self.is_replacing() {
+            // The version before is still to be set aside.
             return;
         }
         let seen = self.serving().and_then(|serving| serving.seen);
@@ -249,6 +253,10 @@ impl Files {
             }
             let stale = file.is_mappable() && file.change_time_seen() != before;
             if !file.is_open_to_write() {
+                if patience.is_none() {
+                    // Somebody waits for it, and hears below if it could not be.
+                    let _ = file.set_aside();
+                }
                 file.settle(0);
                 if file.is_refused() && patience.is_none() {
                     let what = "the version before cannot be set aside, so that the new one does not stand";

@@ -161,15 +161,28 @@ pub(super) struct Replace {
     pub closed: bool,
     /// A writer has closed its descriptor at least once: somebody had one.
     pub flushed: bool,
+    /// Where the version before is set aside (R4), how far that is.
+    pub aside: Aside,
     /// The version before could not be set aside so often, and when the background tries that again.
     pub refused: Option<(u32, Instant)>,
+}
+
+/// How far the version before is set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aside {
+    /// Not at all.
+    No,
+    /// Somebody is about it, with the inode's lock let go of.
+    UnderWay,
+    /// It is in quarantine.
+    Done,
 }
 
 impl Replace {
     /// The replacing of a segment that begins now.
     pub fn of(old: SegmentId, opener: Option<u32>) -> Self {
         let (since, ended) = (Instant::now(), Ending::OfItself);
-        Self { old, since, opener, ended, closed: false, flushed: false, refused: None }
+        Self { old, since, opener, ended, closed: false, flushed: false, aside: Aside::No, refused: None }
     }
 
     /// The version before could not be set aside: the next time is later and later.

@@ -65,6 +65,7 @@ pub(crate) struct Bells {
     settle: Bell,
     clean: Bell,
     grow: Bell,
+    aside: Bell,
     rounds: Rounds,
 }
 
@@ -92,6 +93,11 @@ impl Bells {
     /// Calls who makes the log longer.
     pub fn grow(&self) -> &Bell {
         &self.grow
+    }
+
+    /// Calls who sets aside the versions that writers who died have replaced.
+    pub fn aside(&self) -> &Bell {
+        &self.aside
     }
 
     /// When commits in the background were done.

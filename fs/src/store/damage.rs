@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::{Mutex, MutexGuard};
 use tensorfs_layout::check::Finding;
-use tensorfs_layout::segment::QuarantineEntry;
+use tensorfs_layout::segment::{Changes, QuarantineEntry};
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 /// Findings that are kept; what is more is in the log.
@@ -26,8 +26,8 @@ pub(super) struct Damage {
 pub(super) struct Shown {
     /// The paths of files that were shown. They may have been moved since.
     pub paths: HashMap<Ino, Vec<u8>>,
-    /// What is in quarantine, when its directory was changed last, and when it was looked at.
-    pub quarantine: Option<(Timestamp, Timestamp, Vec<QuarantineEntry>)>,
+    /// What is in quarantine, when its directories were changed last, and when they were looked at.
+    pub quarantine: Option<(Changes, Timestamp, Vec<QuarantineEntry>)>,
 }
 
 struct Hurt {

@@ -78,17 +78,17 @@ impl Store {
         path
     }
 
-    /// What is in quarantine. It is read anew if its directory was changed.
+    /// What is in quarantine. It is read anew if one of its directories was changed.
     pub fn quarantined(&self) -> Vec<QuarantineEntry> {
-        let (at, changed) = (clock::now(), self.pool.quarantine().last_change());
-        if let (Some((then, seen, entries)), Some(changed)) = (&self.damage.shown().quarantine, changed)
+        let (at, changed) = (clock::now(), self.pool.quarantine().changes());
+        if let Some((then, seen, entries)) = &self.damage.shown().quarantine
             && *then == changed
-            && clock::is_past_tick(changed, *seen)
+            && changed.last().is_some_and(|changed| clock::is_past_tick(changed, *seen))
         {
             return entries.clone();
         }
         let entries = self.pool.quarantine().list().unwrap_or_default();
-        self.damage.shown().quarantine = changed.map(|changed| (changed, at, entries.clone()));
+        self.damage.shown().quarantine = Some((changed, at, entries.clone()));
         entries
     }
 

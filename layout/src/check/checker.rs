@@ -3,23 +3,21 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use crate::check::report::{Finding, NOT_A_SEGMENT, Report, Subject, segment_path};
+use crate::check::report::{Finding, NOT_A_SEGMENT, NOTELESS, Report, Subject, segment_path};
 use crate::check::verify::fault_of_size;
 use crate::ids::{Ino, ROOT, SegmentId};
 use crate::log::census::Census;
 use crate::log::file::NEW_LOG;
 use crate::log::scan::ScannedBlock;
 use crate::log::superblock::{BLOCKS_OFFSET, MARK_OFFSETS, OFFSETS, Superblock};
-use crate::medium::boot::boot_id;
 use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
 use crate::pool::lock::LOCK;
 use crate::segment::gone::Gone;
 use crate::segment::home::Stray;
-use crate::segment::quarantine;
+use crate::segment::quarantine::Quarantine;
 use crate::segment::stat::SegmentStat;
 use crate::segment::tiers::{TierInfo, TierState};
-use crate::tree::chain::FileChain;
 use crate::tree::object::Object;
 use crate::tree::view::View;
 
@@ -180,16 +178,13 @@ impl Checker<'_> {
         let size = object.size();
         // Then recovery writes them.
         let restored = self.report.unclean && object.has_value();
-        // After a power loss the file may have been cut, and the record of that not been durable.
-        let sealed = object.chain().is_some_and(FileChain::has_seals);
-        let cut = self.report.unclean && !sealed && self.superblock.boot_id != boot_id(None);
         let Some(found) = found else {
             if size > 0 && !restored {
                 self.file(view, ino, id, None, "its segment is missing".into(), "its bytes are lost");
             }
             return;
         };
-        if found.size < size && !restored && !cut {
+        if found.size < size && !restored {
             let what = format!("its segment ends at {}, the file at {size}", found.size);
             self.file(view, ino, id, Some(found.size), what, "the bytes behind that are lost");
         }
@@ -252,17 +247,17 @@ impl Checker<'_> {
     }
 
     /// What in the quarantine is neither an entry nor a note, and has no note that says whose it is.
-    pub(crate) fn strays(&mut self, dir: &Dir) -> io::Result<()> {
-        for (name, what) in quarantine::strays(dir)? {
+    pub(crate) fn strays(&mut self, quarantine: &Quarantine) -> io::Result<()> {
+        for (place, what) in quarantine.strays()? {
             let meaning = "tensorfs did not put it there, and leaves it alone";
-            self.host_file(Subject::Quarantine, format!("quarantine/{name}"), what, meaning);
+            self.host_file(Subject::Quarantine, place, what, meaning);
         }
         Ok(())
     }
 
-    pub(crate) fn noteless(&mut self, name: &str) {
-        let (host_file, meaning) = (format!("quarantine/{name}"), "it cannot be told whose bytes these are");
-        self.host_file(Subject::Quarantine, host_file, "has no note that can be read".into(), meaning);
+    pub(crate) fn noteless(&mut self, place: String) {
+        let meaning = "it cannot be told whose bytes these are";
+        self.host_file(Subject::Quarantine, place, NOTELESS.into(), meaning);
     }
 }
 

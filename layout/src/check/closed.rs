@@ -27,7 +27,8 @@ use crate::parallel::parallel;
 use crate::pool::lock::{LOCK, check_unused};
 use crate::pool::untold;
 use crate::segment::home::SEGMENTS;
-use crate::segment::quarantine::{self, QUARANTINE};
+use crate::segment::place::QUARANTINE;
+use crate::segment::quarantine::Quarantine;
 use crate::segment::segments::Segments;
 use crate::segment::stat::SegmentStat;
 use crate::segment::tier::Whose;
@@ -48,11 +49,11 @@ pub enum Depth {
 /// Checks a pool that is not in use. One that is gives [`Error::Busy`]; what cannot even be read as a pool gives the
 /// error that a mount would give.
 pub fn check(path: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report> {
-    check_in(&open_pool(path)?, depth, progress)
+    check_in(&Arc::new(open_pool(path)?), depth, progress)
 }
 
 /// As [`check`], of a pool whose directory is open.
-pub(crate) fn check_in(pool: &Dir, depth: Depth, progress: Progress<'_>) -> Result<Report> {
+pub(crate) fn check_in(pool: &Arc<Dir>, depth: Depth, progress: Progress<'_>) -> Result<Report> {
     let dir = pool.path();
     // Without a lock that can be taken, nobody has it in use.
     if pool.stat(LOCK).is_ok_and(|found| pool.check_file(&found).is_ok()) {
@@ -94,7 +95,7 @@ pub(crate) fn check_in(pool: &Dir, depth: Depth, progress: Progress<'_>) -> Resu
         checker.data(&view, &scanned.0, &segments, progress);
     }
     checker.foreign(&scanned.1);
-    checker.quarantine(pool)?;
+    checker.quarantine(dir, &Quarantine::of(pool.clone()).with(&segments))?;
     Ok(checker.report)
 }
 
@@ -220,12 +221,12 @@ impl Checker<'_> {
         }
     }
 
-    fn quarantine(&mut self, dir: &Dir) -> Result<()> {
-        let io = |error| Error::in_pool(dir.path(), QUARANTINE, "read", error);
-        self.strays(dir).map_err(io)?;
-        for entry in quarantine::list(dir).map_err(io)? {
+    fn quarantine(&mut self, dir: &Path, quarantine: &Quarantine) -> Result<()> {
+        let io = |error| Error::in_pool(dir, QUARANTINE, "read", error);
+        self.strays(quarantine).map_err(io)?;
+        for entry in quarantine.list().map_err(io)? {
             if entry.note.is_none() {
-                self.noteless(&entry.name);
+                self.noteless(quarantine.shown(&entry.name));
             }
         }
         Ok(())

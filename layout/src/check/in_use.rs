@@ -22,7 +22,7 @@ use crate::medium::domain::Medium;
 use crate::parallel::parallel;
 use crate::pool::opened::Pool;
 use crate::segment::home::SEGMENTS;
-use crate::segment::quarantine::QUARANTINE;
+use crate::segment::place::QUARANTINE;
 use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
 use crate::tree::load;
@@ -273,7 +273,7 @@ impl Checker<'_> {
 
     fn quarantine_in_use(&mut self, pool: &Pool, now: Timestamp) -> Result<()> {
         let io = |error| Error::in_pool(pool.path(), QUARANTINE, "read", error);
-        self.strays(pool.dir()).map_err(io)?;
+        self.strays(pool.quarantine()).map_err(io)?;
         for entry in pool.quarantine().list().map_err(io)? {
             // The note comes behind the entry. The entry may be a second name of an old segment: what changes when it
             // gets that is its ctime.
@@ -282,7 +282,7 @@ impl Checker<'_> {
                 changed.is_some_and(|changed| changed.sec.saturating_add(YOUNG) < now.sec)
             };
             if entry.note.is_none() && old() {
-                self.noteless(&entry.name);
+                self.noteless(pool.quarantine().shown(&entry.name));
             }
         }
         Ok(())

@@ -15,7 +15,8 @@ use crate::pool::lock::{check_unused, holder_of};
 use crate::pool::recover::reading;
 use crate::pool::usage::{Usage, usage};
 use crate::segment::home::SEGMENTS;
-use crate::segment::quarantine::{self, QUARANTINE, Quarantine, QuarantineEntry};
+use crate::segment::place::QUARANTINE;
+use crate::segment::quarantine::{Quarantine, QuarantineEntry};
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
 use crate::segment::tiers::{self, TierInfo};
@@ -128,19 +129,18 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
     let damaged = found.view.objects().filter(|(_, object)| object.attributes.damaged);
     let damaged_files =
         damaged.map(|(ino, _)| found.view.path_of(ino).map_or_else(|| format!("inode {ino}"), shown)).collect();
-    let quarantine = quarantine::list(&pool);
-    let set_aside = Quarantine::of(pool.clone()).recount();
     let segments = Segments::open_all(&pool, medium.clone()).and_then(|mut segments| {
         segments.open_tiers(&found.view, Whose { pool: superblock.uuid, boot: boot_id(None) }, false)?;
         Ok(segments)
     });
     let segments = segments.map_err(|error| Error::in_pool(dir, SEGMENTS, "open", error))?;
+    let quarantine = Quarantine::of(pool.clone()).with(&segments);
     Ok(Inspection {
         tiers: tiers::describe(&pool, &found.view, &segments),
         domain: medium.domain(),
         state: superblock.state,
-        usage: usage(&found.view, &found.log, &superblock, set_aside),
-        quarantine: quarantine.map_err(|error| Error::in_pool(dir, QUARANTINE, "read", error))?,
+        usage: usage(&found.view, &found.log, &superblock, quarantine.recount()),
+        quarantine: quarantine.list().map_err(|error| Error::in_pool(dir, QUARANTINE, "read", error))?,
         damaged_files,
         damage: found.damage,
         superblock,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::check::closed::{Depth, check_in};
-use crate::check::report::{NOT_A_SEGMENT, Progress, Report, Subject};
+use crate::check::report::{NOT_A_SEGMENT, NOTELESS, Progress, Report, Subject};
 use crate::error::{Error, Result};
 use crate::ids::{Ino, POOL};
 use crate::log::blocks::{Block, Full, Log, Reserve};
@@ -84,7 +84,7 @@ pub fn repair(path: &Path, now: Timestamp, progress: Progress<'_>) -> Result<Rep
         if about(&[Subject::Superblock, Subject::HorizonMark]) {
             actions.push("wrote the superblocks and the horizon again".into());
         }
-        settle(path, now, &mut actions)?;
+        settle(path, &found, now, &mut actions)?;
     }
     let after = check_in(dir, Depth::Metadata, progress)?;
     Ok(Repair { before, actions, after })
@@ -193,6 +193,8 @@ fn set_aside_foreign(dir: &Arc<Dir>, found: &Report, now: Timestamp, actions: &m
                 }
             }
             // A note that is none.
+            // So it is with what is in the quarantine of a tier; notes are written there when the pool is open.
+            Subject::Quarantine if place.starts_with('/') => {}
             Subject::Quarantine if place.ends_with(".json") => {
                 if let Some(name) = set_aside(dir, place, now)? {
                     actions.push(format!("moved {place} to quarantine/{name}"));
@@ -293,10 +295,20 @@ fn append(log: &mut Log, draft: Draft, next_id: u64) -> io::Result<()> {
 }
 
 /// Opens the pool, which sets aside what no record explains, and takes leave of bytes that are lost.
-fn settle(dir: &Path, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
+fn settle(dir: &Path, found: &Report, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
     let pool = Pool::open(dir, &OpenOptions { now, ..OpenOptions::default() })?;
+    let quarantine = pool.quarantine();
     for name in &pool.recovery().quarantined {
-        actions.push(format!("set aside quarantine/{name}"));
+        actions.push(format!("set aside {}", quarantine.shown(name)));
+    }
+    let noteless = found.findings.iter().filter(|finding| finding.what == NOTELESS).map(|finding| &finding.host_file);
+    for place in noteless.filter(|place| place.starts_with('/')) {
+        let name = place.rsplit('/').next().unwrap_or_default();
+        let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
+        if !quarantine.is_anothers(name) {
+            quarantine.write_note(name, &note).map_err(io_at(dir, "quarantine"))?;
+            actions.push(format!("wrote a note for {place}"));
+        }
     }
     let damaged: Vec<(Ino, Attributes, u64)> = {
         let view = pool.view();

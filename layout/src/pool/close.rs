@@ -57,6 +57,10 @@ impl Pool {
         }
         self.unlink_covered();
         self.unlink_again();
+        if let Err(error) = self.quarantine.write_owed_notes() {
+            let count = self.quarantine.owed_notes();
+            log::error!("{}: {count} entries of the quarantine stay without notes: {error}", self.path.display());
+        }
         self.mark_horizon()?;
         if self.unremoved() > 0 {
             // Only a recovery looks for what is no file's.

@@ -21,7 +21,7 @@ use crate::medium::domain::Medium;
 use crate::pool::lock::{Holder, LOCK, PoolLock};
 use crate::pool::opened::Pool;
 use crate::segment::home::SEGMENTS;
-use crate::segment::quarantine::QUARANTINE;
+use crate::segment::place::QUARANTINE;
 use crate::time::Timestamp;
 use crate::tree::object::FIRST_SEQ;
 

@@ -106,7 +106,7 @@ impl Pool {
         let mut pool = Self {
             boot_id,
             path: dir.into(),
-            quarantine: Quarantine::new(lock.dir().clone(), medium),
+            quarantine: Quarantine::new(lock.dir().clone(), &segments, medium),
             lock,
             medium: counted,
             segments,
@@ -123,6 +123,10 @@ impl Pool {
         if pool.is_read_only().is_none() {
             if recovery.kind == Shutdown::ServerKilled {
                 untold::hear(pool.lock.dir(), &pool.superblock(), boot_id, &pool.segments);
+            }
+            let path = |ino| pool.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+            if let Err(error) = pool.quarantine.owe_notes(path) {
+                log::warn!("{}: quarantine: {error}", dir.display());
             }
             settling::settle(&pool, &mut recovery, &found.owned, options.now)?;
             // Rule 8: that recovery is over is its last persist.

@@ -14,6 +14,7 @@ use crate::log::tier::PM_NAME;
 use crate::log::tier::{PLACEMENT_MAX, PM, Tier};
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
+use crate::segment::place::QUARANTINE;
 use crate::segment::tier::{self, Whose};
 use crate::segment::tiers::{TierInfo, describe};
 use crate::tree::object::Object;
@@ -72,7 +73,8 @@ impl Pool {
         self.store_state(Record::Tier { number, tier })
     }
 
-    /// Removes a tier that holds no file. What made its directory a tier is removed, the directory stays.
+    /// Removes a tier that holds no file, and of which nothing is set aside. What made its directory a tier is removed,
+    /// the directory stays.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such tier, or if something is in it.
@@ -103,6 +105,21 @@ impl Pool {
         let there = self.segments.is_there(number);
         if !self.segments.is_empty(number).map_err(|error| Error::io(tier.path(), "read", error))? {
             return invalid(format!("tier {name} is not empty: something is in {}", tier.path().display()));
+        }
+        if there {
+            let (entries, rest) = self
+                .quarantine()
+                .clear_tier(number)
+                .map_err(|error| Error::io(tier.path(), "read the quarantine of", error))?;
+            if entries > 0 {
+                let what =
+                    "versions of files are set aside in it; bring them back or drop them with `tensorfs restore`";
+                return invalid(format!("tier {name} is not empty: {entries} {what}"));
+            }
+            if rest > 0 {
+                let place = tier.path().join(QUARANTINE);
+                return invalid(format!("tier {name} is not empty: something is in {}", place.display()));
+            }
         }
         let gone = Tier { name: "".into(), directory: Box::default(), away: None, ..tier.clone() };
         self.store_state(Record::Tier { number, tier: gone })?;

@@ -2,20 +2,23 @@
 //! that says whose bytes they are and why they are here. Nothing in quarantine is ever removed without being asked, but
 //! for what newer versions of the same file push out ([`super::versions`]).
 //!
+//! What was a whole segment is there by a second name of the segment, in the quarantine of its own tier: that copies
+//! nothing, and takes no room but for the note.
+//!
 //! A note is durable before its entry has a name, and an entry is whole before it has one: what interrupts the setting
 //! aside leaves at most a note without an entry, which counts for nothing, and [`PARTIAL`], which the next one removes.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nix::sys::stat::{FileStat, SFlag};
+use nix::sys::stat::SFlag;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -24,19 +27,19 @@ use crate::log::tier::PM;
 use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
 use crate::medium::foreign::kind_name;
-use crate::segment::note::Note;
+use crate::segment::note::{Note, Reason};
+use crate::segment::place::{Counted, Place, QUARANTINE, identity};
 use crate::segment::segments::Segments;
+use crate::segment::tier;
 use crate::segment::versions::{Version, Versions};
 use crate::time::Timestamp;
-
-/// The directory.
-pub(crate) const QUARANTINE: &str = "quarantine";
 
 /// A copy on its way into quarantine; of more at a time, each has its number behind.
 const PARTIAL: &str = ".partial";
 
-/// The clock by which the host dates changes of files does not stand still for longer.
-const TICK: Duration = Duration::from_millis(50);
+/// In names that tell why an entry is there: the version before a replace, or after it.
+const REPLACED: &str = "replaced";
+const UNFINISHED: &str = "unfinished";
 
 /// The longest note: paths have 4095 bytes at most.
 const NOTE_MAX: u64 = 64 << 10;
@@ -75,17 +78,30 @@ impl From<&Note> for Written {
     }
 }
 
-/// The quarantine directory of a pool.
+/// The quarantine of a pool.
 #[derive(Debug)]
 pub struct Quarantine {
-    /// The pool's directory. This one is opened in it whenever it is used: operators may remove it.
-    pool: Arc<Dir>,
+    /// The pool's own, and those of its tiers.
+    places: BTreeMap<u8, Place>,
     medium: Option<Arc<dyn Medium>>,
-    counted: Mutex<Counted>,
+    counted: Mutex<BTreeMap<u8, Counted>>,
     /// What is there of each file, once that was asked for. Others may have removed some of it.
     versions: Mutex<Option<Versions>>,
     /// The numbers of the copies that are being made.
     copies: Mutex<BTreeSet<u32>>,
+    /// Entries whose notes found no room, and what is to be in them.
+    owed: Mutex<Vec<(String, Written)>>,
+}
+
+/// When the host last changed anything about the directories of a quarantine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes(Vec<Option<Timestamp>>);
+
+impl Changes {
+    /// The last of them; nothing if none of the directories is there.
+    pub fn last(&self) -> Option<Timestamp> {
+        self.0.iter().copied().flatten().max()
+    }
 }
 
 /// A copy that is being made.
@@ -114,49 +130,11 @@ impl Drop for Copying<'_> {
     }
 }
 
-/// What was counted, and when.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    allocated: u64,
-    /// The directory's change time then.
-    changed: Option<SystemTime>,
-    at: Option<SystemTime>,
-}
-
-impl Counted {
-    /// True if a directory that changed last then is as it was: what changes within a tick of the host's clock for
-    /// files does not show.
-    fn is_of(&self, changed: SystemTime) -> bool {
-        let late = |at: SystemTime| at.duration_since(changed).is_ok_and(|since| since > TICK);
-        self.changed == Some(changed) && self.at.is_some_and(late)
-    }
-}
-
-/// Blocks of the host that a directory's files have.
-fn allocated(dir: &Dir) -> io::Result<u64> {
-    let mut blocks = 0;
-    for entry in dir.entries()? {
-        // One that is removed meanwhile has none.
-        blocks += dir.stat(entry.name.as_c_str()).map_or(0, |found| found.st_blocks as u64);
-    }
-    Ok(blocks * 512)
-}
-
 fn note_name(name: &str) -> String {
     format!("{name}.json")
 }
 
-/// The entries in a pool's quarantine.
-pub(crate) fn list(pool: &Dir) -> io::Result<Vec<QuarantineEntry>> {
-    let entries = read(&pool.below(QUARANTINE)?)?.into_iter().map(|(name, bytes, written)| {
-        let partial = written.as_ref().is_some_and(|written| written.partial);
-        QuarantineEntry { name, bytes, partial, note: written.map(|written| written.note) }
-    });
-    Ok(entries.collect())
-}
-
-/// The entries in a pool's quarantine, with their bytes and what is written beside them. What is not the pool's is
-/// none.
+/// The entries in a directory, with their bytes and what is written beside them. What is not the pool's is none.
 fn read(dir: &Dir) -> io::Result<Vec<(String, u64, Option<Written>)>> {
     let mut entries = Vec::new();
     for entry in dir.entries()? {
@@ -168,12 +146,39 @@ fn read(dir: &Dir) -> io::Result<Vec<(String, u64, Option<Written>)>> {
         if dir.check_file(&found).is_err() {
             continue;
         }
-        let written = dir.read(note_name(name).as_str(), NOTE_MAX).ok();
-        let written = written.and_then(|text| serde_json::from_slice(&text).ok());
+        let changed = Timestamp::new(found.st_ctime, found.st_ctime_nsec as u32);
+        let written = written_beside(dir, name).or_else(|| told(name, changed).as_ref().map(Written::from));
         entries.push((name.to_owned(), found.st_size as u64, written));
     }
-    entries.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(entries)
+}
+
+/// What is written beside an entry.
+fn written_beside(dir: &Dir, name: &str) -> Option<Written> {
+    let text = dir.read(note_name(name).as_str(), NOTE_MAX).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// A name for an entry that has no note yet, which tells the most of what the note would.
+fn telling_name(segment: SegmentId, note: &Note) -> String {
+    let reason = match note.reason {
+        Reason::InterruptedReplace => REPLACED,
+        Reason::UnfinishedReplace => UNFINISHED,
+        _ => return segment.to_string(),
+    };
+    note.ino.map_or_else(|| segment.to_string(), |ino| format!("{segment}.{reason}.{:016x}", ino.0))
+}
+
+/// What such a name tells.
+fn told(name: &str, changed: Timestamp) -> Option<Note> {
+    let mut parts = name.split('.').skip(1);
+    let reason = match parts.next()? {
+        REPLACED => Reason::InterruptedReplace,
+        UNFINISHED => Reason::UnfinishedReplace,
+        _ => return None,
+    };
+    let ino = u64::from_str_radix(parts.next()?, 16).ok().map(Ino)?;
+    Some(Note { ino: Some(ino), path: None, reason, offset: 0, time: changed })
 }
 
 /// The segment that an entry is named after.
@@ -181,10 +186,9 @@ fn segment_of(name: &str) -> Option<SegmentId> {
     u64::from_str_radix(name.split('.').next().unwrap_or_default(), 16).ok().map(SegmentId)
 }
 
-/// What is in a pool's quarantine that is no regular file of the pool's, with what it is instead: but for what has a
-/// note of its own, as a foreign directory that was moved here.
-pub(crate) fn strays(pool: &Dir) -> io::Result<Vec<(String, String)>> {
-    let dir = pool.below(QUARANTINE)?;
+/// What is in a directory that is no regular file of the pool's, with what it is instead: but for what has a note of
+/// its own, as a foreign directory that was moved here.
+fn strays(dir: &Dir) -> io::Result<Vec<(String, String)>> {
     let mut strays = Vec::new();
     for entry in dir.entries()? {
         let Some(name) = entry.text() else { continue };
@@ -206,76 +210,152 @@ pub(crate) fn strays(pool: &Dir) -> io::Result<Vec<(String, String)>> {
 }
 
 impl Quarantine {
-    pub(crate) fn new(pool: Arc<Dir>, medium: Arc<dyn Medium>) -> Self {
-        Self { medium: Some(medium), ..Self::of(pool) }
+    /// The quarantine of a pool that this process has open, with its tiers.
+    pub(crate) fn new(pool: Arc<Dir>, segments: &Segments, medium: Arc<dyn Medium>) -> Self {
+        Self { medium: Some(medium), ..Self::of(pool).with(segments) }
     }
 
-    /// The quarantine of a pool that another process may have open: to list, open and discard entries.
+    /// The quarantine of a pool that another process may have open: to list, open and discard entries. Of the tiers,
+    /// which are in these directories, those that are the pool's.
     ///
     /// # Errors
     /// What opening the pool's directory gives.
-    pub fn at(pool: &Path) -> io::Result<Self> {
-        Ok(Self::of(Arc::new(Dir::open(pool)?)))
+    pub fn at<'a>(pool: &Path, uuid: &str, tiers: impl IntoIterator<Item = &'a Path>) -> io::Result<Self> {
+        let mut found = Self::of(Arc::new(Dir::open(pool)?));
+        let owner = found.pool_dir()?.owner();
+        for directory in tiers {
+            match tier::of_pool(directory, uuid, owner) {
+                Ok((number, above)) => drop(found.places.insert(number, Place::of_tier(Arc::new(above)))),
+                Err(why) => log::warn!("{}: its quarantine is passed over: {why}", directory.display()),
+            }
+        }
+        Ok(found)
     }
 
+    /// The pool's own part of it.
     pub(crate) fn of(pool: Arc<Dir>) -> Self {
-        Self { pool, medium: None, counted: Mutex::default(), versions: Mutex::default(), copies: Mutex::default() }
+        Self {
+            places: BTreeMap::from([(PM, Place::of_pool(pool))]),
+            medium: None,
+            counted: Mutex::default(),
+            versions: Mutex::default(),
+            copies: Mutex::default(),
+            owed: Mutex::default(),
+        }
     }
 
-    fn dir(&self) -> io::Result<Dir> {
-        self.pool.below(QUARANTINE)
+    /// With the parts that are in tiers.
+    pub(crate) fn with(mut self, segments: &Segments) -> Self {
+        self.places.extend(segments.tier_directories().map(|(number, above)| (number, Place::of_tier(above))));
+        self
     }
 
-    /// For messages.
-    fn path_of(&self, name: &str) -> PathBuf {
-        self.pool.path_of(format!("{QUARANTINE}/{name}"))
+    fn pool_dir(&self) -> io::Result<Dir> {
+        self.place(PM)?.open()
     }
 
-    /// When a name in it was last made or removed, and when the host last changed anything about the directory.
-    fn changed(&self) -> io::Result<FileStat> {
-        self.pool.stat(QUARANTINE)
+    fn place(&self, tier: u8) -> io::Result<&Place> {
+        self.places.get(&tier).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
     }
 
-    /// When the directory last changed; nothing if it is not there.
-    pub fn last_change(&self) -> Option<Timestamp> {
-        let found = self.changed().ok()?;
-        Some(Timestamp::new(found.st_ctime, found.st_ctime_nsec as u32))
+    /// The directory for what is set aside of a tier, and the names that are taken there.
+    fn open_to_fill(&self, tier: u8) -> io::Result<Filling> {
+        let dir = self.place(tier)?.open_to_fill(|above| self.sync_names(above))?;
+        // Earlier servers put copies of segments in tiers into the pool's own.
+        let also = if tier == PM { None } else { self.pool_dir().ok() };
+        Ok(Filling { dir, also })
+    }
+
+    /// Those of its directories that are there.
+    fn dirs(&self) -> impl Iterator<Item = io::Result<(&Place, Dir)>> {
+        self.places.values().filter_map(|place| Some(place.look().transpose()?.map(|dir| (place, dir))))
+    }
+
+    /// The directory that an entry is in.
+    fn find(&self, name: &str) -> io::Result<(&Place, Dir)> {
+        let mut has = self.dirs().filter(|found| found.as_ref().map_or(true, |(_, dir)| dir.has(name)));
+        has.next().unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
+    }
+
+    /// How an entry is called in messages and findings.
+    pub(crate) fn shown(&self, name: &str) -> String {
+        let place = self.find(name).map_or_else(|_| QUARANTINE.to_owned(), |(place, _)| place.shown());
+        format!("{place}/{name}")
+    }
+
+    /// When its directories last changed.
+    pub fn changes(&self) -> Changes {
+        let changed =
+            |place: &Place| Some(place.stat().ok()?).map(|at| Timestamp::new(at.st_ctime, at.st_ctime_nsec as u32));
+        Changes(self.places.values().map(changed).collect())
     }
 
     /// True if an entry, or its note, belongs to another user, so that nothing is said of it.
     pub(crate) fn is_anothers(&self, name: &str) -> bool {
-        let Ok(dir) = self.dir() else { return false };
+        let Ok((_, dir)) = self.find(name) else { return false };
         let names = [name, &note_name(name)];
-        names.iter().any(|name| dir.stat(*name).is_ok_and(|found| self.pool.owner().check(&found).is_err()))
+        names.iter().any(|name| dir.stat(*name).is_ok_and(|found| dir.owner().check(&found).is_err()))
     }
 
     /// When an entry last changed; nothing if it is not there.
     pub(crate) fn entry_changed(&self, name: &str) -> Option<Timestamp> {
-        let found = self.dir().ok()?.stat(name).ok()?;
+        let found = self.find(name).ok()?.1.stat(name).ok()?;
         Some(Timestamp::new(found.st_ctime, found.st_ctime_nsec as u32))
     }
 
     /// What the host has allocated for it, when it was last counted.
     pub fn allocated(&self) -> u64 {
-        self.counted.lock().allocated
+        self.counted.lock().values().map(|counted| counted.allocated).sum()
     }
 
-    /// Counts that anew, if the directory has changed: other processes remove entries, too. What cannot be read counts
-    /// as it did.
+    /// Counts that anew where a directory has changed.
     pub fn recount(&self) -> u64 {
-        let at = SystemTime::now();
-        let Ok(changed) = self.changed().map(|found| modified(&found)) else { return self.allocated() };
-        if !self.counted.lock().is_of(changed)
-            && let Ok(allocated) = self.dir().and_then(|dir| allocated(&dir))
-        {
-            *self.counted.lock() = Counted { allocated, changed: Some(changed), at: Some(at) };
+        for (tier, place) in &self.places {
+            let mut counted = self.counted.lock().get(tier).copied().unwrap_or_default();
+            counted.recount(place);
+            self.counted.lock().insert(*tier, counted);
         }
         self.allocated()
     }
 
     /// What is set aside.
     pub fn list(&self) -> io::Result<Vec<QuarantineEntry>> {
-        list(&self.pool)
+        let entries = self.read()?.into_iter().map(|(name, bytes, written)| {
+            let partial = written.as_ref().is_some_and(|written| written.partial);
+            QuarantineEntry { name, bytes, partial, note: written.map(|written| written.note) }
+        });
+        Ok(entries.collect())
+    }
+
+    fn read(&self) -> io::Result<Vec<(String, u64, Option<Written>)>> {
+        let mut entries = Vec::new();
+        for found in self.dirs() {
+            entries.append(&mut read(&found?.1)?);
+        }
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(entries)
+    }
+
+    /// What is in it, or in its place, and is none of the pool's: where, and what it is.
+    pub(crate) fn strays(&self) -> io::Result<Vec<(String, String)>> {
+        let instead = self.places.values().filter_map(|place| Some((place.shown(), place.stranger()?)));
+        let mut found: Vec<(String, String)> = instead.collect();
+        for opened in self.dirs() {
+            let (place, dir) = opened?;
+            found.extend(strays(&dir)?.into_iter().map(|(name, what)| (format!("{}/{name}", place.shown()), what)));
+        }
+        Ok(found)
+    }
+
+    /// How many entries a tier has; and if it has none, removes what else there is of ours. The number of what is then
+    /// left is returned, too.
+    pub(crate) fn clear_tier(&self, tier: u8) -> io::Result<(usize, usize)> {
+        let Some(dir) = self.place(tier)?.look()? else { return Ok((0, 0)) };
+        let entries = read(&dir)?.len();
+        if entries == 0 {
+            tier::clear(&dir)?;
+        }
+        Ok((entries, dir.entries()?.len()))
     }
 
     /// Sets a whole segment aside, by a second name for it. The caller has the segment itself removed once no record
@@ -293,55 +373,130 @@ impl Quarantine {
         left: SegmentId,
         note: &Note,
     ) -> io::Result<String> {
-        let changed = segments.stat(old)?.mtime;
-        let partial = match note.ino {
-            Some(ino) => self.with_versions(|versions| versions.is_left(ino, old, changed))?,
+        let written = self.written(segments, old, Some(left), note)?;
+        self.keep_whole(segments, old, written)
+    }
+
+    /// What is to be written beside a segment: `left` if it is a version before that one.
+    fn written(
+        &self,
+        segments: &Segments,
+        segment: SegmentId,
+        left: Option<SegmentId>,
+        note: &Note,
+    ) -> io::Result<Written> {
+        let partial = match note.ino.filter(|_| left.is_some()) {
+            Some(ino) => {
+                let changed = segments.stat(segment)?.mtime;
+                self.with_versions(|versions| versions.is_left(ino, segment, changed))?
+            }
             None => false,
         };
-        self.keep_whole(segments, old, Written { left: Some(left), partial, ..note.into() })
+        Ok(Written { left, partial, ..note.into() })
     }
 
     fn keep_whole(&self, segments: &Segments, segment: SegmentId, written: Written) -> io::Result<String> {
-        if segment.tier() != PM {
-            // It may be on another filesystem, where it can have no second name.
-            let size = segments.stat(segment)?.size;
-            return self.keep_part(segments, segment, size, written);
-        }
-        let dir = self.dir()?;
-        if let Some(name) = kept(&dir, segments, segment)? {
+        let filling = self.open_to_fill(segment.tier())?;
+        let dir = &filling.dir;
+        if let Some(name) = filling.kept(segments, segment)? {
             // It may have been the sync that failed.
-            self.sync_names(&dir)?;
+            self.sync_names(dir)?;
             return Ok(name);
         }
-        let name = fresh_name(&dir, &segment.to_string());
+        let name = filling.fresh_name(&segment.to_string());
         let file = segments.open(segment, libc::O_RDONLY)?;
         self.medium()?.sync_segment(file.as_fd())?;
-        self.write_beside(&dir, &name, &written)?;
-        segments.link(segment, &file, &dir, &name)?;
-        self.sync_names(&dir)?;
+        self.write_beside(dir, &name, &written)?;
+        match segments.link(segment, &file, dir, &name) {
+            Err(error) if is_without_links(&error) => {
+                dir.unlink_if_there(note_name(&name).as_str())?;
+                let size = segments.stat(segment)?.size;
+                return self.keep_part(segments, segment, size, written);
+            }
+            linked => linked?,
+        }
+        self.sync_names(dir)?;
         self.push_out(&name, written);
         Ok(name)
     }
 
-    /// As [`Quarantine::keep`], where the host has no room for a note: a second name hardly needs any.
-    pub(crate) fn keep_without_note(&self, segments: &Segments, segment: SegmentId) -> io::Result<String> {
-        if segment.tier() != PM {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        let dir = self.dir()?;
-        let name = fresh_name(&dir, &segment.to_string());
-        let file = segments.open(segment, libc::O_RDONLY)?;
-        self.medium()?.sync_segment(file.as_fd())?;
-        segments.link(segment, &file, &dir, &name)?;
-        self.sync_names(&dir)?;
+    /// As [`Quarantine::keep`], where the host has no room for a note: a second name hardly needs any. The note is
+    /// owed ([`Quarantine::write_owed_notes`]).
+    pub(crate) fn keep_without_note(
+        &self,
+        segments: &Segments,
+        segment: SegmentId,
+        left: Option<SegmentId>,
+        note: &Note,
+    ) -> io::Result<String> {
+        // Whether it is itself what a writer had left may not be to be found out now.
+        let written = self.written(segments, segment, left, note).unwrap_or(Written { left, ..note.into() });
+        let filling = self.open_to_fill(segment.tier())?;
+        let name = match filling.kept(segments, segment).unwrap_or_default() {
+            Some(name) => name,
+            None => {
+                let name = filling.fresh_name(&telling_name(segment, note));
+                let file = segments.open(segment, libc::O_RDONLY)?;
+                self.medium()?.sync_segment(file.as_fd())?;
+                segments.link(segment, &file, &filling.dir, &name)?;
+                name
+            }
+        };
+        self.sync_names(&filling.dir)?;
+        self.owed.lock().push((name.clone(), written));
         Ok(name)
+    }
+
+    /// Writes the notes that found no room when their entries were made. Stops at the first that finds none now.
+    ///
+    /// # Errors
+    /// What the host says of that one.
+    pub fn write_owed_notes(&self) -> io::Result<()> {
+        while let Some((name, written)) = { self.owed.lock().first().cloned() } {
+            match self.find(&name) {
+                Ok((_, dir)) => {
+                    self.write_beside(&dir, &name, &written)?;
+                    log::info!("{}: has its note now", self.shown(&name));
+                    self.push_out(&name, written);
+                }
+                // It was restored or discarded.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            self.owed.lock().remove(0);
+        }
+        Ok(())
+    }
+
+    /// Whoever opens a pool makes good what an earlier server had no room for. `path` finds what a file is called.
+    pub(crate) fn owe_notes(&self, path: impl Fn(Ino) -> Option<String>) -> io::Result<()> {
+        for found in self.dirs() {
+            let (_, dir) = found?;
+            for (name, _, written) in read(&dir)? {
+                let Some(Written { note, left, partial }) =
+                    written.filter(|_| told(&name, Timestamp::default()).is_some())
+                else {
+                    continue;
+                };
+                if written_beside(&dir, &name).is_none() {
+                    let note = Note { path: note.ino.and_then(&path), ..note };
+                    self.owed.lock().push((name, Written { note, left, partial }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many entries have no note so far.
+    pub fn owed_notes(&self) -> usize {
+        self.owed.lock().len()
     }
 
     fn with_versions<T>(&self, ask: impl FnOnce(&mut Versions) -> T) -> io::Result<T> {
         let mut versions = self.versions.lock();
         if versions.is_none() {
             let mut found = Versions::default();
-            for (name, _, written) in read(&self.dir()?)? {
+            for (name, _, written) in self.read()? {
                 if let Some((ino, version)) = written.and_then(|written| version(name, written)) {
                     found.add(ino, version);
                 }
@@ -363,7 +518,7 @@ impl Quarantine {
             match self.discard(&name) {
                 Ok(()) => log::info!("quarantine/{name}: removed, as there are newer versions of its file"),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => log::warn!("{}: {error}", self.path_of(&name).display()),
+                Err(error) => log::warn!("{}: {error}", self.shown(&name)),
             }
         }
     }
@@ -382,14 +537,18 @@ impl Quarantine {
     fn keep_part(&self, segments: &Segments, segment: SegmentId, size: u64, written: Written) -> io::Result<String> {
         let note = &written.note;
         let from = File::from(segments.open(segment, libc::O_RDONLY)?);
+        let (filling, stem) = (self.open_to_fill(segment.tier())?, segment.to_string());
         // What set it aside was interrupted before it cut the segment, and is done again.
-        for entry in self.list()? {
-            let same = entry.note.as_ref().is_some_and(|other| Note { time: note.time, ..other.clone() } == *note);
-            if same && entry.bytes == size - note.offset && is_copy(&from, note.offset, &self.open(&entry.name)?)? {
-                return Ok(entry.name);
+        for name in filling.taken(&stem) {
+            let Ok((_, dir)) = self.find(&name) else { continue };
+            let other = written_beside(&dir, &name).map(|other| Note { time: note.time, ..other.note });
+            let Ok(copy) = dir.open_file(name.as_str(), libc::O_RDONLY).map(File::from) else { continue };
+            let as_long = copy.metadata()?.len() == size - note.offset;
+            if other.as_ref() == Some(note) && as_long && is_copy(&from, note.offset, &copy)? {
+                return Ok(name);
             }
         }
-        let name = self.copy_as(&segment.to_string(), &from, note.offset, size, &written)?;
+        let name = self.copy_as(&filling, &stem, &from, note.offset..size, &written)?;
         self.push_out(&name, written);
         Ok(name)
     }
@@ -397,44 +556,54 @@ impl Quarantine {
     /// Copies a file here. Durable when it returns.
     pub(crate) fn copy(&self, from: &File, stem: &str, note: &Note) -> io::Result<String> {
         let len = from.metadata()?.len();
-        self.copy_as(stem, from, 0, len, &note.into())
+        self.copy_as(&self.open_to_fill(PM)?, stem, from, 0..len, &note.into())
     }
 
-    fn copy_as(&self, stem: &str, from: &File, offset: u64, end: u64, written: &Written) -> io::Result<String> {
-        let dir = self.dir()?;
-        let name = fresh_name(&dir, stem);
+    fn copy_as(
+        &self,
+        filling: &Filling,
+        stem: &str,
+        from: &File,
+        part: Range<u64>,
+        written: &Written,
+    ) -> io::Result<String> {
+        let (dir, name) = (&filling.dir, filling.fresh_name(stem));
         // What an interrupted copy left may be a second name of its entry by now: a new file, never that one again.
         let copying = Copying::begin(&self.copies);
         let partial = copying.name();
         let to = dir.create_anew(partial.as_str())?;
-        let copied = copy_range(from, offset, end, &to).and_then(|()| self.sync(&to));
+        let copied = copy_range(from, part.start, part.end, &to).and_then(|()| self.sync(&to));
         let named = copied.and_then(|()| {
-            self.write_beside(&dir, &name, written)?;
-            dir.link(partial.as_str(), &to, &dir, name.as_str())
+            self.write_beside(dir, &name, written)?;
+            match dir.link(partial.as_str(), &to, dir, name.as_str()) {
+                // It is whole, and has its note.
+                Err(error) if is_without_links(&error) => dir.rename(partial.as_str(), dir, name.as_str()),
+                linked => linked,
+            }
         });
-        let removed = dir.unlink(partial.as_str());
+        let removed = dir.unlink_if_there(partial.as_str());
         named.and(removed)?;
-        self.sync_names(&dir)?;
+        self.sync_names(dir)?;
         Ok(name)
     }
 
     /// Moves a foreign file or directory here, from another directory of the pool.
     pub(crate) fn adopt(&self, from: &Dir, from_name: &OsStr, note: &Note) -> io::Result<String> {
-        let dir = self.dir()?;
-        let name = fresh_name(&dir, "foreign");
-        self.write_beside(&dir, &name, &note.into())?;
-        from.rename(from_name, &dir, name.as_str())?;
-        self.sync_names(&dir)?;
+        let filling = self.open_to_fill(PM)?;
+        let (dir, name) = (&filling.dir, filling.fresh_name("foreign"));
+        self.write_beside(dir, &name, &note.into())?;
+        from.rename(from_name, dir, name.as_str())?;
+        self.sync_names(dir)?;
         Ok(name)
     }
 
     /// An empty entry, for the sake of its note.
     pub(crate) fn note_only(&self, ino: Ino, note: &Note) -> io::Result<String> {
-        let dir = self.dir()?;
-        let name = fresh_name(&dir, &format!("lost{ino}"));
-        self.write_beside(&dir, &name, &note.into())?;
+        let filling = self.open_to_fill(PM)?;
+        let (dir, name) = (&filling.dir, filling.fresh_name(&format!("lost{ino}")));
+        self.write_beside(dir, &name, &note.into())?;
         dir.create(name.as_str())?;
-        self.sync_names(&dir)?;
+        self.sync_names(dir)?;
         Ok(name)
     }
 
@@ -451,7 +620,7 @@ impl Quarantine {
 
     /// Writes the note beside an entry. Durable when it returns.
     pub(crate) fn write_note(&self, name: &str, note: &Note) -> io::Result<()> {
-        self.write_beside(&self.dir()?, name, &note.into())
+        self.write_beside(&self.find(name)?.1, name, &note.into())
     }
 
     fn write_beside(&self, dir: &Dir, name: &str, written: &Written) -> io::Result<()> {
@@ -470,12 +639,14 @@ impl Quarantine {
 
     /// Opens an entry for reading.
     pub fn open(&self, name: &str) -> io::Result<File> {
-        Ok(self.dir()?.open_file(entry_name(name)?, libc::O_RDONLY)?.into())
+        let name = entry_name(name)?;
+        Ok(self.find(name)?.1.open_file(name, libc::O_RDONLY)?.into())
     }
 
     /// Removes an entry for good.
     pub fn discard(&self, name: &str) -> io::Result<()> {
-        let (dir, name) = (self.dir()?, entry_name(name)?);
+        let name = entry_name(name)?;
+        let (_, dir) = self.find(name)?;
         dir.check_file(&dir.stat(name)?)?;
         dir.unlink(name)?;
         // The note goes when the entry is gone for good. Half of this may have been done before.
@@ -496,11 +667,11 @@ impl Quarantine {
     pub(crate) fn forget_in_use(&self, segments: &Segments, in_use: impl Fn(SegmentId) -> bool) -> io::Result<()> {
         for entry in self.list()? {
             let Some(segment) = segment_of(&entry.name) else { continue };
-            if !in_use(segment) || segment.tier() != PM {
+            if !in_use(segment) {
                 continue;
             }
-            let ours = self.dir()?.stat(entry.name.as_str())?.st_ino;
-            if segments.inode(segment).is_ok_and(|other| other == ours) {
+            let ours = identity(&self.find(&entry.name)?.1.stat(entry.name.as_str())?);
+            if segments.identity(segment).is_ok_and(|other| other == ours) {
                 log::info!("quarantine/{}: its file was not replaced after all; removed", entry.name);
                 self.discard(&entry.name)?;
             }
@@ -523,27 +694,41 @@ fn names(stem: &str) -> impl Iterator<Item = String> {
     std::iter::once(stem.to_owned()).chain((1..).map(move |n| format!("{stem}.{n}")))
 }
 
-/// True if no entry has a name, and its note, should an interrupted setting aside have left one, can be written anew.
-fn is_free(dir: &Dir, name: &str) -> bool {
-    !dir.has(name) && dir.stat(note_name(name).as_str()).map_or(true, |note| dir.check_file(&note).is_ok())
+/// A directory of it that gets an entry.
+struct Filling {
+    dir: Dir,
+    /// Another one, in which the same names may be taken.
+    also: Option<Dir>,
 }
 
-fn fresh_name(dir: &Dir, stem: &str) -> String {
-    names(stem).find(|name| is_free(dir, name)).unwrap_or_default()
+impl Filling {
+    /// True if no entry has a name, and its note, should an interrupted setting aside have left one, can be written
+    /// anew.
+    fn is_free(&self, name: &str) -> bool {
+        let note = |dir: &Dir| dir.stat(note_name(name).as_str()).map_or(true, |note| dir.check_file(&note).is_ok());
+        !self.dir.has(name) && note(&self.dir) && self.also.as_ref().is_none_or(|also| !also.has(name))
+    }
+
+    fn fresh_name(&self, stem: &str) -> String {
+        names(stem).find(|name| self.is_free(name)).unwrap_or_default()
+    }
+
+    fn taken<'a>(&'a self, stem: &'a str) -> impl Iterator<Item = String> + 'a {
+        names(stem).take_while(|name| !self.is_free(name))
+    }
+
+    /// The entry that is the segment already, with its note: what set it aside was interrupted, and is done again.
+    fn kept(&self, segments: &Segments, segment: SegmentId) -> io::Result<Option<String>> {
+        let (ours, stem) = (segments.identity(segment)?, segment.to_string());
+        let is_it = |name: &String| self.dir.stat(name.as_str()).is_ok_and(|found| identity(&found) == ours);
+        let same = self.taken(&stem).find(is_it);
+        Ok(same.filter(|name| self.dir.has(note_name(name).as_str())))
+    }
 }
 
-/// The entry that is the segment already, with its note: what set it aside was interrupted, and is done again.
-fn kept(dir: &Dir, segments: &Segments, segment: SegmentId) -> io::Result<Option<String>> {
-    let ours = segments.inode(segment)?;
-    let stem = segment.to_string();
-    let mut taken = names(&stem).take_while(|name| !is_free(dir, name));
-    let same = taken.find(|name| dir.stat(name.as_str()).is_ok_and(|found| found.st_ino == ours));
-    Ok(same.filter(|name| dir.has(note_name(name).as_str())))
-}
-
-/// When a directory's names last changed.
-fn modified(found: &FileStat) -> SystemTime {
-    UNIX_EPOCH + Duration::new(found.st_mtime.max(0) as u64, found.st_mtime_nsec as u32)
+/// True if the filesystem has no second names for files.
+fn is_without_links(error: &io::Error) -> bool {
+    [libc::EPERM, libc::EOPNOTSUPP, libc::ENOSYS, libc::EXDEV, libc::EMLINK].map(Some).contains(&error.raw_os_error())
 }
 
 /// What there is to know of an entry, if it is a file's.

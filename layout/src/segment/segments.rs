@@ -26,6 +26,7 @@ use crate::medium::foreign::Foreign;
 use crate::medium::owner::Owner;
 use crate::segment::gone::Gone;
 use crate::segment::home::{Home, SEGMENTS, Scanned, Stray, path_within, shard};
+use crate::segment::place::identity;
 use crate::segment::stat::SegmentStat;
 use crate::segment::tier::{self, Opened, Whose};
 use crate::segment::unsynced::{Tracked, Unsynced};
@@ -39,6 +40,8 @@ pub const SYNC_FD_LIMIT: usize = 4096;
 pub struct Segments {
     /// The pool's own directory and its tiers, those that are there.
     pub(super) homes: BTreeMap<u8, Home>,
+    /// The directories of those tiers that are there.
+    above: BTreeMap<u8, Arc<Dir>>,
     /// The tiers that are not.
     away: BTreeMap<u8, Gone>,
     owner: Owner,
@@ -60,6 +63,7 @@ impl Segments {
         Ok(Self {
             owner: pool.owner(),
             homes: BTreeMap::from([(PM, own)]),
+            above: BTreeMap::new(),
             away: BTreeMap::new(),
             lost: Mutex::default(),
             medium,
@@ -75,13 +79,17 @@ impl Segments {
             let opened = tier::open(whose, number, tier, self.owner, write).map(|opened| match opened {
                 Opened::Ready(directory) => {
                     let called = directory.segments.path().display().to_string();
-                    Some(Home::new(directory.segments, called, tier.volatile, directory.lock))
+                    let home = Home::new(directory.segments, called, tier.volatile, directory.lock);
+                    Some((home, directory.above))
                 }
                 Opened::Lost => None,
             });
             let name = tier.name.to_string();
             match opened {
-                Ok(Some(home)) => drop(self.homes.insert(number, home)),
+                Ok(Some((home, above))) => {
+                    self.homes.insert(number, home);
+                    self.above.insert(number, Arc::new(above));
+                }
                 Ok(None) => drop(self.away.insert(number, Gone::Lost { tier: name })),
                 Err(reason) => {
                     if write {
@@ -158,6 +166,11 @@ impl Segments {
     /// The directories of segments that are there, by tier.
     pub fn directories(&self) -> impl Iterator<Item = (u8, BorrowedFd<'_>)> {
         self.homes.iter().map(|(tier, home)| (*tier, home.dir()))
+    }
+
+    /// The directories of the tiers that are there, but for the pool's own.
+    pub(super) fn tier_directories(&self) -> impl Iterator<Item = (u8, Arc<Dir>)> {
+        self.above.iter().map(|(tier, above)| (*tier, above.clone()))
     }
 
     /// A file on the filesystem that a tier beside the pool's own directory is on, to find out what can be done with
@@ -264,9 +277,9 @@ impl Segments {
         Foreign::of(&found).map(Foreign::to_string)
     }
 
-    /// The host's number of a segment's file.
-    pub(super) fn inode(&self, id: SegmentId) -> io::Result<u64> {
-        Ok(self.home(id.tier())?.look(id)?.st_ino)
+    /// What makes a segment's file that one and no other on the host.
+    pub(super) fn identity(&self, id: SegmentId) -> io::Result<(u64, u64)> {
+        Ok(identity(&self.home(id.tier())?.look(id)?))
     }
 
     /// True if no other descriptor and no mapping of the segment lives: a write lease would be granted.

@@ -21,8 +21,10 @@ use crate::log::tier::Tier;
 use crate::medium::dir::Dir;
 use crate::medium::domain::is_volatile;
 use crate::medium::file_lock::exclusive;
+use crate::medium::foreign::Foreign;
 use crate::medium::owner::Owner;
 use crate::segment::home::{SEGMENTS, shard_of};
+use crate::segment::place::QUARANTINE;
 
 /// Says whose tier a directory is.
 const IDENTITY: &str = "tier.json";
@@ -50,6 +52,8 @@ struct Identity {
 /// The directory of a tier, opened.
 #[derive(Debug)]
 pub(crate) struct Directory {
+    /// The directory itself.
+    pub above: Dir,
     /// Where its segments are.
     pub segments: Dir,
     /// Keeps others from using it.
@@ -139,7 +143,12 @@ pub(crate) fn open(
     }
     let lock = if write { Some(take_lock(&dir)?) } else { None };
     let segments = dir.below(SEGMENTS).map_err(|error| why("its segments cannot be opened", error))?;
-    Ok(Opened::Ready(Directory { segments, lock }))
+    if write && !dir.has(QUARANTINE) {
+        // While there is room. Where there is none now it is made when it is needed.
+        let made = dir.make_dir(QUARANTINE).and_then(|_| dir.sync());
+        made.unwrap_or_else(|error| log::debug!("{}: {error}", dir.path_of(QUARANTINE).display()));
+    }
+    Ok(Opened::Ready(Directory { above: dir, segments, lock }))
 }
 
 const ON_FUSE: &str = "it is on a FUSE filesystem, perhaps on a mount of tensorfs";
@@ -205,6 +214,11 @@ fn make(dir: &Dir, whose: Whose, number: u8, tier: &Tier) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => drop(dir.below(SEGMENTS)?),
         made => drop(made?),
     }
+    match dir.make_dir(QUARANTINE) {
+        // Whatever stands there: what needs it looks.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => drop(made?),
+    }
     let mut file = dir.create_anew(IDENTITY_NEW)?;
     serde_json::to_writer_pretty(&mut file, &Identity::new(whose, number, tier))?;
     file.write_all(b"\n")?;
@@ -214,7 +228,7 @@ fn make(dir: &Dir, whose: Whose, number: u8, tier: &Tier) -> io::Result<()> {
 }
 
 /// Removes all segments of a tier of which nothing counts any more: files of the pool's owner in its shards, and
-/// nothing else that may be there.
+/// nothing else that may be there. So it is with what was set aside.
 fn empty(dir: &Dir) -> io::Result<()> {
     let segments = dir.below(SEGMENTS)?;
     for entry in segments.entries()? {
@@ -223,14 +237,33 @@ fn empty(dir: &Dir) -> io::Result<()> {
             continue;
         };
         let Ok(shard) = segments.below(name) else { continue };
-        for segment in shard.entries()?.iter().filter(|entry| entry.kind == SFlag::S_IFREG) {
-            let name = segment.name.as_c_str();
-            if shard.stat(name).is_ok_and(|found| shard.check_file(&found).is_ok()) {
-                shard.unlink(name)?;
-            }
+        clear(&shard)?;
+    }
+    match dir.below(QUARANTINE) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound || Foreign::of(&error).is_some() => Ok(()),
+        quarantine => clear(&quarantine?),
+    }
+}
+
+/// Removes all files of the pool owner's in a directory.
+pub(super) fn clear(dir: &Dir) -> io::Result<()> {
+    for entry in dir.entries()?.iter().filter(|entry| entry.kind == SFlag::S_IFREG) {
+        let name = entry.name.as_c_str();
+        if dir.stat(name).is_ok_and(|found| dir.check_file(&found).is_ok()) {
+            dir.unlink(name)?;
         }
     }
     Ok(())
+}
+
+/// Opens the directory of a tier of the pool that has this uuid, whether it is in use or not. Returns its number, too.
+pub(super) fn of_pool(path: &Path, uuid: &str, owner: Owner) -> std::result::Result<(u8, Dir), String> {
+    let dir = Dir::elsewhere(path, owner).map_err(|error| why("cannot be opened", error))?;
+    check_owner(&dir)?;
+    match read_identity(&dir)? {
+        Some(found) if found.pool == uuid.replace('-', "") => Ok((found.tier, dir)),
+        _ => Err("it is no tier of this pool".into()),
+    }
 }
 
 /// Makes a new tier in a directory that is not there yet, or empty, or was left half-way by an earlier attempt. Sets
@@ -254,7 +287,7 @@ pub(crate) fn create(whose: Whose, number: u8, tier: &mut Tier, owner: Owner) ->
     }
     tier.volatile = is_volatile(filesystem);
     if let Some(found) = read_identity(&dir)? {
-        let is_free = dir.below(SEGMENTS).and_then(|segments| segments.is_empty());
+        let is_free = dir.below(SEGMENTS).and_then(|segments| Ok(segments.is_empty()? && has_no_quarantine(&dir)));
         if found.pool != hex(&whose.pool) || !is_free.map_err(|error| why("cannot be read", error))? {
             return Err("it is a tier of a pool already".into());
         }
@@ -266,22 +299,36 @@ pub(crate) fn create(whose: Whose, number: u8, tier: &mut Tier, owner: Owner) ->
     make(&dir, whose, number, tier).map_err(|error| why("cannot be made a tier", error))
 }
 
+/// True if nothing is set aside in a directory.
+fn has_no_quarantine(dir: &Dir) -> bool {
+    match dir.below(QUARANTINE) {
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+        Ok(quarantine) => quarantine.is_empty().unwrap_or(false),
+    }
+}
+
 /// True if a directory holds no more than an interrupted [`make`] leaves.
 fn is_unfinished(dir: &Dir) -> bool {
     let Ok(entries) = dir.entries() else { return false };
     entries.iter().all(|entry| match entry.text() {
         Some(SEGMENTS) => dir.below(SEGMENTS).and_then(|segments| segments.is_empty()).unwrap_or(false),
+        Some(QUARANTINE) => has_no_quarantine(dir),
         Some(IDENTITY_NEW) => true,
         _ => false,
     })
 }
 
-/// Removes what makes a directory a tier, if no segment is in it. The directory itself stays.
+/// Removes what makes a directory a tier, if no segment is in it, and nothing was set aside. The
+/// directory itself stays.
 pub(crate) fn destroy(path: &Path, owner: Owner) -> io::Result<()> {
     let dir = Dir::elsewhere(path, owner)?;
     let segments = dir.below(SEGMENTS)?;
     for shard in segments.entries()? {
         segments.remove_dir(shard.name.as_c_str())?;
+    }
+    match dir.remove_dir(QUARANTINE) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
     dir.unlink(IDENTITY)?;
     dir.remove_dir(SEGMENTS)

@@ -1,6 +1,7 @@
 //! Tiers: segments in other directories than the pool's own, which may be gone when the pool is opened again.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::common::*;
@@ -385,25 +386,82 @@ fn versions_of_files_in_a_tier_are_set_aside_side_by_side() {
     let bytes = |n: u8| vec![n; 4 << 20];
     let files: Vec<_> = (0..6).map(|n| (n, file_in(&pool, "fast", &format!("f{n}"), &bytes(n)))).collect();
     pool.commit(pool.newest()).unwrap();
+    let quarantine = tier.path().join("quarantine");
     std::thread::scope(|scope| {
         for (n, (ino, segment)) in &files {
-            let pool = &pool;
+            let (pool, quarantine, tier) = (&pool, &quarantine, &tier);
             scope.spawn(move || {
                 let time = Timestamp::new(1, 0);
                 let note = Note { ino: Some(*ino), path: None, reason: Reason::InterruptedReplace, offset: 0, time };
                 let name = pool.quarantine().keep(pool.segments(), *segment, &note).unwrap();
-                let kept = fs::read(real_quarantine(pool).join(name)).unwrap();
-                assert!(kept == bytes(*n), "file {n}");
+                assert!(fs::read(quarantine.join(&name)).unwrap() == bytes(*n), "file {n}");
+                let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+                let theirs = tier.path().join(format!("segments/{:02x}/{segment}", (segment.0 >> 8) as u8));
+                assert_eq!(inode(&quarantine.join(&name)), inode(&theirs), "a second name, and no copy");
             });
         }
     });
     assert_eq!(pool.quarantine().list().unwrap().len(), 6);
-    assert!(fs::read_dir(real_quarantine(&pool)).unwrap().count() == 12, "each has a note, and nothing is left over");
+    assert!(fs::read_dir(&quarantine).unwrap().count() == 12, "each has a note, and nothing is left over");
+    assert!(fs::read_dir(pool.path().join("quarantine")).unwrap().next().is_none());
     close(pool);
 }
 
-fn real_quarantine(pool: &Pool) -> PathBuf {
-    pool.path().join("quarantine")
+/// What is in quarantine of a tier is nobody's but the operator's: it is not removed with the tier.
+#[test]
+fn a_tier_with_something_in_quarantine_is_not_removed() {
+    let (real, ssd) = (Real::new(), durable());
+    let pool = real.with_tiers([("ssd", ssd.path())]);
+    let (ino, segment) = file_in(&pool, "ssd", "f", b"version");
+    pool.commit(pool.newest()).unwrap();
+    let time = Timestamp::new(1, 0);
+    let note = Note { ino: Some(ino), path: None, reason: Reason::InterruptedReplace, offset: 0, time };
+    let name = pool.quarantine().keep(pool.segments(), segment, &note).unwrap();
+    store(&pool, [removal(ROOT, "f")]);
+    pool.edit().reap(ino);
+    close(pool);
+    let pool = real.open();
+    let refused = pool.remove_tier("ssd").unwrap_err().to_string();
+    assert!(refused.contains("1 versions of files are set aside in it"), "{refused}");
+    pool.quarantine().discard(&name).unwrap();
+    // An interrupted setting aside leaves such.
+    fs::write(ssd.path().join("quarantine/.partial"), b"").unwrap();
+    fs::create_dir(ssd.path().join("quarantine/mine")).unwrap();
+    let refused = pool.remove_tier("ssd").unwrap_err().to_string();
+    assert!(refused.contains("something is in") && refused.contains("quarantine"), "{refused}");
+    fs::remove_dir(ssd.path().join("quarantine/mine")).unwrap();
+    pool.remove_tier("ssd").unwrap();
+    assert!(fs::read_dir(ssd.path()).unwrap().next().is_none());
+    close(pool);
+}
+
+/// Pools of earlier servers have no quarantine in their tiers, and copies of segments of tiers in their own.
+#[test]
+fn what_earlier_servers_set_aside_of_a_tier_is_there_too() {
+    let (real, ssd) = (Real::new(), durable());
+    let pool = real.with_tiers([("ssd", ssd.path())]);
+    let (ino, segment) = file_in(&pool, "ssd", "f", b"new version");
+    pool.commit(pool.newest()).unwrap();
+    close(pool);
+    fs::remove_dir(ssd.path().join("quarantine")).unwrap();
+    assert_eq!(real.findings(), [""; 0]);
+    let pool = real.open();
+    fs::write(pool.path().join("quarantine").join(segment.to_string()), b"old").unwrap();
+    let time = Timestamp::new(1, 0);
+    let note = Note { ino: Some(ino), path: None, reason: Reason::InterruptedReplace, offset: 0, time };
+    let name = pool.quarantine().keep(pool.segments(), segment, &note).unwrap();
+    assert_eq!(name, format!("{segment}.1"), "no name is there twice");
+    let entries = pool.quarantine().list().unwrap();
+    let found: Vec<_> = entries.iter().map(|entry| (entry.name.clone(), entry.bytes)).collect();
+    assert_eq!(found, [(segment.to_string(), 3), (name.clone(), 11)]);
+    assert!(pool.quarantine().recount() > 0);
+    for name in [segment.to_string(), name] {
+        pool.quarantine().discard(&name).unwrap();
+    }
+    assert_eq!(pool.quarantine().list().unwrap(), []);
+    assert_eq!(pool.quarantine().recount(), 0);
+    assert_eq!(read_segment(&pool, segment), b"new version");
+    close(pool);
 }
 
 #[test]

@@ -9,7 +9,10 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, renameat};
 use nix::sys::stat::{FileStat, Mode, fchmod, fstatat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, Whence, fchown, lseek, unlinkat};
-use tensorfs_layout::segment::{Quarantine, QuarantineEntry, Reason};
+use serde::Deserialize;
+use tensorfs_layout::segment::{Quarantine, QuarantineEntry, Reason, TierInfo, TierState};
+
+use crate::ask::about;
 
 use crate::cli::Restore;
 use crate::mounting::target::Target;
@@ -20,11 +23,14 @@ use crate::show::{clock, output, size};
 pub fn run(arguments: &Restore) -> Result<(), Failure> {
     let target = Target::of(&arguments.target)?;
     let pool = target.pool().to_owned();
-    let quarantine = Quarantine::at(&pool).at(&pool)?;
+    let (quarantine, incomplete) = open(&arguments.target, &pool)?;
     let entries = match quarantine.list() {
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(not_a_pool(&pool)),
         result => result.at(&pool)?,
     };
+    if let Some(failure) = incomplete {
+        output::complain(format!("what is in quarantine of tiers is not shown: {failure}"));
+    }
     let Some(name) = &arguments.name else {
         return output::print(&listing(&pool, &entries));
     };
@@ -43,6 +49,27 @@ pub fn run(arguments: &Restore) -> Result<(), Failure> {
     destination.put(source)?;
     quarantine.discard(name).at(&pool)?;
     output::print(&format!("restored {}\n", destination.shown.display()))
+}
+
+/// What is asked of whoever has the pool, or of the pool itself.
+#[derive(Deserialize)]
+struct Known {
+    uuid: String,
+    tiers: Vec<TierInfo>,
+}
+
+/// The quarantine of a pool, with the parts of it that are in tiers; and why without them, if so.
+fn open(target: &Path, pool: &Path) -> Result<(Quarantine, Option<Failure>), Failure> {
+    let known = about::json(target).and_then(|json| {
+        serde_json::from_str::<Known>(&json).map_err(|error| Failure::at(pool, format!("what info says: {error}")))
+    });
+    let (Known { uuid, tiers }, incomplete) = match known {
+        Ok(known) => (known, None),
+        Err(failure) => (Known { uuid: String::new(), tiers: Vec::new() }, Some(failure)),
+    };
+    let there = tiers.iter().skip(1).filter(|tier| tier.state == TierState::Ready);
+    let quarantine = Quarantine::at(pool, &uuid, there.map(|tier| Path::new(&tier.directory))).at(pool)?;
+    Ok((quarantine, incomplete))
 }
 
 fn not_a_pool(path: &Path) -> Failure {

@@ -55,6 +55,8 @@ struct Write {
     tick: usize,
     offset: u64,
     bytes: Arc<[u8]>,
+    /// It destroys what is recorded, so that it may only be there if this step is.
+    after: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -277,17 +279,17 @@ impl Model {
     pub fn write(&mut self, ino: u64, offset: u64, len: usize) -> Vec<u8> {
         self.written += 1;
         let bytes: Vec<u8> = (0..len as u64).map(|at| pattern(self.written, offset + at)).collect();
-        self.put(ino, offset, bytes.clone().into());
+        self.put(ino, offset, bytes.clone().into(), 0);
         bytes
     }
 
-    fn put(&mut self, ino: u64, offset: u64, bytes: Arc<[u8]>) {
+    fn put(&mut self, ino: u64, offset: u64, bytes: Arc<[u8]>, after: usize) {
         self.tick += 1;
         let tick = self.tick;
         let Some(file) = self.now[&ino].file else { return };
         let segment = &mut self.segments[file.current()];
         let end = offset + bytes.len() as u64;
-        segment.writes.push(Write { tick, offset, bytes });
+        segment.writes.push(Write { tick, offset, bytes, after });
         if end > segment.size() {
             segment.sizes.push((tick, end));
         }
@@ -297,7 +299,7 @@ impl Model {
     pub fn zero(&mut self, ino: u64, offset: u64, len: u64) {
         let end = (offset + len).min(self.size(ino));
         if end > offset {
-            self.put(ino, offset, vec![0; (end - offset) as usize].into());
+            self.put(ino, offset, vec![0; (end - offset) as usize].into(), 0);
         }
     }
 
@@ -362,14 +364,16 @@ impl Model {
     pub fn truncate(&mut self, ino: u64, size: u64) {
         let Some(file) = self.now[&ino].file else { return };
         let old = self.size(ino);
+        let mut after = 0;
         if size < old && file.replacing.is_none() && file.size > size && self.is_named(ino) {
-            // Recorded first.
+            // Recorded first, and done when that is durable.
             let learned = self.tick;
             self.node_mut(ino).file = Some(FileNode { size, learned, moved: None, ..file });
             self.step();
+            after = self.states.len() - 1;
         }
         if size < old {
-            self.put(ino, size, vec![0; (old - size) as usize].into());
+            self.put(ino, size, vec![0; (old - size) as usize].into(), after);
         }
         self.tick += 1;
         let tick = self.tick;
@@ -504,15 +508,10 @@ impl Model {
             if file.moved.is_some() {
                 return Some(format!("has {} bytes, not what it had when its directory was moved", content.len()));
             }
-            // A cut may be seen before it is durable that it was done.
-            let len = content.len() as u64;
-            let cut = |(tick, size): &(usize, u64)| {
-                (file.learned + 1..=bounds.latest.tick).contains(tick) && *size == len && len < file.size
-            };
-            if len != file.size && !self.segments[file.segment].sizes.iter().any(cut) {
-                return Some(format!("has {len} bytes, not the {} recorded", file.size));
+            if content.len() as u64 != file.size {
+                return Some(format!("has {} bytes, not the {} recorded", content.len(), file.size));
             }
-            self.content_differs(file.segment, content, file.learned, bounds)
+            self.content_differs(file.segment, content, file.learned, step, bounds)
         };
         let written = || {
             let segment = &self.segments[file.current()];
@@ -522,7 +521,7 @@ impl Model {
             if !sizes.any(|size| size == content.len() as u64) {
                 return Some(format!("has {} bytes, not what was written", content.len()));
             }
-            self.content_differs(file.current(), content, bounds.answered.tick, bounds)
+            self.content_differs(file.current(), content, bounds.answered.tick, step, bounds)
         };
         match bounds.fate {
             Fate::Power => recorded(),
@@ -540,12 +539,19 @@ impl Model {
         let mut moments = since.filter(|tick| (first..=bounds.latest.tick).contains(tick)).chain([first]);
         moments.any(|moment| {
             segment.size_at(moment) == content.len() as u64
-                && self.content_differs(file.segment, content, moment, bounds).is_none()
+                && self.content_differs(file.segment, content, moment, step, bounds).is_none()
         })
     }
 
     /// Every byte is what was there at `floor`, or what was written in place since.
-    fn content_differs(&self, segment: usize, content: &[u8], floor: usize, bounds: &Bounds) -> Option<String> {
+    fn content_differs(
+        &self,
+        segment: usize,
+        content: &[u8],
+        floor: usize,
+        step: usize,
+        bounds: &Bounds,
+    ) -> Option<String> {
         let mut expected = vec![0; content.len()];
         let writes = &self.segments[segment].writes;
         let (before, since): (Vec<&Write>, Vec<&Write>) = writes.iter().partition(|write| write.tick <= floor);
@@ -562,7 +568,7 @@ impl Model {
         let later = |at: usize| {
             since
                 .iter()
-                .filter(|write| write.tick <= bounds.latest.tick)
+                .filter(|write| write.tick <= bounds.latest.tick && write.after <= step)
                 .filter_map(move |write| write.bytes.get(at.checked_sub(write.offset as usize)?).copied())
         };
         let wrong = (0..content.len())

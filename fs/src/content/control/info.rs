@@ -136,7 +136,7 @@ impl Info {
             };
             (still_open.into_iter().map(path).collect(), view.damaged().map(path).collect())
         };
-        let mut quarantine = store.quarantined();
+        let mut quarantine = files.quarantined();
         if !paths {
             quarantine.iter_mut().filter_map(|entry| entry.note.as_mut()).for_each(|note| note.path = None);
         }

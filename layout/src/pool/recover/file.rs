@@ -156,13 +156,7 @@ impl<'a> Settler<'a> {
             return Ok(());
         }
         if stat.size < size {
-            // Who cuts a file waits for no commit, but for the one that voids its seals.
-            let sealed = self.pool.view().object(ino).and_then(Object::chain).is_some_and(FileChain::has_seals);
-            if sealed {
-                return self.mark_damaged(ino, attributes, "its segment is too short");
-            }
-            self.recovery.learned_files += 1;
-            return self.learn(ino, attributes, segment, &stat);
+            return self.mark_damaged(ino, attributes, "its segment is too short");
         }
         if stat.size > size {
             if self.has_data(segment, size).map_err(at("read"))? {
@@ -198,7 +192,7 @@ impl<'a> Settler<'a> {
         if stat.size > 0 {
             let note = self.note(ino, Reason::UnfinishedReplace, 0);
             let kept = pool.quarantine().keep(&pool.segments, segment, &note);
-            let kept = self.even_if_full(segment, kept);
+            let kept = even_if_full(pool, segment, None, &note, kept);
             self.recovery.quarantined.push(kept.map_err(|error| cannot_keep(pool, segment, error))?);
         }
         pool.discard_segment(segment);
@@ -238,21 +232,9 @@ impl<'a> Settler<'a> {
             log::error!("{}: quarantine: {error}", pool.segments.path_of(old).display());
             return Ok(());
         }
-        let kept = self.even_if_full(old, kept);
+        let kept = even_if_full(pool, old, Some(left), &note, kept);
         self.recovery.quarantined.push(kept.map_err(|error| cannot_keep(pool, old, error))?);
         Ok(())
-    }
-
-    /// Who has no room cannot make any before the pool is mounted.
-    fn even_if_full(&self, segment: SegmentId, kept: io::Result<String>) -> io::Result<String> {
-        let pool = self.pool;
-        let Err(error) = kept else { return kept };
-        if !is_full(&error) {
-            return Err(error);
-        }
-        let name = pool.quarantine().keep_without_note(&pool.segments, segment).map_err(|_| error)?;
-        log::warn!("{}: quarantine/{name} has no note, as the host has no room for one", pool.path.display());
-        Ok(name)
     }
 
     fn learn(&self, ino: Ino, attributes: &Attributes, segment: SegmentId, stat: &SegmentStat) -> Result<()> {
@@ -352,6 +334,26 @@ impl<'a> Settler<'a> {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// A segment is set aside without its note if there is no room for one: who has none cannot make any before the pool is
+/// mounted.
+pub(super) fn even_if_full(
+    pool: &Pool,
+    segment: SegmentId,
+    left: Option<SegmentId>,
+    note: &Note,
+    kept: io::Result<String>,
+) -> io::Result<String> {
+    let Err(error) = kept else { return kept };
+    if !is_full(&error) {
+        return Err(error);
+    }
+    let kept = pool.quarantine().keep_without_note(&pool.segments, segment, left, note);
+    let name = kept.map_err(|_| error)?;
+    let (place, what) = (pool.quarantine().shown(&name), "has no note until the host has room for one");
+    log::warn!("{}: {place} {what}", pool.path.display());
+    Ok(name)
 }
 
 fn is_full(error: &io::Error) -> bool {

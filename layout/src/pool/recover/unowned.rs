@@ -7,6 +7,7 @@ use crate::ids::SegmentId;
 use crate::log::shutdown::Shutdown;
 use crate::medium::foreign::Foreign;
 use crate::pool::opened::Pool;
+use crate::pool::recover::file::even_if_full;
 use crate::pool::recovery::Recovery;
 use crate::segment::note::{Note, Reason};
 use crate::time::Timestamp;
@@ -34,7 +35,8 @@ pub(super) fn settle_unowned(
     };
     if newer && size > 0 {
         let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
-        recovery.quarantined.push(pool.quarantine().keep(&pool.segments, segment, &note)?);
+        let kept = pool.quarantine().keep(&pool.segments, segment, &note);
+        recovery.quarantined.push(even_if_full(pool, segment, None, &note, kept)?);
     }
     pool.discard_segment(segment);
     // The counter may have fallen back behind it, and its number must not be given out again.
