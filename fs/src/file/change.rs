@@ -1,7 +1,7 @@
 //! Changing the size and the times of a file.
 
 use tensorfs_layout::log::{Record, Transaction};
-use tensorfs_layout::{Ino, Timestamp, TxId};
+use tensorfs_layout::{Ino, Timestamp};
 
 use crate::caller::Caller;
 use crate::clock;
@@ -51,14 +51,13 @@ impl Locked<'_> {
         let host = loop {
             self.start_watching(false)?;
             let host = self.look()?;
-            if size < host.size && !self.is_replacing() {
-                let announced = self.files.announce_cut(self.ino(), caller, size, &host)?;
-                self.announce(announced);
-            }
             if !self.commit_announced()? {
                 break host;
             }
         };
+        if size < host.size && !self.is_replacing() {
+            self.files.record_cut(self.ino(), caller, size, &host)?;
+        }
         let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
         let done = store.segments().open(segment, libc::O_RDWR).host("opening a segment").and_then(|fd| {
             // What a mapping could then fill without asking has to have room.
@@ -86,24 +85,25 @@ impl Locked<'_> {
 }
 
 impl Files {
-    /// Where [`Locked::resize`] is done: bytes that are recorded are cut after a commit.
-    pub fn resize_lane(&self, ino: Ino, size: u64) -> Lane {
+    /// Where [`Locked::resize`] is done: the seals of a file are voided by a commit.
+    pub fn resize_lane(&self, ino: Ino) -> Lane {
         let store = self.store();
-        let cuts = || store.view().object(ino).is_some_and(|object| object.is_file() && object.size() > size);
-        Lane::waiting(store.commits_slowly() && (store.is_frozen(ino, false) || cuts()))
+        Lane::waiting(store.commits_slowly() && store.is_frozen(ino, false))
     }
 
-    /// Bytes that are recorded are cut in the records first. Returns what has to be durable before they are cut.
-    fn announce_cut(&self, ino: Ino, caller: Caller, size: u64, host: &HostStat) -> Result<Option<TxId>> {
+    /// Bytes that are recorded are cut in the records first: so a killed server's successor does not take them for lost,
+    /// and whatever is recorded and made durable later comes with the cut.
+    fn record_cut(&self, ino: Ino, caller: Caller, size: u64, host: &HostStat) -> Result<()> {
         self.edit(|edit| {
             let Some(object) = edit.object(ino).filter(|object| object.names() > 0 && object.size() > size) else {
-                return Ok(None);
+                return Ok(());
             };
-            let Some(segment) = object.attributes.segment else { return Ok(None) };
+            let Some(segment) = object.attributes.segment else { return Ok(()) };
             let offset = object.tail().0.min(size);
             let (len, allocated, cut_from) = (size - offset, host.allocated, host.size);
             let record = Record::Truncation { ino, segment, offset, len, allocated, cut_from };
-            Ok(Some(edit.store_from_reserve(Transaction::new(caller.unique).with(record))?))
+            edit.store_from_reserve(Transaction::new(caller.unique).with(record))?;
+            Ok(())
         })
     }
 }

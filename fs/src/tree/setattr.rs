@@ -33,7 +33,7 @@ pub(crate) struct Change {
 impl Tree {
     /// Where [`Tree::setattr`] is done.
     pub fn setattr_lane(&self, ino: Ino, change: &Change) -> Lane {
-        change.size.map_or(Lane::Here, |size| self.files.resize_lane(ino, size))
+        change.size.map_or(Lane::Here, |_| self.files.resize_lane(ino))
     }
 
     /// Changes attributes.

@@ -10,6 +10,7 @@ use crate::log::census::Census;
 use crate::log::file::NEW_LOG;
 use crate::log::scan::ScannedBlock;
 use crate::log::superblock::{BLOCKS_OFFSET, MARK_OFFSETS, OFFSETS, Superblock};
+use crate::medium::boot::boot_id;
 use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
 use crate::pool::lock::LOCK;
@@ -18,6 +19,7 @@ use crate::segment::home::Stray;
 use crate::segment::quarantine::Quarantine;
 use crate::segment::stat::SegmentStat;
 use crate::segment::tiers::{TierInfo, TierState};
+use crate::tree::chain::FileChain;
 use crate::tree::object::Object;
 use crate::tree::view::View;
 
@@ -178,13 +180,16 @@ impl Checker<'_> {
         let size = object.size();
         // Then recovery writes them.
         let restored = self.report.unclean && object.has_value();
+        // After a power loss the file may have been cut, and the record of that not been durable.
+        let sealed = object.chain().is_some_and(FileChain::has_seals);
+        let cut = self.report.unclean && !sealed && self.superblock.boot_id != boot_id(None);
         let Some(found) = found else {
             if size > 0 && !restored {
                 self.file(view, ino, id, None, "its segment is missing".into(), "its bytes are lost");
             }
             return;
         };
-        if found.size < size && !restored {
+        if found.size < size && !restored && !cut {
             let what = format!("its segment ends at {}, the file at {size}", found.size);
             self.file(view, ino, id, Some(found.size), what, "the bytes behind that are lost");
         }

@@ -232,6 +232,33 @@ fn rule_5_a_recorded_truncation_is_done_again_and_an_unrecorded_one_never_happen
 }
 
 #[test]
+fn rule_5_a_segment_that_is_short_after_a_power_loss_was_cut_unless_it_is_sealed() {
+    for sealed in [false, true] {
+        let scratch = Scratch::new(1 << 20);
+        let (pool, medium) = scratch.first_open();
+        let (ino, segment) = make_file(&pool, "f", b"0123456789");
+        if sealed {
+            let seal = Seal { crc: 1, description: Box::default() };
+            store(&pool, [Record::Sealed { ino, segment, offset: 0, len: 10, allocated: 4096, seal }]);
+        }
+        pool.commit(pool.newest()).unwrap();
+        // The record of the cut does not get to the medium, the cut does.
+        store(&pool, [Record::Truncation { ino, segment, offset: 0, len: 4, allocated: 4096, cut_from: 10 }]);
+        fs::File::from(pool.segments().open(segment, libc::O_RDWR).unwrap()).set_len(4).unwrap();
+        let images = [(medium.stored(), BOOT, false, 4), (medium.after_power_loss(|| true), NEXT_BOOT, sealed, 10)];
+        drop(pool);
+        for (image, boot, damaged, recorded) in images {
+            let copy = scratch.copy();
+            let (pool, _) = copy.open(image, boot);
+            let view = pool.view();
+            let object = view.object(ino).unwrap();
+            assert_eq!((object.attributes.damaged, object.size()), (damaged, if damaged { recorded } else { 4 }));
+            assert_eq!(read_segment(&pool, segment), b"0123");
+        }
+    }
+}
+
+#[test]
 fn rule_5_a_thaw_voids_the_seals_before_it_and_none_behind_it_wherever_the_log_is_cut_or_cleaned() {
     let scratch = Scratch::new(4096);
     let (pool, medium) = scratch.first_open();

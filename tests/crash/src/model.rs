@@ -55,8 +55,6 @@ struct Write {
     tick: usize,
     offset: u64,
     bytes: Arc<[u8]>,
-    /// It destroys what is recorded, so that it may only be there if this step is.
-    after: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -279,17 +277,17 @@ impl Model {
     pub fn write(&mut self, ino: u64, offset: u64, len: usize) -> Vec<u8> {
         self.written += 1;
         let bytes: Vec<u8> = (0..len as u64).map(|at| pattern(self.written, offset + at)).collect();
-        self.put(ino, offset, bytes.clone().into(), 0);
+        self.put(ino, offset, bytes.clone().into());
         bytes
     }
 
-    fn put(&mut self, ino: u64, offset: u64, bytes: Arc<[u8]>, after: usize) {
+    fn put(&mut self, ino: u64, offset: u64, bytes: Arc<[u8]>) {
         self.tick += 1;
         let tick = self.tick;
         let Some(file) = self.now[&ino].file else { return };
         let segment = &mut self.segments[file.current()];
         let end = offset + bytes.len() as u64;
-        segment.writes.push(Write { tick, offset, bytes, after });
+        segment.writes.push(Write { tick, offset, bytes });
         if end > segment.size() {
             segment.sizes.push((tick, end));
         }
@@ -299,7 +297,7 @@ impl Model {
     pub fn zero(&mut self, ino: u64, offset: u64, len: u64) {
         let end = (offset + len).min(self.size(ino));
         if end > offset {
-            self.put(ino, offset, vec![0; (end - offset) as usize].into(), 0);
+            self.put(ino, offset, vec![0; (end - offset) as usize].into());
         }
     }
 
@@ -364,16 +362,14 @@ impl Model {
     pub fn truncate(&mut self, ino: u64, size: u64) {
         let Some(file) = self.now[&ino].file else { return };
         let old = self.size(ino);
-        let mut after = 0;
         if size < old && file.replacing.is_none() && file.size > size && self.is_named(ino) {
-            // Recorded first, and done when that is durable.
+            // Recorded first.
             let learned = self.tick;
             self.node_mut(ino).file = Some(FileNode { size, learned, moved: None, ..file });
             self.step();
-            after = self.states.len() - 1;
         }
         if size < old {
-            self.put(ino, size, vec![0; (old - size) as usize].into(), after);
+            self.put(ino, size, vec![0; (old - size) as usize].into());
         }
         self.tick += 1;
         let tick = self.tick;
@@ -508,10 +504,15 @@ impl Model {
             if file.moved.is_some() {
                 return Some(format!("has {} bytes, not what it had when its directory was moved", content.len()));
             }
-            if content.len() as u64 != file.size {
-                return Some(format!("has {} bytes, not the {} recorded", content.len(), file.size));
+            // A cut may be seen before it is durable that it was done.
+            let len = content.len() as u64;
+            let cut = |(tick, size): &(usize, u64)| {
+                (file.learned + 1..=bounds.latest.tick).contains(tick) && *size == len && len < file.size
+            };
+            if len != file.size && !self.segments[file.segment].sizes.iter().any(cut) {
+                return Some(format!("has {len} bytes, not the {} recorded", file.size));
             }
-            self.content_differs(file.segment, content, file.learned, step, bounds)
+            self.content_differs(file.segment, content, file.learned, bounds)
         };
         let written = || {
             let segment = &self.segments[file.current()];
@@ -521,7 +522,7 @@ impl Model {
             if !sizes.any(|size| size == content.len() as u64) {
                 return Some(format!("has {} bytes, not what was written", content.len()));
             }
-            self.content_differs(file.current(), content, bounds.answered.tick, step, bounds)
+            self.content_differs(file.current(), content, bounds.answered.tick, bounds)
         };
         match bounds.fate {
             Fate::Power => recorded(),
@@ -539,19 +540,12 @@ impl Model {
         let mut moments = since.filter(|tick| (first..=bounds.latest.tick).contains(tick)).chain([first]);
         moments.any(|moment| {
             segment.size_at(moment) == content.len() as u64
-                && self.content_differs(file.segment, content, moment, step, bounds).is_none()
+                && self.content_differs(file.segment, content, moment, bounds).is_none()
         })
     }
 
     /// Every byte is what was there at `floor`, or what was written in place since.
-    fn content_differs(
-        &self,
-        segment: usize,
-        content: &[u8],
-        floor: usize,
-        step: usize,
-        bounds: &Bounds,
-    ) -> Option<String> {
+    fn content_differs(&self, segment: usize, content: &[u8], floor: usize, bounds: &Bounds) -> Option<String> {
         let mut expected = vec![0; content.len()];
         let writes = &self.segments[segment].writes;
         let (before, since): (Vec<&Write>, Vec<&Write>) = writes.iter().partition(|write| write.tick <= floor);
@@ -568,7 +562,7 @@ impl Model {
         let later = |at: usize| {
             since
                 .iter()
-                .filter(|write| write.tick <= bounds.latest.tick && write.after <= step)
+                .filter(|write| write.tick <= bounds.latest.tick)
                 .filter_map(move |write| write.bytes.get(at.checked_sub(write.offset as usize)?).copied())
         };
         let wrong = (0..content.len())
