@@ -91,8 +91,8 @@ impl Files {
         Lane::waiting(store.commits_slowly() && store.is_frozen(ino, false))
     }
 
-    /// Bytes that are recorded are cut in the records first: so a killed server's successor does not take them for lost,
-    /// and whatever is recorded and made durable later comes with the cut.
+    /// Bytes that are recorded are cut in the records first: so a killed server's successor does not take them for
+    /// lost, and whatever is recorded and made durable later comes with the cut.
     fn record_cut(&self, ino: Ino, caller: Caller, size: u64, host: &HostStat) -> Result<()> {
         self.edit(|edit| {
             let Some(object) = edit.object(ino).filter(|object| object.names() > 0 && object.size() > size) else {
