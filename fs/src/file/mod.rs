@@ -15,8 +15,8 @@
 //! Everything else that is locked in this crate is a leaf: nothing is taken under it. That is so of the tables of nodes
 //! and handles, the store's lists (writers, removed objects, spares, damage, paths and uses of files), the queues of
 //! what is to be sealed, written out and set aside, what there is to see of a node without its lock, and what is known
-//! of tensors, of the control tree, of jobs and of moves. A claim of a segment ([`Readings`]) may be waited for under an
-//! inode's lock; who reads a segment for its tensors holds none.
+//! of tensors, of the control tree, of jobs and of moves. A claim of a segment ([`Readings`]) may be waited for under
+//! an inode's lock; who reads a segment for its tensors holds none.
 
 mod accesses;
 mod aside;
