@@ -181,9 +181,9 @@ fn commits_and_operations_go_on_while_an_old_version_is_set_aside(setup: Setup) 
     held.wait_for_waiting(1);
     let before = commits();
     for n in 0..3 {
+        let (then, longest) = (commits(), Duration::from_secs(60));
         let there = mount.at(format!("other-{n}"));
         in_time("another file", move || fs::write(there, "made meanwhile").unwrap());
-        let (then, longest) = (commits(), Duration::from_secs(60));
         let begun = std::time::Instant::now();
         while commits() == then {
             assert!(begun.elapsed() < longest, "no commit goes on");

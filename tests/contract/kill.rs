@@ -25,6 +25,7 @@ on_mounts!(
     power_loss_leaves_no_new_name_without_its_bytes,
     power_loss_after_a_truncation_finds_it_recorded,
     a_file_that_grew_again_after_a_truncation_is_not_cut_by_recovery,
+    one_segment_that_the_host_fails_over_does_not_stop_recovery,
 );
 
 /// What a writer's ledger says of one of its files.
@@ -649,4 +650,49 @@ fn a_file_that_grew_again_after_a_truncation_is_not_cut_by_recovery(setup: Setup
     mount.mount();
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!((bytes.len(), Pattern(1).mismatch(0, &bytes)), (2000, None));
+}
+
+/// The host fails over one segment, as where a sector of its own tables is bad. The rest of the pool is served.
+///
+/// Proves D9, D12.
+fn one_segment_that_the_host_fails_over_does_not_stop_recovery(setup: Setup) {
+    if setup.mount_is_plain() {
+        return;
+    }
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount();
+    let (hurt, other) = (mount.at("hurt"), mount.at("other"));
+    let bytes = |of: u8| vec![of; 100_000];
+    std::fs::write(&hurt, bytes(1)).unwrap();
+    mount.sync();
+    let found = run(std::process::Command::new("find").arg(mount.pool().join("segments")).args(["-size", "+40k"]));
+    let segment = String::from_utf8(found.stdout).unwrap();
+    let part = segment.trim().rsplit_once("/segments/").unwrap().1.to_owned();
+    std::fs::write(&other, bytes(2)).unwrap();
+    mount.kill9();
+    let failing = calls.add(Rule::of(Call::Fstat).on(&part).error(libc::EIO));
+    mount.mount();
+    assert!(failing.hits() > 0);
+    assert!(std::fs::read(&other).unwrap() == bytes(2));
+    std::fs::write(&other, bytes(3)).unwrap();
+    let info = mount.info();
+    assert_eq!(info["damaged_files"], serde_json::json!(["/hurt"]), "{info}");
+    let says_so = |mount: &Mount, target: &Path| {
+        let said = mount.tensorfs(["check".as_ref(), target.as_os_str()]);
+        assert_eq!(said.status.code(), Some(4), "{said:?}");
+        assert!(String::from_utf8_lossy(&said.stdout).contains("hurt"), "{said:?}");
+    };
+    says_so(&mount, mount.path());
+    mount.umount();
+    says_so(&mount, mount.pool());
+    drop(failing);
+    // The next server finds it again, and it is whoever uses it to say that it is whole.
+    mount.mount();
+    assert!(std::fs::read(&hurt).unwrap() == bytes(1) && std::fs::read(&other).unwrap() == bytes(3));
+    assert_eq!(mount.info()["damaged_files"], serde_json::json!(["/hurt"]));
+    std::fs::write(&hurt, bytes(4)).unwrap();
+    mount.sync();
+    assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));
+    mount.remount();
+    assert!(std::fs::read(&hurt).unwrap() == bytes(4));
 }

@@ -46,7 +46,7 @@ pub(crate) fn commit_if_changed(files: &Files, was_quiet: bool) -> Result<bool> 
     let later = files.write_out_grown();
     let patience = Instant::now() + store.options().interval() / 2;
     files.doubt_values(patience);
-    let learned = files.learn_free(Switch::Leave, &later, patience);
+    let learned = files.learn_free(Switch::Background, &later, patience);
     let changed = *learned.as_ref().unwrap_or(&true) || pool.newest() > pool.horizon();
     if changed {
         store.counters().commits_background.add(1);

@@ -25,6 +25,9 @@ pub(crate) enum Switch {
     Last,
     /// Only if it has been pending too long.
     Leave,
+    /// As [`Switch::Leave`], by who commits in the background, and does nothing else: where there is no room for what
+    /// is to be recorded, it is for others to make some.
+    Background,
 }
 
 /// What learning found.
@@ -82,7 +85,7 @@ impl Locked<'_> {
         if !durable {
             store.segments().touch(segment).host("opening a segment to sync it")?;
         }
-        let recorded = files.edit(|edit| {
+        let recorded = files.edit_for(switch, |edit| {
             let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else {
                 return Ok(Some(false));
             };

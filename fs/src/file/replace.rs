@@ -48,13 +48,15 @@ impl Locked<'_> {
             return self.learn_own(unique, switch, made);
         };
         let is_early = replace.since.elapsed() < self.files.store().options().replace || replace.is_to_wait();
-        if switch == Switch::Leave && is_early {
+        if matches!(switch, Switch::Leave | Switch::Background) && is_early {
             return Ok(Learned::default());
         }
         match switch {
             // Whoever sets aside what has to be has the next round store the switch.
-            Switch::Leave | Switch::StoreHere if self.leave_to_set_aside()? => return Ok(Learned::default()),
-            Switch::Leave | Switch::StoreHere => {}
+            Switch::Leave | Switch::Background | Switch::StoreHere if self.leave_to_set_aside()? => {
+                return Ok(Learned::default());
+            }
+            Switch::Leave | Switch::Background | Switch::StoreHere => {}
             Switch::Store | Switch::Last => {
                 self.set_aside()?;
                 if !self.is_replacing() {
@@ -63,7 +65,7 @@ impl Locked<'_> {
                 }
             }
         }
-        let durable = self.store_switch(unique, made)?;
+        let durable = self.store_switch(unique, switch, made)?;
         Ok(Learned { changed: true, durable })
     }
 
@@ -189,7 +191,7 @@ impl Locked<'_> {
     }
 
     /// Makes the new segment of a pending replace the file's own. True if its bytes are durable as soon as the log is.
-    fn store_switch(&mut self, unique: u64, made: Option<Made>) -> Result<bool> {
+    fn store_switch(&mut self, unique: u64, switch: Switch, made: Option<Made>) -> Result<bool> {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         let Some(segment) = self.segment() else { return Ok(false) };
@@ -198,7 +200,7 @@ impl Locked<'_> {
         let made = made.and_then(|made| made.if_covers(segment, &host));
         let durable = made.is_some();
         let value = made.as_ref().and_then(Made::value);
-        let stored = files.edit(|edit| {
+        let stored = files.edit_for(switch, |edit| {
             let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else {
                 return Ok(false);
             };

@@ -7,9 +7,10 @@ use tensorfs_layout::segment::SYNC_FD_LIMIT;
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Result, is_no_space};
-use crate::store::{Admitted, NewSegment, Space};
+use crate::store::{Admitted, Bell, NewSegment, Space};
 
 use super::Files;
+use super::learn::Switch;
 use super::locked::Locked;
 
 /// If more segments than this wait to be removed from the host, whoever deletes files removes some as well.
@@ -42,6 +43,20 @@ impl Files {
             Err(fault) if is_no_space(fault.errno) && self.relieve() => self.store().edit(&mut change),
             result => result,
         }
+    }
+
+    /// As [`Files::edit`], for a record of what a file has become. Who commits in the background makes no room himself,
+    /// as that may wait for whoever reads the log.
+    pub(super) fn edit_for<T>(&self, switch: Switch, mut change: impl FnMut(&mut Edit<'_>) -> Result<T>) -> Result<T> {
+        if switch != Switch::Background {
+            return self.edit(change);
+        }
+        let changed = self.store().edit(&mut change);
+        if changed.as_ref().is_err_and(|fault| is_no_space(fault.errno)) {
+            let bells = self.store().bells();
+            [bells.unlink(), bells.clean()].into_iter().for_each(Bell::ring);
+        }
+        changed
     }
 
     /// A new, empty segment in a tier, made in the same way. If it is to replace another one, it is younger than that.

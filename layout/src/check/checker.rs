@@ -5,6 +5,7 @@ use std::io;
 
 use crate::check::report::{Finding, NOT_A_SEGMENT, NOTELESS, Report, Subject, segment_path};
 use crate::check::verify::fault_of_size;
+use crate::error::reason;
 use crate::ids::{Ino, ROOT, SegmentId};
 use crate::log::census::Census;
 use crate::log::file::NEW_LOG;
@@ -17,6 +18,7 @@ use crate::pool::lock::LOCK;
 use crate::segment::gone::Gone;
 use crate::segment::home::Stray;
 use crate::segment::quarantine::Quarantine;
+use crate::segment::segments::Segments;
 use crate::segment::stat::SegmentStat;
 use crate::segment::tiers::{TierInfo, TierState};
 use crate::tree::chain::FileChain;
@@ -165,6 +167,17 @@ impl Checker<'_> {
     pub(crate) fn marked_as_damaged(&mut self, view: &View, ino: Ino, id: SegmentId) {
         let what = "is marked as damaged: a sync failed, or bytes were missing".to_owned();
         self.file(view, ino, id, None, what, "what it holds may not be what was written");
+    }
+
+    /// True if the host fails over a file's segment, instead of saying that there is none.
+    pub(crate) fn fails(&mut self, view: &View, ino: Ino, id: SegmentId, segments: &Segments) -> bool {
+        let Err(error) = segments.stat(id) else { return false };
+        if error.raw_os_error() != Some(libc::EIO) {
+            return false;
+        }
+        let what = format!("its segment cannot be looked at: {}", reason(&error));
+        self.file(view, ino, id, None, what, "its bytes cannot be read now");
+        true
     }
 
     /// Whether a file's segment has the bytes that the file says; and no more, unless it is `growing`.

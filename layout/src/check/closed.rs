@@ -165,7 +165,10 @@ impl Checker<'_> {
             let growing = (self.report.unclean && !sealed) || object.is_cut_unconfirmed();
             match segments.gone(segment) {
                 Some(gone) => self.gone(view, ino, segment, &gone),
-                None => self.segment_of(view, ino, object, segment, present.get(&segment), growing),
+                None => match present.get(&segment) {
+                    None if self.fails(view, ino, segment, segments) => {}
+                    found => self.segment_of(view, ino, object, segment, found, growing),
+                },
             }
         }
         progress("files", total, total);

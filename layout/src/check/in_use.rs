@@ -237,6 +237,9 @@ impl Checker<'_> {
                 if object.attributes.damaged {
                     self.marked_as_damaged(&live, ino, segment);
                 }
+                if host.is_err() && self.fails(&live, ino, segment, pool.segments()) {
+                    return;
+                }
                 // Bytes behind the recorded end are a writer's that are not recorded yet.
                 let growing = may_be_written || object.is_cut_unconfirmed();
                 self.segment_of(&live, ino, object, segment, host.ok().as_ref(), growing);

@@ -272,6 +272,7 @@ impl Pool {
     /// Makes room after an operation was refused for lack of it: commits, removes what is free, and cleans the log.
     /// True if it is worth trying again.
     pub fn reclaim(&self) -> Result<bool> {
+        self.wait_for_growth();
         self.commit(self.newest())?;
         let unlinked = self.unlink_covered();
         self.may_grow();

@@ -91,13 +91,13 @@ impl Pool {
                 break (upto, due.touches);
             }
         };
-        let mut state = self.state.write();
+        let mut draft = Draft::new(0);
+        draft.propose(upto);
+        let mut state = self.state_for_commit(&draft);
         for (ino, seq) in settled {
             state.view.settle_value(ino, seq);
         }
         if state.log.horizon() < upto {
-            let mut draft = Draft::new(0);
-            draft.propose(upto);
             let covered = if upto == state.log.newest() { upto + 1 } else { upto };
             self.append(&mut state, draft, Reserve::Cleaning)?;
             drop(state);

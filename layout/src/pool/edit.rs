@@ -185,6 +185,8 @@ impl Edit<'_> {
             self.state.view.drop_object(ino);
             let newest = self.pool.newest();
             self.queue_freed(newest);
+            // Nobody misses its bytes any more.
+            self.pool.commits.failures.told(ino);
         }
     }
 

@@ -14,7 +14,7 @@ pub(super) struct Failures(Mutex<Marked>);
 struct Marked {
     /// How often that happened since the pool was opened.
     count: u64,
-    /// Those of which nobody has heard. There are no more of them than damaged files.
+    /// Those of which nobody has heard. A file that is no more is none of them.
     untold: HashSet<Ino>,
 }
 

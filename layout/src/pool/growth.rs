@@ -9,6 +9,7 @@ use parking_lot::RwLockWriteGuard;
 
 use crate::error::{Error, Result};
 use crate::log::blocks::{Log, RESERVE_BLOCKS, Reserve};
+use crate::log::draft::Draft;
 use crate::log::superblock::BLOCKS_MAX;
 use crate::medium::domain::Medium;
 use crate::pool::opened::{Live, Pool};
@@ -69,11 +70,31 @@ impl Pool {
             return Err(self.full("the log is full"));
         }
         // Whoever is at it needs the lock to end it.
-        let Some(_growing) = self.upkeep.growing.try_lock() else { return Err(self.full("the log is full")) };
+        let Some(_growing) = self.upkeep.growing.try_lock() else {
+            return Err(self.full("the log is just getting longer"));
+        };
         let blocks = self.lengthen(state.view.totals().allocated)?;
         state.log.resize(blocks);
         self.note_room(&state.log);
         Ok(())
+    }
+
+    /// Waits until nobody makes the log longer or shorter.
+    pub(super) fn wait_for_growth(&self) {
+        drop(self.upkeep.growing.lock());
+    }
+
+    /// The state, to store what a commit needs. Where the log has no room for it, and is just getting longer, that is
+    /// waited for: nothing of a commit fails for it.
+    pub(super) fn state_for_commit(&self, draft: &Draft) -> RwLockWriteGuard<'_, Live> {
+        loop {
+            let state = self.state.write();
+            if state.log.has_room(draft.len(), Reserve::Cleaning) || self.upkeep.growing.try_lock().is_some() {
+                return state;
+            }
+            drop(state);
+            self.wait_for_growth();
+        }
     }
 
     /// Writes more blocks; returns how many there are then. The caller has the turn to grow.
@@ -98,12 +119,14 @@ impl Pool {
         match self.medium.grow(superblock.log_len(), grown.log_len()) {
             Ok(()) => {}
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
+                self.upkeep.patience.refuse();
                 return refuse("the host is full");
             }
             Err(error) => return Err(self.fail("growing the log", &error)),
         }
         let counted = self.superblock.change(&*self.medium, |superblock| superblock.blocks = grown.blocks);
         counted.map_err(|error| self.fail("writing the superblock", &error))?;
+        self.upkeep.patience.end();
         Ok(grown.blocks as usize)
     }
 

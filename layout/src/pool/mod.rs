@@ -20,6 +20,7 @@ pub(crate) mod lock;
 mod moving;
 pub(crate) mod open;
 pub(crate) mod opened;
+mod patience;
 pub(crate) mod recover;
 mod recovery;
 mod removals;

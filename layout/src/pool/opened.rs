@@ -22,6 +22,7 @@ use crate::pool::commits::Commits;
 use crate::pool::current::Current;
 use crate::pool::ending::Ending;
 use crate::pool::lock::PoolLock;
+use crate::pool::patience::Patience;
 use crate::pool::recovery::Recovery;
 use crate::pool::removals::Removals;
 use crate::pool::usage::{Usage, usage};
@@ -62,6 +63,8 @@ pub(super) struct Upkeep {
     pub short: AtomicBool,
     /// It could not, and nothing has changed since that might let it.
     pub refused: AtomicBool,
+    /// When that is worth finding out again.
+    pub patience: Patience,
     /// How the pool is to be left.
     pub ending: Mutex<Ending>,
 }
@@ -139,7 +142,7 @@ impl Pool {
     /// As [`Pool::unlink_covered`], but so many at most: others who want to remove some wait no longer than that.
     pub fn unlink_some(&self, most: usize) -> usize {
         let removed = self.removals.remove(&self.segments, most, || self.horizon());
-        if removed > 0 {
+        if removed > 0 && self.upkeep.patience.is_over(removed, self.removals.is_empty()) {
             self.may_grow();
         }
         removed

@@ -235,6 +235,10 @@ impl Home {
                         }
                         // Removed meanwhile.
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                        // Whose file it is finds out for himself.
+                        Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                            log::warn!("{}: {error}", self.path_of(id).display());
+                        }
                         Err(error) => return Err(error),
                     },
                     _ => strays.push(self.stray(&within(), entry.kind)),

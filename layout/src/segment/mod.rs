@@ -13,7 +13,7 @@ pub(crate) mod place;
 pub(crate) mod quarantine;
 pub(crate) mod segments;
 pub(crate) mod stat;
-mod sync;
+pub(crate) mod sync;
 pub(crate) mod tier;
 pub(crate) mod tiers;
 mod tracking;

@@ -325,7 +325,10 @@ impl Segments {
         if let Some(grown) = self.unsynced.grown.lock().get_mut(&id.tier()) {
             grown.forget(id);
         }
-        self.homes.get(&id.tier()).map_or(Ok(()), |home| home.unlink(id))
+        let removed = self.homes.get(&id.tier()).map_or(Ok(()), |home| home.unlink(id));
+        // A sync of it may have failed meanwhile.
+        self.unsynced.failed.lock().forget(id);
+        removed
     }
 
     /// Everything in the segment directories: segments with what the host says of them, and what is

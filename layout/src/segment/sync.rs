@@ -25,6 +25,13 @@ use crate::segment::unsynced::{Grown, Tracked};
 /// So many segments are worth a thread that syncs them beside others: syncs that wait together share the disk's flush.
 const SEGMENTS_PER_THREAD: usize = 8;
 
+/// A segment of a file, and whether that is sealed: then nobody can have written it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileSegment {
+    pub id: SegmentId,
+    pub sealed: bool,
+}
+
 impl Segments {
     /// Syncs the segments whose bytes only the log holds durably, and their names, beside whatever commit goes on.
     /// `value` gives what the log holds of a file. Returns the values that are not needed any more; an error is one of
@@ -144,6 +151,11 @@ impl Segments {
     pub fn fail(&self, id: SegmentId, why: impl Display) {
         self.unsynced.fail(id);
         log::error!("{}: sync failed: {why}", self.path_of(id).display());
+        // Of one that was removed meanwhile nobody asks any more.
+        let home = self.homes.get(&id.tier());
+        if home.is_some_and(|home| home.look(id).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)) {
+            self.unsynced.failed.lock().forget(id);
+        }
     }
 
     /// After a sync that succeeded: whether the segment holds what the log holds of the file. A host that found no
@@ -281,9 +293,11 @@ impl Segments {
     /// Syncs everything on the host filesystem: after a server was killed nobody knows what it had not synced. Each
     /// segment is asked first, as the host tells of a failure that nobody has heard of; one that failed is
     /// [`Segments::failed`] afterwards.
-    pub(crate) fn sync_host(&self, segments: &[SegmentId]) -> io::Result<()> {
+    /// As the host may not tell of a failure at all, where it met errors meanwhile each that was not sealed counts as
+    /// failed if it has holes.
+    pub(crate) fn sync_host(&self, segments: &[FileSegment]) -> io::Result<()> {
         overlapping(segments.len(), 64, |at| {
-            let id = segments[at];
+            let id = segments[at].id;
             // One that is not there is for whoever settles its file.
             if let Ok(fd) = self.open(id, libc::O_RDONLY) {
                 self.write_out(id, fd.as_fd(), true);
@@ -301,7 +315,25 @@ impl Segments {
                 log::warn!("{}: a sync of the whole host failed: {error}", home.path().display());
                 self.sync_whole(home)?;
             }
-            home.has_new_errors()?;
+            let written = segments.iter().filter(|segment| segment.id.tier() == *tier && !segment.sealed);
+            match home.has_new_errors() {
+                Ok(false) => {}
+                Ok(true) => {
+                    home.doubt();
+                    log::error!("{}: the host's filesystem met errors", home.path().display());
+                    for FileSegment { id, .. } in written {
+                        if self.open(*id, libc::O_RDONLY).is_ok_and(|fd| has_hole(fd.as_fd())) {
+                            self.fail(*id, "it has holes, and the host may have dropped bytes");
+                        }
+                    }
+                }
+                // It takes no changes any more.
+                Err(error) if *tier != PM => {
+                    home.doubt();
+                    written.for_each(|segment| self.fail(segment.id, &error));
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

@@ -9,9 +9,10 @@ use crate::error::{Error, Result};
 use crate::ids::{Ino, SegmentId};
 use crate::log::record::{Attributes, Record};
 use crate::log::shutdown::Shutdown;
+use crate::log::superblock::PoolState;
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
-use crate::pool::recover::look::Look;
+use crate::pool::recover::look::{Look, is_of_segment};
 use crate::pool::recover::store::store;
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recovery::{OpenSegment, Recovery};
@@ -20,6 +21,9 @@ use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
 use crate::tree::chain::{FileChain, Stands};
 use crate::tree::object::Object;
+
+/// What cannot be done without: the pool is not opened otherwise.
+const SET_ASIDE: &str = "set aside in quarantine";
 
 /// So many segments are to be synced before they are.
 const DESCRIPTORS: usize = 256;
@@ -53,13 +57,38 @@ impl<'a> Settler<'a> {
     }
 
     /// Brings a file and its segment to agree, and notes if a program that outlived its server can still write it.
-    pub(super) fn settle_file(&mut self, ino: Ino, attributes: &Attributes) -> Result<()> {
-        self.bring_to_agree(ino, attributes)?;
+    ///
+    /// Where the host fails over a segment of it, the file is marked as damaged and left as it is: the next mount tries
+    /// again.
+    pub(super) fn settle_file(
+        &mut self,
+        ino: Ino,
+        attributes: &Attributes,
+        failing: &HashMap<SegmentId, io::Error>,
+    ) -> Result<()> {
+        let replacing = self.pool.view().object(ino).and_then(Object::pending_replace);
+        let failed = attributes.segment.into_iter().chain(replacing).find_map(|segment| failing.get(&segment));
+        if let Some(error) = failed {
+            return self.leave(ino, &format!("the host fails to tell of its segment: {error}"));
+        }
+        match self.bring_to_agree(ino, attributes) {
+            Err(Error::Io { what, source, .. }) if what != SET_ASIDE && is_of_segment(&source) => {
+                return self.leave(ino, &format!("the host fails over its segment: {what}: {source}"));
+            }
+            settled => settled?,
+        }
         let segment = self.pool.view().object(ino).and_then(|object| object.attributes.segment);
         if let Some(segment) = segment.filter(|segment| self.looks.get(segment).is_some_and(|look| look.writable)) {
             self.recovery.open_segments.push(OpenSegment { ino, segment });
         }
         Ok(())
+    }
+
+    /// A file that cannot be brought to agree with its segment now.
+    fn leave(&mut self, ino: Ino, why: &str) -> Result<()> {
+        self.pool.upkeep.ending.lock().at_least(PoolState::Left);
+        let attributes = self.pool.view().object(ino).map(|object| object.attributes.clone());
+        attributes.map_or(Ok(()), |attributes| self.mark_damaged(ino, &attributes, why))
     }
 
     fn bring_to_agree(&mut self, ino: Ino, attributes: &Attributes) -> Result<()> {
@@ -370,7 +399,7 @@ fn is_full(error: &io::Error) -> bool {
 fn cannot_keep(pool: &Pool, segment: SegmentId, error: io::Error) -> Error {
     let what = match is_full(&error) {
         true => "set aside in quarantine (make room on the host, or discard what is there with tensorfs restore)",
-        false => "set aside in quarantine",
+        false => SET_ASIDE,
     };
     Error::io(pool.segments.path_of(segment), what, error)
 }

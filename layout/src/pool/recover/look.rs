@@ -34,6 +34,17 @@ pub(super) struct Look {
 pub(super) struct Batch {
     pub files: Vec<(Ino, Attributes)>,
     pub looks: HashMap<SegmentId, Look>,
+    /// Segments that the host fails to tell anything of, and how.
+    pub failing: HashMap<SegmentId, io::Error>,
+}
+
+/// True if an error of the host is about a segment, and not about what the server lacks: then its file fails, and no
+/// other.
+pub(super) fn is_of_segment(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG | libc::ENODATA | libc::EREMOTEIO | libc::EILSEQ)
+    )
 }
 
 /// The files of a pool, a few at a time.
@@ -85,7 +96,8 @@ impl<'a> Files<'a> {
                 segments.stat(segment).map(|stat| Look { stat, writable: false })
             };
             match looked {
-                Ok(look) => Ok(Some((segment, look))),
+                Ok(look) => Ok(Some((segment, Ok(look)))),
+                Err(error) if is_of_segment(&error) => Ok(Some((segment, Err(error)))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
                 // Something else stands there.
                 Err(error) if Foreign::of(&error).is_some() => {
@@ -97,12 +109,19 @@ impl<'a> Files<'a> {
         };
         let looks = parallel(wanted.len(), SHARE, look);
         let looks = looks.map_err(|error| Error::in_pool(&self.pool.path, SEGMENTS, "read", error))?;
-        Ok(Some(Batch { files, looks: looks.into_iter().flatten().collect() }))
+        let (mut batch, mut failing) = (HashMap::new(), HashMap::new());
+        for (segment, looked) in looks.into_iter().flatten() {
+            match looked {
+                Ok(look) => drop(batch.insert(segment, look)),
+                Err(error) => drop(failing.insert(segment, error)),
+            }
+        }
+        Ok(Some(Batch { files, looks: batch, failing }))
     }
 }
 
 /// True if nothing can have been able to write the file when its server was killed: its seals would have been voided
 /// before.
-fn is_sealed(object: &Object) -> bool {
+pub(super) fn is_sealed(object: &Object) -> bool {
     object.chain().is_some_and(FileChain::has_seals)
 }

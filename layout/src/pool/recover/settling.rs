@@ -8,13 +8,15 @@ use crate::ids::{Ino, SegmentId};
 use crate::log::blocks::Reserve;
 use crate::log::draft::Draft;
 use crate::log::shutdown::Shutdown;
+use crate::log::superblock::PoolState;
 use crate::pool::opened::Pool;
 use crate::pool::recover::file::Settler;
-use crate::pool::recover::look::Files;
+use crate::pool::recover::look::{Files, is_of_segment, is_sealed};
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recover::unowned::settle_unowned;
 use crate::pool::recovery::Recovery;
 use crate::segment::home::SEGMENTS;
+use crate::segment::sync::FileSegment;
 use crate::time::Timestamp;
 use crate::tree::object::Object;
 
@@ -56,7 +58,7 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     while let Some(batch) = files.next(&mut present)? {
         let mut settler = Settler::new(pool, &tiers, recovery, &batch.looks, now);
         for (ino, attributes) in &batch.files {
-            settler.settle_file(*ino, attributes)?;
+            settler.settle_file(*ino, attributes, &batch.failing)?;
             settler.commit_some()?;
         }
     }
@@ -96,7 +98,16 @@ fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, now: Tim
             Some((object.attributes.clone(), object.attributes.segment?, seq, bytes))
         });
         if let Some((attributes, segment, seq, bytes)) = found {
-            settler.restore(ino, &attributes, segment, seq, &bytes)?;
+            match settler.restore(ino, &attributes, segment, seq, &bytes) {
+                // The log still has them for the next mount.
+                Err(Error::Io { path, what, source }) if is_of_segment(&source) => {
+                    log::error!("{}: {what}: {source}; left for the next mount", path.display());
+                    pool.upkeep.ending.lock().at_least(PoolState::Left);
+                }
+                restored => {
+                    restored?;
+                }
+            }
         }
         settler.commit_some()?;
     }
@@ -104,10 +115,13 @@ fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, now: Tim
 }
 
 /// The segments that files have, or are about to have.
-fn segments_of_files(pool: &Pool) -> Vec<SegmentId> {
+fn segments_of_files(pool: &Pool) -> Vec<FileSegment> {
     let view = pool.view();
-    let of = |(_, object): (Ino, &Object)| [object.attributes.segment, object.pending_replace()];
-    view.objects().flat_map(of).flatten().filter(|segment| pool.segments.is_there(segment.tier())).collect()
+    let of = |(_, object): (Ino, &Object)| {
+        let own = object.attributes.segment.map(|id| FileSegment { id, sealed: is_sealed(object) });
+        [own, object.pending_replace().map(|id| FileSegment { id, sealed: false })]
+    };
+    view.objects().flat_map(of).flatten().filter(|segment| pool.segments.is_there(segment.id.tier())).collect()
 }
 
 /// Takes back what was set aside of files that have it still.

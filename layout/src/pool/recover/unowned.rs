@@ -5,9 +5,11 @@ use std::io::{self};
 
 use crate::ids::SegmentId;
 use crate::log::shutdown::Shutdown;
+use crate::log::superblock::PoolState;
 use crate::medium::foreign::Foreign;
 use crate::pool::opened::Pool;
 use crate::pool::recover::file::even_if_full;
+use crate::pool::recover::look::is_of_segment;
 use crate::pool::recovery::Recovery;
 use crate::segment::note::{Note, Reason};
 use crate::time::Timestamp;
@@ -26,7 +28,11 @@ pub(super) fn settle_unowned(
     let size = match pool.segments.stat(segment) {
         Ok(stat) => stat.size,
         // It is no segment of the pool's, and nothing of it is kept or removed.
-        Err(error) if Foreign::of(&error).is_some() => {
+        Err(error) if Foreign::of(&error).is_some() || is_of_segment(&error) => {
+            if is_of_segment(&error) {
+                // It may be known the next time what it is.
+                pool.upkeep.ending.lock().at_least(PoolState::Left);
+            }
             log::warn!("{}: {error}; left alone", pool.segments.path_of(segment).display());
             pool.state.write().view.raise_next_id(segment.serial() + 1);
             return Ok(());
