@@ -505,9 +505,9 @@ fn a_writer_that_cannot_be_seen_leaves_the_old_one_in_quarantine(setup: Setup) {
         wait_until("the old versions are in quarantine", || quarantined() == old);
         assert!(std::fs::read(&path).unwrap() == version(n));
     }
-    // Not `tensorfs umount`, which would wait for the end of the process that has the server's number here.
+    // The process that has the server's number here is waited for by nobody.
     // Children that other tests were just starting have the files of this process until they execute their programs.
-    wait_until("it is unmounted", || run(Command::new("umount").arg(mount.path())).status.success());
+    wait_until("it is unmounted", || run(mount.program().arg("umount").arg(mount.path())).status.success());
     assert!(server.wait().unwrap().success());
 }
 

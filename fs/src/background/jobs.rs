@@ -1,7 +1,7 @@
 //! Jobs: what takes long and was asked for by a program, which asks now and then how far it has come. A job that
 //! nobody asks about any more ends, so that one whose program was killed does not go on for ever.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -132,6 +132,7 @@ fn run(files: &Files, job: &Job, work: &Work) {
 
 fn check(files: &Files, job: &Job, work: &Work) -> std::result::Result<(), String> {
     let mut report = Report::default();
+    let mut told = HashSet::new();
     if work.structure {
         let progress = |what, done, total| job.progress(what, done, total);
         let still = |ino, look: &mut dyn FnMut(bool)| keep_still(files, ino, look);
@@ -141,11 +142,12 @@ fn check(files: &Files, job: &Job, work: &Work) -> std::result::Result<(), Strin
             None => return Err("it was interrupted".into()),
         }
         for finding in std::mem::take(&mut report.findings) {
+            told.insert((finding.ino, finding.what.clone()));
             job.found(finding);
         }
     }
     if work.data {
-        let busy = scrub(files, job, work.rate, &mut report);
+        let busy = scrub(files, job, work.rate, &told, &mut report);
         if !job.is_wanted() {
             return Err("it was interrupted".into());
         }

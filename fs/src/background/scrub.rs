@@ -4,6 +4,7 @@
 //! then forgotten. So neither does a program wait for a scrub, nor is a file called damaged that was written meanwhile.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,8 +92,14 @@ enum Look {
 }
 
 /// Verifies every sealed file. Returns how many were busy again and again; what was found and counted is in the report.
-/// Ends early if the job is not wanted any more.
-pub(super) fn scrub(files: &Files, job: &Job, rate: Option<u64>, report: &mut Report) -> u64 {
+/// Ends early if the job is not wanted any more. What was told of a file before is not told again.
+pub(super) fn scrub(
+    files: &Files,
+    job: &Job,
+    rate: Option<u64>,
+    told: &HashSet<(Option<Ino>, String)>,
+    report: &mut Report,
+) -> u64 {
     let all = files_with_bytes(files.store());
     let total = all.iter().map(|(_, size)| size).sum();
     let (mut done, mut busy) = (0, 0);
@@ -114,7 +121,8 @@ pub(super) fn scrub(files: &Files, job: &Job, rate: Option<u64>, report: &mut Re
         match look {
             Look::Verified(findings) => {
                 report.verified_bytes += size;
-                findings.into_iter().for_each(|finding| job.found(finding));
+                let is_new = |finding: &Finding| !told.contains(&(finding.ino, finding.what.clone()));
+                findings.into_iter().filter(is_new).for_each(|finding| job.found(finding));
             }
             Look::Unsealed => report.unsealed_bytes += size,
             Look::Disturbed => busy += 1,

@@ -3,20 +3,22 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use crate::check::report::{Finding, NOT_A_SEGMENT, NOTELESS, Report, Subject, segment_path};
+use crate::check::report::{Finding, NOT_A_SEGMENT, NOT_OURS, NOTELESS, Report, Subject, segment_path};
 use crate::check::verify::fault_of_size;
 use crate::error::reason;
 use crate::ids::{Ino, ROOT, SegmentId};
 use crate::log::census::Census;
-use crate::log::file::NEW_LOG;
+use crate::log::file::{LOG, NEW_LOG};
 use crate::log::scan::ScannedBlock;
 use crate::log::superblock::{BLOCKS_OFFSET, MARK_OFFSETS, OFFSETS, Superblock};
 use crate::medium::boot::boot_id;
-use crate::medium::dir::Dir;
+use crate::medium::boot_note::{FAILED, NEW_FAILED};
+use crate::medium::dir::{Dir, Entry};
 use crate::medium::domain::Medium;
 use crate::pool::lock::LOCK;
 use crate::segment::gone::Gone;
-use crate::segment::home::Stray;
+use crate::segment::home::{SEGMENTS, Stray};
+use crate::segment::place::QUARANTINE;
 use crate::segment::quarantine::Quarantine;
 use crate::segment::segments::Segments;
 use crate::segment::stat::SegmentStat;
@@ -262,6 +264,13 @@ impl Checker<'_> {
             };
             self.host_file(Subject::Part, name.into(), what, meaning);
         }
+        let Ok(entries) = dir.entries() else { return };
+        let mut foreign: Vec<String> = entries.iter().map(Entry::shown).filter(|name| !is_part(name)).collect();
+        foreign.sort();
+        for name in foreign {
+            let meaning = "tensorfs did not put it there, and leaves it alone";
+            self.host_file(Subject::Part, name, NOT_OURS.into(), meaning);
+        }
     }
 
     /// What in the quarantine is neither an entry nor a note, and has no note that says whose it is.
@@ -277,6 +286,11 @@ impl Checker<'_> {
         let meaning = "it cannot be told whose bytes these are";
         self.host_file(Subject::Quarantine, place, NOTELESS.into(), meaning);
     }
+}
+
+/// True for what may be in a pool's directory; or in any, as that of a filesystem.
+fn is_part(name: &str) -> bool {
+    [LOG, NEW_LOG, LOCK, SEGMENTS, QUARANTINE, FAILED, NEW_FAILED, "lost+found"].contains(&name)
 }
 
 fn join(view: &View, dir: Ino, name: &[u8]) -> String {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::check::closed::{Depth, check_in};
-use crate::check::report::{NOT_A_SEGMENT, NOTELESS, Progress, Report, Subject};
+use crate::check::report::{NOT_A_SEGMENT, NOT_OURS, NOTELESS, Progress, Report, Subject};
 use crate::error::{Error, Result};
 use crate::ids::{Ino, POOL};
 use crate::log::blocks::{Block, Full, Log, Reserve};
@@ -96,7 +96,8 @@ fn io_at<'a>(dir: &'a Path, what: &'static str) -> impl Fn(io::Error) -> Error +
 
 /// Moves what stands in the place of a file of the pool, and is none, out of the way, and makes the lock again.
 fn replace_odd_parts(dir: &Arc<Dir>, found: &Report, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
-    for name in found.findings.iter().filter(|one| one.subject == Subject::Part).map(|one| &one.host_file) {
+    let odd = found.findings.iter().filter(|one| one.subject == Subject::Part && one.what != NOT_OURS);
+    for name in odd.map(|one| &one.host_file) {
         if name == LOCK && is_open_elsewhere(&open_log(dir, true)?) {
             let what = "its lock is not a file any more, and another process has its log open; end that first".into();
             return Err(Error::Invalid { pool: dir.path().into(), what });
@@ -186,6 +187,11 @@ fn set_aside_foreign(dir: &Arc<Dir>, found: &Report, now: Timestamp, actions: &m
     for finding in &found.findings {
         let place = &finding.host_file;
         match finding.subject {
+            Subject::Part if finding.what == NOT_OURS => {
+                if let Some(name) = set_aside(dir, place, now)? {
+                    actions.push(format!("moved {place} to quarantine/{name}"));
+                }
+            }
             // What is in a tier stays there: it may be on another filesystem.
             Subject::Segment if finding.what.starts_with(NOT_A_SEGMENT) && !place.starts_with('/') => {
                 if let Some(name) = set_aside(dir, place, now)? {

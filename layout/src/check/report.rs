@@ -79,6 +79,8 @@ pub type Progress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Sync);
 
 /// What is said of a file that tensorfs did not put where it is.
 pub(crate) const NOT_A_SEGMENT: &str = "is no segment";
+/// What a check says of something in the pool's directory.
+pub(crate) const NOT_OURS: &str = "is none of the pool's";
 /// What a check says of an entry without a note.
 pub(crate) const NOTELESS: &str = "has no note that can be read";
 

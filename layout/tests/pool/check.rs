@@ -315,3 +315,18 @@ fn a_flipped_bit_in_a_sealed_file_is_found_in_its_run_and_in_no_other() {
     assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
     assert_eq!((report.findings[0].path.as_deref(), report.findings[0].offset), (Some("/f"), Some(0)));
 }
+
+#[test]
+fn what_is_none_of_the_pools_beside_the_log_is_found_and_set_aside() {
+    let (scratch, _) = pool_with_files();
+    fs::write(scratch.pool().join("notes.txt"), b"mine").unwrap();
+    // Any filesystem may have one.
+    fs::create_dir(scratch.pool().join("lost+found")).unwrap();
+    let report = run(&scratch);
+    let found: Vec<_> = report.findings.iter().map(|one| (one.subject, one.host_file.as_str())).collect();
+    assert_eq!(found, [(Subject::Part, "notes.txt")]);
+    let done = repair(&scratch.pool(), Timestamp::new(1_700_000_001, 0), &|_, _, _| {}).unwrap();
+    assert_eq!(done.after.findings, [], "{:?}", done.actions);
+    assert_eq!(fs::read(scratch.pool().join("quarantine/foreign")).unwrap(), b"mine");
+    assert!(scratch.pool().join("lost+found").exists());
+}

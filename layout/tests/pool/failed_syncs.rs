@@ -221,3 +221,26 @@ fn a_segment_that_failed_when_the_log_did_is_told_by_the_next_server() {
         assert!(damaged(&scratch.open(image, NEXT_BOOT).0, ino));
     }
 }
+
+/// Nobody misses the bytes of a file that is no more: who makes all durable is not told that it had failed.
+#[test]
+fn a_failed_file_that_was_removed_is_told_to_nobody() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    for name in ["gone", "there"] {
+        let (ino, segment) = make_file(&pool, name, b"bytes");
+        pool.commit(pool.newest()).unwrap();
+        pool.segments().begin_write(segment).unwrap();
+        pool.segments().end_write(segment);
+        medium.fail_next_segment_sync();
+        make(&pool, &format!("beside {name}"), DIR);
+        pool.commit(pool.newest()).unwrap();
+        assert!(pool.view().object(ino).unwrap().attributes.damaged);
+        if name == "gone" {
+            store(&pool, [removal(ROOT, name)]);
+            pool.edit().reap(ino);
+        }
+    }
+    assert_eq!(pool.failed_syncs(), 2);
+    assert_eq!(pool.tell_failures(), 1);
+}

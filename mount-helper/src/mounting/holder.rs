@@ -1,5 +1,7 @@
 //! Who holds a pool, and waiting until nobody does.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,11 +16,13 @@ use crate::mounting::process::{self, Process};
 use crate::show::failure::{At, Failure};
 use crate::show::output;
 
-/// How long to wait for a server that is closing the pool, before a mount.
+/// How long to wait for a server that is closing the pool, before a mount; and for one that cannot be seen.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After this time of waiting in silence, say what for. Mounting straight after unmounting is ordinary, and closing a
 /// pool mostly takes no time.
 const SILENCE: Duration = Duration::from_secs(2);
+/// What whoever has a pool open holds.
+const LOCK: &str = "lock";
 /// How long to watch a server that may go on for a long time.
 const A_MOMENT: Duration = Duration::from_millis(500);
 /// What is so if a server has ended and could not close the pool.
@@ -36,7 +40,8 @@ impl ServerProcess {
     /// Who holds the pool, if anybody does.
     pub fn of(pool: &Path) -> Option<ServerProcess> {
         let Holder { pid, .. } = holder(pool).ok()??;
-        let process = Process::open(pid).ok();
+        // In another process namespace, as that of a container, the number is somebody else's.
+        let process = Process::open(pid).ok().filter(|_| has_locked(pid, pool) != Some(false));
         // The process id was read before it was pinned down: if it holds the pool now, it is the right one.
         let still = holder(pool).ok()??;
         (still.pid == pid).then_some(ServerProcess { pid, process })
@@ -60,8 +65,16 @@ impl ServerProcess {
                 output::complain(format!("{}: unmounted here, but process {pid} goes on: {why}", pool.display()));
                 return Ok(false);
             }
-            if left.is_some_and(|left| left.is_zero()) {
-                let what = format!("unmounted, but process {pid} is still writing and closing it");
+            // Of a process that cannot be seen nobody knows whether it writes, or serves others.
+            let unseen = self.process.is_none();
+            if left.is_some_and(|left| left.is_zero()) || unseen && deadline.is_none() && start.elapsed() > PATIENCE {
+                let what = match unseen {
+                    true => format!(
+                        "unmounted, but process {pid} of another process namespace (as in a container) still has it; \
+                         --timeout waits longer"
+                    ),
+                    false => format!("unmounted, but process {pid} is still writing and closing it"),
+                };
                 output::complain(format!("{}: {what}", pool.display()));
                 return Ok(false);
             }
@@ -88,6 +101,7 @@ impl ServerProcess {
 
     fn has_closed(&self, pool: &Path, timeout: Duration) -> Result<bool, Failure> {
         if let Some(process) = &self.process {
+            // Not before it has ended, if it can be seen: then nothing of it is left.
             return process.wait(timeout).at(pool);
         }
         let holds = |holder: Option<Holder>| holder.is_some_and(|holder| holder.pid == self.pid);
@@ -100,6 +114,14 @@ impl ServerProcess {
         }
         Ok(false)
     }
+}
+
+/// Whether a process has the lock of a pool open, as far as that can be told.
+fn has_locked(pid: u32, pool: &Path) -> Option<bool> {
+    let of = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let lock = of(&pool.join(LOCK))?;
+    let mut open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    Some(open.any(|entry| of(&entry.path()) == Some(lock)))
 }
 
 /// Waits for a server that has lost its mount and is closing the pool; refuses if another one is using it.

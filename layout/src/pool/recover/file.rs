@@ -12,7 +12,7 @@ use crate::log::shutdown::Shutdown;
 use crate::log::superblock::PoolState;
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
-use crate::pool::recover::look::{Look, is_of_segment};
+use crate::pool::recover::look::{Look, is_of_segment, is_sealed};
 use crate::pool::recover::store::store;
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recovery::{OpenSegment, Recovery};
@@ -175,6 +175,12 @@ impl<'a> Settler<'a> {
             return Ok(());
         }
         if kind == Shutdown::ServerKilled {
+            // Before anything can write a sealed file, its seals are void: what is behind its end nobody wrote there.
+            if stat.size > size && self.pool.view().object(ino).is_some_and(is_sealed) {
+                let path = self.pool.segments.path_of(segment);
+                log::error!("{}: it is longer than its file, which is sealed; left as it is", path.display());
+                return Ok(());
+            }
             if stat.size < size && cut_from.is_none() {
                 return self.mark_damaged(ino, attributes, "its segment is too short");
             }
