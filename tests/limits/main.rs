@@ -5,3 +5,4 @@ mod bounds;
 mod descriptors;
 mod full;
 mod many;
+mod memory;

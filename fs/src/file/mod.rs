@@ -58,7 +58,7 @@ use tensorfs_layout::Ino;
 
 use crate::store::Store;
 
-pub(crate) use accesses::Accesses;
+pub(crate) use accesses::{Accesses, Uses};
 pub(crate) use entry::{Listed, ListedPlus};
 pub(crate) use handles::Handles;
 pub(crate) use io::{WriteRequest, Written};

@@ -35,6 +35,16 @@ impl Store {
         self.placement.known_path(view, ino)
     }
 
+    /// True if a file is still there under the name under which it was last looked up.
+    pub fn knows_name(&self, view: &View, ino: Ino) -> bool {
+        self.placement.name(ino).is_some_and(|(dir, name)| view.lookup(dir, &name) == Some(ino))
+    }
+
+    /// The path of a name in a directory, if it is none that is too long for any call.
+    pub fn path_in(&self, view: &View, dir: Ino, name: &[u8]) -> Option<Vec<u8>> {
+        self.placement.path(view, dir, name)
+    }
+
     /// The tier of a file that is made under this name.
     pub fn place(&self, dir: Ino, name: &[u8]) -> u8 {
         if !self.placement.has_tiers() {

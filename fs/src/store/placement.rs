@@ -17,6 +17,8 @@ use tensorfs_layout::{Ino, ROOT};
 
 /// So many paths of directories, and names of files, are kept in mind.
 const REMEMBERED: usize = 1 << 16;
+/// Paths of directories have so many bytes together at most.
+const REMEMBERED_BYTES: usize = 8 << 20;
 
 /// A compiled map.
 #[derive(Debug, Default)]
@@ -97,6 +99,14 @@ pub fn tiers_of_placement(text: &str) -> std::result::Result<Vec<String>, String
 /// A directory, and a name in it.
 pub(super) type Name = (Ino, Box<[u8]>);
 
+/// The paths of directories, until one is moved.
+#[derive(Default)]
+struct Directories {
+    paths: HashMap<Ino, Vec<u8>>,
+    /// What the paths have together.
+    bytes: usize,
+}
+
 /// The map that counts, and what it takes to apply it quickly.
 #[derive(Default)]
 pub(super) struct Placement {
@@ -105,8 +115,7 @@ pub(super) struct Placement {
     rules: RwLock<Arc<Rules>>,
     /// Held while the map is replaced.
     replacing: Mutex<()>,
-    /// The paths of directories, until one is moved.
-    directories: Mutex<HashMap<Ino, Vec<u8>>>,
+    directories: Mutex<Directories>,
     /// The name under which a file was last looked up: its path would have to be searched for.
     names: Mutex<HashMap<Ino, Name>>,
     /// It was said that a tier that is named is not there.
@@ -169,7 +178,7 @@ impl Placement {
 
     /// A directory was moved: paths that lead through it are others now.
     pub fn forget_paths(&self) {
-        self.directories.lock().clear();
+        *self.directories.lock() = Directories::default();
     }
 
     /// The path of a file by the name under which it was last looked up.
@@ -184,13 +193,15 @@ impl Placement {
             return Some(name.to_vec());
         }
         let mut directories = self.directories.lock();
-        if directories.len() >= REMEMBERED {
-            directories.clear();
+        if !directories.paths.contains_key(&dir) {
+            let path = view.path_of(dir)?;
+            if directories.paths.len() >= REMEMBERED || directories.bytes + path.len() > REMEMBERED_BYTES {
+                *directories = Directories::default();
+            }
+            directories.bytes += path.len();
+            directories.paths.insert(dir, path);
         }
-        let path = match directories.entry(dir) {
-            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::hash_map::Entry::Vacant(entry) => entry.insert(view.path_of(dir)?),
-        };
+        let path = directories.paths.get(&dir)?;
         Some([path.strip_prefix(b"/").unwrap_or(path), b"/", name].concat())
     }
 }

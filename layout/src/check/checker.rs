@@ -294,7 +294,7 @@ fn is_part(name: &str) -> bool {
 }
 
 fn join(view: &View, dir: Ino, name: &[u8]) -> String {
-    let parent = view.path_of(dir).unwrap_or_default();
+    let parent = view.path_of(dir).unwrap_or_else(|| format!("(inode {dir})").into_bytes());
     let parent = String::from_utf8_lossy(&parent).into_owned();
     format!("{}/{}", parent.trim_end_matches('/'), String::from_utf8_lossy(name))
 }

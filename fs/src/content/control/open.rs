@@ -10,7 +10,7 @@ use crate::file::{Manner, OpenReply};
 use crate::lane::Lane;
 
 use super::Control;
-use super::accesses;
+use super::accesses::Accesses;
 use super::draft::{Draft, Moment, Who};
 use super::fixed::{ACCESSES, INFO, PLACEMENT, README, README_TEXT, is_slow};
 use super::info::Info;
@@ -43,7 +43,10 @@ impl Control {
             README => Arc::from(README_TEXT),
             PLACEMENT => Arc::from(self.content.files().store().view().placement().as_bytes()),
             ACCESSES if !caller.is_trusted() => return Err(Fault::new(libc::EACCES)),
-            ACCESSES => Arc::from(accesses::list(self.content.files())),
+            ACCESSES => {
+                let accesses = Arc::new(Accesses::new(self.content.files()));
+                return Ok(self.opened(Opened::Accesses(accesses), TEXT));
+            }
             _ => {
                 let tensor = Opened::Tensor(Arc::new(self.open_tensor(ino)?));
                 return Ok(self.opened(tensor, Manner::default()));
@@ -93,7 +96,7 @@ impl Control {
 
     /// Where [`Control::read`] is done.
     pub fn read_lane(&self, ino: Ino) -> Lane {
-        if is_slow(ino) { Lane::Reader } else { Lane::Here }
+        if is_slow(ino) { Lane::Reader } else { Lane::waiting(ino == ACCESSES) }
     }
 
     /// Reads, and hands what was read to `take`.
@@ -105,6 +108,7 @@ impl Control {
                 Ok(take(&text[start..end]))
             }
             Opened::Tensor(tensor) => Ok(take(&tensor.read(&self.content, offset, size)?)),
+            Opened::Accesses(accesses) => Ok(take(&accesses.read(self.content.files(), offset, size))),
             Opened::Draft(draft) => Ok(take(&draft.read(offset, size))),
         }
     }
@@ -113,7 +117,7 @@ impl Control {
     pub fn write(&self, handle: u64, who: Option<Who>, offset: u64, data: &[u8], append: bool) -> Result<u32> {
         match self.handles.get(handle)? {
             Opened::Draft(draft) => draft.write(who, offset, data, append),
-            Opened::Text(_) | Opened::Tensor(_) => Err(Fault::new(libc::EBADF)),
+            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) => Err(Fault::new(libc::EBADF)),
         }
     }
 
@@ -130,7 +134,7 @@ impl Control {
                 let moment = if killed { Moment::Killed } else { Moment::Closed(who) };
                 self.finish_draft(&draft, moment)
             }
-            Opened::Text(_) | Opened::Tensor(_) => Ok(()),
+            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) => Ok(()),
         }
     }
 
@@ -138,7 +142,7 @@ impl Control {
     pub fn fsync(&self, handle: u64) -> Result<()> {
         match self.handles.get(handle)? {
             Opened::Draft(draft) => self.finish_draft(&draft, Moment::Synced),
-            Opened::Text(_) | Opened::Tensor(_) => Ok(()),
+            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) => Ok(()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::accesses::Accesses;
 use super::draft::Draft;
 use crate::content::npy::OpenTensor;
 
@@ -10,6 +11,8 @@ use crate::content::npy::OpenTensor;
 pub(super) enum Opened {
     /// A text, as it was when it was opened.
     Text(Arc<[u8]>),
+    /// The uses of files.
+    Accesses(Arc<Accesses>),
     /// A tensor.
     Tensor(Arc<OpenTensor>),
     /// A text that is being written.
