@@ -12,6 +12,7 @@ pub mod rooms;
 pub mod rules;
 pub mod source;
 pub mod structs;
+pub mod supply;
 pub mod text;
 pub mod workspace;
 

@@ -12,6 +12,7 @@ use tensorfs_house::circles::knots;
 use tensorfs_house::names::Names;
 use tensorfs_house::source::{Crate, Files};
 use tensorfs_house::structs::structs;
+use tensorfs_house::supply::{bill, supplied};
 use tensorfs_house::workspace::{Package, Workspace};
 
 /// Reads the sources of a workspace, compiles nothing, and says what is in them. What only tests see (`#[cfg(test)]`)
@@ -55,6 +56,12 @@ enum Command {
     Rooms {
         /// Directory or name of a crate; all if not given
         of: Option<String>,
+    },
+    /// What a program is made of, as a CycloneDX bill of materials
+    Bill {
+        /// Name of the package
+        #[arg(default_value = "tensorfs")]
+        of: String,
     },
     /// Structs, largest first: fields, those seen beyond the struct's module, methods, files with methods
     Structs {
@@ -167,6 +174,7 @@ fn run(cli: &Cli) -> io::Result<()> {
         }
         Command::Circles { of } => each(of.as_deref())?.iter().try_for_each(|one| show_circles(one, &mut out))?,
         Command::Rooms { of } => each(of.as_deref())?.iter().try_for_each(|one| show_rooms(one, &mut out))?,
+        Command::Bill { of } => writeln!(out, "{:#}", bill(&supplied(&cli.repo)?, of))?,
         Command::Structs { of } => each(of.as_deref())?.iter().try_for_each(|one| show_structs(one, &mut out))?,
     }
     out.flush()
