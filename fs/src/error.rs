@@ -60,6 +60,8 @@ pub(crate) struct Fault {
     pub errno: i32,
     pub level: Level,
     pub cause: Cow<'static, str>,
+    /// It is a bound that no space changes which could be made.
+    pub bound: bool,
 }
 
 /// The result of a request.
@@ -68,7 +70,17 @@ pub(crate) type Result<T> = std::result::Result<T, Fault>;
 impl Fault {
     /// An answer that a working filesystem gives every day.
     pub fn new(errno: i32) -> Self {
-        Self { errno, level: Level::Debug, cause: Cow::Borrowed("") }
+        Self { errno, level: Level::Debug, cause: Cow::Borrowed(""), bound: false }
+    }
+
+    /// The answer to who wants more than there may be of something.
+    pub fn bound(errno: i32) -> Self {
+        Self { bound: true, ..Self::new(errno) }
+    }
+
+    /// True if there was no space, and there may be some once what is deleted was given back.
+    pub fn wants_space(&self) -> bool {
+        is_no_space(self.errno) && !self.bound
     }
 
     /// The object has lost its last name since the kernel looked it up. It looks the name up again then, and finds what
@@ -79,7 +91,7 @@ impl Fault {
 
     /// An answer that the operator should know of.
     pub fn warn(errno: i32, cause: impl Into<Cow<'static, str>>) -> Self {
-        Self { errno, level: Level::Warn, cause: cause.into() }
+        Self { errno, level: Level::Warn, cause: cause.into(), bound: false }
     }
 }
 
@@ -98,7 +110,7 @@ impl From<tensorfs_layout::Error> for Fault {
             tensorfs_layout::Error::NoSpace { .. } | tensorfs_layout::Error::ReadOnly { .. } => Level::Debug,
             _ => Level::Error,
         };
-        Self { errno: for_clients(error.errno()), level, cause: Cow::Owned(error.to_string()) }
+        Self { errno: for_clients(error.errno()), level, cause: Cow::Owned(error.to_string()), bound: false }
     }
 }
 
@@ -130,7 +142,7 @@ fn fault(errno: i32, doing: &'static str) -> Fault {
         _ => Level::Error,
     };
     let cause = Cow::Owned(format!("{doing}: {}", io::Error::from_raw_os_error(errno)));
-    Fault { errno: for_clients(errno), level, cause }
+    Fault { errno: for_clients(errno), level, cause, bound: false }
 }
 
 /// The host's answer to the server, as a client may understand it.

@@ -19,6 +19,8 @@ on_mounts!(
     large_files,
     the_hosts_own_end,
     attributes,
+    attributes_that_are_beyond_the_bound_can_become_fewer,
+    one_owners_attributes_take_no_more_than_there_may_be,
     the_server_runs_out_of_descriptors,
 );
 
@@ -210,6 +212,126 @@ fn attributes(setup: Setup) {
     set(&name(255, 1), b"changed").unwrap();
     let listed = shell(mount.path(), "getfattr --absolute-names f | grep -c ^user");
     assert_eq!(listed.trim(), (fits + 1).to_string());
+    // Names and values have 256 KiB together.
+    let other = mount.at("g");
+    std::fs::write(&other, "x").unwrap();
+    let set = |name: &str, len: usize| xattr::set(&other, name, &vec![1; len], 0);
+    for name in ["user.a", "user.b", "user.c"] {
+        set(name, 65_536).unwrap();
+    }
+    let left = 65_536 - 4 * "user.a".len();
+    assert_eq!(set("user.d", left + 1), Err(Errno::ENOSPC));
+    set("user.d", left).unwrap();
+    assert_eq!(set("user.e", 0), Err(Errno::ENOSPC));
+    set("user.a", 65_536).unwrap();
+    set("user.a", 65_000).unwrap();
+    set("user.e", 536 - "user.e".len()).unwrap();
+    assert_eq!(set("user.a", 65_001), Err(Errno::ENOSPC));
+}
+
+/// Adds large attributes to files of an ordinary user in a pool that is not mounted, as many to each as only versions
+/// without a bound took: names the files by their numbers.
+fn add_attributes(path: &Path, files: std::ops::Range<usize>, each: usize) {
+    let pool = Pool::open(path, &OpenOptions::default()).unwrap();
+    for n in files {
+        let mut edit = pool.edit();
+        let ino = Ino(edit.next_id());
+        let mut attributes = edit.object(ROOT).unwrap().attributes.clone();
+        (attributes.mode, attributes.uid) = (libc::S_IFREG | 0o644, OWNER);
+        let name = n.to_string().into_bytes().into();
+        let file = Transaction::new(0).with(Record::Attributes { ino, attributes });
+        edit.store(file.with(Record::Name { dir: ROOT, name, ino })).unwrap();
+        for n in 0..each {
+            let name = format!("user.{n:03}").into_bytes().into();
+            let set = Record::Xattr { ino, name, value: vec![b'a'; 65_536].into() };
+            edit.store(Transaction::new(0).with(set)).unwrap();
+        }
+    }
+    pool.close().unwrap();
+    drop(pool);
+    while tensorfs_layout::pool::holder(path).is_ok_and(|holder| holder.is_some()) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Somebody who has nothing but what a test gives him.
+const OWNER: u32 = 54_321;
+
+/// Proves B5, B7.
+fn attributes_that_are_beyond_the_bound_can_become_fewer(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    mount.umount();
+    add_attributes(mount.pool(), 0..1, 20);
+    mount.mount();
+    let path = mount.at("0");
+    assert_eq!(xattr::get(&path, "user.019").unwrap(), vec![b'a'; 65_536]);
+    assert_eq!(xattr::set(&path, "user.more", b"", 0), Err(Errno::ENOSPC));
+    xattr::set(&path, "user.000", b"smaller", 0).unwrap();
+    assert_eq!(xattr::set(&path, "user.000", b"larger again", 0), Err(Errno::ENOSPC));
+    for n in 1..20 {
+        xattr::remove(&path, format!("user.{n:03}")).unwrap();
+    }
+    xattr::set(&path, "user.more", &[1; 65_536], 0).unwrap();
+    mount.remount();
+    assert_eq!(xattr::get(&path, "user.000").unwrap(), b"smaller");
+}
+
+/// Proves B7.
+fn one_owners_attributes_take_no_more_than_there_may_be(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    mount.umount();
+    // 255 MiB.
+    add_attributes(mount.pool(), 0..255, 16);
+    mount.mount();
+    let chown = |path: &Path, uid| std::os::unix::fs::chown(path, Some(uid), None).unwrap();
+    let dir = mount.path().to_owned();
+    let made = |name: &str, uid| {
+        let path = dir.join(name);
+        std::fs::write(&path, "x").unwrap();
+        chown(&path, uid);
+        path
+    };
+    let fill = |path: &Path| (0..3).try_for_each(|n| xattr::set(path, format!("user.{n}"), &[1; 65_536], 0));
+    let several = || (0..6).find_map(|n| fill(&made(&format!("more{n}"), OWNER)).err());
+    assert_eq!(several(), Some(Errno::EDQUOT));
+    // What every file may have is not counted, and others have bounds of their own.
+    xattr::set(&made("few", OWNER), "user.few", &[1; 500], 0).unwrap();
+    fill(&made("other", OWNER + 1)).unwrap();
+    let roots = made("roots", 0);
+    fill(&roots).unwrap();
+    // So do lists that directories hand on to what is made in them.
+    let dir = mount.at("dir");
+    std::fs::create_dir(&dir).unwrap();
+    let entry = |tag: u16, id: u32| [&tag.to_le_bytes()[..], &7u16.to_le_bytes(), &id.to_le_bytes()].concat();
+    let users: Vec<u8> = (0..480).flat_map(|n| entry(2, 100_000 + n)).collect();
+    let none = u32::MAX;
+    let list = [&2u32.to_le_bytes()[..], &entry(1, none), &users, &entry(4, none), &entry(16, none), &entry(32, none)];
+    // Root's directory hands it on to what the owner makes.
+    xattr::set(&dir, "system.posix_acl_default", &list.concat(), 0).unwrap();
+    std::fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let make = "cd dir && for n in $(seq 40); do mkdir $n || exit 0; done 2>&1; echo all";
+    let said = shell(mount.path(), &format!("setpriv --reuid {OWNER} --regid {OWNER} --clear-groups sh -c '{make}'"));
+    assert!(said.contains("quota") && !said.contains("all"), "{said}");
+    // Removing files and attributes makes room, and so does giving files away.
+    let more = |path: &Path| xattr::set(path, "user.large", &[1; 60_000], 0);
+    let few = mount.at("few");
+    assert_eq!(more(&few), Err(Errno::EDQUOT));
+    for n in 0..8 {
+        xattr::remove(&mount.at("0"), format!("user.{n:03}")).unwrap();
+    }
+    more(&few).unwrap();
+    std::fs::remove_file(mount.at("3")).unwrap();
+    fill(&made("again", OWNER)).unwrap();
+    mount.remount();
+    chown(&mount.at("4"), OWNER + 1);
+    fill(&made("given", OWNER)).unwrap();
+    std::fs::remove_file(mount.at("other")).unwrap();
 }
 
 /// Proves B6.

@@ -19,6 +19,7 @@ on_mounts!(
     everything_committed_stays_readable,
     a_full_pool_mounts_again,
     metadata_runs_out_too,
+    whatever_frees_something_works_in_a_full_log,
     whatever_has_a_file_open_for_writing_stops_at_the_limit,
     a_mapping_stops_at_the_limit,
     a_file_for_whose_holes_there_is_no_room_opens_once_the_last_close_is_heard_of,
@@ -246,6 +247,65 @@ fn metadata_runs_out_too(setup: Setup) {
     }
     mount.remount();
     assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), 0);
+}
+
+/// Proves S4.
+fn whatever_frees_something_works_in_a_full_log(setup: Setup) {
+    let mount = setup.create(["--size", "16M"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let each = 20;
+    for n in 0..each {
+        let dir = mount.at(format!("dir{n}"));
+        std::fs::create_dir(&dir).unwrap();
+        for kind in ["attributes", "smaller", "lists", "cut", "emptied", "punched", "over", "onto", "gone", "link"] {
+            let path = mount.at(format!("{kind}{n}"));
+            std::fs::write(&path, Pattern(n).bytes(0, 12_000)).unwrap();
+            xattr::set(&path, "user.x", &[1; 400], 0).unwrap();
+        }
+        let mut setfacl = std::process::Command::new("setfacl");
+        assert!(setfacl.args(["-m", "u:1234:r"]).arg(mount.at(format!("lists{n}"))).status().unwrap().success());
+        std::fs::hard_link(mount.at(format!("link{n}")), mount.at(format!("link-{n}"))).unwrap();
+        std::fs::create_dir(mount.at(format!("over-dir{n}"))).unwrap();
+        std::fs::create_dir(mount.at(format!("onto-dir{n}"))).unwrap();
+    }
+    let full = mount.at("full");
+    std::fs::write(&full, "").unwrap();
+    // Full of names, and then of the smallest attributes that there can be.
+    let mut made = 0;
+    while std::os::unix::fs::symlink("target", mount.at(format!("{made:0200}"))).is_ok() {
+        made += 1;
+        assert!(made < 1_000_000, "{made} names in a pool of 16 MiB");
+    }
+    let mut small = 0;
+    let mut fill = || {
+        while xattr::set(&full, format!("user.{small}"), b"", 0).is_ok() {
+            small += 1;
+        }
+    };
+    for n in 0..each {
+        fill();
+        let at = |kind: &str| mount.at(format!("{kind}{n}"));
+        let open = |kind: &str| OpenOptions::new().write(true).open(at(kind)).unwrap();
+        xattr::remove(&at("attributes"), "user.x").unwrap();
+        xattr::set(&at("smaller"), "user.x", &[2; 399], 0).unwrap();
+        xattr::remove(&at("lists"), "system.posix_acl_access").unwrap();
+        nix::unistd::truncate(&at("cut"), 5000).unwrap();
+        open("emptied").set_len(0).unwrap();
+        let punched = open("punched");
+        let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: plain system call on an open descriptor.
+        let done = unsafe { libc::fallocate(std::os::fd::AsRawFd::as_raw_fd(&punched), flags, 4096, 4096) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        std::fs::rename(at("over"), at("onto")).unwrap();
+        std::fs::rename(at("over-dir"), at("onto-dir")).unwrap();
+        std::fs::remove_file(at("gone")).unwrap();
+        std::fs::remove_file(at("link")).unwrap();
+        std::fs::remove_dir(at("dir")).unwrap();
+    }
+    assert_eq!(xattr::get(&mount.at("smaller0"), "user.x").unwrap(), [2; 399]);
+    assert_eq!(std::fs::metadata(mount.at("cut1")).unwrap().len(), 5000);
 }
 
 /// What the host has allocated in a directory.

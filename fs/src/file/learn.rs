@@ -93,6 +93,7 @@ impl Locked<'_> {
             if longer && object.attributes.segment == Some(segment) && !anyhow {
                 return Ok(None);
             }
+            let cut = object.is_cut_unconfirmed();
             let mut tx = Transaction::new(unique);
             if durable {
                 tx.bytes_are_durable(segment);
@@ -118,7 +119,12 @@ impl Locked<'_> {
                 tx.push(Record::Attributes { ino, attributes });
             }
             if !tx.is_empty() {
-                if switch == Switch::Last { edit.store_from_reserve(tx) } else { edit.store(tx) }?;
+                // What confirms a cut takes its place.
+                if switch == Switch::Last || (cut && value.is_none()) {
+                    edit.store_from_reserve(tx)
+                } else {
+                    edit.store(tx)
+                }?;
                 store.counters().learned.add(1);
             }
             Ok(Some(true))

@@ -6,7 +6,7 @@ use tensorfs_layout::pool::Edit;
 use tensorfs_layout::segment::SYNC_FD_LIMIT;
 use tensorfs_layout::{Ino, SegmentId};
 
-use crate::error::{Fault, Result, is_no_space};
+use crate::error::{Fault, Result};
 use crate::store::{Admitted, Bell, NewSegment, Space};
 
 use super::Files;
@@ -40,7 +40,7 @@ impl Files {
     /// once more.
     pub fn edit<T>(&self, mut change: impl FnMut(&mut Edit<'_>) -> Result<T>) -> Result<T> {
         match self.store().edit(&mut change) {
-            Err(fault) if is_no_space(fault.errno) && self.relieve() => self.store().edit(&mut change),
+            Err(fault) if fault.wants_space() && self.relieve() => self.store().edit(&mut change),
             result => result,
         }
     }
@@ -52,7 +52,7 @@ impl Files {
             return self.edit(change);
         }
         let changed = self.store().edit(&mut change);
-        if changed.as_ref().is_err_and(|fault| is_no_space(fault.errno)) {
+        if changed.as_ref().is_err_and(Fault::wants_space) {
             let bells = self.store().bells();
             [bells.unlink(), bells.clean()].into_iter().for_each(Bell::ring);
         }
@@ -62,7 +62,7 @@ impl Files {
     /// A new, empty segment in a tier, made in the same way. If it is to replace another one, it is younger than that.
     pub fn new_segment(&self, tier: u8, replaced: Option<SegmentId>) -> Result<NewSegment> {
         match self.store().new_segment(tier, replaced) {
-            Err(fault) if is_no_space(fault.errno) && self.relieve() => self.store().new_segment(tier, replaced),
+            Err(fault) if fault.wants_space() && self.relieve() => self.store().new_segment(tier, replaced),
             result => result,
         }
     }

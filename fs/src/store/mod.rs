@@ -4,6 +4,7 @@
 //! segments, descriptors, counters. Whoever has a `&Store` can lock no inode. Where a change finds no room, the store
 //! says so; to make room by letting go of removed files is for [`Files`](crate::file::Files), who tries again then.
 
+mod attributes;
 mod backing;
 mod bell;
 mod capacity;
@@ -35,6 +36,7 @@ use tensorfs_layout::pool::{Edit, Pool, Usage};
 use tensorfs_layout::segment::Segments;
 use tensorfs_layout::tree::View;
 
+pub(crate) use attributes::{check_attributes, frees};
 pub(crate) use backing::Backing;
 pub(crate) use bell::{Bell, Bells};
 pub(crate) use capacity::{Admitted, Space};

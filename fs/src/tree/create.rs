@@ -10,7 +10,7 @@ use crate::clock;
 use crate::error::{Fault, Result};
 use crate::file::{OpenReply, Stat};
 use crate::store::reserved::TIER;
-use crate::store::{touched, with};
+use crate::store::{check_attributes, touched, with};
 
 use super::names::check_new_name;
 use super::{Tree, living_directory};
@@ -125,5 +125,6 @@ fn new_object(
     if let Some(default) = default.filter(|_| kind == libc::S_IFDIR) {
         tx.push(Record::Xattr { ino, name: acl::DEFAULT.into(), value: default.into() });
     }
+    check_attributes(edit, &tx)?;
     Ok(with(tx, touched(edit, dir, clock::now())))
 }

@@ -125,7 +125,8 @@ fn move_name(
         .flatten()
         .filter(|ino| edit.object(*ino).is_some_and(Object::is_dir))
         .collect();
-    edit.store_moved(tx, &directories)?;
+    // What is replaced goes with its name.
+    edit.store_moved(tx, &directories, met.is_some() && !exchange)?;
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use tensorfs_layout::Ino;
 use tensorfs_layout::log::{Attributes, Record, Transaction, XATTR_VALUE_MAX};
+use tensorfs_layout::pool::Edit;
 
 use crate::acl::{self, Acl};
 use crate::caller::Caller;
@@ -9,16 +10,13 @@ use crate::clock;
 use crate::error::{Fault, Result};
 use crate::file::CAPABILITY;
 use crate::store::reserved::{TIER, is_own_xattr};
-use crate::store::{changed, with};
+use crate::store::{changed, check_attributes, frees, with};
 
 use super::Tree;
 
 /// `ls -l` asks every file for this one, unless it hears that there is no such thing; the kernel remembers neither
 /// answer.
 const LABEL: &[u8] = b"security.selinux";
-
-/// `listxattr` cannot return more.
-const LIST_MAX: usize = 65_536;
 
 impl Tree {
     /// The value of an attribute.
@@ -75,14 +73,10 @@ impl Tree {
             if !exists && flags & libc::XATTR_REPLACE != 0 {
                 return Err(Fault::new(libc::ENODATA));
             }
-            let listed: usize = object.xattrs().map(|(name, _)| name.len() + 1).sum();
-            if !exists && listed + name.len() + 1 > LIST_MAX {
-                return Err(Fault::new(libc::ENOSPC));
-            }
             let attributes = Attributes { ctime: clock::now(), ..object.attributes.clone() };
             let set = Record::Xattr { ino, name: name.into(), value: value.into() };
-            edit.store(Transaction::new(caller.unique).with(set).with(Record::Attributes { ino, attributes }))?;
-            Ok(())
+            let tx = Transaction::new(caller.unique).with(set).with(Record::Attributes { ino, attributes });
+            store_attributes(edit, ino, tx)
         })
     }
 
@@ -104,8 +98,8 @@ impl Tree {
             }
             let attributes = Attributes { ctime: clock::now(), ..object.attributes.clone() };
             let removal = Record::XattrRemoval { ino, name: name.into() };
-            edit.store(Transaction::new(caller.unique).with(removal).with(Record::Attributes { ino, attributes }))?;
-            Ok(())
+            let tx = Transaction::new(caller.unique).with(removal).with(Record::Attributes { ino, attributes });
+            store_attributes(edit, ino, tx)
         })
     }
 
@@ -126,8 +120,8 @@ impl Tree {
                 _ => {}
             }
             let set = Record::Xattr { ino, name: TIER.into(), value: value.into() };
-            edit.store(with(Transaction::new(caller.unique).with(set), changed(edit, ino, clock::now())))?;
-            Ok(())
+            let tx = with(Transaction::new(caller.unique).with(set), changed(edit, ino, clock::now()));
+            store_attributes(edit, ino, tx)
         })
     }
 
@@ -142,8 +136,8 @@ impl Tree {
                 return Err(Fault::new(libc::ENODATA));
             }
             let removal = Record::XattrRemoval { ino, name: TIER.into() };
-            edit.store(with(Transaction::new(caller.unique).with(removal), changed(edit, ino, clock::now())))?;
-            Ok(())
+            let tx = with(Transaction::new(caller.unique).with(removal), changed(edit, ino, clock::now()));
+            store_attributes(edit, ino, tx)
         })
     }
 
@@ -168,8 +162,7 @@ impl Tree {
                 tx.push(Record::XattrRemoval { ino, name: acl::ACCESS.into() });
             }
             tx.push(Record::Attributes { ino, attributes: a });
-            edit.store(tx)?;
-            Ok(())
+            store_attributes(edit, ino, tx)
         })
     }
 
@@ -190,10 +183,21 @@ impl Tree {
             }
             let attributes = Attributes { ctime: clock::now(), ..object.attributes.clone() };
             tx.push(Record::Attributes { ino, attributes });
-            edit.store(tx)?;
-            Ok(())
+            store_attributes(edit, ino, tx)
         })
     }
+}
+
+/// Stores what changes attributes of an object, if there may be so much of them. What makes them no more than they were
+/// also goes into a full log.
+fn store_attributes(edit: &mut Edit<'_>, ino: Ino, tx: Transaction) -> Result<()> {
+    check_attributes(edit, &tx)?;
+    let frees = tx.records().iter().all(|record| match record {
+        Record::Xattr { name, value, .. } => frees(edit, ino, name, value),
+        _ => true,
+    });
+    if frees { edit.store_from_reserve(tx) } else { edit.store(tx) }?;
+    Ok(())
 }
 
 /// The namespaces that are kept. The kernel has checked who may use them.

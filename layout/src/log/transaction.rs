@@ -42,7 +42,7 @@ impl Transaction {
     }
 
     /// The records, in the order in which they were added.
-    pub(crate) fn records(&self) -> &[Record] {
+    pub fn records(&self) -> &[Record] {
         &self.records
     }
 

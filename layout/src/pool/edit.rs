@@ -64,9 +64,10 @@ impl Edit<'_> {
     }
 
     /// As [`Edit::store`], for a transaction that gives directories other names: what lies below them is recorded
-    /// before a commit passes it ([`Pool::before_moves`]).
-    pub fn store_moved(&mut self, transaction: Transaction, directories: &[Ino]) -> Result<TxId> {
-        let id = self.store(transaction)?;
+    /// before a commit passes it ([`Pool::before_moves`]). If it `deletes` something, it may use space as that.
+    pub fn store_moved(&mut self, transaction: Transaction, directories: &[Ino], deletes: bool) -> Result<TxId> {
+        let reserve = if deletes { Reserve::Deletion } else { Reserve::Untouched };
+        let id = self.store_with(transaction, reserve)?;
         self.pool.commits.moved(id, directories);
         Ok(id)
     }

@@ -160,7 +160,12 @@ impl View {
                 chain.set_replacing(&mut self.ledger, None);
             }
         }
+        let (old, new, counted) = (object.attributes.uid, attributes.uid, object.xattrs.counted());
         object.attributes = attributes;
+        if old != new {
+            self.count_xattrs(old, counted, 0);
+            self.count_xattrs(new, 0, counted);
+        }
     }
 
     fn apply_name(&mut self, dir_ino: Ino, name: &[u8], ino: Ino, placed: Placed) {
@@ -314,9 +319,24 @@ impl View {
         let Some(object) = self.objects.get_mut(&ino) else { return };
         object.last_seq = object.last_seq.max(placed.seq);
         let name = self.xattr_names.share(name);
+        let before = object.xattrs.counted();
         match value {
             Some(value) => object.xattrs.set(&mut self.ledger, name, value, placed),
             None => object.xattrs.remove(&mut self.ledger, name, placed),
+        }
+        let (uid, after) = (object.attributes.uid, object.xattrs.counted());
+        self.count_xattrs(uid, before, after);
+    }
+
+    /// What is counted of an object's attributes for its owner has changed.
+    fn count_xattrs(&mut self, uid: u32, before: u64, after: u64) {
+        if before == after {
+            return;
+        }
+        let all = self.by_owner.entry(uid).or_default();
+        *all = (*all + after).saturating_sub(before);
+        if *all == 0 {
+            self.by_owner.remove(&uid);
         }
     }
 
@@ -374,6 +394,7 @@ impl View {
             Content::Other => {}
         }
         object.xattrs.leave(&mut self.ledger);
+        self.count_xattrs(object.attributes.uid, object.xattrs.counted(), 0);
     }
 
     /// The segment of a file holds the bytes of its value with this sequence number durably.

@@ -14,7 +14,10 @@ use crate::log::record::Record;
 use crate::log::tier::{PM, PM_NAME, Tier};
 use crate::tree::object::{Content, FIRST_SEQ, Object};
 use crate::tree::objects::Objects;
-use crate::tree::xattrs::Names;
+use crate::tree::xattrs::{Names, Xattrs};
+
+/// The longest path that a call takes.
+const PATH_MAX: usize = 4095;
 
 /// The tree and the files as all stored transactions made them.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub struct View {
     pub(super) totals: Totals,
     /// What the named files of each tier have together.
     pub(super) by_tier: BTreeMap<u8, TierTotals>,
+    /// What is counted of extended attributes for each owner who has some.
+    pub(super) by_owner: BTreeMap<u32, u64>,
     /// Files that are marked as damaged.
     pub(super) damaged: BTreeSet<Ino>,
     /// Segments that an applied record took from their file; whoever applied it queues them for removal.
@@ -72,6 +77,7 @@ impl Default for View {
             pool_seq: 0,
             totals: Totals::default(),
             by_tier: BTreeMap::new(),
+            by_owner: BTreeMap::new(),
             damaged: BTreeSet::new(),
             freed: Vec::new(),
         }
@@ -121,6 +127,19 @@ impl View {
         self.by_tier.get(&tier).copied().unwrap_or_default()
     }
 
+    /// The memory that the extended attributes of an owner's objects take, but for the first KiB of each object.
+    pub fn xattrs_of(&self, uid: u32) -> u64 {
+        self.by_owner.get(&uid).copied().unwrap_or(0)
+    }
+
+    /// By how much more that would be if these attributes of an object, which need not be there yet, were set.
+    pub fn xattr_growth<'a>(&self, ino: Ino, set: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> u64 {
+        match self.object(ino) {
+            Some(object) => object.xattrs.growth(set),
+            None => Xattrs::default().growth(set),
+        }
+    }
+
     /// The files that are marked as damaged.
     pub fn damaged(&self) -> impl Iterator<Item = Ino> {
         self.damaged.iter().copied()
@@ -137,11 +156,12 @@ impl View {
         self.ledger.records()
     }
 
-    /// The path of an object from the root, by the first name found for each step; for messages, as it searches.
+    /// The path of an object from the root, by the first name found for each step; for messages, as it searches. `None`
+    /// of one that is longer than any call takes.
     pub fn path_of(&self, ino: Ino) -> Option<Vec<u8>> {
         let mut parts: Vec<Arc<[u8]>> = Vec::new();
-        let mut at = ino;
-        for _ in 0..4096 {
+        let (mut at, mut len) = (ino, 0);
+        while len <= PATH_MAX {
             if at == ROOT {
                 let mut path = Vec::new();
                 for part in parts.iter().rev() {
@@ -151,6 +171,7 @@ impl View {
                 return Some(if path.is_empty() { b"/".to_vec() } else { path });
             }
             let (dir, name) = self.name_of(at)?;
+            len += 1 + name.len();
             parts.push(name);
             at = dir;
         }

@@ -31,6 +31,11 @@ impl Names {
     }
 }
 
+/// What an attribute takes in memory beside its name and value.
+const EACH: usize = 128;
+/// So much of each object's attributes is not counted for its owner: what every file may have, lists and labels.
+const UNCOUNTED: u64 = 1024;
+
 #[derive(Debug)]
 pub(crate) struct Xattr {
     value: Box<[u8]>,
@@ -46,6 +51,18 @@ pub(crate) struct Xattrs {
     live: Vec<(Arc<[u8]>, Xattr)>,
     /// The removals that must be kept. Few objects have any, but one may have many, which are in nobody's way here.
     removed: BTreeMap<Arc<[u8]>, Tomb>,
+    /// What `live` takes in memory.
+    taken: u64,
+}
+
+/// What an attribute takes in memory.
+fn taken(name: &[u8], value: &[u8]) -> u64 {
+    (EACH + name.len() + value.len()) as u64
+}
+
+/// What is counted for an object's owner if its attributes take so much.
+fn counted(taken: u64) -> u64 {
+    taken.saturating_sub(UNCOUNTED)
 }
 
 impl Xattrs {
@@ -57,6 +74,21 @@ impl Xattrs {
         self.find(name).ok().map(|at| &*self.live[at].1.value)
     }
 
+    /// What is counted of them for the object's owner.
+    pub fn counted(&self) -> u64 {
+        counted(self.taken)
+    }
+
+    /// By how much more that would be with these values.
+    pub fn growth<'a>(&self, set: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> u64 {
+        let (mut added, mut dropped) = (0, 0);
+        for (name, value) in set {
+            added += taken(name, value);
+            dropped += self.get(name).map_or(0, |old| taken(name, old));
+        }
+        counted((self.taken + added).saturating_sub(dropped)).saturating_sub(self.counted())
+    }
+
     /// Names, values, and the sequence numbers of their records.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8], u64)> {
         self.live.iter().map(|(name, xattr)| (&**name, &*xattr.value, xattr.placed.seq))
@@ -65,7 +97,11 @@ impl Xattrs {
     /// Applies the record of a value.
     pub fn set(&mut self, ledger: &mut Ledger, name: Arc<[u8]>, value: Box<[u8]>, placed: Placed) {
         let since = self.forget(ledger, &name, placed);
+        if let Ok(at) = self.find(&name) {
+            self.taken -= taken(&name, &self.live[at].1.value);
+        }
         ledger.add(placed, length::xattr(name.len(), value.len()));
+        self.taken += taken(&name, &value);
         let xattr = Xattr { value, placed, since };
         match self.find(&name) {
             Ok(at) => self.live[at].1 = xattr,
@@ -83,7 +119,8 @@ impl Xattrs {
     pub fn remove(&mut self, ledger: &mut Ledger, name: Arc<[u8]>, placed: Placed) {
         let since = self.forget(ledger, &name, placed);
         if let Ok(at) = self.find(&name) {
-            self.live.remove(at);
+            let (_, old) = self.live.remove(at);
+            self.taken -= taken(&name, &old.value);
             if self.live.is_empty() {
                 self.live = Vec::new();
             }
