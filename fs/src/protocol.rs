@@ -12,13 +12,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use serde::{Deserialize, Serialize};
-use tensorfs_layout::Ino;
+use tensorfs_layout::{Ino, Timestamp};
 
 /// Bytes of a request or a reply, at most.
 pub const SIZE: usize = 8184;
 
 /// The ioctl.
-pub(crate) const COMMAND: u32 = nix::request_code_readwrite!(0xa7, 1, SIZE) as u32;
+pub(crate) const COMMAND: u32 = nix::request_code_readwrite!(0xa7, 2, SIZE) as u32;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,7 +152,7 @@ impl FileState {
     }
 }
 
-/// What is recorded of a file. If it is sealed, all of its runs; else none.
+/// What is recorded of a file: its chain of records, one for each run of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Records {
     /// What it is going through.
@@ -161,21 +161,27 @@ pub struct Records {
     pub size: u64,
     /// Of two answers of the same version, the runs are the same.
     pub version: (u64, u64),
+    /// True if every byte has a checksum that holds.
+    pub sealed: bool,
     /// How many runs there are.
     pub runs: u64,
     /// Some of them.
     pub parts: Vec<Part>,
 }
 
-/// A sealed run, or part of its description.
+/// A run, or part of its description.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// First byte.
     pub offset: u64,
     /// Bytes.
     pub len: u64,
-    /// Checksum of its bytes.
-    pub crc: u32,
+    /// Checksum of its bytes, if it is sealed.
+    pub crc: Option<u32>,
+    /// The transaction that made its bytes part of the file, and when, if that is known.
+    pub origin: Option<(u64, Timestamp)>,
+    /// True if it is there after a power loss.
+    pub durable: bool,
     /// Bytes of its description.
     pub described: u64,
     /// The part of its description from [`Place::at`] on.

@@ -44,6 +44,7 @@ pub enum Command {
     Resize(Resize),
     Tier(Tier),
     Ls(Ls),
+    Records(Records),
     Verify(Verify),
     Seal(Seal),
     Tensors(Tensors),
@@ -309,6 +310,28 @@ pub struct Ls {
     /// Print JSON, a line for each file
     #[arg(long)]
     pub json: bool,
+}
+
+/// Show the chain of a file: which bytes became part of it together, and when
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs records /mnt/tensors/run-7/events.out.tfevents
+  tensorfs records /var/lib/tensors:/run-7/model.pt      a pool that is not mounted
+  tensorfs records --json --follow /mnt/tensors/log
+
+A record is open until it is durable, committed until it has a checksum, and then
+sealed.")]
+pub struct Records {
+    /// Files on a mount; POOL:/path
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Print a line of JSON for each record
+    #[arg(long)]
+    pub json: bool,
+    /// Go on, and print records as they come, until the file is gone
+    #[arg(short, long)]
+    pub follow: bool,
 }
 
 /// Compare the bytes of sealed files with their checksums, tensor by tensor

@@ -600,6 +600,13 @@ fn the_host_refuses_root_what_it_refuses_the_owner() {
     scene.end();
 }
 
+impl Drop for Scene {
+    /// A test that failed leaves no mount behind.
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.base.path().join("mnt"), nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
 impl Scene {
     /// Nothing is left mounted.
     fn end(&self) {

@@ -6,6 +6,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tensorfs_layout::segment::{SealedRun, examine};
+use tensorfs_layout::tree::{FileChain, Object};
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Host, Result};
@@ -143,7 +144,12 @@ fn look(store: &Store, ino: Ino, bytes: &File, size: u64, go_on: &dyn Fn() -> bo
     if !bad.is_empty() {
         return Ok(Found::Bad(bad));
     }
-    let runs = examine(bytes, size, store.pool().description_room(), go_on, &tensorfs_formats::recognise)?;
+    let records: Vec<u64> = {
+        let view = store.view();
+        let chain = view.object(ino).and_then(Object::chain);
+        chain.map_or(&[][..], FileChain::runs).iter().map(|run| run.offset).collect()
+    };
+    let runs = examine(bytes, size, store.pool().description_room(), &records, go_on, &tensorfs_formats::recognise)?;
     Ok(runs.map_or(Found::GivenUp, Found::Runs))
 }
 

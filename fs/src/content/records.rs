@@ -1,4 +1,4 @@
-//! What is recorded of a file, for programs: its state, and the runs of a sealed file with what they hold.
+//! What is recorded of a file, for programs: its state, and its records with what they hold.
 
 use tensorfs_layout::segment::Gone;
 use tensorfs_layout::{Ino, SegmentId};
@@ -11,7 +11,7 @@ use super::Content;
 /// Bytes that a reply takes beside descriptions, at most.
 const OVERHEAD: usize = 128;
 /// Bytes that a part takes beside its description, at most.
-const PART_OVERHEAD: usize = 48;
+const PART_OVERHEAD: usize = 80;
 
 impl Content {
     /// The records of a file, from a place on, as many as fit in a reply.
@@ -23,28 +23,41 @@ impl Content {
         let object = view.object(ino).ok_or(Fault::new(libc::ENOENT))?;
         let chain = object.chain().ok_or(Fault::new(libc::EINVAL))?;
         let segment = object.attributes.segment.unwrap_or(SegmentId(0));
-        let readable = file.is_unwritten() && chain.is_sealed() && chain.size() > 0;
-        let runs = if readable { chain.runs() } else { &[] };
+        let sealed = file.is_unwritten() && chain.is_sealed() && chain.size() > 0;
+        // The end of a file may be marked by a run of no bytes.
+        let runs = chain.runs().iter().filter(|run| run.len > 0);
+        let horizon = self.files.store().pool().horizon();
         let mut records = Records {
             state: file_state,
             size: chain.size(),
             version: (segment.0, chain.version()),
-            runs: runs.len() as u64,
+            sealed,
+            runs: runs.clone().count() as u64,
             parts: Vec::new(),
         };
         let mut room = SIZE - OVERHEAD;
         let mut at = usize::try_from(from.at).unwrap_or(usize::MAX);
-        for run in runs.iter().skip(usize::try_from(from.run).unwrap_or(usize::MAX)) {
-            // All runs have seals, but the one of length 0 that marks the end of a file.
-            let (crc, description) = run.seal.as_ref().map_or((0, &[][..]), |seal| (seal.crc, &seal.description));
+        for run in runs.skip(usize::try_from(from.run).unwrap_or(usize::MAX)) {
+            let seal = run.seal.as_ref().filter(|_| file.is_unwritten());
+            let (crc, description) = (seal.map(|seal| seal.crc), seal.map_or(&[][..], |seal| &seal.description));
             let rest = description.get(at..).unwrap_or_default();
             if room <= PART_OVERHEAD {
                 break;
             }
             let piece = &rest[..rest.len().min(room - PART_OVERHEAD)];
             room -= piece.len() + PART_OVERHEAD;
-            let (offset, len, described) = (run.offset, run.len, description.len() as u64);
-            records.parts.push(Part { offset, len, crc, described, description: piece.to_vec() });
+            let origin = run.origin.known();
+            // What nobody noted was there before this mount, or rests on what was.
+            let durable = origin.is_none_or(|(id, _)| id <= horizon);
+            records.parts.push(Part {
+                offset: run.offset,
+                len: run.len,
+                crc,
+                origin: origin.map(|(id, time)| (id.0, time)),
+                durable,
+                described: description.len() as u64,
+                description: piece.to_vec(),
+            });
             if piece.len() < rest.len() {
                 break;
             }

@@ -1,6 +1,6 @@
 //! Learning: recording what the segment of a file in use has become.
 
-use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
 use tensorfs_layout::tree::{FileChain, Object};
 
 use crate::clock;
@@ -94,7 +94,7 @@ impl Locked<'_> {
                 return Ok(None);
             }
             let cut = object.is_cut_unconfirmed();
-            let mut tx = Transaction::new(unique);
+            let (mut tx, origin) = (Transaction::new(unique), Origin::at(at));
             if durable {
                 tx.bytes_are_durable(segment);
             }
@@ -102,15 +102,16 @@ impl Locked<'_> {
             let changed = host.size != object.size() || allocated != object.allocated() || object.is_cut_unconfirmed();
             match &value {
                 Some(bytes) if !stored => {
-                    tx.push(Record::Data { ino, segment, offset: 0, len: host.size, allocated });
+                    let offset = object.next_record(host.size);
+                    tx.push(Record::Data { ino, segment, offset, len: host.size - offset, allocated, origin });
                     tx.push(Record::Value { ino, segment, bytes: bytes[..].into() });
                 }
                 // What the log holds goes on to count.
                 _ if stored => {}
                 // A value that is there is not the last word any more.
                 _ if changed || object.has_value() => {
-                    let offset = object.tail().0.min(host.size);
-                    tx.push(Record::Data { ino, segment, offset, len: host.size - offset, allocated });
+                    let offset = object.next_record(host.size);
+                    tx.push(Record::Data { ino, segment, offset, len: host.size - offset, allocated, origin });
                 }
                 _ => {}
             }

@@ -9,10 +9,11 @@ use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
 use tensorfs_layout::Ino;
-use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_layout::log::{Origin, Record, Transaction};
 use tensorfs_layout::pool::{Edit, Pool};
 use tensorfs_layout::tree::Object;
 
+use crate::clock;
 use crate::store::Store;
 use crate::store::host::{self, HostStat};
 use crate::store::writers::Written;
@@ -93,7 +94,14 @@ fn grown(edit: &Edit<'_>, written: &Written, host: &HostStat) -> Option<Record> 
     let object = edit.object(ino).filter(|object| object.names() > 0)?;
     let own = object.attributes.segment == Some(segment) && !object.is_cut_unconfirmed();
     let newer = host.size > object.size() || host.allocated != object.allocated() || object.has_value();
-    let offset = object.tail().0.min(host.size);
-    let (len, allocated) = (host.size - offset, host.allocated);
-    (own && newer && host.size >= object.size()).then_some(Record::Data { ino, segment, offset, len, allocated })
+    let offset = object.next_record(host.size);
+    let (len, allocated, origin) = (host.size - offset, host.allocated, Origin::at(clock::now()));
+    (own && newer && host.size >= object.size()).then_some(Record::Data {
+        ino,
+        segment,
+        offset,
+        len,
+        allocated,
+        origin,
+    })
 }

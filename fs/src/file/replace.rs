@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorfs_layout::SegmentId;
-use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
 
 use crate::caller::{Caller, Ending};
 use crate::clock;
@@ -206,7 +206,8 @@ impl Locked<'_> {
             };
             let observed = self.observed(&object.attributes, &host);
             let attributes = Attributes { segment: Some(segment), damaged: false, ..observed };
-            let data = Record::Data { ino, segment, offset: 0, len: host.size, allocated: host.allocated };
+            let (len, allocated, origin) = (host.size, host.allocated, Origin::at(clock::now()));
+            let data = Record::Data { ino, segment, offset: 0, len, allocated, origin };
             let mut tx = Transaction::new(unique).with(Record::Attributes { ino, attributes }).with(data);
             if let Some(bytes) = value {
                 tx.push(Record::Value { ino, segment, bytes: (**bytes).into() });
@@ -312,7 +313,9 @@ impl Locked<'_> {
         files.edit(|edit| {
             if edit.object(ino).is_some_and(|object| object.names() > 0) {
                 let (len, allocated) = (synced.before.size, synced.before.allocated);
-                let mut tx = Transaction::new(unique).with(Record::Data { ino, segment, offset: 0, len, allocated });
+                let origin = Origin::at(clock::now());
+                let data = Record::Data { ino, segment, offset: 0, len, allocated, origin };
+                let mut tx = Transaction::new(unique).with(data);
                 tx.bytes_are_durable(segment);
                 edit.store_from_reserve(tx)?;
             }

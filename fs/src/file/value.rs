@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use tensorfs_layout::log::{PM, Record, Transaction};
 use tensorfs_layout::segment::DueSegment;
-use tensorfs_layout::tree::{Object, Run};
+use tensorfs_layout::tree::Object;
 
 use crate::store::host;
 
@@ -75,18 +75,17 @@ impl Locked<'_> {
         }
         let mut edit = store.pool().edit();
         let as_recorded = |object: &&Object| {
-            let whole = |runs: &[Run]| matches!(runs, [run] if run.offset == 0 && run.seal.is_none());
             object.names() > 0
                 && object.attributes.segment == Some(segment)
                 && !object.attributes.damaged
                 && object.size() == host.size
-                && object.chain().is_some_and(|chain| whole(chain.runs()))
+                && object.chain().is_some_and(|chain| !chain.has_seals() && !chain.runs().is_empty())
         };
-        if edit.object(ino).filter(as_recorded).is_none() {
-            return false;
-        }
-        let (len, allocated) = (host.size, host.allocated);
-        let mut tx = Transaction::new(0).with(Record::Data { ino, segment, offset: 0, len, allocated });
+        let Some(object) = edit.object(ino).filter(as_recorded) else { return false };
+        // The last record once more, so that the value stands right behind it.
+        let (offset, allocated, origin) = (object.tail().0, host.allocated, object.tail_origin());
+        let len = host.size - offset;
+        let mut tx = Transaction::new(0).with(Record::Data { ino, segment, offset, len, allocated, origin });
         tx.push(Record::Value { ino, segment, bytes: bytes.into() });
         tx.bytes_are_durable(segment);
         edit.store(tx).is_ok()

@@ -15,6 +15,7 @@ use crate::check::closed::{Depth, check_in};
 use crate::check::report::{NOT_A_SEGMENT, NOT_OURS, NOTELESS, Progress, Report, Subject};
 use crate::error::{Error, Result};
 use crate::ids::{Ino, POOL};
+use crate::log::Origin;
 use crate::log::blocks::{Block, Full, Log, Reserve};
 use crate::log::census::{Census, decide_blocks};
 use crate::log::draft::Draft;
@@ -334,7 +335,8 @@ fn settle(dir: &Path, found: &Report, now: Timestamp, actions: &mut Vec<String>)
             let stat = pool.segments().stat(segment).map_err(io_at(dir, "look at a segment"))?;
             there = there.min(stat.size);
             let allocated = stat.allocated;
-            transaction.push(Record::Data { ino, segment, offset: 0, len: there, allocated });
+            let origin = Origin::default();
+            transaction.push(Record::Data { ino, segment, offset: 0, len: there, allocated, origin });
         }
         let note = Note { ino: Some(ino), path, reason: Reason::LostBytes, offset: there, time: now };
         pool.quarantine().note_only(ino, &note).map_err(io_at(dir, "quarantine"))?;

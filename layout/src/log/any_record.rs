@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use crate::ids::{Ino, NUMBER_LIMIT, SegmentId, TxId};
+use crate::log::origin::Origin;
 use crate::log::record::{Attributes, Record};
 use crate::log::seal::Seal;
 use crate::log::shutdown::Shutdown;
@@ -53,6 +54,14 @@ fn tier() -> impl Strategy<Value = Tier> {
     )
 }
 
+/// Where a record may come from.
+fn origin() -> impl Strategy<Value = Origin> {
+    prop_oneof![
+        Just(Origin::default()),
+        (number(), 1..i64::MAX).prop_map(|(transaction, nanoseconds)| Origin { transaction, nanoseconds })
+    ]
+}
+
 /// Records of every kind, possible and impossible.
 pub(crate) fn record() -> impl Strategy<Value = Record> {
     let ino = || number().prop_map(Ino);
@@ -64,7 +73,14 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
         (ino(), bytes(300), ino()).prop_map(|(dir, name, ino)| Record::Name { dir, name, ino }),
         (ino(), bytes(300)).prop_map(|(dir, name)| Record::Removal { dir, name }),
         (ino(), bytes(5000)).prop_map(|(ino, target)| Record::Target { ino, target }),
-        run().prop_map(|(ino, segment, offset, len, allocated)| Record::Data { ino, segment, offset, len, allocated }),
+        (run(), origin()).prop_map(|((ino, segment, offset, len, allocated), origin)| Record::Data {
+            ino,
+            segment,
+            offset,
+            len,
+            allocated,
+            origin
+        }),
         (run(), number()).prop_map(|((ino, segment, offset, len, allocated), cut_from)| Record::Truncation {
             ino,
             segment,
@@ -73,13 +89,14 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
             allocated,
             cut_from
         }),
-        (run(), seal).prop_map(|((ino, segment, offset, len, allocated), seal)| Record::Sealed {
+        (run(), seal, origin()).prop_map(|((ino, segment, offset, len, allocated), seal, origin)| Record::Sealed {
             ino,
             segment,
             offset,
             len,
             allocated,
-            seal
+            seal,
+            origin
         }),
         run().prop_map(|(ino, segment, offset, len, _)| Record::Thaw { ino, segment, offset, len }),
         (ino(), segment()).prop_map(|(ino, segment)| Record::Replace { ino, segment }),

@@ -262,6 +262,7 @@ impl Log {
             flags: draft.flags,
             ..frame::Header::default()
         };
+        draft.set_number(id);
         frame::finish(&mut draft.bytes, &header, self.secret.seed(incarnation));
         self.medium.store(offset + used as u64, &draft.bytes)?;
         let Block::InUse { last, used, .. } = &mut self.blocks[index] else {

@@ -57,6 +57,9 @@ impl<'a> Reader<'a> {
         self.rest = rest;
         Ok(taken)
     }
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
     pub fn skip(&mut self, count: usize) -> Result<(), &'static str> {
         self.take(count).map(drop)
     }

@@ -1,6 +1,7 @@
 //! A frame about to be appended to the log.
 
 use crate::log::frame;
+use crate::log::length;
 use crate::log::record::Record;
 
 /// A frame about to be appended, its records already encoded behind room for the header.
@@ -11,6 +12,8 @@ pub(crate) struct Draft {
     pub(super) unique: u64,
     pub(super) flags: u16,
     pub(super) proposal: Proposal,
+    /// Where the number of the frame itself belongs.
+    numbers: Vec<usize>,
 }
 
 /// Which horizon a frame proposes.
@@ -23,7 +26,14 @@ pub(crate) enum Proposal {
 
 impl Draft {
     pub fn new(unique: u64) -> Self {
-        Self { bytes: vec![0; frame::HEADER], records: 0, unique, flags: 0, proposal: Proposal::None }
+        Self {
+            bytes: vec![0; frame::HEADER],
+            records: 0,
+            unique,
+            flags: 0,
+            proposal: Proposal::None,
+            numbers: Vec::new(),
+        }
     }
 
     /// Marks the frame as one that says something of the pool itself.
@@ -52,6 +62,18 @@ impl Draft {
     pub fn push(&mut self, record: &Record, seq: u64) {
         record.encode(seq, &mut self.bytes);
         self.records += 1;
+        if let Record::Data { origin, .. } | Record::Sealed { origin, .. } = record
+            && origin.is_of_this_frame()
+        {
+            self.numbers.push(self.bytes.len() - length::ORIGIN);
+        }
+    }
+
+    /// The frame has got its number.
+    pub(super) fn set_number(&mut self, id: u64) {
+        for at in self.numbers.drain(..) {
+            self.bytes[at..at + 8].copy_from_slice(&id.to_le_bytes());
+        }
     }
 
     /// Adds a record as it stands in another frame.

@@ -4,8 +4,9 @@
 //! draws each kind. Decoding trusts nothing: what does not parse is an error, never a panic.
 
 use crate::ids::{Ino, NUMBER_LIMIT, SegmentId, TxId};
-use crate::log::codec::{Reader, Writer};
+use crate::log::codec::{Reader, Writer, padded};
 use crate::log::length::{self, HEADER};
+use crate::log::origin::Origin;
 use crate::log::record::{Attributes, Record};
 use crate::log::seal::Seal;
 use crate::log::tier::Tier;
@@ -92,13 +93,13 @@ impl Record {
             Self::Name { name, .. } => length::name(name.len()),
             Self::Removal { name, .. } | Self::XattrRemoval { name, .. } => length::removal(name.len()),
             Self::Target { target, .. } => length::target(target.len()),
-            Self::Data { .. } => length::DATA,
+            Self::Data { origin, .. } => length::DATA + origin_len(*origin),
             Self::Truncation { .. } => length::TRUNCATION,
             Self::Thaw { .. } => length::THAW,
             Self::Replace { .. } => length::REPLACE,
             Self::Xattr { name, value, .. } => length::xattr(name.len(), value.len()),
             Self::Retired { .. } => length::RETIRED,
-            Self::Sealed { seal, .. } => length::sealed(seal.description.len()),
+            Self::Sealed { seal, origin, .. } => length::sealed(seal.description.len()) + origin_len(*origin),
             Self::Tier { tier, .. } => length::tier(tier.name.len(), tier.directory.len()),
             Self::Placement { text } => length::placement(text.len()),
             Self::Value { bytes, .. } => length::value(bytes.len()),
@@ -136,23 +137,26 @@ impl Record {
             }
             Self::Removal { name, .. } | Self::XattrRemoval { name, .. } => w.bytes16(name),
             Self::Target { target, .. } => w.bytes16(target),
-            Self::Data { segment, offset, len, allocated, .. } => {
+            Self::Data { segment, offset, len, allocated, origin, .. } => {
                 for value in [segment.0, *offset, *len, *allocated] {
                     w.u64(value);
                 }
+                put_origin(&mut w, *origin);
             }
             Self::Truncation { segment, offset, len, allocated, cut_from, .. } => {
                 for value in [segment.0, *offset, *len, *allocated, *cut_from] {
                     w.u64(value);
                 }
             }
-            Self::Sealed { segment, offset, len, allocated, seal, .. } => {
+            Self::Sealed { segment, offset, len, allocated, seal, origin, .. } => {
                 for value in [segment.0, *offset, *len, *allocated] {
                     w.u64(value);
                 }
                 w.u32(seal.crc);
                 w.u32(seal.description.len() as u32);
                 w.bytes(&seal.description);
+                w.pad();
+                put_origin(&mut w, *origin);
             }
             Self::Value { segment, bytes, .. } => {
                 w.u64(segment.0);
@@ -216,7 +220,7 @@ impl Record {
             kind::TARGET => Self::Target { ino, target: r.bytes16()?.into() },
             kind::DATA => {
                 let (segment, offset, len, allocated) = (SegmentId(r.u64()?), r.u64()?, r.u64()?, r.u64()?);
-                Self::Data { ino, segment, offset, len, allocated }
+                Self::Data { ino, segment, offset, len, allocated, origin: origin(&mut r)? }
             }
             kind::TRUNCATION => {
                 let (segment, offset, len, allocated) = (SegmentId(r.u64()?), r.u64()?, r.u64()?, r.u64()?);
@@ -226,7 +230,8 @@ impl Record {
                 let (segment, offset, len, allocated) = (SegmentId(r.u64()?), r.u64()?, r.u64()?, r.u64()?);
                 let (crc, description) = (r.u32()?, r.u32()? as usize);
                 let seal = Seal { crc, description: r.take(description)?.into() };
-                Self::Sealed { ino, segment, offset, len, allocated, seal }
+                r.skip(padded(description) - description)?;
+                Self::Sealed { ino, segment, offset, len, allocated, seal, origin: origin(&mut r)? }
             }
             kind::VALUE => {
                 let (segment, len) = (SegmentId(r.u64()?), r.u32()? as usize);
@@ -258,6 +263,28 @@ impl Record {
         match record.flaw() {
             Some(flaw) => Err(flaw),
             None => Ok((record, seq, len)),
+        }
+    }
+}
+
+fn origin_len(origin: Origin) -> usize {
+    if origin.is_known() { length::ORIGIN } else { 0 }
+}
+
+fn put_origin(w: &mut Writer<'_>, origin: Origin) {
+    if origin.is_known() {
+        w.u64(origin.transaction);
+        w.u64(origin.nanoseconds as u64);
+    }
+}
+
+/// Versions that did not note it ended the record in front of it, and do not look behind what they know.
+fn origin(r: &mut Reader<'_>) -> Result<Origin, &'static str> {
+    match r.is_empty() {
+        true => Ok(Origin::default()),
+        false => {
+            let found = Origin { transaction: r.u64()?, nanoseconds: r.u64()? as i64 };
+            Ok(if found.is_known() { found } else { Origin::default() })
         }
     }
 }

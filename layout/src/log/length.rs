@@ -18,6 +18,9 @@ pub(crate) const RETIRED: usize = with_body(16);
 
 const DATA_BODY: usize = 32;
 
+/// Where a run comes from, behind the rest of its record.
+pub(crate) const ORIGIN: usize = 16;
+
 /// A name in a directory.
 pub(crate) const fn name(name: usize) -> usize {
     with_body(8 + 2 + name)

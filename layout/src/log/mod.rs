@@ -19,6 +19,7 @@ pub(crate) mod frame;
 pub(crate) mod group;
 pub(crate) mod ledger;
 pub(crate) mod length;
+mod origin;
 pub(crate) mod record;
 pub(crate) mod scan;
 pub(crate) mod seal;
@@ -28,6 +29,7 @@ pub(crate) mod tier;
 pub(crate) mod transaction;
 
 pub use description::{Summary, TensorEntry};
+pub use origin::Origin;
 pub use record::{Attributes, NAME_MAX, Record, TARGET_MAX, XATTR_VALUE_MAX};
 pub use seal::Seal;
 pub use shutdown::Shutdown;

@@ -1,6 +1,7 @@
 //! Records: one entry each about one object.
 
 use crate::ids::{Ino, NUMBER_LIMIT, POOL, SegmentId, TIER_MAX, TxId};
+use crate::log::origin::Origin;
 use crate::log::seal::Seal;
 use crate::log::tier::{PLACEMENT_MAX, Tier};
 use crate::time::Timestamp;
@@ -88,6 +89,8 @@ pub enum Record {
         len: u64,
         /// Bytes that the host had allocated to the whole segment.
         allocated: u64,
+        /// What made them part of the file.
+        origin: Origin,
     },
     /// As [`Record::Data`], but written ahead of a truncation that is still to be done to the segment.
     Truncation {
@@ -119,6 +122,8 @@ pub enum Record {
         allocated: u64,
         /// Checksum, and what the bytes are.
         seal: Seal,
+        /// What made them part of the file.
+        origin: Origin,
     },
     /// All bytes of a small file, as the data record right before it in the chain describes them: durable with the log,
     /// so that the segment need not be. Counts only while that data record is the last word on the file's bytes.
@@ -205,6 +210,15 @@ impl Record {
         }
     }
 
+    /// As it is once it is stored by a transaction: where its bytes come from is known.
+    #[must_use]
+    pub(crate) fn stored(mut self, id: TxId) -> Self {
+        if let Self::Data { origin, .. } | Self::Sealed { origin, .. } = &mut self {
+            *origin = origin.stored(id);
+        }
+        self
+    }
+
     /// What is wrong with the record itself, if anything: such a record could be written, but not be read back.
     pub(crate) fn flaw(&self) -> Option<&'static str> {
         let sound = match self {
@@ -212,9 +226,10 @@ impl Record {
             Self::Xattr { name, value, .. } => is_xattr_name(name) && value.len() <= XATTR_VALUE_MAX,
             Self::XattrRemoval { name, .. } => is_xattr_name(name),
             Self::Target { target, .. } => target.len() <= TARGET_MAX,
-            Self::Data { offset, len, .. }
-            | Self::Truncation { offset, len, .. }
-            | Self::Sealed { offset, len, .. } => offset.checked_add(*len).is_some(),
+            Self::Data { offset, len, origin, .. } | Self::Sealed { offset, len, origin, .. } => {
+                offset.checked_add(*len).is_some() && origin.transaction < NUMBER_LIMIT
+            }
+            Self::Truncation { offset, len, .. } => offset.checked_add(*len).is_some(),
             Self::Retired { first, last } => first <= last && last.0 < NUMBER_LIMIT,
             Self::Tier { number, tier } => (1..=TIER_MAX).contains(number) && tier.is_sound(),
             Self::Placement { text } => text.len() <= PLACEMENT_MAX,

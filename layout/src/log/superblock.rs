@@ -28,11 +28,14 @@ const MAGIC: [u8; 8] = *b"TENSORFS";
 const MARK_MAGIC: [u8; 8] = *b"TFSHORZN";
 const VERSION: u32 = 1;
 /// Features that this program knows, by what not knowing one forbids: nothing, writing, reading.
-const KNOWN: Features = Features { compat: 0, ro_compat: 0, incompat: INCOMPAT_TIERS | INCOMPAT_VALUES };
+const KNOWN: Features =
+    Features { compat: 0, ro_compat: 0, incompat: INCOMPAT_TIERS | INCOMPAT_VALUES | INCOMPAT_PARTS };
 /// The pool has tiers, or a placement map: segments may be elsewhere, and the log has records that say where.
 pub(crate) const INCOMPAT_TIERS: u64 = 1;
 /// The log holds, or held, bytes of files.
 pub(crate) const INCOMPAT_VALUES: u64 = 2;
+/// Such a file may have several records.
+pub(crate) const INCOMPAT_PARTS: u64 = 4;
 
 /// Features of a pool's format that not every program knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

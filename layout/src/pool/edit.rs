@@ -79,7 +79,7 @@ impl Edit<'_> {
         let id = self.pool.append(&mut self.state, draft, reserve)?;
         // Rule 2: the frame is stored. Should anything panic from here on, memory and log would differ.
         let guard = AbortOnPanic;
-        self.apply(transaction.into_records(), numbers);
+        self.apply(transaction.into_records(), numbers, id);
         self.queue_freed(id);
         std::mem::forget(guard);
         Ok(id)
@@ -152,10 +152,10 @@ impl Edit<'_> {
     }
 
     /// Makes records that were stored under these sequence numbers part of the view.
-    fn apply(&mut self, records: Vec<Record>, numbers: Vec<u64>) {
+    fn apply(&mut self, records: Vec<Record>, numbers: Vec<u64>, id: TxId) {
         let state = &mut *self.state;
         let incarnation = state.log.head_incarnation();
-        for (record, seq) in records.into_iter().zip(numbers) {
+        for (record, seq) in records.into_iter().map(|record| record.stored(id)).zip(numbers) {
             let value = match &record {
                 Record::Value { ino, segment, bytes } => Some((*ino, *segment, bytes.len())),
                 _ => None,

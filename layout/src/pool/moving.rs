@@ -2,11 +2,17 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{Ino, SegmentId};
+use crate::log::Origin;
 use crate::log::record::{Attributes, Record};
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
 use crate::segment::examine::SealedRun;
+use crate::tree::Run;
+use crate::tree::chain::FileChain;
 use crate::tree::object::Object;
+
+/// The most records of a file that is not sealed that are kept as they are when it is moved: they are stored at once.
+const RECORDS_KEPT: usize = 1024;
 
 impl Pool {
     /// Announces that a segment is going to be a copy of a file's own, durably: should the machine go down before it
@@ -43,16 +49,27 @@ impl Pool {
                     && stat.size == size
             };
             let Some(object) = edit.object(ino).filter(as_it_was) else { return Ok(false) };
-            let sealed = object.chain().filter(|chain| chain.is_sealed());
-            let runs = sealed
-                .map_or(&[][..], |chain| chain.runs())
-                .iter()
-                .filter_map(|run| Some(SealedRun { offset: run.offset, len: run.len, seal: run.seal.clone()? }));
-            let runs = runs.collect();
+            let chain = object.chain();
+            let sealed = chain.filter(|chain| chain.is_sealed()).map_or(&[][..], FileChain::runs);
+            let sealed = sealed.iter().filter_map(|&Run { offset, len, ref seal, origin, .. }| {
+                Some(SealedRun { offset, len, seal: seal.clone()?, origin })
+            });
+            let sealed: Vec<SealedRun> = sealed.collect();
             let attributes = Attributes { segment: Some(copy), ..object.attributes.clone() };
-            let data = Record::Data { ino, segment: copy, offset: 0, len: size, allocated: stat.allocated };
-            edit.store(Transaction::new(0).with(Record::Attributes { ino, attributes }).with(data))?;
-            runs
+            let mut tx = Transaction::new(0).with(Record::Attributes { ino, attributes });
+            let (segment, allocated) = (copy, stat.allocated);
+            let runs = chain.map_or(&[][..], FileChain::runs);
+            // Of a file with more of them, not much would fit into one transaction.
+            let kept = if sealed.is_empty() && runs.len() <= RECORDS_KEPT { runs } else { &[] };
+            for &Run { offset, len, origin, .. } in kept {
+                tx.push(Record::Data { ino, segment, offset, len, allocated, origin });
+            }
+            if kept.is_empty() {
+                let origin = runs.last().map_or(Origin::default(), |run| run.origin);
+                tx.push(Record::Data { ino, segment, offset: 0, len: size, allocated, origin });
+            }
+            edit.store(tx)?;
+            sealed
         };
         // The switch has been made, whatever becomes of the seals.
         if !runs.is_empty()

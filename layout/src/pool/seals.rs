@@ -2,12 +2,16 @@
 
 use crate::error::Result;
 use crate::ids::{Ino, SegmentId};
+use crate::log::Origin;
 use crate::log::frame;
 use crate::log::length;
 use crate::log::record::Record;
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
 use crate::segment::examine::SealedRun;
+use crate::tree::chain::FileChain;
+use crate::tree::object::Object;
+use crate::tree::view::View;
 
 /// The most bytes of one seal's description.
 const DESCRIPTION_MAX: usize = 16 << 10;
@@ -30,6 +34,7 @@ impl Pool {
     /// leaves the rest of the file unsealed.
     pub fn seal(&self, ino: Ino, segment: SegmentId, allocated: u64, runs: Vec<SealedRun>) -> Result<bool> {
         let size = runs.last().map_or(0, |run| run.offset + run.len);
+        let origins = Origins::of_file(&self.view(), ino);
         let mut runs = runs.into_iter().peekable();
         while runs.peek().is_some() {
             let mut edit = self.edit_with_room(SEAL_FRAME);
@@ -50,16 +55,40 @@ impl Pool {
                 used <= room || tx.is_empty()
             }) {
                 end = run.offset + run.len;
-                let SealedRun { offset, len, seal } = run;
-                tx.push(Record::Sealed { ino, segment, offset, len, allocated, seal });
+                let SealedRun { offset, len, seal, origin } = run;
+                let origin = if origin.is_known() { origin } else { origins.of(offset) };
+                tx.push(Record::Sealed { ino, segment, offset, len, allocated, seal, origin });
             }
             // A data record ends the chain before it: what is not sealed yet stays part of the file.
             if end < size {
                 tx.bytes_are_durable(segment);
-                tx.push(Record::Data { ino, segment, offset: end, len: size - end, allocated });
+                tx.push(Record::Data {
+                    ino,
+                    segment,
+                    offset: end,
+                    len: size - end,
+                    allocated,
+                    origin: origins.of(end),
+                });
             }
             edit.store(tx)?;
         }
         Ok(true)
+    }
+}
+
+/// Where the runs of a file begin, and where they come from.
+struct Origins(Vec<(u64, Origin)>);
+
+impl Origins {
+    fn of_file(view: &View, ino: Ino) -> Self {
+        let chain = view.object(ino).and_then(Object::chain);
+        Self(chain.map_or(&[][..], FileChain::runs).iter().map(|run| (run.offset, run.origin)).collect())
+    }
+
+    /// That of the byte at an offset.
+    fn of(&self, offset: u64) -> Origin {
+        let behind = self.0.partition_point(|(start, _)| *start <= offset);
+        behind.checked_sub(1).map_or(Origin::default(), |at| self.0[at].1)
     }
 }

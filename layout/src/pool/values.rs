@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::ids::Ino;
 use crate::log::record::VALUE_MAX;
-use crate::log::superblock::INCOMPAT_VALUES;
+use crate::log::superblock::{INCOMPAT_PARTS, INCOMPAT_VALUES};
 use crate::medium::domain::Domain;
 use crate::pool::opened::Pool;
 
@@ -23,11 +23,11 @@ impl Pool {
 
     /// Has programs that know nothing of values refuse the pool: to be called before the first one is stored.
     pub fn allow_values(&self) -> Result<()> {
-        if self.superblock.of(|superblock| superblock.features.incompat & INCOMPAT_VALUES != 0) {
+        let needed = INCOMPAT_VALUES | INCOMPAT_PARTS;
+        if self.superblock.of(|superblock| superblock.features.incompat & needed == needed) {
             return Ok(());
         }
-        let written =
-            self.superblock.change(&*self.medium, |superblock| superblock.features.incompat |= INCOMPAT_VALUES);
+        let written = self.superblock.change(&*self.medium, |superblock| superblock.features.incompat |= needed);
         written.map_err(|error| self.fail("writing the superblock", &error))
     }
 

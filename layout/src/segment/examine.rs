@@ -1,8 +1,8 @@
 //! Sealing: reading a file's bytes once, to checksum them and to find out what they are.
 //!
 //! [`examine`] cuts a file into runs and makes a [`Seal`] for each. A tensor of [`LARGE`] bytes or more begins and ends
-//! at a cut, so that its runs' checksums are its own; a smaller one shares its run and has a checksum in its entry. The
-//! runs of an unrecognised file are cut at [`RUN_MAX`] only. Memory is bounded by [`DESCRIPTIONS_MAX`] and what
+//! at a cut, so that its runs' checksums are its own; a smaller one shares its run and has a checksum in its entry. What
+//! was a record of its own stays one: there is a cut at its beginning. No run is longer than [`RUN_MAX`]. Memory is bounded by [`DESCRIPTIONS_MAX`] and what
 //! recognition takes, whatever the file holds.
 
 use std::io;
@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 
 use tensorfs_formats::{self as formats, Format, Recognised, Sink, Source, Tensor};
 
+use crate::log::Origin;
 use crate::log::description::{ENTRY_OVERHEAD, REASON_MAX, SUMMARY_MAX, Summary, put_entry};
 use crate::log::description::{put, start};
 use crate::log::seal::Seal;
@@ -32,14 +33,16 @@ pub struct SealedRun {
     pub len: u64,
     /// Checksum, and what the bytes are.
     pub seal: Seal,
+    /// What made its bytes part of the file, if that is not for the file's chain to say.
+    pub origin: Origin,
 }
 
 /// Says what is in a file, as [`formats::recognise`] does. Whoever does not trust the file has it done elsewhere.
 pub type Recognise<'a> = dyn Fn(&dyn Source, &mut Sink<'_>) -> Recognised + 'a;
 
 /// Reads the first `size` bytes of a file and makes seals of them, whose descriptions have at most `room` bytes each.
-/// The bytes must not change meanwhile. `None` if `go_on` said no, which is asked at least for every 1 MiB. Holes are
-/// not read.
+/// Where the file's records begin, runs begin. The bytes must not change meanwhile. `None` if `go_on` said no, which is
+/// asked at least for every 1 MiB. Holes are not read.
 ///
 /// # Errors
 /// What reading gives; [`io::ErrorKind::UnexpectedEof`] if the file is shorter.
@@ -47,6 +50,7 @@ pub fn examine(
     source: &dyn Source,
     size: u64,
     room: usize,
+    records: &[u64],
     go_on: &dyn Fn() -> bool,
     recognise: &Recognise<'_>,
 ) -> io::Result<Option<Vec<SealedRun>>> {
@@ -60,14 +64,14 @@ pub fn examine(
     if let Some(error) = recognised.error {
         return Err(error);
     }
-    let (cuts, left_out) = found.plan(size, room, &|at| source.hole(at).unwrap_or(0));
+    let (cuts, left_out) = found.plan(size, room, records, &|at| source.hole(at).unwrap_or(0));
     let summary = found.summary(recognised, left_out);
     let mut reader = Reader { source, go_on, buffer: vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))] };
     let mut runs = Vec::with_capacity(cuts.len());
     for cut in &cuts {
         let first = (cut.offset == 0 && summary.format != Format::Opaque).then_some(&summary);
         let Some(seal) = reader.seal(cut, &found, first)? else { return Ok(None) };
-        runs.push(SealedRun { offset: cut.offset, len: cut.len, seal });
+        runs.push(SealedRun { offset: cut.offset, len: cut.len, seal, origin: Origin::default() });
     }
     Ok(Some(runs))
 }
@@ -146,9 +150,9 @@ impl Found {
     }
 
     /// Cuts `[0, size)` into runs; returns also how many tensors found no room in theirs. `hole` is that of a source.
-    fn plan(&mut self, size: u64, room: usize, hole: &dyn Fn(u64) -> u64) -> (Vec<Cut>, u64) {
+    fn plan(&mut self, size: u64, room: usize, records: &[u64], hole: &dyn Fn(u64) -> u64) -> (Vec<Cut>, u64) {
         self.pending.sort_by_key(|tensor| tensor.start);
-        let mut bounds: Vec<u64> = Vec::new();
+        let mut bounds: Vec<u64> = records.iter().copied().filter(|start| *start < size).collect();
         for tensor in self.pending.iter().filter(|tensor| tensor.end - tensor.start >= LARGE) {
             bounds.extend([tensor.start, tensor.end]);
         }
@@ -287,7 +291,7 @@ mod tests {
         for (index, (offset, len)) in tensors.iter().enumerate() {
             let _ = found.add(&tensor(format!("t{index}"), *offset, *len), size, room);
         }
-        let (cuts, left_out) = found.plan(size, room, &|_| 0);
+        let (cuts, left_out) = found.plan(size, room, &[], &|_| 0);
         (found, cuts, left_out)
     }
 
@@ -310,7 +314,7 @@ mod tests {
     }
 
     fn sealed(bytes: &[u8], room: usize) -> Vec<SealedRun> {
-        let runs = examine(&bytes, bytes.len() as u64, room, &|| true, &formats::recognise).unwrap().unwrap();
+        let runs = examine(&bytes, bytes.len() as u64, room, &[], &|| true, &formats::recognise).unwrap().unwrap();
         let mut at = 0;
         for run in &runs {
             assert_eq!(run.offset, at);
@@ -405,9 +409,9 @@ mod tests {
             },
             4096,
         );
-        let found = examine(&Sparse(3 << 20), 3 << 20, 4096, &|| true, &formats::recognise).unwrap().unwrap();
+        let found = examine(&Sparse(3 << 20), 3 << 20, 4096, &[], &|| true, &formats::recognise).unwrap().unwrap();
         assert_eq!(found, small);
-        let runs = examine(&Sparse(15 << 40), 15 << 40, 4096, &|| true, &formats::recognise).unwrap().unwrap();
+        let runs = examine(&Sparse(15 << 40), 15 << 40, 4096, &[], &|| true, &formats::recognise).unwrap().unwrap();
         assert!(runs.len() <= 3, "{}", runs.len());
         assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), 15 << 40);
     }
@@ -418,13 +422,13 @@ mod tests {
         for allowed in 0..6 {
             let asked = std::cell::Cell::new(0);
             let go_on = || asked.replace(asked.get() + 1) < allowed;
-            assert_eq!(examine(&&bytes[..], bytes.len() as u64, 4096, &go_on, &formats::recognise).unwrap(), None);
+            assert_eq!(examine(&&bytes[..], bytes.len() as u64, 4096, &[], &go_on, &formats::recognise).unwrap(), None);
         }
     }
 
     #[test]
     fn a_file_that_is_shorter_than_it_should_be_is_an_error() {
-        let error = examine(&&[1_u8, 2, 3][..], 4, 4096, &|| true, &formats::recognise).unwrap_err();
+        let error = examine(&&[1_u8, 2, 3][..], 4, 4096, &[], &|| true, &formats::recognise).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::ids::{Ino, POOL, SegmentId, TxId};
+use crate::log::Origin;
 use crate::log::ledger::{Placed, Tomb};
 use crate::log::length;
 use crate::log::record::{Attributes, Record};
@@ -48,16 +49,17 @@ impl View {
             Record::Name { dir, name, ino } => self.apply_name(dir, &name, ino, placed),
             Record::Removal { dir, name } => self.apply_removal(dir, name, placed),
             Record::Target { ino, target } => self.apply_target(ino, target, placed),
-            Record::Data { ino, segment, offset, len, allocated } => {
-                let run = Run { offset, len, seal: None, placed, record_len, cut_from: None };
+            Record::Data { ino, segment, offset, len, allocated, origin } => {
+                let run = Run { offset, len, seal: None, origin, placed, record_len, cut_from: None };
                 self.apply_run(ino, segment, run, allocated);
             }
             Record::Truncation { ino, segment, offset, len, allocated, cut_from } => {
-                let run = Run { offset, len, seal: None, placed, record_len, cut_from: Some(cut_from) };
+                let origin = Origin::default();
+                let run = Run { offset, len, seal: None, origin, placed, record_len, cut_from: Some(cut_from) };
                 self.apply_run(ino, segment, run, allocated);
             }
-            Record::Sealed { ino, segment, offset, len, allocated, seal } => {
-                let run = Run { offset, len, seal: Some(seal), placed, record_len, cut_from: None };
+            Record::Sealed { ino, segment, offset, len, allocated, seal, origin } => {
+                let run = Run { offset, len, seal: Some(seal), origin, placed, record_len, cut_from: None };
                 self.apply_run(ino, segment, run, allocated);
             }
             Record::Value { ino, segment, bytes } => self.apply_value(ino, segment, bytes, placed, record_len),

@@ -1,6 +1,7 @@
 //! A regular file's chain: the runs that partition `[0, size)`, in order, and the segment they lie in.
 
 use crate::ids::SegmentId;
+use crate::log::Origin;
 use crate::log::description::{Summary, TensorEntry};
 use crate::log::ledger::{Ledger, Placed};
 use crate::log::length;
@@ -29,7 +30,9 @@ struct Replacing {
 pub(crate) struct Stands {
     pub size: u64,
     pub allocated: u64,
+    pub origin: Origin,
     placed: Placed,
+    record_len: usize,
 }
 
 /// The chain of a regular file.
@@ -126,22 +129,23 @@ impl FileChain {
         let describes_all = run.offset == 0 && run.seal.is_none() && run.cut_from.is_none();
         let Some(replacing) = self.replacing.as_mut().filter(|replacing| replacing.segment == segment) else { return };
         if describes_all {
-            ledger.add(run.placed, length::DATA);
-            let stands = Stands { size: run.len, allocated, placed: run.placed };
+            ledger.add(run.placed, run.record_len);
+            let Run { len: size, origin, placed, record_len, .. } = *run;
+            let stands = Stands { size, allocated, origin, placed, record_len };
             if let Some(old) = replacing.stands.replace(stands) {
-                ledger.sub(old.placed, length::DATA);
+                ledger.sub(old.placed, old.record_len);
             }
         }
     }
 
-    /// The bytes of the one run, whose record stands right before this one.
+    /// The bytes of all runs. The record of the last one stands right before this one.
     pub(crate) fn set_value(&mut self, ledger: &mut Ledger, bytes: Box<[u8]>, placed: Placed, record_len: usize) {
         let counts = match &*self.runs {
-            [run] => {
-                let all = run.offset == 0 && run.len == bytes.len() as u64 && run.cut_from.is_none();
-                all && run.seal.is_none() && run.placed.seq + 1 == placed.seq && self.thaw.is_none()
+            [.., last] => {
+                let all = last.end() == bytes.len() as u64 && last.cut_from.is_none();
+                all && !self.has_seals() && last.placed.seq + 1 == placed.seq && self.thaw.is_none()
             }
-            _ => false,
+            [] => false,
         };
         if counts {
             self.drop_value(ledger);
@@ -174,10 +178,14 @@ impl FileChain {
         }
     }
 
-    pub(crate) fn append(&mut self, ledger: &mut Ledger, run: Run, allocated: u64) {
+    pub(crate) fn append(&mut self, ledger: &mut Ledger, mut run: Run, allocated: u64) {
         self.drop_value(ledger);
         while let Some(last) = self.runs.last_mut() {
             if last.offset >= run.offset {
+                if last.offset == run.offset && run.cut_from.is_some() {
+                    // What is left of it was part of the file before.
+                    run.origin = last.origin;
+                }
                 ledger.sub(last.placed, last.record_len);
                 self.runs.pop();
             } else {
@@ -253,7 +261,7 @@ impl FileChain {
     pub(crate) fn set_replacing(&mut self, ledger: &mut Ledger, replacing: Option<(SegmentId, Placed)>) {
         if let Some(old) = self.replacing.take() {
             ledger.sub(old.placed, length::REPLACE);
-            old.stands.iter().for_each(|stands| ledger.sub(stands.placed, length::DATA));
+            old.stands.iter().for_each(|stands| ledger.sub(stands.placed, stands.record_len));
         }
         self.replacing = replacing.map(|(segment, placed)| {
             ledger.add(placed, length::REPLACE);
@@ -270,8 +278,8 @@ impl FileChain {
         }
         let stands = self.replacing.as_mut().and_then(|replacing| replacing.stands.as_mut());
         if let Some(stands) = stands.filter(|stands| stands.placed == from) {
-            ledger.sub(from, length::DATA);
-            ledger.add(to, length::DATA);
+            ledger.sub(from, stands.record_len);
+            ledger.add(to, stands.record_len);
             stands.placed = to;
         }
     }

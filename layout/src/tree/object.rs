@@ -1,6 +1,7 @@
 //! Objects (inodes) of the live view.
 
 use crate::ids::{Ino, SegmentId};
+use crate::log::Origin;
 use crate::log::ledger::Placed;
 use crate::log::record::{Attributes, Record};
 use crate::tree::chain::FileChain;
@@ -9,6 +10,10 @@ use crate::tree::xattrs::Xattrs;
 
 /// Sequence numbers of a chain start here.
 pub(crate) const FIRST_SEQ: u64 = 16;
+/// What is appended behind a shorter record shares it.
+const RECORD_MIN: u64 = 4096;
+/// As behind one that is shorter than this part of the file: its size, shifted by so many bits.
+const RECORDS_SHIFT: u32 = 14;
 
 /// One object of the tree as its chain describes it.
 #[derive(Debug)]
@@ -119,6 +124,22 @@ impl Object {
         })
     }
 
+    /// First byte of the next data record of a file whose segment has `size` bytes now. What a file has grown by is a
+    /// record of its own, behind the last one, unless that is so short that the two share one; what was there before
+    /// and may have been written again belongs to the last record.
+    pub fn next_record(&self, size: u64) -> u64 {
+        let (start, len) = self.tail();
+        let end = start + len;
+        // Of a long file they are longer, so that a file has no more than some tens of thousands.
+        let shares = len < RECORD_MIN.max(size >> RECORDS_SHIFT);
+        if size <= end || shares || self.is_cut_unconfirmed() { start.min(size) } else { end }
+    }
+
+    /// Where the bytes of the last record come from.
+    pub fn tail_origin(&self) -> Origin {
+        self.chain().and_then(|chain| chain.runs().last()).map_or(Origin::default(), |run| run.origin)
+    }
+
     /// Bytes that the host had allocated to the file's segment when it was last recorded.
     pub fn allocated(&self) -> u64 {
         self.chain().map_or(0, FileChain::allocated)
@@ -158,10 +179,10 @@ impl Object {
             Content::File(chain) => {
                 let (segment, allocated) = (self.attributes.segment.unwrap_or_default(), chain.allocated());
                 let runs = chain.runs().iter().map(|run| {
-                    let (offset, len) = (run.offset, run.len);
+                    let (offset, len, origin) = (run.offset, run.len, run.origin);
                     let record = match run.seal.clone() {
-                        Some(seal) => Record::Sealed { ino, segment, offset, len, allocated, seal },
-                        None => Record::Data { ino, segment, offset, len, allocated },
+                        Some(seal) => Record::Sealed { ino, segment, offset, len, allocated, seal, origin },
+                        None => Record::Data { ino, segment, offset, len, allocated, origin },
                     };
                     (record, run.placed.seq)
                 });

@@ -1,5 +1,6 @@
 //! A run: consecutive bytes of a file that one record describes.
 
+use crate::log::Origin;
 use crate::log::ledger::Placed;
 use crate::log::seal::Seal;
 
@@ -12,6 +13,8 @@ pub struct Run {
     pub len: u64,
     /// Its seal, if it has one that holds.
     pub seal: Option<Seal>,
+    /// What made its bytes part of the file.
+    pub origin: Origin,
     pub(super) placed: Placed,
     /// Bytes of its record on media.
     pub(super) record_len: usize,

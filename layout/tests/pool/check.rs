@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::common::*;
 use tensorfs_layout::check::{Depth, Repair, Report, Subject, check, repair};
-use tensorfs_layout::log::{Record, Seal};
+use tensorfs_layout::log::{Origin, Record, Seal};
 use tensorfs_layout::pool::{OpenOptions, Pool};
 use tensorfs_layout::segment::Reason;
 use tensorfs_layout::{ROOT, Timestamp};
@@ -298,6 +298,7 @@ fn a_flipped_bit_in_a_sealed_file_is_found_in_its_run_and_in_no_other() {
         len: bytes.len() as u64,
         allocated: 4096,
         seal: Seal { crc: crc32c::crc32c(bytes), description: Box::default() },
+        origin: Origin::default(),
     };
     store(&pool, [sealed(0, b"aaaa"), sealed(4, b"bbbb"), sealed(8, b"cccc")]);
     assert!(pool.view().object(ino).unwrap().chain().unwrap().is_sealed());

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use std::fs;
-use tensorfs_layout::log::{Attributes, Record};
+use tensorfs_layout::log::{Attributes, Origin, Record};
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::{Error, ROOT, SegmentId};
 
@@ -49,7 +49,7 @@ fn a_failed_sync_of_a_replacement_marks_the_file_it_becomes() {
     pool.commit(pool.newest()).unwrap();
     assert!(!pool.view().object(ino).unwrap().attributes.damaged, "the old version is as it was");
     let attributes = Attributes { segment: Some(segment), ..pool.view().object(ino).unwrap().attributes.clone() };
-    let data = Record::Data { ino, segment, offset: 0, len: 3, allocated: 4096 };
+    let data = Record::Data { ino, segment, offset: 0, len: 3, allocated: 4096, origin: Origin::default() };
     store(&pool, [Record::Attributes { ino, attributes }, data]);
     pool.commit(pool.newest()).unwrap();
     assert!(pool.view().object(ino).unwrap().attributes.damaged, "the second sync says nothing about the first one");
@@ -160,7 +160,7 @@ fn a_record_of_a_segment_that_cannot_be_synced_is_refused() {
     pool.commit(pool.newest()).unwrap();
     fs::remove_file(pool.segments().path_of(segment)).unwrap();
     let newest = pool.newest();
-    let data = Record::Data { ino, segment, offset: 0, len: 9, allocated: 4096 };
+    let data = Record::Data { ino, segment, offset: 0, len: 9, allocated: 4096, origin: Origin::default() };
     assert!(try_store(&pool, [data]).is_err(), "nobody could make its bytes durable");
     assert_eq!(pool.newest(), newest);
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::common::*;
 use tensorfs_layout::check::{Depth, Report, check, repair};
-use tensorfs_layout::log::{Record, Seal};
+use tensorfs_layout::log::{Origin, Record, Seal};
 use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
 use tensorfs_layout::{ROOT, Timestamp};
 
@@ -70,6 +70,7 @@ fn fill(pool: &Pool, sizes: &[usize]) -> BTreeMap<String, Vec<u8>> {
                 len: part.len() as u64,
                 allocated: 4096,
                 seal: Seal { crc: crc32c::crc32c(part), description: Box::default() },
+                origin: Origin::default(),
             });
             store(pool, sealed.collect::<Vec<_>>());
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::common::*;
 use proptest::prelude::*;
-use tensorfs_layout::log::{Attributes, Record, Seal, Shutdown, Transaction};
+use tensorfs_layout::log::{Attributes, Origin, Record, Seal, Shutdown, Transaction};
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::{Ino, ROOT, SegmentId};
 
@@ -287,7 +287,7 @@ fn apply(pool: &Pool, medium: &SimMedium, model: &mut Model, op: &Op) {
                 pool.commit(id).unwrap();
             }
             set_len(pool, segment, to);
-            store(pool, [Record::Data { ino: ino_, segment, offset, len, allocated }]);
+            store(pool, [Record::Data { ino: ino_, segment, offset, len, allocated, origin: Origin::default() }]);
             let node = model.nodes.get_mut(&ino).unwrap();
             node.size = to;
             // What the records cut into is not sealed any more.
@@ -305,7 +305,14 @@ fn apply(pool: &Pool, medium: &SimMedium, model: &mut Model, op: &Op) {
             set_len(pool, segment, u64::from(*len));
             let mut attributes = pool.view().object(Ino(ino)).unwrap().attributes.clone();
             attributes.segment = Some(segment);
-            let data = Record::Data { ino: Ino(ino), segment, offset: 0, len: u64::from(*len), allocated: 4096 };
+            let data = Record::Data {
+                ino: Ino(ino),
+                segment,
+                offset: 0,
+                len: u64::from(*len),
+                allocated: 4096,
+                origin: Origin::default(),
+            };
             store(pool, [Record::Attributes { ino: Ino(ino), attributes }, data]);
             let node = model.nodes.get_mut(&ino).unwrap();
             node.size = u64::from(*len);
@@ -320,7 +327,15 @@ fn apply(pool: &Pool, medium: &SimMedium, model: &mut Model, op: &Op) {
             for offset in (0..node.size).step_by(part as usize) {
                 let len = part.min(node.size - offset);
                 let seal = Seal { crc: offset as u32, description: vec![7; usize::from(*parts)].into() };
-                records.push(Record::Sealed { ino: Ino(ino), segment, offset, len, allocated: 4096, seal });
+                records.push(Record::Sealed {
+                    ino: Ino(ino),
+                    segment,
+                    offset,
+                    len,
+                    allocated: 4096,
+                    seal,
+                    origin: Origin::default(),
+                });
                 node.sealed.push(len);
             }
             store(pool, records);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::*;
 use tensorfs_layout::check::{Depth, Report, check, inspect, repair};
-use tensorfs_layout::log::{Record, Seal};
+use tensorfs_layout::log::{Origin, Record, Seal};
 use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
 use tensorfs_layout::{Error, SegmentId, Timestamp};
 
@@ -33,7 +33,18 @@ fn pool() -> (Scratch, [PathBuf; 3]) {
         let (ino, segment) = make_file(&pool, name, &bytes);
         pool.commit(pool.newest()).unwrap();
         let seal = Seal { crc: crc32c::crc32c(&bytes), description: Box::default() };
-        store(&pool, [Record::Sealed { ino, segment, offset: 0, len: bytes.len() as u64, allocated: 4096, seal }]);
+        store(
+            &pool,
+            [Record::Sealed {
+                ino,
+                segment,
+                offset: 0,
+                len: bytes.len() as u64,
+                allocated: 4096,
+                seal,
+                origin: Origin::default(),
+            }],
+        );
         pool.segments().path_of(segment)
     });
     pool.close().unwrap();

@@ -1,7 +1,7 @@
 //! Records and transactions that are refused, since they could not be read back.
 
 use crate::common::*;
-use tensorfs_layout::log::Record;
+use tensorfs_layout::log::{Origin, Record};
 use tensorfs_layout::{Error, ROOT};
 
 /// Proves P3.
@@ -24,7 +24,7 @@ fn a_record_that_could_not_be_read_back_is_refused() {
         Record::Xattr { ino, name: long(256), value: long(1) },
         Record::Xattr { ino, name: long(1), value: long(65_537) },
         Record::XattrRemoval { ino, name: long(0) },
-        Record::Data { ino, segment, offset: u64::MAX, len: 2, allocated: 0 },
+        Record::Data { ino, segment, offset: u64::MAX, len: 2, allocated: 0, origin: Origin::default() },
         Record::Truncation { ino, segment, offset: u64::MAX, len: 2, allocated: 0, cut_from: 0 },
     ];
     for record in records {

@@ -4,7 +4,7 @@ use crate::common::*;
 use std::collections::BTreeMap;
 use std::fs;
 use tensorfs_layout::check::inspect;
-use tensorfs_layout::log::{Attributes, PoolState, Record, Seal, Transaction};
+use tensorfs_layout::log::{Attributes, Origin, PoolState, Record, Seal, Transaction};
 use tensorfs_layout::pool::{OpenOptions, Pool};
 use tensorfs_layout::segment::Reason;
 use tensorfs_layout::{Ino, ROOT, SegmentId};
@@ -235,7 +235,7 @@ fn a_replacement_that_stands_outlives_a_power_loss_and_the_old_version_is_set_as
     pool.commit(pool.newest()).unwrap();
     write_unrecorded(&pool, new, b"half");
     let begun = medium.stored();
-    store(&pool, [Record::Data { ino, segment: new, offset: 0, len: 4, allocated: 4096 }]);
+    store(&pool, [Record::Data { ino, segment: new, offset: 0, len: 4, allocated: 4096, origin: Origin::default() }]);
     write_unrecorded(&pool, new, b" and more");
     pool.commit(pool.newest()).unwrap();
     assert_eq!(pool.view().object(ino).unwrap().size(), 3, "it is still the old version");
@@ -293,7 +293,10 @@ fn files_that_programs_can_still_write_are_found_and_sealed_ones_are_not_asked()
     let files: Vec<(Ino, SegmentId)> = (0..FILES).map(|n| make_file(&pool, &format!("f{n}"), b"12345678")).collect();
     let (sealed, segment) = files[7];
     let seal = Seal { crc: 1, description: Box::default() };
-    store(&pool, [Record::Sealed { ino: sealed, segment, offset: 0, len: 8, allocated: 4096, seal }]);
+    store(
+        &pool,
+        [Record::Sealed { ino: sealed, segment, offset: 0, len: 8, allocated: 4096, seal, origin: Origin::default() }],
+    );
     pool.commit(pool.newest()).unwrap();
     let image = medium.stored();
     let open = |n: usize| fs::File::options().append(true).open(pool.segments().path_of(files[n].1)).unwrap();

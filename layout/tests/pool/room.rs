@@ -1,7 +1,7 @@
 //! Room in the log: who may take the last of it, how it is won back, and how long the log gets.
 
 use crate::common::*;
-use tensorfs_layout::log::Record;
+use tensorfs_layout::log::{Origin, Record};
 use tensorfs_layout::pool::{CreateOptions, LIMIT_MIN, OpenOptions, Pool};
 use tensorfs_layout::{Error, Ino, ROOT};
 
@@ -120,7 +120,7 @@ fn the_log_never_grows_past_the_limit() {
     let scratch = Scratch::with(CreateOptions { block_size: 1 << 20, limit: Some(LIMIT_MIN), ..Default::default() });
     let (pool, _) = scratch.first_open();
     let (ino, segment) = make_file(&pool, "f", b"bytes");
-    let data = Record::Data { ino, segment, offset: 0, len: 5, allocated: u64::MAX };
+    let data = Record::Data { ino, segment, offset: 0, len: 5, allocated: u64::MAX, origin: Origin::default() };
     store(&pool, [data]);
     let mut n = 0;
     while try_store(&pool, [xattr(ino, n, 60_000)]).is_ok() {

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::common::*;
 use tensorfs_layout::check::check_in_use;
-use tensorfs_layout::log::{Attributes, PoolState, Record, Seal, Shutdown, Transaction};
+use tensorfs_layout::log::{Attributes, Origin, PoolState, Record, Seal, Shutdown, Transaction};
 use tensorfs_layout::pool::{CreateOptions, LIMIT_MIN, Pool, Usage};
 use tensorfs_layout::{Error, Ino, ROOT, SegmentId, Timestamp, TxId};
 
@@ -265,7 +265,7 @@ fn rule_5_a_thaw_voids_the_seals_before_it_and_none_behind_it_wherever_the_log_i
     let (ino, segment) = make_file(&pool, "f", b"aaaabbbb");
     let seal = |offset| {
         let seal = Seal { crc: 1, description: Box::default() };
-        Record::Sealed { ino, segment, offset, len: 4, allocated: 4096, seal }
+        Record::Sealed { ino, segment, offset, len: 4, allocated: 4096, seal, origin: Origin::default() }
     };
     let sealed = |pool: &Pool| pool.view().object(ino).unwrap().chain().unwrap().is_sealed();
     let reopened = |image: Vec<u8>, boot| {
@@ -362,7 +362,7 @@ fn rule_6_records_that_cleaning_appended_again_keep_their_place_in_their_chain()
         }
     };
     for offset in [0, 4, 8] {
-        store(&pool, [Record::Data { ino, segment, offset, len: 4, allocated: 4096 }]);
+        store(&pool, [Record::Data { ino, segment, offset, len: 4, allocated: 4096, origin: Origin::default() }]);
         // The block of the first record is the one that is worth cleaning.
         for n in 0..offset * 2 {
             make(&pool, &format!("live {offset} {n}"), DIR);
@@ -621,9 +621,9 @@ fn rule_11_what_ends_a_value_has_the_segment_synced() {
         store(
             &pool,
             [match end {
-                0 => Record::Data { ino, segment, offset, len, allocated },
+                0 => Record::Data { ino, segment, offset, len, allocated, origin: Origin::default() },
                 1 => Record::Truncation { ino, segment, offset, len: 5, allocated, cut_from: 17 },
-                2 => Record::Sealed { ino, segment, offset, len, allocated, seal },
+                2 => Record::Sealed { ino, segment, offset, len, allocated, seal, origin: Origin::default() },
                 _ => Record::Thaw { ino, segment, offset, len },
             }],
         );
@@ -649,7 +649,14 @@ fn rule_11_what_ends_a_value_has_the_segment_synced_also_if_others_were_synced_b
     let (pool, medium) = scratch.first_open();
     let (ino, segment) = file_by_value(&pool, "f", b"bytes of the file");
     medium.take_calls();
-    let mut tx = Transaction::new(0).with(Record::Data { ino, segment, offset: 0, len: 17, allocated: 4096 });
+    let mut tx = Transaction::new(0).with(Record::Data {
+        ino,
+        segment,
+        offset: 0,
+        len: 17,
+        allocated: 4096,
+        origin: Origin::default(),
+    });
     tx.bytes_are_durable(segment);
     pool.edit().store(tx).unwrap();
     pool.commit(pool.newest()).unwrap();
@@ -658,7 +665,7 @@ fn rule_11_what_ends_a_value_has_the_segment_synced_also_if_others_were_synced_b
     assert!(synced < position(&calls, |call| *call == Call::Persist), "{calls:?}");
 }
 
-/// As one with more runs than one, or behind a thaw of some of them.
+/// As one that is shorter than its file.
 #[test]
 fn rule_11_a_value_that_does_not_count_has_the_segment_synced() {
     let scratch = Scratch::new(1 << 20);
@@ -666,14 +673,24 @@ fn rule_11_a_value_that_does_not_count_has_the_segment_synced() {
     let (ino, segment) = file_by_value(&pool, "f", b"bytes of the file");
     append(&pool, ino, segment, b" and more");
     pool.commit(pool.newest()).unwrap();
-    medium.take_calls();
-    let mut tx = Transaction::new(0).with(Record::Data { ino, segment, offset: 17, len: 9, allocated: 4096 });
-    tx.push(Record::Value { ino, segment, bytes: b"bytes of the file and more"[..].into() });
-    tx.bytes_are_durable(segment);
-    pool.edit().store(tx).unwrap();
-    assert!(!pool.view().object(ino).unwrap().has_value());
-    pool.commit(pool.newest()).unwrap();
-    assert!(medium.take_calls().contains(&Call::SyncSegment));
+    for (bytes, counts) in [(&b"bytes of the file"[..], false), (b"bytes of the file and more", true)] {
+        medium.take_calls();
+        let (offset, len, allocated, origin) = (17, 9, 4096, Origin::default());
+        let mut tx = Transaction::new(0).with(Record::Data { ino, segment, offset, len, allocated, origin });
+        tx.push(Record::Value { ino, segment, bytes: bytes.into() });
+        tx.bytes_are_durable(segment);
+        pool.edit().store(tx).unwrap();
+        assert_eq!(pool.view().object(ino).unwrap().has_value(), counts);
+        pool.commit(pool.newest()).unwrap();
+        assert_eq!(medium.take_calls().contains(&Call::SyncSegment), !counts);
+    }
+    // It is all that there is of the bytes of both records.
+    let image = medium.after_power_loss(|| false);
+    lose(&pool, segment);
+    drop(pool);
+    let (again, _) = scratch.open(image, NEXT_BOOT);
+    assert!(!again.view().object(ino).unwrap().attributes.damaged);
+    assert_eq!(read_segment(&again, segment), b"bytes of the file and more");
 }
 
 #[test]
@@ -746,7 +763,14 @@ fn rule_3_what_its_writer_has_synced_needs_no_sync_in_the_commit() {
     pool.commit(pool.newest()).unwrap();
     pool.segments().begin_write(segment).unwrap();
     let data = |len| {
-        let mut tx = Transaction::new(0).with(Record::Data { ino, segment, offset: 0, len, allocated: 4096 });
+        let mut tx = Transaction::new(0).with(Record::Data {
+            ino,
+            segment,
+            offset: 0,
+            len,
+            allocated: 4096,
+            origin: Origin::default(),
+        });
         tx.bytes_are_durable(segment);
         tx
     };
@@ -759,7 +783,7 @@ fn rule_3_what_its_writer_has_synced_needs_no_sync_in_the_commit() {
     assert_eq!(after.directories, before.directories);
     // What is recorded of it without a sync goes on to be synced.
     medium.take_calls();
-    store(&pool, [Record::Data { ino, segment, offset: 0, len: 7, allocated: 4096 }]);
+    store(&pool, [Record::Data { ino, segment, offset: 0, len: 7, allocated: 4096, origin: Origin::default() }]);
     pool.edit().store(data(7)).unwrap();
     pool.commit_stored(pool.newest()).unwrap();
     assert!(medium.take_calls().contains(&Call::SyncSegment));

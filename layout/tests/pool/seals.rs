@@ -3,10 +3,10 @@
 use crate::common::*;
 use tensorfs_formats::Format;
 use tensorfs_layout::check::{Depth, Subject, check, verify_runs};
-use tensorfs_layout::log::Record;
+use tensorfs_layout::log::{Origin, Record};
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::segment::examine;
-use tensorfs_layout::{Ino, SegmentId};
+use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp, TxId};
 
 /// A safetensors file of byte tensors called 0, 1, 2, ...
 fn safetensors(lengths: &[usize]) -> Vec<u8> {
@@ -26,7 +26,7 @@ fn safetensors(lengths: &[usize]) -> Vec<u8> {
 fn seal(pool: &Pool, ino: Ino, segment: SegmentId) -> bool {
     let bytes = read_segment(pool, segment);
     let runs =
-        examine(&&bytes[..], bytes.len() as u64, pool.description_room(), &|| true, &tensorfs_formats::recognise)
+        examine(&&bytes[..], bytes.len() as u64, pool.description_room(), &[], &|| true, &tensorfs_formats::recognise)
             .unwrap()
             .unwrap();
     pool.seal(ino, segment, pool.segments().stat(segment).unwrap().allocated, runs).unwrap()
@@ -96,7 +96,7 @@ fn a_file_that_has_become_another_one_is_not_sealed() {
     let (pool, _) = scratch.first_open();
     let (ino, segment) = make_file(&pool, "f", b"some bytes");
     let runs = |bytes: &[u8]| {
-        examine(&bytes, bytes.len() as u64, 4096, &|| true, &tensorfs_formats::recognise).unwrap().unwrap()
+        examine(&bytes, bytes.len() as u64, 4096, &[], &|| true, &tensorfs_formats::recognise).unwrap().unwrap()
     };
     assert!(!pool.seal(ino, segment, 4096, runs(b"more than some bytes")).unwrap(), "another size");
     assert!(!pool.seal(ino, SegmentId(segment.0 + 1), 4096, runs(b"some bytes")).unwrap(), "another segment");
@@ -160,4 +160,92 @@ fn one_flipped_byte_is_reported_as_that_tensor_and_as_no_other() {
     }
     std::fs::write(&path, &bytes).unwrap();
     assert_eq!(check(&scratch.pool(), Depth::Data, &|_, _, _| {}).unwrap().findings, []);
+}
+
+fn chain_of(pool: &Pool, ino: Ino) -> Vec<(u64, u64, Option<(TxId, Timestamp)>)> {
+    let view = pool.view();
+    let chain = view.object(ino).unwrap().chain().unwrap();
+    chain.runs().iter().map(|run| (run.offset, run.len, run.origin.known())).collect()
+}
+
+/// Three appends, each by a transaction of its own.
+fn appended(pool: &Pool) -> (Ino, SegmentId, Vec<(u64, u64, Option<(TxId, Timestamp)>)>) {
+    let (ino, segment) = make_file(pool, "f", b"");
+    let mut expected = Vec::new();
+    for n in 0..3_u64 {
+        write_unrecorded(pool, segment, &vec![n as u8; 5000 * (n as usize + 1)]);
+        let time = Timestamp::new(1_700_000_000 + n as i64, n as u32);
+        let stat = pool.segments().stat(segment).unwrap();
+        let offset = pool.view().object(ino).unwrap().next_record(stat.size);
+        let (len, allocated, origin) = (stat.size - offset, stat.allocated, Origin::at(time));
+        let id = store(pool, [Record::Data { ino, segment, offset, len, allocated, origin }]);
+        expected.push((offset, len, Some((id, time))));
+    }
+    pool.commit(pool.newest()).unwrap();
+    (ino, segment, expected)
+}
+
+#[test]
+fn what_was_appended_at_once_is_a_record_and_stays_one() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment, expected) = appended(&pool);
+    assert_eq!(expected.iter().map(|(offset, ..)| *offset).collect::<Vec<_>>(), [0, 5000, 15_000]);
+    assert_eq!(chain_of(&pool, ino), expected, "as stored");
+    // Sealing adds checksums.
+    assert!(seal_records(&pool, ino, segment));
+    assert_eq!(chain_of(&pool, ino), expected, "sealed");
+    // Cleaning carries it to other blocks.
+    for n in 0..400 {
+        make(&pool, &format!("other-{n}"), libc::S_IFREG | 0o600);
+        store(&pool, [removal(ROOT, &format!("other-{n}"))]);
+        pool.commit(pool.newest()).unwrap();
+        pool.maintain().unwrap();
+    }
+    assert_eq!(chain_of(&pool, ino), expected, "cleaned");
+    // Voiding the seals leaves it as it is.
+    let thaw = store(&pool, [Record::Thaw { ino, segment, offset: 0, len: u64::MAX }]);
+    assert_eq!(chain_of(&pool, ino), expected, "thawed");
+    pool.commit(thaw).unwrap();
+    let image = medium.after_power_loss(|| false);
+    drop(pool);
+    let (pool, _) = scratch.open(image, NEXT_BOOT);
+    assert_eq!(chain_of(&pool, ino), expected, "recovered");
+    assert!(seal_records(&pool, ino, segment));
+    assert_eq!(chain_of(&pool, ino), expected, "sealed again");
+}
+
+fn seal_records(pool: &Pool, ino: Ino, segment: SegmentId) -> bool {
+    let bytes = read_segment(pool, segment);
+    let starts: Vec<u64> = chain_of(pool, ino).iter().map(|(offset, ..)| *offset).collect();
+    let room = pool.description_room();
+    let runs = examine(&&bytes[..], bytes.len() as u64, room, &starts, &|| true, &tensorfs_formats::recognise)
+        .unwrap()
+        .unwrap();
+    pool.seal(ino, segment, pool.segments().stat(segment).unwrap().allocated, runs).unwrap()
+}
+
+#[test]
+fn short_pieces_share_a_record_and_long_files_have_few() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, _) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"");
+    let (mut size, mut most) = (0_u64, 0);
+    for n in 0..40_000_u64 {
+        size += if n < 30_000 { 4096 } else { 1 << (12 + n % 8) };
+        let offset = pool.view().object(ino).unwrap().next_record(size);
+        let origin = Origin::at(Timestamp::new(1, 0));
+        store(&pool, [Record::Data { ino, segment, offset, len: size - offset, allocated: size, origin }]);
+        if n % 1000 == 999 {
+            most = most.max(chain_of(&pool, ino).len());
+        }
+    }
+    assert!((16_384..40_000).contains(&most), "{most} records of {size} bytes");
+    let (short, of) = make_file(&pool, "g", b"");
+    for size in (100..=1000).step_by(100) {
+        let offset = pool.view().object(short).unwrap().next_record(size);
+        let origin = Origin::default();
+        store(&pool, [Record::Data { ino: short, segment: of, offset, len: size - offset, allocated: 4096, origin }]);
+    }
+    assert_eq!(chain_of(&pool, short), [(0, 1000, None)]);
 }

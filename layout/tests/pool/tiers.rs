@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::*;
 use tensorfs_layout::check::{Contents, Depth, Subject, check, repair};
-use tensorfs_layout::log::{Attributes, Record, Seal, Shutdown};
+use tensorfs_layout::log::{Attributes, Origin, Record, Seal, Shutdown};
 use tensorfs_layout::pool::{OpenOptions, Pool};
 use tensorfs_layout::segment::{Gone, Note, Reason, SealedRun, examine};
 use tensorfs_layout::testing::change_boot_id;
@@ -575,10 +575,16 @@ fn a_move_that_is_interrupted_anywhere_leaves_one_whole_copy() {
             let (ino, from) = make_file(&pool, "model", &bytes);
             pool.commit(pool.newest()).unwrap();
             let source: &dyn tensorfs_formats::Source = &&bytes[..];
-            let runs =
-                examine(source, bytes.len() as u64, pool.description_room(), &|| true, &tensorfs_formats::recognise)
-                    .unwrap()
-                    .unwrap();
+            let runs = examine(
+                source,
+                bytes.len() as u64,
+                pool.description_room(),
+                &[],
+                &|| true,
+                &tensorfs_formats::recognise,
+            )
+            .unwrap()
+            .unwrap();
             assert!(pool.seal(ino, from, 4096, runs).unwrap());
             pool.commit(pool.newest()).unwrap();
             let mut images = Vec::new();
@@ -635,7 +641,12 @@ fn a_move_whose_seals_find_no_room_has_been_made() {
     let (pool, medium) = scratch.open(medium.stored(), BOOT);
     let bytes = vec![7; 300];
     let (ino, from) = make_file(&pool, "model", &bytes);
-    let sealed = |offset| SealedRun { offset, len: 3, seal: Seal { crc: 1, description: Box::default() } };
+    let sealed = |offset| SealedRun {
+        offset,
+        len: 3,
+        seal: Seal { crc: 1, description: Box::default() },
+        origin: Origin::default(),
+    };
     assert!(pool.seal(ino, from, 4096, (0..100).map(|n| sealed(n * 3)).collect()).unwrap());
     pool.commit(pool.newest()).unwrap();
     // The log is full but for the little that the switch takes.

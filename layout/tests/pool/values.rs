@@ -9,7 +9,7 @@ use std::thread;
 use crate::common::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tensorfs_layout::check::check_in_use;
-use tensorfs_layout::log::{Attributes, Record};
+use tensorfs_layout::log::{Attributes, Origin, Record};
 use tensorfs_layout::pool::{CreateOptions, LIMIT_MIN, Pool};
 use tensorfs_layout::segment::Reason;
 use tensorfs_layout::{ROOT, SegmentId, Timestamp};
@@ -96,7 +96,7 @@ fn make_or(pool: &Pool, n: u32) -> Option<()> {
     pool.allow_values().ok()?;
     write_unrecorded(pool, segment, b"bytes");
     let mut tx = tensorfs_layout::log::Transaction::new(0);
-    tx.push(Record::Data { ino, segment, offset: 0, len: 5, allocated: 4096 });
+    tx.push(Record::Data { ino, segment, offset: 0, len: 5, allocated: 4096, origin: Origin::default() });
     tx.push(Record::Value { ino, segment, bytes: b"bytes"[..].into() });
     tx.bytes_are_durable(segment);
     pool.edit().store(tx).ok().map(|_| ())

@@ -8,6 +8,7 @@ mod info;
 mod ls;
 mod mount;
 pub mod mount8;
+mod records;
 mod resize;
 mod restore;
 mod scrub;
@@ -36,6 +37,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Scrub(arguments) => return scrub::run(&arguments),
         Command::Ls(arguments) => return ls::run(&arguments),
         Command::Verify(arguments) => return verify::run(&arguments),
+        Command::Records(arguments) => return records::run(&arguments),
         Command::Seal(arguments) => return seal::run(&arguments),
         Command::Diff(arguments) => return Ok(diff::run(&arguments)),
         Command::Tier(arguments) => return tier::run(&arguments),

@@ -2,6 +2,9 @@
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::show::failure::{Failure, plain};
 
@@ -9,6 +12,14 @@ use crate::show::failure::{Failure, plain};
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// False once standard output is a pipe that nobody reads any more.
+pub fn is_read() -> bool {
+    let out = io::stdout();
+    let mut ends = [PollFd::new(out.as_fd(), PollFlags::empty())];
+    let gone = poll(&mut ends, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
+    !gone
 }
 
 /// What came of printing text to standard output.

@@ -10,6 +10,7 @@ use tensorfs_fs::{FileState, Part, Place as Position, Records, Reply, Request, a
 use tensorfs_layout::log::{Seal, Summary, TensorEntry};
 use tensorfs_layout::segment::LARGE;
 use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Timestamp, TxId};
 
 /// How often a file is asked for that changes meanwhile.
 const TRIES: usize = 5;
@@ -21,24 +22,47 @@ pub struct Recorded {
     size: u64,
     /// While it stays the same, so do the runs.
     version: (u64, u64),
-    /// The runs of a sealed file: offset, length, seal.
-    runs: Vec<(u64, u64, Seal)>,
+    /// True if every byte has a checksum.
+    sealed: bool,
+    /// Its records, in the order of their bytes.
+    records: Vec<FileRecord>,
+}
+
+/// A record: consecutive bytes of a file that became part of it together.
+#[derive(Clone, Debug)]
+pub struct FileRecord {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The transaction that made them part of the file, and when, if that was noted.
+    pub origin: Option<(TxId, Timestamp)>,
+    /// True if it is there after a power loss.
+    pub durable: bool,
+    /// Checksum, and what the bytes are, if it is sealed.
+    pub seal: Option<Seal>,
 }
 
 impl Recorded {
     /// What the log of a pool that is not mounted says.
     pub fn of(object: &Object) -> Recorded {
         let chain = object.chain();
-        let sealed = chain.filter(|chain| chain.is_sealed() && chain.size() > 0);
-        let runs = sealed.map_or(&[][..], |chain| chain.runs());
-        let runs = runs.iter().filter_map(|run| Some((run.offset, run.len, run.seal.clone()?)));
+        let sealed = chain.is_some_and(|chain| chain.is_sealed() && chain.size() > 0);
+        let runs = chain.map_or(&[][..], |chain| chain.runs()).iter().filter(|run| run.len > 0);
+        let records = runs.map(|run| FileRecord {
+            offset: run.offset,
+            len: run.len,
+            origin: run.origin.known(),
+            durable: true,
+            seal: run.seal.clone(),
+        });
         let state = match chain {
             _ if object.attributes.damaged => FileState::Damaged,
             Some(chain) if chain.is_sealed() => FileState::Sealed,
             _ => FileState::Committed,
         };
         let version = (object.attributes.segment.unwrap_or_default().0, chain.map_or(0, |chain| chain.version()));
-        Recorded { state, size: object.size(), version, runs: runs.collect() }
+        Recorded { state, size: object.size(), version, sealed, records: records.collect() }
     }
 
     /// Asks the server. Nothing if the file is not on a mount of ours, or its server knows no such question.
@@ -65,8 +89,9 @@ impl Recorded {
     /// Asks the server once, for as much as fits one answer: of the runs maybe only some.
     pub fn glance(file: &File) -> io::Result<Option<Recorded>> {
         let Some(first) = records(file, Position::default())? else { return Ok(None) };
-        let runs = first.parts.iter().map(|part| (part.offset, part.len, seal(part.crc, &part.description)));
-        Ok(Some(Recorded { state: first.state, size: first.size, version: first.version, runs: runs.collect() }))
+        let records = first.parts.iter().map(|part| record(part, &part.description)).collect();
+        let Records { state, size, version, sealed, .. } = first;
+        Ok(Some(Recorded { state, size, version, sealed, records }))
     }
 
     /// Its recorded size.
@@ -79,9 +104,14 @@ impl Recorded {
         self.state
     }
 
-    /// The runs of a sealed file: offset, length, seal.
-    pub fn runs(&self) -> &[(u64, u64, Seal)] {
-        &self.runs
+    /// Its records, in the order of their bytes.
+    pub fn records(&self) -> &[FileRecord] {
+        &self.records
+    }
+
+    /// Offset, length and seal of the records that have one.
+    pub fn sealed(&self) -> impl Iterator<Item = (u64, u64, &Seal)> {
+        self.records.iter().filter_map(|record| Some((record.offset, record.len, record.seal.as_ref()?)))
     }
 
     /// True if the file was not changed between the two: their runs are the same.
@@ -91,12 +121,12 @@ impl Recorded {
 
     /// True if every byte has a checksum.
     pub fn is_sealed(&self) -> bool {
-        !self.runs.is_empty() || (self.size == 0 && self.state == FileState::Sealed)
+        self.sealed || (self.size == 0 && self.state == FileState::Sealed)
     }
 
     /// What the file was recognised as. None if it is not sealed, or opaque.
     pub fn summary(&self) -> Option<Summary> {
-        self.runs.first()?.2.summary()
+        self.records.first().filter(|_| self.sealed)?.seal.as_ref()?.summary()
     }
 
     /// True if the tensors are all those that recognising the file now would find.
@@ -106,7 +136,7 @@ impl Recorded {
 
     /// The tensors, in the order of their bytes.
     pub fn entries(&self) -> impl Iterator<Item = TensorEntry> {
-        self.runs.iter().flat_map(|(_, _, seal)| seal.tensors())
+        self.sealed().filter(|_| self.sealed).flat_map(|(_, _, seal)| seal.tensors())
     }
 
     /// The tensors in the file's own order. Where that is the order of their bytes, as in event files, none is held
@@ -138,12 +168,12 @@ impl Recorded {
 
     /// Lengths and checksums of what a tensor's bytes were when they were sealed.
     pub fn checksums(&self, entry: &TensorEntry) -> Vec<(u64, u32)> {
-        checksums(&self.runs, &entry.tensor, entry.crc)
+        checksums(&self.records, &entry.tensor, entry.crc)
     }
 }
 
 /// Of a tensor without a checksum of its own: those of its runs.
-fn checksums(runs: &[(u64, u64, Seal)], tensor: &Tensor, crc: Option<u32>) -> Vec<(u64, u32)> {
+fn checksums(records: &[FileRecord], tensor: &Tensor, crc: Option<u32>) -> Vec<(u64, u32)> {
     let (start, len) = tensor.range();
     if let Some(crc) = crc {
         return vec![(len, crc)];
@@ -151,9 +181,10 @@ fn checksums(runs: &[(u64, u64, Seal)], tensor: &Tensor, crc: Option<u32>) -> Ve
     if len < LARGE {
         return Vec::new();
     }
-    let first = runs.partition_point(|(offset, ..)| *offset < start);
-    let inside = runs[first..].iter().take_while(|(offset, run, _)| offset + run <= start.saturating_add(len));
-    let found: Vec<(u64, u32)> = inside.map(|(_, len, seal)| (*len, seal.crc)).collect();
+    let first = records.partition_point(|record| record.offset < start);
+    let end = start.saturating_add(len);
+    let inside = records[first..].iter().take_while(|record| record.offset.saturating_add(record.len) <= end);
+    let found: Vec<(u64, u32)> = inside.filter_map(|record| Some((record.len, record.seal.as_ref()?.crc))).collect();
     // What a log says need not fit.
     if found.iter().map(|(len, _)| len).sum::<u64>() == len { found } else { Vec::new() }
 }
@@ -163,8 +194,10 @@ pub fn is_looked_into(format: Format) -> bool {
     !matches!(format, Format::Opaque | Format::Hdf5)
 }
 
-fn seal(crc: u32, description: &[u8]) -> Seal {
-    Seal { crc, description: description.into() }
+fn record(part: &Part, description: &[u8]) -> FileRecord {
+    let &Part { offset, len, crc, origin, durable, .. } = part;
+    let seal = crc.map(|crc| Seal { crc, description: description.into() });
+    FileRecord { offset, len, origin: origin.map(|(id, time)| (TxId(id), time)), durable, seal }
 }
 
 fn records(file: &File, from: Position) -> io::Result<Option<Records>> {
@@ -189,12 +222,12 @@ fn answer(file: &File, request: &Request) -> io::Result<Option<Reply>> {
 
 /// Asks for the rest. Nothing if the file changed meanwhile.
 fn gather(file: &File, first: Records) -> io::Result<Option<Recorded>> {
-    let Records { state, size, version, runs: count, parts } = first;
-    let mut runs: Vec<(u64, u64, Seal)> = Vec::new();
+    let Records { state, size, version, sealed, runs: count, parts } = first;
+    let mut known: Vec<FileRecord> = Vec::new();
     let mut open: Option<(Part, Vec<u8>)> = None;
     let mut parts = parts;
     loop {
-        if parts.is_empty() && (runs.len() as u64) < count {
+        if parts.is_empty() && (known.len() as u64) < count {
             return Ok(None);
         }
         for part in parts.drain(..) {
@@ -204,16 +237,13 @@ fn gather(file: &File, first: Records) -> io::Result<Option<Recorded>> {
                 open = Some((part, whole));
                 break;
             }
-            // The end of a file may be marked by a run of no bytes.
-            let (offset, len) = (part.offset, part.len);
-            runs.push((offset, len, Seal { crc: part.crc, description: whole.into() }));
+            known.push(record(&part, &whole));
         }
-        if runs.len() as u64 >= count {
-            runs.retain(|(_, len, _)| *len > 0);
-            return Ok(Some(Recorded { state, size, version, runs }));
+        if known.len() as u64 >= count {
+            return Ok(Some(Recorded { state, size, version, sealed, records: known }));
         }
         let at = open.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
-        let more = records(file, Position { run: runs.len() as u64, at })?;
+        let more = records(file, Position { run: known.len() as u64, at })?;
         let Some(more) = more.filter(|more| more.version == version && more.runs == count) else { return Ok(None) };
         parts = more.parts;
     }
@@ -222,7 +252,7 @@ fn gather(file: &File, first: Records) -> io::Result<Option<Recorded>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorfs_layout::segment::examine;
+    use tensorfs_layout::segment::{SealedRun, examine};
 
     fn npy(len: usize) -> Vec<u8> {
         let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({len},), }}\n");
@@ -232,9 +262,17 @@ mod tests {
     }
 
     fn recorded(bytes: &[u8]) -> Recorded {
-        let runs = examine(&bytes, bytes.len() as u64, 4096, &|| true, &tensorfs_formats::recognise).unwrap().unwrap();
-        let runs = runs.into_iter().map(|run| (run.offset, run.len, run.seal)).collect();
-        Recorded { state: FileState::Sealed, size: bytes.len() as u64, version: (1, 1), runs }
+        let runs =
+            examine(&bytes, bytes.len() as u64, 4096, &[], &|| true, &tensorfs_formats::recognise).unwrap().unwrap();
+        let record = |run: SealedRun| FileRecord {
+            offset: run.offset,
+            len: run.len,
+            origin: None,
+            durable: true,
+            seal: Some(run.seal),
+        };
+        let records = runs.into_iter().map(record).collect();
+        Recorded { state: FileState::Sealed, size: bytes.len() as u64, version: (1, 1), sealed: true, records }
     }
 
     #[test]
@@ -262,7 +300,9 @@ mod tests {
             bytes.extend(postcard_of(entry));
             Seal { crc: 0, description: bytes.into() }
         };
-        found.runs = numbered.iter().map(|entry| (0, 1, encoded(entry))).collect();
+        let first = found.records[0].clone();
+        let record = |entry| FileRecord { seal: Some(encoded(entry)), ..first.clone() };
+        found.records = numbered.iter().map(record).collect();
         found.each(&mut |entry| {
             order.push(entry.index);
             ControlFlow::Continue(())

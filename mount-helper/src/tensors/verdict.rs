@@ -70,9 +70,9 @@ pub fn verify(place: &Place, read: &dyn Fn(u64)) -> Result<Verdict, Failure> {
             return Ok(Verdict::Unsealed(recorded.state()));
         }
         let mut runs = Vec::new();
-        for (offset, len, seal) in recorded.runs() {
-            if let Some(what) = fault_of_run(&*file, *offset, *len, seal.crc, read) {
-                runs.push(BadRun { offset: *offset, len: *len, what, file: file.clone() });
+        for (offset, len, seal) in recorded.sealed() {
+            if let Some(what) = fault_of_run(&*file, offset, len, seal.crc, read) {
+                runs.push(BadRun { offset, len, what, file: file.clone() });
             }
         }
         let grown = place.host_size(file.file())?.and_then(|found| fault_of_size(found, recorded.size()));

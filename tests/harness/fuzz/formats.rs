@@ -34,7 +34,7 @@ pub fn any(bytes: &[u8]) {
 /// The seals of a file cover it without gaps, and are true.
 fn sealed(bytes: &[u8]) {
     for room in [1 << 14, 600] {
-        let runs = examine(&bytes, bytes.len() as u64, room, &|| true, &tensorfs_formats::recognise)
+        let runs = examine(&bytes, bytes.len() as u64, room, &[], &|| true, &tensorfs_formats::recognise)
             .expect("memory can be read")
             .expect("not given up");
         let mut at = 0;

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::error::{Error, Result};
 use crate::ids::{Ino, SegmentId};
+use crate::log::Origin;
 use crate::log::record::{Attributes, Record};
 use crate::log::shutdown::Shutdown;
 use crate::log::superblock::PoolState;
@@ -255,7 +256,8 @@ impl<'a> Settler<'a> {
             attributes.mtime = look.stat.mtime;
             attributes.ctime = attributes.ctime.max(look.stat.ctime);
         }
-        let data = Record::Data { ino, segment, offset: 0, len: stands.size, allocated: stands.allocated };
+        let (len, allocated, origin) = (stands.size, stands.allocated, stands.origin);
+        let data = Record::Data { ino, segment, offset: 0, len, allocated, origin };
         let described = Transaction::new(0).with(Record::Attributes { ino, attributes: attributes.clone() }).with(data);
         self.store(described)?;
         Ok(attributes)
@@ -418,12 +420,13 @@ fn host_mtime(file: &File) -> io::Result<Timestamp> {
 fn describe(pool: &Pool, ino: Ino, attributes: &Attributes, segment: SegmentId, stat: &SegmentStat) -> Transaction {
     let view = pool.view();
     let same = view.object(ino).is_some_and(|object| object.attributes.segment == Some(segment));
-    let start = view.object(ino).filter(|_| same).map_or(0, |object| Object::tail(object).0).min(stat.size);
+    let start = view.object(ino).filter(|_| same).map_or(0, |object| Object::next_record(object, stat.size));
     Transaction::new(0).with(Record::Attributes { ino, attributes: attributes.clone() }).with(Record::Data {
         ino,
         segment,
         offset: start,
         len: stat.size - start,
         allocated: stat.allocated,
+        origin: Origin::at(stat.mtime),
     })
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
 use tensorfs_layout::medium::{Domain, Medium};
 use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
 use tensorfs_layout::tree::View;
@@ -442,7 +442,7 @@ pub fn append(pool: &Pool, ino: Ino, segment: SegmentId, bytes: &[u8]) -> TxId {
     write_unrecorded(pool, segment, bytes);
     let size = pool.segments().stat(segment).unwrap().size;
     let offset = pool.view().object(ino).unwrap().tail().0;
-    store(pool, [Record::Data { ino, segment, offset, len: size - offset, allocated: 4096 }])
+    store(pool, [Record::Data { ino, segment, offset, len: size - offset, allocated: 4096, origin: Origin::default() }])
 }
 
 /// A file whose bytes were stored with their record, and committed.
@@ -455,7 +455,14 @@ pub fn file_by_value(pool: &Pool, name: &str, bytes: &[u8]) -> (Ino, SegmentId) 
     pool.allow_values().unwrap();
     write_unrecorded(pool, segment, bytes);
     let len = bytes.len() as u64;
-    let mut tx = Transaction::new(0).with(Record::Data { ino, segment, offset: 0, len, allocated: 4096 });
+    let mut tx = Transaction::new(0).with(Record::Data {
+        ino,
+        segment,
+        offset: 0,
+        len,
+        allocated: 4096,
+        origin: Origin::default(),
+    });
     tx.push(Record::Value { ino, segment, bytes: bytes.into() });
     tx.bytes_are_durable(segment);
     pool.edit().store(tx).unwrap();
