@@ -133,6 +133,14 @@ fn one_changed_byte_is_one_tensor(setup: Setup) {
         let (_, tensors) = lines(&mount, &["tensors", "--json"], &mount.at(name));
         let bytes = fs::read(samples().join(name)).unwrap();
         let segment = segment(&mount, &bytes);
+        // Each has the checksum of its own bytes, and `verify` says the same.
+        let (_, verified) = lines(&mount, &["verify", "--json"], &mount.at(name));
+        for (at, tensor) in tensors.iter().enumerate().filter(|(_, tensor)| tensor["len"].as_u64() > Some(0)) {
+            let (offset, len) = (tensor["offset"].as_u64().unwrap(), tensor["len"].as_u64().unwrap());
+            let crc = tensorfs_formats::crc32c(&bytes[offset as usize..(offset + len) as usize]);
+            assert_eq!(tensor["crc32c"], format!("{crc:08x}"), "{name}: {tensor}");
+            assert_eq!(verified[at]["crc32c"], tensor["crc32c"], "{name}: {tensor}");
+        }
         // A byte of the first, of one in the middle, of the last tensor; and one of the file's beginning, which is
         // nobody's.
         let filled: Vec<&Value> = tensors.iter().filter(|tensor| tensor["len"].as_u64() > Some(0)).collect();

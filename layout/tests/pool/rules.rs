@@ -239,7 +239,8 @@ fn rule_5_a_segment_that_is_short_after_a_power_loss_was_cut_unless_it_is_sealed
         let (ino, segment) = make_file(&pool, "f", b"0123456789");
         if sealed {
             let seal = Seal { crc: 1, description: Box::default() };
-            store(&pool, [Record::Sealed { ino, segment, offset: 0, len: 10, allocated: 4096, seal }]);
+            let (allocated, origin) = (4096, Origin::default());
+            store(&pool, [Record::Sealed { ino, segment, offset: 0, len: 10, allocated, seal, origin }]);
         }
         pool.commit(pool.newest()).unwrap();
         // The record of the cut does not get to the medium, the cut does.

@@ -87,9 +87,9 @@ fn list(place: &Place, filter: &Filter<'_>, json: bool, out: &mut dyn Write) -> 
     let opened = TensorFile::open(place).map_err(Problem::Reading)?;
     let mut table = Table::new(json);
     let mut printed = Ok(());
-    let found = opened.tensors_and_calls(&mut |tensor| {
+    let found = opened.tensors_and_calls(&mut |tensor, crc| {
         if filter.takes(&tensor) {
-            printed = table.add(place.path(), &tensor, out);
+            printed = table.add(place.path(), &tensor, crc, out);
         }
         if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
@@ -121,11 +121,11 @@ impl Table {
         Table { json, colours: Colours::of_stdout(), held: Vec::new(), widths: None, count: 0, bytes: 0 }
     }
 
-    fn add(&mut self, path: &Path, tensor: &Tensor, out: &mut dyn Write) -> io::Result<()> {
+    fn add(&mut self, path: &Path, tensor: &Tensor, crc: Option<u32>, out: &mut dyn Write) -> io::Result<()> {
         self.count += 1;
         self.bytes = self.bytes.saturating_add(tensor.bytes());
         if self.json {
-            return writeln!(out, "{}", describe(path, tensor));
+            return writeln!(out, "{}", describe(path, tensor, crc));
         }
         let columns = [
             text::plain(&tensor.dtype_text()),
@@ -172,7 +172,7 @@ impl Table {
 }
 
 /// A line of JSON.
-fn describe(path: &Path, tensor: &Tensor) -> serde_json::Value {
+fn describe(path: &Path, tensor: &Tensor, crc: Option<u32>) -> serde_json::Value {
     let (place, offset, len) = match tensor.location {
         Location::Raw { offset, len } => ("raw", Some(offset), Some(len)),
         Location::Inline { offset, len, .. } => ("inline", Some(offset), Some(len)),
@@ -198,6 +198,7 @@ fn describe(path: &Path, tensor: &Tensor) -> serde_json::Value {
         "mode": tensor.mode.map(|mode| mode.name()),
         "mode_step": tensor.mode_step,
         "bytes": tensor.bytes(),
+        "crc32c": crc.map(|crc| format!("{crc:08x}")),
         "place": place,
         "offset": offset,
         "len": len,

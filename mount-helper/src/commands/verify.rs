@@ -193,6 +193,7 @@ impl Printer {
                 "mode": entry.tensor.mode.map(Mode::name),
                 "offset": offset,
                 "len": len,
+                "crc32c": recorded.checksum(&entry).map(|crc| format!("{crc:08x}")),
                 "verdict": if hurt { "damaged" } else { "ok" },
             })
             .to_string();

@@ -1,5 +1,6 @@
 //! The tensors of a file, from wherever they are known.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
@@ -45,15 +46,28 @@ impl TensorFile {
         }
     }
 
-    /// Gives each tensor to `sink`, without checksums. What a program that loads the file would call is always found
-    /// out, which the records do not say.
-    pub fn tensors_and_calls(&self, sink: &mut dyn FnMut(Tensor) -> ControlFlow<()>) -> Listing {
+    /// Gives each tensor to `sink`, with the checksum of its bytes if there is one. What a program that loads the file
+    /// would call is always found out, which the records do not say.
+    pub fn tensors_and_calls(&self, sink: &mut dyn FnMut(Tensor, Option<u32>) -> ControlFlow<()>) -> Listing {
         match &self.recorded {
             Some(recorded) if recorded.summary().is_some_and(|summary| summary.format != Format::Torch) => {
-                recorded.each(&mut |entry| sink(entry.tensor));
+                recorded.each(&mut |entry| {
+                    let crc = recorded.checksum(&entry);
+                    sink(entry.tensor, crc)
+                });
                 Listing::of(recorded)
             }
-            _ => recognise(&self.file, sink).into(),
+            recorded => {
+                let mut known = BTreeMap::new();
+                if let Some(recorded) = recorded {
+                    known.extend(recorded.entries().map(|entry| (entry.tensor.range(), recorded.checksum(&entry))));
+                }
+                let mut each = |tensor: Tensor| {
+                    let crc = known.get(&tensor.range()).copied().flatten();
+                    sink(tensor, crc)
+                };
+                recognise(&self.file, &mut each).into()
+            }
         }
     }
 }
