@@ -726,6 +726,8 @@ fn pools_are_listed_and_sealed_without_a_mount(setup: Setup) {
     let mut in_pool = lines(&mount, &["tensors", "--json"], &inside("dir/model.safetensors")).1;
     for (tensor, other) in in_pool.iter_mut().zip(&on_mount) {
         tensor["path"] = other["path"].clone();
+        // It was not sealed then.
+        assert!(!tensor["crc32c"].take().is_null() && other["crc32c"].is_null());
     }
     assert_eq!(in_pool, on_mount);
     let text = mount.tensorfs_ok(["ls", "-l", pool.to_str().unwrap()]);

@@ -49,7 +49,7 @@ fn states(records: &[Value]) -> Vec<&str> {
     records.iter().map(|record| record["state"].as_str().unwrap()).collect()
 }
 
-/// Proves C7.
+/// Proves C8.
 fn an_append_that_was_made_durable_is_a_record_and_stays_one(setup: Setup) {
     let mut mount = setup.mount();
     // One whose bytes are in the log, and one whose bytes are not.
@@ -100,7 +100,7 @@ fn an_append_that_was_made_durable_is_a_record_and_stays_one(setup: Setup) {
     assert_eq!(places(&records_of(&mount, &format!("{}:/large", mount.pool().display()))), grown, "in the pool");
 }
 
-/// Proves C7.
+/// Proves C8.
 fn a_record_says_what_made_it_when_and_how_far_it_has_come(setup: Setup) {
     let mut mount = setup.mount_with(["--commit", "3600"]).mount();
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
@@ -137,7 +137,7 @@ fn npy(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Proves C7.
+/// Proves C8.
 fn short_appends_share_a_record(setup: Setup) {
     let mut mount = setup.mount();
     for n in 0..60 {
@@ -148,7 +148,7 @@ fn short_appends_share_a_record(setup: Setup) {
     mount.umount();
 }
 
-/// Proves C7.
+/// Proves C8.
 fn a_cut_file_keeps_the_records_in_front_of_the_cut(setup: Setup) {
     let mut mount = setup.mount();
     for n in 0..3 {
@@ -175,7 +175,7 @@ impl Drop for Follower {
     }
 }
 
-/// Proves C7.
+/// Proves C8.
 fn a_file_is_followed_record_by_record(setup: Setup) {
     let mut mount = setup.mount();
     append(&mount.at("f"), &[0; 5000]);
