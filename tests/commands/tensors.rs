@@ -207,7 +207,7 @@ fn sealed_files_are_listed_from_their_records(setup: Setup) {
     let list = || {
         let printed = prints(0, &["tensors", events, "--json"]);
         let mut tensors: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let checksums = tensors.iter_mut().filter(|tensor| !tensor["crc32c"].take().is_null()).count();
+        let checksums = tensors.iter_mut().map(|tensor| tensor["crc32c"].take()).filter(|crc| !crc.is_null()).count();
         (tensors, checksums)
     };
     let (before, checksums) = list();

@@ -162,14 +162,17 @@ fn one_flipped_byte_is_reported_as_that_tensor_and_as_no_other() {
     assert_eq!(check(&scratch.pool(), Depth::Data, &|_, _, _| {}).unwrap().findings, []);
 }
 
-fn chain_of(pool: &Pool, ino: Ino) -> Vec<(u64, u64, Option<(TxId, Timestamp)>)> {
+/// Offset and length of a record, and where it comes from.
+type Link = (u64, u64, Option<(TxId, Timestamp)>);
+
+fn chain_of(pool: &Pool, ino: Ino) -> Vec<Link> {
     let view = pool.view();
     let chain = view.object(ino).unwrap().chain().unwrap();
     chain.runs().iter().map(|run| (run.offset, run.len, run.origin.known())).collect()
 }
 
 /// Three appends, each by a transaction of its own.
-fn appended(pool: &Pool) -> (Ino, SegmentId, Vec<(u64, u64, Option<(TxId, Timestamp)>)>) {
+fn appended(pool: &Pool) -> (Ino, SegmentId, Vec<Link>) {
     let (ino, segment) = make_file(pool, "f", b"");
     let mut expected = Vec::new();
     for n in 0..3_u64 {

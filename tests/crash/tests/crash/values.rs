@@ -357,7 +357,7 @@ fn an_older_program_refuses_a_pool_that_held_values() {
     let mount = Mount::new(&mut scratch);
     assert_eq!(mount.direct.pool().superblock().features.incompat, 0);
     mount.file("f", b"bytes");
-    assert_eq!(mount.direct.pool().superblock().features.incompat, 2);
+    assert_eq!(mount.direct.pool().superblock().features.incompat, 2 | 4);
 }
 
 #[test]
