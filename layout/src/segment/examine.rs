@@ -1,9 +1,9 @@
 //! Sealing: reading a file's bytes once, to checksum them and to find out what they are.
 //!
 //! [`examine`] cuts a file into runs and makes a [`Seal`] for each. A tensor of [`LARGE`] bytes or more begins and ends
-//! at a cut, so that its runs' checksums are its own; a smaller one shares its run and has a checksum in its entry. What
-//! was a record of its own stays one: there is a cut at its beginning. No run is longer than [`RUN_MAX`]. Memory is bounded by [`DESCRIPTIONS_MAX`] and what
-//! recognition takes, whatever the file holds.
+//! at a cut, so that its runs' checksums are its own; a smaller one shares its run and has a checksum in its entry.
+//! What was a record of its own stays one: there is a cut at its beginning. No run is longer than [`RUN_MAX`]. Memory
+//! is bounded by [`DESCRIPTIONS_MAX`] and what recognition takes, whatever the file holds.
 
 use std::io;
 use std::ops::ControlFlow;

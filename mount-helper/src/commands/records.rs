@@ -156,9 +156,9 @@ fn describe(path: &Path, record: &FileRecord) -> serde_json::Value {
     let tensors = record.seal.iter().flat_map(|seal| seal.tensors());
     let tensors: Vec<_> = tensors
         .map(|entry| {
-            let (offset, len) = entry.tensor.range();
+            let (tensor, (offset, len)) = (&entry.tensor, entry.tensor.range());
             let crc = entry.crc.map(|crc| format!("{crc:08x}"));
-            json!({"name": entry.tensor.name_text(), "step": entry.tensor.step, "offset": offset, "len": len, "crc32c": crc})
+            json!({"name": tensor.name_text(), "step": tensor.step, "offset": offset, "len": len, "crc32c": crc})
         })
         .collect();
     json!({
