@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use tensorfs_layout::log::{Record, Transaction};
 use tensorfs_layout::pool::{Edit, OpenOptions, Pool};
 use tensorfs_layout::{Ino, ROOT};
-use tensorfs_tests::{Disk, Mount, Pattern, Setup, on_mounts, shell, xattr};
+use tensorfs_tests::{Disk, Mount, Pattern, Setup, on_mounts, shell, wait_until, xattr};
 
 on_mounts!(
     long_names_paths_and_targets,
@@ -22,6 +22,7 @@ on_mounts!(
     attributes_that_are_beyond_the_bound_can_become_fewer,
     one_owners_attributes_take_no_more_than_there_may_be,
     the_server_runs_out_of_descriptors,
+    texts_that_are_open_take_no_more_than_there_may_be,
 );
 
 #[track_caller]
@@ -375,4 +376,27 @@ fn the_server_runs_out_of_descriptors(setup: Setup) {
         assert_eq!(std::fs::read_to_string(mount.at(format!("f{n}"))).unwrap(), format!("file {n}"));
     }
     assert_eq!(std::fs::read_to_string(mount.at("old")).unwrap(), "old");
+}
+
+/// Proves B8.
+fn texts_that_are_open_take_no_more_than_there_may_be(setup: Setup) {
+    if !tensorfs_tests::is_root() {
+        return setup.skip("needs root, to become somebody else");
+    }
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let each = std::fs::metadata(mount.at(".tensorfs/README")).unwrap().len();
+    let fits = (16 << 20) / each;
+    let open = "n=0; while exec {fd}<.tensorfs/README; do n=$((n + 1)); done; echo $n";
+    // A shell that cannot redirect `exec` goes on unless it is to be as POSIX says.
+    let as_other = format!("setpriv --reuid 54321 --regid 54321 --clear-groups bash -c '{open}' 2>&1");
+    let said = shell(mount.path(), &format!("ulimit -n {}; {as_other}", fits + 1000));
+    assert!(said.contains("in system") && said.trim().ends_with(&format!("\n{fits}")), "{fits}: {said}");
+    // Once they are closed, there is room again; and whoever runs the server was never refused.
+    wait_until("all are closed", || {
+        shell(mount.path(), &format!("ulimit -n {}; {as_other}", fits + 1000)).trim().ends_with(&format!("\n{fits}"))
+    });
+    assert!(mount.info()["read_only"].is_null());
 }

@@ -22,6 +22,7 @@ on_mounts!(
     whatever_frees_something_works_in_a_full_log,
     whatever_has_a_file_open_for_writing_stops_at_the_limit,
     a_mapping_stops_at_the_limit,
+    stores_without_room_are_told_of_each_time,
     a_file_for_whose_holes_there_is_no_room_opens_once_the_last_close_is_heard_of,
     near_the_limit_a_slow_write_keeps_no_other_waiting,
     in_a_pool_with_a_limit_the_server_writes_and_the_kernel_reads,
@@ -306,6 +307,36 @@ fn whatever_frees_something_works_in_a_full_log(setup: Setup) {
     }
     assert_eq!(xattr::get(&mount.at("smaller0"), "user.x").unwrap(), [2; 399]);
     assert_eq!(std::fs::metadata(mount.at("cut1")).unwrap().len(), 5000);
+}
+
+/// Proves S5.
+fn stores_without_room_are_told_of_each_time(setup: Setup) {
+    let mount = setup.create(["--size", "32M"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    const LEN: usize = 4 << 20;
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.at("holes")).unwrap();
+    file.set_len(LEN as u64).unwrap();
+    fill(&mount, "f");
+    let (access, flags) = (
+        nix::sys::mman::ProtFlags::PROT_READ | nix::sys::mman::ProtFlags::PROT_WRITE,
+        nix::sys::mman::MapFlags::MAP_SHARED,
+    );
+    let len = std::num::NonZeroUsize::new(LEN).unwrap();
+    // SAFETY: a new mapping, of a file that stays as large as it is.
+    let at = unsafe { nix::sys::mman::mmap(None, len, access, flags, &file, 0) }.unwrap();
+    for round in 1..4u8 {
+        // SAFETY: within the mapping.
+        let synced = unsafe {
+            (0..LEN).step_by(4096).for_each(|page| at.cast::<u8>().add(page).write(round));
+            nix::sys::mman::msync(at, LEN, nix::sys::mman::MsFlags::MS_SYNC)
+        };
+        let server = mount.passthrough() == Passthrough::Off;
+        assert_eq!(synced, if server { Err(Errno::ENOSPC) } else { Ok(()) }, "in round {round}");
+    }
+    // SAFETY: it is used no more.
+    unsafe { nix::sys::mman::munmap(at, LEN) }.unwrap();
 }
 
 /// What the host has allocated in a directory.

@@ -31,7 +31,7 @@ use crate::file::Handles;
 use super::Content;
 
 use numbers::{Look, Numbers, Origin};
-use opened::Opened;
+use opened::{Opened, Texts};
 
 pub(crate) use draft::Who;
 pub(crate) use fixed::is_control;
@@ -45,12 +45,13 @@ pub(crate) struct Control {
     /// What the kernel knows of the tree.
     numbers: Numbers,
     handles: Handles<Opened>,
+    texts: Texts,
 }
 
 impl Control {
     /// The tree of what these files hold.
     pub fn new(content: Arc<Content>) -> Self {
-        Self { content, numbers: Numbers::default(), handles: Handles::default() }
+        Self { content, numbers: Numbers::default(), handles: Handles::default(), texts: Texts::default() }
     }
 
     /// The kernel is gone: whatever is still open is forgotten.

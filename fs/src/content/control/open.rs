@@ -52,6 +52,7 @@ impl Control {
                 return Ok(self.opened(tensor, Manner::default()));
             }
         };
+        let text = self.texts.keep(caller, text)?;
         Ok(self.opened(Opened::Text(text), TEXT))
     }
 
