@@ -1,5 +1,6 @@
 //! Who asks: the process behind a request, and what it may do.
 
+use std::cell::Cell;
 use std::fs;
 use std::io;
 
@@ -70,6 +71,47 @@ impl Caller {
     }
 }
 
+thread_local! {
+    static ASKER: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The process or thread that waits for what this thread does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker(u32);
+
+impl Asker {
+    /// Does something for a caller.
+    pub fn waits<T>(caller: Caller, work: impl FnOnce() -> T) -> T {
+        let before = ASKER.replace(caller.pid);
+        let done = work();
+        ASKER.set(before);
+        done
+    }
+
+    /// Who waits, if it can be seen whether it still does.
+    pub fn of_this_thread() -> Option<Self> {
+        let asker = Asker(ASKER.get());
+        (asker.0 != 0 && !asker.is_gone()).then_some(asker)
+    }
+
+    /// True if nobody waits any more: it has ended, or was killed and ends as soon as it is answered. Looks where
+    /// nothing waits for a lock (see [`Caller::ending`]).
+    pub fn is_gone(self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap_or_default();
+        status.is_empty() || is_killed(&status)
+    }
+}
+
+/// True if `/proc/PID/status` tells of a SIGKILL that is to come.
+fn is_killed(status: &str) -> bool {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    let pending = |line: &str| {
+        let set = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(set.trim(), 16).ok()
+    };
+    status.lines().filter_map(pending).any(|set| set & KILL != 0)
+}
+
 fn has_memory(status: &str) -> bool {
     status.lines().any(|line| line.starts_with("VmSize:"))
 }
@@ -99,6 +141,16 @@ mod tests {
         assert_eq!(exit_signal(&stat(3 << 8)), None);
         assert_eq!(exit_signal("nonsense"), None);
         assert_eq!(exit_signal("1 (x) R 1"), None);
+    }
+
+    #[test]
+    fn who_was_killed_waits_no_more() {
+        assert!(is_killed("SigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n"));
+        assert!(is_killed("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000102\n"));
+        assert!(!is_killed("SigPnd:\t0000000000000002\nSigIgn:\t0000000000000100\n"));
+        assert!(Asker::waits(this_process(), Asker::of_this_thread).is_some_and(|asker| !asker.is_gone()));
+        assert!(Asker::waits(Caller { pid: 0, ..this_process() }, Asker::of_this_thread).is_none());
+        assert!(Asker(u32::MAX).is_gone());
     }
 
     #[test]

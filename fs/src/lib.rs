@@ -21,6 +21,7 @@
 //! | `ask` | what programs ask the server by ioctl, and its answers |
 //! | `tree`, `content`, `background` | names and attributes; tensors of files and `.tensorfs`; what nobody waits for |
 //! | `file` | the files in use: their state is had only through `Locked` |
+//! | `reader` | looks into the bytes of files, in processes that are locked in |
 //! | `store` | what changes the pool, and knows no open file |
 //!
 //! What all may know is beside them: who asks (`caller`), on which thread something is done (`lane`), what goes wrong
@@ -39,6 +40,7 @@ mod kernel;
 mod lane;
 mod options;
 mod protocol;
+mod reader;
 mod store;
 pub mod testing;
 mod tree;
@@ -51,4 +53,5 @@ pub use holder::device_of;
 pub use kernel::{Server, ServerHandle};
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};
 pub use protocol::{Event, FileState, Moving, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask};
+pub use reader::{READER, ReaderInfo, serve_reader};
 pub use store::{Counts, check_placement, tiers_of_placement};

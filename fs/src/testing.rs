@@ -1,5 +1,6 @@
-//! For tests of crashes: the filesystem without a kernel. What a mount would ask for comes as calls, one at a time, and
-//! is done by the same code in the same order; bytes go to the segments as the kernel moves them in passthrough.
+//! For tests: how readers are locked in, and, where crashes are tried, the filesystem without a kernel. What a mount
+//! would ask for comes as calls, one at a time, and is done by the same code in the same order; bytes go to the
+//! segments as the kernel moves them in passthrough.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -13,8 +14,14 @@ use crate::caller::Caller;
 use crate::error::Fault;
 use crate::file::Files;
 use crate::options::{Durability, Options};
+use crate::reader::lock_in as lock_in_as_a_reader;
 use crate::store::Store;
 use crate::tree::{Change, New, Tree};
+
+/// Locks this process in as a reader is, for good; see `reader/jail.rs`. Returns what of it was not to be had.
+pub fn lock_in() -> Vec<String> {
+    lock_in_as_a_reader()
+}
 
 /// Root asks.
 const CALLER: Caller = Caller { unique: 0, uid: 0, gid: 0, pid: 1 };
@@ -46,6 +53,8 @@ impl Direct {
     /// Serves a pool.
     pub fn new(pool: Arc<Pool>, durability: Durability) -> Self {
         let files = Arc::new(Files::new(Arc::new(Store::new(pool, Options::default(), durability, 1024))));
+        // Its callers write the files that it looks into.
+        files.readers().stay_here();
         Self { tree: Tree::new(files.clone()), files }
     }
 

@@ -1,5 +1,7 @@
 //! The program `tensorfs`, which is also `mount.tensorfs` when called by that name (a symbolic link).
 //!
+//! It is also started, by itself and under a third name, as a reader of the bytes of files.
+//!
 //! It owns everything outside the filesystem itself: the command line, `/dev/fuse`, mount(2) and umount2(2), the server
 //! process with its log and its signals. What is read and written through the mount is the business of `tensorfs-fs`.
 //!
@@ -27,6 +29,9 @@ const MOUNT8: [&str; 2] = ["mount.tensorfs", "mount.fuse.tensorfs"];
 
 fn main() -> ExitCode {
     let called = std::env::args_os().next().unwrap_or_default();
+    if called == tensorfs_fs::READER {
+        tensorfs_fs::serve_reader();
+    }
     let by_mount = Path::new(&called).file_name().is_some_and(|name| MOUNT8.iter().any(|called| name == *called));
     logging::catching_panics(|| {
         let result = if by_mount {

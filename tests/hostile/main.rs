@@ -2,5 +2,6 @@
 
 mod mutants;
 mod pools;
+mod readers;
 mod strangers;
 mod users;

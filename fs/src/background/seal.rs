@@ -5,12 +5,15 @@ use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use tensorfs_formats::{Sink, Source};
 use tensorfs_layout::segment::{SealedRun, examine};
 use tensorfs_layout::tree::{FileChain, Object};
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Host, Result};
 use crate::file::{Files, Locked};
+use crate::reader::{Ask, Broken};
+use crate::store::host::HostStat;
 use crate::store::{BadRun, Store, host};
 
 use super::checksums::{bad_runs, checksums};
@@ -66,7 +69,7 @@ pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn()
     let before = host::stat(&bytes).host("looking at a segment")?;
     let quiet = file.read_quietly(File::from(bytes));
     let go_on = || quiet.is_undisturbed() && !stopped();
-    let found = catch_unwind(AssertUnwindSafe(|| look(store, ino, quiet.open(), before.size, &go_on)));
+    let found = catch_unwind(AssertUnwindSafe(|| look(files, (ino, segment), quiet.open(), &before, &go_on)));
     // Closed before the lock is let go of: whoever waited would take it for a program that has the file mapped.
     let (file, bytes, undisturbed) = quiet.end();
     let found = found.map_err(|_| Fault::warn(libc::EIO, "recognising it panicked"))?;
@@ -78,6 +81,11 @@ pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn()
     if !undisturbed || (after.size, after.ctime) != (before.size, before.ctime) || stopped() {
         return Ok(Outcome::Later);
     }
+    let found = match found {
+        // It is tried again, until it is known that no reader will do.
+        Err(error) if Broken::of(&error).is_some() => return Ok(Outcome::Later),
+        found => found,
+    };
     let runs = match found.host("reading a segment")? {
         Found::Runs(runs) => runs,
         Found::GivenUp => return Ok(Outcome::Later),
@@ -138,8 +146,16 @@ pub(super) fn may_seal(
     Ok(Ok(segment))
 }
 
-/// Compares a file's bytes with the checksums that it has, and finds out what they are.
-fn look(store: &Store, ino: Ino, bytes: &File, size: u64, go_on: &dyn Fn() -> bool) -> io::Result<Found> {
+/// Compares a file's bytes with the checksums that it has, and finds out what they are: a reader says what tensors
+/// there are in them. A file that readers do not get through is sealed as one without tensors.
+fn look(
+    files: &Files,
+    (ino, segment): (Ino, SegmentId),
+    bytes: &File,
+    before: &HostStat,
+    go_on: &dyn Fn() -> bool,
+) -> io::Result<Found> {
+    let store = files.store();
     let bad = bad_runs(bytes, &checksums(store, ino), go_on);
     if !bad.is_empty() {
         return Ok(Found::Bad(bad));
@@ -149,7 +165,29 @@ fn look(store: &Store, ino: Ino, bytes: &File, size: u64, go_on: &dyn Fn() -> bo
         let chain = view.object(ino).and_then(Object::chain);
         chain.map_or(&[][..], FileChain::runs).iter().map(|run| run.offset).collect()
     };
-    let runs = examine(bytes, size, store.pool().description_room(), &records, go_on, &tensorfs_formats::recognise)?;
+    let wanted = || if go_on() { Ok(()) } else { Err(io::Error::other("no longer wanted")) };
+    let owner = store.view().object(ino).map_or(0, |object| object.attributes.uid);
+    let name = || {
+        let path = store.path_to_show(&store.view(), ino);
+        path.map_or_else(|| format!("inode {ino}"), |path| String::from_utf8_lossy(&path).into_owned())
+    };
+    let recognise = |source: &dyn Source, sink: &mut Sink<'_>| {
+        let ask = Ask {
+            source,
+            version: (segment.0, before.size, before.ctime.sec, before.ctime.nsec),
+            owner,
+            allocated: before.allocated,
+            name: &name,
+            pause: &|| (),
+            wanted: &wanted,
+        };
+        let mut found = files.readers().recognise(&ask, None, sink);
+        if found.error.as_ref().and_then(Broken::of) == Some(Broken::ForGood) {
+            (found.error, found.tensors) = (None, 0);
+        }
+        found
+    };
+    let runs = examine(bytes, before.size, store.pool().description_room(), &records, go_on, &recognise)?;
     Ok(runs.map_or(Found::GivenUp, Found::Runs))
 }
 

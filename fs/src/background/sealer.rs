@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::tree::Object;
@@ -22,6 +22,8 @@ use super::task::{Running, Stopper, Task, guarded, stand_back};
 const AGAIN: Duration = Duration::from_secs(10);
 /// So many bytes are sealed at most while the pool is being closed; the rest waits for the next mount.
 const LAST_BYTES: u64 = 1 << 30;
+/// And no longer than this.
+const LAST_TIME: Duration = Duration::from_secs(60);
 
 /// Seals files whose turn has come.
 pub(super) struct Sealer {
@@ -105,12 +107,13 @@ pub(crate) fn seal_the_rest(files: &Files) {
     if files.to_seal().len() == 0 || store.commit().is_err() {
         return;
     }
-    let mut left = LAST_BYTES;
+    let (mut left, begun) = (LAST_BYTES, Instant::now());
+    let too_late = || begun.elapsed() > LAST_TIME;
     for ino in files.to_seal().drain() {
         let size = store.view().object(ino).map_or(0, Object::size);
-        let Some(rest) = left.checked_sub(size) else { continue };
+        let Some(rest) = left.checked_sub(size).filter(|_| !too_late()) else { continue };
         left = rest;
-        let sealed = guarded(store.counters(), || name(ino), || seal_file(files, ino, false, &|| false));
+        let sealed = guarded(store.counters(), || name(ino), || seal_file(files, ino, false, &too_late));
         if let Some(Err(fault)) = sealed {
             log::log!(fault.level, "inode {ino}: not sealed: {fault}");
         }

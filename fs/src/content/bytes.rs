@@ -1,43 +1,46 @@
-//! The bytes of a file as the server itself reads them, to see what tensors they hold.
+//! The bytes of a file as the server itself reads them, and what readers say of them.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use tensorfs_formats::{Source, hole_of};
-use tensorfs_layout::SegmentId;
+use tensorfs_formats::{Recognised, Sink, Source, hole_of};
+use tensorfs_layout::Ino;
+use tensorfs_layout::tree::Object;
 
+use crate::caller::Asker;
 use crate::error::{Fault, Host};
 use crate::file::{Files, Reading, Version};
+use crate::reader::{Ask, Decoder};
 use crate::store::host;
 
 /// The bytes of a version of a file. The segment is opened when it is first read, and closed by
 /// [`SegmentBytes::close`].
 pub(super) struct SegmentBytes {
     files: Arc<Files>,
-    segment: SegmentId,
-    size: u64,
+    ino: Ino,
+    version: Version,
     open: Mutex<Option<Arc<Reading>>>,
     stop: Arc<AtomicBool>,
 }
 
 impl SegmentBytes {
-    /// The bytes of a version, until reading is stopped.
-    pub fn new(files: Arc<Files>, version: &Version, stop: Arc<AtomicBool>) -> Self {
-        Self { files, segment: version.segment, size: version.size, open: Mutex::default(), stop }
+    /// The bytes of a version.
+    pub fn new(files: Arc<Files>, ino: Ino, version: &Version, stop: Arc<AtomicBool>) -> Self {
+        Self { files, ino, version: *version, open: Mutex::default(), stop }
     }
 
     fn reading(&self) -> io::Result<Arc<Reading>> {
         let readings = self.files.readings();
         let mut open = self.open.lock();
-        if readings.is_claimed(self.segment) {
+        if readings.is_claimed(self.version.segment) {
             *open = None;
         }
         if let Some(reading) = &*open {
             return Ok(reading.clone());
         }
-        let reading = Arc::new(readings.open(self.files.store().pool(), self.segment)?);
+        let reading = Arc::new(readings.open(self.files.store().pool(), self.version.segment)?);
         *open = Some(reading.clone());
         Ok(reading)
     }
@@ -47,31 +50,88 @@ impl SegmentBytes {
         let reading = self.open.lock().take();
         drop(reading);
     }
+
+    /// Says what the file is, and gives each of its tensors to `sink`.
+    pub fn recognise(&self, sink: &mut Sink<'_>) -> Recognised {
+        self.recognise_from(None, sink)
+    }
+
+    /// Goes on with an event file, up to so many tensors.
+    pub fn resume(&self, from: u64, limit: u64, sink: &mut Sink<'_>) -> Recognised {
+        self.recognise_from(Some((from, limit)), sink)
+    }
+
+    fn recognise_from(&self, from: Option<(u64, u64)>, sink: &mut Sink<'_>) -> Recognised {
+        self.asking(false, |ask| self.files.readers().recognise(ask, from, sink))
+    }
+
+    /// Has bytes of a tensor decoded.
+    pub fn decode(&self, decoder: &mut Decoder, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.asking(true, |ask| decoder.read_at(ask, offset, buffer))
+    }
+
+    /// Asks readers about this file, for whoever waits for this thread. Ends when the file is removed; if `named`, it
+    /// does not begin after that either.
+    fn asking<T>(&self, named: bool, question: impl FnOnce(&Ask<'_>) -> T) -> T {
+        let store = self.files.store();
+        let (named, owner) = {
+            let view = store.view();
+            let object = view.object(self.ino);
+            (named || object.is_some_and(has_name), object.map_or(0, |object| object.attributes.uid))
+        };
+        let asker = Asker::of_this_thread();
+        let gone = |errno| Err(io::Error::from_raw_os_error(errno));
+        let wanted = || {
+            if self.stop.load(Relaxed) {
+                return gone(libc::ESHUTDOWN);
+            }
+            if asker.is_some_and(Asker::is_gone) {
+                return gone(libc::EINTR);
+            }
+            if named && !store.view().object(self.ino).is_some_and(has_name) {
+                return gone(libc::ESTALE);
+            }
+            Ok(())
+        };
+        let pause = || {
+            if self.files.readings().is_claimed(self.version.segment) {
+                self.close();
+            }
+        };
+        let name = || {
+            let path = store.path_to_show(&store.view(), self.ino);
+            path.map_or_else(|| format!("inode {}", self.ino), |path| String::from_utf8_lossy(&path).into_owned())
+        };
+        let version = self.version.mark();
+        let allocated = self.reading().and_then(|open| Ok(host::stat(&*open)?.allocated)).unwrap_or(0);
+        question(&Ask { source: self, version, owner, allocated, name: &name, pause: &pause, wanted: &wanted })
+    }
 }
 
 impl Source for SegmentBytes {
     fn size(&self) -> io::Result<u64> {
-        Ok(self.size)
+        Ok(self.version.size)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.stop.load(Relaxed) {
-            return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
-        }
-        let want = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+        let want = usize::try_from(self.version.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
         Ok(host::read_at(&*self.reading()?, &mut buffer[..want], offset)?)
     }
 
     fn hole(&self, offset: u64) -> io::Result<u64> {
-        Ok(hole_of(&*self.reading()?, offset).min(self.size.saturating_sub(offset)))
+        Ok(hole_of(&*self.reading()?, offset).min(self.version.size.saturating_sub(offset)))
     }
+}
+
+fn has_name(object: &Object) -> bool {
+    object.names() > 0
 }
 
 /// What a client gets for it. What is wrong with the bytes of a file is no fault of the host.
 pub(super) fn fault(error: io::Error) -> Fault {
     match error.raw_os_error() {
         None => Fault::new(libc::EIO),
-        Some(libc::ESTALE) => Fault::new(libc::ESTALE),
+        Some(errno @ (libc::ESTALE | libc::EINTR | libc::ESHUTDOWN)) => Fault::new(errno),
         Some(_) => Err::<(), _>(error).host("reading a segment").err().unwrap_or(Fault::new(libc::EIO)),
     }
 }

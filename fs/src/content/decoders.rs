@@ -5,7 +5,8 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tensorfs_formats::{Reader, Tensor};
+
+use crate::reader::Decoder;
 
 use super::bytes::SegmentBytes;
 
@@ -15,9 +16,7 @@ const BLOCK: usize = 1 << 20;
 /// The last blocks that are kept.
 const BLOCKS: usize = 4;
 /// Decoders that are kept for open files nobody reads from right now. A further one has to begin again.
-const IDLE: usize = 8;
-
-pub(super) type Decoder = Reader<Arc<SegmentBytes>, Arc<Tensor>>;
+const IDLE: usize = 4;
 
 /// The place of an open tensor's decoder. Held while one request is decoding.
 pub(super) type Held = Arc<Mutex<Option<Decoding>>>;
@@ -55,12 +54,12 @@ impl Decoding {
     }
 
     /// Reads decoded bytes from an offset on.
-    pub fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    pub fn read(&mut self, source: &SegmentBytes, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
             let at = offset + done as u64;
             let start = at / BLOCK as u64 * BLOCK as u64;
-            let block = self.block(start)?;
+            let block = self.block(source, start)?;
             let rest = block.get((at - start) as usize..).unwrap_or_default();
             if rest.is_empty() {
                 break;
@@ -72,13 +71,13 @@ impl Decoding {
         Ok(done)
     }
 
-    fn block(&mut self, start: u64) -> io::Result<&[u8]> {
+    fn block(&mut self, source: &SegmentBytes, start: u64) -> io::Result<&[u8]> {
         if let Some(at) = self.blocks.iter().position(|(known, _)| *known == start) {
             return Ok(&self.blocks[at].1);
         }
         let mut block = if self.blocks.len() == BLOCKS { self.blocks.pop_front() } else { None }.unwrap_or_default().1;
         block.resize(BLOCK, 0);
-        let count = self.decoder.read_at(start, &mut block)?;
+        let count = source.decode(&mut self.decoder, start, &mut block)?;
         block.truncate(count);
         self.blocks.push_back((start, block));
         Ok(self.blocks.back().map_or(&[], |(_, block)| block))

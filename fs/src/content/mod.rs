@@ -22,6 +22,8 @@ mod tensors;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use tensorfs_layout::Ino;
+
 use crate::file::{Files, Version};
 
 use bytes::SegmentBytes;
@@ -48,13 +50,13 @@ impl Content {
         &self.files
     }
 
-    /// Whatever is being read is not wanted any more.
+    /// Nobody wants to know anything any more: whoever waits gets an error.
     pub fn stop(&self) {
         self.stop.store(true, Relaxed);
     }
 
     /// The bytes of a version of a file.
-    fn bytes_of(&self, version: &Version) -> Arc<SegmentBytes> {
-        Arc::new(SegmentBytes::new(self.files.clone(), version, self.stop.clone()))
+    fn bytes_of(&self, ino: Ino, version: &Version) -> Arc<SegmentBytes> {
+        Arc::new(SegmentBytes::new(self.files.clone(), ino, version, self.stop.clone()))
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use tensorfs_formats::{Format, Location, Order, Reader, Source, Tensor, npy_header};
+use tensorfs_formats::{Format, Location, Order, Source, Tensor, TensorReader, npy_header};
 use tensorfs_layout::Ino;
 
 use crate::error::{Fault, Result};
@@ -67,18 +67,18 @@ impl OpenTensor {
     }
 
     fn read_bytes(&self, content: &Content, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let decoder = || Reader::new(self.source.clone(), self.tensor.clone());
         let strided = matches!(self.tensor.order, Order::Strides(_));
         if !strided && !matches!(self.tensor.location, Location::Deflated { .. }) {
-            return decoder()?.read_at(offset, buffer);
+            // They are copied from their place, which needs no reader.
+            return TensorReader::new(&*self.source, &*self.tensor)?.read_at(offset, buffer);
         }
         content.decoders.note(&self.decoding);
         let mut held = self.decoding.lock();
         let mut decoding = match held.take() {
             Some(decoding) => decoding,
-            None => Decoding::new(decoder()?),
+            None => Decoding::new(content.files.readers().decoder(self.tensor.clone())),
         };
-        let read = decoding.read(offset, buffer)?;
+        let read = decoding.read(&self.source, offset, buffer)?;
         *held = Some(decoding);
         Ok(read)
     }

@@ -13,25 +13,28 @@ use crate::store::reserved::OWN_XATTRS;
 use super::Content;
 
 impl Content {
-    /// The value of an attribute of tensorfs' own. May read the file.
-    pub fn own_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+    /// The value of an attribute of tensorfs' own. None if the file has to be read for it, and `may_read` is false.
+    pub fn own_xattr(&self, ino: Ino, name: &[u8], may_read: bool) -> Result<Option<Vec<u8>>> {
         let (is_file, own) = {
             let view = self.files.store().view();
             let object = view.object(ino).ok_or(Fault::new(libc::ENODATA))?;
             (object.is_file(), object.xattr(name).map(<[u8]>::to_vec))
         };
         if !is_file {
-            return own.ok_or(Fault::new(libc::ENODATA));
+            return own.map(Some).ok_or(Fault::new(libc::ENODATA));
         }
         let text = match name.strip_prefix(OWN_XATTRS) {
             Some(b"state") => self.file_state(ino)?.name().to_owned(),
             Some(b"tier") => self.tier_of(ino)?,
             Some(b"records") => self.count_records(ino).to_string(),
-            Some(b"tensors") => self.count_tensors(ino)?.to_string(),
+            Some(b"tensors") => match self.count_tensors(ino, may_read)? {
+                Some(count) => count.to_string(),
+                None => return Ok(None),
+            },
             Some(b"checksum") => format!("{:08x}", self.checksum(ino).ok_or(Fault::new(libc::ENODATA))?),
             _ => return Err(Fault::new(libc::ENODATA)),
         };
-        Ok(text.into_bytes())
+        Ok(Some(text.into_bytes()))
     }
 
     fn tier_of(&self, ino: Ino) -> Result<String> {

@@ -4,7 +4,6 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use tensorfs_formats as formats;
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::clock;
@@ -39,7 +38,7 @@ impl Content {
             if version.size == 0 || self.cache.verdict(ino, &version) == Some(false) {
                 return Ok(None);
             }
-            let source = self.bytes_of(&version);
+            let source = self.bytes_of(ino, &version);
             let found = self.look_into(ino, &source, version, earlier);
             source.close();
             let unchanged = self.files.version(ino).is_ok_and(|now| now == version);
@@ -119,16 +118,23 @@ impl Content {
         chain.summary().map(|summary| (summary.tensors, summary.complete))
     }
 
-    /// How many tensors a file holds.
-    pub(super) fn count_tensors(&self, ino: Ino) -> Result<u64> {
+    /// How many tensors a file holds. None if it has to be read for that, and `may_read` is false.
+    pub(super) fn count_tensors(&self, ino: Ino, may_read: bool) -> Result<Option<u64>> {
         let version = match self.files.version(ino) {
             // Made by mknod, and never opened.
-            Err(fault) if fault.errno == libc::ENOENT => return Ok(0),
+            Err(fault) if fault.errno == libc::ENOENT => return Ok(Some(0)),
             version => version?,
         };
-        match self.sealed_count(ino, version.segment) {
-            Some((count, true)) => Ok(count),
-            _ => Ok(self.tensors_of(ino)?.map_or(0, |tensors| tensors.count)),
+        if let Some((count, true)) = self.sealed_count(ino, version.segment) {
+            return Ok(Some(count));
+        }
+        if version.size == 0 || self.cache.verdict(ino, &version) == Some(false) {
+            return Ok(Some(0));
+        }
+        match self.known_tensors(ino) {
+            Some(tensors) => Ok(Some(tensors.count)),
+            None if !may_read => Ok(None),
+            None => Ok(Some(self.tensors_of(ino)?.map_or(0, |tensors| tensors.count))),
         }
     }
 
@@ -147,8 +153,8 @@ impl Content {
         if known.is_some() || !may_read {
             return known;
         }
-        let source = self.bytes_of(&version);
-        let found = formats::recognise(&*source, &mut |_| ControlFlow::Break(()));
+        let source = self.bytes_of(ino, &version);
+        let found = source.recognise(&mut |_| ControlFlow::Break(()));
         source.close();
         let verdict = found.tensors > 0;
         // Not if it was changed while it was read.

@@ -6,7 +6,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use tensorfs_formats::{self as formats, Format, Source, Tensor};
+use tensorfs_formats::{Format, Source, Tensor};
 
 use crate::file::Version;
 
@@ -51,7 +51,7 @@ pub(super) type See<'a> = &'a mut dyn FnMut(u32, &Tensor) -> ControlFlow<()>;
 impl Tensors {
     /// Looks into a file. None if it holds no tensors.
     pub fn recognise(source: &SegmentBytes, version: Version) -> io::Result<Option<Self>> {
-        let first = formats::recognise(source, &mut |_| ControlFlow::Break(()));
+        let first = source.recognise(&mut |_| ControlFlow::Break(()));
         if let Some(error) = first.error {
             return Err(error);
         }
@@ -68,7 +68,7 @@ impl Tensors {
         }
         let mut known = this.index.directories();
         let mut kept = Some(Packed::default());
-        let found = formats::recognise(source, &mut |tensor| {
+        let found = source.recognise(&mut |tensor| {
             let Ok(ordinal) = u32::try_from(this.count) else { return ControlFlow::Break(()) };
             this.index.add(ordinal, &tensor, &mut known);
             this.count += 1;
@@ -141,7 +141,7 @@ impl Tensors {
         let had = self.count;
         loop {
             let before = self.count;
-            let found = formats::resume_some(source, self.end, CHUNK, &mut |tensor| {
+            let found = source.resume(self.end, CHUNK, &mut |tensor| {
                 let Ok(ordinal) = u32::try_from(self.count) else { return ControlFlow::Break(()) };
                 self.index.add(ordinal, &tensor, &mut known);
                 self.count += 1;
@@ -193,8 +193,8 @@ impl Tensors {
             }
         };
         let found = match at {
-            Some(at) => formats::resume(source, at, &mut sink),
-            None => formats::recognise(source, &mut sink),
+            Some(at) => source.resume(at, u64::MAX, &mut sink),
+            None => source.recognise(&mut sink),
         };
         found.error.map_or(Ok(()), Err)
     }

@@ -6,6 +6,7 @@ use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 use crate::clock;
 use crate::error::{Fault, Host, Result};
+use crate::reader::Mark;
 use crate::store::host::{self, HostStat};
 
 use super::Files;
@@ -86,6 +87,11 @@ impl Version {
     /// True if the bytes are the same, as far as size and modification time tell.
     pub fn has_bytes_of(&self, other: &Version) -> bool {
         (self.segment, self.size, self.mtime) == (other.segment, other.size, other.mtime)
+    }
+
+    /// What stands for it among readers.
+    pub fn mark(&self) -> Mark {
+        (self.segment.0, self.size, self.ctime.sec, self.ctime.nsec)
     }
 
     /// True if a change after `now` would show.

@@ -56,6 +56,7 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::Mutex;
 use tensorfs_layout::Ino;
 
+use crate::reader::Readers;
 use crate::store::Store;
 
 pub(crate) use accesses::{Accesses, Uses};
@@ -85,6 +86,7 @@ pub(crate) struct Files {
     handles: Handles<Arc<Handle>>,
     ghosts: Ghosts,
     readings: Readings,
+    readers: Readers,
     /// Files that were removed while they were read quietly.
     given_up: Mutex<Vec<Ino>>,
     accesses: Accesses,
@@ -106,6 +108,7 @@ impl Files {
             handles: Handles::default(),
             ghosts: Ghosts::default(),
             readings: Readings::default(),
+            readers: Readers::default(),
             given_up: Mutex::default(),
             accesses: Accesses::default(),
             to_seal: ToSeal::default(),
@@ -118,6 +121,11 @@ impl Files {
     /// The store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// Who looks into the bytes of files.
+    pub fn readers(&self) -> &Readers {
+        &self.readers
     }
 
     /// Descriptors by which the server reads files for its own ends.

@@ -16,7 +16,7 @@ use fuser::{
 };
 use tensorfs_layout::Ino;
 
-use crate::caller::Caller;
+use crate::caller::{Asker, Caller};
 use crate::error::Result;
 use crate::file::{WriteRequest, Written};
 use crate::lane::Lane;
@@ -122,6 +122,11 @@ impl Adapter {
         }
     }
 
+    /// Does something for a caller in a lane. Of what reads files each user has a share, whatever files they are.
+    fn run_for(&self, caller: Caller, lane: Lane, about: Ino, work: impl FnOnce(&Filesystem) + Send + 'static) {
+        run_for(&self.lanes, &self.fs, caller, (lane, about), work);
+    }
+
     /// Does the work of a request here.
     fn here<T>(
         &self,
@@ -145,6 +150,17 @@ impl Adapter {
         self.count(counter);
         self.lanes.run(lane, about, &self.fs, move |fs| answer(attempt(fs, name, || work(fs))));
     }
+}
+
+fn run_for(
+    lanes: &Lanes,
+    fs: &Arc<Filesystem>,
+    caller: Caller,
+    (lane, about): (Lane, Ino),
+    work: impl FnOnce(&Filesystem) + Send + 'static,
+) {
+    let about = if lane == Lane::Reader { Ino(caller.uid.into()) } else { about };
+    lanes.run(lane, about, fs, move |fs| Asker::waits(caller, || work(fs)));
 }
 
 /// Answers a write, once it is durable if it must be.
@@ -194,14 +210,15 @@ impl fuser::Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _serving = self.serving();
         let (dir, name) = (ino(parent), name.as_bytes().to_vec());
         let (about, lanes, fs) = (about(dir, &name), self.lanes.clone(), self.fs.clone());
+        let caller = caller(req);
         self.count(|c| &c.lookup);
         self.lanes.run(Lane::Records, about, &self.fs, move |here| {
             match attempt(here, "lookup", || here.lookup(dir, &name, false)) {
-                Ok(Found::MustRead) => lanes.run(Lane::Reader, about, &fs, move |fs| {
+                Ok(Found::MustRead) => run_for(&lanes, &fs, caller, (Lane::Reader, about), move |fs| {
                     answer::lookup(reply, attempt(fs, "lookup", || fs.lookup(dir, &name, true)));
                 }),
                 found => answer::lookup(reply, found),
@@ -358,13 +375,10 @@ impl fuser::Filesystem for Adapter {
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _serving = self.serving();
         let (caller, number) = (caller(req), ino(number));
-        self.lane(
-            (self.fs.open_lane(number, flags.0), number),
-            "open",
-            |c| &c.open,
-            move |fs| fs.open(caller, number, flags.0),
-            |opened| answer::open(reply, opened),
-        );
+        self.count(|c| &c.open);
+        self.run_for(caller, self.fs.open_lane(number, flags.0), number, move |fs| {
+            answer::open(reply, attempt(fs, "open", || fs.open(caller, number, flags.0)));
+        });
     }
 
     fn create(
@@ -391,7 +405,7 @@ impl fuser::Filesystem for Adapter {
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         number: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -405,7 +419,7 @@ impl fuser::Filesystem for Adapter {
         self.count(|c| &c.read);
         // `sendfile` and `splice` fill the kernel's cache all the same, and such a read has no owner.
         let stale = lock_owner.is_none() && self.fs.is_uncached(on.0, on.1);
-        self.lanes.run(self.fs.read_lane(on.0), on.0, &self.fs, move |fs| {
+        self.run_for(caller(req), self.fs.read_lane(on.0), on.0, move |fs| {
             let mut reply = Some(reply);
             let take = |bytes: &[u8]| {
                 if let Some(reply) = reply.take() {
@@ -513,11 +527,11 @@ impl fuser::Filesystem for Adapter {
         reply.error(Errno::ENOSYS);
     }
 
-    fn readdir(&self, _req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let _serving = self.serving();
         let dir = ino(number);
         self.count(|c| &c.readdir);
-        self.lanes.run(self.fs.list_lane(dir), dir, &self.fs, move |fs| {
+        self.run_for(caller(req), self.fs.list_lane(dir), dir, move |fs| {
             let listed =
                 attempt(fs, "readdir", || fs.readdir(dir, offset, |entry| answer::add_entry(&mut reply, &entry)));
             match listed {
@@ -527,18 +541,11 @@ impl fuser::Filesystem for Adapter {
         });
     }
 
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        number: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
+    fn readdirplus(&self, req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let _serving = self.serving();
         let dir = ino(number);
         self.count(|c| &c.readdirplus);
-        self.lanes.run(self.fs.list_lane(dir), dir, &self.fs, move |fs| {
+        self.run_for(caller(req), self.fs.list_lane(dir), dir, move |fs| {
             let listed = attempt(fs, "readdirplus", || {
                 fs.readdirplus(dir, offset, |entry| answer::add_entry_plus(&mut reply, &entry))
             });
@@ -598,22 +605,25 @@ impl fuser::Filesystem for Adapter {
         );
     }
 
-    fn getxattr(&self, _req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let _serving = self.serving();
-        let number = ino(number);
-        let lane = self.fs.getxattr_lane(name.as_bytes());
-        if lane == Lane::Here {
-            let get = |fs: &Filesystem| fs.getxattr(number, name.as_bytes());
-            return answer::xattr(reply, size, self.here("getxattr", |c| &c.getxattr, get));
+        let (caller, number) = (caller(req), ino(number));
+        if !self.fs.may_read_for(name.as_bytes()) {
+            let get = |fs: &Filesystem| fs.getxattr(number, name.as_bytes(), false);
+            let found = self.here("getxattr", |c| &c.getxattr, get);
+            return answer::xattr(reply, size, found.map(Option::unwrap_or_default));
         }
-        let name = name.as_bytes().to_vec();
-        self.lane(
-            (lane, number),
-            "getxattr",
-            |c| &c.getxattr,
-            move |fs| fs.getxattr(number, &name),
-            move |value| answer::xattr(reply, size, value),
-        );
+        let (name, lanes, fs) = (name.as_bytes().to_vec(), self.lanes.clone(), self.fs.clone());
+        self.count(|c| &c.getxattr);
+        self.lanes.run(Lane::Records, number, &self.fs, move |here| {
+            match attempt(here, "getxattr", || here.getxattr(number, &name, false)) {
+                Ok(None) => run_for(&lanes, &fs, caller, (Lane::Reader, number), move |fs| {
+                    let found = attempt(fs, "getxattr", || fs.getxattr(number, &name, true));
+                    answer::xattr(reply, size, found.map(Option::unwrap_or_default));
+                }),
+                found => answer::xattr(reply, size, found.map(Option::unwrap_or_default)),
+            }
+        });
     }
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {

@@ -364,17 +364,17 @@ impl Filesystem {
         }
     }
 
-    /// Where [`Filesystem::getxattr`] is done: counting tensors may read the file.
-    pub fn getxattr_lane(&self, name: &[u8]) -> Lane {
-        if is_own_xattr(name) { Lane::Reader } else { Lane::Here }
+    /// True if [`Filesystem::getxattr`] may have to read the file.
+    pub fn may_read_for(&self, name: &[u8]) -> bool {
+        is_own_xattr(name)
     }
 
-    /// The value of an attribute.
-    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+    /// The value of an attribute. None if the file has to be read for it, and `may_read` is false.
+    pub fn getxattr(&self, ino: Ino, name: &[u8], may_read: bool) -> Result<Option<Vec<u8>>> {
         match Realm::of(ino) {
-            Realm::Control => self.control.getxattr(ino, name),
-            Realm::Tree if is_own_xattr(name) => self.content.own_xattr(ino, name),
-            Realm::Tree => self.tree.getxattr(ino, name),
+            Realm::Control => self.control.getxattr(ino, name).map(Some),
+            Realm::Tree if is_own_xattr(name) => self.content.own_xattr(ino, name, may_read),
+            Realm::Tree => self.tree.getxattr(ino, name).map(Some),
         }
     }
 

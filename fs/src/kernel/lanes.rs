@@ -8,8 +8,8 @@ use tensorfs_layout::Ino;
 use crate::lane::Lane;
 use crate::workers::{Workers, share};
 
-/// Threads that read tensors. Each may take what recognising a file takes.
-const READERS: usize = 8;
+/// Threads that have readers look into files, and wait for them. No user gets more than half of those that are free.
+const READERS: usize = 12;
 
 /// So many threads are left for requests that ask neither the host nor for the lock of a file, and so many for those
 /// that hardly ever do.

@@ -139,6 +139,11 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
+    /// Looks into no file any more: whoever waits for that gets an error, and keeps the mount in use no longer.
+    pub fn look_no_more(&self) {
+        self.fs.content().stop();
+    }
+
     /// Makes everything durable that clients have done so far, as `fsync` of a directory does. Needs no mount.
     pub fn commit(&self) -> Result<(), Error> {
         self.fs

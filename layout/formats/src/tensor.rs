@@ -5,6 +5,11 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
+use crate::limits::{DIMENSIONS_MAX, NAME_MAX};
+
+/// The most bytes that a tensor has with it, and the longest description of a type.
+const INLINE_MAX: usize = 1 << 20;
+const DESCR_MAX: usize = 1 << 20;
 
 /// One tensor of a file.
 ///
@@ -211,6 +216,43 @@ impl Tensor {
             | Location::Inline { offset, len, .. }
             | Location::Deflated { offset, len, .. }
             | Location::Encoded { offset, len } => (offset, len),
+        }
+    }
+
+    /// What cannot be true of a tensor in a file of this size, if anything. Recognisers find none with a fault; this is
+    /// for whoever does not trust them.
+    pub fn fault(&self, size: u64) -> Option<&'static str> {
+        let within = |offset: u64, len: u64| offset.checked_add(len).is_some_and(|end| end <= size);
+        let (offset, len) = self.range();
+        let Some(elements) = elements(&self.shape) else { return Some("a tensor of too many elements") };
+        let bytes = match self.dtype.bits() {
+            Some(bits) if bits % 8 != 0 => packed_bytes(elements, bits),
+            _ => elements.checked_mul(self.item_size),
+        };
+        let Some(bytes) = bytes else { return Some("a tensor of too many bytes") };
+        let held = match (&self.location, &self.order) {
+            (Location::Raw { .. }, Order::Strides(strides)) => {
+                let bytes = span(&self.shape, strides).and_then(|span| span.checked_mul(self.item_size));
+                strides.len() == self.shape.len() && bytes.is_some_and(|bytes| bytes <= len)
+            }
+            (Location::Raw { .. }, _) => bytes <= len,
+            (Location::Inline { bytes, .. }, _) => bytes.len() <= INLINE_MAX,
+            (Location::Deflated { .. } | Location::Encoded { .. }, _) => true,
+        };
+        if self.name.len() > NAME_MAX || self.descr.as_ref().is_some_and(|descr| descr.len() > DESCR_MAX) {
+            Some("a tensor whose name is too long")
+        } else if self.shape.len() > DIMENSIONS_MAX {
+            Some("a tensor of too many dimensions")
+        } else if self.dtype.size().is_some_and(|size| size != self.item_size) {
+            Some("a tensor whose elements have not the size of their type")
+        } else if !within(offset, len) {
+            Some("a tensor that is not in the file")
+        } else if !held {
+            Some("a tensor whose bytes are not where it is")
+        } else if self.storage.as_ref().is_some_and(|of| !within(of.offset, of.len) || of.key.len() > NAME_MAX) {
+            Some("a storage that is not in the file")
+        } else {
+            None
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! It stands on the view, which says what tiers there are and which files have bytes that must be there.
 
+pub(crate) mod apart;
 mod collisions;
 pub(crate) mod examine;
 pub(crate) mod gone;
@@ -20,6 +21,7 @@ mod tracking;
 mod unsynced;
 mod versions;
 
+pub use apart::start_apart;
 pub use examine::{LARGE, SealedRun, examine};
 pub use gone::Gone;
 pub use note::{Note, Reason};

@@ -124,6 +124,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         quarantine: found.quarantine,
         counters: Counts::default(),
         flushes: Flushes::default(),
+        readers: Default::default(),
         read_only: found.damage,
         tiers: found.tiers,
     }

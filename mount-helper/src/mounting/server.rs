@@ -91,6 +91,7 @@ fn serve_until_unmounted(
     signals::watch(move |signal| {
         log::info!("{}: {signal}: committing and unmounting", pool.display());
         notify::notify("STOPPING=1");
+        handle.look_no_more();
         if let Err(error) = handle.commit() {
             log::error!("{error}");
         }

@@ -45,6 +45,7 @@ pub fn table(info: &Info) -> String {
     rows.some("commits", apart);
     rows.some("requests", requests(info));
     rows.some("flushes", flushes(info));
+    rows.some("readers", readers(info));
     let is_damaged = !info.damaged_files.is_empty();
     rows.some("recovery", info.recovery.as_ref().and_then(|found| recovery(found, is_damaged)));
     if info.unsafe_shutdowns > 0 {
@@ -139,6 +140,21 @@ fn tier(tier: &TierInfo) -> String {
         text.push_str(", no passthrough");
     }
     format!("{text} ({})", tier.directory)
+}
+
+/// The processes that look into files, if there were any.
+fn readers(info: &Info) -> Option<String> {
+    let readers = &info.readers;
+    let mut text = format!("{} started", readers.started);
+    for (count, what) in [(readers.failed, "failed"), (readers.given_up, "not wanted any more")] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    if !readers.not_locked.is_empty() {
+        text.push_str(&format!("; not locked in: {}", readers.not_locked.join("; ")));
+    }
+    (readers.started > 0).then_some(text)
 }
 
 fn flushes(info: &Info) -> Option<String> {

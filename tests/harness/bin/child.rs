@@ -37,6 +37,8 @@
 //!
 //! Answers are `ok`, values, `differs at N`, or `error ERRNO`.
 //!
+//! `tensorfs-test-child locked WHAT` locks itself in as a reader is, and tries WHAT; see `locked`.
+//!
 //! `tensorfs-test-child write LEDGER DIR SEED` is a writer for the kill test; see `contract/kill.rs`.
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -53,6 +55,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["do"] => interpret(),
+        ["locked", what] => locked(what),
         ["write", ledger, directory, seed] => {
             let error = write(ledger.as_ref(), directory.as_ref(), seed.parse().unwrap());
             // What a dead mount says; anything else is a fault of the filesystem.
@@ -530,4 +533,88 @@ fn write(ledger: &Path, directory: &Path, seed: u64) -> io::Error {
         Ok(())
     };
     run().expect_err("the server was killed")
+}
+
+/// Tries what a reader that is taken over would try. Ends with 0 if it could, else with the error number, if the kernel
+/// lets it end by itself.
+fn locked(what: &str) {
+    let parent = nix::unistd::getppid().as_raw();
+    let secret = File::open("/etc/passwd").expect("a file");
+    let mount = File::open("/").expect("a directory");
+    let passwd = c"/etc/passwd".as_ptr();
+    let word = [0_u64; 16];
+    let memory = word.as_ptr();
+    let (none, file) = (std::ptr::null::<u8>(), secret.as_raw_fd());
+    let missing = tensorfs_fs::testing::lock_in();
+    let call = |number: libc::c_long, arguments: [libc::c_long; 6]| {
+        let [a, b, c, d, e, f] = arguments;
+        // SAFETY: every pointer among the arguments is to what lives as long as this function, and is large enough.
+        unsafe { libc::syscall(number, a, b, c, d, e, f) }
+    };
+    let (zero, path) = (0 as libc::c_long, passwd as libc::c_long);
+    let (at, word) = (libc::c_long::from(libc::AT_FDCWD), memory as libc::c_long);
+    let exec = libc::c_long::from(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
+    let fresh = libc::c_long::from(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let private = libc::c_long::from(libc::MAP_PRIVATE);
+    let read = libc::c_long::from(libc::PROT_READ);
+    let done = match what {
+        "nothing" => 0,
+        "what is missing" => missing.len() as libc::c_long,
+        "32 MiB of memory" => {
+            let bytes = vec![1_u8; 32 << 20];
+            i64::from(bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>() != 32 << 20)
+        }
+        "4 GiB of memory" => call(libc::SYS_mmap, [zero, 4 << 30, read, fresh, -1, 0]).min(0),
+        "a word to the server" => call(libc::SYS_write, [0, word, 1, 0, 0, 0]).min(0),
+        "open" => call(libc::SYS_openat, [at, path, zero, 0, 0, 0]),
+        "openat2" => call(libc::SYS_openat2, [at, path, word, 24, 0, 0]),
+        "open by handle" => call(libc::SYS_open_by_handle_at, [mount.as_raw_fd().into(), word, 0, 0, 0, 0]),
+        "own memory as a file" => call(libc::SYS_openat, [at, c"/proc/self/mem".as_ptr() as _, 2, 0, 0, 0]),
+        "a descriptor from before" => call(libc::SYS_pread64, [file.into(), word, 8, 0, 0, 0]),
+        "reading what is no socket" => call(libc::SYS_read, [file.into(), word, 8, 0, 0, 0]),
+        "writing to a file" => call(libc::SYS_pwrite64, [file.into(), word, 8, 0, 0, 0]),
+        "writing elsewhere" => call(libc::SYS_write, [1, word, 8, 0, 0, 0]),
+        "a file in memory" => call(libc::SYS_memfd_create, [path, 0, 0, 0, 0, 0]),
+        "mapping a file" => call(libc::SYS_mmap, [zero, 4096, read, private, file.into(), 0]),
+        "memory to execute" => call(libc::SYS_mmap, [zero, 4096, exec, fresh, -1, 0]),
+        "making memory executable" => call(libc::SYS_mprotect, [word & !4095, 4096, exec, 0, 0, 0]),
+        "socket" => call(libc::SYS_socket, [libc::AF_INET.into(), libc::SOCK_STREAM.into(), 0, 0, 0, 0]),
+        "connect" => call(libc::SYS_connect, [0, word, 16, 0, 0, 0]),
+        "sendmsg" => call(libc::SYS_sendmsg, [0, word, 0, 0, 0, 0]),
+        "recvmsg" => call(libc::SYS_recvmsg, [0, word, 0, 0, 0, 0]),
+        "ptrace" => call(libc::SYS_ptrace, [16, parent.into(), 0, 0, 0, 0]),
+        "memory of the server" => call(libc::SYS_process_vm_readv, [parent.into(), word, 1, word, 1, 0]),
+        "pidfd_open" => call(libc::SYS_pidfd_open, [parent.into(), 0, 0, 0, 0, 0]),
+        "kill" => call(libc::SYS_kill, [parent.into(), 0, 0, 0, 0, 0]),
+        "tgkill" => call(libc::SYS_tgkill, [parent.into(), parent.into(), 0, 0, 0, 0]),
+        "fork" => call(libc::SYS_clone, [libc::SIGCHLD.into(), 0, 0, 0, 0, 0]),
+        "clone3" => call(libc::SYS_clone3, [word, 64, 0, 0, 0, 0]),
+        "exec" => call(libc::SYS_execve, [c"/bin/true".as_ptr() as _, none as _, none as _, 0, 0, 0]),
+        "execveat" => call(libc::SYS_execveat, [at, c"/bin/true".as_ptr() as _, none as _, none as _, 0, 0]),
+        "io_uring" => call(libc::SYS_io_uring_setup, [1, word, 0, 0, 0, 0]),
+        "bpf" => call(libc::SYS_bpf, [0, word, 64, 0, 0, 0]),
+        "userfaultfd" => call(libc::SYS_userfaultfd, [0, 0, 0, 0, 0, 0]),
+        "perf_event_open" => call(libc::SYS_perf_event_open, [word, 0, -1, -1, 0, 0]),
+        "add_key" => call(libc::SYS_add_key, [path, path, word, 8, -3, 0]),
+        "setuid" => call(libc::SYS_setuid, [0, 0, 0, 0, 0, 0]),
+        "capset" => call(libc::SYS_capset, [word, word, 0, 0, 0, 0]),
+        "mount" => call(libc::SYS_mount, [path, path, path, 0, 0, 0]),
+        "unshare" => call(libc::SYS_unshare, [libc::CLONE_NEWUSER.into(), 0, 0, 0, 0, 0]),
+        "setns" => call(libc::SYS_setns, [0, 0, 0, 0, 0, 0]),
+        "chroot" => call(libc::SYS_chroot, [c"/".as_ptr() as _, 0, 0, 0, 0, 0]),
+        "ioctl" => call(libc::SYS_ioctl, [0, 0x5412, word, 0, 0, 0]),
+        "prctl" => call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1, 0, 0, 0, 0]),
+        "larger limits" => call(libc::SYS_prlimit64, [0, libc::RLIMIT_AS as _, word, 0, 0, 0]),
+        "unlink" => call(libc::SYS_unlinkat, [at, path, 0, 0, 0, 0]),
+        "names of files" => call(libc::SYS_getdents64, [file.into(), word, 64, 0, 0, 0]),
+        "shared memory" => call(libc::SYS_shmget, [0, 4096, 0o1600, 0, 0, 0]),
+        "a message queue" => call(libc::SYS_msgget, [0, 0o1600, 0, 0, 0, 0]),
+        "the log of the kernel" => call(libc::SYS_syslog, [3, word, 8, 0, 0, 0]),
+        "a clock that is set" => call(libc::SYS_clock_settime, [0, word, 0, 0, 0, 0]),
+        "a 32 bit call" => call(0x4000_0000 | libc::SYS_getpid, [0, 0, 0, 0, 0, 0]),
+        _ => panic!("nobody knows how to try {what}"),
+    };
+    let code = if done < 0 { io::Error::last_os_error().raw_os_error().unwrap_or(255) } else { done as i32 };
+    // SAFETY: nothing of this process is needed any more.
+    unsafe { libc::_exit(code) }
 }

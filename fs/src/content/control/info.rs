@@ -11,6 +11,7 @@ use tensorfs_layout::segment::{QuarantineEntry, TierInfo};
 
 use crate::file::Files;
 use crate::options::Durability;
+use crate::reader::ReaderInfo;
 use crate::store::Counts;
 
 /// What a pool is doing.
@@ -108,6 +109,9 @@ pub struct Info {
     /// How often the host was made to flush since the mount.
     #[serde(default)]
     pub flushes: Flushes,
+    /// The processes that look into the bytes of files.
+    #[serde(default)]
+    pub readers: ReaderInfo,
     /// Why the pool takes no more changes.
     pub read_only: Option<String>,
     /// The pool's tiers, its own directory first.
@@ -175,6 +179,7 @@ impl Info {
             quarantine,
             counters: store.counters().read(),
             flushes: pool.flushes(),
+            readers: files.readers().describe(),
             read_only: pool.is_read_only(),
             tiers: store.describe_tiers(),
         }

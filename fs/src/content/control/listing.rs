@@ -159,7 +159,7 @@ impl Control {
     /// Gives the tensors and directories in a directory of a file.
     fn rows_of_file(&self, parent: Ino, (file, dir): (Ino, DirId), cookie: u64, take: Take<'_>) -> Result<()> {
         let Some(tensors) = self.content.tensors_of(file)? else { return Ok(()) };
-        let source = self.content.bytes_of(&tensors.version);
+        let source = self.content.bytes_of(file, &tensors.version);
         // A directory has at most one entry for each tensor.
         let mut next = cookie.checked_sub(NAMES).map_or(0, |ordinal| ordinal + 1);
         while let Ok(from) = u32::try_from(next) {

@@ -97,7 +97,7 @@ impl Control {
         match self.numbers.look(&origin) {
             Some(look) => Ok(Answer::Is(origin, look)),
             None if !may_read => Ok(Answer::MustRead),
-            None => Ok(Answer::Is(origin, look_of(tensors, &self.read_tensor(tensors, ordinal)?))),
+            None => Ok(Answer::Is(origin, look_of(tensors, &self.read_tensor(file, tensors, ordinal)?))),
         }
     }
 
@@ -118,8 +118,8 @@ impl Control {
     }
 
     /// One tensor of a file. Reads the file if need be.
-    pub(super) fn read_tensor(&self, tensors: &Tensors, ordinal: u32) -> Result<Tensor> {
-        let source = self.content.bytes_of(&tensors.version);
+    pub(super) fn read_tensor(&self, file: Ino, tensors: &Tensors, ordinal: u32) -> Result<Tensor> {
+        let source = self.content.bytes_of(file, &tensors.version);
         let tensor = tensors.tensor(&source, ordinal);
         source.close();
         tensor.map_err(fault)

@@ -88,8 +88,8 @@ impl Control {
         // The kernel looks the name up again if what it knows is out of date.
         let stale = || Fault::new(libc::ESTALE);
         let tensors = self.content.tensors_of(file)?.filter(|tensors| tensors.stamp == stamp).ok_or_else(stale)?;
-        let tensor = self.read_tensor(&tensors, ordinal)?;
-        let source = self.content.bytes_of(&tensors.version);
+        let tensor = self.read_tensor(file, &tensors, ordinal)?;
+        let source = self.content.bytes_of(file, &tensors.version);
         let opened = OpenTensor::new(file, tensors.format, tensors.version, tensor, source.clone());
         source.close();
         opened.map_err(fault)

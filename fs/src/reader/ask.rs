@@ -1,0 +1,26 @@
+//! What is asked of a reader.
+
+use std::io;
+
+use tensorfs_formats::Source;
+
+/// The number of a segment, its size, and when it was changed last: seconds and nanoseconds.
+pub(crate) type Mark = (u64, u64, i64, u32);
+
+/// A question about a file.
+pub(crate) struct Ask<'a> {
+    /// Its bytes.
+    pub source: &'a dyn Source,
+    /// What stands for this version of the file.
+    pub version: Mark,
+    /// Whose file it is: no reader sees files of two users.
+    pub owner: u32,
+    /// How many bytes the host has of it. The more there are, the longer it may take.
+    pub allocated: u64,
+    /// Its name, for the log.
+    pub name: &'a dyn Fn() -> String,
+    /// Done now and then while the reader thinks.
+    pub pause: &'a dyn Fn(),
+    /// Why nobody wants to know any more, if so. Asked several times a second.
+    pub wanted: &'a dyn Fn() -> io::Result<()>,
+}

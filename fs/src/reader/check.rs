@@ -1,0 +1,60 @@
+//! What a reader says is checked as if the writer of the file had said it.
+
+use std::io;
+
+use tensorfs_formats::{Recognised, Tensor};
+
+use super::protocol::{LOT_MAX, Summary};
+
+/// The longest reason, and the most that a file may say about itself.
+const REASON_MAX: usize = 64 << 10;
+const METADATA_MAX: usize = 2 << 20;
+/// The most calls, and the longest one.
+const CALLS_MAX: usize = 32;
+const CALL_MAX: usize = 64 << 10;
+
+pub(super) fn nonsense(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Gives the tensors of a lot to `each`, which says whether it wants more. Returns how many it was given, and whether
+/// it wanted more.
+pub(super) fn tensors(
+    count: u32,
+    mut bytes: &[u8],
+    size: u64,
+    each: &mut dyn FnMut(Tensor) -> bool,
+) -> io::Result<(u64, bool)> {
+    if count > LOT_MAX || count == 0 {
+        return Err(nonsense("a lot of no tensors, or of too many"));
+    }
+    for n in 1..=u64::from(count) {
+        let (tensor, rest) = postcard::take_from_bytes::<Tensor>(bytes).map_err(|_| nonsense("no tensor"))?;
+        bytes = rest;
+        if let Some(fault) = tensor.fault(size) {
+            return Err(nonsense(fault));
+        }
+        if !each(tensor) {
+            return Ok((n, false));
+        }
+    }
+    Ok((count.into(), true))
+}
+
+/// What came of recognising a file of this size, after so many tensors.
+pub(super) fn summary(summary: Summary, size: u64, from: u64, tensors: u64) -> io::Result<Recognised> {
+    let Summary { format, frames, bad_frames, end, reason, metadata, calls, stopped, failed } = summary;
+    let said: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+    let sound = end <= size.max(from)
+        && frames <= size
+        && bad_frames <= frames
+        && reason.as_ref().is_none_or(|reason| reason.len() <= REASON_MAX)
+        && said <= METADATA_MAX
+        && calls.len() <= CALLS_MAX
+        && calls.iter().all(|call| call.len() <= CALL_MAX);
+    if !sound {
+        return Err(nonsense("a summary that cannot be"));
+    }
+    let error = failed.map(io::Error::other);
+    Ok(Recognised { format, tensors, frames, bad_frames, end, reason, metadata, calls, stopped, error })
+}

@@ -1,0 +1,139 @@
+//! What the server and a reader say to each other.
+//!
+//! The server asks for one thing at a time. Until it has the answer, the reader asks back: for bytes of the file, or
+//! whether more tensors are wanted. A message is two lengths, the message, and bytes that belong to it.
+
+use std::io::{self, Read, Write};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tensorfs_formats::{Format, Recognised, Tensor};
+
+/// The most bytes of a file that are read at once.
+pub(super) const READ_MAX: usize = 256 << 10;
+/// The most bytes of a tensor that are decoded at once.
+pub(super) const DECODE_MAX: usize = 1 << 20;
+/// Tensors come in lots of at most so many.
+pub(super) const LOT_MAX: u32 = 1024;
+/// A lot is sent once it has so many bytes.
+pub(super) const LOT_BYTES: usize = 256 << 10;
+
+/// The longest message, and the most bytes with it.
+const MESSAGE_MAX: usize = 4 << 20;
+const BYTES_MAX: usize = 4 << 20;
+
+/// What the server says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Say what is in a file of this size; or go on with one from a place on, up to so many tensors.
+    Recognise { size: u64, from: Option<u64>, limit: u64 },
+    /// Decode bytes of a tensor in a file of this size. Without a tensor, of the one before.
+    Decode { size: u64, tensor: Option<Box<Tensor>>, offset: u64, len: u32 },
+    /// The bytes that were wanted come with this.
+    Bytes,
+    /// There are so many bytes of a hole.
+    Hole(u64),
+    /// They could not be read.
+    Unreadable,
+    /// More tensors are wanted.
+    More,
+    /// No more are.
+    Enough,
+}
+
+/// What a reader says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// It is locked in. What of that was not to be had is told.
+    Ready(Vec<String>),
+    /// These bytes of the file are wanted.
+    Read { offset: u64, len: u32 },
+    /// Is there a hole?
+    Hole { offset: u64 },
+    /// So many tensors come with this. Are more wanted?
+    Tensors(u32),
+    /// That is all.
+    Recognised(Summary),
+    /// The bytes that were to be decoded come with this.
+    Decoded,
+    /// It could not be done: an error number, or what is wrong with the bytes.
+    Failed(Option<i32>, String),
+}
+
+/// A [`Recognised`] on its way.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Summary {
+    pub format: Format,
+    pub frames: u64,
+    pub bad_frames: u64,
+    pub end: u64,
+    pub reason: Option<String>,
+    pub metadata: Vec<(String, String)>,
+    pub calls: Vec<String>,
+    pub stopped: bool,
+    pub failed: Option<String>,
+}
+
+impl From<Recognised> for Summary {
+    fn from(found: Recognised) -> Self {
+        Summary {
+            format: found.format,
+            frames: found.frames,
+            bad_frames: found.bad_frames,
+            end: found.end,
+            reason: found.reason,
+            metadata: found.metadata,
+            calls: found.calls,
+            stopped: found.stopped,
+            failed: found.error.map(|error| error.to_string()),
+        }
+    }
+}
+
+/// Messages over a stream.
+pub(super) struct Wire<S> {
+    stream: S,
+    buffer: Vec<u8>,
+}
+
+fn nonsense(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+impl<S: Read + Write> Wire<S> {
+    pub fn new(stream: S) -> Self {
+        Self { stream, buffer: Vec::new() }
+    }
+
+    /// Sends a message and what belongs to it.
+    pub fn send(&mut self, message: &impl Serialize, bytes: &[u8]) -> io::Result<()> {
+        let encoded = postcard::to_stdvec(message).map_err(|_| nonsense("a message that cannot be sent"))?;
+        if encoded.len() > MESSAGE_MAX || bytes.len() > BYTES_MAX {
+            return Err(nonsense("a message that is too long"));
+        }
+        self.buffer.clear();
+        self.buffer.extend((encoded.len() as u32).to_le_bytes());
+        self.buffer.extend((bytes.len() as u32).to_le_bytes());
+        self.buffer.extend(encoded);
+        self.buffer.extend(bytes);
+        self.stream.write_all(&self.buffer)
+    }
+
+    /// Waits for a message, and what belongs to it.
+    pub fn receive<T: DeserializeOwned>(&mut self) -> io::Result<(T, &[u8])> {
+        let mut head = [0; 8];
+        self.stream.read_exact(&mut head)?;
+        let [a, b, c, d, e, f, g, h] = head;
+        let len = u32::from_le_bytes([a, b, c, d]) as usize;
+        let bytes = u32::from_le_bytes([e, f, g, h]) as usize;
+        if len > MESSAGE_MAX || bytes > BYTES_MAX {
+            return Err(nonsense("a message that is too long"));
+        }
+        self.buffer.clear();
+        self.buffer.resize(len + bytes, 0);
+        self.stream.read_exact(&mut self.buffer)?;
+        let (message, bytes) = self.buffer.split_at(len);
+        let message = postcard::from_bytes(message).map_err(|_| nonsense("a message that means nothing"))?;
+        Ok((message, bytes))
+    }
+}

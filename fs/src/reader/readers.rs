@@ -1,0 +1,495 @@
+//! The readers that there are, and what is asked of them.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tensorfs_formats::{self as formats, Format, Recognised, Sink, Tensor};
+
+use super::ask::{Ask, Mark};
+use super::check;
+use super::process::{Process, Spent, Talk, Unwanted, Watch};
+use super::protocol::{Answer, DECODE_MAX, Order, READ_MAX};
+
+/// So many are kept while there is nothing to do, so that hardly anybody waits for one to start.
+const IDLE: usize = 4;
+/// What a request may take of the processor, and one second more for so many bytes that the host has of the file.
+const BUDGET: Duration = Duration::from_secs(20);
+const BYTES_A_SECOND: u64 = 16 << 20;
+/// A file that readers did not survive so often is left alone.
+const STRIKES: u8 = 3;
+/// So many such files are kept in mind.
+const STRUCK_MAX: usize = 4096;
+
+/// Why there is no answer, though somebody wants to know and the file can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Broken {
+    /// There is none this time.
+    #[error("the reader that looked into it failed")]
+    Once,
+    /// There will be none.
+    #[error("looking into it took more than it may, or no reader survived it")]
+    ForGood,
+}
+
+impl Broken {
+    /// What an error says of it.
+    pub fn of(error: &io::Error) -> Option<Self> {
+        error.get_ref()?.downcast_ref().copied()
+    }
+}
+
+/// The readers that there are.
+#[derive(Clone, Default)]
+pub(crate) struct Readers(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// The program to start; by default this one.
+    program: Mutex<Option<PathBuf>>,
+    /// Nobody hostile is near: no process is needed.
+    here: AtomicBool,
+    starter: Mutex<Option<Sender<Sender<io::Result<Process>>>>>,
+    /// Those that have nothing to do, and whose files they have seen.
+    idle: Mutex<Vec<(u32, Process)>>,
+    struck: Mutex<HashMap<Mark, u8>>,
+    missing: Mutex<Option<Vec<String>>>,
+    started: AtomicU64,
+    failed: AtomicU64,
+    given_up: AtomicU64,
+}
+
+/// What there is to know of readers since the mount.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ReaderInfo {
+    /// Processes that were started.
+    pub started: u64,
+    /// Those that failed, or took more than they may.
+    pub failed: u64,
+    /// Those that were ended as nobody wanted to know any more.
+    pub given_up: u64,
+    /// What they are not kept from, as the kernel cannot, and why.
+    pub not_locked: Vec<String>,
+}
+
+/// A tensor that is decoded by a reader, which goes on where it was.
+pub(crate) struct Decoder {
+    readers: Readers,
+    tensor: Arc<Tensor>,
+    at_work: Option<Process>,
+    /// Whose file it is.
+    owner: u32,
+}
+
+/// What is done with what a reader says. An answer ends the request.
+type Hear<'a, T> = &'a mut dyn FnMut(Answer, &[u8]) -> io::Result<Next<T>>;
+
+enum Next<T> {
+    Say(Order),
+    Done(T),
+}
+
+impl Readers {
+    /// Does everything in this process: for those who drive the filesystem without a kernel, and trust the files.
+    pub fn stay_here(&self) {
+        self.0.here.store(true, Relaxed);
+    }
+
+    /// Starts this program instead.
+    #[cfg(test)]
+    pub fn start_with(&self, program: PathBuf) {
+        *self.0.program.lock() = Some(program);
+    }
+
+    /// What there is to know of them.
+    pub fn describe(&self) -> ReaderInfo {
+        ReaderInfo {
+            started: self.0.started.load(Relaxed),
+            failed: self.0.failed.load(Relaxed),
+            given_up: self.0.given_up.load(Relaxed),
+            not_locked: self.0.missing.lock().clone().unwrap_or_default(),
+        }
+    }
+
+    /// Says what a file is, and gives each of its tensors to `sink`: as [`formats::recognise`] does, or, from a place
+    /// on, as [`formats::resume_some`].
+    pub fn recognise(&self, ask: &Ask<'_>, from: Option<(u64, u64)>, sink: &mut Sink<'_>) -> Recognised {
+        if self.0.here.load(Relaxed) {
+            return match from {
+                None => formats::recognise(ask.source, sink),
+                Some((from, limit)) => formats::resume_some(ask.source, from, limit, sink),
+            };
+        }
+        let mut tensors = 0;
+        self.try_to_recognise(ask, from, &mut tensors, sink).unwrap_or_else(|error| Recognised {
+            format: Format::Opaque,
+            tensors,
+            frames: 0,
+            bad_frames: 0,
+            end: from.map_or(0, |(from, _)| from),
+            reason: Some(error.to_string()),
+            metadata: Vec::new(),
+            calls: Vec::new(),
+            stopped: false,
+            error: Some(error),
+        })
+    }
+
+    fn try_to_recognise(
+        &self,
+        ask: &Ask<'_>,
+        from: Option<(u64, u64)>,
+        tensors: &mut u64,
+        sink: &mut Sink<'_>,
+    ) -> io::Result<Recognised> {
+        let size = ask.source.size()?;
+        let (from, limit) = (from.map(|(from, _)| from), from.map_or(u64::MAX, |(_, limit)| limit));
+        let mut enough = false;
+        let mut process = None;
+        let mut hear = |answer, bytes: &[u8]| match answer {
+            Answer::Tensors(count) if !enough => {
+                let mut each = |tensor| sink(tensor).is_continue();
+                let (given, more) = check::tensors(count, bytes, size, &mut each)?;
+                *tensors += given;
+                enough = !more;
+                Ok(Next::Say(if more { Order::More } else { Order::Enough }))
+            }
+            Answer::Recognised(summary) => {
+                let mut found = check::summary(summary, size, from.unwrap_or(0), *tensors)?;
+                found.stopped |= enough;
+                Ok(Next::Done(found))
+            }
+            _ => Err(check::nonsense("an answer to another question")),
+        };
+        let order = Order::Recognise { size, from, limit };
+        let found = self.request(ask, &mut process, order, &mut hear);
+        self.put(ask.owner, process);
+        found
+    }
+
+    /// A decoder of a tensor whose bytes do not stand in the file as they are to be read.
+    pub fn decoder(&self, tensor: Arc<Tensor>) -> Decoder {
+        Decoder { readers: self.clone(), tensor, at_work: None, owner: 0 }
+    }
+
+    /// Has a reader do something. It is left in `process` if it can do more.
+    fn request<T>(
+        &self,
+        ask: &Ask<'_>,
+        process: &mut Option<Process>,
+        order: Order,
+        hear: Hear<'_, T>,
+    ) -> io::Result<T> {
+        (ask.wanted)()?;
+        if self.0.struck.lock().get(&ask.version).is_some_and(|strikes| *strikes >= STRIKES) {
+            return Err(io::Error::other(Broken::ForGood));
+        }
+        let taken = match process.take() {
+            Some(process) => process,
+            None => self.take(ask.owner)?,
+        };
+        let budget = BUDGET + Duration::from_millis(ask.allocated.saturating_mul(1000) / BYTES_A_SECOND);
+        let watch = Watch { pause: ask.pause, wanted: ask.wanted, budget };
+        // What reading the file gave: the reader is not asked what it made of it.
+        let mut unreadable = None;
+        match converse(ask, &mut taken.talk(watch), order, hear, &mut unreadable) {
+            Ok(done) => {
+                *process = Some(taken);
+                match unreadable {
+                    Some(error) => Err(error),
+                    None => Ok(done),
+                }
+            }
+            Err(error) => Err(unreadable.unwrap_or_else(|| self.judge(ask, taken, error))),
+        }
+    }
+
+    /// What it means that a conversation ended with an error, and with it the reader.
+    fn judge(&self, ask: &Ask<'_>, process: Process, error: io::Error) -> io::Error {
+        let error = match error.downcast::<Unwanted>() {
+            Ok(Unwanted(why)) => {
+                self.0.given_up.fetch_add(1, Relaxed);
+                return why;
+            }
+            Err(error) => error,
+        };
+        let spent = error.get_ref().is_some_and(|error| error.is::<Spent>());
+        let its_own = matches!(
+            error.kind(),
+            io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::InvalidData
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::WriteZero
+        );
+        if !spent && !its_own {
+            return error;
+        }
+        self.0.failed.fetch_add(1, Relaxed);
+        let strikes = {
+            let mut struck = self.0.struck.lock();
+            if struck.len() >= STRUCK_MAX && !struck.contains_key(&ask.version) {
+                struck.clear();
+            }
+            let strikes = struck.entry(ask.version).or_default();
+            *strikes = strikes.saturating_add(1);
+            *strikes
+        };
+        let how = if spent { "took more than it may".to_owned() } else { format!("{}: {error}", process.end()) };
+        let then = if strikes >= STRIKES { "; nobody looks into it any more until it changes" } else { "" };
+        log::warn!("{}: the reader that looked into it {how}{then}", (ask.name)());
+        io::Error::other(if spent { Broken::ForGood } else { Broken::Once })
+    }
+
+    fn take(&self, owner: u32) -> io::Result<Process> {
+        let found = || {
+            let mut idle = self.0.idle.lock();
+            let at = idle.iter().rposition(|(of, _)| *of == owner)?;
+            Some(idle.remove(at).1)
+        };
+        while let Some(mut process) = found() {
+            if process.is_ready() {
+                return Ok(process);
+            }
+        }
+        self.start()
+    }
+
+    fn put(&self, owner: u32, process: Option<Process>) {
+        let mut idle = self.0.idle.lock();
+        idle.extend(process.map(|process| (owner, process)));
+        let more = if idle.len() > IDLE { Some(idle.remove(0)) } else { None };
+        drop(idle);
+        drop(more);
+    }
+
+    /// Starts a reader, on a thread that lives as long as the server: a reader ends with the thread that started it.
+    fn start(&self) -> io::Result<Process> {
+        let (tell, hear) = channel();
+        let mut starter = self.0.starter.lock();
+        if starter.is_none() {
+            let (ask, asked) = channel::<Sender<io::Result<Process>>>();
+            let program = self.0.program.lock().clone().unwrap_or_else(|| "/proc/self/exe".into());
+            thread::Builder::new().name("tensorfs-readers".into()).spawn(move || {
+                for tell in asked {
+                    // Nobody may wait for it any more.
+                    let _ = tell.send(Process::start(&program));
+                }
+            })?;
+            *starter = Some(ask);
+        }
+        let asked = starter.as_ref().is_some_and(|starter| starter.send(tell).is_ok());
+        drop(starter);
+        let gone = || io::Error::other("nobody starts readers");
+        let process = if asked { hear.recv().map_err(|_| gone())?? } else { return Err(gone()) };
+        let watch = Watch { pause: &|| (), wanted: &|| Ok(()), budget: BUDGET };
+        let missing = match process.talk(watch).hear() {
+            Ok((Answer::Ready(missing), _)) => missing,
+            Ok(_) => return Err(check::nonsense("a reader that is none")),
+            Err(error) => {
+                let how = process.end();
+                return Err(io::Error::other(format!("a reader could not be started: it {how}: {error}")));
+            }
+        };
+        self.0.started.fetch_add(1, Relaxed);
+        let mut known = self.0.missing.lock();
+        if known.is_none() {
+            for missing in &missing {
+                log::warn!("readers of files are locked in less than they could be: {missing}");
+            }
+            *known = Some(missing);
+        }
+        Ok(process)
+    }
+}
+
+/// Says what is wanted, reads for the reader, and hands everything else on.
+fn converse<T>(
+    ask: &Ask<'_>,
+    talk: &mut Talk<'_>,
+    order: Order,
+    hear: Hear<'_, T>,
+    unreadable: &mut Option<io::Error>,
+) -> io::Result<T> {
+    talk.say(&order, &[])?;
+    let mut buffer = Vec::new();
+    loop {
+        let (answer, bytes) = talk.hear()?;
+        match answer {
+            Answer::Read { offset, len } => {
+                buffer.resize((len as usize).min(READ_MAX), 0);
+                match ask.source.read_at(offset, &mut buffer) {
+                    Ok(count) => talk.say(&Order::Bytes, &buffer[..count])?,
+                    Err(error) => {
+                        *unreadable = Some(error);
+                        talk.say(&Order::Unreadable, &[])?;
+                    }
+                }
+            }
+            Answer::Hole { offset } => {
+                let hole = ask.source.hole(offset).unwrap_or(0);
+                talk.say(&Order::Hole(hole), &[])?;
+            }
+            answer => match hear(answer, bytes)? {
+                Next::Say(order) => talk.say(&order, &[])?,
+                Next::Done(done) => return Ok(done),
+            },
+        }
+    }
+}
+
+impl Decoder {
+    /// Fills `buffer` with decoded bytes from `offset` on, as far as there are any. Fast only from front to back.
+    pub fn read_at(&mut self, ask: &Ask<'_>, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.readers.0.here.load(Relaxed) {
+            return formats::TensorReader::new(ask.source, &*self.tensor)?.read_at(offset, buffer);
+        }
+        self.owner = ask.owner;
+        let size = ask.source.size()?;
+        let len = buffer.len().min(DECODE_MAX);
+        let tensor = self.at_work.is_none().then(|| Box::new(Tensor::clone(&self.tensor)));
+        let order = Order::Decode { size, tensor, offset, len: len as u32 };
+        let mut hear = |answer, bytes: &[u8]| match answer {
+            Answer::Decoded if bytes.len() <= len => {
+                buffer[..bytes.len()].copy_from_slice(bytes);
+                Ok(Next::Done(Ok(bytes.len())))
+            }
+            Answer::Failed(_, why) => Ok(Next::Done(Err(io::Error::other(why)))),
+            _ => Err(check::nonsense("an answer to another question")),
+        };
+        self.readers.request(ask, &mut self.at_work, order, &mut hear)?
+    }
+}
+
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        self.readers.put(self.owner, self.at_work.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use serde::Serialize;
+    use tensorfs_formats::{Dtype, Location};
+    use tensorfs_layout::segment::start_apart;
+
+    use super::super::protocol::Summary;
+
+    /// A message as it is sent.
+    fn message(message: &impl Serialize, bytes: &[u8]) -> Vec<u8> {
+        let encoded = postcard::to_stdvec(message).unwrap();
+        let lengths = [(encoded.len() as u32).to_le_bytes(), (bytes.len() as u32).to_le_bytes()].concat();
+        [&lengths, &encoded[..], bytes].concat()
+    }
+
+    /// A program that says this, and nothing else, whatever it hears.
+    fn says(dir: &std::path::Path, bytes: &[u8]) -> PathBuf {
+        let (said, program) = (dir.join("said"), dir.join("program"));
+        fs::write(&said, bytes).unwrap();
+        // It stays for a while, so that what it said is heard; and nobody else has it open to write when it is started.
+        let script = format!("#!/bin/sh\ncat '{}' >&0\nexec sleep 1\n", said.display());
+        start_apart(|| fs::write(&program, script)).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        program
+    }
+
+    /// Asks a reader that says this about a file of 100 bytes.
+    fn ask(bytes: &[u8]) -> (Recognised, u64) {
+        let dir = tempfile::tempdir().unwrap();
+        let readers = Readers::default();
+        readers.start_with(says(dir.path(), bytes));
+        let file = [7_u8; 100];
+        let (source, mut given) = (&file[..], 0);
+        let ask = Ask {
+            source: &source,
+            version: (1, 2, 3, 4),
+            owner: 0,
+            allocated: 0,
+            name: &|| "a file".into(),
+            pause: &|| (),
+            wanted: &|| Ok(()),
+        };
+        let found = readers.recognise(&ask, None, &mut |tensor| {
+            assert_eq!(tensor.fault(100), None);
+            given += 1;
+            std::ops::ControlFlow::Continue(())
+        });
+        (found, given)
+    }
+
+    fn tensor(offset: u64, len: u64) -> Vec<u8> {
+        let location = Location::Raw { offset, len };
+        postcard::to_stdvec(&Tensor::new(b"t".to_vec(), Dtype::U8, vec![len], location)).unwrap()
+    }
+
+    fn summary(end: u64) -> Answer {
+        Answer::Recognised(Summary {
+            format: Format::Npy,
+            frames: 0,
+            bad_frames: 0,
+            end,
+            reason: None,
+            metadata: Vec::new(),
+            calls: Vec::new(),
+            stopped: false,
+            failed: None,
+        })
+    }
+
+    #[test]
+    fn what_a_reader_says_is_believed_only_if_it_can_be() {
+        let ready = message(&Answer::Ready(Vec::new()), &[]);
+        let end = message(&summary(100), &[]);
+        let good = message(&Answer::Tensors(1), &tensor(90, 10));
+        let (found, given) = ask(&[&ready[..], &good, &end].concat());
+        assert_eq!((found.error.map(|error| error.to_string()), found.tensors, given), (None, 1, 1));
+        for bad in [
+            message(&Answer::Tensors(1), &tensor(91, 10)),
+            message(&Answer::Tensors(1), &tensor(u64::MAX, 10)),
+            message(&Answer::Tensors(2), &tensor(0, 1)),
+            message(&Answer::Tensors(0), &[]),
+            message(&Answer::Tensors(u32::MAX), &tensor(0, 1)),
+            message(&summary(101), &[]),
+            message(&Answer::Decoded, &[1, 2, 3]),
+            message(&Answer::Ready(Vec::new()), &[]),
+            vec![255; 8],
+            vec![1, 0, 0, 0, 0, 0, 0, 0, 99],
+        ] {
+            let (found, given) = ask(&[&ready[..], &bad, &end].concat());
+            assert_eq!(found.error.as_ref().and_then(Broken::of), Some(Broken::Once), "{bad:?}");
+            assert_eq!(given, u64::from(bad[8..] == message(&Answer::Tensors(2), &tensor(0, 1))[8..]));
+        }
+        // One that never says that it is ready is none.
+        assert!(ask(&[]).0.error.is_some() && ask(&end).0.error.is_some());
+    }
+
+    #[test]
+    fn no_answer_makes_the_server_panic() {
+        let ready = message(&Answer::Ready(Vec::new()), &[]);
+        let good = [message(&Answer::Tensors(1), &tensor(0, 10)), message(&summary(100), &[])].concat();
+        let mut random = 88_172_645_463_325_252_u64;
+        for _ in 0..20 {
+            let mut said = good.clone();
+            for _ in 0..4 {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let at = random as usize % said.len();
+                said[at] = (random >> 32) as u8;
+            }
+            let (found, given) = ask(&[&ready[..], &said].concat());
+            assert!(found.error.is_some() || found.tensors == given);
+        }
+    }
+}

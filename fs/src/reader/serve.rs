@@ -1,0 +1,166 @@
+//! A reader, from its own side.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::FromRawFd;
+use std::process::exit;
+use std::rc::Rc;
+
+use tensorfs_formats::{self as formats, Reader, Source, Tensor};
+
+use super::jail;
+use super::protocol::{Answer, DECODE_MAX, LOT_BYTES, LOT_MAX, Order, READ_MAX, Wire};
+
+/// The name that the program is called by to be a reader.
+pub const READER: &str = "tensorfs-reader";
+
+/// Is a reader: locks this process in, and says what is in files for as long as the server wants to know. Descriptor 0
+/// is a socket to the server.
+pub fn serve_reader() -> ! {
+    let missing = jail::lock_in();
+    // SAFETY: descriptor 0 belongs to this process, and nothing else in it uses it.
+    let socket = unsafe { File::from_raw_fd(0) };
+    let server = Rc::new(Server { wire: RefCell::new(Wire::new(socket)) });
+    let done = serve(&server, missing);
+    // Also when the server has gone, which is how most readers end.
+    exit(done.is_err().into())
+}
+
+/// The server as a reader sees it.
+struct Server {
+    wire: RefCell<Wire<File>>,
+}
+
+/// The file that the server has open for this reader.
+#[derive(Clone)]
+struct Remote {
+    server: Rc<Server>,
+    size: u64,
+}
+
+type Decoder = Reader<Remote, Box<Tensor>>;
+
+fn serve(server: &Rc<Server>, missing: Vec<String>) -> io::Result<()> {
+    server.wire.borrow_mut().send(&Answer::Ready(missing), &[])?;
+    let mut decoder: Option<Decoder> = None;
+    loop {
+        let order = server.wire.borrow_mut().receive::<Order>()?.0;
+        let remote = |size| Remote { server: server.clone(), size };
+        match order {
+            Order::Recognise { size, from, limit } => recognise(&remote(size), from, limit)?,
+            Order::Decode { size, tensor, offset, len } => {
+                let decoded = decode(&mut decoder, tensor.map(|tensor| (remote(size), tensor)), offset, len);
+                let (answer, bytes) = match decoded {
+                    Ok(bytes) => (Answer::Decoded, bytes),
+                    Err(error) => (Answer::Failed(error.raw_os_error(), error.to_string()), Vec::new()),
+                };
+                server.wire.borrow_mut().send(&answer, &bytes)?;
+            }
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+fn decode(
+    decoder: &mut Option<Decoder>,
+    tensor: Option<(Remote, Box<Tensor>)>,
+    offset: u64,
+    len: u32,
+) -> io::Result<Vec<u8>> {
+    if let Some((remote, tensor)) = tensor {
+        *decoder = Some(Reader::new(remote, tensor)?);
+    }
+    let decoder = decoder.as_mut().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut bytes = vec![0; (len as usize).min(DECODE_MAX)];
+    let count = decoder.read_at(offset, &mut bytes)?;
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+fn recognise(remote: &Remote, from: Option<u64>, limit: u64) -> io::Result<()> {
+    let mut lot = Lot { remote, bytes: Vec::new(), count: 0, most: 1, failed: None };
+    let mut sink = |tensor: Tensor| lot.add(&tensor);
+    let found = match from {
+        None => formats::recognise(remote, &mut sink),
+        Some(from) => formats::resume_some(remote, from, limit, &mut sink),
+    };
+    if lot.count > 0 {
+        let _ = lot.send();
+    }
+    lot.failed.map_or(Ok(()), Err)?;
+    remote.server.wire.borrow_mut().send(&Answer::Recognised(found.into()), &[])
+}
+
+/// Tensors that are to be sent. The first comes alone, as it may be all that is wanted; more and more come together.
+struct Lot<'a> {
+    remote: &'a Remote,
+    bytes: Vec<u8>,
+    count: u32,
+    most: u32,
+    failed: Option<io::Error>,
+}
+
+impl Lot<'_> {
+    fn add(&mut self, tensor: &Tensor) -> ControlFlow<()> {
+        match postcard::to_extend(tensor, std::mem::take(&mut self.bytes)) {
+            Ok(bytes) => self.bytes = bytes,
+            Err(_) => {
+                self.failed = Some(io::ErrorKind::InvalidData.into());
+                return ControlFlow::Break(());
+            }
+        }
+        self.count += 1;
+        if self.count < self.most && self.bytes.len() < LOT_BYTES { ControlFlow::Continue(()) } else { self.send() }
+    }
+
+    fn send(&mut self) -> ControlFlow<()> {
+        let mut wire = self.remote.server.wire.borrow_mut();
+        let answer = wire.send(&Answer::Tensors(self.count), &self.bytes);
+        let answer = answer.and_then(|()| Ok(wire.receive::<Order>()?.0));
+        (self.count, self.most) = (0, (self.most * 2).min(LOT_MAX));
+        self.bytes.clear();
+        match answer {
+            Ok(Order::More) => ControlFlow::Continue(()),
+            Ok(_) => ControlFlow::Break(()),
+            Err(error) => {
+                self.failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    }
+}
+
+impl Source for Remote {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.size)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let want =
+            buffer.len().min(READ_MAX).min(usize::try_from(self.size.saturating_sub(offset)).unwrap_or(READ_MAX));
+        if want == 0 {
+            return Ok(0);
+        }
+        let mut wire = self.server.wire.borrow_mut();
+        wire.send(&Answer::Read { offset, len: want as u32 }, &[])?;
+        match wire.receive::<Order>()? {
+            (Order::Bytes, bytes) => {
+                let count = bytes.len().min(want);
+                buffer[..count].copy_from_slice(&bytes[..count]);
+                Ok(count)
+            }
+            _ => Err(io::Error::from_raw_os_error(libc::EIO)),
+        }
+    }
+
+    fn hole(&self, offset: u64) -> io::Result<u64> {
+        let mut wire = self.server.wire.borrow_mut();
+        wire.send(&Answer::Hole { offset }, &[])?;
+        match wire.receive::<Order>()?.0 {
+            Order::Hole(len) => Ok(len),
+            _ => Err(io::Error::from_raw_os_error(libc::EIO)),
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Files that are made to keep whoever looks into them busy, to bring it down, or to take it over.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tensorfs_formats::{crc32c, crc32c_zeroes};
+use tensorfs_tests::{
+    Call, HostCalls, Mount, Rule, Setup, as_user, is_root, on_mounts, program, run, safetensors, samples, skip,
+    wait_until, xattr,
+};
+
+on_mounts!(
+    a_frame_of_terabytes_that_are_a_hole_is_read_at_once,
+    hostile_files_of_one_user_keep_nobody_waiting,
+    whoever_is_killed_keeps_no_reader,
+    a_file_that_is_removed_keeps_no_reader,
+    a_server_that_is_to_end_waits_for_no_reader,
+    a_reader_that_fails_is_an_error_of_that_request,
+    what_is_in_small_files_is_said_by_readers_too,
+);
+
+/// What a reader that is taken over may try, and all that it may get: none of it.
+const REFUSED: &[&str] = &[
+    "open",
+    "openat2",
+    "open by handle",
+    "own memory as a file",
+    "a descriptor from before",
+    "reading what is no socket",
+    "writing to a file",
+    "writing elsewhere",
+    "a file in memory",
+    "mapping a file",
+    "memory to execute",
+    "making memory executable",
+    "socket",
+    "connect",
+    "sendmsg",
+    "recvmsg",
+    "ptrace",
+    "memory of the server",
+    "pidfd_open",
+    "kill",
+    "tgkill",
+    "fork",
+    "clone3",
+    "exec",
+    "execveat",
+    "io_uring",
+    "bpf",
+    "userfaultfd",
+    "perf_event_open",
+    "add_key",
+    "setuid",
+    "capset",
+    "mount",
+    "unshare",
+    "setns",
+    "chroot",
+    "ioctl",
+    "prctl",
+    "larger limits",
+    "unlink",
+    "names of files",
+    "shared memory",
+    "a message queue",
+    "the log of the kernel",
+    "a clock that is set",
+    "a 32 bit call",
+];
+
+/// A process that is locked in as a reader is has its memory, as much as that may be, and its socket. Whatever else it
+/// tries, it is killed for.
+/// Proves P4.
+#[test]
+fn a_reader_that_is_taken_over_can_do_nothing() {
+    let try_to = |what: &str| {
+        // The other end is there, and nobody reads.
+        let (_server, socket) = UnixStream::pair().unwrap();
+        let mut command = program("tensorfs-test-child");
+        command.args(["locked", what]).stdin(Stdio::from(std::os::fd::OwnedFd::from(socket)));
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap()
+    };
+    if try_to("what is missing").code() != Some(0) {
+        return skip("a_reader_that_is_taken_over_can_do_nothing", "the kernel cannot lock processes in");
+    }
+    for what in ["nothing", "32 MiB of memory", "a word to the server"] {
+        let ended = try_to(what);
+        assert_eq!(ended.code(), Some(0), "{what}: {ended}");
+    }
+    assert_eq!(try_to("4 GiB of memory").code(), Some(libc::ENOMEM));
+    for what in REFUSED {
+        let ended = try_to(what);
+        assert_eq!(ended.signal(), Some(libc::SIGSYS), "{what}: {ended}");
+    }
+}
+
+fn masked(crc: u32) -> [u8; 4] {
+    crc.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+/// An event of one scalar, and behind it in the same frame a field of so many zeroes, which are a hole.
+fn sparse_frame(path: &Path, zeroes: u64) -> std::io::Result<()> {
+    let mut event = vec![0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 1, 0x2a, 10, 0x0a, 8, 0x0a, 1, b'x', 0x15];
+    event.extend(1.5_f32.to_le_bytes());
+    // A field that nobody knows.
+    event.push(15 << 3 | 2);
+    event.extend(varint(zeroes));
+    let len = (event.len() as u64 + zeroes).to_le_bytes();
+    let file = File::create(path)?;
+    file.write_all_at(&[&len[..], &masked(crc32c(&len)), &event].concat(), 0)?;
+    let end = 12 + event.len() as u64 + zeroes;
+    file.write_all_at(&masked(crc32c_zeroes(crc32c(&event), zeroes)), end)
+}
+
+/// A `.npz` of one array of 3 GiB of zeroes, which the file has in 20 MB.
+fn bomb(path: &Path) {
+    let size = 3_u64 << 30;
+    let mut header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({size},), }}");
+    let width = (10 + header.len() + 1).next_multiple_of(64) - 11;
+    header = format!("{header:width$}\n");
+    let mut npy = b"\x93NUMPY\x01\x00".to_vec();
+    npy.extend((header.len() as u16).to_le_bytes());
+    npy.extend(header.bytes());
+    let total = (npy.len() as u64 + size) as u32;
+    // The header is stored; behind it comes one block of fixed codes: a zero, and again and again the longest match
+    // there is, of what is one byte back.
+    let mut deflated = vec![0];
+    deflated.extend((npy.len() as u16).to_le_bytes());
+    deflated.extend((!(npy.len() as u16)).to_le_bytes());
+    deflated.extend(npy);
+    let mut bits: Vec<bool> = vec![true, true, false];
+    let mut code = |code: u32, len: u32| bits.extend((0..len).rev().map(|at| code >> at & 1 == 1));
+    code(0b0011_0000, 8);
+    for _ in 0..24 {
+        code(0b1100_0101, 8);
+        code(0, 5);
+    }
+    let byte = |bits: &[bool]| bits.iter().rev().fold(0_u8, |byte, bit| byte << 1 | u8::from(*bit));
+    let bytes: Vec<u8> = bits.chunks_exact(8).map(byte).collect();
+    // Eight matches are 13 bytes.
+    deflated.extend(&bytes[..2]);
+    for _ in 0..size / 258 / 8 + 1 {
+        deflated.extend(&bytes[2..15]);
+    }
+    let len = deflated.len() as u32;
+    let mut fields = [0_u8; 26];
+    fields[0] = 20;
+    fields[4] = 8;
+    fields[14..18].copy_from_slice(&len.to_le_bytes());
+    fields[18..22].copy_from_slice(&total.to_le_bytes());
+    fields[22] = 5;
+    let mut zip = [b"PK\x03\x04", &fields[..], b"a.npy"].concat();
+    zip.extend(deflated);
+    let directory = zip.len() as u32;
+    zip.extend([b"PK\x01\x02\x14\x00", &fields[..], &[0; 14], b"a.npy"].concat());
+    let directory_len = zip.len() as u32 - directory;
+    zip.extend(b"PK\x05\x06\0\0\0\0\x01\0\x01\0");
+    zip.extend([directory_len.to_le_bytes(), directory.to_le_bytes()].concat());
+    zip.extend([0, 0]);
+    fs::write(path, zip).unwrap();
+}
+
+/// Somebody who reads the end of a bomb.
+fn reads(mut command: Command, mount: &Mount, tensor: &Path) -> Child {
+    // Beginning where it is: the directories above need not be open to him.
+    command.current_dir(mount.path());
+    command.args(["tail", "-c", "16"]).arg(tensor).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn as_root() -> Command {
+    Command::new("env")
+}
+
+/// The readers of a server.
+fn readers(mount: &Mount) -> Vec<i32> {
+    let server = mount.pid().unwrap();
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let of_server = |pid: &i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|of| of.trim() == server.to_string()))
+    };
+    processes.filter(of_server).collect()
+}
+
+/// A file with tensors that nobody has asked about yet.
+fn fresh(mount: &Mount, name: &str) -> PathBuf {
+    let path = mount.at(name);
+    fs::write(&path, safetensors(&[("a", b"abcd"), ("b", b"wxyz")])).unwrap();
+    path
+}
+
+fn of_readers(mount: &Mount, what: &str) -> u64 {
+    mount.info()["readers"][what].as_u64().unwrap()
+}
+
+fn get(path: &Path, name: &str) -> String {
+    String::from_utf8(xattr::get(path, format!("user.tensorfs.{name}")).unwrap()).unwrap()
+}
+
+/// Proves C7, T10.
+fn a_frame_of_terabytes_that_are_a_hole_is_read_at_once(setup: Setup) {
+    let mount = setup.mount();
+    for n in 0..4 {
+        let path = mount.at(format!("events.{n}"));
+        if sparse_frame(&path, (14 << 40) + n).is_err() {
+            return skip("a_frame_of_terabytes_that_are_a_hole_is_read_at_once", "the host has no files of 14 TiB");
+        }
+        // The checksum of all of it is right.
+        assert_eq!(get(&path, "tensors"), "1");
+    }
+    mount.wait_for_seals(4);
+    assert_eq!(of_readers(&mount, "failed"), 0);
+}
+
+/// Proves T10, T11, B9.
+fn hostile_files_of_one_user_keep_nobody_waiting(setup: Setup) {
+    if !is_root() {
+        return setup.skip("needs root, to become somebody else");
+    }
+    let mount = setup.mount();
+    fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let dir = mount.at("bombs");
+    fs::create_dir(&dir).unwrap();
+    bomb(&dir.join("0.npz"));
+    for n in 1..8 {
+        fs::copy(dir.join("0.npz"), dir.join(format!("{n}.npz"))).unwrap();
+    }
+    let tensor = |n: usize| PathBuf::from(format!(".tensorfs/tensors/bombs/{n}.npz/a.npy"));
+    assert_eq!(fs::metadata(mount.at(tensor(0))).unwrap().len() >> 30, 3);
+    let mut greedy: Vec<Child> = (0..8).map(|n| reads(as_user(1234, 1234), &mount, &tensor(n))).collect();
+    wait_until("readers that are busy", || readers(&mount).len() >= 3);
+    // Others are answered, whether a reader is needed or not.
+    let path = fresh(&mount, "mine");
+    assert!(["open", "committed"].contains(&&*get(&path, "state")));
+    assert_eq!(get(&path, "tensors"), "2");
+    assert_eq!(fs::read_dir(mount.at(".tensorfs/tensors/mine")).unwrap().count(), 2);
+    // So is the greedy one, where none is.
+    let mut asks = as_user(1234, 1234);
+    asks.args(["ls", "-a", ".tensorfs"]).current_dir(mount.path());
+    assert!(run(&mut asks).status.success());
+    let most = readers(&mount).len();
+    assert!((3..=21).contains(&most), "{most} readers");
+    let busy = greedy.iter_mut().filter_map(|child| child.try_wait().unwrap().is_none().then_some(())).count();
+    assert!(busy >= 4, "only {busy} of 8 were still waiting");
+    for child in &mut greedy {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    wait_until("all but idle readers to end", || readers(&mount).len() <= 5);
+}
+
+/// A mount with a bomb, and somebody who reads its end.
+fn with_bomb(setup: Setup) -> (Mount, Child) {
+    let mount = setup.mount();
+    bomb(&mount.at("bomb.npz"));
+    let tensor = mount.at(".tensorfs/tensors/bomb.npz/a.npy");
+    assert_eq!(fs::metadata(&tensor).unwrap().len() >> 30, 3);
+    let reading = reads(as_root(), &mount, &tensor);
+    wait_until("a reader that is busy", || readers(&mount).iter().any(|pid| ticks(*pid) > 2));
+    (mount, reading)
+}
+
+/// What a process has had of the processor, in ticks.
+fn ticks(pid: i32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(11)?.parse().ok()).unwrap_or(0)
+}
+
+/// Proves T11.
+fn whoever_is_killed_keeps_no_reader(setup: Setup) {
+    let (mount, mut reading) = with_bomb(setup);
+    reading.kill().unwrap();
+    assert_eq!(reading.wait().unwrap().signal(), Some(libc::SIGKILL));
+    wait_until("the reader to be given up", || of_readers(&mount, "given_up") >= 1);
+    assert_eq!(get(&fresh(&mount, "mine"), "tensors"), "2");
+}
+
+/// Proves T11.
+fn a_file_that_is_removed_keeps_no_reader(setup: Setup) {
+    let (mount, mut reading) = with_bomb(setup);
+    fs::remove_file(mount.at("bomb.npz")).unwrap();
+    assert!(!reading.wait().unwrap().success());
+    wait_until("the reader to be given up", || of_readers(&mount, "given_up") >= 1);
+}
+
+/// Proves T11.
+fn a_server_that_is_to_end_waits_for_no_reader(setup: Setup) {
+    let (mut mount, mut reading) = with_bomb(setup);
+    let server = mount.pid().unwrap();
+    kill(Pid::from_raw(server), Signal::SIGTERM).unwrap();
+    // It gets an error, and not the bytes.
+    assert!(!reading.wait().unwrap().success());
+    assert!(mount.end());
+}
+
+/// Proves T10.
+fn a_reader_that_fails_is_an_error_of_that_request(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    assert_eq!(get(&fresh(&mount, "one"), "tensors"), "2");
+    for (n, signal) in [Signal::SIGKILL, Signal::SIGSEGV].into_iter().enumerate() {
+        let path = fresh(&mount, &format!("two.{n}"));
+        let held = calls.add(Rule::of(Call::Read).on("/segments/").held());
+        let asked = path.clone();
+        let asking = std::thread::spawn(move || xattr::get(&asked, "user.tensorfs.tensors"));
+        held.wait_for_waiting(1);
+        for pid in readers(&mount) {
+            kill(Pid::from_raw(pid), signal).unwrap();
+        }
+        drop(held);
+        assert_eq!(asking.join().unwrap(), Err(nix::errno::Errno::EIO));
+        assert_eq!(of_readers(&mount, "failed"), n as u64 + 1);
+        let log = mount.log();
+        assert!(log.contains(&format!("two.{n}: the reader that looked into it ended (signal: ")), "{log}");
+        // The next one is told.
+        assert_eq!(get(&path, "tensors"), "2");
+    }
+}
+
+/// Every sample of every format says through a reader what it says to whoever looks into it himself.
+/// Proves T10.
+fn what_is_in_small_files_is_said_by_readers_too(setup: Setup) {
+    let mount = setup.mount();
+    let mut count = 0;
+    for entry in fs::read_dir(samples()).unwrap() {
+        let entry = entry.unwrap();
+        if !entry.file_type().unwrap().is_file() {
+            continue;
+        }
+        let bytes = fs::read(entry.path()).unwrap();
+        let found = tensorfs_formats::recognise(&&bytes[..], &mut |_| std::ops::ControlFlow::Continue(()));
+        let path = mount.at(entry.file_name());
+        File::create(&path).unwrap().write_all(&bytes).unwrap();
+        assert_eq!(get(&path, "tensors"), found.tensors.to_string(), "{}", path.display());
+        count += 1;
+    }
+    assert!(count > 5);
+    assert_eq!(of_readers(&mount, "failed"), 0);
+}
