@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tensorfs_tests::random::Random;
-use tensorfs_tests::{EVERYTHING, Mount, Pattern, Request, Setup, VolatileDisk, forget_cached_files, on_mounts};
+use tensorfs_tests::{
+    Call, EVERYTHING, HostCalls, Mount, Pattern, Request, Rule, Setup, VolatileDisk, forget_cached_files, on_mounts,
+};
 
 on_mounts!(
     what_was_acknowledged_survives_the_loss_of_the_cache_of_ext4,
@@ -19,6 +21,7 @@ on_mounts!(
     nothing_acknowledged_is_missing_when_the_disk_cannot_write,
     nothing_acknowledged_is_missing_when_the_disk_cannot_flush,
     nothing_acknowledged_is_missing_when_xfs_cannot_write,
+    a_file_whose_times_the_host_does_not_take_can_be_read,
     a_file_whose_direct_writes_collide_with_a_mapping_is_not_damaged,
 );
 
@@ -241,6 +244,29 @@ fn nothing_acknowledged_is_missing_when_the_disk_cannot_flush(setup: Setup) {
 /// Proves D12.
 fn nothing_acknowledged_is_missing_when_xfs_cannot_write(setup: Setup) {
     assert!(nothing_is_missing(&setup, &XFS, "loop", |disk| disk.fail_writes_of(MARK, None)));
+}
+
+/// As on a host that has become read-only: what is there can be read.
+///
+/// Proves D12.
+fn a_file_whose_times_the_host_does_not_take_can_be_read(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount();
+    std::fs::write(mount.at("f"), vec![7; 50_000]).unwrap();
+    mount.remount();
+    // The segment's are others than those that are recorded.
+    let shards = std::fs::read_dir(mount.pool().join("segments")).unwrap();
+    let files = shards.flat_map(|shard| std::fs::read_dir(shard.unwrap().path()).unwrap());
+    for file in files {
+        let segment = File::options().write(true).open(file.unwrap().path()).unwrap();
+        segment.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1_000_000)).unwrap();
+    }
+    let refused = calls.add(Rule::of(Call::Times).on("/segments/").error(libc::EROFS));
+    assert!(std::fs::read(mount.at("f")).unwrap() == vec![7; 50_000]);
+    assert!(refused.hits() > 0);
+    drop(refused);
+    assert!(std::fs::read(mount.at("f")).unwrap() == vec![7; 50_000]);
+    mount.umount();
 }
 
 /// As xfstests' generic/095 and 366 do: the kernel has the next sync say `EIO`, and nothing is lost.

@@ -61,15 +61,18 @@ impl Locked<'_> {
         Ok(segment)
     }
 
-    /// Times set while the file was closed are in the records alone; from now on the segment's count.
+    /// Times set while the file was closed are in the records alone; from now on the segment's count. On a host that
+    /// takes no changes the file can be used all the same, and shows the times of its segment.
     fn align(&mut self, recorded: &Attributes) -> Result<()> {
         let mut host = self.look()?;
         let Some(serving) = self.state.serving.as_mut() else { return Ok(()) };
         if host.mtime != recorded.mtime || host.atime != recorded.atime {
             let segments = self.files.store().segments();
             let fd = segments.open(serving.segment, libc::O_RDONLY).host("opening a segment")?;
-            host::set_times(&fd, Some(recorded.atime), Some(recorded.mtime)).host("setting a segment's times")?;
-            host = host::stat(&fd).host("looking at a segment")?;
+            match host::set_times(&fd, Some(recorded.atime), Some(recorded.mtime)) {
+                Ok(()) => host = host::stat(&fd).host("looking at a segment")?,
+                Err(error) => log::debug!("{}: its times cannot be set: {error}", serving.segment),
+            }
         }
         serving.seen = Some(Seen::of(&host, clock::now()));
         Ok(())

@@ -24,7 +24,7 @@ use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
 use crate::medium::foreign::Foreign;
 use crate::medium::owner::Owner;
-use crate::segment::apart::nobody_starts;
+use crate::segment::apart::ask_apart;
 use crate::segment::gone::Gone;
 use crate::segment::home::{Home, SEGMENTS, Scanned, Stray, path_within, shard};
 use crate::segment::place::identity;
@@ -366,9 +366,10 @@ impl Segments {
 
 /// True if a lease of this kind is granted, which is given back at once.
 fn try_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
-    let _alone = nobody_starts();
-    // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
-    let granted = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) } == 0;
+    let granted = ask_apart(|| {
+        // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) == 0 }
+    });
     if granted {
         // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };

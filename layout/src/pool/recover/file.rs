@@ -197,6 +197,14 @@ impl<'a> Settler<'a> {
             if sealed {
                 return self.mark_damaged(ino, attributes, "its segment is too short");
             }
+            // Or the host lost what it had promised to keep, which looks the same.
+            let path = self.pool.view().path_of(ino).unwrap_or_default();
+            log::warn!(
+                "{}: {}: ends at {} and not at {size}, as recorded: it was cut before power was lost",
+                self.pool.path.display(),
+                String::from_utf8_lossy(&path),
+                stat.size
+            );
             self.recovery.learned_files += 1;
             return self.learn(ino, attributes, segment, &stat);
         }
