@@ -63,6 +63,9 @@ fn an_append_that_was_made_durable_is_a_record_and_stays_one(setup: Setup) {
     let (small, large) = (places(&records(&mount, "small")), places(&records(&mount, "large")));
     assert_eq!(ranges(&small), expected(5000));
     assert_eq!(ranges(&large), expected(200_000));
+    mount.kill9();
+    mount.mount();
+    assert_eq!((places(&records(&mount, "small")), places(&records(&mount, "large"))), (small.clone(), large.clone()));
     let same = |mount: &Mount, when: &str| {
         assert_eq!(places(&records(mount, "small")), small, "{when}");
         assert_eq!(places(&records(mount, "large")), large, "{when}");

@@ -429,12 +429,15 @@ fn describe(pool: &Pool, ino: Ino, attributes: &Attributes, segment: SegmentId, 
     let view = pool.view();
     let same = view.object(ino).is_some_and(|object| object.attributes.segment == Some(segment));
     let start = view.object(ino).filter(|_| same).map_or(0, |object| Object::next_record(object, stat.size));
+    // One that is only described again is the record that it was.
+    let again = view.object(ino).filter(|object| same && object.size() == stat.size).map(Object::tail_origin);
+    let origin = again.filter(|origin| origin.known().is_some()).unwrap_or_else(|| Origin::at(stat.mtime));
     Transaction::new(0).with(Record::Attributes { ino, attributes: attributes.clone() }).with(Record::Data {
         ino,
         segment,
         offset: start,
         len: stat.size - start,
         allocated: stat.allocated,
-        origin: Origin::at(stat.mtime),
+        origin,
     })
 }
