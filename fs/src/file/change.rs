@@ -61,7 +61,7 @@ impl Locked<'_> {
         let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
         let done = store.segments().open(segment, libc::O_RDWR).host("opening a segment").and_then(|fd| {
             // What a mapping could then fill without asking has to have room.
-            let grows = if self.is_mappable() { size.saturating_sub(host.size) } else { 0 };
+            let grows = if store.keeps_room_for_holes(self.ino()) { size.saturating_sub(host.size) } else { 0 };
             let admitted = self.files.admit(self.ino(), &fd, host.size, grows)?;
             if admitted.fits() < grows {
                 return Err(Fault::new(libc::ENOSPC));

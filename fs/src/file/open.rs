@@ -262,7 +262,8 @@ impl Locked<'_> {
                 !store.segments().exclusive(segment)
             };
             let mode = choose(self.mode(), wish, mapped);
-            if mode == Mode::Server || !maps || store.reserve_holes(ino)? {
+            // Where the server writes a mapping's pages it can still say no, but to nobody who stores into them.
+            if !maps || store.reserve_holes(ino)? || mode == Mode::Server {
                 break (segment, mode);
             }
             // A mapping could fill them without asking, unless the kernel writes its pages back through the server.

@@ -2,8 +2,8 @@
 //!
 //! In a pool with a limit every write is asked for here, also where the kernel could move the bytes itself. What is
 //! recorded, the pool knows; what open files have grown by since is estimated from above by the bytes that went through
-//! the server. Only near the limit is each file asked, and then writes pass one at a time. A mapping of a segment fills
-//! holes without asking, so a file that can be mapped for writing counts with its holes.
+//! the server. Only near the limit is each file asked, and then writes pass one at a time. A mapping fills holes
+//! without asking, so a file that can be mapped for writing counts with its holes.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -144,6 +144,11 @@ impl Store {
             self.recount();
         }
         Ok(fits)
+    }
+
+    /// True if there must be room for the holes of a file, as it can be mapped for writing.
+    pub fn keeps_room_for_holes(&self, ino: Ino) -> bool {
+        self.writers.get(ino).is_some_and(|written| written.is_mapped())
     }
 
     /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of.

@@ -19,7 +19,7 @@ pub(crate) struct Written {
     pub segment: SegmentId,
     /// The descriptor that will sync it.
     pub fd: Arc<OwnedFd>,
-    /// It can be written through a mapping of the segment itself, which fills holes without asking.
+    /// It can be written through a mapping, which fills holes without asking.
     mapped: bool,
     /// A handle writes it without asking.
     unasked: bool,
@@ -31,7 +31,7 @@ impl Written {
         Self { ino, segment, fd, mapped: false, unasked: false }
     }
 
-    /// True if it can be written through a mapping of the segment itself.
+    /// True if it can be written through a mapping, and there is room for what that fills.
     pub fn is_mapped(&self) -> bool {
         self.mapped
     }
@@ -75,7 +75,7 @@ impl Writers {
         self.0.lock().get(&ino).cloned()
     }
 
-    /// The segment can be mapped for writing from now on.
+    /// The file can be mapped for writing from now on.
     pub fn map(&self, ino: Ino) {
         if let Some(written) = self.0.lock().get_mut(&ino) {
             written.mapped = true;
