@@ -3,7 +3,7 @@
     import numpy as np
     from shelf import ndarray, shelf
 
-    s = shelf("/mnt/tensors/myshelf")
+    s = shelf("/mnt/tensors/myshelf")          # or shelf("myshelf", size_mb=1024, pmem_path="/mnt/tensors")
     s.x = np.random.rand(1000, 1000)           # copied once into the pool
     s.x[1][1] = 9                              # in place, in the pool
     s.y = ndarray((1000, 1000), dtype="int64") # made in the pool: zeroes, no copy
@@ -18,9 +18,13 @@ Changes in place are durable after `s.sync()`, and otherwise whenever the kernel
 `s.x = array` makes a new version. It is there whole and durable when the assignment returns, and not at all if the
 process is killed before. Processes that have the old version mapped keep it.
 
+What is put on a shelf has its room in the pool from then on: no store into it finds the pool full. With `sparse=True`
+an array made there takes room only where something is stored, and a store can find none.
+
 PyTorch tensors can be put on a shelf where PyTorch is installed, and come back as tensors on the same memory.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -34,31 +38,45 @@ SUFFIX = ".npy"
 TEMPORARY = ".tmp"
 # The attribute that says that an array was put here as a tensor, and of which type.
 TENSOR = "user.shelf.tensor"
+# The attribute of a shelf's directory that says how many bytes it may hold.
+SIZE = "user.shelf.size"
 LONGEST = 200
 
 
 class ndarray:
-    """An array that is to be made on a shelf, of zeroes: takes what numpy.ndarray takes."""
+    """An array that is to be made on a shelf, of zeroes: takes what numpy.ndarray takes. If it is `sparse`, no room is
+    kept for it."""
 
-    def __init__(self, shape, dtype=float, order="C"):
+    def __init__(self, shape, dtype=float, order="C", sparse=False):
         self.shape = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
         self.dtype = np.dtype(dtype)
         self.order = order
+        self.sparse = sparse
         self.nbytes = self.dtype.itemsize * int(np.prod(self.shape, dtype=object))
 
 
 class shelf:
-    """The arrays in one directory, which is made if it is not there. With `force_new` it is emptied first."""
+    """The arrays in one directory, which is made if it is not there: `name`, below `pmem_path` if that is given. With
+    `force_new` it is emptied first.
 
-    def __init__(self, directory, force_new=False):
+    With `size_mb` it holds no more than so many MiB, for every process and from now on; without, what it was made with,
+    or as much as the pool. Arrays that are made on a `sparse` shelf take no room until something is stored in them.
+    """
+
+    def __init__(self, name, size_mb=None, pmem_path=None, force_new=False, sparse=False):
         own = self.__dict__
-        own["path"] = os.path.abspath(directory)
+        own["path"] = os.path.abspath(name if pmem_path is None else os.path.join(pmem_path, name))
+        own["_sparse"] = sparse
         own["_mapped"] = {}
         os.makedirs(self.path, exist_ok=True)
         self._remove_leftovers()
         if force_new:
             for name in self.items:
                 self.erase(name)
+        if size_mb is not None:
+            if not (isinstance(size_mb, int) and size_mb > 0):
+                raise ValueError(f"size_mb is a number of MiB: {size_mb!r}")
+            os.setxattr(self.path, SIZE, str(size_mb << 20).encode())
 
     # --- what is on it ---------------------------------------------------------------------------
 
@@ -117,15 +135,13 @@ class shelf:
         if value is self._mapped.get(name, (None, None))[1] and name in self:
             return  # s.x += 1 changes it in place, and then assigns it
         array, tensor = _as_array(name, value)
-        free = self._free()
-        if array.nbytes > free and not isinstance(array, ndarray):
-            raise OSError(errno.ENOSPC, f"{name} needs {array.nbytes} bytes, and the shelf has {free} left", self.path)
+        sparse = isinstance(array, ndarray) and (array.sparse or self._sparse)
         temporary = os.path.join(self.path, f".{name}.{os.getpid()}{TEMPORARY}")
-        with open(temporary, "wb") as file:
+        with self._room_for(name, 0 if sparse else array.nbytes), open(temporary, "wb") as file:
             # Held for as long as this process works on the file, which tells it from what a killed process left.
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
-                _write(file, array)
+                _write(file, array, sparse)
                 if tensor:
                     os.setxattr(file.fileno(), TENSOR, tensor.encode())
                 file.flush()
@@ -160,18 +176,50 @@ class shelf:
 
     @property
     def capacity(self):
-        """Bytes that the pool can hold."""
+        """Bytes that the shelf can hold: its own size, or the pool's if it has none."""
         status = os.statvfs(self.path)
-        return status.f_blocks * status.f_frsize
+        return self._size() or status.f_blocks * status.f_frsize
 
     @property
     def used(self):
-        """How much of the pool is used, in percent."""
+        """How much of the capacity is used, in percent."""
         return round(100 * (1 - self._free() / max(self.capacity, 1)))
+
+    def _size(self):
+        try:
+            return int(os.getxattr(self.path, SIZE))
+        except OSError:
+            return None
 
     def _free(self):
         status = os.statvfs(self.path)
-        return status.f_bavail * status.f_frsize
+        free = status.f_bavail * status.f_frsize
+        size = self._size()
+        return free if size is None else max(0, min(free, size - self._held()))
+
+    def _held(self):
+        """Bytes that the shelf's arrays take, also those that another process is about to put there."""
+        held = 0
+        for entry in os.scandir(self.path):
+            try:
+                held += entry.stat(follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:
+                pass
+        return held
+
+    @contextlib.contextmanager
+    def _room_for(self, name, size):
+        """Says at once if there is no room, and keeps others from taking it meanwhile where the shelf has a size."""
+        directory = os.open(self.path, os.O_RDONLY)
+        try:
+            if self._size() is not None:
+                fcntl.flock(directory, fcntl.LOCK_EX)
+            free = self._free()
+            if size > free:
+                raise OSError(errno.ENOSPC, f"{name} needs {size} bytes, and the shelf has {free} left", self.path)
+            yield
+        finally:
+            os.close(directory)
 
     # --- files -----------------------------------------------------------------------------------
 
@@ -210,8 +258,11 @@ def _as_array(name, value):
         torch = sys.modules["torch"]
         tensor = str(value.dtype).removeprefix("torch.")
         value = value.detach().cpu()
-        # NumPy has no bfloat16; its bits are kept.
-        return (value.view(torch.int16) if tensor == "bfloat16" else value).numpy(), tensor
+        if value.is_sparse or value.is_quantized:
+            raise TypeError(f"{name} is no dense tensor ({value.layout})")
+        # NumPy has neither bfloat16 nor 8-bit floats; their bits are kept.
+        bits = {"bfloat16": torch.int16}.get(tensor, torch.uint8 if tensor.startswith("float8") else None)
+        return (value if bits is None else value.contiguous().view(bits)).numpy(), tensor
     else:
         raise TypeError(f"only arrays and tensors can be put on a shelf: {name} is of {type(value)}")
     if array.dtype.hasobject:
@@ -219,7 +270,7 @@ def _as_array(name, value):
     return array, None
 
 
-def _write(file, array):
+def _write(file, array, sparse):
     if not isinstance(array, ndarray):
         # Straight from memory, whatever its size: an array that is itself mapped need not fit into RAM.
         np.lib.format.write_array(file, array, allow_pickle=False)
@@ -230,7 +281,12 @@ def _write(file, array):
         "shape": array.shape,
     }
     np.lib.format.write_array_header_2_0(file, description)
-    file.truncate(file.tell() + array.nbytes)
+    size = file.tell() + array.nbytes
+    file.flush()
+    if sparse:
+        file.truncate(size)
+    else:
+        os.posix_fallocate(file.fileno(), 0, size)
 
 
 def _map(path):

@@ -57,16 +57,62 @@ def write(directory):
     assert "z" not in s
     larger_than_memory(s)
     in_bounded_memory(s, directory)
+    keeps_room(s)
+    of_a_size(directory)
     s.sync()
 
 
 def larger_than_memory(s):
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    s.big = ndarray((4 * memory,), dtype=np.uint8)
+    refuses(OSError, lambda: setattr(s, "big", ndarray((4 * memory + s._free(),), dtype=np.uint8)))
+    assert "big" not in s
+    s.big = ndarray((4 * memory,), dtype=np.uint8, sparse=True)
     for at in (0, memory, 4 * memory - 1):
         s.big[at] = at % 251 + 1
     assert s.big.nbytes == 4 * memory
     assert os.stat(os.path.join(s.path, "big.npy")).st_blocks * 512 < memory // 100
+
+
+def keeps_room(s):
+    """What is made on a shelf has its room, whatever is stored elsewhere meanwhile."""
+    s.room = ndarray((1 << 20,), dtype=np.uint8)
+    assert os.stat(os.path.join(s.path, "room.npy")).st_blocks * 512 >= 1 << 20
+    sparse = shelf(s.path, sparse=True)
+    sparse.room = ndarray((1 << 20,), dtype=np.uint8)
+    assert os.stat(os.path.join(s.path, "room.npy")).st_blocks * 512 < 1 << 20
+    s.erase("room")
+
+
+def of_a_size(directory):
+    """PyMM's way to make a shelf, with a size of its own that every process keeps to."""
+    above, name = os.path.split(directory + "-sized")
+    s = shelf(name, size_mb=4, pmem_path=above, force_new=True)
+    assert s.path == directory + "-sized" and s.capacity == 4 << 20 and s.used == 0
+    s.x = ndarray((2 << 20,), dtype=np.uint8)
+    assert 49 <= s.used <= 52, s.used
+    again = shelf(name, pmem_path=above)
+    assert again.capacity == 4 << 20 and again.used == s.used
+    assert "left" in refuses(OSError, lambda: setattr(again, "y", np.zeros(3 << 20, dtype=np.uint8)))
+    assert again.items == ["x"]
+    again.y = np.ones(1 << 20, dtype=np.uint8)
+    # Two processes that put there at the same time do not pass it together.
+    code = f"""
+import sys
+sys.path.insert(0, {sys.path[0]!r})
+import numpy as np
+from shelf import shelf
+try:
+    shelf({s.path!r})[sys.argv[1]] = np.ones(600 << 10, dtype=np.uint8)
+except OSError:
+    print("full")
+"""
+    put = lambda name: subprocess.Popen([sys.executable, "-c", code, name], stdout=subprocess.PIPE, text=True)
+    ends = [child.communicate()[0] for child in [put("a"), put("b"), put("c")]]
+    assert ends.count("full\n") == 2 and len(s.items) == 3, (ends, s.items)
+    refuses(ValueError, lambda: shelf(name, size_mb=0, pmem_path=above))
+    assert shelf(name, size_mb=8, pmem_path=above).capacity == 8 << 20 and s.capacity == 8 << 20
+    shelf(name, pmem_path=above, force_new=True)
+    os.rmdir(s.path)
 
 
 def in_bounded_memory(s, directory):
