@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 namespace {
@@ -42,9 +43,8 @@ bool parse(const unsigned char *file, uint64_t length, kernel_array *array) {
         return false;
     std::memcpy(array->descr, descr.data() + 1, end - 1);
     array->column_major = order.compare(0, 4, "True") == 0;
-    char *rest = nullptr;
-    const unsigned long long item = std::strtoull(array->descr + 2, &rest, 10);
-    if (*rest != '\0' || item == 0 || item > 4096 || std::strchr("<|=", array->descr[0]) == nullptr)
+    unsigned long long item = 0;
+    if (!kernel::is_number(array->descr, &item))
         return false;
     uint64_t bytes = item;
     const char *at = shape.c_str() + 1;
@@ -81,6 +81,9 @@ extern "C" int get_tensor(const char *directory, const char *key, kernel_array *
     }
     if (fd < 0)
         return kernel::fail(errno, key, "cannot be opened", why, room);
+    // Without the attribute, or with one that is too long, the numbers are what the header says.
+    if (fgetxattr(fd, kernel::TYPE, array->type, KERNEL_DESCR_MAX - 1) < 0)
+        array->type[0] = '\0';
     struct stat status {};
     void *mapping = MAP_FAILED;
     if (fstat(fd, &status) == 0 && status.st_size > 0)

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -20,5 +21,18 @@ inline std::string path_of(const char *directory, const char *key) {
         return {};
     return std::string(directory) + "/" + key;
 }
+
+// True if it is NumPy's name of a type of numbers that this machine can use as they are in a file. `item`: its bytes.
+inline bool is_number(const char *descr, unsigned long long *item) {
+    if (descr[0] == '\0' || std::strchr("<|=", descr[0]) == nullptr || descr[1] == '\0' ||
+        std::strchr("biufc", descr[1]) == nullptr || descr[2] < '1' || descr[2] > '9')
+        return false;
+    char *rest = nullptr;
+    *item = std::strtoull(descr + 2, &rest, 10);
+    return *rest == '\0' && *item <= 32;
+}
+
+// The attribute with an array's `type`.
+constexpr char TYPE[] = "user.kernel.type";
 
 } // namespace kernel

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <fcntl.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 namespace {
@@ -22,6 +23,17 @@ std::string header_of(const kernel_array &array) {
     header += static_cast<char>(text.size() & 0xff);
     header += static_cast<char>(text.size() >> 8);
     return header + text;
+}
+
+bool is_whole(const kernel_array &array) {
+    unsigned long long item = 0;
+    if (strnlen(array.descr, KERNEL_DESCR_MAX) == KERNEL_DESCR_MAX || !kernel::is_number(array.descr, &item))
+        return false;
+    uint64_t bytes = item;
+    for (int n = 0; n < array.rank; n++)
+        if (array.shape[n] < 0 || __builtin_mul_overflow(bytes, uint64_t(array.shape[n]), &bytes))
+            return false;
+    return bytes == array.bytes;
 }
 
 int write_all(int fd, const void *data, uint64_t left) {
@@ -45,6 +57,8 @@ extern "C" int save_tensor(const char *directory, const char *key, const kernel_
     if (path.empty() || array == nullptr || array->rank < 0 || array->rank > KERNEL_RANK_MAX ||
         (array->data == nullptr && array->bytes > 0))
         return kernel::fail(EINVAL, key ? key : "", "cannot be saved", why, room);
+    if (!is_whole(*array))
+        return kernel::fail(EINVAL, key, "is no array of numbers with as many bytes as it has elements", why, room);
     static std::atomic<unsigned> number{0};
     const std::string temporary = std::string(directory) + "/." + key + "." + std::to_string(getpid()) + "." +
                                   std::to_string(number++) + ".tmp";
@@ -55,6 +69,9 @@ extern "C" int save_tensor(const char *directory, const char *key, const kernel_
     int error = write_all(fd, header.data(), header.size());
     if (error == 0)
         error = write_all(fd, array->data, array->bytes);
+    const size_t type = strnlen(array->type, KERNEL_DESCR_MAX);
+    if (error == 0 && type > 0 && fsetxattr(fd, kernel::TYPE, array->type, type, 0) < 0)
+        error = errno;
     if (close(fd) < 0 && error == 0)
         error = errno;
     if (error == 0 && rename(temporary.c_str(), path.c_str()) < 0)

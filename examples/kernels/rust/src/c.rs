@@ -22,6 +22,7 @@ pub struct Array {
     bytes: u64,
     mapping: *mut c_void,
     mapped: u64,
+    kind: [u8; DESCR_MAX],
 }
 
 impl Array {
@@ -34,23 +35,28 @@ impl Array {
         bytes: 0,
         mapping: null_mut(),
         mapped: 0,
+        kind: [0; DESCR_MAX],
     };
 
     fn description(&self) -> Option<Description> {
-        let end = self.descr.iter().position(|byte| *byte == 0).unwrap_or(DESCR_MAX);
-        let descr = std::str::from_utf8(&self.descr[..end]).ok()?.to_owned();
+        let text = |bytes: &[u8; DESCR_MAX]| {
+            let end = bytes.iter().position(|byte| *byte == 0)?;
+            Some(std::str::from_utf8(&bytes[..end]).ok()?.to_owned())
+        };
+        let (descr, kind) = (text(&self.descr)?, text(&self.kind)?);
         let shape = self.shape.get(..usize::try_from(self.rank).ok()?)?;
         let shape = shape.iter().map(|size| u64::try_from(*size).ok()).collect::<Option<_>>()?;
-        Some(Description { descr, shape, column_major: self.column_major != 0 })
+        Some(Description { descr, shape, column_major: self.column_major != 0, kind })
     }
 
     fn of(mapped: Mapped) -> Option<Self> {
-        let Description { descr, shape, column_major } = mapped.description.clone();
+        let Description { descr, shape, column_major, kind } = mapped.description.clone();
         let mut array = Array { rank: shape.len() as i32, column_major: column_major.into(), ..Self::EMPTY };
         array.descr.get_mut(..descr.len()).filter(|_| descr.len() < DESCR_MAX)?.copy_from_slice(descr.as_bytes());
         for (to, from) in array.shape.get_mut(..shape.len())?.iter_mut().zip(shape) {
             *to = i64::try_from(from).ok()?;
         }
+        array.kind.get_mut(..kind.len()).filter(|_| kind.len() < DESCR_MAX)?.copy_from_slice(kind.as_bytes());
         let mut mapped = Box::new(mapped);
         array.data = mapped.bytes_mut().as_mut_ptr().cast();
         array.bytes = mapped.bytes().len() as u64;
