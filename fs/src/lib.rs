@@ -53,5 +53,5 @@ pub use holder::device_of;
 pub use kernel::{Server, ServerHandle};
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};
 pub use protocol::{Event, FileState, Moving, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask};
-pub use reader::{READER, ReaderInfo, serve_reader};
+pub use reader::{Inspector, READER, ReaderInfo, TensorBytes, serve_reader};
 pub use store::{Counts, check_placement, tiers_of_placement};

@@ -12,8 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tensorfs_formats::{crc32c, crc32c_zeroes};
 use tensorfs_tests::{
-    Call, HostCalls, Mount, Rule, Setup, as_user, is_root, on_mounts, program, run, safetensors, samples, skip,
-    wait_until, xattr,
+    Call, HostCalls, Mount, Rule, Setup, as_user, is_root, on_mounts, program, run, safetensors, samples, scratch,
+    skip, tensorfs, wait_until, xattr,
 };
 
 on_mounts!(
@@ -191,13 +191,20 @@ fn as_root() -> Command {
 
 /// The readers of a server.
 fn readers(mount: &Mount) -> Vec<i32> {
-    let server = mount.pid().unwrap();
+    children(mount.pid().unwrap())
+}
+
+/// Processes that another one has started.
+fn children(parent: i32) -> Vec<i32> {
     let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let of_server = |pid: &i32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|of| of.trim() == server.to_string()))
-    };
-    processes.filter(of_server).collect()
+    processes.filter(|pid| status(*pid, "PPid") == parent.to_string()).collect()
+}
+
+/// What a line of a process' status says.
+fn status(pid: i32, line: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let found = status.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':'));
+    found.unwrap_or_default().trim().to_owned()
 }
 
 /// A file with tensors that nobody has asked about yet.
@@ -354,4 +361,65 @@ fn what_is_in_small_files_is_said_by_readers_too(setup: Setup) {
     }
     assert!(count > 5);
     assert_eq!(of_readers(&mount, "failed"), 0);
+}
+
+/// While a command looks into a file, there is a reader of its own, which is locked in; if that fails, so does the
+/// command, in one line.
+/// Proves P4.
+#[test]
+fn commands_have_files_looked_into_by_readers() {
+    let name = "commands_have_files_looked_into_by_readers";
+    if program("tensorfs-test-child").args(["locked", "what is missing"]).status().unwrap().code() != Some(0) {
+        return skip(name, "the kernel cannot lock processes in");
+    }
+    let dir = scratch();
+    let path = dir.path().join("a.npz");
+    fs::copy(samples().join("compressed.npz"), &path).unwrap();
+    let calls = HostCalls::new();
+    let listed = String::from_utf8(run(tensorfs().args(["tensors", "--json"]).arg(&path)).stdout).unwrap();
+    let tensor = listed.lines().next().and_then(|line| serde_json::from_str::<serde_json::Value>(line).ok()).unwrap();
+    assert_eq!(tensor["place"], "deflated");
+    let tensor = tensor["name"].as_str().unwrap();
+    let commands: [(&str, &[&str], i32); 4] =
+        [("tensors", &[], 1), ("stat", &[tensor], 1), ("cat", &[tensor], 1), ("diff", &[path.to_str().unwrap()], 2)];
+    for (command, more, status_of_failure) in commands {
+        // At first what is in the file is asked; the last reads are of what is decoded.
+        let counting = calls.add(Rule::of(Call::Read).below(&path));
+        let start = || {
+            let mut started = tensorfs();
+            started.arg(command).arg(&path).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+            calls.preload(&mut started);
+            started.spawn().unwrap()
+        };
+        assert!(start().wait_with_output().unwrap().status.success(), "{command}");
+        let reads = counting.arrived();
+        assert!(reads > 0, "{command}");
+        drop(counting);
+        for skipped in [0, reads - 1] {
+            let held = calls.add(Rule::of(Call::Read).below(&path).skip(skipped).held());
+            let started = start();
+            held.wait_for_waiting(1);
+            let readers = children(started.id() as i32);
+            assert_eq!(readers.len(), 1, "{command}");
+            let called = fs::read_to_string(format!("/proc/{}/cmdline", readers[0])).unwrap();
+            assert_eq!(called, "tensorfs-reader\0", "{command}");
+            assert_eq!(status(readers[0], "Seccomp"), "2", "{command}");
+            assert_eq!(status(readers[0], "NoNewPrivs"), "1", "{command}");
+            assert_eq!(status(readers[0], "CapEff").trim_matches('0'), "", "{command}");
+            if is_root() {
+                assert!(status(readers[0], "Uid").starts_with("65534"), "{command}");
+                let open = fs::read_dir(format!("/proc/{}/fd", readers[0])).unwrap();
+                let mut open: Vec<_> = open.map(|entry| fs::read_link(entry.unwrap().path()).unwrap()).collect();
+                open.retain(|what| what != Path::new("/dev/null"));
+                assert!(open.len() == 1 && open[0].to_str().unwrap().starts_with("socket:"), "{command}: {open:?}");
+            }
+            kill(Pid::from_raw(readers[0]), Signal::SIGSEGV).unwrap();
+            drop(held);
+            let output = started.wait_with_output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            let failed = format!("tensorfs: {}: the reader that looked into it ended (signal: ", path.display());
+            assert!(said.starts_with(&failed) && said.lines().count() == 1, "{command}: {said}");
+            assert_eq!(output.status.code(), Some(status_of_failure), "{command}");
+        }
+    }
 }

@@ -171,13 +171,15 @@ fn look(
         let path = store.path_to_show(&store.view(), ino);
         path.map_or_else(|| format!("inode {ino}"), |path| String::from_utf8_lossy(&path).into_owned())
     };
+    let tell = |what: &str| log::warn!("{}: {what}", name());
     let recognise = |source: &dyn Source, sink: &mut Sink<'_>| {
         let ask = Ask {
             source,
             version: (segment.0, before.size, before.ctime.sec, before.ctime.nsec),
             owner,
             allocated: before.allocated,
-            name: &name,
+            tell: &tell,
+            at_leisure: false,
             pause: &|| (),
             wanted: &wanted,
         };

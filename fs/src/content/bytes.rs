@@ -102,9 +102,11 @@ impl SegmentBytes {
             let path = store.path_to_show(&store.view(), self.ino);
             path.map_or_else(|| format!("inode {}", self.ino), |path| String::from_utf8_lossy(&path).into_owned())
         };
+        let tell = |what: &str| log::warn!("{}: {what}", name());
         let version = self.version.mark();
         let allocated = self.reading().and_then(|open| Ok(host::stat(&*open)?.allocated)).unwrap_or(0);
-        question(&Ask { source: self, version, owner, allocated, name: &name, pause: &pause, wanted: &wanted })
+        let (tell, pause, wanted) = (&tell, &pause, &wanted);
+        question(&Ask { source: self, version, owner, allocated, tell, at_leisure: false, pause, wanted })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use tensorfs_formats::{Format, Location, Order, Source, Tensor, TensorReader, npy_header};
+use tensorfs_formats::{Format, Source, Tensor, copy_stored, is_stored_as_read, npy_header};
 use tensorfs_layout::Ino;
 
 use crate::error::{Fault, Result};
@@ -67,10 +67,9 @@ impl OpenTensor {
     }
 
     fn read_bytes(&self, content: &Content, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let strided = matches!(self.tensor.order, Order::Strides(_));
-        if !strided && !matches!(self.tensor.location, Location::Deflated { .. }) {
+        if is_stored_as_read(&self.tensor) {
             // They are copied from their place, which needs no reader.
-            return TensorReader::new(&*self.source, &*self.tensor)?.read_at(offset, buffer);
+            return copy_stored(&*self.source, &self.tensor, offset, buffer);
         }
         content.decoders.note(&self.decoding);
         let mut held = self.decoding.lock();

@@ -17,8 +17,10 @@ pub(crate) struct Ask<'a> {
     pub owner: u32,
     /// How many bytes the host has of it. The more there are, the longer it may take.
     pub allocated: u64,
-    /// Its name, for the log.
-    pub name: &'a dyn Fn() -> String,
+    /// Hears what became of a reader that failed, or took more than it may.
+    pub tell: &'a dyn Fn(&str),
+    /// Whoever asks may wait for a person who reads what he prints: then only what the reader computes has a limit.
+    pub at_leisure: bool,
     /// Done now and then while the reader thinks.
     pub pause: &'a dyn Fn(),
     /// Why nobody wants to know any more, if so. Asked several times a second.

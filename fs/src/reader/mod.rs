@@ -9,9 +9,12 @@
 //! The server believes none of its answers: each is checked again against the file's size (`check.rs`), and at worst
 //! says something wrong about that one file. What a request may take of the processor, and how long it may say nothing,
 //! is bounded; whoever asks may be gone, and the file with him. Then the process is killed, which is always safe.
+//!
+//! Commands have files looked into in the same way (`inspector.rs`): what is said here of the server is true of them.
 
 mod ask;
 mod check;
+mod inspector;
 mod jail;
 mod process;
 mod protocol;
@@ -19,6 +22,7 @@ mod readers;
 mod serve;
 
 pub(crate) use ask::{Ask, Mark};
+pub use inspector::{Inspector, TensorBytes};
 pub(crate) use jail::lock_in;
 pub use readers::ReaderInfo;
 pub(crate) use readers::{Broken, Decoder, Readers};

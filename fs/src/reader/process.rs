@@ -35,6 +35,8 @@ pub(super) struct Watch<'a> {
     pub wanted: &'a dyn Fn() -> io::Result<()>,
     /// What the reader and this thread may take of the processor for it.
     pub budget: Duration,
+    /// This thread may take its time, and any amount of the processor.
+    pub at_leisure: bool,
 }
 
 /// A reader.
@@ -83,7 +85,7 @@ impl Process {
     /// Begins a conversation.
     pub fn talk<'a>(&'a self, watch: Watch<'a>) -> Talk<'a> {
         let now = Instant::now();
-        let spent_before = cpu_time(self.clock);
+        let spent_before = cpu_time(self.clock, watch.at_leisure);
         let clock = self.clock;
         let socket = &self.socket;
         Talk(Wire::new(Patient { socket, clock, watch, begun: now, looked: now, spent_before }))
@@ -130,11 +132,11 @@ impl Talk<'_> {
     }
 }
 
-/// What a process, or this thread, has had of the processor.
-fn cpu_time(clock: ClockId) -> Duration {
+/// What a process, and this thread if that counts, has had of the processor.
+fn cpu_time(clock: ClockId, at_leisure: bool) -> Duration {
     let of = |clock| clock_gettime(clock).map_or(0, |time| time.num_nanoseconds());
     // One that has ended has no clock.
-    let (reader, here) = (of(clock), of(ClockId::CLOCK_THREAD_CPUTIME_ID));
+    let (reader, here) = (of(clock), if at_leisure { 0 } else { of(ClockId::CLOCK_THREAD_CPUTIME_ID) });
     Duration::from_nanos(u64::try_from(reader.saturating_add(here)).unwrap_or(0))
 }
 
@@ -147,8 +149,9 @@ impl Patient<'_> {
         self.looked = now;
         // Not handed on as it is: whoever reads to the end tries again where a call was interrupted.
         (self.watch.wanted)().map_err(|why| io::Error::other(Unwanted(why)))?;
-        let spent = cpu_time(self.clock).saturating_sub(self.spent_before);
-        if spent > self.watch.budget || now.duration_since(self.begun) > self.watch.budget * PATIENCE {
+        let spent = cpu_time(self.clock, self.watch.at_leisure).saturating_sub(self.spent_before);
+        let late = !self.watch.at_leisure && now.duration_since(self.begun) > self.watch.budget * PATIENCE;
+        if spent > self.watch.budget || late {
             return Err(io::Error::other(Spent));
         }
         Ok(())

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tensorfs_formats::{self as formats, Format, Recognised, Sink, Tensor};
+use tensorfs_formats::{self as formats, Recognised, Sink, Tensor};
 
 use super::ask::{Ask, Mark};
 use super::check;
@@ -56,6 +56,8 @@ struct Shared {
     program: Mutex<Option<PathBuf>>,
     /// Nobody hostile is near: no process is needed.
     here: AtomicBool,
+    /// A command looks into files of its user's: who keeps a server hears how well readers are locked in, he does not.
+    of_a_command: AtomicBool,
     starter: Mutex<Option<Sender<Sender<io::Result<Process>>>>>,
     /// Those that have nothing to do, and whose files they have seen.
     idle: Mutex<Vec<(u32, Process)>>,
@@ -102,6 +104,13 @@ impl Readers {
         self.0.here.store(true, Relaxed);
     }
 
+    /// Those of a command.
+    pub fn of_a_command() -> Self {
+        let readers = Self::default();
+        readers.0.of_a_command.store(true, Relaxed);
+        readers
+    }
+
     /// Starts this program instead.
     #[cfg(test)]
     pub fn start_with(&self, program: PathBuf) {
@@ -128,18 +137,9 @@ impl Readers {
             };
         }
         let mut tensors = 0;
-        self.try_to_recognise(ask, from, &mut tensors, sink).unwrap_or_else(|error| Recognised {
-            format: Format::Opaque,
-            tensors,
-            frames: 0,
-            bad_frames: 0,
-            end: from.map_or(0, |(from, _)| from),
-            reason: Some(error.to_string()),
-            metadata: Vec::new(),
-            calls: Vec::new(),
-            stopped: false,
-            error: Some(error),
-        })
+        let found = self.try_to_recognise(ask, from, &mut tensors, sink);
+        let end = from.map_or(0, |(from, _)| from);
+        found.unwrap_or_else(|error| Recognised { tensors, end, ..Recognised::unread(error) })
     }
 
     fn try_to_recognise(
@@ -196,7 +196,7 @@ impl Readers {
             None => self.take(ask.owner)?,
         };
         let budget = BUDGET + Duration::from_millis(ask.allocated.saturating_mul(1000) / BYTES_A_SECOND);
-        let watch = Watch { pause: ask.pause, wanted: ask.wanted, budget };
+        let watch = Watch { pause: ask.pause, wanted: ask.wanted, budget, at_leisure: ask.at_leisure };
         // What reading the file gave: the reader is not asked what it made of it.
         let mut unreadable = None;
         match converse(ask, &mut taken.talk(watch), order, hear, &mut unreadable) {
@@ -244,7 +244,7 @@ impl Readers {
         };
         let how = if spent { "took more than it may".to_owned() } else { format!("{}: {error}", process.end()) };
         let then = if strikes >= STRIKES { "; nobody looks into it any more until it changes" } else { "" };
-        log::warn!("{}: the reader that looked into it {how}{then}", (ask.name)());
+        (ask.tell)(&format!("the reader that looked into it {how}{then}"));
         io::Error::other(if spent { Broken::ForGood } else { Broken::Once })
     }
 
@@ -289,7 +289,7 @@ impl Readers {
         drop(starter);
         let gone = || io::Error::other("nobody starts readers");
         let process = if asked { hear.recv().map_err(|_| gone())?? } else { return Err(gone()) };
-        let watch = Watch { pause: &|| (), wanted: &|| Ok(()), budget: BUDGET };
+        let watch = Watch { pause: &|| (), wanted: &|| Ok(()), budget: BUDGET, at_leisure: false };
         let missing = match process.talk(watch).hear() {
             Ok((Answer::Ready(missing), _)) => missing,
             Ok(_) => return Err(check::nonsense("a reader that is none")),
@@ -301,8 +301,9 @@ impl Readers {
         self.0.started.fetch_add(1, Relaxed);
         let mut known = self.0.missing.lock();
         if known.is_none() {
+            let level = if self.0.of_a_command.load(Relaxed) { log::Level::Info } else { log::Level::Warn };
             for missing in &missing {
-                log::warn!("readers of files are locked in less than they could be: {missing}");
+                log::log!(level, "readers of files are locked in less than they could be: {missing}");
             }
             *known = Some(missing);
         }
@@ -381,7 +382,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use serde::Serialize;
-    use tensorfs_formats::{Dtype, Location};
+    use tensorfs_formats::{Dtype, Format, Location};
     use tensorfs_layout::segment::start_apart;
 
     use super::super::protocol::Summary;
@@ -416,7 +417,8 @@ mod tests {
             version: (1, 2, 3, 4),
             owner: 0,
             allocated: 0,
-            name: &|| "a file".into(),
+            tell: &|_| (),
+            at_leisure: false,
             pause: &|| (),
             wanted: &|| Ok(()),
         };

@@ -34,6 +34,11 @@ pub struct Recognised {
 }
 
 impl Recognised {
+    /// Of a file that could not be read.
+    pub fn unread(error: io::Error) -> Self {
+        Recognised { reason: Some(error.to_string()), error: Some(error), ..Self::new(Format::Opaque) }
+    }
+
     pub(crate) fn new(format: Format) -> Self {
         Recognised {
             format,

@@ -40,7 +40,7 @@ pub use dtype::Dtype;
 pub use format::Format;
 pub use found::{Recognised, Sink};
 pub use limits::{DIMENSIONS_MAX, MEMORY, NAME_MAX, TENSORS_MAX};
-pub use read::{Reader, TensorReader, npy_header, npy_len, read_tensor};
+pub use read::{Reader, TensorReader, copy_stored, is_stored_as_read, npy_header, npy_len, read_tensor, tensor_len};
 pub use recognise::{recognise, resume, resume_some};
 pub use source::{Source, hole_of, read_exact};
 pub use tensor::{Kind, Location, Mode, Order, Storage, Tensor};

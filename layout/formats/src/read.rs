@@ -43,7 +43,7 @@ pub fn npy_header(tensor: &Tensor) -> Option<Vec<u8>> {
 }
 
 /// Bytes that reading the whole tensor gives; none if its elements are no plain bytes.
-fn tensor_len(tensor: &Tensor) -> Option<u64> {
+pub fn tensor_len(tensor: &Tensor) -> Option<u64> {
     let plain = !matches!(tensor.location, Location::Encoded { .. }) && tensor.dtype != Dtype::Object;
     plain.then(|| tensor.bytes())
 }
@@ -52,6 +52,32 @@ fn tensor_len(tensor: &Tensor) -> Option<u64> {
 pub fn npy_len(tensor: &Tensor) -> Option<u64> {
     let header = npy_header(tensor)?.len() as u64;
     tensor_len(tensor)?.checked_add(header).filter(|&len| len <= i64::MAX as u64)
+}
+
+/// True if a tensor's bytes stand in the file, or were found with it, as they are to be read: reading them is copying,
+/// and nothing of the file is taken apart for it.
+pub fn is_stored_as_read(tensor: &Tensor) -> bool {
+    match tensor.location {
+        Location::Raw { .. } => !matches!(tensor.order, Order::Strides(_)),
+        Location::Inline { .. } => true,
+        Location::Deflated { .. } | Location::Encoded { .. } => false,
+    }
+}
+
+/// Copies bytes of a tensor that [`is_stored_as_read`] from an offset on, as far as there are any.
+pub fn copy_stored(source: &dyn Source, tensor: &Tensor, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let len = tensor_len(tensor).filter(|_| is_stored_as_read(tensor)).ok_or_else(unreadable)?;
+    let want = usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+    match &tensor.location {
+        _ if want == 0 => {}
+        Location::Inline { bytes, .. } => read_exact(&&bytes[..], offset, &mut buffer[..want])?,
+        _ => read_exact(source, tensor.range().0.saturating_add(offset), &mut buffer[..want])?,
+    }
+    Ok(want)
+}
+
+fn unreadable() -> io::Error {
+    io::Error::new(ErrorKind::Unsupported, "its elements are not stored as plain bytes")
 }
 
 /// Gives a tensor's bytes to `sink`, piece by piece, in the order and byte order of [`npy_header`].
@@ -85,8 +111,7 @@ pub struct Reader<S, T> {
 }
 
 enum Way<S> {
-    Plain(u64),
-    Held,
+    Stored,
     Strided(Gather<S>),
     Inflated(Box<Inflate<S>>),
 }
@@ -94,15 +119,13 @@ enum Way<S> {
 impl<S: Source + Clone, T: Borrow<Tensor>> Reader<S, T> {
     /// Fails if the tensor's elements are no plain bytes.
     pub fn new(source: S, tensor: T) -> io::Result<Self> {
-        let unreadable = || io::Error::new(ErrorKind::Unsupported, "its elements are not stored as plain bytes");
         let what = tensor.borrow();
         let len = tensor_len(what).ok_or_else(unreadable)?;
         let way = match (&what.location, &what.order) {
             (Location::Raw { offset, .. }, Order::Strides(strides)) => {
                 Way::Strided(Gather::new(source.clone(), *offset, what, strides))
             }
-            (Location::Raw { offset, .. }, _) => Way::Plain(*offset),
-            (Location::Inline { .. }, _) => Way::Held,
+            (Location::Raw { .. } | Location::Inline { .. }, _) => Way::Stored,
             (&Location::Deflated { offset, len, skip }, _) => {
                 Way::Inflated(Box::new(Inflate::new(source.clone(), offset, len, skip)))
             }
@@ -129,21 +152,12 @@ impl<S: Source + Clone, T: Borrow<Tensor>> Reader<S, T> {
         let buffer = &mut buffer[..want];
         if want > 0 {
             match &mut self.way {
-                Way::Plain(start) => read_exact(&self.source, start.saturating_add(offset), buffer)?,
-                Way::Held => read_exact(&held(self.tensor.borrow()), offset, buffer)?,
+                Way::Stored => return copy_stored(&self.source, self.tensor.borrow(), offset, buffer),
                 Way::Strided(gather) => gather.read(offset, buffer)?,
                 Way::Inflated(inflate) => inflate.read(offset, buffer)?,
             }
         }
         Ok(want)
-    }
-}
-
-/// The bytes of a tensor that has them with it.
-fn held(tensor: &Tensor) -> &[u8] {
-    match &tensor.location {
-        Location::Inline { bytes, .. } => bytes,
-        _ => &[],
     }
 }
 

@@ -8,7 +8,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use tensorfs_formats::{self as formats, Format, Recognised, Sink, Source, Tensor};
+use tensorfs_formats::{Format, Recognised, Sink, Source, Tensor, crc32c, crc32c_append, crc32c_zeroes, read_exact};
 
 use crate::log::Origin;
 use crate::log::description::{ENTRY_OVERHEAD, REASON_MAX, SUMMARY_MAX, Summary, put_entry};
@@ -37,7 +37,8 @@ pub struct SealedRun {
     pub origin: Origin,
 }
 
-/// Says what is in a file, as [`formats::recognise`] does. Whoever does not trust the file has it done elsewhere.
+/// Says what is in a file, as [`tensorfs_formats::recognise()`] does. Whoever does not trust the file has it done
+/// elsewhere.
 pub type Recognise<'a> = dyn Fn(&dyn Source, &mut Sink<'_>) -> Recognised + 'a;
 
 /// Reads the first `size` bytes of a file and makes seals of them, whose descriptions have at most `room` bytes each.
@@ -241,11 +242,11 @@ impl Reader<'_> {
             let hole = self.source.hole(at)?.min(end - at);
             let len = if hole > 0 { hole } else { (end - at).min(self.buffer.len() as u64) };
             if hole > 0 {
-                crc = formats::crc32c_zeroes(crc, hole);
+                crc = crc32c_zeroes(crc, hole);
             } else {
                 let piece = &mut self.buffer[..len as usize];
-                formats::read_exact(self.source, at, piece)?;
-                crc = formats::crc32c_append(crc, piece);
+                read_exact(self.source, at, piece)?;
+                crc = crc32c_append(crc, piece);
             }
             let behind = at + len;
             while let Some(tensor) = tensors.get(next)
@@ -259,11 +260,11 @@ impl Reader<'_> {
                     None
                 } else if tensor.start >= at && tensor.end <= behind && hole == 0 {
                     let range = (tensor.start - at) as usize..(tensor.end - at) as usize;
-                    Some(formats::crc32c(&self.buffer[range]))
+                    Some(crc32c(&self.buffer[range]))
                 } else {
                     let mut bytes = vec![0; (tensor.end - tensor.start) as usize];
-                    formats::read_exact(self.source, tensor.start, &mut bytes)?;
-                    Some(formats::crc32c(&bytes))
+                    read_exact(self.source, tensor.start, &mut bytes)?;
+                    Some(crc32c(&bytes))
                 };
                 put_entry(&mut description, tensor.index.into(), crc, found.encoded(tensor));
             }
@@ -279,7 +280,7 @@ mod tests {
 
     use super::*;
     use crate::log::description::{entries, summary};
-    use tensorfs_formats::{Dtype, Location};
+    use tensorfs_formats::{self as formats, Dtype, Location};
 
     fn tensor(name: String, offset: u64, len: u64) -> Tensor {
         Tensor::new(name.into(), Dtype::U8, vec![len], Location::Raw { offset, len })

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 
-use tensorfs_formats::{npy_header, read_tensor};
+use tensorfs_formats::npy_header;
 
 use crate::cli::Cat;
 use crate::show::failure::{At, Failure};
@@ -23,11 +23,11 @@ pub fn run(arguments: &Cat) -> Result<(), Failure> {
     };
     let mut written = out.write_all(&header);
     if written.is_ok() {
-        read_tensor(&file, &tensor, &mut |bytes| {
+        let mut sink = |bytes: &[u8]| {
             written = out.write_all(bytes);
             if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })
-        .at(path)?;
+        };
+        file.bytes(&tensor).and_then(|mut bytes| bytes.each(&mut sink)).at(path)?;
     }
     unless_closed(written.and_then(|()| out.flush())).map_err(|error| Failure::new(format!("cannot write: {error}")))
 }

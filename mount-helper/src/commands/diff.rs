@@ -1,7 +1,6 @@
 //! `tensorfs diff`: which tensors differ between two files, and by how much.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -9,6 +8,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tensorfs_formats::{Location, Mode, Tensor};
+use tensorfs_fs::Inspector;
 
 use crate::cli::Diff;
 use crate::show::colours::Colours;
@@ -38,7 +38,7 @@ pub fn run(arguments: &Diff) -> ExitCode {
 type Key = (Vec<u8>, Option<i64>, Option<&'static str>, u64);
 
 struct Side {
-    file: File,
+    file: TensorFile,
     tensors: BTreeMap<Key, Numbered>,
 }
 
@@ -50,8 +50,8 @@ struct Numbered {
 }
 
 impl Side {
-    fn open(path: &Path) -> Result<Side, Failure> {
-        let opened = TensorFile::open(&Place::of(path)?)?;
+    fn open(path: &Path, inspector: &Inspector) -> Result<Side, Failure> {
+        let opened = TensorFile::open(&Place::of(path)?, inspector)?;
         let (mut tensors, mut seen, mut order) = (BTreeMap::new(), BTreeMap::new(), 0);
         let found = opened.tensors(&mut |tensor, checksums| {
             let name = (tensor.name.clone(), tensor.step, tensor.mode.map(Mode::name));
@@ -63,13 +63,14 @@ impl Side {
         });
         match found.failure(path) {
             Some(failure) => Err(failure),
-            None => Ok(Side { file: opened.into_file(), tensors }),
+            None => Ok(Side { file: opened, tensors }),
         }
     }
 }
 
 fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
-    let (a, b) = (Side::open(&arguments.old)?, Side::open(&arguments.new)?);
+    let inspector = Inspector::default();
+    let (a, b) = (Side::open(&arguments.old, &inspector)?, Side::open(&arguments.new, &inspector)?);
     // In the order of the old file, then what is only in the new one.
     let mut old: Vec<_> = a.tensors.iter().collect();
     old.sort_by_key(|(_, found)| found.order);
@@ -81,7 +82,7 @@ fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
         let change = match b.tensors.get(key) {
             None => Change::Removed,
             Some(other) if !arguments.bytes && have_equal_checksums(found, other) => Change::Same,
-            Some(other) => compare((&arguments.old, &a.file, tensor), (&arguments.new, &b.file, &other.tensor))?,
+            Some(other) => compare((&a.file, tensor), (&b.file, &other.tensor))?,
         };
         printer.add(tensor, &change)?;
     }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tensorfs_formats::{Location, Order, Tensor};
+use tensorfs_fs::Inspector;
 
 use crate::cli::Tensors;
 use crate::commands::status::DAMAGED;
@@ -25,13 +26,14 @@ const ROWS_MEASURED: usize = 1000;
 pub fn run(arguments: &Tensors) -> Result<ExitCode, Failure> {
     let filter = Filter::new(&arguments.name, arguments.step, arguments.mode, arguments.dtype);
     let mut out = BufWriter::new(io::stdout().lock());
+    let inspector = Inspector::default();
     let (mut failed, mut damaged) = (false, false);
     let mut closed = false;
     for path in &arguments.paths {
         let place = Place::of(path)?;
         let is_directory = place.about(true)?.kind() == Kind::Directory;
         let mut each = |file: &Place| {
-            let found = match list(file, &filter, arguments.json, &mut out) {
+            let found = match list(file, &inspector, &filter, arguments.json, &mut out) {
                 Ok(found) => found,
                 Err(Problem::Printing(error)) => {
                     output::printed(Err(error))?;
@@ -83,8 +85,14 @@ enum Problem {
     Printing(io::Error),
 }
 
-fn list(place: &Place, filter: &Filter<'_>, json: bool, out: &mut dyn Write) -> Result<Listing, Problem> {
-    let opened = TensorFile::open(place).map_err(Problem::Reading)?;
+fn list(
+    place: &Place,
+    inspector: &Inspector,
+    filter: &Filter<'_>,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<Listing, Problem> {
+    let opened = TensorFile::open(place, inspector).map_err(Problem::Reading)?;
     let mut table = Table::new(json);
     let mut printed = Ok(());
     let found = opened.tensors_and_calls(&mut |tensor, crc| {

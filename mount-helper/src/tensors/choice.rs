@@ -1,11 +1,11 @@
 //! The one tensor of a file that a person means.
 
 use std::cmp::Ordering;
-use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use tensorfs_formats::Tensor;
+use tensorfs_fs::Inspector;
 
 use crate::show::failure::Failure;
 use crate::show::text;
@@ -13,8 +13,8 @@ use crate::tensors::place::Place;
 use crate::tensors::tensor_file::TensorFile;
 
 /// Opens a file and finds the tensor that a person means by `NAME`, `NAME@STEP` or `NAME@last`.
-pub fn one(path: &Path, wanted: &str) -> Result<(File, Tensor), Failure> {
-    let opened = TensorFile::open(&Place::of(path)?)?;
+pub fn one(path: &Path, wanted: &str) -> Result<(TensorFile, Tensor), Failure> {
+    let opened = TensorFile::open(&Place::of(path)?, &Inspector::default())?;
     let at_step = wanted.rsplit_once('@').and_then(|(name, step)| match step {
         "last" => Some((name, None)),
         step => Some((name, Some(step.parse::<i64>().ok()?))),
@@ -37,11 +37,10 @@ pub fn one(path: &Path, wanted: &str) -> Result<(File, Tensor), Failure> {
     if let Some(failure) = found.failure(path) {
         return Err(failure);
     }
-    let file = opened.into_file();
     let candidates = if whole.count > 0 { whole } else { stepped };
     match (candidates.last, candidates.count) {
         (None, _) => Err(Failure::at(path, format!("no tensor {:?}; `tensorfs tensors` lists what there is", wanted))),
-        (Some(tensor), 1) => Ok((file, tensor)),
+        (Some(tensor), 1) => Ok((opened, tensor)),
         (Some(tensor), count) => {
             let name = text::plain(&tensor.name_text());
             let hint = match candidates.steps {

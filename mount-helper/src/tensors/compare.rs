@@ -1,14 +1,15 @@
 //! How two tensors differ, and by how much.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use tensorfs_formats::{Location, Order, Tensor, TensorReader, crc32c_append};
+use tensorfs_formats::{Location, Order, Tensor, crc32c_append};
+use tensorfs_fs::TensorBytes;
 
 use crate::show::failure::{At, Failure};
 use crate::show::text;
 use crate::tensors::numbers::{Decoder, Number};
+use crate::tensors::tensor_file::TensorFile;
 
 /// What is compared at a time, in bytes. All sizes of elements that are numbers divide it.
 const PIECE: usize = 1 << 20;
@@ -92,24 +93,23 @@ impl Distance {
 }
 
 /// A tensor, with the file that it is in.
-pub type Part<'a> = (&'a Path, &'a File, &'a Tensor);
+pub type Part<'a> = (&'a TensorFile, &'a Tensor);
 
 /// Reads both tensors, as far as that is needed to tell how they differ.
 pub fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
-    let (from, to) = (kind(a.2), kind(b.2));
+    let (from, to) = (kind(a.1), kind(b.1));
     if from != to {
         return Ok(Change::Kind { from, to });
     }
-    let ((path_a, file_a, _), (path_b, file_b, _)) = (a, b);
-    let (tensor_a, tensor_b) = if a.2.order == b.2.order || readable_order(a.2, b.2) {
-        (a.2.clone(), b.2.clone())
+    let ((file_a, _), (file_b, _)) = (a, b);
+    let (path_a, path_b) = (file_a.path(), file_b.path());
+    let (tensor_a, tensor_b) = if a.1.order == b.1.order || readable_order(a.1, b.1) {
+        (a.1.clone(), b.1.clone())
     } else {
-        (by_rows(a.2), by_rows(b.2))
+        (by_rows(a.1), by_rows(b.1))
     };
     let comparable = readable_order(&tensor_a, &tensor_b);
-    let (Ok(mut reader_a), Ok(mut reader_b)) =
-        (TensorReader::new(file_a, &tensor_a), TensorReader::new(file_b, &tensor_b))
-    else {
+    let (Ok(mut reader_a), Ok(mut reader_b)) = (file_a.bytes(&tensor_a), file_b.bytes(&tensor_b)) else {
         return encoded(a, b);
     };
     if !comparable || reader_a.len() != reader_b.len() {
@@ -154,7 +154,7 @@ struct Pieces {
 
 impl Pieces {
     /// Reads the next piece, if there is one.
-    fn next(&mut self, a: (&Path, &mut TensorReader), b: (&Path, &mut TensorReader)) -> Result<bool, Failure> {
+    fn next(&mut self, a: (&Path, &mut TensorBytes), b: (&Path, &mut TensorBytes)) -> Result<bool, Failure> {
         fill(a, self.at, &mut self.a)?;
         fill(b, self.at, &mut self.b)?;
         self.at += self.a.len() as u64;
@@ -162,7 +162,7 @@ impl Pieces {
     }
 }
 
-fn fill((path, reader): (&Path, &mut TensorReader), at: u64, piece: &mut Vec<u8>) -> Result<(), Failure> {
+fn fill((path, reader): (&Path, &mut TensorBytes), at: u64, piece: &mut Vec<u8>) -> Result<(), Failure> {
     piece.resize(PIECE, 0);
     let count = reader.read_at(at, piece).at(path)?;
     piece.truncate(count);
@@ -190,14 +190,14 @@ fn by_rows(tensor: &Tensor) -> Tensor {
 
 /// What is not plain bytes is the same if its encoding is.
 fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
-    let bytes = |(path, file, tensor): Part<'_>| -> Result<_, Failure> {
+    let bytes = |(file, tensor): Part<'_>| -> Result<_, Failure> {
         let Location::Encoded { offset, len } = tensor.location else { return Ok(None) };
         let mut crc = 0;
         let mut piece = vec![0; PIECE];
         let mut at = 0;
         while at < len {
             let count = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
-            file.read_exact_at(&mut piece[..count], offset + at).at(path)?;
+            file.file().read_exact_at(&mut piece[..count], offset + at).at(file.path())?;
             crc = crc32c_append(crc, &piece[..count]);
             at += count as u64;
         }

@@ -1,12 +1,12 @@
 //! What the numbers in a tensor are like.
 
-use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 
-use tensorfs_formats::{Tensor, read_tensor};
+use tensorfs_formats::Tensor;
 
 use crate::tensors::numbers::{Decoder, Number};
+use crate::tensors::tensor_file::TensorFile;
 
 /// Bars of the histogram.
 const BINS: usize = 12;
@@ -19,7 +19,7 @@ pub struct Statistics {
 
 impl Statistics {
     /// Reads the tensor twice, or once if none of its numbers is finite.
-    pub fn of(file: &File, tensor: &Tensor, decoder: Decoder) -> io::Result<Statistics> {
+    pub fn of(file: &TensorFile, tensor: &Tensor, decoder: Decoder) -> io::Result<Statistics> {
         let mut totals = Totals::default();
         each(file, tensor, decoder, &mut |number| totals.add(number))?;
         let mut spread = Spread::new(&totals);
@@ -81,9 +81,9 @@ impl Statistics {
 }
 
 /// Calls `visit` for each element.
-fn each(file: &File, tensor: &Tensor, decoder: Decoder, visit: &mut dyn FnMut(Number)) -> io::Result<()> {
+fn each(file: &TensorFile, tensor: &Tensor, decoder: Decoder, visit: &mut dyn FnMut(Number)) -> io::Result<()> {
     // Pieces are whole elements: their size divides what is read at a time.
-    read_tensor(file, tensor, &mut |bytes| {
+    file.bytes(tensor)?.each(&mut |bytes| {
         decoder.each(bytes, &mut *visit);
         ControlFlow::Continue(())
     })

@@ -4,32 +4,45 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use tensorfs_formats::{Format, Recognised, Tensor, recognise};
+use tensorfs_formats::{Format, Recognised, Tensor};
+use tensorfs_fs::{Inspector, TensorBytes};
 use tensorfs_layout::log::TensorEntry;
 
 use crate::show::failure::{self, Failure};
 use crate::tensors::place::Place;
 use crate::tensors::recorded::{Recorded, is_looked_into};
 
-/// A file and what is known of its tensors: from the records of its pool if it is sealed, else it is looked into.
+/// A file and what is known of its tensors: from the records of its pool if it is sealed, else a reader looks into it.
 pub struct TensorFile {
+    path: PathBuf,
     file: File,
+    inspector: Inspector,
     recorded: Option<Recorded>,
 }
 
 impl TensorFile {
     /// Opens a file to read it.
-    pub fn open(place: &Place) -> Result<TensorFile, Failure> {
+    pub fn open(place: &Place, inspector: &Inspector) -> Result<TensorFile, Failure> {
         let file = place.open()?;
         let recorded = place.recorded(&file)?.filter(Recorded::has_all_tensors);
-        Ok(TensorFile { file, recorded })
+        Ok(TensorFile { path: place.path().to_owned(), file, inspector: inspector.clone(), recorded })
+    }
+
+    /// As it is called in print.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The file, open to read.
-    pub fn into_file(self) -> File {
-        self.file
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// One of its tensors, to be read. Fails if its elements are no plain bytes.
+    pub fn bytes(&self, tensor: &Tensor) -> io::Result<TensorBytes<'_>> {
+        self.inspector.bytes(&self.file, tensor)
     }
 
     /// Gives each tensor to `sink`, in the file's own order, with its checksums as far as there are any.
@@ -42,7 +55,7 @@ impl TensorFile {
                 });
                 Listing::of(recorded)
             }
-            None => recognise(&self.file, &mut |tensor| sink(tensor, Vec::new())).into(),
+            None => self.inspector.recognise(&self.file, &mut |tensor| sink(tensor, Vec::new())).into(),
         }
     }
 
@@ -66,7 +79,7 @@ impl TensorFile {
                     let crc = known.get(&tensor.range()).copied().flatten();
                     sink(tensor, crc)
                 };
-                recognise(&self.file, &mut each).into()
+                self.inspector.recognise(&self.file, &mut each).into()
             }
         }
     }

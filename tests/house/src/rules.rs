@@ -33,6 +33,20 @@ pub fn foreign_outside(of: &Crate, foreign: &str, directory: &str) -> Vec<String
         .collect()
 }
 
+/// Code outside of some directories names something of another crate that is not on a list, or the crate itself, under
+/// which anything of it could be had.
+pub fn unlisted_outside(of: &Crate, foreign: &str, listed: &[&str], directories: &[&str]) -> Vec<String> {
+    let arrows = Arrows::of(&Names::new(of)).foreign.into_iter();
+    arrows
+        .filter(|arrow| {
+            arrow.path.first().is_some_and(|first| first == foreign)
+                && arrow.path.get(1).is_none_or(|what| !listed.contains(&what.as_str()))
+                && !directories.iter().any(|directory| arrow.file.starts_with(directory))
+        })
+        .map(|arrow| format!("{}:{}: {}", arrow.file.display(), arrow.line, arrow.path.join("::")))
+        .collect()
+}
+
 /// A crate of the order, which runs from the top down, depends on one above it, or on a member of the workspace that is
 /// not in the order.
 pub fn crates_against_order(packages: &[Package], order: &[&str]) -> Vec<String> {

@@ -180,6 +180,28 @@ fn fuser_is_found_outside_of_its_room() {
     assert_eq!(tree("//! fuser::Reply\nfn f(fuser: &str) { let _ = (\"fuser::Reply\", fuser); }"), [""; 0]);
 }
 
+#[test]
+fn what_is_not_listed_is_found_outside_of_its_room() {
+    let tree = |elsewhere| {
+        let files = [
+            ("src/lib.rs", "mod reader; mod elsewhere;"),
+            ("src/reader.rs", "use formats::parse; fn f() { parse() }"),
+            ("src/elsewhere.rs", elsewhere),
+        ];
+        unlisted_outside(&of(&files), "formats", &["Tensor", "crc"], &["src/reader.rs"])
+    };
+    assert_eq!(tree("use formats::{Tensor, crc}; fn f(_: formats::Tensor) { formats::crc() }"), [""; 0]);
+    let found = ["src/elsewhere.rs:1: formats::parse"];
+    assert_eq!(tree("use formats::{Tensor, parse};"), found);
+    assert_eq!(tree("use formats::parse as crc;"), found);
+    assert_eq!(tree("fn f() { formats::parse() }"), found);
+    assert_eq!(tree("fn f() { vec![formats::parse()] }"), found);
+    for whole in ["use formats::{self as it, Tensor};", "use formats as it;", "use formats::*;", "pub use formats;"] {
+        assert_eq!(tree(whole), ["src/elsewhere.rs:1: formats"], "{whole}");
+    }
+    assert_eq!(tree("#[cfg(test)] mod tests { use formats::parse; }"), [""; 0]);
+}
+
 fn package(name: &str, dependencies: &[&str]) -> Package {
     let dependencies = dependencies.iter().map(|name| (*name).to_owned()).collect();
     Package { name: name.to_owned(), directory: PathBuf::from(name), targets: Vec::new(), dependencies }

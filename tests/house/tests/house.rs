@@ -64,6 +64,40 @@ const SHOWN: &[Exception] = &[(
     "what is on media, field by field; writing it is all that it does, and whoever writes it holds the pool's lock",
 )];
 
+/// What takes users' bytes apart, and where that is done: in a process that is locked in.
+const FORMATS: &str = "tensorfs_formats";
+const READER: [&str; 1] = ["fs/src/reader"];
+
+/// What others may name of it: what was found, how bytes are had, checksums, and copying. None of it takes bytes apart.
+const NO_PARSER: [&str; 26] = [
+    "DIMENSIONS_MAX",
+    "Dtype",
+    "Format",
+    "Kind",
+    "Location",
+    "MEMORY",
+    "Mode",
+    "NAME_MAX",
+    "Order",
+    "Recognised",
+    "Sink",
+    "Source",
+    "Storage",
+    "TENSORS_MAX",
+    "Tensor",
+    "copy_stored",
+    "crc32c",
+    "crc32c_append",
+    "crc32c_combine",
+    "crc32c_zeroes",
+    "hole_of",
+    "is_stored_as_read",
+    "npy_header",
+    "npy_len",
+    "read_exact",
+    "tensor_len",
+];
+
 /// Where pools are used, and so nothing is reached by a path: whose a pool is could have put anything on the way.
 const BY_DESCRIPTOR: [&str; 2] = ["layout/src", "fs/src"];
 
@@ -101,6 +135,7 @@ struct Found {
     circles: Vec<String>,
     crates: Vec<String>,
     fuser: Vec<String>,
+    parsers: Vec<String>,
     network: Vec<String>,
     large: Vec<String>,
     shown: Vec<String>,
@@ -137,6 +172,7 @@ fn find() -> io::Result<Found> {
         // Not the tests beside it.
         let sources = package.directory.join("src");
         for of in crates.iter().filter(|of| Path::new(&of.name).starts_with(&sources)) {
+            found.parsers.extend(rules::unlisted_outside(of, FORMATS, &NO_PARSER, &READER));
             found.rooms.extend(rooms.into_iter().flat_map(|rooms| rules::against_order(of, rooms)));
             found.large.extend(rules::large_structs(of, FIELDS, LARGE));
             found.shown.extend(rules::shown_state(of, rooms, SHOWN));
@@ -190,6 +226,11 @@ fn crates_depend_downwards() {
 #[test]
 fn only_the_adapter_speaks_fuser() {
     holds("fuser is named in fs/src/kernel/, and in the tests' own disk, and nowhere else", |found| &found.fuser);
+}
+
+#[test]
+fn bytes_of_users_are_taken_apart_by_readers_alone() {
+    holds("what takes bytes of users apart is named in fs/src/reader/ and nowhere else", |found| &found.parsers);
 }
 
 #[test]
