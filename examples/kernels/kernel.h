@@ -30,8 +30,8 @@ struct kernel_array {
     char type[KERNEL_DESCR_MAX]; /* what the numbers are where NumPy has no name for it ("bfloat16"), else empty */
 };
 
-/* Saves an array of numbers under the key, in the place of the one that was there, if any: others see the old array or the new
- * one, whole. EINVAL, and the old array stays, if descr is that of anything else. */
+/* Saves an array of numbers under the key, in the place of the one that was there, if any: others see the old array or
+ * the new one, whole. EINVAL, and the old array stays, if descr is that of anything else. */
 int save_tensor(const char *directory, const char *key, const struct kernel_array *array, char *why, size_t room);
 
 /* Maps the key's array, without a copy. What is mapped stays as it is if the key is saved again or deleted. Changes to

@@ -7,8 +7,8 @@
 
 `store.register_torch()` makes them torch.ops.tensorfs.save_tensor, get_tensor and delete_tensor.
 
-Who owns what: `save` only reads what it is given. What `get` gives belongs to the pool, and the mapping to the array and
-to all that was made of it (views, tensors): it is unmapped when the last of them is gone, and not before.
+Who owns what: `save` only reads what it is given. What `get` gives belongs to the pool, and the mapping to the array
+and to all that was made of it (views, tensors): it is unmapped when the last of them is gone, and not before.
 """
 
 import ctypes

@@ -13,11 +13,14 @@ next process that makes an equal model with equal tiers goes on with it (`placem
 
 Activations: hooks (`torch.autograd.graph.saved_tensors_hooks`) copy what an operation saves into a buffer of its tier,
 and give backward the buffer's memory. An activation is named after the module that saved it and its number there:
-`layer1.0.conv1#0`.
+`layer1.0.conv1#0`. PyTorch has hooks for each thread: in other threads than that of the step, they hold while a module
+of the model is at work.
 """
 
 import contextlib
+import inspect
 import itertools
+import threading
 import time
 import weakref
 from dataclasses import asdict, dataclass
@@ -65,6 +68,18 @@ class Packed:
         self.tensor = tensor
 
 
+class Thread(threading.local):
+    """What is going on in one thread."""
+
+    def __init__(self):
+        # The modules that are at work, the innermost last.
+        self.stack = []
+        # The hooks, if they were put up for the outermost of these.
+        self.hooks = None
+        # They are up anyway: it is the thread of the step.
+        self.steps = False
+
+
 class Placement:
     """Places a model's allocations in tiers. `default` says where allocations of a kind go that no map names."""
 
@@ -78,12 +93,18 @@ class Placement:
         self.fallbacks = 0
         self._said = set()
         self._plan = {}
-        self._stack, self._numbers = [], {}
+        self._thread, self._numbers = Thread(), {}
+        self._stepping = False
+        # What threads share: the buffers, the numbers, and what is counted.
+        self._lock = threading.Lock()
         self._in_use = []
         self._weights = {}
+        # Since PyTorch 2.0 it can be heard of that a module has failed.
+        parameters = inspect.signature(torch.nn.Module.register_forward_hook).parameters
+        always = {"always_call": True} if "always_call" in parameters else {}
         for name, module in model.named_modules():
             module.register_forward_pre_hook(lambda _, __, name=name: self._enter(name))
-            module.register_forward_hook(lambda _, __, ___: self._leave())
+            module.register_forward_hook(lambda _, __, ___: self._leave(), **always)
         self._tensors = dict(itertools.chain(model.named_parameters(), model.named_buffers()))
         for name, tensor in self._tensors.items():
             size = tensor.numel() * tensor.element_size()
@@ -92,21 +113,23 @@ class Placement:
 
     @contextlib.contextmanager
     def step(self, plan=None):
-        """One forward and backward, with this map."""
+        """One forward and backward, with this map. Other threads may be at work in it; one step ends before the next."""
         self._plan = plan or {}
         self.moving = 0.0
         self._recycle()
         with self._moved():
             self._place_weights()
-        self._stack.clear()
+        self._thread.stack.clear()
         self._numbers.clear()
+        self._stepping = self._thread.steps = True
         try:
-            with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda packed: packed.tensor):
+            with self._hooks():
                 yield
             for buffer in self._weights.values():
                 if buffer.tier.write_through:
                     buffer.sync()
         finally:
+            self._stepping = self._thread.steps = False
             self._recycle()
 
     def describe(self):
@@ -217,40 +240,56 @@ class Placement:
 
     # --- activations ---------------------------------------------------------------------------------
 
+    def _hooks(self):
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, lambda packed: packed.tensor)
+
     def _enter(self, name):
-        self._stack.append(name)
+        thread = self._thread
+        if self._stepping and not thread.steps and thread.hooks is None:
+            thread.stack.clear()
+            thread.hooks = self._hooks()
+            thread.hooks.__enter__()
+        thread.stack.append(name)
 
     def _leave(self):
-        if self._stack:
-            self._stack.pop()
+        thread = self._thread
+        if thread.stack:
+            thread.stack.pop()
+        if not thread.stack and thread.hooks is not None:
+            hooks, thread.hooks = thread.hooks, None
+            hooks.__exit__(None, None, None)
 
     def _pack(self, tensor):
         size = tensor.numel() * tensor.element_size()
         is_weight = any(tensor.data_ptr() == own.data_ptr() for own in self._tensors.values())
         if is_weight or size < PAGE or tensor.device.type != "cpu" or tensor.layout != torch.strided:
             return Packed(tensor)
-        module = self._stack[-1] if self._stack else ""
-        number = self._numbers[module] = self._numbers.get(module, -1) + 1
-        allocation = self._note(Allocation("activation", f"{module}#{number}", tuple(tensor.shape), size))
-        with self._moved():
-            buffer = self._take(allocation, lambda tier: tier.take(size))
-        if buffer is None:
-            return Packed(tensor)
+        stack = self._thread.stack
+        module = stack[-1] if stack else ""
+        with self._lock:
+            number = self._numbers[module] = self._numbers.get(module, -1) + 1
+            allocation = self._note(Allocation("activation", f"{module}#{number}", tuple(tensor.shape), size))
+            with self._moved():
+                buffer = self._take(allocation, lambda tier: tier.take(size))
+            if buffer is None:
+                return Packed(tensor)
+            buffer.tier.stored += size
         memory = buffer.memory[:size].view(tensor.dtype).view(tensor.shape)
         memory.copy_(tensor)
-        buffer.tier.stored += size
         if buffer.tier.write_through:
             buffer.sync()
         packed = Packed(memory)
-        self._in_use.append((weakref.ref(packed), buffer))
+        with self._lock:
+            self._in_use.append((weakref.ref(packed), buffer))
         return packed
 
     def _recycle(self):
         """Gives back the buffers that no graph holds any more."""
-        held = []
-        for packed, buffer in self._in_use:
-            if packed() is None:
-                buffer.tier.give(buffer)
-            else:
-                held.append((packed, buffer))
-        self._in_use = held
+        with self._lock:
+            held = []
+            for packed, buffer in self._in_use:
+                if packed() is None:
+                    buffer.tier.give(buffer)
+                else:
+                    held.append((packed, buffer))
+            self._in_use = held

@@ -2,6 +2,7 @@
 finds the weights
 in a new process. (Large: needs torch.)"""
 
+import concurrent.futures
 import ctypes
 import functools
 import json
@@ -328,8 +329,46 @@ def verify(directory):
     placed.close()
 
 
+def in_all_threads(directory):
+    """PyTorch's hooks are each thread's own; what any thread of the program saves is placed all the same."""
+    model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
+    tier = open_tier("pm", f"{directory}/threads")
+    placed = Placement(model, [tier], {"activation": "pm"})
+    inputs = torch.randn(4, 512, 512)
+
+    def gradients(run):
+        model.zero_grad()
+        before = tier.stored
+        with placed.step():
+            sum(loss for loss in run(lambda n: model(inputs[n]).square().sum())).backward()
+        return [parameter.grad.clone() for parameter in model.parameters()], tier.stored - before
+
+    def in_threads(forward):
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            return list(pool.map(forward, range(4)))
+
+    alone, stored = gradients(lambda forward: [forward(n) for n in range(4)])
+    together, stored_together = gradients(in_threads)
+    # What is saved outside of a module (`square`) is placed in the step's own thread only.
+    per_layer = 4 * inputs[0].numel() * 4 * 4
+    check(stored_together >= per_layer and stored >= stored_together, stored, stored_together)
+    apart = max(((a - b).abs().max() / a.abs().max()).item() for a, b in zip(alone, together))
+    check(apart < 1e-4, "other gradients", apart)
+
+    def fails(_):
+        try:
+            model(torch.ones(3))
+        except RuntimeError:
+            return True
+
+    with placed.step():
+        check(all(in_threads(fails)))
+    check(gradients(in_threads)[1] == stored_together, "as before, after modules that failed")
+    placed.close()
+
+
 PARTS = [the_same_wherever_it_is, by_the_map, mapped, activations_leave_memory, graphs_that_stay, full,
-         without_its_agent]
+         in_all_threads, without_its_agent]
 PARTS += [killed, better_than_chance, kept]
 
 
