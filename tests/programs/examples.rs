@@ -15,6 +15,7 @@ on_mounts!(
     kernels_are_operators_of_torch,
     what_a_kernel_saves_is_in_memory_once,
     a_key_has_its_old_array_after_a_kill,
+    a_chain_is_appended_from_c,
     five_languages_share_one_array,
     five_languages_have_an_array_in_memory_once,
     placement_by_an_agent,
@@ -252,4 +253,56 @@ fn five_languages_share_one_array(setup: Setup) {
     mount.kill9();
     mount.mount();
     assert_eq!(files.each_ref().map(|file| reads(file)), before);
+}
+
+/// examples/chain: what a program in C was told is durable is there whole after kills, each call a record of its own.
+fn a_chain_is_appended_from_c(setup: Setup) {
+    let program = make("chain").join("chain");
+    let mount = setup.mount();
+    let file = mount.at("chain");
+    let run = |action: &str| {
+        let mut command = Command::new(&program);
+        command.arg(action).arg(&file).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+    };
+    let append = |lines: &str| {
+        let mut child = run("append").spawn().unwrap();
+        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        assert!(child.wait_with_output().unwrap().status.success());
+    };
+    let long = "1".repeat(5000);
+    append(&format!("{long}\n{long}\n\n"));
+    assert_eq!(run_ok(&mut run("list")), format!("5000 {0}\n5000 {0}\n0 \n", &long[..40]));
+    if !mount.is_plain() {
+        let records = run_ok(mount.program().args(["records", "--json"]).arg(&file));
+        let lens: Vec<u64> = records
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["len"].as_u64().unwrap())
+            .collect();
+        assert_eq!(lens, [5016, 5016, 16], "{records}");
+    }
+    let mut promised = 3;
+    for _ in 0..5 {
+        let mut child = run("append").spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let feed = std::thread::spawn(move || {
+            let line = [vec![b'x'; 300_000], vec![b'\n']].concat();
+            while input.write_all(&line).is_ok() {}
+        });
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        said.by_ref().take(3).for_each(|line| drop(line.unwrap()));
+        child.kill().unwrap();
+        promised += 3 + said.count();
+        child.wait().unwrap();
+        feed.join().unwrap();
+        let listed = run_ok(&mut run("list"));
+        assert!((promised..=promised + 1).contains(&listed.lines().count()), "{promised} were promised: {listed}");
+        assert!(listed.lines().skip(3).all(|line| line.starts_with("300000 xxxx")), "{listed}");
+        promised = listed.lines().count();
+    }
+    append("last\n");
+    let listed = run_ok(&mut run("list"));
+    assert_eq!((listed.lines().count(), listed.lines().last()), (promised + 1, Some("4 last")));
+    std::os::unix::fs::FileExt::write_at(&std::fs::File::options().write(true).open(&file).unwrap(), b"?", 13).unwrap();
+    assert!(!run("list").status().unwrap().success(), "a byte is not what it was");
 }
