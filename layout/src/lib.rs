@@ -26,8 +26,9 @@
 //! 2. the turn to commit (`log::group`), which is no lock while the work is done, but others wait for it; and the turn
 //!    to remove segments (`pool::removals`);
 //! 3. the turn to make the log longer or shorter (`pool::growth`), held while its blocks are written;
-//! 4. the pool's `state`: the view and the log. Never held while the host is waited for; the one exception is a log
-//!    that has to grow although there was room when the lock was taken;
+//! 4. the pool's `state`: the view and the log. Whoever changes it keeps others from changing it while the host takes
+//!    a frame of the log, or a longer log where there is no room after all; they read it meanwhile, and are kept from
+//!    that only while the frame is counted and applied. Whoever only reads waits for nothing with it held;
 //! 5. the horizon in the fixed places (`pool::commits`), then the turn to write the superblock (`pool::current`);
 //! 6. what is not synced of segments (`segment::unsynced`): `grown`, then `tracked`. Neither is held over a sync, but
 //!    for that of the whole host in recovery;

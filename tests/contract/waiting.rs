@@ -3,8 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ on_mounts!(
     operations_go_on_while_a_close_that_commits_waits_for_the_disk,
     operations_go_on_while_a_file_is_moved_to_another_tier,
     operations_go_on_while_the_placement_map_is_stored,
+    operations_go_on_while_old_versions_are_set_aside,
+    who_records_nothing_goes_on_while_the_log_is_written,
+    a_server_ends_when_the_log_has_taken_the_last_of_it,
     removing_a_file_waits_for_nothing_that_is_done_with_it,
     removing_a_file_does_not_wait_for_its_sealing,
 );
@@ -53,17 +57,19 @@ const fn of_names(name: &'static str, call: Call, act: fn(&Path, usize)) -> Case
     Case { names: true, ..case(name, call, act) }
 }
 
-const CASES: [Case; 19] = [
+const CASES: [Case; 20] = [
     case("open to read", Call::Open, |path, _| assert_eq!(fs::read(path).unwrap().len(), SIZE)),
     case("open to write", Call::Open, |path, _| drop(writer(path))),
     case("open, where the kernel must know the segment", Call::Fstat, |path, _| drop(File::open(path).unwrap())),
     case("O_TRUNC, asking for a lease", Call::Lease, |path, _| drop(File::create(path).unwrap())),
     case("O_TRUNC", Call::Times, |path, _| drop(File::create(path).unwrap())),
     case("truncate", Call::Ftruncate, |path, who| writer(path).set_len(10 + who as u64).unwrap()),
-    case("truncate, committing", Call::Fdatasync, |path, who| writer(path).set_len(10 + who as u64).unwrap()),
+    case("truncate, while it is committed", Call::Fdatasync, |path, who| {
+        writer(path).set_len(10 + who as u64).unwrap()
+    }),
     case("allocate", Call::Fallocate, |path, _| fallocate(&writer(path), 0)),
     case("punch", Call::Fallocate, |path, _| fallocate(&writer(path), PUNCH)),
-    case("punch, committing", Call::Fdatasync, |path, _| fallocate(&writer(path), PUNCH)),
+    case("punch, while it is committed", Call::Fdatasync, |path, _| fallocate(&writer(path), PUNCH)),
     case("set times", Call::Times, |path, _| writer(path).set_modified(std::time::UNIX_EPOCH).unwrap()),
     case("fsync", Call::Fdatasync, |path, _| {
         let file = writer(path);
@@ -82,6 +88,11 @@ const CASES: [Case; 19] = [
     }),
     of_names("create", Call::Times, |path, who| {
         fs::write(path.with_file_name(format!("made-by-{who}")), "").unwrap();
+    }),
+    of_names("remove, and sync the directory", Call::Unlink, |path, _| {
+        // Of many who remove one file all but one come late.
+        let _ = fs::remove_file(path);
+        File::open(path.parent().unwrap()).unwrap().sync_all().unwrap();
     }),
     of_names("rename what is written", Call::Fstat, |path, who| {
         let new = path.with_file_name(format!("written-by-{who}"));
@@ -341,6 +352,113 @@ fn operations_go_on_while_the_placement_map_is_stored(setup: Setup) {
         Box::new(move || fs::write(map, "*.tmp pm\n").unwrap()) as Box<dyn FnOnce() + Send>
     });
     go_on("placement", held, 1, actors.collect(), &others, || ());
+}
+
+/// Programs that were saving over files were killed, and the old versions go to quarantine.
+///
+/// Proves W1.
+fn operations_go_on_while_old_versions_are_set_aside(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (others, paths) = (shared(others(&mount)), files(&mount, "saved", MANY));
+    let held = calls.add(Rule::of(Call::Link).times(MANY as u64).held());
+    let killed = |path: &PathBuf| {
+        let path = path.clone();
+        let kill = move || {
+            let script = r#"exec 3>"$1"; echo half >&3; kill -9 $$"#;
+            let mut shell = Command::new("sh");
+            assert!(!shell.args(["-c", script, "sh"]).arg(path).status().unwrap().success());
+        };
+        Box::new(kill) as Box<dyn FnOnce() + Send>
+    };
+    go_on("set aside", held, MANY, paths.iter().map(killed).collect(), &others, || ());
+}
+
+type Change = fn(&Path);
+
+/// A write of the log by whoever makes a name, renames, cuts a file, and commits. Others who do such things wait; who
+/// does not goes on.
+///
+/// Proves W1, W2.
+fn who_records_nothing_goes_on_while_the_log_is_written(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.mount_with(["--commit", "3600"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let dir = mount.at("others");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("fresh"), vec![7; SIZE]).unwrap();
+    fs::write(dir.join("read"), vec![7; SIZE]).unwrap();
+    // When this was read is recorded, so that no record of that is held in the place of the one that is to be.
+    fs::read(dir.join("read")).unwrap();
+    mount.remount();
+    let open = File::create(dir.join("written")).unwrap();
+    let paths = files(&mount, "changed", 2);
+    let looks = {
+        let (root, dir) = (mount.path().to_owned(), dir.clone());
+        move || {
+            assert_eq!(fs::metadata(dir.join("read")).unwrap().len(), SIZE as u64);
+            assert!(fs::metadata(dir.join("none")).is_err());
+            assert_eq!(fs::read(dir.join("read")).unwrap().len(), SIZE);
+            assert_eq!(xattr::list(&dir.join("read")).unwrap().len(), 0);
+            assert_eq!(fs::read_dir(&root).unwrap().flatten().filter(|entry| entry.metadata().is_ok()).count(), 3);
+        }
+    };
+    let changes: [(&str, Change); 5] = [
+        ("mkdir", |path| fs::create_dir(path.with_file_name("made")).unwrap()),
+        ("rename", |path| fs::rename(path.with_file_name("made"), path.with_file_name("renamed")).unwrap()),
+        ("chmod", |path| fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap()),
+        ("truncate", |path| writer(path).set_len(10).unwrap()),
+        ("fsync of a directory", |path| File::open(path.parent().unwrap()).unwrap().sync_all().unwrap()),
+    ];
+    for (name, change) in changes {
+        let held = calls.add(Rule::of(Call::Write).on("/log").times(1).held());
+        // One of the two is held, and the other waits for it.
+        let change = |path: &PathBuf| {
+            let path = path.clone();
+            Box::new(move || change(&path)) as Box<dyn FnOnce() + Send>
+        };
+        let (actors, open) = (paths.iter().map(change).collect(), open.try_clone().unwrap());
+        let fresh = dir.join("fresh");
+        go_on(name, held, 1, actors, &looks, move || {
+            if name.starts_with("fsync") {
+                // When it was read the first time is to be recorded as it is closed; who opens it next waits for that.
+                (0..2).for_each(|_| assert_eq!(fs::read(&fresh).unwrap().len(), SIZE));
+            } else {
+                // A commit records what the open file has become.
+                open.write_all_at(b"more", 0).unwrap();
+            }
+        });
+    }
+}
+
+/// Whichever of the last writes of the log is late, the server ends once it is done, and nothing is missing.
+///
+/// Proves D9.
+fn a_server_ends_when_the_log_has_taken_the_last_of_it(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.mount_with(["--commit", "3600"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let mut late = 0;
+    for which in 0..6 {
+        let (dir, file) = (mount.at(format!("d-{which}")), mount.at(format!("f-{which}")));
+        fs::create_dir(&dir).unwrap();
+        fs::write(&file, vec![7; SIZE]).unwrap();
+        let slow = calls.add(Rule::of(Call::Write).on("/log").skip(which).times(1).delay(Duration::from_millis(300)));
+        assert!(mount.end(), "write {which} was late, and the server did not end");
+        late += slow.hits();
+        drop(slow);
+        mount.mount();
+        assert!(dir.is_dir());
+        assert_eq!(fs::read(&file).unwrap().len(), SIZE);
+    }
+    assert!(late > 0, "nothing was late");
 }
 
 /// Neither for who truncates it, nor for who opens it.

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tensorfs_layout::log::{Attributes, Record, Transaction};
 use tensorfs_layout::pool::Edit;
+use tensorfs_layout::tree::View;
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 use crate::caller::Caller;
@@ -20,6 +21,9 @@ use super::mode::{Access, Manner, Mode, Told, Wish, choose, executes, is_synchro
 use super::node::NodeRef;
 use super::stat::Stat;
 use super::state::{Route, Seen, Serving};
+
+/// Who closes a file waits so long at most for others who change the pool, to record when it was read.
+const FOR_ACCESS_TIME: Duration = Duration::from_millis(10);
 
 /// An open of a regular file.
 pub(crate) struct Handle {
@@ -356,17 +360,20 @@ impl Locked<'_> {
             return;
         }
         let Ok(host) = self.look() else { return };
-        let stored = files.edit(|edit| {
-            let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else { return Ok(()) };
-            if object.attributes.atime == host.atime {
-                return Ok(());
-            }
-            let attributes = Attributes { atime: host.atime, ..object.attributes.clone() };
-            edit.store(Transaction::new(unique).with(Record::Attributes { ino, attributes }))?;
-            Ok(())
-        });
-        if let Err(fault) = stored {
-            log::debug!("inode {ino}: access time not recorded: {fault}");
+        let pool = files.store().pool();
+        let is_recorded = |view: &View| {
+            view.object(ino).is_none_or(|object| object.names() == 0 || object.attributes.atime == host.atime)
+        };
+        if is_recorded(&pool.view()) {
+            return;
+        }
+        // Who opens the file next waits for this.
+        let Some(mut edit) = pool.edit_within(FOR_ACCESS_TIME) else { return };
+        let attributes = edit.object(ino).filter(|_| !is_recorded(&edit)).map(|object| object.attributes.clone());
+        let Some(attributes) = attributes else { return };
+        let attributes = Attributes { atime: host.atime, ..attributes };
+        if let Err(error) = edit.store(Transaction::new(unique).with(Record::Attributes { ino, attributes })) {
+            log::debug!("inode {ino}: access time not recorded: {error}");
         }
     }
 }

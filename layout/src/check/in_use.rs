@@ -299,6 +299,7 @@ fn is_free(pool: &Pool, index: usize) -> bool {
     if zeroes(scan::read_block(&*pool.medium(), &superblock, index)) {
         return true;
     }
-    // Who takes it says so under the lock under which its header was stored; none is cleaned meanwhile.
-    !matches!(pool.live().log().blocks().get(index), Some(Block::Free))
+    // Who takes it stores its header first, and says so before anybody else may change the log. None is cleaned
+    // meanwhile.
+    !matches!(pool.live_unchanging().log().blocks().get(index), Some(Block::Free))
 }

@@ -75,6 +75,21 @@ pub(crate) struct Log {
     horizon: u64,
 }
 
+/// A block whose header is stored, which takes the next frame once it is counted.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    index: usize,
+    incarnation: u64,
+}
+
+/// A frame that is stored, and not counted yet.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    index: usize,
+    id: u64,
+    len: usize,
+}
+
 /// There is no room, of the kind asked for, in the blocks that the log has.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
@@ -208,27 +223,38 @@ impl Log {
 
     /// Makes sure that the next frame of `len` bytes fits: after `Ok`, [`Log::append`] needs no more room.
     pub fn reserve(&mut self, len: usize, reserve: Reserve) -> std::io::Result<Result<(), Full>> {
+        Ok(self.begin(len, reserve)?.map(|begun| begun.into_iter().for_each(|begun| self.count_begun(begun))))
+    }
+
+    /// As [`Log::reserve`], in two steps of which this one waits for the host, while others may read: stores the header
+    /// of another block, if the frame needs one. Nobody else changes the log until that is counted.
+    pub fn begin(&self, len: usize, reserve: Reserve) -> std::io::Result<Result<Option<Begun>, Full>> {
         // A block that was taken from the reserve is still the reserve's: it is not filled by others.
         if self.free_blocks() < reserve.keeps_free() {
             return Ok(Err(Full));
         }
         if self.head_room() >= len {
-            return Ok(Ok(()));
+            return Ok(Ok(None));
         }
         if self.free_blocks() <= reserve.keeps_free() {
             return Ok(Err(Full));
         }
         let Some(index) = self.free.first().copied() else { return Ok(Err(Full)) };
         let incarnation = self.next_incarnation;
-        let first = self.newest + 1;
-        let header = block::Header { incarnation, first, index: index as u32 };
+        let header = block::Header { incarnation, first: self.newest + 1, index: index as u32 };
         self.medium.store(self.block_offset(index), &block::encode(header, self.secret.seed(incarnation)))?;
-        self.next_incarnation += 1;
+        Ok(Ok(Some(Begun { index, incarnation })))
+    }
+
+    /// The next frame goes to this block.
+    pub fn count_begun(&mut self, begun: Begun) {
+        let Begun { index, incarnation } = begun;
+        self.next_incarnation = incarnation + 1;
         self.free.remove(&index);
         self.in_use.insert(incarnation);
-        self.blocks[index] = Block::InUse { incarnation, first, last: self.newest, used: block::HEADER };
+        let (first, last) = (self.newest + 1, self.newest);
+        self.blocks[index] = Block::InUse { incarnation, first, last, used: block::HEADER };
         self.head = Some(index);
-        Ok(Ok(()))
     }
 
     /// The incarnation of the block that takes the next frame. Call after [`Log::reserve`].
@@ -240,7 +266,14 @@ impl Log {
     }
 
     /// Stores a frame for which room was reserved, under the next id. If the medium fails, nothing has changed.
-    pub fn append(&mut self, mut draft: Draft, next_id: u64) -> std::io::Result<TxId> {
+    pub fn append(&mut self, draft: Draft, next_id: u64) -> std::io::Result<TxId> {
+        let stored = self.store(draft, next_id)?;
+        Ok(self.count(stored))
+    }
+
+    /// As [`Log::append`], in two steps of which this one waits for the host, while others may read. Nobody else
+    /// changes the log until the frame is counted.
+    pub fn store(&self, mut draft: Draft, next_id: u64) -> std::io::Result<Stored> {
         let Some(index) = self.head else { return Err(std::io::ErrorKind::StorageFull.into()) };
         let offset = self.block_offset(index);
         let Block::InUse { incarnation, used, .. } = self.blocks[index] else {
@@ -265,13 +298,18 @@ impl Log {
         draft.set_number(id);
         frame::finish(&mut draft.bytes, &header, self.secret.seed(incarnation));
         self.medium.store(offset + used as u64, &draft.bytes)?;
-        let Block::InUse { last, used, .. } = &mut self.blocks[index] else {
-            return Err(std::io::ErrorKind::StorageFull.into());
-        };
-        *last = id;
-        *used += draft.bytes.len();
+        Ok(Stored { index, id, len: draft.bytes.len() })
+    }
+
+    /// This frame is the newest one.
+    pub fn count(&mut self, stored: Stored) -> TxId {
+        let Stored { index, id, len } = stored;
+        if let Block::InUse { last, used, .. } = &mut self.blocks[index] {
+            *last = id;
+            *used += len;
+        }
         self.newest = id;
-        Ok(TxId(id))
+        TxId(id)
     }
 
     /// Zeroes a block durably and makes it free.

@@ -240,9 +240,9 @@ impl Pool {
     }
 
     fn carry_batch(&self, victim: &Victim, batch: &[(Record, u64, &[u8])]) -> Result<()> {
-        let mut state = self.state.write();
+        let mut state = self.state.upgradable_read();
         let mut draft = Draft::new(0);
-        let mut carried = Vec::new();
+        let (mut carried, mut dead) = (Vec::new(), Vec::new());
         for (record, seq, encoded) in batch {
             let placed = Placed { seq: *seq, incarnation: victim.incarnation };
             let needed = |since, until| state.log.has_block_in(since..until);
@@ -253,18 +253,19 @@ impl Pool {
                     draft.say_of_pool();
                 }
             } else {
-                state.view.drop_tomb(record, placed);
+                dead.push((record, placed));
             }
         }
+        state.with_upgraded(|live| dead.into_iter().for_each(|(record, at)| live.view.drop_tomb(record, at)));
         if draft.is_empty() {
             return Ok(());
         }
-        self.append(&mut state, draft, Reserve::Cleaning)?;
-        let incarnation = state.log.head_incarnation();
-        for (record, from) in carried {
-            state.view.relocate(record, from, Placed { seq: from.seq, incarnation });
-        }
-        Ok(())
+        self.append(&mut state, draft, Reserve::Cleaning, |live, _| {
+            let incarnation = live.log.head_incarnation();
+            for (record, from) in carried {
+                live.view.relocate(record, from, Placed { seq: from.seq, incarnation });
+            }
+        })
     }
 }
 

@@ -76,7 +76,8 @@ impl Pool {
             // What lies below a directory counts from its new name on.
             self.commits.settle_moves()?;
             let (upto, due) = {
-                let state = self.state.read();
+                // With nobody in the middle of a change: what it mentions of segments belongs to its transaction.
+                let state = self.live_unchanging();
                 (self.commits.passable(state.log.newest()), self.segments.take_due())
             };
             self.segments
@@ -94,12 +95,12 @@ impl Pool {
         let mut draft = Draft::new(0);
         draft.propose(upto);
         let mut state = self.state_for_commit(&draft);
-        for (ino, seq) in settled {
-            state.view.settle_value(ino, seq);
+        if !settled.is_empty() {
+            state.with_upgraded(|live| settled.into_iter().for_each(|(ino, seq)| live.view.settle_value(ino, seq)));
         }
         if state.log.horizon() < upto {
             let covered = if upto == state.log.newest() { upto + 1 } else { upto };
-            self.append(&mut state, draft, Reserve::Cleaning)?;
+            self.append(&mut state, draft, Reserve::Cleaning, |_, _| ())?;
             drop(state);
             self.medium.persist().map_err(|error| self.fail("persisting the log", &error))?;
             let mut state = self.state.write();

@@ -1,8 +1,7 @@
 //! Transactions in: exclusive access to the view, and the one place where a transaction is stored.
 
 use std::ops::Deref;
-
-use parking_lot::RwLockWriteGuard;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::ids::{Ino, POOL, ROOT, TxId};
@@ -11,21 +10,26 @@ use crate::log::draft::Draft;
 use crate::log::ledger::Placed;
 use crate::log::record::Record;
 use crate::log::transaction::Transaction;
-use crate::pool::opened::{Live, Pool};
+use crate::pool::opened::{Changing, Live, Pool};
 use crate::tree::view::View;
 
-/// Exclusive access to the view: read it, and store transactions.
+/// The right to change the view: read it, and store transactions. Others read it meanwhile.
 #[derive(Debug)]
 pub struct Edit<'a> {
     pool: &'a Pool,
-    pub(super) state: RwLockWriteGuard<'a, Live>,
+    pub(super) state: Changing<'a>,
 }
 
 impl Pool {
-    /// The live view, to read and to change by transactions. Nobody else reads or changes it meanwhile: never sync or
-    /// commit while holding this.
+    /// The live view, to read and to change by transactions. Nobody else changes it meanwhile: never sync or commit
+    /// while holding this. Others read it, also while the host takes a frame of the log.
     pub fn edit(&self) -> Edit<'_> {
         Edit { pool: self, state: self.state_with_room(None) }
+    }
+
+    /// As [`Pool::edit`], unless others have that right for longer: for what is not worth waiting for the host.
+    pub fn edit_within(&self, patience: Duration) -> Option<Edit<'_>> {
+        Some(Edit { pool: self, state: self.state.try_upgradable_read_for(patience)? })
     }
 
     /// As [`Pool::edit`], for a transaction that takes so many bytes of the log.
@@ -44,7 +48,7 @@ impl Deref for Edit<'_> {
 impl Edit<'_> {
     /// A number for a new object or segment. A number that no stored transaction uses is lost, not given out again.
     pub fn next_id(&mut self) -> u64 {
-        self.state.view.draw_id()
+        self.state.with_upgraded(|live| live.view.draw_id())
     }
 
     /// Stores a transaction and makes it part of the view. After `Ok` its operation may be answered; after an error
@@ -76,13 +80,15 @@ impl Edit<'_> {
         self.pool.check_writable()?;
         let (draft, numbers) = self.draft(&transaction)?;
         self.mention(&transaction)?;
-        let id = self.pool.append(&mut self.state, draft, reserve)?;
-        // Rule 2: the frame is stored. Should anything panic from here on, memory and log would differ.
-        let guard = AbortOnPanic;
-        self.apply(transaction.into_records(), numbers, id);
-        self.queue_freed(id);
-        std::mem::forget(guard);
-        Ok(id)
+        let pool = self.pool;
+        pool.append(&mut self.state, draft, reserve, |live, id| {
+            // Rule 2: the frame is stored. Should anything panic from here on, memory and log would differ.
+            let guard = AbortOnPanic;
+            pool.apply(live, transaction.into_records(), numbers, id);
+            pool.queue_freed(live, id);
+            std::mem::forget(guard);
+            id
+        })
     }
 
     /// The frame of a transaction, and the sequence number of each of its records. An error says which record cannot be
@@ -151,9 +157,29 @@ impl Edit<'_> {
         Ok(())
     }
 
+    /// Drops an object that has no name left and that nothing holds. Its segments are removed from the host once the
+    /// horizon covers what was stored so far.
+    pub fn reap(&mut self, ino: Ino) {
+        if self.object(ino).is_some_and(|object| object.names() == 0) && ino != ROOT {
+            self.drop_unreachable(ino);
+            // Nobody misses its bytes any more.
+            self.pool.commits.failures.told(ino);
+        }
+    }
+
+    /// Drops an object that no path leads to, whatever names point to it.
+    pub(crate) fn drop_unreachable(&mut self, ino: Ino) {
+        let pool = self.pool;
+        self.state.with_upgraded(|live| {
+            live.view.drop_object(ino);
+            pool.queue_freed(live, pool.newest());
+        });
+    }
+}
+
+impl Pool {
     /// Makes records that were stored under these sequence numbers part of the view.
-    fn apply(&mut self, records: Vec<Record>, numbers: Vec<u64>, id: TxId) {
-        let state = &mut *self.state;
+    fn apply(&self, state: &mut Live, records: Vec<Record>, numbers: Vec<u64>, id: TxId) {
         let incarnation = state.log.head_incarnation();
         for (record, seq) in records.into_iter().map(|record| record.stored(id)).zip(numbers) {
             let value = match &record {
@@ -163,39 +189,20 @@ impl Edit<'_> {
             let placed = Placed { seq, incarnation };
             state.view.apply(record, placed);
             let Some((ino, segment, len)) = value else { continue };
-            self.pool.budget.take_values(len);
+            self.budget.take_values(len);
             let chain = state.view.object(ino).and_then(|object| object.chain());
             if chain.is_some_and(|chain| chain.value_placed() == Some(placed)) {
-                self.pool.segments.cover(segment, ino, seq);
+                self.segments.cover(segment, ino, seq);
             } else {
-                self.pool.segments.recall(segment);
+                self.segments.recall(segment);
             }
         }
     }
 
-    fn queue_freed(&mut self, id: TxId) {
-        let freed = self.state.view.take_freed();
-        freed.iter().for_each(|segment| self.pool.segments.not_lost(*segment));
-        self.pool.removals.add(|| id, freed);
-    }
-
-    /// Drops an object that has no name left and that nothing holds. Its segments are removed from the host once the
-    /// horizon covers what was stored so far.
-    pub fn reap(&mut self, ino: Ino) {
-        if self.object(ino).is_some_and(|object| object.names() == 0) && ino != ROOT {
-            self.state.view.drop_object(ino);
-            let newest = self.pool.newest();
-            self.queue_freed(newest);
-            // Nobody misses its bytes any more.
-            self.pool.commits.failures.told(ino);
-        }
-    }
-
-    /// Drops an object that no path leads to, whatever names point to it.
-    pub(crate) fn drop_unreachable(&mut self, ino: Ino) {
-        self.state.view.drop_object(ino);
-        let newest = self.pool.newest();
-        self.queue_freed(newest);
+    fn queue_freed(&self, state: &mut Live, id: TxId) {
+        let freed = state.view.take_freed();
+        freed.iter().for_each(|segment| self.segments.not_lost(*segment));
+        self.removals.add(|| id, freed);
     }
 }
 

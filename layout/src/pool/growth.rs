@@ -5,14 +5,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use parking_lot::RwLockWriteGuard;
-
 use crate::error::{Error, Result};
 use crate::log::blocks::{Log, RESERVE_BLOCKS, Reserve};
 use crate::log::draft::Draft;
 use crate::log::superblock::BLOCKS_MAX;
 use crate::medium::domain::Medium;
-use crate::pool::opened::{Live, Pool};
+use crate::pool::opened::{Changing, Pool};
 
 /// An ordinary transaction is not larger than this.
 const ORDINARY: usize = 80 << 10;
@@ -64,7 +62,7 @@ impl Pool {
     }
 
     /// As a last resort, for whoever has the state's lock and found no room all the same.
-    pub(super) fn grow_within(&self, state: &mut Live, reserve: Reserve) -> Result<()> {
+    pub(super) fn grow_within(&self, state: &mut Changing<'_>, reserve: Reserve) -> Result<()> {
         // A commit has nothing else to try.
         if self.upkeep.refused.load(Relaxed) && reserve != Reserve::Cleaning {
             return Err(self.full("the log is full"));
@@ -74,7 +72,7 @@ impl Pool {
             return Err(self.full("the log is just getting longer"));
         };
         let blocks = self.lengthen(state.view.totals().allocated)?;
-        state.log.resize(blocks);
+        state.with_upgraded(|live| live.log.resize(blocks));
         self.note_room(&state.log);
         Ok(())
     }
@@ -86,9 +84,9 @@ impl Pool {
 
     /// The state, to store what a commit needs. Where the log has no room for it, and is just getting longer, that is
     /// waited for: nothing of a commit fails for it.
-    pub(super) fn state_for_commit(&self, draft: &Draft) -> RwLockWriteGuard<'_, Live> {
+    pub(super) fn state_for_commit(&self, draft: &Draft) -> Changing<'_> {
         loop {
-            let state = self.state.write();
+            let state = self.state.upgradable_read();
             if state.log.has_room(draft.len(), Reserve::Cleaning) || self.upkeep.growing.try_lock().is_some() {
                 return state;
             }
@@ -145,9 +143,9 @@ impl Pool {
     }
 
     /// The state, to change it, with room in the log for an ordinary transaction of so many bytes if it can have that.
-    pub(super) fn state_with_room(&self, len: Option<usize>) -> RwLockWriteGuard<'_, Live> {
+    pub(super) fn state_with_room(&self, len: Option<usize>) -> Changing<'_> {
         loop {
-            let state = self.state.write();
+            let state = self.state.upgradable_read();
             let len = len.unwrap_or_else(|| ordinary(&state.log)).min(state.log.largest_frame());
             if state.log.has_room(len, Reserve::Untouched) || self.upkeep.refused.load(Relaxed) {
                 return state;
@@ -155,7 +153,7 @@ impl Pool {
             drop(state);
             // What keeps it from growing is found out again by whoever stores more than fits.
             if self.grow_for(len).is_err() {
-                return self.state.write();
+                return self.state.upgradable_read();
             }
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard};
 
 use crate::error::{Error, Result};
 use crate::ids::{SegmentId, TxId};
@@ -75,6 +75,9 @@ pub(crate) struct Live {
     pub(super) view: View,
     pub(super) log: Log,
 }
+
+/// The state, held by the one who is about to change it. Others read it until he does.
+pub(crate) type Changing<'a> = RwLockUpgradableReadGuard<'a, Live>;
 
 impl Live {
     /// The view.
@@ -223,6 +226,11 @@ impl Pool {
     /// The live view and the log, to read.
     pub(crate) fn live(&self) -> RwLockReadGuard<'_, Live> {
         self.state.read()
+    }
+
+    /// As [`Pool::live`], with nobody in the middle of a change: waits for whoever is.
+    pub(crate) fn live_unchanging(&self) -> Changing<'_> {
+        self.state.upgradable_read()
     }
 
     /// Nobody writes a superblock while this is held.

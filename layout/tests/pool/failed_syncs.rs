@@ -4,7 +4,7 @@ use crate::common::*;
 use std::fs;
 use tensorfs_layout::log::{Attributes, Origin, Record};
 use tensorfs_layout::pool::Pool;
-use tensorfs_layout::{Error, ROOT, SegmentId};
+use tensorfs_layout::{Error, Ino, ROOT, SegmentId};
 
 #[test]
 fn a_failed_persist_of_a_zeroed_block_makes_the_pool_read_only() {
@@ -124,32 +124,31 @@ fn what_the_host_cannot_even_begin_to_write_counts_as_a_failed_sync() {
     assert_eq!(again.view().objects().filter(|(_, object)| object.attributes.damaged).count(), 1);
 }
 
-#[test]
-fn what_failed_unheard_is_heard_by_the_recovery_of_a_killed_server() {
-    let scratch = Scratch::new(1 << 20);
+/// A pool of one file, left by a killed server and opened again on a host that fails; and that file.
+fn recovered_while(scratch: &Scratch, fail: impl Fn(&SimMedium)) -> (Pool, Ino) {
     let (pool, medium) = scratch.first_open();
     let (ino, _) = make_file(&pool, "f", b"bytes");
     let image = medium.stored();
     drop(pool);
     let medium = SimMedium::new(image);
-    medium.fail_next_write_out();
-    let again = scratch.open_on(medium, BOOT).unwrap();
-    assert!(again.view().object(ino).unwrap().attributes.damaged);
-    assert_eq!(again.recovery().damaged_files, 1);
+    fail(&medium);
+    (scratch.open_on(medium, BOOT).unwrap(), ino)
+}
+
+#[test]
+fn what_failed_unheard_is_heard_by_the_recovery_of_a_killed_server() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, ino) = recovered_while(&scratch, |medium| medium.fail_next_write_out());
+    assert!(pool.view().object(ino).unwrap().attributes.damaged);
+    assert_eq!(pool.recovery().damaged_files, 1);
 }
 
 #[test]
 fn an_old_failure_of_the_host_does_not_keep_a_killed_pool_from_being_recovered() {
     let scratch = Scratch::new(1 << 20);
-    let (pool, medium) = scratch.first_open();
-    let (ino, _) = make_file(&pool, "f", b"bytes");
-    let image = medium.stored();
-    drop(pool);
-    let medium = SimMedium::new(image);
     // It may have been anybody's, and is told once.
-    medium.fail_next_sync_all();
-    let again = scratch.open_on(medium, BOOT).unwrap();
-    assert!(!again.view().object(ino).unwrap().attributes.damaged);
+    let (pool, ino) = recovered_while(&scratch, |medium| medium.fail_next_sync_all());
+    assert!(!pool.view().object(ino).unwrap().attributes.damaged);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tensorfs_tests::{HostCalls, Injected, Mount, Passthrough, Pattern, Setup, run, run_ok, scratch, tensorfs, xattr};
 
-use super::fault::{Fault, SECONDS, Target};
+use super::fault::{Fault, Files, Known, SECONDS, Target};
 use super::operation::{Content, FILE, Operation, Prepared, There, heard, look, word};
 
 /// Long after it should have been done: only a test that has failed waits for it.
@@ -274,21 +274,25 @@ fn keep() -> Duration {
 impl Cell {
     /// Whether others are answered while a call is late.
     fn others(self, mount: &Path) -> Result<(), String> {
-        others_are_answered(mount, self.operation == Operation::Close)
+        let records_wait = (self.target.call, self.target.on) == (Known::Write, Files::Log);
+        others_are_answered(mount, self.operation == Operation::Close, records_wait)
     }
 }
 
-/// Others do what has nothing to do with the file. Where a close waits for the log, they close nothing.
-fn others_are_answered(mount: &Path, closes_wait: bool) -> Result<(), String> {
+/// Others do what has nothing to do with the file. Where a close waits for the log, they close nothing they have
+/// written; where records do, they make nothing.
+fn others_are_answered(mount: &Path, closes_wait: bool, records_wait: bool) -> Result<(), String> {
     let (tell, told) = channel();
     let mount = mount.to_owned();
     std::thread::spawn(move || {
         let other = || -> io::Result<&'static str> {
             fs::metadata(mount.join("bystander"))?;
             tell.send("stat").ok();
-            fs::create_dir(mount.join("made"))?;
-            tell.send("mkdir").ok();
-            if !closes_wait {
+            if !records_wait {
+                fs::create_dir(mount.join("made"))?;
+                tell.send("mkdir").ok();
+            }
+            if !closes_wait && !records_wait {
                 fs::write(mount.join("made/file"), "x")?;
                 tell.send("making a file").ok();
             }

@@ -23,7 +23,7 @@ use tensorfs_tests::random::Random;
 use tensorfs_tests::{Passthrough, Setup, needs_mount, skip};
 
 use cell::{Cell, End, has_passthrough, reached};
-use fault::{FAULTS, Fault, Files, Known, at_length};
+use fault::{FAULTS, at_length};
 use operation::OPERATIONS;
 use table::{Document, Table};
 
@@ -50,15 +50,6 @@ fn chosen() -> impl Fn(&Cell) -> bool {
 }
 
 impl Cell {
-    /// True where it is known to come out wrong.
-    fn falls_short(&self) -> bool {
-        match (self.target.call, self.fault) {
-            // The log is written under the lock that every lookup needs.
-            (Known::Write, Fault::Late) => self.target.on == Files::Log,
-            _ => false,
-        }
-    }
-
     fn name(&self) -> String {
         let Cell { operation, target, fault, passthrough, len, end } = self;
         let (operation, target, fault) = (operation.name(), target.name(), fault.name());
@@ -116,9 +107,8 @@ fn what_is_acknowledged_is_there_whatever_the_host_does() {
     if Setup::new("errors", Passthrough::Off).mount_is_plain() {
         return;
     }
-    let chosen = chosen();
     let mut cells = every_cell();
-    cells.retain(|cell| !cell.falls_short() && chosen(cell));
+    cells.retain(chosen());
     let outcomes = all(&cells, |cell| {
         catch_unwind(AssertUnwindSafe(|| cell.run())).map_err(|panic| {
             let text = panic.downcast_ref::<String>().cloned();

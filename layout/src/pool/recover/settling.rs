@@ -70,7 +70,7 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     tiers.note(pool)?;
     if pool.view().next_id() > counted {
         // Numbers of segments that are about to be removed: the log has to say that they are taken.
-        pool.append(&mut pool.state.write(), Draft::new(0), Reserve::Cleaning)?;
+        pool.append(&mut pool.state.upgradable_read(), Draft::new(0), Reserve::Cleaning, |_, _| ())?;
     }
     pool.commit(pool.newest())?;
     pool.unlink_covered();
