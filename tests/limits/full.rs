@@ -25,6 +25,7 @@ on_mounts!(
     stores_without_room_are_told_of_each_time,
     a_file_for_whose_holes_there_is_no_room_opens_once_the_last_close_is_heard_of,
     near_the_limit_a_slow_write_keeps_no_other_waiting,
+    counting_looks_at_no_more_files_the_more_are_open,
     in_a_pool_with_a_limit_the_server_writes_and_the_kernel_reads,
     versions_in_quarantine_count_and_are_few,
     deleted_space_comes_back_on_the_host,
@@ -522,6 +523,37 @@ fn near_the_limit_a_slow_write_keeps_no_other_waiting(setup: Setup) {
     mount.sync();
     let on_host = allocated(mount.pool());
     assert!(on_host <= LIMIT + BOOKS, "{on_host} bytes on the host");
+}
+
+/// Neither for `statfs`, nor for writes near the limit.
+///
+/// Proves S1, S2.
+fn counting_looks_at_no_more_files_the_more_are_open(setup: Setup) {
+    if setup.mount_is_plain() {
+        return;
+    }
+    const TIMES: u64 = 10;
+    let looks = [10, 500].map(|open: usize| {
+        let calls = HostCalls::new();
+        let mount = limited_and_quiet(setup.clone().host_calls(&calls));
+        let writers: Vec<File> = (0..open).map(|n| File::create(mount.at(format!("open-{n}"))).unwrap()).collect();
+        for writer in &writers {
+            writer.write_all_at(&[1; 4096], 0).unwrap();
+        }
+        let mut full = File::create(mount.at("full")).unwrap();
+        while free(&mount) > 1 << 20 {
+            full.write_all(&[1; 1 << 18]).unwrap();
+        }
+        // What has changed since is looked at once.
+        let before = free(&mount);
+        let looks = calls.add(Rule::of(Call::Fstat).on("/segments/"));
+        for n in 1..=TIMES {
+            writers[0].write_all_at(&[1; 4096], n * 4096).unwrap();
+            assert_eq!(free(&mount), before - n * 4096);
+        }
+        looks.arrived()
+    });
+    assert!(looks[1] <= looks[0] + TIMES, "{TIMES} writes and as many statfs take {looks:?} looks at segments");
 }
 
 /// Proves S1, F2, F3.

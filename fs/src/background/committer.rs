@@ -59,7 +59,7 @@ pub(crate) fn commit_if_changed(files: &Files, was_quiet: bool) -> Result<bool> 
         store.bells().unlink().ring();
     }
     if store.is_limited() {
-        store.recount();
+        store.recount_all();
     }
     learned?;
     Ok(!changed)

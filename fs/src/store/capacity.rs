@@ -2,8 +2,8 @@
 //!
 //! In a pool with a limit every write is asked for here, also where the kernel could move the bytes itself. What is
 //! recorded, the pool knows; what open files have grown by since is estimated from above by the bytes that went through
-//! the server. Only near the limit is each file asked, and then writes pass one at a time. A mapping fills holes
-//! without asking, so a file that can be mapped for writing counts with its holes.
+//! the server. Only near the limit are the files asked that have changed, and then writes pass one at a time. A mapping
+//! fills holes without asking, so a file that can be mapped for writing counts with its holes.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -14,7 +14,7 @@ use tensorfs_layout::{Error, Ino};
 use crate::error::{Host, Result};
 
 use super::limit::{BLOCK, UnderWay};
-use super::writers::Written;
+use super::writers::{Writers, Written};
 use super::{Store, host};
 
 /// "Near" is this far from the limit, or a sixteenth of it if that is less.
@@ -25,9 +25,6 @@ const TIGHT: u64 = 256 << 20;
 
 /// So long who comes near the limit waits for writes that began before.
 const OTHERS: Duration = Duration::from_millis(20);
-
-/// So often it is counted anew because something was recorded meanwhile.
-const TRIES: u32 = 16;
 
 /// What `statfs` shows.
 #[derive(Clone, Copy, Debug)]
@@ -41,38 +38,40 @@ pub(crate) struct Space {
 
 impl Store {
     /// Counts the bytes of the host that the pool uses: its log, its segments, those of open files as they are now, and
-    /// what is in quarantine.
+    /// what is in quarantine. The host is asked for the files that have changed since they were counted.
     pub fn recount(&self) -> u64 {
         self.limit.count(|| self.count())
     }
 
+    /// As [`Store::recount`], asking the host for all open files: what they take may change without their being
+    /// written, when the host writes them out.
+    pub fn recount_all(&self) -> u64 {
+        self.writers.all_changed();
+        self.recount()
+    }
+
     fn count(&self) -> u64 {
         self.pool.quarantine().recount();
-        let files = self.writers.all();
-        let mut tries = 0;
-        let (recorded, view) = loop {
-            let newest = self.pool.newest();
-            let used = self.usage();
-            let view = self.pool.view();
-            tries += 1;
-            // What was recorded in between would be missing in the one, and no longer be new in the other.
-            if self.pool.newest() == newest || tries == TRIES {
-                break (used, view);
-            }
-        };
-        // A segment that is still to replace the file's own comes on top of it.
-        let counted = |file: &Written| {
-            let object = view.object(file.ino).filter(|object| object.attributes.segment == Some(file.segment));
-            object.map_or(0, |object| object.allocated())
-        };
-        let counted: Vec<u64> = files.iter().map(counted).collect();
+        // At the same time: what was recorded in between would be missing in the one, and no longer be new in the
+        // other.
+        let (recorded, known) = self.pool.usage_and(|view| {
+            self.writers.known(|file| {
+                // A segment that is still to replace the file's own comes on top of it.
+                let object = view.object(file.ino).filter(|object| object.attributes.segment == Some(file.segment));
+                object.map_or(0, |object| object.allocated())
+            })
+        });
+        let recorded = self.removed.discount(recorded);
+        let (mut extents, mut counted) = (known.extents, known.recorded);
         // The host is asked without the view, which others need to change anything.
-        drop(view);
-        let mut used = recorded.bytes();
-        for (file, counted) in files.into_iter().zip(counted) {
-            let Ok(host) = host::stat(&*file.fd) else { continue };
-            used = (used + file.extent(&host)).saturating_sub(counted);
+        for file in known.changed {
+            let Ok(host) = host::stat(&*file.written.fd) else { continue };
+            let extent = file.written.extent(&host);
+            self.writers.asked(&file, extent);
+            extents += extent;
+            counted += file.recorded;
         }
+        let used = (recorded.bytes() + extents).saturating_sub(counted);
         self.pool.claim(used.saturating_sub(recorded.log_bytes + recorded.segment_bytes));
         used
     }
@@ -103,7 +102,7 @@ impl Store {
             }),
             _ => {
                 let others = self.limit.under_way();
-                self.pool.resize(limit, self.recount().saturating_add(others), self.removed.recorded())
+                self.pool.resize(limit, self.recount_all().saturating_add(others), self.removed.recorded())
             }
         };
         if resized.is_err() {
@@ -153,7 +152,7 @@ impl Store {
 
     /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of.
     pub fn admit(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
-        let Some(limit) = self.limit.get() else { return Ok(Admitted { fits: len, _under_way: None }) };
+        let Some(limit) = self.limit.get() else { return Ok(Admitted { fits: len, under_way: None }) };
         // Of a file that can be mapped for writing, everything below its end counts already.
         let reserved = match self.writers.get(ino).filter(Written::is_mapped) {
             Some(_) => Some(host::stat(&fd).host("looking at a segment")?.size.next_multiple_of(BLOCK)),
@@ -164,7 +163,7 @@ impl Store {
         let most = gap.saturating_add(len).saturating_add(2 * BLOCK).min(limit.saturating_mul(2));
         let under_way = self.limit.begin(most);
         if self.limit.estimate() <= Self::near(limit) {
-            return Ok(Admitted { fits: len, _under_way: Some(under_way) });
+            return Ok(self.admitted(ino, len, under_way));
         }
         drop(under_way);
         let _gate = self.limit.gate.lock();
@@ -172,7 +171,11 @@ impl Store {
         let fits = self.beside_others(fitting, |fits| *fits == len)?;
         // Who comes next counts it, done or not.
         let most = gap.saturating_add(fits).saturating_add(2 * BLOCK).min(limit.saturating_mul(2));
-        Ok(Admitted { fits, _under_way: Some(self.limit.begin(most)) })
+        Ok(self.admitted(ino, fits, self.limit.begin(most)))
+    }
+
+    fn admitted<'a>(&'a self, ino: Ino, fits: u64, write: UnderWay<'a>) -> Admitted<'a> {
+        Admitted { fits, under_way: Some((&self.writers, ino, write)) }
     }
 
     /// Asks with what is used, and what writes that go on may use yet. Those may not be done, and are so soon: if the
@@ -182,8 +185,16 @@ impl Store {
         loop {
             let others = self.limit.under_way();
             let answer = ask(self.recount().saturating_add(others))?;
-            if is_wanted(&answer) || others == 0 || begun.elapsed() > OTHERS {
+            if is_wanted(&answer) {
                 return Ok(answer);
+            }
+            if others == 0 || begun.elapsed() > OTHERS {
+                // The host may have got something back without our hearing of it. Who is refused again and again does
+                // not have all files asked for each time.
+                if !self.limit.is_due_for_all() {
+                    return Ok(answer);
+                }
+                return ask(self.recount_all().saturating_add(self.limit.under_way()));
             }
             std::thread::yield_now();
         }
@@ -270,8 +281,17 @@ impl Store {
 pub(crate) struct Admitted<'a> {
     /// So many bytes.
     fits: u64,
-    /// In a pool with a limit it is known that it goes on.
-    _under_way: Option<UnderWay<'a>>,
+    /// In a pool with a limit it is known that it goes on, and for which file.
+    under_way: Option<(&'a Writers, Ino, UnderWay<'a>)>,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        // Before it counts as done: whoever counts from then on has to ask for the file.
+        if let Some((writers, ino, _)) = &self.under_way {
+            writers.changed(*ino);
+        }
+    }
 }
 
 impl Admitted<'_> {

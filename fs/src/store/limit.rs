@@ -1,6 +1,7 @@
 //! The pool's limit, and what is known of how close it is.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorfs_layout::pool::Pool;
@@ -22,7 +23,12 @@ pub(super) struct Limit {
     pub was_tight: AtomicBool,
     /// Held while a write near the limit is measured.
     pub gate: Mutex<()>,
+    /// When all open files were asked for last because a write found no room.
+    all: Mutex<Option<Instant>>,
 }
+
+/// A write that finds no room has all open files asked for, unless that was done so short a time ago.
+const ALL_AGAIN: Duration = Duration::from_secs(1);
 
 impl Limit {
     /// The limit of a pool that is about to be served.
@@ -37,6 +43,7 @@ impl Limit {
             done: AtomicU64::new(0),
             was_tight: AtomicBool::new(false),
             gate: Mutex::default(),
+            all: Mutex::default(),
         }
     }
 
@@ -59,6 +66,16 @@ impl Limit {
         let used = used();
         self.counted.store(used.wrapping_sub(done), SeqCst);
         used
+    }
+
+    /// True once a second: the caller asks for all files.
+    pub fn is_due_for_all(&self) -> bool {
+        let mut last = self.all.lock();
+        let due = last.is_none_or(|last| last.elapsed() > ALL_AGAIN);
+        if due {
+            *last = Some(Instant::now());
+        }
+        due
     }
 
     /// Not less than what is used.

@@ -72,7 +72,7 @@ pub(crate) struct Store {
     spares: Spares,
     descriptors: Descriptors,
     counters: Counters,
-    writers: Writers,
+    writers: Arc<Writers>,
     removed: Removed,
     damage: Damage,
     bells: Bells,
@@ -81,6 +81,9 @@ pub(crate) struct Store {
 impl Store {
     /// A pool that is about to be served, by a process that may have so many descriptors.
     pub fn new(pool: Arc<Pool>, options: Options, durability: Durability, descriptors: u64) -> Self {
+        let writers = Arc::new(Writers::default());
+        let counted = writers.clone();
+        pool.when_recorded(Box::new(move |ino| counted.changed(ino)));
         Self {
             limit: Limit::new(&pool),
             tiers: Tiers::new(&pool),
@@ -92,7 +95,7 @@ impl Store {
             spares: Spares::new(descriptors),
             descriptors: Descriptors::new(descriptors),
             counters: Counters::default(),
-            writers: Writers::default(),
+            writers,
             removed: Removed::default(),
             damage: Damage::default(),
             bells: Bells::default(),

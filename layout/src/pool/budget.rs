@@ -1,14 +1,30 @@
 //! What the pool may still take beyond what is recorded: bytes of files for the log, and blocks for the log itself.
 
+use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
+use crate::ids::Ino;
+
+/// Hears of each object of which something was recorded, before anybody sees that in the view. Waits for nothing.
+pub type WhenRecorded = Box<dyn Fn(Ino) + Send + Sync>;
+
 /// What may still be taken, and what is taken and not recorded.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Budget {
     /// Bytes that may be committed by value before the next round of housekeeping.
     values_left: AtomicI64,
     /// What is used of the size limit beyond the records: by files that are open, and by what is in quarantine.
     claimed: AtomicU64,
+    /// Who counts that.
+    when_recorded: OnceLock<WhenRecorded>,
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { values_left, claimed, .. } = self;
+        f.debug_struct("Budget").field("values_left", values_left).field("claimed", claimed).finish_non_exhaustive()
+    }
 }
 
 impl Budget {
@@ -30,6 +46,18 @@ impl Budget {
     /// So many may be from now on.
     pub fn refill_values(&self, values: i64) {
         self.values_left.store(values, Relaxed);
+    }
+
+    /// Who is told what was recorded. The first one stays.
+    pub fn when_recorded(&self, when: WhenRecorded) {
+        let _ = self.when_recorded.set(when);
+    }
+
+    /// Something was recorded of an object.
+    pub fn recorded(&self, ino: Ino) {
+        if let Some(when) = self.when_recorded.get() {
+            when(ino);
+        }
     }
 
     /// So much is used beyond the records.

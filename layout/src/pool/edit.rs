@@ -171,6 +171,7 @@ impl Edit<'_> {
     pub(crate) fn drop_unreachable(&mut self, ino: Ino) {
         let pool = self.pool;
         self.state.with_upgraded(|live| {
+            pool.budget.recorded(ino);
             live.view.drop_object(ino);
             pool.queue_freed(live, pool.newest());
         });
@@ -187,6 +188,7 @@ impl Pool {
                 _ => None,
             };
             let placed = Placed { seq, incarnation };
+            self.budget.recorded(record.ino());
             state.view.apply(record, placed);
             let Some((ino, segment, len)) = value else { continue };
             self.budget.take_values(len);

@@ -1,10 +1,17 @@
 //! The size limit of a pool.
 
 use crate::error::{Error, Result};
+use crate::pool::budget::WhenRecorded;
 use crate::pool::create::{LIMIT_MIN, small_limit};
 use crate::pool::opened::Pool;
 
 impl Pool {
+    /// Has `when` called with each object of which something is recorded: who counts what is used beyond the records
+    /// looks at it again.
+    pub fn when_recorded(&self, when: WhenRecorded) {
+        self.budget.when_recorded(when);
+    }
+
     /// Says what is used of the size limit beyond what is recorded: the log does not grow into that.
     pub fn claim(&self, bytes: u64) {
         if bytes < self.budget.claimed() {

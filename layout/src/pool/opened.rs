@@ -213,9 +213,14 @@ impl Pool {
 
     /// What the pool holds and uses.
     pub fn usage(&self) -> Usage {
+        self.usage_and(|_| ()).0
+    }
+
+    /// What the pool holds and uses, and what there is to see in the view at the same time.
+    pub fn usage_and<T>(&self, look: impl FnOnce(&View) -> T) -> (Usage, T) {
         let superblock = self.superblock();
         let state = self.state.read();
-        usage(&state.view, &state.log, &superblock, self.quarantine.allocated())
+        (usage(&state.view, &state.log, &superblock, self.quarantine.allocated()), look(&state.view))
     }
 
     /// What the log and its segments are kept on.
