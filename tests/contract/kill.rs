@@ -15,6 +15,7 @@ on_mounts!(
     what_is_written_and_closed_during_recovery_is_seen,
     what_is_written_after_an_orderly_unmount_by_who_outlived_the_server_is_seen,
     what_could_not_be_recorded_at_the_end_is_recorded_by_the_next_mount,
+    a_server_that_ended_on_a_failed_disk_was_not_killed,
     what_outlives_a_server_with_passthrough_is_seen_without,
     who_opens_a_file_behind_the_look_of_recovery_is_seen_later,
     a_mapping_that_outlives_the_server,
@@ -364,6 +365,31 @@ fn what_could_not_be_recorded_at_the_end_is_recorded_by_the_next_mount(setup: Se
     assert_eq!(mount.info()["unsafe_shutdowns"], 0);
     mount.remount();
     assert_eq!(mount.info()["recovery"]["kind"], "clean");
+}
+
+/// Nothing but a name was stored, so that nothing is noted of files that could not be synced.
+fn a_server_that_ended_on_a_failed_disk_was_not_killed(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::create_dir(mount.at("dir")).unwrap();
+    let failing = calls.add(Rule::of_any([Call::Fdatasync, Call::Fsync]).on("/log").error(libc::EIO));
+    assert!(mount.end() && failing.hits() > 0);
+    drop(failing);
+    let said = String::from_utf8_lossy(&mount.try_mount().0.stderr).into_owned();
+    mount.adopt();
+    assert!(said.contains("its disk failed before its server ended"), "{said}");
+    assert!(!said.contains("killed") && !said.contains("nothing that was accepted is lost"), "{said}");
+    assert!(mount.at("dir").is_dir());
+    let text = mount.tensorfs_ok(["info".as_ref(), mount.path().as_os_str()]);
+    assert!(text.contains("the disk failed before") && !text.contains("killed"), "{text}");
+    // What was noted of that does not count for the next one.
+    mount.kill9();
+    let said = String::from_utf8_lossy(&mount.try_mount().0.stderr).into_owned();
+    mount.adopt();
+    assert!(said.contains("its server was killed"), "{said}");
 }
 
 /// The killed server has answered, and the kernel lets the program go on only when the next one has recovered. Here the

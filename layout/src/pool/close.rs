@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::log::file::LOG;
 use crate::log::superblock::PoolState;
+use crate::pool::ending::Ending;
 use crate::pool::opened::Pool;
 
 /// Why a pool takes no more changes once it is closed.
@@ -43,7 +44,18 @@ impl Pool {
         if ending.over {
             return Ok(());
         }
-        self.check_writable().inspect_err(|_| self.note_untold())?;
+        let ended = self.end_now(&mut ending);
+        if ended.is_err() {
+            self.note_ended();
+            ending.noted = true;
+        } else if ending.noted {
+            self.told();
+        }
+        ended
+    }
+
+    fn end_now(&self, ending: &mut Ending) -> Result<()> {
+        self.check_writable()?;
         loop {
             self.segments.touch_all();
             self.commit(self.newest())?;

@@ -9,11 +9,13 @@ pub(super) struct Ending {
     pub state: PoolState,
     /// It was left so: there is nothing more to do.
     pub over: bool,
+    /// It could not be, and that is noted elsewhere.
+    pub noted: bool,
 }
 
 impl Default for Ending {
     fn default() -> Self {
-        Self { state: PoolState::Clean, over: false }
+        Self { state: PoolState::Clean, over: false, noted: false }
     }
 }
 

@@ -122,7 +122,7 @@ impl Pool {
         let mut recovery = found.recovery;
         if pool.is_read_only().is_none() {
             if recovery.kind == Shutdown::ServerKilled {
-                untold::hear(pool.lock.dir(), &pool.superblock(), boot_id, &pool.segments);
+                recovery.unwritten = untold::hear(pool.lock.dir(), &pool.superblock(), boot_id, &pool.segments);
             }
             let path = |ino| pool.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
             if let Err(error) = pool.quarantine.owe_notes(path) {

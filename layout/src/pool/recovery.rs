@@ -25,6 +25,9 @@ pub struct Recovery {
     /// Its server had ended in order, and left something that only a recovery brings to order.
     #[serde(default)]
     pub left: bool,
+    /// Its server had ended when its disk took nothing any more.
+    #[serde(default)]
+    pub unwritten: bool,
     /// Transactions behind the horizon that a power loss undid.
     pub dropped_transactions: u64,
     /// Files whose newest bytes or times no record had told of yet.

@@ -155,13 +155,14 @@ fn recovery_note(pool: &Pool) -> Option<String> {
         Shutdown::ServerKilled if recovery.left => {
             "its server could not bring everything to order when it ended; recovered"
         }
-        Shutdown::ServerKilled => "its server was killed; recovered",
+        Shutdown::ServerKilled if recovery.unwritten => "its disk failed before its server ended; recovered",
+        Shutdown::ServerKilled => "its server was killed, or its disk failed before it ended; recovered",
         Shutdown::PowerLoss => "the machine went down; recovered up to the last commit",
     };
     let mut line = format!("{}: {what}", pool.path().display());
     // The server before may have had no time to say of a file that it could not be synced.
     let damaged = (recovery.damaged_files as usize).max(pool.view().damaged().count());
-    if recovery.kind == Shutdown::ServerKilled && !recovery.outlived && damaged == 0 {
+    if recovery.kind == Shutdown::ServerKilled && !recovery.outlived && !recovery.unwritten && damaged == 0 {
         line.push_str(", nothing that was accepted is lost");
     }
     let mut also = |count: usize, what: &str| {

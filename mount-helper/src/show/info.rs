@@ -178,7 +178,12 @@ fn recovery(recovery: &Recovery, is_damaged: bool) -> Option<String> {
         Shutdown::ServerKilled if recovery.left => {
             format!("the server before this one could not bring everything to order{lost}")
         }
-        Shutdown::ServerKilled => format!("the server before this one was killed{lost}"),
+        Shutdown::ServerKilled if recovery.unwritten => {
+            "the disk failed before the server before this one ended".to_owned()
+        }
+        Shutdown::ServerKilled => {
+            format!("the server before this one was killed, or its disk failed before it ended{lost}")
+        }
         Shutdown::PowerLoss => "the machine went down before; back to the last commit".to_owned(),
     };
     if recovery.dropped_transactions > 0 {
