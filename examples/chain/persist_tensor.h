@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Appends `len` bytes to the chain in `file`, which is made if it is not there. Returns 0 when they are durable, and then
+/* Appends `len` bytes to the chain in `file`, which is made if need be. Returns 0 when they are durable, and then
  * they are a record of their own; or -1 with errno, and the chain is as it was. Any number of processes may append. */
 int persist_tensor(const char *file, const void *bytes, size_t len);
 
