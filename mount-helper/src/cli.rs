@@ -36,6 +36,7 @@ pub enum Command {
     Mount(Mount),
     #[command(visible_alias = "unmount")]
     Umount(Umount),
+    #[command(visible_alias = "status")]
     Info(Info),
     Sync(Sync),
     Restore(Restore),

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::Ino;
 use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Ino, ROOT};
 
 use crate::error::{Fault, Result};
 use crate::store::Store;
@@ -156,7 +156,8 @@ impl Locked<'_> {
 impl Store {
     /// True if no name leads to an object any more.
     fn is_unnamed(&self, ino: Ino) -> bool {
-        self.view().object(ino).is_some_and(|object| object.names() == 0)
+        // No name leads to the root, which is there all the same.
+        ino != ROOT && self.view().object(ino).is_some_and(|object| object.names() == 0)
     }
 }
 

@@ -37,12 +37,7 @@ impl Removed {
     /// Keeps an object, which holds so many bytes of the host, until it is taken. False if the kernel has forgotten it
     /// already.
     pub fn keep(&self, ino: Ino, object: &Object, held: u64) -> bool {
-        let one = Totals {
-            files: object.is_file().into(),
-            directories: object.is_dir().into(),
-            objects: 1,
-            allocated: object.allocated(),
-        };
+        let one = Totals::of(object);
         let mut waiting = self.0.lock();
         if waiting.early.contains(&ino) {
             return false;
@@ -50,11 +45,7 @@ impl Removed {
         waiting.remove(ino);
         waiting.objects.insert(ino, Kept { recorded: one, held });
         waiting.held += held;
-        let sum = &mut waiting.recorded;
-        sum.files += one.files;
-        sum.directories += one.directories;
-        sum.objects += one.objects;
-        sum.allocated += one.allocated;
+        waiting.recorded = waiting.recorded + one;
         true
     }
 
@@ -103,14 +94,7 @@ impl Removed {
 
     /// What is used without them.
     pub fn discount(&self, usage: Usage) -> Usage {
-        let gone = self.0.lock().recorded;
-        Usage {
-            files: usage.files.saturating_sub(gone.files),
-            directories: usage.directories.saturating_sub(gone.directories),
-            objects: usage.objects.saturating_sub(gone.objects),
-            segment_bytes: usage.segment_bytes.saturating_sub(gone.allocated),
-            ..usage
-        }
+        usage.without(&self.0.lock().recorded)
     }
 }
 

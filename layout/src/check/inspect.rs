@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::ids::ROOT;
 use crate::log::file::{LOG, open_log, open_pool};
 use crate::log::superblock::{PoolState, Superblock};
 use crate::medium;
@@ -20,7 +21,7 @@ use crate::segment::quarantine::{Quarantine, QuarantineEntry};
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
 use crate::segment::tiers::{self, TierInfo};
-use crate::tree::view::View;
+use crate::tree::view::{Totals, View};
 
 /// What is in a pool.
 #[derive(Clone, Debug)]
@@ -51,6 +52,13 @@ pub fn was_closed(dir: &Path) -> Result<Option<bool>> {
     let (superblock, _) = Superblock::read(dir, &*medium)?;
     let closed = matches!(superblock.state, PoolState::Clean | PoolState::Outlived);
     Ok(holder_of(&pool)?.is_none().then_some(closed))
+}
+
+/// The limit of a pool, whoever uses it.
+pub fn limit_of(dir: &Path) -> Result<Option<u64>> {
+    let log = open_log(&open_pool(dir)?, false)?;
+    let medium = medium::open_to_read(log).map_err(|error| Error::in_pool(dir, LOG, "open", error))?;
+    Ok(Superblock::read(dir, &*medium)?.0.limit)
 }
 
 /// The tree and the segments of a pool that is not in use, to look at. Nothing is changed.
@@ -139,10 +147,16 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
         tiers: tiers::describe(&pool, &found.view, &segments),
         domain: medium.domain(),
         state: superblock.state,
-        usage: usage(&found.view, &found.log, &superblock, quarantine.recount()),
+        usage: usage(&found.view, &found.log, &superblock, quarantine.recount()).without(&unnamed(&found.view)),
         quarantine: quarantine.list().map_err(|error| Error::in_pool(dir, QUARANTINE, "read", error))?,
         damaged_files,
         damage: found.damage,
         superblock,
     })
+}
+
+/// What has no name any more: opening the pool gives it back.
+fn unnamed(view: &View) -> Totals {
+    let gone = view.objects().filter(|(ino, object)| object.names() == 0 && *ino != ROOT);
+    gone.fold(Totals::default(), |sum, (_, object)| sum + Totals::of(object))
 }

@@ -12,7 +12,7 @@ mod verify;
 
 pub use closed::{Depth, check};
 pub use in_use::{KeepStill, check_in_use};
-pub use inspect::{Contents, Inspection, inspect, was_closed};
+pub use inspect::{Contents, Inspection, inspect, limit_of, was_closed};
 pub use repair::{Repair, repair};
 pub use report::{Finding, Progress, Report, Subject, segment_path};
 pub use verify::{Verdict, fault_of_run, fault_of_size, is_hurt, verify_runs};

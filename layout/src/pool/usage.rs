@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::log::blocks::Log;
 use crate::log::superblock::Superblock;
-use crate::tree::view::View;
+use crate::tree::view::{Totals, View};
 
 /// What a pool holds and uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,17 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// What is used without some of the objects.
+    pub fn without(self, gone: &Totals) -> Self {
+        Self {
+            files: self.files.saturating_sub(gone.files),
+            directories: self.directories.saturating_sub(gone.directories),
+            objects: self.objects.saturating_sub(gone.objects),
+            segment_bytes: self.segment_bytes.saturating_sub(gone.allocated),
+            ..self
+        }
+    }
+
     /// Bytes of the host that the pool uses.
     pub fn bytes(&self) -> u64 {
         self.log_bytes.saturating_add(self.segment_bytes).saturating_add(self.quarantine_bytes)

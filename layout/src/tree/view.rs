@@ -6,6 +6,7 @@
 //! contains all live ones gives the same view.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Add;
 use std::sync::Arc;
 
 use crate::ids::{FIRST_ID, Ino, POOL, ROOT, SegmentId, TxId};
@@ -53,6 +54,31 @@ pub struct Totals {
     pub objects: u64,
     /// Bytes that the host has allocated to recorded segments.
     pub allocated: u64,
+}
+
+impl Totals {
+    /// Those of one object.
+    pub fn of(object: &Object) -> Self {
+        Self {
+            files: object.is_file().into(),
+            directories: object.is_dir().into(),
+            objects: 1,
+            allocated: object.allocated(),
+        }
+    }
+}
+
+impl Add for Totals {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            files: self.files + other.files,
+            directories: self.directories + other.directories,
+            objects: self.objects + other.objects,
+            allocated: self.allocated.saturating_add(other.allocated),
+        }
+    }
 }
 
 /// Counts over the files of a tier that have a name.

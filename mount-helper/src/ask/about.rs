@@ -2,22 +2,25 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::statvfs;
+use nix::unistd::{Uid, User, geteuid};
 use tensorfs_fs::{Counts, Info, State};
 use tensorfs_layout::Error;
 use tensorfs_layout::check::{Inspection, inspect};
 use tensorfs_layout::log::PoolState;
 use tensorfs_layout::medium::Flushes;
 
-use crate::mounting::mountinfo::Table;
+use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
-use crate::show::output;
+use crate::show::{self, output};
 
 /// Where a mounted filesystem tells about itself.
 const CONTROL: &str = ".tensorfs/info";
@@ -33,14 +36,36 @@ pub fn json(target: &Path) -> Result<String, Failure> {
             output::complain(format!("{place}: the server of {pool} is gone; mount it again"));
             of_pool(mount.source())
         }
-        Target::Mount(mount) => of_mount(mount.mount_point()),
+        Target::Mount(mount) => of_mount(mount.mount_point(), mount.user()),
         Target::Pool(pool) => of_pool(&pool),
     }
 }
 
 /// What the server says. It may be another version of this program, so it is passed on as it is.
-fn of_mount(root: &Path) -> Result<String, Failure> {
-    fs::read_to_string(root.join(CONTROL)).at(root)
+fn of_mount(root: &Path, user: Option<u32>) -> Result<String, Failure> {
+    match fs::read_to_string(root.join(CONTROL)) {
+        // The kernel lets nobody look at the mount of another user who has not allowed that, not even root.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => match user {
+            Some(user) if geteuid().is_root() && user != 0 => as_user(root, user),
+            _ => Err(error).at(root),
+        },
+        said => said.at(root),
+    }
+}
+
+/// What the server says to a user.
+fn as_user(root: &Path, user: u32) -> Result<String, Failure> {
+    let gid = User::from_uid(Uid::from_raw(user)).ok().flatten().map_or(user, |found| found.gid.as_raw());
+    // Setting the user without naming groups drops all others.
+    let mut asked = Command::new("/proc/self/exe");
+    asked.args(["info", "--json"]).arg(root).uid(user).gid(gid).current_dir("/");
+    let said = asked.output().at(root)?;
+    if said.status.success() {
+        return String::from_utf8(said.stdout).map_err(|error| Failure::at(root, error));
+    }
+    let why = String::from_utf8_lossy(&said.stderr);
+    let why = why.trim().trim_start_matches("tensorfs: ");
+    Err(Failure::new(format!("{}, asked as user {user}", show::text::plain(why))))
 }
 
 fn of_pool(pool: &Path) -> Result<String, Failure> {
@@ -50,6 +75,9 @@ fn of_pool(pool: &Path) -> Result<String, Failure> {
             json.map(|json| json + "\n").map_err(|error| Failure::at(pool, error))
         }
         Err(Error::Busy { pid, mountpoint: Some(mountpoint), .. }) => of_server(pool, pid, &mountpoint),
+        Err(Error::NotAPool { reason, .. }) => {
+            Err(Failure::at(pool, format!("not a tensorfs pool (no tensorfs is mounted here, and {reason})")))
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -59,7 +87,7 @@ fn of_server(pool: &Path, pid: u32, mountpoint: &Path) -> Result<String, Failure
     let here = Table::read().at(pool)?;
     let is_ours = here.top_at(mountpoint).is_some_and(|mount| mount.is_tensorfs() && mount.source() == pool);
     if is_ours {
-        return of_mount(mountpoint);
+        return of_mount(mountpoint, here.top_at(mountpoint).and_then(Mount::user));
     }
     match elsewhere(pid, mountpoint) {
         Err(error) if error.kind() == ErrorKind::NotFound => Err(Failure::at(

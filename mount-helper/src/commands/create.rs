@@ -1,5 +1,7 @@
 //! `tensorfs create`.
 
+use nix::sys::statvfs::statvfs;
+
 use crate::cli::Create;
 use crate::mounting::{paths, pool};
 use crate::show::failure::Failure;
@@ -13,6 +15,10 @@ pub fn run(arguments: &Create) -> Result<(), Failure> {
         Some(bytes) => format!("limit {}", size::humane(bytes)),
         None => "no size limit".to_owned(),
     };
+    let host = statvfs(&path).map_or(u64::MAX, |host| host.blocks() * host.fragment_size());
+    if arguments.size.is_some_and(|size| size > host) {
+        output::complain(format!("{}: the filesystem it is on has only {}", path.display(), size::humane(host)));
+    }
     let inspection = tensorfs_layout::check::inspect(&path)?;
     output::print(&format!(
         "created {}: layout \"{}\", {limit}, domain {}\n",

@@ -27,6 +27,7 @@ pub struct Mount {
     mount_point: PathBuf,
     fs_type: OsString,
     source: PathBuf,
+    user: Option<u32>,
 }
 
 impl Mount {
@@ -48,6 +49,11 @@ impl Mount {
     /// What is mounted; for tensorfs the pool.
     pub fn source(&self) -> &Path {
         &self.source
+    }
+
+    /// Whose mount it is, if it is one of FUSE.
+    pub fn user(&self) -> Option<u32> {
+        self.user
     }
 
     /// Whether it is a mount of a pool.
@@ -148,7 +154,13 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     fields.find(|field| *field == b"-")?;
     let fs_type = unescape(fields.next()?);
     let source = unescape(fields.next()?);
-    Some(Mount { device, mount_point: mount_point.into(), fs_type, source: source.into() })
+    let user = fields.next().and_then(parse_user);
+    Some(Mount { device, mount_point: mount_point.into(), fs_type, source: source.into(), user })
+}
+
+/// Whose mount it is, as FUSE says among a mount's options.
+fn parse_user(options: &[u8]) -> Option<u32> {
+    std::str::from_utf8(options).ok()?.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
 }
 
 fn parse_device(field: &[u8]) -> Option<(u32, u32)> {

@@ -58,6 +58,19 @@ pub fn create_if_missing(pool: &Path, options: &MountOptions) -> Result<(), Fail
     Ok(())
 }
 
+/// Says if a size is wanted that the pool does not have: a mount gives it one only where it creates it.
+pub fn tell_of_size(pool: &Path, wanted: u64) {
+    // Whatever is wrong with it, opening it will say.
+    let Ok(there) = tensorfs_layout::check::limit_of(pool) else { return };
+    if there != Some(wanted) {
+        let limit = there.map_or("no limit".to_owned(), |limit| format!("a limit of {}", size::humane(limit)));
+        output::complain(format!(
+            "{}: it has {limit}, and size={wanted} does not change that; tensorfs resize does",
+            pool.display()
+        ));
+    }
+}
+
 /// Creates a pool, and the directories above it. With `force`, one that is there is destroyed.
 pub fn create(pool: &Path, limit: Option<u64>, layout: Option<String>, force: bool) -> Result<(), Failure> {
     if let Some(parent) = pool.parent() {

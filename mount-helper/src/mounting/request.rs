@@ -54,6 +54,9 @@ impl MountRequest {
             pool::create_if_missing(&self.pool, &self.options)?;
             make_directory(&self.mountpoint)?;
         }
+        if let Some(wanted) = self.options.size {
+            pool::tell_of_size(&self.pool, wanted);
+        }
         if !self.mountpoint.is_dir() {
             return Err(Failure::at(&self.mountpoint, "not a directory"));
         }

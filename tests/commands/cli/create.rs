@@ -209,3 +209,31 @@ fn format_newer_than_the_program() {
     room.ok(["umount", "mnt"]);
     assert!(fs::read(&log).unwrap() == before, "a pool that may only be read is not written to");
 }
+
+#[test]
+fn a_limit_that_the_host_cannot_hold_is_said() {
+    let room = Room::new();
+    let created = room.run(["create", "pool", "--size", "900T"]);
+    assert!(created.status.success());
+    let said = said(&created);
+    assert!(said.contains("pool: the filesystem it is on has only "), "{said}");
+    assert_eq!(room.info("pool")["limit"], 900_u64 << 40);
+}
+
+/// `size=` in a line of fstab was dropped without a word once the pool was there.
+#[test]
+fn what_a_mount_cannot_change_of_a_pool_that_is_there_is_said() {
+    needs_mount!();
+    let room = Room::new();
+    room.ok(["create", "pool", "--size", "300M"]);
+    let mount = |options: &str| {
+        let mounted = room.run(["mount", "pool", "mnt", "--log", "server.log", "-o", options]);
+        assert!(mounted.status.success(), "{}", said(&mounted));
+        room.ok(["umount", "mnt"]);
+        said(&mounted)
+    };
+    let complaint = mount("create,size=1G");
+    assert!(complaint.contains("pool: it has a limit of 300.0 MiB, and size=1073741824 does not"), "{complaint}");
+    let quiet = mount("create,size=300M");
+    assert!(!quiet.contains("pool: it"), "{quiet}");
+}

@@ -77,6 +77,10 @@ fn another_user() {
     assert!(info.status.success(), "{}", said(&info));
     let info: Value = serde_json::from_slice(&info.stdout).unwrap();
     assert_eq!(info["passthrough"], false);
+    // The kernel keeps other users out of it, root too; what it is can be asked all the same.
+    assert_eq!(fs::read_dir(room.at("mnt")).unwrap_err().raw_os_error(), Some(libc::EACCES));
+    assert_eq!(room.info("mnt")["pool"], room.at("pool").to_str().unwrap());
+    assert!(room.ok(["info", "pool"]).contains("mounted by process"));
     let written = nobody(Path::new("/bin/sh"), &["-c", "echo x > mnt/x && cat mnt/x"]).unwrap();
     assert_eq!(String::from_utf8_lossy(&written.stdout), "x\n", "{}", said(&written));
     let unmounted = nobody(&own, &["umount", "mnt"]).unwrap();

@@ -79,3 +79,42 @@ fn sync_by_both_ends() {
     let line = room.fails(["sync", "mnt/d"]);
     assert!(line.contains("inside a mount") && line.ends_with(&room.at("mnt").display().to_string()), "{line}");
 }
+
+/// It counted what had been deleted, until the pool was opened again: 58 MB in 2 files where `ls` showed one.
+#[test]
+fn info_of_a_closed_pool_does_not_count_what_was_deleted() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("mnt/kept"), vec![1; 100_000]).unwrap();
+    fs::create_dir(room.at("mnt/gone")).unwrap();
+    for name in ["a", "b"] {
+        fs::write(room.at("mnt/gone").join(name), vec![1; 1 << 20]).unwrap();
+    }
+    room.ok(["sync", "mnt"]);
+    fs::remove_dir_all(room.at("mnt/gone")).unwrap();
+    let mounted = room.info("mnt");
+    room.ok(["umount", "mnt"]);
+    let closed = room.info("pool");
+    for field in ["files", "directories", "used"] {
+        assert_eq!(closed[field], mounted[field], "{field}");
+    }
+    assert_eq!((&closed["files"], &closed["directories"]), (&1.into(), &1.into()));
+}
+
+/// The root has no name, and was taken for deleted once something had been changed about it.
+#[test]
+fn info_counts_the_root_whatever_was_changed_about_it() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::create_dir(room.at("mnt/d")).unwrap();
+    fs::set_permissions(room.at("mnt"), std::os::unix::fs::PermissionsExt::from_mode(0o750)).unwrap();
+    assert_eq!(room.info("mnt")["directories"], 2);
+}
+
+#[test]
+fn info_says_that_nothing_is_mounted_where_there_is_no_pool() {
+    let room = Room::with_pool();
+    fs::create_dir(room.at("empty")).unwrap();
+    let said = room.fails(["info", "empty"]);
+    assert!(said.contains("empty: not a tensorfs pool (no tensorfs is mounted here, and it has no"), "{said}");
+}
