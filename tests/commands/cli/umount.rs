@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
-use tensorfs_tests::{child, has_ended, is_root, needs_mount, skip, wait_for_end, wait_until};
+use tensorfs_tests::{
+    Call, HostCalls, Rule, child, has_ended, is_root, needs_mount, skip, tensorfs, wait_for_end, wait_until,
+};
 
 use super::{Room, kill, said};
 
@@ -56,6 +58,38 @@ fn sigterm_with_open_files_serves_until_the_last_close() {
     room.mount("pool", "mnt");
     assert_eq!(fs::read(room.at("mnt/x")).unwrap(), b"after!");
     assert_eq!(room.info("mnt")["unsafe_shutdowns"], 0);
+}
+
+/// From there the server cannot be seen: neither whether it is at work, nor for whom.
+#[test]
+fn from_another_process_namespace() {
+    needs_mount!();
+    let unshare = |command: &[&str]| Command::new("unshare").arg("-pf").args(command).output();
+    if !unshare(&["true"]).is_ok_and(|output| output.status.success()) {
+        return skip("cli::from_another_process_namespace", "unshare -p does not work here");
+    }
+    let (room, calls) = (Room::with_pool(), HostCalls::new());
+    let program = tensorfs().get_program().to_str().unwrap().to_owned();
+    for is_late in [true, false] {
+        let mut mount = room.command();
+        calls.preload(&mut mount);
+        assert!(mount.args(["mount", "pool", "mnt", "--log", "server.log"]).status().unwrap().success());
+        fs::write(room.at("mnt/x"), "x").unwrap();
+        let pid = room.pid("pool");
+        let pool = room.at("pool").canonicalize().unwrap();
+        let held = is_late.then(|| calls.add(Rule::of(Call::Write).below(&pool).on("/log").held()));
+        // Nobody waits so long where the server is not late.
+        let seconds = if is_late { "1" } else { "60" };
+        let mnt = room.at("mnt");
+        let output = unshare(&[&program, "umount", "--timeout", seconds, mnt.to_str().unwrap()]).unwrap();
+        let said = said(&output);
+        assert!(!room.is_mounted("mnt"), "{said}");
+        assert_eq!(output.status.code(), Some(if is_late { 3 } else { 0 }), "{said}");
+        assert_eq!(said.contains("of another process namespace"), is_late, "{said}");
+        drop(held);
+        wait_for_end(pid);
+        assert_eq!(room.info("pool")["state"], "clean");
+    }
 }
 
 /// The mount is gone at once, the pool a little later: whoever mounts again waits.

@@ -112,6 +112,8 @@ before! {
     Statfs place::path(path), -1; statfs64(path: *const c_char, to: *mut c_void) -> c_int;
     Statfs place::path(path), -1; statvfs(path: *const c_char, to: *mut c_void) -> c_int;
     Statfs place::path(path), -1; statvfs64(path: *const c_char, to: *mut c_void) -> c_int;
+    Statfs place::of(fd), -1; fstatvfs(fd: c_int, to: *mut c_void) -> c_int;
+    Statfs place::of(fd), -1; fstatvfs64(fd: c_int, to: *mut c_void) -> c_int;
     Statfs place::of(fd), -1; fstatfs(fd: c_int, to: *mut c_void) -> c_int;
     Statfs place::of(fd), -1; fstatfs64(fd: c_int, to: *mut c_void) -> c_int;
     Times place::of(fd), -1; futimens(fd: c_int, times: *const c_void) -> c_int;
