@@ -27,7 +27,7 @@ const TIGHT: u64 = 256 << 20;
 const OTHERS: Duration = Duration::from_millis(20);
 
 /// What `statfs` shows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Space {
     pub total: u64,
     pub free: u64,

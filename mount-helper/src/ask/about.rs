@@ -117,7 +117,8 @@ fn elsewhere(pid: u32, mountpoint: &Path) -> io::Result<String> {
 fn unmounted(pool: &Path, found: Inspection) -> Info {
     let (superblock, usage) = (found.superblock, found.usage);
     let clean = matches!(superblock.state, PoolState::Clean | PoolState::Outlived);
-    let host = statvfs(pool).map_or(0, |host| host.blocks() * host.fragment_size());
+    let host = statvfs(pool)
+        .map_or((0, 0), |host| (host.blocks() * host.fragment_size(), host.blocks_available() * host.fragment_size()));
     Info {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pool: pool.to_owned(),
@@ -136,7 +137,8 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         passthrough_reason: None,
         latency: false,
         latency_reason: None,
-        capacity: usage.limit.unwrap_or(host),
+        capacity: usage.limit.unwrap_or(host.0),
+        available: usage.limit.map_or(host.1, |limit| limit.saturating_sub(usage.bytes()).min(host.1)),
         used: usage.bytes(),
         limit: usage.limit,
         files: usage.files,

@@ -21,6 +21,7 @@ fn info_of_both_ends() {
         info["longest_commit_seconds"] = Value::Null;
         // Others use the disk, too.
         info["tiers"][0]["free"] = Value::Null;
+        info["available"] = Value::Null;
     }
     assert_eq!(by_pool, by_mount);
     let info = by_pool;
@@ -99,6 +100,25 @@ fn info_of_a_closed_pool_does_not_count_what_was_deleted() {
         assert_eq!(closed[field], mounted[field], "{field}");
     }
     assert_eq!((&closed["files"], &closed["directories"]), (&1.into(), &1.into()));
+}
+
+/// What a pool without a limit uses says nothing about when its host is full.
+#[test]
+fn info_says_what_may_still_be_written() {
+    needs_mount!();
+    let room = Room::mounted();
+    let close = |a: u64, b: u64| a.abs_diff(b) < 1 << 30;
+    let host = nix::sys::statvfs::statvfs(&room.at("pool")).unwrap();
+    let free = host.blocks_available() * host.fragment_size();
+    let available = |target: &str| room.info(target)["available"].as_u64().unwrap();
+    assert!(close(available("mnt"), free), "{} of {free}", available("mnt"));
+    room.ok(["resize", "mnt", "100M"]);
+    fs::write(room.at("mnt/x"), vec![1; 20 << 20]).unwrap();
+    room.ok(["sync", "mnt"]);
+    let left = (70 << 20)..=(80 << 20);
+    assert!(left.contains(&available("mnt")), "{}", available("mnt"));
+    room.ok(["umount", "mnt"]);
+    assert!(left.contains(&available("pool")), "{}", available("pool"));
 }
 
 /// The root has no name, and was taken for deleted once something had been changed about it.

@@ -76,6 +76,8 @@ pub struct Info {
     pub latency_reason: Option<String>,
     /// Bytes that the pool can hold: its limit, or the size of the host filesystem.
     pub capacity: u64,
+    /// What may still be written: as far as the limit and the host allow.
+    pub available: u64,
     /// Bytes of the host that it uses, log included.
     pub used: u64,
     /// The size limit chosen when the pool was created.
@@ -145,6 +147,7 @@ impl Info {
             quarantine.iter_mut().filter_map(|entry| entry.note.as_mut()).for_each(|note| note.path = None);
         }
         let link = store.link();
+        let space = files.space().unwrap_or_default();
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pool: pool.path().to_owned(),
@@ -163,7 +166,8 @@ impl Info {
             passthrough_reason: link.no_passthrough().map(str::to_owned),
             latency: link.no_latency().is_none(),
             latency_reason: link.no_latency().map(str::to_owned),
-            capacity: files.space().map_or(0, |space| space.total),
+            capacity: space.total,
+            available: space.available,
             used: store.recount(),
             limit: usage.limit,
             files: usage.files,
