@@ -21,7 +21,9 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct Workers(Arc<Shared>);
 
 struct Shared {
+    /// The threads that are shared out, and with those that are kept for whoever has none.
     most: usize,
+    with_kept: usize,
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
@@ -29,9 +31,12 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<(Ino, Job)>,
-    /// Jobs about files that have their share of the threads: one of them comes when one of that file is done.
-    parked: HashMap<Ino, VecDeque<Job>>,
+    /// Jobs that wait, each file's in the order in which they came.
+    waiting: HashMap<Ino, Waiting>,
+    /// Files in the order of their turns: one that has had its turn comes behind all others.
+    turns: VecDeque<Ino>,
+    /// Jobs that may find that they can be done now.
+    ready: usize,
     /// So many threads have a job, and so many one about each file.
     busy: usize,
     busy_with: HashMap<Ino, usize>,
@@ -39,18 +44,49 @@ struct State {
     idle: usize,
 }
 
+/// Jobs about a file. So many of them are ready: none, and the file has no turn, while it has its share of the threads.
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    ready: usize,
+}
+
 impl State {
+    /// Puts a job behind the others about its file.
+    fn push(&mut self, about: Ino, job: Job) {
+        self.waiting.entry(about).or_default().jobs.push_back(job);
+        self.give_turn(about, 1);
+    }
+
+    /// So many more jobs about a file, which has some, may be done now. If it has no turn, it is put behind the others.
+    fn give_turn(&mut self, about: Ino, jobs: usize) {
+        let Some(waiting) = self.waiting.get_mut(&about) else { return };
+        if waiting.ready == 0 {
+            self.turns.push_back(about);
+        }
+        waiting.ready += jobs;
+        self.ready += jobs;
+    }
+
     /// The next job, if one can be done now.
     fn take(&mut self, most: usize) -> Option<(Ino, Job)> {
-        while let Some((about, job)) = self.jobs.pop_front() {
-            let share = share(most, self.busy);
+        while let Some(about) = self.turns.pop_front() {
+            let Some(waiting) = self.waiting.get_mut(&about) else { continue };
+            let ready = std::mem::take(&mut waiting.ready);
+            self.ready -= ready;
             let with = self.busy_with.entry(about).or_default();
-            if *with < share {
-                *with += 1;
-                self.busy += 1;
-                return Some((about, job));
+            if *with >= share(most, self.busy) {
+                continue;
             }
-            self.parked.entry(about).or_default().push_back(job);
+            *with += 1;
+            self.busy += 1;
+            let (with, job, left) = (*with, waiting.jobs.pop_front(), waiting.jobs.len());
+            if left == 0 {
+                self.waiting.remove(&about);
+            } else if with < share(most, self.busy) {
+                self.give_turn(about, left.min(ready));
+            }
+            return job.map(|job| (about, job));
         }
         None
     }
@@ -64,11 +100,8 @@ impl State {
                 self.busy_with.remove(&about);
             }
         }
-        if let Some(parked) = self.parked.get_mut(&about) {
-            self.jobs.extend(parked.pop_front().map(|job| (about, job)));
-            if parked.is_empty() {
-                self.parked.remove(&about);
-            }
+        if self.waiting.get(&about).is_some_and(|waiting| waiting.ready == 0) {
+            self.give_turn(about, 1);
         }
     }
 }
@@ -88,28 +121,37 @@ impl Default for Workers {
 impl Workers {
     /// At most so many threads.
     pub fn new(most: usize) -> Self {
-        let shared = Shared { most, state: Mutex::default(), work: Condvar::new(), done: Condvar::new() };
-        Self(Arc::new(shared))
+        Self::keeping(most, 0)
+    }
+
+    /// At most so many threads, and beyond them so many that are kept for jobs about what has no thread yet: they are
+    /// not to be had by those who take as many as they can get.
+    pub fn keeping(most: usize, kept: usize) -> Self {
+        let (work, done) = (Condvar::new(), Condvar::new());
+        Self(Arc::new(Shared { most, with_kept: most + kept, state: Mutex::default(), work, done }))
     }
 
     /// Runs a job about a file on a worker thread, or here if there can be none.
     pub fn run(&self, about: Ino, job: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
-        state.jobs.push_back((about, Box::new(job)));
-        if state.idle >= state.jobs.len() {
+        state.push(about, Box::new(job));
+        if state.idle > 0 {
             self.0.work.notify_one();
+        }
+        if state.idle >= state.ready {
             return;
         }
-        if state.threads < self.0.most {
+        if state.threads < self.0.with_kept {
             let shared = self.0.clone();
             match thread::Builder::new().name("tensorfs-work".into()).spawn(move || shared.serve()) {
                 Ok(_) => state.threads += 1,
                 Err(error) if state.threads == 0 => {
                     log::warn!("cannot start a worker thread: {error}");
-                    let job = state.jobs.pop_back();
+                    let job = state.take(self.0.most);
                     drop(state);
-                    if let Some((_, job)) = job {
+                    if let Some((about, job)) = job {
                         job();
+                        self.0.state.lock().put(about);
                     }
                 }
                 Err(_) => {}
@@ -120,7 +162,7 @@ impl Workers {
     /// Waits until nothing is queued or running.
     pub fn finish(&self) {
         let mut state = self.0.state.lock();
-        while !state.jobs.is_empty() || state.busy > 0 {
+        while state.ready > 0 || state.busy > 0 {
             self.0.done.wait(&mut state);
         }
     }
@@ -131,6 +173,9 @@ impl Shared {
         let mut state = self.state.lock();
         loop {
             if let Some((about, job)) = state.take(self.most) {
+                if state.ready > 0 && state.idle > 0 {
+                    self.work.notify_one();
+                }
                 drop(state);
                 // A job answers its request itself and catches its own panics; this one guards the count.
                 let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
@@ -139,7 +184,7 @@ impl Shared {
                 }
                 state = self.state.lock();
                 state.put(about);
-                if state.busy == 0 && state.jobs.is_empty() {
+                if state.busy == 0 && state.ready == 0 {
                     self.done.notify_all();
                 }
                 continue;
@@ -147,7 +192,7 @@ impl Shared {
             state.idle += 1;
             let timed_out = self.work.wait_for(&mut state, IDLE).timed_out();
             state.idle -= 1;
-            if timed_out && state.jobs.is_empty() {
+            if timed_out && state.ready == 0 {
                 state.threads -= 1;
                 return;
             }
@@ -198,6 +243,44 @@ mod tests {
         drop(shut);
         workers.finish();
         let state = workers.0.state.lock();
-        assert!(state.parked.is_empty() && state.busy_with.is_empty());
+        assert!(state.waiting.is_empty() && state.busy_with.is_empty());
+    }
+
+    #[test]
+    fn whoever_has_no_thread_finds_one_however_many_are_greedy() {
+        let workers = Workers::keeping(12, 12);
+        let gate = Arc::new(Mutex::new(()));
+        let shut = gate.lock();
+        for greedy in 0..16 {
+            for _ in 0..50 {
+                let gate = gate.clone();
+                workers.run(Ino(greedy), move || drop(gate.lock()));
+            }
+            let (tell, hear) = channel();
+            workers.run(Ino(100), move || tell.send(()).unwrap());
+            hear.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        drop(shut);
+        workers.finish();
+        assert!(workers.0.state.lock().threads <= 24);
+    }
+
+    #[test]
+    fn whoever_waits_has_his_turn_before_one_who_had_his() {
+        // One thread: what is done is done in turn.
+        let workers = Workers::new(1);
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let gate = Arc::new(Mutex::new(()));
+        let shut = gate.lock();
+        let held = gate.clone();
+        workers.run(Ino(9), move || drop(held.lock()));
+        for about in [1, 1, 1, 1, 2] {
+            let order = order.clone();
+            workers.run(Ino(about), move || order.lock().push(about));
+        }
+        drop(shut);
+        workers.finish();
+        let order = order.lock().clone();
+        assert_eq!(order, [1, 2, 1, 1, 1]);
     }
 }

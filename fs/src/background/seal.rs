@@ -12,7 +12,7 @@ use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Host, Result};
 use crate::file::{Files, Locked};
-use crate::reader::{Ask, Broken};
+use crate::reader::{Ask, Broken, Wanted};
 use crate::store::host::HostStat;
 use crate::store::{BadRun, Store, host};
 
@@ -183,7 +183,7 @@ fn look(
             pause: &|| (),
             wanted: &wanted,
         };
-        let mut found = files.readers().recognise(&ask, None, sink);
+        let mut found = files.readers().recognise(&ask, Wanted::All, sink);
         if found.error.as_ref().and_then(Broken::of) == Some(Broken::ForGood) {
             (found.error, found.tensors) = (None, 0);
         }

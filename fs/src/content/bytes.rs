@@ -12,7 +12,7 @@ use tensorfs_layout::tree::Object;
 use crate::caller::Asker;
 use crate::error::{Fault, Host};
 use crate::file::{Files, Reading, Version};
-use crate::reader::{Ask, Decoder};
+use crate::reader::{Ask, Decoder, Wanted};
 use crate::store::host;
 
 /// The bytes of a version of a file. The segment is opened when it is first read, and closed by
@@ -53,16 +53,21 @@ impl SegmentBytes {
 
     /// Says what the file is, and gives each of its tensors to `sink`.
     pub fn recognise(&self, sink: &mut Sink<'_>) -> Recognised {
-        self.recognise_from(None, sink)
+        self.recognise_what(Wanted::All, sink)
+    }
+
+    /// Says what the file is, and gives its first tensor to `sink`.
+    pub fn recognise_first(&self, sink: &mut Sink<'_>) -> Recognised {
+        self.recognise_what(Wanted::First, sink)
     }
 
     /// Goes on with an event file, up to so many tensors.
     pub fn resume(&self, from: u64, limit: u64, sink: &mut Sink<'_>) -> Recognised {
-        self.recognise_from(Some((from, limit)), sink)
+        self.recognise_what(Wanted::From { at: from, limit }, sink)
     }
 
-    fn recognise_from(&self, from: Option<(u64, u64)>, sink: &mut Sink<'_>) -> Recognised {
-        self.asking(false, |ask| self.files.readers().recognise(ask, from, sink))
+    fn recognise_what(&self, wanted: Wanted, sink: &mut Sink<'_>) -> Recognised {
+        self.asking(false, |ask| self.files.readers().recognise(ask, wanted, sink))
     }
 
     /// Has bytes of a tensor decoded.

@@ -154,7 +154,7 @@ impl Content {
             return known;
         }
         let source = self.bytes_of(ino, &version);
-        let found = source.recognise(&mut |_| ControlFlow::Break(()));
+        let found = source.recognise_first(&mut |_| ControlFlow::Break(()));
         source.close();
         let verdict = found.tensors > 0;
         // Not if it was changed while it was read.

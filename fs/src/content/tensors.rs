@@ -51,7 +51,7 @@ pub(super) type See<'a> = &'a mut dyn FnMut(u32, &Tensor) -> ControlFlow<()>;
 impl Tensors {
     /// Looks into a file. None if it holds no tensors.
     pub fn recognise(source: &SegmentBytes, version: Version) -> io::Result<Option<Self>> {
-        let first = source.recognise(&mut |_| ControlFlow::Break(()));
+        let first = source.recognise_first(&mut |_| ControlFlow::Break(()));
         if let Some(error) = first.error {
             return Err(error);
         }

@@ -10,6 +10,8 @@ use crate::workers::{Workers, share};
 
 /// Threads that have readers look into files, and wait for them. No user gets more than half of those that are free.
 const READERS: usize = 12;
+/// And beyond them those that are kept for users who have none.
+const READERS_KEPT: usize = 12;
 
 /// So many threads are left for requests that ask neither the host nor for the lock of a file, and so many for those
 /// that hardly ever do.
@@ -70,7 +72,7 @@ impl Lanes {
             here: Here::new(threads.saturating_sub(2 * LEFT).max(1)),
             records: Here::new(LEFT),
             workers: Workers::default(),
-            readers: Workers::new(READERS),
+            readers: Workers::keeping(READERS, READERS_KEPT),
             movers,
         }
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tensorfs_formats::{Recognised, Sink, Tensor, copy_stored, is_stored_as_read, tensor_len};
 
 use super::ask::Ask;
+use super::protocol::Wanted;
 use super::readers::{Broken, Decoder, Readers};
 
 /// What is read of a tensor at a time.
@@ -30,7 +31,7 @@ impl Inspector {
     /// Says what a file is, and gives each of its tensors to `sink`.
     pub fn recognise(&self, file: &File, sink: &mut Sink<'_>) -> Recognised {
         let told = RefCell::default();
-        let mut found = match asking(file, &told, |ask| Ok(self.0.recognise(ask, None, sink))) {
+        let mut found = match asking(file, &told, |ask| Ok(self.0.recognise(ask, Wanted::All, sink))) {
             Ok(found) => found,
             Err(error) => Recognised::unread(error),
         };

@@ -24,6 +24,7 @@ mod serve;
 pub(crate) use ask::{Ask, Mark};
 pub use inspector::{Inspector, TensorBytes};
 pub(crate) use jail::lock_in;
+pub(crate) use protocol::Wanted;
 pub use readers::ReaderInfo;
 pub(crate) use readers::{Broken, Decoder, Readers};
 pub use serve::{READER, serve_reader};

@@ -11,6 +11,9 @@ use tensorfs_formats::{Format, Recognised, Tensor};
 
 /// The most bytes of a file that are read at once.
 pub(super) const READ_MAX: usize = 256 << 10;
+/// So many bytes of a file come with the question what is in it: mostly they are enough to tell that it is of no format
+/// that is known, or to find its first tensor.
+pub(super) const HEAD: usize = 8 << 10;
 /// The most bytes of a tensor that are decoded at once.
 pub(super) const DECODE_MAX: usize = 1 << 20;
 /// Tensors come in lots of at most so many.
@@ -22,11 +25,33 @@ pub(super) const LOT_BYTES: usize = 256 << 10;
 const MESSAGE_MAX: usize = 4 << 20;
 const BYTES_MAX: usize = 4 << 20;
 
+/// How much of what is in a file is to be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Wanted {
+    /// All tensors, until no more are wanted.
+    All,
+    /// The first tensor, if there is one.
+    First,
+    /// Those of an event file from a place on, up to so many.
+    From { at: u64, limit: u64 },
+}
+
+impl Wanted {
+    /// Where it is begun.
+    pub(super) fn start(self) -> u64 {
+        match self {
+            Wanted::All | Wanted::First => 0,
+            Wanted::From { at, .. } => at,
+        }
+    }
+}
+
 /// What the server says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// Say what is in a file of this size; or go on with one from a place on, up to so many tensors.
-    Recognise { size: u64, from: Option<u64>, limit: u64 },
+    /// Say what is in a file of this size. The bytes that it begins with come with this, or those from the place on
+    /// where it is to be gone on.
+    Recognise { size: u64, wanted: Wanted },
     /// Decode bytes of a tensor in a file of this size. Without a tensor, of the one before.
     Decode { size: u64, tensor: Option<Box<Tensor>>, offset: u64, len: u32 },
     /// The bytes that were wanted come with this.

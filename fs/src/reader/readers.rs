@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -11,12 +12,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tensorfs_formats::{self as formats, Recognised, Sink, Tensor};
+use tensorfs_formats::{self as formats, Recognised, Sink, Source, Tensor};
 
 use super::ask::{Ask, Mark};
 use super::check;
 use super::process::{Process, Spent, Talk, Unwanted, Watch};
-use super::protocol::{Answer, DECODE_MAX, Order, READ_MAX};
+use super::protocol::{Answer, DECODE_MAX, HEAD, Order, READ_MAX, Wanted};
 
 /// So many are kept while there is nothing to do, so that hardly anybody waits for one to start.
 const IDLE: usize = 4;
@@ -95,6 +96,7 @@ type Hear<'a, T> = &'a mut dyn FnMut(Answer, &[u8]) -> io::Result<Next<T>>;
 
 enum Next<T> {
     Say(Order),
+    Listen,
     Done(T),
 }
 
@@ -127,30 +129,35 @@ impl Readers {
         }
     }
 
-    /// Says what a file is, and gives each of its tensors to `sink`: as [`formats::recognise`] does, or, from a place
-    /// on, as [`formats::resume_some`].
-    pub fn recognise(&self, ask: &Ask<'_>, from: Option<(u64, u64)>, sink: &mut Sink<'_>) -> Recognised {
+    /// Says what a file is, and gives each tensor that is wanted to `sink`: as [`formats::recognise()`] does, or, from
+    /// a place on, as [`formats::resume_some`].
+    pub fn recognise(&self, ask: &Ask<'_>, wanted: Wanted, sink: &mut Sink<'_>) -> Recognised {
         if self.0.here.load(Relaxed) {
-            return match from {
-                None => formats::recognise(ask.source, sink),
-                Some((from, limit)) => formats::resume_some(ask.source, from, limit, sink),
+            return match wanted {
+                Wanted::All => formats::recognise(ask.source, sink),
+                Wanted::First => formats::recognise(ask.source, &mut |tensor| {
+                    let _ = sink(tensor);
+                    ControlFlow::Break(())
+                }),
+                Wanted::From { at, limit } => formats::resume_some(ask.source, at, limit, sink),
             };
         }
         let mut tensors = 0;
-        let found = self.try_to_recognise(ask, from, &mut tensors, sink);
-        let end = from.map_or(0, |(from, _)| from);
+        let found = self.try_to_recognise(ask, wanted, &mut tensors, sink);
+        let end = wanted.start();
         found.unwrap_or_else(|error| Recognised { tensors, end, ..Recognised::unread(error) })
     }
 
     fn try_to_recognise(
         &self,
         ask: &Ask<'_>,
-        from: Option<(u64, u64)>,
+        wanted: Wanted,
         tensors: &mut u64,
         sink: &mut Sink<'_>,
     ) -> io::Result<Recognised> {
         let size = ask.source.size()?;
-        let (from, limit) = (from.map(|(from, _)| from), from.map_or(u64::MAX, |(_, limit)| limit));
+        let from = wanted.start();
+        let head = head(ask.source, from, size);
         let mut enough = false;
         let mut process = None;
         let mut hear = |answer, bytes: &[u8]| match answer {
@@ -158,17 +165,21 @@ impl Readers {
                 let mut each = |tensor| sink(tensor).is_continue();
                 let (given, more) = check::tensors(count, bytes, size, &mut each)?;
                 *tensors += given;
-                enough = !more;
-                Ok(Next::Say(if more { Order::More } else { Order::Enough }))
+                enough = !more || wanted == Wanted::First;
+                Ok(match wanted {
+                    Wanted::First => Next::Listen,
+                    _ if more => Next::Say(Order::More),
+                    _ => Next::Say(Order::Enough),
+                })
             }
             Answer::Recognised(summary) => {
-                let mut found = check::summary(summary, size, from.unwrap_or(0), *tensors)?;
+                let mut found = check::summary(summary, size, from, *tensors)?;
                 found.stopped |= enough;
                 Ok(Next::Done(found))
             }
             _ => Err(check::nonsense("an answer to another question")),
         };
-        let order = Order::Recognise { size, from, limit };
+        let order = (Order::Recognise { size, wanted }, head);
         let found = self.request(ask, &mut process, order, &mut hear);
         self.put(ask.owner, process);
         found
@@ -184,7 +195,7 @@ impl Readers {
         &self,
         ask: &Ask<'_>,
         process: &mut Option<Process>,
-        order: Order,
+        order: (Order, Vec<u8>),
         hear: Hear<'_, T>,
     ) -> io::Result<T> {
         (ask.wanted)()?;
@@ -311,16 +322,25 @@ impl Readers {
     }
 }
 
+/// The bytes that a reader will want first. None if they cannot be read: it will ask for them.
+fn head(source: &dyn Source, from: u64, size: u64) -> Vec<u8> {
+    let len = usize::try_from(size.saturating_sub(from)).unwrap_or(HEAD).min(HEAD);
+    let mut head = vec![0; len];
+    let read = source.read_at(from, &mut head).unwrap_or(0);
+    head.truncate(read);
+    head
+}
+
 /// Says what is wanted, reads for the reader, and hands everything else on.
 fn converse<T>(
     ask: &Ask<'_>,
     talk: &mut Talk<'_>,
-    order: Order,
+    (order, head): (Order, Vec<u8>),
     hear: Hear<'_, T>,
     unreadable: &mut Option<io::Error>,
 ) -> io::Result<T> {
-    talk.say(&order, &[])?;
-    let mut buffer = Vec::new();
+    talk.say(&order, &head)?;
+    let mut buffer = head;
     loop {
         let (answer, bytes) = talk.hear()?;
         match answer {
@@ -340,6 +360,7 @@ fn converse<T>(
             }
             answer => match hear(answer, bytes)? {
                 Next::Say(order) => talk.say(&order, &[])?,
+                Next::Listen => {}
                 Next::Done(done) => return Ok(done),
             },
         }
@@ -365,7 +386,7 @@ impl Decoder {
             Answer::Failed(_, why) => Ok(Next::Done(Err(io::Error::other(why)))),
             _ => Err(check::nonsense("an answer to another question")),
         };
-        self.readers.request(ask, &mut self.at_work, order, &mut hear)?
+        self.readers.request(ask, &mut self.at_work, (order, Vec::new()), &mut hear)?
     }
 }
 
@@ -422,7 +443,7 @@ mod tests {
             pause: &|| (),
             wanted: &|| Ok(()),
         };
-        let found = readers.recognise(&ask, None, &mut |tensor| {
+        let found = readers.recognise(&ask, Wanted::All, &mut |tensor| {
             assert_eq!(tensor.fault(100), None);
             given += 1;
             std::ops::ControlFlow::Continue(())

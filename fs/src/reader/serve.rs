@@ -11,7 +11,7 @@ use std::rc::Rc;
 use tensorfs_formats::{self as formats, Reader, Source, Tensor};
 
 use super::jail;
-use super::protocol::{Answer, DECODE_MAX, LOT_BYTES, LOT_MAX, Order, READ_MAX, Wire};
+use super::protocol::{Answer, DECODE_MAX, LOT_BYTES, LOT_MAX, Order, READ_MAX, Wanted, Wire};
 
 /// The name that the program is called by to be a reader.
 pub const READER: &str = "tensorfs-reader";
@@ -38,6 +38,9 @@ struct Server {
 struct Remote {
     server: Rc<Server>,
     size: u64,
+    /// Bytes that came with the question, from a place on.
+    head: Rc<[u8]>,
+    head_at: u64,
 }
 
 type Decoder = Reader<Remote, Box<Tensor>>;
@@ -46,12 +49,16 @@ fn serve(server: &Rc<Server>, missing: Vec<String>) -> io::Result<()> {
     server.wire.borrow_mut().send(&Answer::Ready(missing), &[])?;
     let mut decoder: Option<Decoder> = None;
     loop {
-        let order = server.wire.borrow_mut().receive::<Order>()?.0;
-        let remote = |size| Remote { server: server.clone(), size };
+        let (order, head): (Order, Rc<[u8]>) = {
+            let mut wire = server.wire.borrow_mut();
+            let (order, bytes) = wire.receive()?;
+            (order, bytes.into())
+        };
+        let remote = |size, head_at| Remote { server: server.clone(), size, head: head.clone(), head_at };
         match order {
-            Order::Recognise { size, from, limit } => recognise(&remote(size), from, limit)?,
+            Order::Recognise { size, wanted } => recognise(&remote(size, wanted.start()), wanted)?,
             Order::Decode { size, tensor, offset, len } => {
-                let decoded = decode(&mut decoder, tensor.map(|tensor| (remote(size), tensor)), offset, len);
+                let decoded = decode(&mut decoder, tensor.map(|tensor| (remote(size, 0), tensor)), offset, len);
                 let (answer, bytes) = match decoded {
                     Ok(bytes) => (Answer::Decoded, bytes),
                     Err(error) => (Answer::Failed(error.raw_os_error(), error.to_string()), Vec::new()),
@@ -79,12 +86,13 @@ fn decode(
     Ok(bytes)
 }
 
-fn recognise(remote: &Remote, from: Option<u64>, limit: u64) -> io::Result<()> {
-    let mut lot = Lot { remote, bytes: Vec::new(), count: 0, most: 1, failed: None };
+fn recognise(remote: &Remote, wanted: Wanted) -> io::Result<()> {
+    let first = wanted == Wanted::First;
+    let mut lot = Lot { remote, bytes: Vec::new(), count: 0, most: 1, first, failed: None };
     let mut sink = |tensor: Tensor| lot.add(&tensor);
-    let found = match from {
-        None => formats::recognise(remote, &mut sink),
-        Some(from) => formats::resume_some(remote, from, limit, &mut sink),
+    let found = match wanted {
+        Wanted::All | Wanted::First => formats::recognise(remote, &mut sink),
+        Wanted::From { at, limit } => formats::resume_some(remote, at, limit, &mut sink),
     };
     if lot.count > 0 {
         let _ = lot.send();
@@ -99,6 +107,8 @@ struct Lot<'a> {
     bytes: Vec<u8>,
     count: u32,
     most: u32,
+    /// No more than one is wanted.
+    first: bool,
     failed: Option<io::Error>,
 }
 
@@ -117,8 +127,11 @@ impl Lot<'_> {
 
     fn send(&mut self) -> ControlFlow<()> {
         let mut wire = self.remote.server.wire.borrow_mut();
-        let answer = wire.send(&Answer::Tensors(self.count), &self.bytes);
-        let answer = answer.and_then(|()| Ok(wire.receive::<Order>()?.0));
+        let sent = wire.send(&Answer::Tensors(self.count), &self.bytes);
+        let answer = match sent {
+            Ok(()) if self.first => Ok(Order::Enough),
+            sent => sent.and_then(|()| Ok(wire.receive::<Order>()?.0)),
+        };
         (self.count, self.most) = (0, (self.most * 2).min(LOT_MAX));
         self.bytes.clear();
         match answer {
@@ -142,6 +155,12 @@ impl Source for Remote {
             buffer.len().min(READ_MAX).min(usize::try_from(self.size.saturating_sub(offset)).unwrap_or(READ_MAX));
         if want == 0 {
             return Ok(0);
+        }
+        let known = offset.checked_sub(self.head_at).and_then(|at| self.head.get(usize::try_from(at).ok()?..));
+        if let Some(known) = known.filter(|known| !known.is_empty()) {
+            let count = known.len().min(want);
+            buffer[..count].copy_from_slice(&known[..count]);
+            return Ok(count);
         }
         let mut wire = self.server.wire.borrow_mut();
         wire.send(&Answer::Read { offset, len: want as u32 }, &[])?;
