@@ -114,8 +114,10 @@ impl Direct {
         errno(self.files.serving_segment(&handle))
     }
 
-    /// `pwrite`, as the kernel does it in passthrough: the server hears nothing of it.
+    /// `pwrite`, as the kernel does it in passthrough: the server hears nothing of it, unless it changes what stays
+    /// sealed while the file is open.
     pub fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        errno(self.files.handle(handle.0).and_then(|handle| self.files.thaw_before(&handle, offset)))?;
         let segment = self.segment(handle)?;
         let io = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
         let fd = self.files.store().segments().open(segment, libc::O_RDWR).map_err(io)?;

@@ -9,6 +9,7 @@ mod control;
 mod disk;
 mod durability;
 mod errors;
+mod grown;
 mod kill;
 mod mapping;
 mod passthrough;

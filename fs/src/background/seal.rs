@@ -1,13 +1,14 @@
 //! Sealing one file: it is read once, behind everybody's back, for its checksums and tensors. Opening it for writing
 //! has that given up; a file that is sealed is thawed, durably, before it can be written (rule 5).
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tensorfs_formats::{Sink, Source};
-use tensorfs_layout::segment::{SealedRun, examine};
-use tensorfs_layout::tree::{FileChain, Object};
+use tensorfs_formats::{Format, Sink, Source};
+use tensorfs_layout::segment::{Before, GoneOn, Known, SealedRun, examine};
+use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Host, Result};
@@ -69,7 +70,7 @@ pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn()
     let before = host::stat(&bytes).host("looking at a segment")?;
     let quiet = file.read_quietly(File::from(bytes));
     let go_on = || quiet.is_undisturbed() && !stopped();
-    let found = catch_unwind(AssertUnwindSafe(|| look(files, (ino, segment), quiet.open(), &before, &go_on)));
+    let found = catch_unwind(AssertUnwindSafe(|| look(files, (ino, segment), quiet.open(), (&before, again), &go_on)));
     // Closed before the lock is let go of: whoever waited would take it for a program that has the file mapped.
     let (file, bytes, undisturbed) = quiet.end();
     let found = found.map_err(|_| Fault::warn(libc::EIO, "recognising it panicked"))?;
@@ -146,25 +147,24 @@ pub(super) fn may_seal(
     Ok(Ok(segment))
 }
 
-/// Compares a file's bytes with the checksums that it has, and finds out what they are: a reader says what tensors
-/// there are in them. A file that readers do not get through is sealed as one without tensors.
+/// Finds out what a file's bytes are: a reader says what tensors there are in them. A file that readers do not get
+/// through is sealed as one without tensors. What is sealed already is not read for its checksum, but where it is to be
+/// sealed `again`: then it is compared first.
 fn look(
     files: &Files,
     (ino, segment): (Ino, SegmentId),
     bytes: &File,
-    before: &HostStat,
+    (before, again): (&HostStat, bool),
     go_on: &dyn Fn() -> bool,
 ) -> io::Result<Found> {
     let store = files.store();
-    let bad = bad_runs(bytes, &checksums(store, ino), go_on);
-    if !bad.is_empty() {
-        return Ok(Found::Bad(bad));
+    if again {
+        let bad = bad_runs(bytes, &checksums(store, ino), go_on);
+        if !bad.is_empty() {
+            return Ok(Found::Bad(bad));
+        }
     }
-    let records: Vec<u64> = {
-        let view = store.view();
-        let chain = view.object(ino).and_then(Object::chain);
-        chain.map_or(&[][..], FileChain::runs).iter().map(|run| run.offset).collect()
-    };
+    let mut known = known(store, ino, again);
     let wanted = || if go_on() { Ok(()) } else { Err(io::Error::other("no longer wanted")) };
     let owner = store.view().object(ino).map_or(0, |object| object.attributes.uid);
     let name = || {
@@ -172,25 +172,51 @@ fn look(
         path.map_or_else(|| format!("inode {ino}"), |path| String::from_utf8_lossy(&path).into_owned())
     };
     let tell = |what: &str| log::warn!("{}: {what}", name());
-    let recognise = |source: &dyn Source, sink: &mut Sink<'_>| {
-        let ask = Ask {
-            source,
-            version: (segment.0, before.size, before.ctime.sec, before.ctime.nsec),
-            owner,
-            allocated: before.allocated,
-            tell: &tell,
-            at_leisure: false,
-            pause: &|| (),
-            wanted: &wanted,
+    loop {
+        let whence = |gone_on: &GoneOn| Wanted::From { at: gone_on.from, limit: u64::MAX };
+        let sought = known.gone_on.as_ref().map_or(Wanted::All, whence);
+        let goes_on = Cell::new(true);
+        let recognise = |source: &dyn Source, sink: &mut Sink<'_>| {
+            let ask = Ask {
+                source,
+                version: (segment.0, before.size, before.ctime.sec, before.ctime.nsec),
+                owner,
+                allocated: before.allocated,
+                tell: &tell,
+                at_leisure: false,
+                pause: &|| (),
+                wanted: &wanted,
+            };
+            let mut found = files.readers().recognise(&ask, sought, sink);
+            if found.error.as_ref().and_then(Broken::of) == Some(Broken::ForGood) {
+                (found.error, found.tensors) = (None, 0);
+            }
+            goes_on.set(found.frames > 0);
+            found
         };
-        let mut found = files.readers().recognise(&ask, Wanted::All, sink);
-        if found.error.as_ref().and_then(Broken::of) == Some(Broken::ForGood) {
-            (found.error, found.tensors) = (None, 0);
+        let runs = examine(bytes, before.size, store.pool().description_room(), &known, go_on, &recognise)?;
+        if goes_on.get() || known.gone_on.take().is_none() {
+            return Ok(runs.map_or(Found::GivenUp, Found::Runs));
         }
-        found
-    };
-    let runs = examine(bytes, before.size, store.pool().description_room(), &records, go_on, &recognise)?;
-    Ok(runs.map_or(Found::GivenUp, Found::Runs))
+        // What it has grown by does not begin with a frame: the whole is looked at.
+    }
+}
+
+/// What is known of a file before it is sealed. One of frames that has grown is gone on with, if all of it was
+/// recognised and nothing was left over at its end.
+fn known(store: &Store, ino: Ino, again: bool) -> Before {
+    let view = store.view();
+    let Some(chain) = view.object(ino).and_then(Object::chain) else { return Before::default() };
+    let runs = chain.runs().iter().filter(|run| run.len > 0);
+    let records = runs.map(|run| Known { offset: run.offset, len: run.len, seal: run.seal.clone() }).collect();
+    let from = chain.sealed_end();
+    let whole = chain.summary().filter(|summary| {
+        let whole = summary.complete && summary.reason.is_none() && summary.bad_frames == 0;
+        summary.format == Format::TfRecord && whole
+    });
+    let grown = from < chain.size() && !again;
+    let gone_on = whole.filter(|_| grown).map(|summary| GoneOn { from, summary });
+    Before { records, gone_on }
 }
 
 /// True if a file has these seals.

@@ -46,7 +46,9 @@ impl Content {
     }
 
     fn count_records(&self, ino: Ino) -> usize {
-        self.files.store().view().object(ino).and_then(|object| object.chain()).map_or(0, |chain| chain.runs().len())
+        let view = self.files.store().view();
+        let runs = view.object(ino).and_then(|object| object.chain()).map_or(&[][..], |chain| chain.runs());
+        runs.iter().filter(|run| run.len > 0).count()
     }
 
     /// The CRC32C of a sealed file, from the checksums of its runs.

@@ -111,11 +111,13 @@ impl Content {
         // A file that is being replaced shows the new bytes, and its seals are of the old ones.
         let object = view.object(ino).filter(|object| object.attributes.segment == Some(segment))?;
         let chain = object.chain().filter(|chain| chain.is_sealed())?;
-        let first = chain.runs().first().and_then(|run| run.seal.as_ref())?;
-        if first.description.is_empty() {
-            return Some((0, true));
+        match chain.summary() {
+            Some(summary) => Some((summary.tensors, summary.complete)),
+            None => {
+                let first = chain.runs().first().and_then(|run| run.seal.as_ref())?;
+                first.description.is_empty().then_some((0, true))
+            }
         }
-        chain.summary().map(|summary| (summary.tensors, summary.complete))
     }
 
     /// How many tensors a file holds. None if it has to be read for that, and `may_read` is false.

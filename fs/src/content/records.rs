@@ -38,7 +38,7 @@ impl Content {
         let mut room = SIZE - OVERHEAD;
         let mut at = usize::try_from(from.at).unwrap_or(usize::MAX);
         for run in runs.skip(usize::try_from(from.run).unwrap_or(usize::MAX)) {
-            let seal = run.seal.as_ref().filter(|_| file.is_unwritten());
+            let seal = run.seal.as_ref().filter(|_| !file.is_replacing());
             let (crc, description) = (seal.map(|seal| seal.crc), seal.map_or(&[][..], |seal| &seal.description));
             let rest = description.get(at..).unwrap_or_default();
             if room <= PART_OVERHEAD {

@@ -10,13 +10,14 @@ use crate::store::{Store, host};
 
 use super::Files;
 use super::locked::Locked;
+use super::mode::Changer;
 use super::state::{Seen, Serving};
 
 impl Locked<'_> {
     /// Watches a file that a program of an earlier mount can write.
     fn watch_outlived(&mut self, segment: SegmentId) -> Result<()> {
         self.state.serving = Some(Serving { mappable: true, ..Serving::new(segment) });
-        let watched = self.start_watching(true);
+        let watched = self.start_watching(Changer::Outlived);
         // What they opened while there was no limit, they write without asking.
         self.files.store().writers().map(self.ino());
         self.files.store().asks_of_writes(self.ino());

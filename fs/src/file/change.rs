@@ -12,7 +12,9 @@ use crate::store::host::{self, HostStat};
 use super::Files;
 use super::learn::Switch;
 use super::locked::Locked;
+use super::mode::Changer;
 use super::state::Seen;
+use super::watch::Frozen;
 
 impl Locked<'_> {
     /// Sets the size of a file, which need not be open.
@@ -49,7 +51,8 @@ impl Locked<'_> {
     pub(super) fn truncate(&mut self, caller: Caller, size: u64) -> Result<()> {
         let store = self.files.store();
         let host = loop {
-            self.start_watching(false)?;
+            self.start_watching(Changer::Server)?;
+            self.thaw_before(size)?;
             let host = self.look()?;
             if !self.commit_announced()? {
                 break host;
@@ -89,7 +92,7 @@ impl Files {
     /// Where [`Locked::resize`] is done: the seals of a file are voided by a commit.
     pub fn resize_lane(&self, ino: Ino) -> Lane {
         let store = self.store();
-        Lane::waiting(store.commits_slowly() && store.is_frozen(ino, false))
+        Lane::waiting(store.commits_slowly() && store.is_frozen(ino, Frozen { asks: false, unheard: false }))
     }
 
     /// Bytes that are recorded are cut in the records first: so a killed server's successor does not take them for

@@ -45,6 +45,13 @@ pub(crate) struct WriteRequest {
     pub flags: i32,
 }
 
+impl WriteRequest {
+    /// True if it goes to the end of the file, wherever that is by then.
+    fn appends(&self) -> bool {
+        self.flags & libc::O_APPEND != 0 && !self.from_cache
+    }
+}
+
 /// What became of a write.
 pub(crate) struct Written {
     pub count: u32,
@@ -93,14 +100,31 @@ impl Files {
         Ok((segment, fd))
     }
 
+    /// Where [`Files::write`] is done: the first change of what is sealed waits for a commit.
+    pub fn write_lane(&self, request: &WriteRequest) -> Lane {
+        let changes_sealed = |handle: Arc<Handle>| !request.appends() && request.offset < handle.node.sealed_end();
+        Lane::waiting(self.store().commits_slowly() && self.handles.get(request.handle).is_ok_and(changes_sealed))
+    }
+
+    /// Has the seals of a file void before its bytes behind this place are changed through a handle.
+    pub fn thaw_before(&self, handle: &Handle, place: u64) -> Result<()> {
+        if place >= handle.node.sealed_end() {
+            return Ok(());
+        }
+        self.lock(&handle.node).thaw_before(place)
+    }
+
     /// Writes. If what is written must be durable, the caller sees to that before it answers.
     pub fn write(&self, caller: Caller, request: WriteRequest, data: &[u8]) -> Result<Written> {
         let handle = self.handles.get(request.handle)?;
         if request.drops_privileges {
             self.drop_privileges(Caller { uid: caller.uid.max(1), ..caller }, handle.node.ino())?;
         }
+        let appends = request.appends();
+        if !appends {
+            self.thaw_before(&handle, request.offset)?;
+        }
         let (segment, fd) = self.segment_of(&handle, true)?;
-        let appends = request.flags & libc::O_APPEND != 0 && !request.from_cache;
         let written = if appends {
             // The kernel works out the end from what it last heard of the size.
             let _end = handle.node.end.lock();
@@ -157,6 +181,9 @@ impl Files {
         self.store().check_writable()?;
         self.drop_privileges(caller, handle.node.ino())?;
         let mut file = self.lock(&handle.node);
+        if destroys {
+            file.thaw_before(offset)?;
+        }
         let segment = file.segment().ok_or(Fault::new(libc::EIO))?;
         let fd = self.store().segments().open(segment, libc::O_RDWR).host("opening a segment")?;
         let admitted = match allocates {
@@ -188,9 +215,10 @@ impl Files {
         host::seek(&fd, offset, whence).host("seeking in a segment")
     }
 
-    /// Where [`Files::copy_file_range`] is done.
-    pub fn copy_lane(&self, len: u64) -> Lane {
-        Lane::waiting(len > COPY_HERE)
+    /// Where [`Files::copy_file_range`] to a place of an open file is done.
+    pub fn copy_lane(&self, (to, at): (u64, u64), len: u64) -> Lane {
+        let changes_sealed = |handle: Arc<Handle>| at < handle.node.sealed_end();
+        Lane::waiting(len > COPY_HERE || self.handles.get(to).is_ok_and(changes_sealed))
     }
 
     /// `copy_file_range(2)`: shares the bytes where the host can, copies a part of them else.
@@ -199,6 +227,7 @@ impl Files {
         let target = self.handles.get(to.0)?;
         self.store().check_writable()?;
         self.drop_privileges(caller, target.node.ino())?;
+        self.thaw_before(&target, to.1)?;
         let (_, from_fd) = self.segment_of(&source, false)?;
         let (segment, to_fd) = self.segment_of(&target, true)?;
         let size = host::stat(&from_fd).host("looking at a segment")?.size;

@@ -70,12 +70,45 @@ pub(super) fn is_unheard(flags: i32) -> bool {
     access.write && (access.read || is_synchronous(flags))
 }
 
+/// Who is about to be able to change the bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Changer {
+    /// The server.
+    Server,
+    /// Whoever has a handle with these flags.
+    Handle(i32),
+    /// Programs of an earlier mount.
+    Outlived,
+}
+
+impl Changer {
+    /// True if bytes can be changed, or made durable, without the server's hearing of it.
+    pub fn is_unheard(self) -> bool {
+        match self {
+            Self::Server => false,
+            Self::Handle(flags) => is_unheard(flags),
+            Self::Outlived => true,
+        }
+    }
+
+    /// True if each change comes to the server first, where the kernel may have been `granted` to move bytes itself. A
+    /// handle that appends is not given to it: it cannot be mapped, and should it lose `O_APPEND`, its writes still
+    /// come here.
+    pub fn asks(self, granted: bool) -> bool {
+        match self {
+            Self::Server => true,
+            Self::Handle(flags) => !granted || (!Access::of(flags).read && flags & libc::O_APPEND != 0),
+            Self::Outlived => false,
+        }
+    }
+}
+
 /// What the kernel is told about an open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     pub mode: Mode,
     pub access: Access,
-    /// Reads and writes come here all the same: the pool has a limit.
+    /// Reads and writes come here all the same: the pool has a limit, or what is sealed of the file stays so.
     pub asks: bool,
     /// Closing must be heard of: it makes data durable, or a replace is pending.
     pub hear_close: bool,

@@ -25,6 +25,9 @@ pub(crate) struct Node {
     /// Held while somebody appends through the server, in the place of the lock: to look where the end is, and to write
     /// there.
     pub(super) end: Mutex<()>,
+    /// So many bytes, from the first one on, stay sealed while somebody has the file open to write: each change of them
+    /// comes to the server, which has to void the seals before. 0 if a change need not wait.
+    sealed_end: AtomicU64,
     /// How often something was about to begin writing. Whoever reads the file quietly watches it.
     writes_begun: AtomicU64,
 }
@@ -37,6 +40,7 @@ impl Node {
             released: Condvar::new(),
             sight: Mutex::default(),
             end: Mutex::default(),
+            sealed_end: AtomicU64::new(0),
             writes_begun: AtomicU64::new(0),
         }
     }
@@ -57,6 +61,16 @@ impl Node {
         let before = std::mem::replace(&mut *self.sight.lock(), sight);
         // What may be closed with it is closed without that lock.
         drop(before);
+    }
+
+    /// Before so many bytes of the file are changed, its seals are to be voided.
+    pub(super) fn sealed_end(&self) -> u64 {
+        self.sealed_end.load(Ordering::Acquire)
+    }
+
+    /// Who has the lock sets it: before anybody can change them, or once the seals are void, durably.
+    pub(super) fn set_sealed_end(&self, end: u64) {
+        self.sealed_end.store(end, Ordering::Release);
     }
 
     /// Something is about to begin writing.

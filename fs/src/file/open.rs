@@ -17,7 +17,7 @@ use crate::store::{Backing, Store};
 
 use super::Files;
 use super::locked::{Locked, Opening};
-use super::mode::{Access, Manner, Mode, Told, Wish, choose, executes, is_synchronous, is_unheard, manner};
+use super::mode::{Access, Changer, Manner, Mode, Told, Wish, choose, executes, is_synchronous, manner};
 use super::node::NodeRef;
 use super::stat::Stat;
 use super::state::{Route, Seen, Serving};
@@ -68,7 +68,7 @@ impl Files {
         // And a sealed file is thawed first.
         Lane::waiting(
             ((empties || maps) && self.node_in_use(ino).is_some())
-                || (writes && self.store().commits_slowly() && self.store().is_frozen(ino, is_unheard(flags))),
+                || (writes && self.store().commits_slowly() && self.store().is_frozen_for(ino, flags)),
         )
     }
 
@@ -255,7 +255,7 @@ impl Locked<'_> {
         let begun = Instant::now();
         let (segment, mode) = loop {
             if access.write {
-                self.start_watching(is_unheard(flags))?;
+                self.start_watching(Changer::Handle(flags))?;
             }
             let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
             let granted = store.has_passthrough_in(segment.tier());
@@ -286,13 +286,17 @@ impl Locked<'_> {
         if access.write && flags & libc::O_DIRECT != 0 {
             store.segments().expect_collisions(segment);
         }
+        // What is sealed stays so: each change of it is to come here.
+        let sealed = self.node.sealed_end() > 0;
         let backing = route.backing().cloned();
         let mode = if backing.is_some() { Mode::Passthrough } else { Mode::Server };
         if let Some(serving) = self.serving_mut() {
             serving.route = route;
             serving.mappable |= maps && mode == Mode::Passthrough;
+            serving.asked |= access.write && sealed;
         }
-        let asks = access.write && mode == Mode::Passthrough && store.asks_of_writes(ino);
+        let asked = self.serving().is_some_and(|serving| serving.asked);
+        let asks = access.write && mode == Mode::Passthrough && (asked || store.asks_of_writes(ino));
         let replacing = self.is_replacing();
         let executes = executes(flags);
         let opens = &mut self.state.opens;

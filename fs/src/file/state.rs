@@ -87,6 +87,9 @@ pub(super) struct Serving {
     /// A handle could map the segment for writing, which changes times without the kernel knowing, and outlives the
     /// handle. So may descriptors of processes of an earlier mount.
     pub mappable: bool,
+    /// Whoever writes it asks the server, also where the kernel could do without: it was sealed when it was opened to
+    /// be appended to, and what is appended to by both would be written by both in one place.
+    pub asked: bool,
 }
 
 impl Serving {
@@ -99,6 +102,7 @@ impl Serving {
             writing: None,
             replacing: None,
             mappable: false,
+            asked: false,
         }
     }
 }

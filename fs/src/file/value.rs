@@ -37,7 +37,9 @@ impl Locked<'_> {
         let room = store.pool().value_room()?;
         // Bytes that were lost are not the better for standing in the log.
         let damaged = || store.view().object(self.ino()).is_some_and(|object| object.attributes.damaged);
-        if store.segments().failed(segment) || (serving.replacing.is_none() && damaged()) {
+        // Nor does a value count beside seals.
+        let sealed = store.sealed_end(self.ino(), segment) > 0;
+        if sealed || store.segments().failed(segment) || (serving.replacing.is_none() && damaged()) {
             return None;
         }
         let before = self.look().ok()?;

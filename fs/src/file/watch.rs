@@ -13,6 +13,7 @@ use crate::store::{NewSegment, Store};
 
 use super::Files;
 use super::locked::Locked;
+use super::mode::Changer;
 use super::state::Writing;
 
 impl Files {
@@ -26,17 +27,18 @@ impl Files {
         self.store().segments().begin_first_write(new.segment, new.fd.clone())
     }
 
-    /// Voids the seals of a file, before its segment can be written; and what the log holds of its bytes, if `unheard`:
-    /// they can be changed, or made durable, without our hearing of it. Returns what has to be durable then.
-    fn thaw(&self, ino: Ino, segment: SegmentId, unheard: bool) -> Result<Option<TxId>> {
-        if !self.store().is_frozen(ino, unheard) {
+    /// Voids the seals of a file, before its segment can be written in a way that does not keep them; and what the log
+    /// holds of its bytes, if `unheard`: they can be changed, or made durable, without our hearing of it. Returns what
+    /// has to be durable then.
+    pub(super) fn thaw(&self, ino: Ino, segment: SegmentId, frozen: Frozen) -> Result<Option<TxId>> {
+        if !self.store().is_frozen(ino, frozen) {
             return Ok(None);
         }
         let thawed = self.edit(|edit| {
             let own = edit.object(ino).filter(|object| object.attributes.segment == Some(segment));
             let Some(object) = own else { return Ok(None) };
             let sealed = object.chain().is_some_and(|chain| chain.has_seals());
-            if !(sealed || unheard && object.has_value()) {
+            if !(sealed || frozen.unheard && object.has_value()) {
                 return Ok(None);
             }
             let len = object.size();
@@ -52,43 +54,98 @@ impl Files {
 }
 
 impl Store {
-    /// True if a commit has to come before the file can be written; `unheard` if bytes could then be changed, or made
-    /// durable, without our hearing of it.
-    pub(super) fn is_frozen(&self, ino: Ino, unheard: bool) -> bool {
-        let frozen = |chain: &FileChain| chain.has_seals() || (unheard && chain.has_value());
+    /// True if a commit has to come before the file can be written so.
+    pub(super) fn is_frozen(&self, ino: Ino, how: Frozen) -> bool {
+        // Those of a short file are voided: it is made durable by value then, and read again in no time.
+        let short = self.pool().value_max() as u64;
+        let frozen = |chain: &FileChain| {
+            let sealed = chain.has_seals() && !(how.asks && chain.sealed_end() > short);
+            sealed || (how.unheard && chain.has_value())
+        };
         self.view().object(ino).and_then(|object| object.chain()).is_some_and(frozen)
+    }
+
+    /// True if the file cannot be opened with these flags before something is durable.
+    pub(super) fn is_frozen_for(&self, ino: Ino, flags: i32) -> bool {
+        let changer = Changer::Handle(flags);
+        let asks = flags & libc::O_TRUNC == 0 && self.pool().allows_growth() && {
+            let segment = self.view().object(ino).and_then(|object| object.attributes.segment);
+            segment.is_some_and(|segment| changer.asks(self.has_passthrough_in(segment.tier())))
+        };
+        self.is_frozen(ino, Frozen { asks, unheard: changer.is_unheard() })
+    }
+
+    /// So many bytes of a file stay sealed while it is appended to.
+    pub(super) fn sealed_end(&self, ino: Ino, segment: SegmentId) -> u64 {
+        let view = self.view();
+        let own = view.object(ino).filter(|object| object.attributes.segment == Some(segment));
+        own.and_then(|object| object.chain()).map_or(0, FileChain::sealed_end)
     }
 }
 
+/// How a file is about to be written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frozen {
+    /// Each change comes to the server first, which leaves what is sealed as it is, or voids the seals then.
+    pub asks: bool,
+    /// Bytes can be changed, or made durable, without our hearing of it.
+    pub unheard: bool,
+}
+
 impl Locked<'_> {
-    /// Puts the file on the list of writers, before the first byte can be written. `unheard` if bytes can be changed,
-    /// or made durable, without our hearing of it. The lock may have been let go of, and the file have got another
-    /// segment meanwhile.
-    pub(super) fn start_watching(&mut self, unheard: bool) -> Result<()> {
+    /// Puts the file on the list of writers, before the first byte can be written. The lock may have been let go of,
+    /// and the file have got another segment meanwhile.
+    pub(super) fn start_watching(&mut self, changer: Changer) -> Result<()> {
         let (files, ino) = (self.files, self.ino());
+        let store = files.store();
         self.make_room_to_sync()?;
         let (segment, unheard) = loop {
             let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
+            let asks = changer.asks(store.has_passthrough_in(segment.tier()));
             let watched = self.writing().is_some();
-            if watched && !unheard {
+            if watched && !changer.is_unheard() && (asks || self.node.sealed_end() == 0) {
                 return Ok(());
             }
             // What a program has mapped or open since an earlier mount is not among our handles.
-            let unheard = unheard || !files.store().segments().quiescent(segment);
+            let outlived = !watched && !store.segments().quiescent(segment);
+            let unheard = changer.is_unheard() || outlived;
             if !watched {
                 self.node.begin_writing();
             }
-            self.announce(files.thaw(ino, segment, unheard)?);
+            let frozen = Frozen { asks: asks && !outlived, unheard };
+            self.announce(files.thaw(ino, segment, frozen)?);
             if !self.commit_announced()? {
                 break (segment, unheard);
             }
         };
+        let sealed_end = store.sealed_end(ino, segment);
+        if sealed_end > 0 {
+            store.pool().allow_growth()?;
+        }
+        self.node.set_sealed_end(sealed_end);
         if let Some(writing) = self.serving_mut().and_then(|serving| serving.writing.as_mut()) {
-            (writing.valued, writing.unheard) = (None, true);
+            if unheard {
+                (writing.valued, writing.unheard) = (None, true);
+            }
             return Ok(());
         }
         let fd = files.begin_write(segment)?;
         self.watch(fd, unheard);
+        Ok(())
+    }
+
+    /// Has the seals of a file void, durably, before bytes in front of this place change. The lock may have been let go
+    /// of meanwhile.
+    pub(super) fn thaw_before(&mut self, place: u64) -> Result<()> {
+        while place < self.node.sealed_end() {
+            let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
+            self.node.begin_writing();
+            let thawed = self.files.thaw(self.ino(), segment, Frozen { asks: false, unheard: false })?;
+            self.announce(thawed);
+            if !self.commit_announced()? {
+                self.node.set_sealed_end(0);
+            }
+        }
         Ok(())
     }
 

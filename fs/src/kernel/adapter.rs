@@ -460,7 +460,8 @@ impl fuser::Filesystem for Adapter {
         };
         self.count(|c| &c.write);
         // What is written is copied only where much waits.
-        if let Some(_admitted) = self.lanes.admit(number) {
+        let here = self.fs.write_lane(number, &request) == Lane::Here;
+        if here && let Some(_admitted) = self.lanes.admit(number) {
             let written = attempt(&self.fs, "write", || self.fs.write(caller, number, who, request, data));
             return finish_write(&self.fs, &self.lanes, (caller, number), written, reply);
         }
@@ -744,7 +745,7 @@ impl fuser::Filesystem for Adapter {
         let caller = caller(req);
         let (from, to) = (((ino(ino_in), fh_in.0), offset_in), ((ino(ino_out), fh_out.0), offset_out));
         self.lane(
-            (self.fs.copy_lane(len), to.0.0),
+            (self.fs.copy_lane(to.0, to.1, len), to.0.0),
             "copy_file_range",
             |c| &c.copy_file_range,
             move |fs| fs.copy_file_range(caller, from, to, len),

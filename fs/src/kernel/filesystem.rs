@@ -244,6 +244,14 @@ impl Filesystem {
         self.files.store().link().forget_bytes(ino, offset, len);
     }
 
+    /// Where [`Filesystem::write`] is done.
+    pub fn write_lane(&self, ino: Ino, request: &WriteRequest) -> Lane {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.write_lane(request),
+            Realm::Control => Lane::Here,
+        }
+    }
+
     /// Writes for `who`, if the kernel says. What must be durable before it is answered, [`Filesystem::finish_write`]
     /// makes so.
     pub fn write(
@@ -416,8 +424,11 @@ impl Filesystem {
     }
 
     /// Where [`Filesystem::copy_file_range`] is done.
-    pub fn copy_lane(&self, len: u64) -> Lane {
-        self.files.copy_lane(len)
+    pub fn copy_lane(&self, (to, handle): (Ino, u64), at: u64, len: u64) -> Lane {
+        match Realm::of(to) {
+            Realm::Tree => self.files.copy_lane((handle, at), len),
+            Realm::Control => Lane::Here,
+        }
     }
 
     /// `copy_file_range(2)`, from an offset of an open file to one of another.

@@ -196,15 +196,15 @@ impl Checker<'_> {
         // Then recovery writes them.
         let restored = self.report.unclean && object.has_value();
         // After a power loss the file may have been cut, and the record of that not been durable.
-        let sealed = object.chain().is_some_and(FileChain::has_seals);
-        let cut = self.report.unclean && !sealed && self.superblock.boot_id != boot_id(None);
+        let sealed = object.chain().map_or(0, FileChain::sealed_end);
+        let cut = self.report.unclean && self.superblock.boot_id != boot_id(None);
         let Some(found) = found else {
             if size > 0 && !restored {
                 self.file(view, ino, id, None, "its segment is missing".into(), "its bytes are lost");
             }
             return;
         };
-        if found.size < size && !restored && !cut {
+        if found.size < size && !restored && !(cut && found.size >= sealed) {
             let what = format!("its segment ends at {}, the file at {size}", found.size);
             self.file(view, ino, id, Some(found.size), what, "the bytes behind that are lost");
         }

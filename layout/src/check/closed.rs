@@ -160,9 +160,7 @@ impl Checker<'_> {
             if object.attributes.damaged || segments.failed(segment) && !object.has_value() {
                 self.marked_as_damaged(view, ino, segment);
             }
-            // Before anything can write a sealed file, its seals are void: what is behind its end nobody wrote there.
-            let sealed = object.chain().is_some_and(FileChain::is_sealed);
-            let growing = (self.report.unclean && !sealed) || object.is_cut_unconfirmed();
+            let growing = self.report.unclean || object.is_cut_unconfirmed();
             match segments.gone(segment) {
                 Some(gone) => self.gone(view, ino, segment, &gone),
                 None => match present.get(&segment) {

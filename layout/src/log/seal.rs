@@ -12,7 +12,7 @@ pub struct Seal {
 }
 
 impl Seal {
-    /// What the whole file was recognised as; only the seal of its first run says that.
+    /// What the whole file was recognised as, if this seal says that. Of several that do, the last one counts.
     pub fn summary(&self) -> Option<Summary> {
         description::summary(&self.description)
     }

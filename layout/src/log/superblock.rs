@@ -29,13 +29,16 @@ const MARK_MAGIC: [u8; 8] = *b"TFSHORZN";
 const VERSION: u32 = 1;
 /// Features that this program knows, by what not knowing one forbids: nothing, writing, reading.
 const KNOWN: Features =
-    Features { compat: 0, ro_compat: 0, incompat: INCOMPAT_TIERS | INCOMPAT_VALUES | INCOMPAT_PARTS };
+    Features { compat: 0, ro_compat: 0, incompat: INCOMPAT_TIERS | INCOMPAT_VALUES | INCOMPAT_PARTS | INCOMPAT_GROWTH };
 /// The pool has tiers, or a placement map: segments may be elsewhere, and the log has records that say where.
 pub(crate) const INCOMPAT_TIERS: u64 = 1;
 /// The log holds, or held, bytes of files.
 pub(crate) const INCOMPAT_VALUES: u64 = 2;
 /// Such a file may have several records.
 pub(crate) const INCOMPAT_PARTS: u64 = 4;
+/// Files grow, or grew, behind bytes whose seals hold: a segment that is longer than its sealed file is no damage, and
+/// a later seal may have the summary that counts.
+pub(crate) const INCOMPAT_GROWTH: u64 = 8;
 
 /// Features of a pool's format that not every program knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -6,6 +6,7 @@ use crate::log::Origin;
 use crate::log::frame;
 use crate::log::length;
 use crate::log::record::Record;
+use crate::log::superblock::INCOMPAT_GROWTH;
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
 use crate::segment::examine::SealedRun;
@@ -28,14 +29,40 @@ impl Pool {
         (self.state.read().log.largest_frame() / 2).min(DESCRIPTION_MAX)
     }
 
-    /// Stores the seals of a file, which cover it from its first byte to its last; the caller sees to it that the file
-    /// is committed, and that nothing can write it meanwhile. False if the file is not as it was any more: it has
-    /// another size or segment, no name, or is damaged. Long lists take several transactions; a crash between them
-    /// leaves the rest of the file unsealed.
+    /// True if programs that know nothing of such files refuse the pool already.
+    pub fn allows_growth(&self) -> bool {
+        self.superblock.of(|superblock| superblock.features.incompat & INCOMPAT_GROWTH != 0)
+    }
+
+    /// Has programs refuse the pool that do not know of files which grow behind bytes that stay sealed: to be called
+    /// before the first one may.
+    pub fn allow_growth(&self) -> Result<()> {
+        self.need(INCOMPAT_GROWTH)
+    }
+
+    /// Stores the seals of a file, which cover it to its last byte, from its first one or from where what is sealed
+    /// already stays as it is; the caller sees to it that the file is committed, and that nothing can write it
+    /// meanwhile. False if the file is not as it was any more: it has another size or segment, no name, or is damaged.
+    /// Long lists take several transactions; a crash between them leaves the rest of the file unsealed.
     pub fn seal(&self, ino: Ino, segment: SegmentId, allocated: u64, runs: Vec<SealedRun>) -> Result<bool> {
         let size = runs.last().map_or(0, |run| run.offset + run.len);
         let origins = Origins::of_file(&self.view(), ino);
         let mut runs = runs.into_iter().peekable();
+        {
+            // Each record cuts off what is behind it: those in front of the first that is new need not be stored again.
+            let view = self.view();
+            let there = view.object(ino).filter(|object| object.attributes.segment == Some(segment));
+            let mut there = there.and_then(Object::chain).map_or(&[][..], FileChain::runs).iter();
+            let first = runs.peek().map_or(0, |run| run.offset);
+            let mut there = there.by_ref().skip_while(|run| run.offset < first);
+            while let Some(run) = runs.peek()
+                && there.next().is_some_and(|old| {
+                    (old.offset, old.len, old.seal.as_ref()) == (run.offset, run.len, Some(&run.seal))
+                })
+            {
+                runs.next();
+            }
+        }
         while runs.peek().is_some() {
             let mut edit = self.edit_with_room(SEAL_FRAME);
             let as_it_was = edit.object(ino).is_some_and(|object| {

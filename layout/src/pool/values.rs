@@ -18,12 +18,24 @@ impl Pool {
     /// log got so many of late that it should not get more.
     pub fn value_room(&self) -> Option<usize> {
         let wanted = self.domain() == Domain::Cached && self.budget.has_values();
-        wanted.then(|| (self.state.read().log.largest_frame() / 2).min(VALUE_MAX))
+        wanted.then(|| self.value_max())
+    }
+
+    /// The most bytes that a file may have that is ever committed by value here.
+    pub fn value_max(&self) -> usize {
+        match self.domain() {
+            Domain::Cached => (self.state.read().log.largest_frame() / 2).min(VALUE_MAX),
+            _ => 0,
+        }
     }
 
     /// Has programs that know nothing of values refuse the pool: to be called before the first one is stored.
     pub fn allow_values(&self) -> Result<()> {
-        let needed = INCOMPAT_VALUES | INCOMPAT_PARTS;
+        self.need(INCOMPAT_VALUES | INCOMPAT_PARTS)
+    }
+
+    /// Has programs refuse the pool that do not know these features.
+    pub(super) fn need(&self, needed: u64) -> Result<()> {
         if self.superblock.of(|superblock| superblock.features.incompat & needed == needed) {
             return Ok(());
         }

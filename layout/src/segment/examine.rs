@@ -4,7 +4,10 @@
 //! at a cut, so that its runs' checksums are its own; a smaller one shares its run and has a checksum in its entry.
 //! What was a record of its own stays one: there is a cut at its beginning. No run is longer than [`RUN_MAX`]. Memory
 //! is bounded by [`DESCRIPTIONS_MAX`] and what recognition takes, whatever the file holds.
+//!
+//! What is sealed already is not read again for its checksum: a file that has grown costs what it has grown by.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::ControlFlow;
 
@@ -37,13 +40,44 @@ pub struct SealedRun {
     pub origin: Origin,
 }
 
+/// A record that a file has before it is sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Its seal, if it has one that holds and is to be believed.
+    pub seal: Option<Seal>,
+}
+
+/// Where an event file is gone on with that is sealed up to there, as it has only grown: what is in front stays as it
+/// is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GoneOn {
+    /// The end of what is sealed, where a frame begins.
+    pub from: u64,
+    /// What the seals in front of it say.
+    pub summary: Summary,
+}
+
+/// What is known of a file before it is examined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Before {
+    /// Its records, which follow each other without gaps.
+    pub records: Vec<Known>,
+    /// It need not be looked at from its beginning.
+    pub gone_on: Option<GoneOn>,
+}
+
 /// Says what is in a file, as [`tensorfs_formats::recognise()`] does. Whoever does not trust the file has it done
 /// elsewhere.
 pub type Recognise<'a> = dyn Fn(&dyn Source, &mut Sink<'_>) -> Recognised + 'a;
 
 /// Reads the first `size` bytes of a file and makes seals of them, whose descriptions have at most `room` bytes each.
-/// Where the file's records begin, runs begin. The bytes must not change meanwhile. `None` if `go_on` said no, which is
-/// asked at least for every 1 MiB. Holes are not read.
+/// Where the file's records begin, runs begin, and the checksums of those that are sealed are believed. Where a file is
+/// gone on with, `recognise` gives the tensors from there on, and so are the runs. The bytes must not change meanwhile.
+/// `None` if `go_on` said no, which is asked at least for every 1 MiB. Holes are not read.
 ///
 /// # Errors
 /// What reading gives; [`io::ErrorKind::UnexpectedEof`] if the file is shorter.
@@ -51,13 +85,13 @@ pub fn examine(
     source: &dyn Source,
     size: u64,
     room: usize,
-    records: &[u64],
+    before: &Before,
     go_on: &dyn Fn() -> bool,
     recognise: &Recognise<'_>,
 ) -> io::Result<Option<Vec<SealedRun>>> {
     let room = room.max(SUMMARY_MAX);
     let watched = Watched { source, go_on };
-    let mut found = Found::default();
+    let mut found = Found { gone_on: before.gone_on.clone(), ..Found::default() };
     let recognised = recognise(&watched, &mut |tensor| found.add(&tensor, size, room));
     if !go_on() {
         return Ok(None);
@@ -65,16 +99,43 @@ pub fn examine(
     if let Some(error) = recognised.error {
         return Err(error);
     }
-    let (cuts, left_out) = found.plan(size, room, records, &|at| source.hole(at).unwrap_or(0));
+    let records: Vec<u64> = before.records.iter().map(|known| known.offset).collect();
+    let (cuts, left_out) = found.plan(size, room, &records, &|at| source.hole(at).unwrap_or(0));
     let summary = found.summary(recognised, left_out);
+    let mut runs: Vec<SealedRun> = cuts
+        .iter()
+        .map_while(|cut| {
+            let seal = before.seal_of(cut).filter(|seal| found.is_described(cut, seal))?.clone();
+            Some(SealedRun { offset: cut.offset, len: cut.len, seal, origin: Origin::default() })
+        })
+        .collect();
+    // From here on runs are stored anew, and what was said in them of the whole is gone.
+    let said = runs.iter().rev().find_map(|run| run.seal.summary());
+    let said = said.or_else(|| before.gone_on.as_ref().map(|gone_on| gone_on.summary.clone()));
+    let mut to_say = said.map_or(summary.format != Format::Opaque, |said| said != summary);
+    if to_say && runs.len() == cuts.len() {
+        runs.pop();
+    }
     let mut reader = Reader { source, go_on, buffer: vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))] };
-    let mut runs = Vec::with_capacity(cuts.len());
-    for cut in &cuts {
-        let first = (cut.offset == 0 && summary.format != Format::Opaque).then_some(&summary);
-        let Some(seal) = reader.seal(cut, &found, first)? else { return Ok(None) };
+    for cut in &cuts[runs.len()..] {
+        let said_here = std::mem::take(&mut to_say).then_some(&summary);
+        let seal = match before.seal_of(cut) {
+            Some(known) => Some(reader.seal_again(cut, &found, said_here, known)?),
+            None => reader.seal(cut, &found, said_here)?,
+        };
+        let Some(seal) = seal else { return Ok(None) };
         runs.push(SealedRun { offset: cut.offset, len: cut.len, seal, origin: Origin::default() });
     }
     Ok(Some(runs))
+}
+
+impl Before {
+    /// The seal of a run, if there is a record of just these bytes that has one.
+    fn seal_of(&self, cut: &Cut) -> Option<&Seal> {
+        let at = self.records.binary_search_by_key(&cut.offset, |known| known.offset).ok()?;
+        let known = self.records.get(at).filter(|known| known.len == cut.len)?;
+        known.seal.as_ref()
+    }
 }
 
 /// A source that fails once it is no longer wanted.
@@ -117,6 +178,7 @@ struct Found {
     pending: Vec<Pending>,
     arena: Vec<u8>,
     full: bool,
+    gone_on: Option<GoneOn>,
 }
 
 /// A run to be sealed, and which of the pending tensors start in it.
@@ -161,7 +223,8 @@ impl Found {
         bounds.sort_unstable();
         bounds.dedup();
         let mut cuts = Vec::new();
-        let (mut offset, mut next, mut left_out) = (0, 0, 0);
+        let (mut next, mut left_out) = (0, 0);
+        let mut offset = self.gone_on.as_ref().map_or(0, |gone_on| gone_on.from);
         let mut bounds = bounds.into_iter().peekable();
         while offset < size {
             while bounds.next_if(|bound| *bound <= offset).is_some() {}
@@ -205,13 +268,41 @@ impl Found {
             let end = (0..=REASON_MAX.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end));
             reason.truncate(end.unwrap_or(0));
         }
-        Summary {
-            format: recognised.format,
-            tensors: self.pending.len() as u64 - left_out,
-            complete: !self.full && left_out == 0,
-            bad_frames: recognised.bad_frames,
-            reason,
+        let tensors = self.before() + self.pending.len() as u64 - left_out;
+        let complete = !self.full && left_out == 0;
+        match &self.gone_on {
+            None => {
+                let (format, bad_frames) = (recognised.format, recognised.bad_frames);
+                Summary { format, tensors, complete, bad_frames, reason }
+            }
+            Some(GoneOn { summary, .. }) => Summary {
+                format: summary.format,
+                tensors,
+                complete: complete && summary.complete,
+                bad_frames: summary.bad_frames + recognised.bad_frames,
+                reason,
+            },
         }
+    }
+
+    /// So many tensors are in front of those that were found.
+    fn before(&self) -> u64 {
+        self.gone_on.as_ref().map_or(0, |gone_on| gone_on.summary.tensors)
+    }
+
+    /// True if a seal says of the tensors of a run just what was found.
+    fn is_described(&self, cut: &Cut, seal: &Seal) -> bool {
+        let tensors = self.pending[cut.first..cut.last].iter().filter(|tensor| !tensor.left_out);
+        let mut said = seal.tensors();
+        let same = |tensor: &Pending| {
+            said.next().is_some_and(|entry| {
+                let mut encoded = Vec::with_capacity(tensor.len as usize);
+                put(&mut encoded, &entry.tensor);
+                entry.index == self.before() + u64::from(tensor.index) && encoded == self.encoded(tensor)
+            })
+        };
+        let mut tensors = tensors;
+        tensors.all(same) && said.next().is_none()
     }
 
     fn encoded(&self, tensor: &Pending) -> &[u8] {
@@ -227,6 +318,31 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// The seal of a run whose bytes have one: only what is said of them is new.
+    fn seal_again(&self, cut: &Cut, found: &Found, summary: Option<&Summary>, known: &Seal) -> io::Result<Seal> {
+        let tensors = &found.pending[cut.first..cut.last];
+        let crcs: HashMap<(u64, u64), u32> =
+            known.tensors().filter_map(|entry| Some((entry.tensor.range(), entry.crc?))).collect();
+        let mut description = match summary {
+            None if tensors.is_empty() => Vec::new(),
+            summary => start(summary),
+        };
+        for tensor in tensors.iter().filter(|tensor| !tensor.left_out) {
+            let len = tensor.end - tensor.start;
+            let crc = match crcs.get(&(tensor.start, len)) {
+                _ if len >= LARGE => None,
+                Some(crc) => Some(*crc),
+                None => {
+                    let mut bytes = vec![0; len as usize];
+                    read_exact(self.source, tensor.start, &mut bytes)?;
+                    Some(crc32c(&bytes))
+                }
+            };
+            put_entry(&mut description, found.before() + u64::from(tensor.index), crc, found.encoded(tensor));
+        }
+        Ok(Seal { crc: known.crc, description: description.into() })
+    }
+
     fn seal(&mut self, cut: &Cut, found: &Found, summary: Option<&Summary>) -> io::Result<Option<Seal>> {
         let tensors = &found.pending[cut.first..cut.last];
         let mut description = match summary {
@@ -266,7 +382,7 @@ impl Reader<'_> {
                     read_exact(self.source, tensor.start, &mut bytes)?;
                     Some(crc32c(&bytes))
                 };
-                put_entry(&mut description, tensor.index.into(), crc, found.encoded(tensor));
+                put_entry(&mut description, found.before() + u64::from(tensor.index), crc, found.encoded(tensor));
             }
             at = behind;
         }
@@ -315,7 +431,9 @@ mod tests {
     }
 
     fn sealed(bytes: &[u8], room: usize) -> Vec<SealedRun> {
-        let runs = examine(&bytes, bytes.len() as u64, room, &[], &|| true, &formats::recognise).unwrap().unwrap();
+        let runs = examine(&bytes, bytes.len() as u64, room, &Before::default(), &|| true, &formats::recognise)
+            .unwrap()
+            .unwrap();
         let mut at = 0;
         for run in &runs {
             assert_eq!(run.offset, at);
@@ -410,9 +528,13 @@ mod tests {
             },
             4096,
         );
-        let found = examine(&Sparse(3 << 20), 3 << 20, 4096, &[], &|| true, &formats::recognise).unwrap().unwrap();
+        let found = examine(&Sparse(3 << 20), 3 << 20, 4096, &Before::default(), &|| true, &formats::recognise)
+            .unwrap()
+            .unwrap();
         assert_eq!(found, small);
-        let runs = examine(&Sparse(15 << 40), 15 << 40, 4096, &[], &|| true, &formats::recognise).unwrap().unwrap();
+        let runs = examine(&Sparse(15 << 40), 15 << 40, 4096, &Before::default(), &|| true, &formats::recognise)
+            .unwrap()
+            .unwrap();
         assert!(runs.len() <= 3, "{}", runs.len());
         assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), 15 << 40);
     }
@@ -423,13 +545,18 @@ mod tests {
         for allowed in 0..6 {
             let asked = std::cell::Cell::new(0);
             let go_on = || asked.replace(asked.get() + 1) < allowed;
-            assert_eq!(examine(&&bytes[..], bytes.len() as u64, 4096, &[], &go_on, &formats::recognise).unwrap(), None);
+            assert_eq!(
+                examine(&&bytes[..], bytes.len() as u64, 4096, &Before::default(), &go_on, &formats::recognise)
+                    .unwrap(),
+                None
+            );
         }
     }
 
     #[test]
     fn a_file_that_is_shorter_than_it_should_be_is_an_error() {
-        let error = examine(&&[1_u8, 2, 3][..], 4, 4096, &[], &|| true, &formats::recognise).unwrap_err();
+        let error =
+            examine(&&[1_u8, 2, 3][..], 4, 4096, &Before::default(), &|| true, &formats::recognise).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 

@@ -22,7 +22,7 @@ mod unsynced;
 mod versions;
 
 pub use apart::start_apart;
-pub use examine::{LARGE, SealedRun, examine};
+pub use examine::{Before, GoneOn, Known, LARGE, SealedRun, examine};
 pub use gone::Gone;
 pub use note::{Note, Reason};
 pub use quarantine::{Changes, Quarantine, QuarantineEntry};

@@ -25,11 +25,12 @@ use crate::segment::unsynced::{Grown, Tracked};
 /// So many segments are worth a thread that syncs them beside others: syncs that wait together share the disk's flush.
 const SEGMENTS_PER_THREAD: usize = 8;
 
-/// A segment of a file, and whether that is sealed: then nobody can have written it.
+/// A segment of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSegment {
     pub id: SegmentId,
-    pub sealed: bool,
+    /// So many bytes it has if nobody has written it since all of the file was sealed.
+    pub sealed: Option<u64>,
 }
 
 impl Segments {
@@ -315,7 +316,10 @@ impl Segments {
                 log::warn!("{}: a sync of the whole host failed: {error}", home.path().display());
                 self.sync_whole(home)?;
             }
-            let written = segments.iter().filter(|segment| segment.id.tier() == *tier && !segment.sealed);
+            let unwritten = |FileSegment { id, sealed }: &FileSegment| {
+                sealed.is_some_and(|size| self.stat(*id).is_ok_and(|stat| stat.size == size))
+            };
+            let written = segments.iter().filter(|segment| segment.id.tier() == *tier && !unwritten(segment));
             match home.has_new_errors() {
                 Ok(false) => {}
                 Ok(true) => {

@@ -89,9 +89,15 @@ impl FileChain {
         self.runs.iter().any(|run| run.seal.is_some())
     }
 
-    /// What the file was recognised as when it was sealed. None if it is not sealed, or opaque.
+    /// So many bytes, from the first one on, are in runs whose seals hold. Before any of them may change, or be cut
+    /// off, a thaw must come; what is behind them may change as it likes.
+    pub fn sealed_end(&self) -> u64 {
+        self.runs.iter().take_while(|run| run.seal.is_some()).last().map_or(0, Run::end)
+    }
+
+    /// What the file was recognised as when it was sealed last. None if it is not sealed, or opaque.
     pub fn summary(&self) -> Option<Summary> {
-        self.runs.first()?.seal.as_ref()?.summary()
+        self.runs.iter().rev().find_map(|run| run.seal.as_ref()?.summary())
     }
 
     /// The tensors of a sealed file, in the order of their bytes.

@@ -6,6 +6,7 @@ use crate::log::ledger::Placed;
 use crate::log::record::{Attributes, Record};
 use crate::tree::chain::FileChain;
 use crate::tree::directory::Directory;
+use crate::tree::run::Run;
 use crate::tree::xattrs::Xattrs;
 
 /// Sequence numbers of a chain start here.
@@ -128,11 +129,17 @@ impl Object {
     /// record of its own, behind the last one, unless that is so short that the two share one; what was there before
     /// and may have been written again belongs to the last record.
     pub fn next_record(&self, size: u64) -> u64 {
-        let (start, len) = self.tail();
-        let end = start + len;
+        let runs = self.chain().map_or(&[][..], FileChain::runs);
+        let Some(last) = runs.last() else { return 0 };
+        if size <= last.end() {
+            return self.tail().0.min(size);
+        }
         // Of a long file they are longer, so that a file has no more than some tens of thousands.
-        let shares = len < RECORD_MIN.max(size >> RECORDS_SHIFT);
-        if size <= end || shares || self.is_cut_unconfirmed() { start.min(size) } else { end }
+        let short = |run: &Run| run.len < RECORD_MIN.max(size >> RECORDS_SHIFT);
+        // A sealed one is what it is: sealing cuts off what is behind a tensor. But of two short ones one is enough.
+        let stays = last.seal.is_some() && !runs.iter().rev().nth(1).is_some_and(short);
+        let shares = short(last) && !stays;
+        if shares || last.cut_from.is_some() { last.offset } else { last.end() }
     }
 
     /// Where the bytes of the last record come from.

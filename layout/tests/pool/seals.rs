@@ -5,7 +5,7 @@ use tensorfs_formats::Format;
 use tensorfs_layout::check::{Depth, Subject, check, verify_runs};
 use tensorfs_layout::log::{Origin, Record};
 use tensorfs_layout::pool::Pool;
-use tensorfs_layout::segment::examine;
+use tensorfs_layout::segment::{Before, Known, examine};
 use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp, TxId};
 
 /// A safetensors file of byte tensors called 0, 1, 2, ...
@@ -25,10 +25,16 @@ fn safetensors(lengths: &[usize]) -> Vec<u8> {
 
 fn seal(pool: &Pool, ino: Ino, segment: SegmentId) -> bool {
     let bytes = read_segment(pool, segment);
-    let runs =
-        examine(&&bytes[..], bytes.len() as u64, pool.description_room(), &[], &|| true, &tensorfs_formats::recognise)
-            .unwrap()
-            .unwrap();
+    let runs = examine(
+        &&bytes[..],
+        bytes.len() as u64,
+        pool.description_room(),
+        &Before::default(),
+        &|| true,
+        &tensorfs_formats::recognise,
+    )
+    .unwrap()
+    .unwrap();
     pool.seal(ino, segment, pool.segments().stat(segment).unwrap().allocated, runs).unwrap()
 }
 
@@ -96,7 +102,9 @@ fn a_file_that_has_become_another_one_is_not_sealed() {
     let (pool, _) = scratch.first_open();
     let (ino, segment) = make_file(&pool, "f", b"some bytes");
     let runs = |bytes: &[u8]| {
-        examine(&bytes, bytes.len() as u64, 4096, &[], &|| true, &tensorfs_formats::recognise).unwrap().unwrap()
+        examine(&bytes, bytes.len() as u64, 4096, &Before::default(), &|| true, &tensorfs_formats::recognise)
+            .unwrap()
+            .unwrap()
     };
     assert!(!pool.seal(ino, segment, 4096, runs(b"more than some bytes")).unwrap(), "another size");
     assert!(!pool.seal(ino, SegmentId(segment.0 + 1), 4096, runs(b"some bytes")).unwrap(), "another segment");
@@ -220,9 +228,10 @@ fn what_was_appended_at_once_is_a_record_and_stays_one() {
 
 fn seal_records(pool: &Pool, ino: Ino, segment: SegmentId) -> bool {
     let bytes = read_segment(pool, segment);
-    let starts: Vec<u64> = chain_of(pool, ino).iter().map(|(offset, ..)| *offset).collect();
+    let known = chain_of(pool, ino).into_iter().map(|(offset, len, _)| Known { offset, len, seal: None });
+    let before = Before { records: known.collect(), gone_on: None };
     let room = pool.description_room();
-    let runs = examine(&&bytes[..], bytes.len() as u64, room, &starts, &|| true, &tensorfs_formats::recognise)
+    let runs = examine(&&bytes[..], bytes.len() as u64, room, &before, &|| true, &tensorfs_formats::recognise)
         .unwrap()
         .unwrap();
     pool.seal(ino, segment, pool.segments().stat(segment).unwrap().allocated, runs).unwrap()

@@ -8,7 +8,7 @@ use crate::common::*;
 use tensorfs_layout::check::{Contents, Depth, Subject, check, repair};
 use tensorfs_layout::log::{Attributes, Origin, Record, Seal, Shutdown};
 use tensorfs_layout::pool::{OpenOptions, Pool};
-use tensorfs_layout::segment::{Gone, Note, Reason, SealedRun, examine};
+use tensorfs_layout::segment::{Before, Gone, Note, Reason, SealedRun, examine};
 use tensorfs_layout::testing::change_boot_id;
 use tensorfs_layout::{Error, Ino, ROOT, SegmentId, Timestamp};
 
@@ -579,7 +579,7 @@ fn a_move_that_is_interrupted_anywhere_leaves_one_whole_copy() {
                 source,
                 bytes.len() as u64,
                 pool.description_room(),
-                &[],
+                &Before::default(),
                 &|| true,
                 &tensorfs_formats::recognise,
             )

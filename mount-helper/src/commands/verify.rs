@@ -84,7 +84,10 @@ struct Tally {
 impl Tally {
     fn add(&mut self, verdict: &Verdict, size: u64) {
         match verdict {
-            Verdict::Unsealed(_) => self.unsealed += 1,
+            Verdict::Unsealed { verified, .. } => {
+                self.unsealed += 1;
+                self.bytes += verified;
+            }
             verdict => {
                 self.bytes += size;
                 *(if verdict.is_damaged() { &mut self.damaged } else { &mut self.whole }) += 1;
@@ -126,11 +129,16 @@ impl Printer {
     fn table(&self, path: &Path, verdict: &Verdict) -> String {
         let path = text::plain(&path.to_string_lossy());
         let (recorded, runs) = match verdict {
-            Verdict::Unsealed(FileState::Committed) => {
-                return format!("{path}: {}\n", self.colours.yellow("not sealed"));
-            }
-            Verdict::Unsealed(state) => {
-                return format!("{path}: {} ({})\n", self.colours.yellow("not sealed"), state.name());
+            Verdict::Unsealed { state, verified } => {
+                let state = match state {
+                    FileState::Committed => String::new(),
+                    state => format!(" ({})", state.name()),
+                };
+                let whole = match *verified {
+                    0 => String::new(),
+                    verified => format!(", but for {} that are whole", size::humane(verified)),
+                };
+                return format!("{path}: {}{whole}{state}\n", self.colours.yellow("not sealed"));
             }
             Verdict::Verified { recorded, runs } => (recorded, runs),
         };
@@ -170,11 +178,15 @@ impl Printer {
     fn lines(&self, path: &Path, verdict: &Verdict, size: u64) -> Result<String, Failure> {
         let path = path.to_string_lossy();
         let (recorded, runs) = match verdict {
-            Verdict::Unsealed(state) => {
-                return Ok(format!(
-                    "{}\n",
-                    json!({"path": path, "state": state, "verdict": "unsealed", "bytes": size})
-                ));
+            Verdict::Unsealed { state, verified } => {
+                let line = json!({
+                    "path": path,
+                    "state": state,
+                    "verdict": "unsealed",
+                    "bytes": size,
+                    "verified_bytes": verified,
+                });
+                return Ok(format!("{line}\n"));
             }
             Verdict::Verified { recorded, runs } => (recorded, runs),
         };

@@ -126,7 +126,7 @@ impl Recorded {
 
     /// What the file was recognised as. None if it is not sealed, or opaque.
     pub fn summary(&self) -> Option<Summary> {
-        self.records.first().filter(|_| self.sealed)?.seal.as_ref()?.summary()
+        self.records.iter().rev().filter(|_| self.sealed).find_map(|record| record.seal.as_ref()?.summary())
     }
 
     /// True if the tensors are all those that recognising the file now would find.
@@ -262,7 +262,7 @@ fn gather(file: &File, first: Records) -> io::Result<Option<Recorded>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorfs_layout::segment::{SealedRun, examine};
+    use tensorfs_layout::segment::{Before, SealedRun, examine};
 
     fn npy(len: usize) -> Vec<u8> {
         let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({len},), }}\n");
@@ -273,7 +273,9 @@ mod tests {
 
     fn recorded(bytes: &[u8]) -> Recorded {
         let runs =
-            examine(&bytes, bytes.len() as u64, 4096, &[], &|| true, &tensorfs_formats::recognise).unwrap().unwrap();
+            examine(&bytes, bytes.len() as u64, 4096, &Before::default(), &|| true, &tensorfs_formats::recognise)
+                .unwrap()
+                .unwrap();
         let record = |run: SealedRun| FileRecord {
             offset: run.offset,
             len: run.len,

@@ -16,10 +16,10 @@ const TRIES: usize = 3;
 
 /// What came of a file.
 pub enum Verdict {
-    /// It has checksums.
+    /// It has checksums; or some of its bytes have, and are not those that were sealed.
     Verified { recorded: Recorded, runs: Vec<BadRun> },
-    /// It has none.
-    Unsealed(FileState),
+    /// It has none, or some of its bytes have, and are as they were sealed: so many.
+    Unsealed { state: FileState, verified: u64 },
 }
 
 /// A run of a sealed file whose bytes are not those that were sealed.
@@ -27,6 +27,8 @@ pub struct BadRun {
     offset: u64,
     len: u64,
     what: String,
+    /// What it was sealed with. None for what is behind the end.
+    crc: Option<u32>,
     file: Rc<Direct>,
 }
 
@@ -66,25 +68,34 @@ pub fn verify(place: &Place, read: &dyn Fn(u64)) -> Result<Verdict, Failure> {
         let Some(recorded) = place.recorded(file.file())? else {
             return Err(Failure::at(place.path(), "not on a tensorfs mount, and in no pool"));
         };
-        if !recorded.is_sealed() {
-            return Ok(Verdict::Unsealed(recorded.state()));
-        }
         let mut runs = Vec::new();
+        let mut verified = 0;
         for (offset, len, seal) in recorded.sealed() {
+            verified += len;
             if let Some(what) = fault_of_run(&*file, offset, len, seal.crc, read) {
-                runs.push(BadRun { offset, len, what, file: file.clone() });
+                runs.push(BadRun { offset, len, what, crc: Some(seal.crc), file: file.clone() });
             }
         }
-        let grown = place.host_size(file.file())?.and_then(|found| fault_of_size(found, recorded.size()));
-        runs.extend(grown.map(|(offset, len, what)| BadRun { offset, len, what, file: file.clone() }));
+        if recorded.is_sealed() {
+            let grown = place.host_size(file.file())?.and_then(|found| fault_of_size(found, recorded.size()));
+            runs.extend(grown.map(|(offset, len, what)| BadRun { offset, len, what, crc: None, file: file.clone() }));
+        }
+        if runs.is_empty() && !recorded.is_sealed() {
+            return Ok(Verdict::Unsealed { state: recorded.state(), verified });
+        }
         if runs.is_empty() {
             return Ok(Verdict::Verified { recorded, runs });
         }
         // Not damaged, but written: then the seals that were asked for first are gone before the first byte changed.
         place.check_unused()?;
-        if place.recorded(file.file())?.is_some_and(|now| now.is_same_version(&recorded) && now.is_sealed()) {
+        let Some(now) = place.recorded(file.file())? else { continue };
+        let stands = |bad: &BadRun| match bad.crc {
+            Some(crc) => now.sealed().any(|(offset, len, seal)| (offset, len, seal.crc) == (bad.offset, bad.len, crc)),
+            None => now.is_same_version(&recorded) && now.is_sealed(),
+        };
+        if runs.iter().all(stands) {
             return Ok(Verdict::Verified { recorded, runs });
         }
     }
-    Ok(Verdict::Unsealed(FileState::Open))
+    Ok(Verdict::Unsealed { state: FileState::Open, verified: 0 })
 }

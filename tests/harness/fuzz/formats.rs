@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use tensorfs_formats::{TensorReader, crc32c, npy_header, read_tensor, recognise, resume};
 use tensorfs_layout::check::fault_of_run;
-use tensorfs_layout::segment::examine;
+use tensorfs_layout::segment::{Before, examine};
 
 /// Tensors of one file that are read.
 const READ: usize = 20;
@@ -34,9 +34,10 @@ pub fn any(bytes: &[u8]) {
 /// The seals of a file cover it without gaps, and are true.
 fn sealed(bytes: &[u8]) {
     for room in [1 << 14, 600] {
-        let runs = examine(&bytes, bytes.len() as u64, room, &[], &|| true, &tensorfs_formats::recognise)
-            .expect("memory can be read")
-            .expect("not given up");
+        let runs =
+            examine(&bytes, bytes.len() as u64, room, &Before::default(), &|| true, &tensorfs_formats::recognise)
+                .expect("memory can be read")
+                .expect("not given up");
         let mut at = 0;
         for run in &runs {
             assert_eq!(run.offset, at);

@@ -12,7 +12,7 @@ use tensorfs_formats::Source;
 use tensorfs_layout::check::{Depth, Subject, check, repair};
 use tensorfs_layout::log::{Attributes, Origin, Record, Shutdown, Tier, Transaction};
 use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
-use tensorfs_layout::segment::examine;
+use tensorfs_layout::segment::{Before, examine};
 use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp, testing};
 
 const BLOCK: usize = 4096;
@@ -105,16 +105,28 @@ fn fill(pool: &Pool) {
     let (model_ino, model_segment) = file(ROOT, b"model", &model);
     pool.commit(pool.newest()).expect("committed");
     let source: &dyn Source = &&model[..];
-    let runs =
-        examine(source, model.len() as u64, pool.description_room(), &[], &|| true, &tensorfs_formats::recognise)
-            .expect("read")
-            .expect("sealed");
+    let runs = examine(
+        source,
+        model.len() as u64,
+        pool.description_room(),
+        &Before::default(),
+        &|| true,
+        &tensorfs_formats::recognise,
+    )
+    .expect("read")
+    .expect("sealed");
     pool.seal(model_ino, model_segment, 4096, runs).expect("stored");
     let (ino, segment) = file(dir, b"thawed", &model);
-    let runs =
-        examine(source, model.len() as u64, pool.description_room(), &[], &|| true, &tensorfs_formats::recognise)
-            .expect("read")
-            .expect("sealed");
+    let runs = examine(
+        source,
+        model.len() as u64,
+        pool.description_room(),
+        &Before::default(),
+        &|| true,
+        &tensorfs_formats::recognise,
+    )
+    .expect("read")
+    .expect("sealed");
     pool.seal(ino, segment, 4096, runs).expect("stored");
     store(vec![Record::Thaw { ino, segment, offset: 0, len: 10 }]);
     store(vec![Record::Truncation { ino, segment, offset: 0, len: 5, allocated: 4096, cut_from: model.len() as u64 }]);

@@ -13,7 +13,7 @@ use crate::log::shutdown::Shutdown;
 use crate::log::superblock::PoolState;
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
-use crate::pool::recover::look::{Look, is_of_segment, is_sealed};
+use crate::pool::recover::look::{Look, is_of_segment};
 use crate::pool::recover::store::store;
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recovery::{OpenSegment, Recovery};
@@ -176,12 +176,6 @@ impl<'a> Settler<'a> {
             return Ok(());
         }
         if kind == Shutdown::ServerKilled {
-            // Before anything can write a sealed file, its seals are void: what is behind its end nobody wrote there.
-            if stat.size > size && self.pool.view().object(ino).is_some_and(is_sealed) {
-                let path = self.pool.segments.path_of(segment);
-                log::error!("{}: it is longer than its file, which is sealed; left as it is", path.display());
-                return Ok(());
-            }
             if stat.size < size && cut_from.is_none() {
                 return self.mark_damaged(ino, attributes, "its segment is too short");
             }
@@ -192,9 +186,9 @@ impl<'a> Settler<'a> {
             return Ok(());
         }
         if stat.size < size {
-            // Who cuts a file waits for no commit, but for the one that voids its seals.
-            let sealed = self.pool.view().object(ino).and_then(Object::chain).is_some_and(FileChain::has_seals);
-            if sealed {
+            // Who cuts a file waits for no commit, but for the one that voids the seals of what is cut off.
+            let sealed = self.pool.view().object(ino).and_then(Object::chain).map_or(0, FileChain::sealed_end);
+            if stat.size < sealed {
                 return self.mark_damaged(ino, attributes, "its segment is too short");
             }
             // Or the host lost what it had promised to keep, which looks the same.

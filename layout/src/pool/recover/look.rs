@@ -120,8 +120,8 @@ impl<'a> Files<'a> {
     }
 }
 
-/// True if nothing can have been able to write the file when its server was killed: its seals would have been voided
-/// before.
+/// True if nothing but its server can have been able to write the file when that was killed: its seals would have been
+/// voided before.
 pub(super) fn is_sealed(object: &Object) -> bool {
     object.chain().is_some_and(FileChain::has_seals)
 }

@@ -11,13 +11,14 @@ use crate::log::shutdown::Shutdown;
 use crate::log::superblock::PoolState;
 use crate::pool::opened::Pool;
 use crate::pool::recover::file::Settler;
-use crate::pool::recover::look::{Files, is_of_segment, is_sealed};
+use crate::pool::recover::look::{Files, is_of_segment};
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recover::unowned::settle_unowned;
 use crate::pool::recovery::Recovery;
 use crate::segment::home::SEGMENTS;
 use crate::segment::sync::FileSegment;
 use crate::time::Timestamp;
+use crate::tree::chain::FileChain;
 use crate::tree::object::Object;
 
 /// Brings segments and records to agree, and makes all that is kept durable.
@@ -118,8 +119,9 @@ fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, now: Tim
 fn segments_of_files(pool: &Pool) -> Vec<FileSegment> {
     let view = pool.view();
     let of = |(_, object): (Ino, &Object)| {
-        let own = object.attributes.segment.map(|id| FileSegment { id, sealed: is_sealed(object) });
-        [own, object.pending_replace().map(|id| FileSegment { id, sealed: false })]
+        let sealed = object.chain().filter(|chain| chain.is_sealed()).map(FileChain::size);
+        let own = object.attributes.segment.map(|id| FileSegment { id, sealed });
+        [own, object.pending_replace().map(|id| FileSegment { id, sealed: None })]
     };
     view.objects().flat_map(of).flatten().filter(|segment| pool.segments.is_there(segment.id.tier())).collect()
 }

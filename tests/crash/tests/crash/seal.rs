@@ -24,6 +24,57 @@ const CHANGES: &[&[Call]] = &[
     &[Call::Rename("/b", "/d/a"), Call::Seal("/d/a"), Call::Round],
 ];
 
+/// A file that is too long for the log to hold its bytes: it stays sealed while it grows.
+const LONG: &[Call] = &[Call::Create(1, "/g"), Call::Write(1, 0, 3000), Call::Close(1), Call::Sync, Call::Seal("/g")];
+
+/// What is done to it.
+const GROWTHS: &[&[Call]] = &[
+    &[Call::Open(1, "/g"), Call::Append(1, 400), Call::Fsync(1), Call::Append(1, 300), Call::Close(1), Call::Sync],
+    &[
+        Call::Open(1, "/g"),
+        Call::Append(1, 500),
+        Call::Close(1),
+        Call::Sync,
+        Call::Seal("/g"),
+        Call::Open(1, "/g"),
+        Call::Append(1, 600),
+        Call::Fsync(1),
+        Call::Close(1),
+        Call::Seal("/g"),
+    ],
+    &[Call::Open(1, "/g"), Call::Append(1, 400), Call::Fsync(1), Call::Write(1, 100, 300), Call::Fsync(1)],
+    &[Call::Open(1, "/g"), Call::Append(1, 4000), Call::Fsync(1), Call::Truncate("/g", 3500), Call::Sync],
+    &[Call::Open(1, "/g"), Call::Append(1, 400), Call::Truncate("/g", 2000), Call::Append(1, 900), Call::Fsync(1)],
+    &[Call::Open(1, "/g"), Call::Append(1, 400), Call::Punch(1, 2500, 700), Call::Fsync(1), Call::Close(1)],
+    &[Call::Truncate("/g", 5000), Call::Sync, Call::Seal("/g"), Call::Truncate("/g", 4000), Call::Sync],
+    &[Call::Open(1, "/g"), Call::Append(1, 400), Call::Rename("/g", "/h"), Call::Append(1, 100), Call::Round],
+    &[Call::Open(1, "/g"), Call::Append(1, 400), Call::Reclaim, Call::Append(1, 100), Call::Idle],
+    &[
+        Call::OpenTruncate(1, "/g"),
+        Call::Write(1, 0, 2500),
+        Call::Close(1),
+        Call::Sync,
+        Call::Seal("/g"),
+        Call::Open(1, "/g"),
+        Call::Append(1, 400),
+        Call::Sync,
+    ],
+];
+
+#[test]
+fn sealed_and_grown() {
+    let mut total = Tally::default();
+    for kind in [Kind::Cached, Kind::Dax] {
+        let mut scratch = Scratch::new();
+        let base: Vec<Call> = TREE.iter().chain(LONG).copied().collect();
+        let start = Start::after(kind, &base, &mut scratch);
+        for growth in GROWTHS {
+            total.add(calls("seal and grow", &start, growth, THOROUGH, &mut scratch).0);
+        }
+    }
+    tell("seal and grow", total);
+}
+
 #[test]
 fn sealed_thawed_and_sealed_again() {
     let mut total = Tally::default();
