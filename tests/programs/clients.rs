@@ -9,6 +9,7 @@ use super::{client, pool_of};
 on_mounts!(
     smdebug,
     numpy,
+    numpy_arrays_in_one_file,
     safetensors,
     h5py,
     tensorboard,
@@ -39,6 +40,17 @@ fn smdebug(setup: Setup) {
 
 fn numpy(setup: Setup) {
     run_client(setup, "small", "numpy");
+}
+
+/// `np.save` to an open file appends: each array of the file is a tensor, also after another mount.
+fn numpy_arrays_in_one_file(setup: Setup) {
+    let Some(python) = setup.python("small") else { return };
+    let mut mount = setup.mount();
+    let directory = mount.at("numpy");
+    run_ok(&mut client(&python, "numpy", &directory, "write"));
+    run_ok(&mut client(&python, "numpy", &directory, "tree"));
+    mount.remount();
+    run_ok(&mut client(&python, "numpy", &directory, "tree"));
 }
 
 fn safetensors(setup: Setup) {

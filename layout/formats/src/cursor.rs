@@ -1,6 +1,8 @@
 //! A position in a source, with a window of its bytes in memory.
 
-use crate::fault::{Result, malformed};
+use std::io;
+
+use crate::fault::{Fault, Result, malformed};
 use crate::source::{Source, read_up_to};
 
 /// The largest run of bytes that can be looked at at once.
@@ -97,6 +99,22 @@ impl<'s> Cursor<'s> {
 
     pub fn u64(&mut self) -> Result<u64> {
         self.array().map(u64::from_le_bytes)
+    }
+}
+
+/// To the end that was given.
+impl io::Read for Cursor<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = usize::try_from(self.left()).unwrap_or(usize::MAX).min(buffer.len()).min(WINDOW);
+        match self.take(count) {
+            Ok(bytes) => {
+                buffer[..count].copy_from_slice(bytes);
+                Ok(count)
+            }
+            Err(Fault::Io(error)) => Err(error),
+            // The source has become shorter.
+            Err(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::io::Read;
 
+use crate::cursor::Cursor;
 use crate::dtype::Dtype;
-use crate::fault::{Result, malformed};
+use crate::fault::{Fault, Result, malformed};
 use crate::format::Format;
 use crate::found::Out;
-use crate::limits::DIMENSIONS_MAX;
+use crate::limits::{DIMENSIONS_MAX, TENSORS_MAX};
+use crate::pickle;
 use crate::pyliteral::{self, Literal};
-use crate::source::{Part, Source};
+use crate::source::Source;
 use crate::tensor::{Location, Order, Tensor, elements};
 
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
@@ -37,19 +39,72 @@ struct Element {
     descr: Option<String>,
 }
 
+/// The arrays of the file, one behind the other: `np.save` to an open file appends.
+///
+/// They are given out up to the first bytes that are no whole array: `np.load` reads them up to there, too.
 pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let size = source.size()?;
-    let header = read_header(&mut Part { source, at: 0, end: size })?;
-    let tensor = header.tensor(NAME.to_vec(), size, |offset, len| Location::Raw { offset, len })?;
-    out.found.format = Format::Npy;
-    out.found.end = match tensor.location {
-        Location::Raw { offset, len } => offset + len,
+    // One for all headers: where arrays are small, what is read for one has the next ones in it.
+    let mut cursor = Cursor::new(source, 0, size)?;
+    let mut budget = pickle::BUDGET;
+    for index in 0.. {
+        let at = cursor.at();
+        let behind = size - at;
+        if index > 0 && (behind == 0 || cursor.peek(MAGIC.len()).map_or(true, |start| start != MAGIC)) {
+            if behind > 0 {
+                let what = if index > 1 { "the last array" } else { "the array" };
+                out.found.reason = Some(format!("{behind} bytes follow {what}"));
+            }
+            break;
+        }
+        if index >= TENSORS_MAX {
+            out.found.reason = Some(format!("more than {TENSORS_MAX} arrays"));
+            break;
+        }
+        let (tensor, end) = match array(&mut cursor, index, size, &mut budget) {
+            Ok(found) => found,
+            Err(Fault::Malformed(why)) if index > 0 => {
+                out.found.reason = Some(format!("{behind} bytes follow the last whole array: {why}"));
+                break;
+            }
+            Err(fault) => return Err(fault),
+        };
+        out.found.format = Format::Npy;
+        out.found.end = end;
+        out.tensor(tensor)?;
+        cursor.seek(end);
+    }
+    Ok(())
+}
+
+/// The array at the cursor, and where it ends. Pickles are read within the budget.
+fn array(cursor: &mut Cursor<'_>, index: usize, size: u64, budget: &mut usize) -> Result<(Tensor, u64)> {
+    let at = cursor.at();
+    let header = read_header(cursor)?;
+    let data = at + header.len;
+    let name = if index == 0 { NAME.to_vec() } else { numbered(NAME, index) };
+    let mut tensor = header.tensor(name, size - at, |offset, len| Location::Raw { offset: at + offset, len })?;
+    let end = match &mut tensor.location {
+        Location::Raw { offset, len } => *offset + *len,
+        // Objects are a pickle, which is read here only for where it ends. One that is too large goes on to the end.
+        Location::Encoded { offset, len } => {
+            cursor.seek(data);
+            match pickle::read(cursor) {
+                Ok(pickle) if pickle.spend(budget).is_ok() => *len = cursor.at() - *offset,
+                Ok(_) | Err(Fault::Malformed(_)) => {}
+                Err(fault) => return Err(fault),
+            }
+            *offset + *len
+        }
         _ => size,
     };
-    if out.found.end < size {
-        out.found.reason = Some(format!("{} bytes follow the array", size - out.found.end));
-    }
-    out.tensor(tensor)
+    Ok((tensor, end))
+}
+
+/// What the tensor of that name is called in the part of a file with that number: `NAME[1]` in the second one. In the
+/// first it has its name, so that it keeps it when more is appended.
+pub(crate) fn numbered(name: &[u8], part: usize) -> Vec<u8> {
+    [name, format!("[{part}]").as_bytes()].concat()
 }
 
 /// Reads a header, which takes at most 1 MiB.

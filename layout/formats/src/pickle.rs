@@ -17,6 +17,9 @@ use crate::limits::{DIMENSIONS_MAX, NAME_MAX, push};
 
 /// What the objects may take, in bytes.
 const OBJECTS_MAX: usize = 23 << 20;
+/// What the objects of all pickles of one file may take together, one pickle after the other. A short pickle can ask
+/// for many; so this is a bound of time.
+pub(crate) const BUDGET: usize = 256 << 20;
 /// The most values on the stack.
 const STACK_MAX: usize = 1 << 16;
 /// The longest string that is kept: no name, key or global is longer.
@@ -702,6 +705,17 @@ const HARMLESS: &[&str] = &[
 ];
 
 impl Pickle {
+    /// Takes what its objects took off the budget of its file.
+    pub fn spend(&self, budget: &mut usize) -> Result<()> {
+        match budget.checked_sub(self.heap.taken) {
+            Some(rest) => {
+                *budget = rest;
+                Ok(())
+            }
+            None => malformed("pickles of too many objects"),
+        }
+    }
+
     /// Calls `visit` for each tensor, with its path: keys and indices, joined by dots.
     pub fn tensors(&self, visit: &mut dyn FnMut(&[u8], &View) -> Result<()>) -> Result<()> {
         // Nothing recurses: a level is a value, how many of its items are done, and how long its path is.

@@ -269,6 +269,40 @@ fn tensor(len: u32, offset: u32, shape: [u32; 2], strides: [u32; 2]) -> Vec<u8> 
 
 // --- what they do ----------------------------------------------------------------------------------
 
+/// Arrays behind each other: bounded however many there are, and whatever the pickles between them do.
+#[test]
+fn arrays_behind_each_other() {
+    let small = npy("'<f4'", "(4,)", 16);
+    let found = survives(&small.repeat(50_000));
+    assert_eq!((found.format, found.tensors, found.reason), (Format::Npy, 50_000, None));
+    // Larger than what is read ahead.
+    let large = npy("'<f4'", "(20000,)", 80_000);
+    assert_eq!(survives(&large.repeat(30)).tensors, 30);
+
+    // What follows is no whole array: those before it stay.
+    for (behind, reason) in [
+        (&b"more"[..], "4 bytes follow the array"),
+        (b"\x93NUMPY", "cut short"),
+        (&small[..small.len() - 1], "larger than the file"),
+        (b"\x93NUMPY\x02\0\xff\xff\xff\xff", "header of"),
+        (&npy("'<f8'", "(4611686018427387904,)", 100), "larger than the file"),
+    ] {
+        let found = survives(&[&small, behind].concat());
+        assert_eq!((found.format, found.tensors, found.end), (Format::Npy, 1, small.len() as u64));
+        assert!(found.reason.as_ref().unwrap().contains(reason), "{:?} is not {reason:?}", found.reason);
+    }
+
+    // Objects end where their pickle does; one without an end takes the rest.
+    let object = |pickle: &[u8]| [npy("'|O'", "()", 0), pickle.to_vec()].concat();
+    assert_eq!(survives(&[object(b"N."), small.clone()].concat().repeat(1000)).tensors, 2000);
+    assert_eq!(survives(&[object(b"N"), small.clone()].concat()).tensors, 1);
+    // Short pickles that ask for much, many times.
+    let put = |n: u32| [b"r", &(n * 4095).to_le_bytes()[..]].concat();
+    let greedy = object(&[b"N".to_vec(), (1..400).flat_map(put).collect(), b".".to_vec()].concat());
+    let found = survives(&greedy.repeat(200));
+    assert!(found.tensors > 5 && found.tensors < 20, "{}", found.tensors);
+}
+
 #[test]
 fn lengths_past_the_end() {
     for len in [1, 100, u64::MAX, i64::MAX as u64, 1 << 40, 100_000_001] {

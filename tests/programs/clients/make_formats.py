@@ -99,10 +99,16 @@ def make_numpy(samples):
         with open(samples.path(name), "wb") as file:
             np.lib.format.write_array(file, arrays["f4"], version)
         samples.expect(name, "npy", library, [entry("array", np.load(samples.path(name)))])
-    with open(samples.path("two.npy"), "wb") as file:
-        np.save(file, arrays["f4"])
-        np.save(file, arrays["f8"])
-    samples.expect("two.npy", "npy", library, [entry("array", np.load(samples.path("two.npy")))])
+    # Saved one after the other to an open file, and read so.
+    for name, some in [("two.npy", ["f4", "f8"]), ("several.npy", sorted(arrays))]:
+        with open(samples.path(name), "wb") as file:
+            for key in some:
+                np.save(file, arrays[key])
+        with open(samples.path(name), "rb") as file:
+            values = [np.load(file, allow_pickle=True) for _ in some]
+            listed = [entry(f"array[{n}]" if n else "array", value) for n, value in enumerate(values)]
+            assert file.read() == b""
+        samples.expect(name, "npy", library, listed)
 
     some = {k: arrays[k] for k in ["f4", "bool", "fortran", "big", "scalar", "empty", "structured", "objects"]}
     some["nested/name"] = arrays["i8"]

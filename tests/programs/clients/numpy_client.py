@@ -123,5 +123,15 @@ def verify(directory):
         check(file.read() == b"", "several.npy has bytes behind its last array")
 
 
+def tree(directory):
+    """The arrays of one file, each as a file below .tensorfs/tensors of the mount."""
+    root, name = os.path.split(directory)
+    views = os.path.join(root, ".tensorfs/tensors", name, "several.npy")
+    names = ["array.npy"] + [f"array[{n}].npy" for n in range(1, 20)]
+    check(sorted(os.listdir(views)) == sorted(names), "several.npy", os.listdir(views))
+    for n, view in enumerate(names):
+        same(np.load(os.path.join(views, view)), array(f"several{n}", (n, 3), "i8"), view)
+
+
 if __name__ == "__main__":
-    main(write, verify)
+    main(write, verify, tree=tree)
