@@ -11,6 +11,7 @@ use env_logger::{Builder, Target};
 use log::LevelFilter;
 
 use crate::show::failure::{At, Failure};
+use crate::show::limit::Limit;
 use crate::show::log_line::{UNHEARD_REPLIES, line};
 use crate::show::output;
 use crate::show::syslog::Syslog;
@@ -30,16 +31,17 @@ pub fn to_terminal(level: LevelFilter) {
 /// Appends to a file, with time and level.
 pub fn to_file(path: &Path) -> Result<(), Failure> {
     let file = OpenOptions::new().append(true).create(true).mode(0o640).open(path).at(path)?;
-    let mut builder = Builder::new();
+    let (mut builder, limit) = (Builder::new(), Limit::default());
     builder
         .filter_level(LevelFilter::Info)
         .filter_module(UNHEARD_REPLIES, LevelFilter::Off)
         .parse_default_env()
         .target(Target::Pipe(Box::new(file)))
-        .format(|out, record| {
+        .format(move |out, record| {
             let (time, level) = (out.timestamp_millis(), record.level());
             let pid = std::process::id();
-            writeln!(out, "{time} [{pid}] {level:<5} {}", line(record))
+            let mut lines = limit.lines(record).into_iter();
+            lines.try_for_each(|line| writeln!(out, "{time} [{pid}] {level:<5} {line}"))
         });
     let _ = builder.try_init();
     Ok(())

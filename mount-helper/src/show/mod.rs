@@ -4,6 +4,7 @@ pub mod clock;
 pub mod colours;
 pub mod failure;
 pub mod info;
+mod limit;
 mod log_line;
 pub mod logging;
 pub mod output;

@@ -4,17 +4,19 @@ use std::ffi::CString;
 
 use log::{Level, Log, Metadata, Record};
 
-use crate::show::log_line::{UNHEARD_REPLIES, line};
+use crate::show::limit::Limit;
+use crate::show::log_line::UNHEARD_REPLIES;
 
 /// Sends what is logged to syslog(3), as `tensorfs[PID]`.
-pub struct Syslog;
+#[derive(Default)]
+pub struct Syslog(Limit);
 
 impl Syslog {
     /// Names this program to syslog(3).
     pub fn open() -> Syslog {
         // SAFETY: openlog keeps the pointer, and the string is static.
         unsafe { libc::openlog(c"tensorfs".as_ptr(), libc::LOG_PID, libc::LOG_DAEMON) };
-        Syslog
+        Syslog::default()
     }
 }
 
@@ -27,9 +29,11 @@ impl Log for Syslog {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let Ok(text) = CString::new(line(record)) else { return };
-        // SAFETY: both strings end in a zero byte, and the format takes exactly one string.
-        unsafe { libc::syslog(priority(record.level()), c"%s".as_ptr(), text.as_ptr()) };
+        for line in self.0.lines(record) {
+            let Ok(text) = CString::new(line) else { continue };
+            // SAFETY: both strings end in a zero byte, and the format takes exactly one string.
+            unsafe { libc::syslog(priority(record.level()), c"%s".as_ptr(), text.as_ptr()) };
+        }
     }
 
     fn flush(&self) {}
