@@ -11,7 +11,7 @@ use crate::limits::{DIMENSIONS_MAX, TENSORS_MAX};
 use crate::pickle;
 use crate::pyliteral::{self, Literal};
 use crate::source::Source;
-use crate::tensor::{Location, Order, Tensor, elements};
+use crate::tensor::{Location, Order, Tensor, elements, numbered};
 
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
 /// The longest header that is read. NumPy itself refuses more than 10,000 bytes unless told otherwise.
@@ -82,7 +82,7 @@ fn array(cursor: &mut Cursor<'_>, index: usize, size: u64, budget: &mut usize) -
     let at = cursor.at();
     let header = read_header(cursor)?;
     let data = at + header.len;
-    let name = if index == 0 { NAME.to_vec() } else { numbered(NAME, index) };
+    let name = if index == 0 { NAME.to_vec() } else { numbered(NAME, index)? };
     let mut tensor = header.tensor(name, size - at, |offset, len| Location::Raw { offset: at + offset, len })?;
     let end = match &mut tensor.location {
         Location::Raw { offset, len } => *offset + *len,
@@ -99,12 +99,6 @@ fn array(cursor: &mut Cursor<'_>, index: usize, size: u64, budget: &mut usize) -
         _ => size,
     };
     Ok((tensor, end))
-}
-
-/// What the tensor of that name is called in the part of a file with that number: `NAME[1]` in the second one. In the
-/// first it has its name, so that it keeps it when more is appended.
-pub(crate) fn numbered(name: &[u8], part: usize) -> Vec<u8> {
-    [name, format!("[{part}]").as_bytes()].concat()
 }
 
 /// Reads a header, which takes at most 1 MiB.

@@ -31,7 +31,7 @@ const DEPTH_MAX: usize = 100;
 /// The most places that are looked at for tensors.
 const PLACES_MAX: u64 = 1 << 20;
 /// Calls that are remembered for a person.
-const CALLS_MAX: usize = 32;
+pub(crate) const CALLS_MAX: usize = 32;
 
 /// A value on the stack, in the memo, or in a container.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -717,10 +717,12 @@ impl Pickle {
     }
 
     /// Calls `visit` for each tensor, with its path: keys and indices, joined by dots.
-    pub fn tensors(&self, visit: &mut dyn FnMut(&[u8], &View) -> Result<()>) -> Result<()> {
+    ///
+    /// `places` counts what was looked at, in all pickles of the file.
+    pub fn tensors(&self, places: &mut u64, visit: &mut dyn FnMut(&[u8], &View) -> Result<()>) -> Result<()> {
         // Nothing recurses: a level is a value, how many of its items are done, and how long its path is.
         let mut levels = vec![(self.root, 0_usize, 0_usize)];
-        let (mut path, mut places) = (Vec::new(), 0_u64);
+        let mut path = Vec::new();
         if let Some(view) = self.heap.view(self.root) {
             return visit(b"tensor", &view);
         }
@@ -731,8 +733,8 @@ impl Pickle {
                 continue;
             };
             *done += 1;
-            places += 1;
-            if places > PLACES_MAX {
+            *places += 1;
+            if *places > PLACES_MAX {
                 return malformed("a pickle with too many paths through it");
             }
             let view = self.heap.view(item);
@@ -787,7 +789,7 @@ mod tests {
         let mut cursor = Cursor::new(&bytes, 0, u64::MAX)?;
         let pickle = read(&mut cursor)?;
         let mut names = Vec::new();
-        pickle.tensors(&mut |name, view| {
+        pickle.tensors(&mut 0, &mut |name, view| {
             names.push(format!("{} {:?}", String::from_utf8_lossy(name), view.shape));
             Ok(())
         })?;

@@ -62,10 +62,13 @@ fn is_hdf5(source: &dyn Source, size: u64) -> Result<bool> {
 }
 
 fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
-    let directory = zip::Directory::find(source)?;
-    match torch::prefix(source, &directory)? {
-        Some(prefix) => torch::recognise(source, &directory, &prefix, out),
-        None => npz::recognise(source, &directory, out),
+    let archives = zip::Directory::find(source)?;
+    let Some(last) = archives.last() else { return malformed("a zip without its directory") };
+    // Of several archives, readers of arrays see the last one.
+    if torch::prefix(source, last)?.is_some() {
+        torch::recognise(source, &archives, out)
+    } else {
+        npz::recognise(source, last, out)
     }
 }
 

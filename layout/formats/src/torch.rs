@@ -5,9 +5,10 @@ use crate::dtype::Dtype;
 use crate::fault::{Result, malformed};
 use crate::format::Format;
 use crate::found::Out;
-use crate::pickle::{self, View};
+use crate::limits::TENSORS_MAX;
+use crate::pickle::{self, CALLS_MAX, Pickle, View};
 use crate::source::{Source, read_exact};
-use crate::tensor::{Location, Storage, Tensor, elements, order_of, span};
+use crate::tensor::{Location, Storage, Tensor, elements, numbered, order_of, span};
 use crate::zip::{Directory, Method};
 
 use std::hash::{BuildHasher, RandomState};
@@ -47,63 +48,101 @@ impl Members {
     }
 }
 
-pub(crate) fn recognise(
-    source: &dyn Source,
-    directory: &Directory,
-    prefix: &[u8],
-    out: &mut Out<'_, '_>,
-) -> Result<()> {
-    let mut members = Members { hasher: RandomState::new(), list: Vec::new() };
-    members.list.reserve_exact(directory.members as usize);
-    let (mut program, mut order) = (None, None);
-    directory.each(source, &mut |member| {
-        let Some(name) = member.name.strip_prefix(prefix) else { return Ok(()) };
-        let plain = member.method == Method::Stored && !member.encrypted;
-        let place = (member.header, member.stored);
-        match name {
-            PICKLE if plain => program = Some(place),
-            b"byteorder" if plain => order = Some(place),
-            _ => {}
-        }
-        if let Some(key) = name.strip_prefix(b"data/")
-            && plain
-        {
-            let hash = members.hasher.hash_one(key);
-            members.list.push((hash, directory.data(source, member.header, member.stored)?, member.stored));
-        }
-        Ok(())
-    })?;
-    members.list.sort_unstable();
-    let Some((header, len)) = program else { return malformed("a torch checkpoint that is compressed") };
-    if len > PICKLE_MAX {
-        return malformed(format!("a pickle of {len} bytes"));
-    }
-    let big_endian = match order {
-        Some((header, len)) => is_big(source, directory.data(source, header, len)?, len)?,
-        None => false,
-    };
-    let start = directory.data(source, header, len)?;
-    let pickle = pickle::read(&mut Cursor::new(source, start, start + len)?)?;
-
+/// The checkpoints of the file: one, or as many as were saved to it while it was open.
+pub(crate) fn recognise(source: &dyn Source, archives: &[Directory], out: &mut Out<'_, '_>) -> Result<()> {
     // First everything is checked, then given out.
-    let tensor = |name: &[u8], view: &View| -> Result<Tensor> {
-        let Some((offset, len)) = members.find(view.storage.as_bytes()) else {
-            return malformed("a tensor whose storage is not there");
-        };
-        place(name, view, Storage { key: view.storage.clone(), offset, len }, big_endian)
-    };
-    let mut count = 0_u64;
-    pickle.tensors(&mut |name, view| {
-        count += 1;
-        tensor(name, view).map(drop)
-    })?;
-    out.found.calls.clone_from(&pickle.calls);
-    if count == 0 && !pickle.calls.is_empty() {
-        return malformed(format!("a pickle without tensors, which would call {}", pickle.calls.join(", ")));
+    let (mut count, mut places, mut budget, mut kept) = (0_usize, 0, pickle::BUDGET, None);
+    for directory in archives {
+        let checkpoint = Checkpoint::open(source, directory)?;
+        checkpoint.pickle.spend(&mut budget)?;
+        checkpoint.tensors(&mut places, &mut |_| {
+            count += 1;
+            if count > TENSORS_MAX { malformed(format!("more than {TENSORS_MAX} tensors")) } else { Ok(()) }
+        })?;
+        for call in &checkpoint.pickle.calls {
+            if out.found.calls.len() < CALLS_MAX && !out.found.calls.contains(call) {
+                out.found.calls.push(call.clone());
+            }
+        }
+        // One is kept, and not read again. Of many, which may be large together, each is.
+        kept = (archives.len() == 1).then_some(checkpoint);
+    }
+    if count == 0 && !out.found.calls.is_empty() {
+        return malformed(format!("a pickle without tensors, which would call {}", out.found.calls.join(", ")));
     }
     out.found.format = Format::Torch;
     out.found.end = source.size()?;
-    pickle.tensors(&mut |name, view| out.tensor(tensor(name, view)?))
+    let mut places = 0;
+    for (part, directory) in archives.iter().enumerate() {
+        let checkpoint = match kept.take() {
+            Some(checkpoint) => checkpoint,
+            None => Checkpoint::open(source, directory)?,
+        };
+        checkpoint.tensors(&mut places, &mut |mut tensor| {
+            if part > 0 {
+                tensor.name = numbered(&tensor.name, part)?;
+            }
+            out.tensor(tensor)
+        })?;
+    }
+    Ok(())
+}
+
+/// One archive of the file, read but for its storages.
+struct Checkpoint {
+    members: Members,
+    pickle: Pickle,
+    big_endian: bool,
+}
+
+impl Checkpoint {
+    fn open(source: &dyn Source, directory: &Directory) -> Result<Checkpoint> {
+        let Some(prefix) = prefix(source, directory)? else {
+            return malformed("a zip that is no torch checkpoint in front of one that is");
+        };
+        let mut members = Members { hasher: RandomState::new(), list: Vec::new() };
+        members.list.reserve_exact(directory.members as usize);
+        let (mut program, mut order) = (None, None);
+        directory.each(source, &mut |member| {
+            let Some(name) = member.name.strip_prefix(&prefix[..]) else { return Ok(()) };
+            let plain = member.method == Method::Stored && !member.encrypted;
+            let place = (member.header, member.stored);
+            match name {
+                PICKLE if plain => program = Some(place),
+                b"byteorder" if plain => order = Some(place),
+                _ => {}
+            }
+            if let Some(key) = name.strip_prefix(b"data/")
+                && plain
+            {
+                let hash = members.hasher.hash_one(key);
+                members.list.push((hash, directory.data(source, member.header, member.stored)?, member.stored));
+            }
+            Ok(())
+        })?;
+        members.list.sort_unstable();
+        let Some((header, len)) = program else { return malformed("a torch checkpoint that is compressed") };
+        if len > PICKLE_MAX {
+            return malformed(format!("a pickle of {len} bytes"));
+        }
+        let big_endian = match order {
+            Some((header, len)) => is_big(source, directory.data(source, header, len)?, len)?,
+            None => false,
+        };
+        let start = directory.data(source, header, len)?;
+        let pickle = pickle::read(&mut Cursor::new(source, start, start + len)?)?;
+        Ok(Checkpoint { members, pickle, big_endian })
+    }
+
+    fn tensors(&self, places: &mut u64, visit: &mut dyn FnMut(Tensor) -> Result<()>) -> Result<()> {
+        self.pickle.tensors(places, &mut |name, view| {
+            let Some((offset, len)) = self.members.find(view.storage.as_bytes()) else {
+                return malformed("a tensor whose storage is not there");
+            };
+            let storage = Storage { key: view.storage.clone(), offset, len };
+            visit(place(name, view, storage, self.big_endian)?)
+        })
+    }
 }
 
 fn is_big(source: &dyn Source, at: u64, len: u64) -> Result<bool> {

@@ -1,13 +1,14 @@
 //! The directory of a zip archive, zip64 included.
 //!
 //! Sizes and places come from the central directory alone; of a member's own header only its length is used. Nothing
-//! before the central directory is searched, and members must not overlap: an archive that means different things to
-//! different readers is not recognised.
+//! before the central directory is searched, except where another archive must end, and members must not overlap: an
+//! archive that means different things to different readers is not recognised.
 
 use crate::claims::Claims;
 use crate::cursor::Cursor;
 use crate::fault::{Result, malformed};
-use crate::source::{Source, read_exact};
+use crate::limits::push;
+use crate::source::{Source, read_exact, read_up_to};
 
 pub(crate) const LOCAL_MAGIC: &[u8] = b"PK\x03\x04";
 /// How an archive without members begins.
@@ -16,14 +17,20 @@ const CENTRAL: u32 = 0x0201_4b50;
 const END64: u32 = 0x0606_4b50;
 const END64_LOCATOR: u32 = 0x0706_4b50;
 const END_LEN: u64 = 22;
+const END64_LEN: u64 = 56;
 const COMMENT_MAX: u64 = 65_535;
 const ZIP64_EXTRA: u16 = 1;
 /// The most members of an archive that is recognised.
 pub(crate) const MEMBERS_MAX: u64 = 1 << 17;
 
-/// Where the central directory is.
+/// The most archives of a file of several.
+const ARCHIVES_MAX: usize = 1 << 17;
+
+/// Where the central directory of an archive is.
 #[derive(Debug)]
 pub(crate) struct Directory {
+    /// Where the archive begins, from which its own places count.
+    start: u64,
     offset: u64,
     end: u64,
     pub members: u64,
@@ -51,10 +58,29 @@ pub(crate) enum Method {
 }
 
 impl Directory {
-    /// Finds the directory from the end of the archive.
-    pub fn find(source: &dyn Source) -> Result<Directory> {
-        let size = source.size()?;
-        let tail_at = size.saturating_sub(END_LEN + COMMENT_MAX);
+    /// The archives of the file, one behind the other, in order: what is saved to an open file again and again. An
+    /// archive begins where its own places say, and the one before it ends there.
+    pub fn find(source: &dyn Source) -> Result<Vec<Directory>> {
+        let last = Self::ends_at(source, source.size()?, COMMENT_MAX)?;
+        let (mut start, mut all) = (last.start, vec![last]);
+        while start > 0 {
+            if all.len() >= ARCHIVES_MAX {
+                return malformed(format!("more than {ARCHIVES_MAX} zips in one file"));
+            }
+            // Comments are not looked for: nobody writes any there, and looking takes 64 KiB.
+            let before = Self::ends_at(source, start, 0)?;
+            start = before.start;
+            push(&mut all, before);
+        }
+        all.reverse();
+        // Only now, so that what is in the wrong place is not taken for something else.
+        all.iter().try_for_each(|directory| directory.check(source))?;
+        Ok(all)
+    }
+
+    /// The archive that ends there.
+    fn ends_at(source: &dyn Source, size: u64, comment_max: u64) -> Result<Directory> {
+        let tail_at = size.saturating_sub(END_LEN + comment_max);
         let mut tail = vec![0; (size - tail_at) as usize];
         read_exact(source, tail_at, &mut tail)?;
         // The record ends with a comment, and the archive with the comment.
@@ -77,15 +103,17 @@ impl Directory {
             None if disks != 0 || here != members => return malformed("a zip of several files"),
             None => (members.into(), len.into(), offset.into(), end_at),
         };
-        if offset.checked_add(len) != Some(behind) {
+        let Some(start) = offset.checked_add(len).and_then(|len| behind.checked_sub(len)) else {
+            return malformed("a zip with its directory in the wrong place");
+        };
+        let mut magic = [0; 4];
+        if start > 0 && (read_up_to(source, start, &mut magic)? != 4 || magic != LOCAL_MAGIC) {
             return malformed("a zip with its directory in the wrong place");
         }
         if members > MEMBERS_MAX {
             return malformed(format!("a zip of {members} members"));
         }
-        let directory = Directory { offset, end: behind, members };
-        directory.check(source)?;
-        Ok(directory)
+        Ok(Directory { start, offset: start + offset, end: behind, members })
     }
 
     /// Members, length and offset of the directory, and what it ends at, from the larger record of zip64. Some writers
@@ -97,16 +125,25 @@ impl Directory {
             return Ok(None);
         }
         locator.skip(4)?;
-        let at = locator.u64()?;
+        let damaged = "a zip with a damaged zip64 directory";
+        let said = locator.u64()?;
+        // Where other archives are in front, the record is further on than the locator says: right in front of it.
+        let near = locator_at.saturating_sub(END64_LEN);
+        let at = if Cursor::new(source, near, locator_at)?.u32()? == END64 { near } else { said };
         let mut end = Cursor::new(source, at, locator_at)?;
-        if end.u32()? != END64 || end.u64()?.checked_add(at + 12) != Some(locator_at) {
-            return malformed("a zip with a damaged zip64 directory");
+        let ends = |len: u64| at.checked_add(12).and_then(|at| at.checked_add(len)) == Some(locator_at);
+        if end.u32()? != END64 || !ends(end.u64()?) {
+            return malformed(damaged);
         }
         end.skip(4)?;
         let disks = end.u64()?;
         let (here, members, len, offset) = (end.u64()?, end.u64()?, end.u64()?, end.u64()?);
         if disks != 0 || here != members {
             return malformed("a zip of several files");
+        }
+        // What is in front of the archive is left out of both.
+        if offset.checked_add(len) != Some(said) {
+            return malformed(damaged);
         }
         Ok(Some((members, len, offset, at)))
     }
@@ -138,6 +175,9 @@ impl Directory {
             let text = cursor.take(name + extra)?;
             let (name, extra) = text.split_at(name);
             let [stored, size, header] = zip64(extra, u32_at(24), u32_at(20), u32_at(42))?;
+            let Some(header) = header.checked_add(self.start) else {
+                return malformed("a member that lies outside the zip");
+            };
             let method = match u16_at(10) {
                 0 if stored != size => return malformed("a stored member of two sizes"),
                 0 => Method::Stored,

@@ -216,6 +216,8 @@ fn cut_files_are_opaque() {
                         assert_eq!(&described(&&file[..len], tensor, wanted, &mut Vec::new()), wanted);
                     }
                 }
+                // Cut between two of several checkpoints.
+                "torch" => assert!(tensors.len() < wanted["tensors"].as_array().unwrap().len()),
                 other => panic!("{} cut to {len} is {other}", path.display()),
             }
         }

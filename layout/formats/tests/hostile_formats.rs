@@ -303,6 +303,38 @@ fn arrays_behind_each_other() {
     assert!(found.tensors > 5 && found.tensors < 20, "{}", found.tensors);
 }
 
+/// Checkpoints behind each other: bounded however many there are, and none if one of them is none.
+#[test]
+fn checkpoints_behind_each_other() {
+    let one = torch(&[tensor(4, 0, [2, 2], [2, 1]), b".".to_vec()].concat(), &[("0", 16)]);
+    let found = survives(&one.repeat(5000));
+    assert_eq!((found.format, found.tensors, found.reason), (Format::Torch, 5000, None));
+    let empty = zip(&[]);
+    let other = zip(&[member("text", b"")]);
+    for (file, reason) in [
+        ([&one[..], b"x", &one].concat(), "without its directory"),
+        ([b"PK\x03\x04", &one[..]].concat(), "without its directory"),
+        ([&one[..], &one[..one.len() - 1]].concat(), "without its directory"),
+        ([&one[..], &one[1..]].concat(), "wrong place"),
+        ([&one[..], &empty].concat(), "wrong place"),
+        ([&other[..], &one].concat(), "in front of"),
+        ([&one[..], &other].concat(), "without arrays"),
+    ] {
+        opaque(&file, reason);
+    }
+    // A short pickle of many paths, many times: each list has the one before it twice.
+    let mut paths = b"]q\0".to_vec();
+    for n in 0..17_u8 {
+        paths.extend([&b"](h"[..], &[n], b"h", &[n], b"eq", &[n + 1]].concat());
+    }
+    paths.push(b'.');
+    opaque(&torch(&paths, &[]).repeat(20), "too many paths");
+    // Short pickles that ask for much.
+    let put = |n: u32| [b"r", &(n * 4095).to_le_bytes()[..]].concat();
+    let greedy = torch(&[b"N".to_vec(), (1..400).flat_map(put).collect(), b".".to_vec()].concat(), &[]);
+    opaque(&greedy.repeat(200), "too many objects");
+}
+
 #[test]
 fn lengths_past_the_end() {
     for len in [1, 100, u64::MAX, i64::MAX as u64, 1 << 40, 100_000_001] {

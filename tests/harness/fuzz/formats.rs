@@ -102,5 +102,5 @@ pub fn npz() -> Vec<Vec<u8>> {
 
 /// torch checkpoints.
 pub fn torch() -> Vec<Vec<u8>> {
-    samples(&[".pt", ".pth"])
+    samples(&[".pt", ".pth", ".distcp"])
 }

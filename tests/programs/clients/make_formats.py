@@ -287,6 +287,7 @@ def make_torch(samples):
     samples.expect(f"{prefix}-legacy.pt", "opaque", library, [])
     if not new:
         return
+    make_torch_several(samples, library, [views, base[0], {"epoch": 7}, dtypes])
     # An archive from a machine of the other byte order: storages swapped, and the file "byteorder" says so.
     torch.save(dtypes["float32"], samples.path("little.pt"))
     big_path = samples.path("torch2-big.pt")
@@ -302,6 +303,44 @@ def make_torch(samples):
     loaded = torch.load(samples.path("torch2-big.pt")).numpy()
     assert loaded.tolist() == dtypes["float32"].tolist()
     samples.expect("torch2-big.pt", "torch", library, [entry("tensor", loaded.astype(">f4"))], calls=[])
+
+
+def make_torch_several(samples, library, values):
+    """Several checkpoints in one file: saved so, and by torch's distributed checkpoint."""
+    import tempfile
+
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    def expect(name, parts):
+        with open(samples.path(name), "rb") as file:
+            data = file.read()
+        # All are kept, so that no two storages have one address.
+        loaded = [torch.load(io.BytesIO(data[at : at + length]), weights_only=False) for at, length in parts]
+        listed = [torch_entry(f"{path}[{n}]" if n else path, t) for n, v in enumerate(loaded) for path, t in paths(v)]
+        number = {}
+        for item in listed:
+            if item["storage"] is not None:
+                item["storage"] = number.setdefault(item["storage"], len(number))
+        samples.expect(name, "torch", library, listed, calls=[])
+
+    places = []
+    with open(samples.path("torch2-several.pt"), "wb") as file:
+        for value in values:
+            at = file.tell()
+            torch.save(value, file)
+            places.append((at, file.tell() - at))
+    expect("torch2-several.pt", places)
+
+    with tempfile.TemporaryDirectory() as directory:
+        model = {"weight": torch.randn(3, 4), "bias": torch.arange(5)}
+        state = {"step": 5, "model": model, "half": torch.ones(2).half()}
+        dcp.save(state, checkpoint_id=directory)
+        metadata = dcp.FileSystemReader(directory).read_metadata()
+        parts = sorted((info.offset, info.length) for info in metadata.storage_data.values())
+        names = {info.relative_path for info in metadata.storage_data.values()}
+        shutil.copy(os.path.join(directory, *names), samples.path("torch2-dcp.distcp"))
+    expect("torch2-dcp.distcp", parts)
 
 
 def can_be_saved(tensor):
