@@ -17,7 +17,7 @@ use crate::log::blocks::Log;
 use crate::log::census::{Census, decide_blocks};
 use crate::log::file::{LOG, open_log, open_pool};
 use crate::log::scan::{self, ScannedBlock};
-use crate::log::superblock::{PoolState, Superblock};
+use crate::log::superblock::{INCOMPAT_GROWTH, PoolState, Superblock};
 use crate::medium;
 use crate::medium::boot::boot_id;
 use crate::medium::dir::Dir;
@@ -160,7 +160,10 @@ impl Checker<'_> {
             if object.attributes.damaged || segments.failed(segment) && !object.has_value() {
                 self.marked_as_damaged(view, ino, segment);
             }
-            let growing = self.report.unclean || object.is_cut_unconfirmed();
+            // Where no file has ever grown behind its seals, they are void before anything can write it.
+            let grows = self.superblock.features.incompat & INCOMPAT_GROWTH != 0;
+            let sealed = !grows && object.chain().is_some_and(FileChain::is_sealed);
+            let growing = (self.report.unclean && !sealed) || object.is_cut_unconfirmed();
             match segments.gone(segment) {
                 Some(gone) => self.gone(view, ino, segment, &gone),
                 None => match present.get(&segment) {

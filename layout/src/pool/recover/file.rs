@@ -13,7 +13,7 @@ use crate::log::shutdown::Shutdown;
 use crate::log::superblock::PoolState;
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
-use crate::pool::recover::look::{Look, is_of_segment};
+use crate::pool::recover::look::{Look, is_of_segment, is_sealed};
 use crate::pool::recover::store::store;
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recovery::{OpenSegment, Recovery};
@@ -176,6 +176,13 @@ impl<'a> Settler<'a> {
             return Ok(());
         }
         if kind == Shutdown::ServerKilled {
+            // Where no file has ever grown behind its seals, they are void before anything can write it.
+            let sealed = || self.pool.view().object(ino).is_some_and(is_sealed);
+            if stat.size > size && !self.pool.allows_growth() && sealed() {
+                let path = self.pool.segments.path_of(segment);
+                log::error!("{}: it is longer than its file, which is sealed; left as it is", path.display());
+                return Ok(());
+            }
             if stat.size < size && cut_from.is_none() {
                 return self.mark_damaged(ino, attributes, "its segment is too short");
             }
