@@ -143,11 +143,25 @@ fn npy(len: usize) -> Vec<u8> {
 /// Proves C8.
 fn short_appends_share_a_record(setup: Setup) {
     let mut mount = setup.mount();
-    for n in 0..60 {
+    let found = |mount: &Mount| -> Vec<(u64, u64)> {
+        places(&records(mount, "f")).into_iter().map(|(offset, len, ..)| (offset, len)).collect()
+    };
+    for _ in 0..256 {
+        append(&mount.at("f"), b"alone");
+    }
+    let alone: Vec<_> = (0..256).map(|n| (n * 5, 5)).collect();
+    assert_eq!(found(&mount), alone);
+    // There are enough: the next ones share.
+    for n in 0..10 {
         append(&mount.at("f"), &[n; 1000]);
     }
-    let found: Vec<_> = places(&records(&mount, "f")).into_iter().map(|(offset, len, ..)| (offset, len)).collect();
-    assert_eq!(found, (0..12).map(|n| (n * 5000, 5000)).collect::<Vec<_>>());
+    let shared = [&alone[..255], &[(1275, 5005), (6280, 5000)]].concat();
+    assert_eq!(found(&mount), shared);
+    mount.remount();
+    assert_eq!(found(&mount), shared);
+    mount.kill9();
+    mount.mount();
+    assert_eq!(found(&mount), shared);
     mount.umount();
 }
 

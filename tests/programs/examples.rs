@@ -270,16 +270,15 @@ fn a_chain_is_appended_from_c(setup: Setup) {
         child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
         assert!(child.wait_with_output().unwrap().status.success());
     };
-    let long = "1".repeat(5000);
-    append(&format!("{long}\n{long}\n\n"));
-    assert_eq!(run_ok(&mut run("list")), format!("5000 {0}\n5000 {0}\n0 \n", &long[..40]));
+    append("one\ntwo\n\n");
+    assert_eq!(run_ok(&mut run("list")), "3 one\n3 two\n0 \n");
     if !mount.is_plain() {
         let records = run_ok(mount.program().args(["records", "--json"]).arg(&file));
         let lens: Vec<u64> = records
             .lines()
             .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["len"].as_u64().unwrap())
             .collect();
-        assert_eq!(lens, [5016, 5016, 16], "{records}");
+        assert_eq!(lens, [19, 19, 16], "{records}");
     }
     let mut promised = 3;
     for _ in 0..5 {

@@ -11,7 +11,9 @@ use crate::tree::xattrs::Xattrs;
 
 /// Sequence numbers of a chain start here.
 pub(crate) const FIRST_SEQ: u64 = 16;
-/// What is appended behind a shorter record shares it.
+/// So many records of a file are what was appended, however short.
+const RECORDS_ALONE: usize = 256;
+/// Then what is appended behind a shorter record shares it.
 const RECORD_MIN: u64 = 4096;
 /// As behind one that is shorter than this part of the file: its size, shifted by so many bits.
 const RECORDS_SHIFT: u32 = 14;
@@ -126,8 +128,8 @@ impl Object {
     }
 
     /// First byte of the next data record of a file whose segment has `size` bytes now. What a file has grown by is a
-    /// record of its own, behind the last one, unless that is so short that the two share one; what was there before
-    /// and may have been written again belongs to the last record.
+    /// record of its own, behind the last one, unless there are many and that is so short that the two share one; what
+    /// was there before and may have been written again belongs to the last record.
     pub fn next_record(&self, size: u64) -> u64 {
         let runs = self.chain().map_or(&[][..], FileChain::runs);
         let Some(last) = runs.last() else { return 0 };
@@ -138,7 +140,7 @@ impl Object {
         let short = |run: &Run| run.len < RECORD_MIN.max(size >> RECORDS_SHIFT);
         // A sealed one is what it is: sealing cuts off what is behind a tensor. But of two short ones one is enough.
         let stays = last.seal.is_some() && !runs.iter().rev().nth(1).is_some_and(short);
-        let shares = short(last) && !stays;
+        let shares = runs.len() >= RECORDS_ALONE && short(last) && !stays;
         if shares || last.cut_from.is_some() { last.offset } else { last.end() }
     }
 
