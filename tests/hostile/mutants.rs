@@ -72,6 +72,36 @@ macro_rules! targets {
 
 targets!(record description block log tfrecord safetensors npy npz torch);
 
+/// Mutants of files of each format do to a reader what they do in this process: no more than its work. There
+/// are as many as `TENSORFS_FUZZ` says, divided by 30.
+#[test]
+fn readers_survive_mutants_too() {
+    let dir = tensorfs_tests::scratch();
+    let from = number("TENSORFS_FUZZ_FROM", 0);
+    let mut expected = Vec::new();
+    for name in ["tfrecord", "safetensors", "npy", "npz", "torch"] {
+        let seeds = (target(name).seeds)();
+        for n in from..from + number("TENSORFS_FUZZ", 3000) / 30 {
+            let bytes = Mutator::new(n).mutant(&seeds);
+            let path = dir.path().join(format!("{name}.{n}"));
+            std::fs::write(&path, &bytes).unwrap();
+            let found = tensorfs_formats::recognise(&&bytes[..], &mut |_| std::ops::ControlFlow::Continue(()));
+            expected.push((path, found.tensors));
+        }
+    }
+    let output = tensorfs_tests::run(tensorfs_tests::tensorfs().args(["tensors", "--json"]).arg(dir.path()));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!errors.contains("the reader that looked into it"), "{errors}");
+    let mut found = std::collections::HashMap::<String, u64>::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        *found.entry(line["path"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    for (path, tensors) in expected {
+        assert_eq!(found.get(path.to_str().unwrap()).copied().unwrap_or(0), tensors, "{}", path.display());
+    }
+}
+
 #[test]
 fn mutants_are_the_same_for_the_same_number_and_differ_from_their_seeds() {
     let seeds = [b"some bytes of a seed".to_vec(), vec![0; 100]];
