@@ -1,0 +1,146 @@
+//! An attacker who does all that he can think of, beside a victim who saves checkpoints.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tensorfs_tests::{Mount, Setup, is_root, on_mounts, run_ok};
+
+on_mounts!(a_victim_saves_beside_an_attacker);
+
+const VICTIM: u32 = 65_532;
+const ATTACKER: u32 = 65_533;
+const ATTACKERS: usize = 4;
+const MIB: u64 = 1 << 20;
+
+/// What docs/SECURITY.md says that the server takes: its own, for each file, for each open one, for the attributes of
+/// the one owner who fills them, for texts, and for what was seen of files.
+fn most(files: u64, open: u64) -> u64 {
+    80 * MIB + files * (600 + 255) + open * 2048 + 256 * MIB + 16 * MIB + 32 * MIB
+}
+
+/// `python3 attacker.py ...`, ended with the test.
+struct Running(Option<Child>);
+
+impl Running {
+    fn start(python: &Path, directory: &Path, arguments: &[&str]) -> Self {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("hostile/attacker.py");
+        let mut command = Command::new(python);
+        command.arg(program).args(arguments).current_dir(directory).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(Some(command.spawn().unwrap()))
+    }
+
+    /// What it printed, each line as JSON.
+    fn finish(mut self) -> Vec<Value> {
+        let output = self.0.take().unwrap().wait_with_output().unwrap();
+        let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}: {said}{errors}", output.status);
+        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a victim was promised: names, with the sums of what is there under them; and how long each took, in seconds.
+struct Saved {
+    sums: std::collections::BTreeMap<String, String>,
+    took: Vec<f64>,
+}
+
+impl Saved {
+    fn of(lines: &[Value]) -> Self {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let mut took: Vec<f64> = lines.iter().map(|line| line[2].as_f64().unwrap()).collect();
+        took.sort_by(f64::total_cmp);
+        Self { sums: lines.iter().map(|line| (text(&line[0]), text(&line[1]))).collect(), took }
+    }
+
+    fn row(&self) -> String {
+        let at = |part: f64| self.took[((self.took.len() - 1) as f64 * part) as usize] * 1000.0;
+        format!("{} saves; median {:.1}, p99 {:.1}, worst {:.1} ms", self.took.len(), at(0.5), at(0.99), at(1.0))
+    }
+}
+
+/// A number that the kernel tells of a process, in bytes.
+fn memory(pid: i32, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.trim_matches([':', '\t', ' ']).split(' ').next().unwrap().parse::<u64>().unwrap() << 10
+}
+
+fn directory(mount: &Mount, name: &str, uid: u32, mode: u32) -> PathBuf {
+    let path = mount.at(name);
+    std::fs::create_dir(&path).unwrap();
+    chown(&path, Some(uid), Some(uid)).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    path
+}
+
+/// `TENSORFS_ATTACK` is how many seconds it lasts, `TENSORFS_PRINT_TABLE` prints what it costs the victim.
+///
+/// Proves A6, T11.
+fn a_victim_saves_beside_an_attacker(setup: Setup) {
+    if !is_root() {
+        return setup.skip("needs root, to become somebody else");
+    }
+    if setup.mount_is_plain() {
+        return;
+    }
+    let Some(python) = setup.python("small") else { return };
+    let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let seconds = number("TENSORFS_ATTACK", 4).to_string();
+    let mut mount = setup.mount();
+    let victims = directory(&mount, "victim", VICTIM, 0o700);
+    let attackers = directory(&mount, "attacker", ATTACKER, 0o755);
+    let server = mount.pid().unwrap();
+    let victim = |seconds: &str| Running::start(&python, &victims, &["save", &VICTIM.to_string(), seconds]);
+    let alone = Saved::of(&victim("3").finish());
+    let seed = number("TENSORFS_STORM_SEED", 1) as usize;
+    let attack: Vec<Running> = (seed..seed + ATTACKERS)
+        .map(|seed| {
+            let arguments = ["attack", &seed.to_string(), &ATTACKER.to_string(), &seconds];
+            Running::start(&python, &attackers, &arguments)
+        })
+        .collect();
+    let saving = victim(&seconds);
+    let mut highest = 0;
+    for _ in 0..seconds.parse::<u64>().unwrap() * 10 {
+        highest = highest.max(memory(server, "RssAnon"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let beside = Saved::of(&saving.finish());
+    let kinds: Vec<Value> = attack.into_iter().flat_map(Running::finish).collect();
+    assert_eq!(kinds.len(), ATTACKERS, "each ended by itself");
+    let info = mount.info();
+    let bound = most(info["files"].as_u64().unwrap() + 20_000, (ATTACKERS * 600) as u64);
+    if std::env::var_os("TENSORFS_PRINT_TABLE").is_some() {
+        println!("passthrough {:?}, {seconds} s, {ATTACKERS} attackers: {}", mount.passthrough(), Value::from(kinds));
+        println!("  victim alone:  {}\n  beside them:   {}", alone.row(), beside.row());
+        println!("  server: {} MiB at most, of {} MiB", highest / MIB, bound / MIB);
+        println!("  readers: {}", info["readers"]);
+    }
+    assert!(highest < bound, "{} of {} MiB", highest / MIB, bound / MIB);
+    assert!(beside.took.len() > 1, "the victim was kept from saving");
+    // Nothing is lost, and whoever attacked keeps nothing from ending.
+    let promised = alone.sums.into_iter().chain(beside.sums).collect::<std::collections::BTreeMap<_, _>>();
+    let look = |mount: &Mount| {
+        for (name, sum) in &promised {
+            let found = run_ok(Command::new("sha256sum").arg(mount.at("victim").join(name)));
+            assert_eq!(found.split(' ').next().unwrap(), sum, "{name}");
+        }
+    };
+    look(&mount);
+    mount.remount();
+    look(&mount);
+    mount.umount();
+    run_ok(mount.program().arg("check").arg(mount.pool()));
+}

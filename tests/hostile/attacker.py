@@ -1,0 +1,265 @@
+"""`attack SEED UID SECONDS`: does all that an ordinary user of a mount can think of, in the directory it is started in.
+`save UID SECONDS`: saves checkpoints there; prints how long each took, and what was promised.
+
+Both begin as root, so that Python is theirs whatever its directories allow, and become somebody else at once. What a
+call of the attacker gives does not matter, only that it gives something: what it does to others does. What it makes is
+bounded, so that the test can say how much memory that may take.
+"""
+
+import fcntl
+import hashlib
+import io
+import json
+import mmap
+import os
+import random
+import resource
+import signal
+import stat
+import struct
+import sys
+import time
+import zipfile
+
+FILES = 5000
+OPEN = 500
+MIB = 1 << 20
+
+
+def become(uid):
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def save(seconds):
+    """Each checkpoint as a careful program saves it. A line for each, when it is durable under its name."""
+    end = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < end:
+        content = os.urandom(64 << 10) * 16
+        begun = time.monotonic()
+        with open(".next", "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        name = f"checkpoint-{number % 16}"
+        os.rename(".next", name)
+        took = time.monotonic() - begun
+        print(json.dumps([name, hashlib.sha256(content).hexdigest(), took]), flush=True)
+        number += 1
+
+
+class Attack:
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.home = f"attack-{seed}"
+        os.mkdir(self.home)
+        self.held = []
+        self.files = 0
+
+    def run(self, seconds):
+        kinds = [getattr(self, name) for name in dir(self) if name.startswith("by_")]
+        end = time.monotonic() + seconds
+        counts = {}
+        while time.monotonic() < end:
+            kind = self.random.choice(kinds)
+            try:
+                kind()
+            except (OSError, ValueError, BufferError) as error:
+                counts[type(error).__name__] = counts.get(type(error).__name__, 0) + 1
+            counts[kind.__name__] = counts.get(kind.__name__, 0) + 1
+        print(json.dumps(counts), flush=True)
+
+    def path(self, name=None):
+        return os.path.join(self.home, name or f"f{self.random.randrange(200)}")
+
+    def file(self, flags=os.O_RDWR | os.O_CREAT):
+        return os.open(self.path(), flags, 0o666)
+
+    # --- opens, names, attributes ----------------------------------------------------------------
+
+    def by_opens(self):
+        while len(self.held) < OPEN:
+            self.held.append(self.file(self.random.choice([os.O_RDWR | os.O_CREAT, os.O_RDONLY, os.O_PATH])))
+        for fd in self.held[:: self.random.randrange(1, 4)]:
+            os.close(fd)
+            self.held.remove(fd)
+
+    def by_names(self):
+        for _ in range(min(300, FILES - self.files)):
+            self.files += 1
+            os.close(os.open(self.path(f"{self.files}-" + "n" * self.random.randrange(240)), os.O_CREAT | os.O_WRONLY))
+
+    def by_directories(self):
+        path = self.path(f"d{self.random.randrange(20)}")
+        for _ in range(30):
+            os.mkdir(path)
+            path += "/" + "d" * 100
+
+    def by_links(self):
+        one, other = self.path(), self.path()
+        for action in (os.link, os.symlink, os.rename):
+            try:
+                action(one, other)
+            except OSError:
+                pass
+        os.unlink(other)
+
+    def by_attributes(self):
+        for number in range(40):
+            os.setxattr(self.path(), f"user.{number}", os.urandom(self.random.randrange(64 << 10)))
+
+    def by_listing(self):
+        for entry in os.scandir(self.home):
+            entry.stat(follow_symlinks=False)
+
+    # --- bytes -----------------------------------------------------------------------------------
+
+    def by_writing(self):
+        fd = self.file(os.O_RDWR | os.O_CREAT | self.random.choice([0, os.O_TRUNC, os.O_APPEND, os.O_SYNC]))
+        try:
+            for _ in range(20):
+                os.pwrite(fd, os.urandom(self.random.randrange(1, 100_000)), self.random.randrange(MIB))
+            os.fsync(fd)
+            os.ftruncate(fd, self.random.randrange(MIB))
+        finally:
+            os.close(fd)
+
+    def by_mapping(self):
+        fd = self.file()
+        try:
+            os.ftruncate(fd, MIB)
+            with mmap.mmap(fd, MIB) as mapped:
+                for _ in range(50):
+                    mapped[self.random.randrange(MIB)] = 1
+                if self.random.random() < 0.3:
+                    mapped.flush()
+        finally:
+            os.close(fd)
+
+    def by_killed_children(self):
+        child = os.fork()
+        if child == 0:
+            try:
+                fd = self.file(os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+                while True:
+                    os.write(fd, b"x" * 10_000)
+                    os.lseek(fd, 0, os.SEEK_SET)
+            finally:
+                os._exit(1)
+        time.sleep(self.random.random() / 50)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+    def by_holes(self):
+        """A file of terabytes that looks like a tensor file, which takes nothing of the disk."""
+        fd = self.file()
+        try:
+            os.pwrite(fd, self.random.choice(self.hostile()), 0)
+            os.ftruncate(fd, self.random.randrange(1 << 44))
+        finally:
+            os.close(fd)
+        self.ask(self.path())
+
+    # --- what the server looks into --------------------------------------------------------------
+
+    def hostile(self):
+        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000, ), }"
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for number in range(self.random.randrange(1, 30)):
+                archive.writestr(f"{number}.npy", b"\0" * self.random.randrange(MIB))
+        return [
+            struct.pack("<QI", self.random.randrange(1 << 45), 0) + b"x" * 100,
+            b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header,
+            struct.pack("<Q", self.random.randrange(1 << 20)) + b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+            packed.getvalue(),
+            b"PK\x05\x06" + os.urandom(18),
+            b"\x80\x02" + b"(" * 10_000,
+        ]
+
+    def by_hostile_files(self):
+        content = bytearray(self.random.choice(self.hostile()) * self.random.randrange(1, 4))
+        for _ in range(self.random.randrange(5)):
+            content[self.random.randrange(len(content))] = self.random.randrange(256)
+        path = self.path()
+        with open(path, "wb") as file:
+            file.write(content)
+        self.ask(path)
+
+    def ask(self, path):
+        for name in ("state", "tensors", "records", "checksum"):
+            try:
+                os.getxattr(path, f"user.tensorfs.{name}")
+            except OSError:
+                pass
+        below = f"{self.top()}/.tensorfs/tensors/{self.where()}/{path}"
+        for name in os.listdir(below)[:5]:
+            with open(os.path.join(below, name), "rb") as file:
+                file.seek(self.random.randrange(MIB))
+                file.read(MIB)
+
+    def top(self):
+        return ".."
+
+    def where(self):
+        return "attacker"
+
+    def by_control_files(self):
+        control = f"{self.top()}/.tensorfs"
+        for name in os.listdir(control):
+            path = f"{control}/{name}"
+            if stat.S_ISREG(os.stat(path).st_mode):
+                fd = os.open(path, self.random.choice([os.O_RDONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC]))
+                try:
+                    os.read(fd, MIB)
+                    os.write(fd, os.urandom(1000))
+                finally:
+                    os.close(fd)
+
+    def by_ioctls(self):
+        fd = self.file()
+        try:
+            for _ in range(20):
+                number = self.random.choice([self.random.randrange(1 << 32), 0xC0005400 | self.random.randrange(256)])
+                try:
+                    fcntl.ioctl(fd, number, bytearray(os.urandom(self.random.randrange(1024))))
+                except OSError:
+                    pass
+        finally:
+            os.close(fd)
+
+    def by_locks(self):
+        fds = [self.file() for _ in range(10)]
+        try:
+            for fd in fds:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self.random.randrange(1 << 40))
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def by_what_is_not_his(self):
+        """Nothing of the victim's can be had."""
+        for action in (os.listdir, os.rmdir, lambda path: os.open(f"{path}/checkpoint-0", os.O_RDWR)):
+            try:
+                action(f"{self.top()}/victim")
+            except PermissionError:
+                continue
+            print("the attacker could look into what is the victim's", flush=True)
+            os._exit(3)
+
+    def by_removing(self):
+        for name in self.random.sample(os.listdir(self.home), 20):
+            os.unlink(os.path.join(self.home, name))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "save":
+        become(int(sys.argv[2]))
+        save(float(sys.argv[3]))
+    else:
+        become(int(sys.argv[3]))
+        Attack(int(sys.argv[2])).run(float(sys.argv[4]))
