@@ -97,8 +97,11 @@ impl Asker {
     /// True if nobody waits any more: it has ended, or was killed and ends as soon as it is answered. Looks where
     /// nothing waits for a lock (see [`Caller::ending`]).
     pub fn is_gone(self) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap_or_default();
-        status.is_empty() || is_killed(&status)
+        match fs::read_to_string(format!("/proc/{}/status", self.0)) {
+            Ok(status) => status.is_empty() || is_killed(&status),
+            // Whatever else keeps us from looking, such as too many open files, says nothing about it.
+            Err(error) => error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
+        }
     }
 }
 

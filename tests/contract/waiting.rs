@@ -148,6 +148,8 @@ fn others(mount: &Mount) -> impl Fn() + Send + 'static {
     // Whoever seals one of them would be held in the place of the one who is to be.
     mount.wait_for_seals(2);
     let (root, open) = (mount.path().to_owned(), writer(&dir.join("written")));
+    // Voiding its seals waits for the log.
+    open.write_all_at(b"first", 0).unwrap();
     move || {
         fs::create_dir(dir.join("made")).unwrap();
         fs::remove_dir(dir.join("made")).unwrap();
@@ -367,7 +369,7 @@ fn operations_go_on_while_more_files_are_slow_than_there_are_threads(setup: Setu
     }
 }
 
-/// Eight programs open one sealed file to write it, and eight open one each.
+/// Eight programs open one sealed file to write it, and do; and eight open one each.
 ///
 /// Proves W1, W2.
 fn operations_go_on_while_sealed_files_are_thawed(setup: Setup) {
@@ -384,10 +386,11 @@ fn operations_go_on_while_sealed_files_are_thawed(setup: Setup) {
         let held = calls.add(Rule::of(Call::Fdatasync).on("/log").times(1).held());
         let actors = (0..MANY).map(|who| {
             let path = if same { &paths[MANY] } else { &paths[who] }.clone();
-            Box::new(move || drop(writer(&path))) as Box<dyn FnOnce() + Send>
+            // Where the server moves the bytes, it is the first change that voids the seals.
+            Box::new(move || writer(&path).write_all_at(b"changed", 0).unwrap()) as Box<dyn FnOnce() + Send>
         });
         let seen = paths[MANY].clone();
-        go_on("open", held, 1, actors.collect(), &others, move || assert!(fs::metadata(seen).is_ok()));
+        go_on("open to write", held, 1, actors.collect(), &others, move || assert!(fs::metadata(seen).is_ok()));
     }
 }
 

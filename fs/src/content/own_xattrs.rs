@@ -6,11 +6,15 @@
 
 use tensorfs_layout::Ino;
 use tensorfs_layout::log::PM;
+use tensorfs_layout::tree::Run;
 
 use crate::error::{Fault, Result};
 use crate::store::reserved::OWN_XATTRS;
 
 use super::Content;
+
+/// The checksums of so many runs are joined where requests are read.
+const FEW_RUNS: usize = 1000;
 
 impl Content {
     /// The value of an attribute of tensorfs' own. None if the file has to be read for it, and `may_read` is false.
@@ -31,7 +35,10 @@ impl Content {
                 Some(count) => count.to_string(),
                 None => return Ok(None),
             },
-            Some(b"checksum") => format!("{:08x}", self.checksum(ino).ok_or(Fault::new(libc::ENODATA))?),
+            Some(b"checksum") => match self.checksum(ino, may_read).ok_or(Fault::new(libc::ENODATA))? {
+                Some(crc) => format!("{crc:08x}"),
+                None => return Ok(None),
+            },
             _ => return Err(Fault::new(libc::ENODATA)),
         };
         Ok(Some(text.into_bytes()))
@@ -51,17 +58,23 @@ impl Content {
         runs.iter().filter(|run| run.len > 0).count()
     }
 
-    /// The CRC32C of a sealed file, from the checksums of its runs.
-    fn checksum(&self, ino: Ino) -> Option<u32> {
+    /// The CRC32C of a sealed file, from the checksums of its runs. `Some(None)` if it has many, and it is not to take
+    /// long.
+    fn checksum(&self, ino: Ino, may_take_long: bool) -> Option<Option<u32>> {
         // It may be about to be replaced, and shows the new bytes then.
         if self.files.store().writers().has(ino) {
             return None;
         }
-        let view = self.files.store().view();
-        let chain = view.object(ino)?.chain().filter(|chain| chain.is_sealed())?;
-        chain.runs().iter().filter(|run| run.len > 0).try_fold(0, |crc, run| {
-            let next = run.seal.as_ref()?.crc;
-            Some(crc32c::crc32c_combine(crc, next, usize::try_from(run.len).ok()?))
-        })
+        let parts: Vec<(u64, u32)> = {
+            let view = self.files.store().view();
+            let chain = view.object(ino)?.chain().filter(|chain| chain.is_sealed())?;
+            if chain.runs().len() > FEW_RUNS && !may_take_long {
+                return Some(None);
+            }
+            let part = |run: &Run| Some((run.len, run.seal.as_ref()?.crc));
+            chain.runs().iter().filter(|run| run.len > 0).map(part).collect::<Option<_>>()?
+        };
+        // Others need the view meanwhile: a file may have a million.
+        Some(Some(tensorfs_formats::crc32c_join(parts)))
     }
 }

@@ -137,7 +137,13 @@ impl Store {
     }
 
     fn set_aside(&self, ino: Ino, old: SegmentId, left: SegmentId, why: &str) -> Result<()> {
-        let path = self.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+        let path = {
+            let view = self.view();
+            // Looked up when it was opened; without that, all names would have to be gone through.
+            let known = self.known_path(&view, ino).map(|path| [b"/", &path[..]].concat());
+            let path = known.or_else(|| view.path_of(ino));
+            path.map(|path| String::from_utf8_lossy(&path).into_owned())
+        };
         let shown = path.clone().unwrap_or_else(|| format!("inode {ino}"));
         let note = Note { ino: Some(ino), path, reason: Reason::InterruptedReplace, offset: 0, time: clock::now() };
         let entry = self.pool().quarantine().keep_version(self.segments(), old, left, &note);

@@ -99,16 +99,18 @@ fn drop_rights() -> Result<(), String> {
         let _ = prctl(libc::PR_CAPBSET_DROP, capability);
     }
     let _ = prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong);
+    let mut changed = Ok(());
     if geteuid().is_root() {
         let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-        let changed = setgroups(&[]).and_then(|()| setresgid(gid, gid, gid)).and_then(|()| setresuid(uid, uid, uid));
-        changed.map_err(|errno| errno.desc().to_owned())?;
+        // Each for itself: a container may have been forbidden one of them, and then the others go all the same.
+        let all = [setgroups(&[]), setresgid(gid, gid, gid), setresuid(uid, uid, uid)];
+        changed = all.into_iter().collect::<Result<(), _>>().map_err(|errno| errno.desc().to_owned());
     }
     let header = CapHeader { version: CAPABILITY_VERSION_3, pid: 0 };
     let none = [CapData { effective: 0, permitted: 0, inheritable: 0 }; 2];
     // SAFETY: both have the layout of version 3 and live through the call.
     match unsafe { libc::syscall(libc::SYS_capset, &header, none.as_ptr()) } {
-        0 => Ok(()),
+        0 => changed,
         _ => Err(io::Error::last_os_error().to_string()),
     }
 }
@@ -138,7 +140,6 @@ fn seccomp() -> Result<(), String> {
         libc::SYS_munmap,
         libc::SYS_mremap,
         libc::SYS_brk,
-        libc::SYS_madvise,
         libc::SYS_futex,
         libc::SYS_clock_gettime,
         libc::SYS_getrandom,
@@ -151,6 +152,10 @@ fn seccomp() -> Result<(), String> {
         let mut rules: BTreeMap<i64, Vec<SeccompRule>> = plain.into_iter().map(|call| (call, Vec::new())).collect();
         rules.insert(libc::SYS_read, vec![SeccompRule::new(vec![is(0, 0)?])?]);
         rules.insert(libc::SYS_write, vec![SeccompRule::new(vec![is(0, 0)?])?]);
+        // What an allocator gives back. Other advice can take pages away from the whole machine.
+        let advice = [libc::MADV_DONTNEED, libc::MADV_FREE].map(|advice| is(2, advice as u64));
+        let advice = advice.into_iter().map(|one| SeccompRule::new(vec![one?])).collect::<Result<_, _>>()?;
+        rules.insert(libc::SYS_madvise, advice);
         rules.insert(libc::SYS_mprotect, vec![SeccompRule::new(vec![has(2, exec, 0)?])?]);
         let memory = vec![has(2, exec, 0)?, has(3, anonymous, anonymous)?];
         rules.insert(libc::SYS_mmap, vec![SeccompRule::new(memory)?]);

@@ -43,9 +43,15 @@ pub(crate) enum Broken {
 impl Broken {
     /// What an error says of it.
     pub fn of(error: &io::Error) -> Option<Self> {
-        error.get_ref()?.downcast_ref().copied()
+        let inner = error.get_ref()?;
+        inner.downcast_ref().copied().or_else(|| inner.is::<NotStarted>().then_some(Self::Once))
     }
 }
+
+/// There are not enough processes, descriptors or memory, or the program is gone: which says nothing about the file.
+#[derive(Debug, thiserror::Error)]
+#[error("a reader could not be started: {0}")]
+struct NotStarted(io::Error);
 
 /// The readers that there are.
 #[derive(Clone, Default)]
@@ -270,7 +276,12 @@ impl Readers {
                 return Ok(process);
             }
         }
-        self.start()
+        self.start().map_err(|error| {
+            if !self.0.of_a_command.load(Relaxed) {
+                log::warn!("a reader could not be started: {error}");
+            }
+            io::Error::other(NotStarted(error))
+        })
     }
 
     fn put(&self, owner: u32, process: Option<Process>) {
@@ -306,7 +317,7 @@ impl Readers {
             Ok(_) => return Err(check::nonsense("a reader that is none")),
             Err(error) => {
                 let how = process.end();
-                return Err(io::Error::other(format!("a reader could not be started: it {how}: {error}")));
+                return Err(io::Error::other(format!("it {how}: {error}")));
             }
         };
         self.0.started.fetch_add(1, Relaxed);

@@ -34,8 +34,8 @@ mod tfrecord;
 mod torch;
 mod zip;
 
-pub use checksum::crc32c_zeroes;
-pub use crc32c::{crc32c, crc32c_append, crc32c_combine};
+pub use checksum::{crc32c_join, crc32c_zeroes};
+pub use crc32c::{crc32c, crc32c_append};
 pub use dtype::Dtype;
 pub use format::Format;
 pub use found::{Recognised, Sink};

@@ -168,12 +168,8 @@ impl Recorded {
 
     /// CRC32C of what a tensor's bytes were when they were sealed.
     pub fn checksum(&self, entry: &TensorEntry) -> Option<u32> {
-        let combine = |crc, (len, next): (u64, u32)| {
-            Some(tensorfs_formats::crc32c_combine(crc, next, usize::try_from(len).ok()?))
-        };
-        let mut parts = self.checksums(entry).into_iter();
-        let (_, first) = parts.next()?;
-        parts.try_fold(first, combine)
+        let parts = self.checksums(entry);
+        (!parts.is_empty()).then(|| tensorfs_formats::crc32c_join(parts))
     }
 
     /// Lengths and checksums of what a tensor's bytes were when they were sealed.

@@ -88,7 +88,7 @@ const NO_PARSER: [&str; 26] = [
     "copy_stored",
     "crc32c",
     "crc32c_append",
-    "crc32c_combine",
+    "crc32c_join",
     "crc32c_zeroes",
     "hole_of",
     "is_stored_as_read",
