@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorfs_layout::Ino;
 
 /// More threads than this are not started unless asked for; jobs beyond wait their turn.
@@ -147,12 +147,8 @@ impl Workers {
                 Ok(_) => state.threads += 1,
                 Err(error) if state.threads == 0 => {
                     log::warn!("cannot start a worker thread: {error}");
-                    let job = state.take(self.0.most);
-                    drop(state);
-                    if let Some((about, job)) = job {
-                        job();
-                        self.0.state.lock().put(about);
-                    }
+                    // Also what could not be done before: nobody else comes for it.
+                    drop(self.0.work_off(state));
                 }
                 Err(_) => {}
             }
@@ -169,26 +165,31 @@ impl Workers {
 }
 
 impl Shared {
+    /// Does what can be done.
+    fn work_off<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while let Some((about, job)) = state.take(self.most) {
+            if state.ready > 0 && state.idle > 0 {
+                self.work.notify_one();
+            }
+            drop(state);
+            // A job answers its request itself and catches its own panics; this one guards the count.
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            if result.is_err() {
+                log::error!("a background job panicked");
+            }
+            state = self.state.lock();
+            state.put(about);
+            if state.busy == 0 && state.ready == 0 {
+                self.done.notify_all();
+            }
+        }
+        state
+    }
+
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {
-            if let Some((about, job)) = state.take(self.most) {
-                if state.ready > 0 && state.idle > 0 {
-                    self.work.notify_one();
-                }
-                drop(state);
-                // A job answers its request itself and catches its own panics; this one guards the count.
-                let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-                if result.is_err() {
-                    log::error!("a background job panicked");
-                }
-                state = self.state.lock();
-                state.put(about);
-                if state.busy == 0 && state.ready == 0 {
-                    self.done.notify_all();
-                }
-                continue;
-            }
+            state = self.work_off(state);
             state.idle += 1;
             let timed_out = self.work.wait_for(&mut state, IDLE).timed_out();
             state.idle -= 1;

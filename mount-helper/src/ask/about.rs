@@ -1,10 +1,11 @@
 //! What there is to know about a pool or a mount.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
@@ -20,13 +21,16 @@ use tensorfs_layout::medium::Flushes;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
-use crate::show::{self, output};
+use crate::show::output;
 
 /// Where a mounted filesystem tells about itself.
 const CONTROL: &str = ".tensorfs/info";
 
 /// The most that is read of it.
 const MOST: u64 = 64 << 20;
+
+/// So long root waits for the server of another user.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What there is to know about a pool or a mount, as JSON.
 pub fn json(target: &Path) -> Result<String, Failure> {
@@ -43,29 +47,48 @@ pub fn json(target: &Path) -> Result<String, Failure> {
 
 /// What the server says. It may be another version of this program, so it is passed on as it is.
 fn of_mount(root: &Path, user: Option<u32>) -> Result<String, Failure> {
-    match fs::read_to_string(root.join(CONTROL)) {
+    let control = root.join(CONTROL);
+    match read(&control) {
         // The kernel lets nobody look at the mount of another user who has not allowed that, not even root.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => match user {
-            Some(user) if geteuid().is_root() && user != 0 => as_user(root, user),
+            Some(user) if geteuid().is_root() && user != 0 => as_user(control, user).at(root),
             _ => Err(error).at(root),
         },
         said => said.at(root),
     }
 }
 
-/// What the server says to a user.
-fn as_user(root: &Path, user: u32) -> Result<String, Failure> {
-    let gid = User::from_uid(Uid::from_raw(user)).ok().flatten().map_or(user, |found| found.gid.as_raw());
-    // Setting the user without naming groups drops all others.
-    let mut asked = Command::new("/proc/self/exe");
-    asked.args(["info", "--json"]).arg(root).uid(user).gid(gid).current_dir("/");
-    let said = asked.output().at(root)?;
-    if said.status.success() {
-        return String::from_utf8(said.stdout).map_err(|error| Failure::at(root, error));
+fn read(control: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(control)?.take(MOST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// What the server says to a user: asked by a thread that becomes him for good. The server is his, and need not answer.
+fn as_user(control: PathBuf, user: u32) -> io::Result<String> {
+    let group = User::from_uid(Uid::from_raw(user)).ok().flatten().map_or(user, |found| found.gid.as_raw());
+    let (tell, hear) = channel();
+    thread::spawn(move || {
+        let said = become_user(user, group).and_then(|()| read(&control));
+        let _ = tell.send(said);
+    });
+    let silent = |_| io::Error::new(ErrorKind::TimedOut, format!("its server does not answer user {user}"));
+    // It is JSON, whatever else that server may be.
+    let said: serde_json::Value = serde_json::from_str(&hear.recv_timeout(PATIENCE).map_err(silent)??)?;
+    Ok(format!("{said:#}\n"))
+}
+
+/// Makes this thread another user, for good. The others stay who they are, and the kernel lets no user trace a program
+/// of which a thread has changed so.
+fn become_user(user: u32, group: u32) -> io::Result<()> {
+    let done = |result: libc::c_long| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    // libc's functions of these names would change all threads.
+    // SAFETY: the list is empty, the other calls take integers alone.
+    unsafe {
+        done(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
+        done(libc::syscall(libc::SYS_setresgid, group, group, group))?;
+        done(libc::syscall(libc::SYS_setresuid, user, user, user))
     }
-    let why = String::from_utf8_lossy(&said.stderr);
-    let why = why.trim().trim_start_matches("tensorfs: ");
-    Err(Failure::new(format!("{}, asked as user {user}", show::text::plain(why))))
 }
 
 fn of_pool(pool: &Path) -> Result<String, Failure> {
@@ -138,7 +161,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         latency: false,
         latency_reason: None,
         capacity: usage.limit.unwrap_or(host.0),
-        available: usage.limit.map_or(host.1, |limit| limit.saturating_sub(usage.bytes()).min(host.1)),
+        available: Some(usage.limit.map_or(host.1, |limit| limit.saturating_sub(usage.bytes()).min(host.1))),
         used: usage.bytes(),
         limit: usage.limit,
         files: usage.files,

@@ -120,8 +120,8 @@ fn requests(info: &Info) -> Option<String> {
 fn used(info: &Info) -> String {
     let percent = info.used as f64 / info.capacity.max(1) as f64 * 100.0;
     let whose = if info.limit.is_some() { "its limit" } else { "the host; no limit" };
-    let [used, capacity, available] = [info.used, info.capacity, info.available].map(humane);
-    format!("{used} of {capacity} ({percent:.1} %), {whose}; {available} available")
+    let available = info.available.map_or_else(String::new, |available| format!("; {} available", humane(available)));
+    format!("{} of {} ({percent:.1} %), {whose}{available}", humane(info.used), humane(info.capacity))
 }
 
 fn tier(tier: &TierInfo) -> String {

@@ -14,108 +14,129 @@ const FIRST: u32 = 100;
 const EACH: Duration = Duration::from_secs(60);
 /// A kind that was quiet for so long is as new.
 const FORGOTTEN: Duration = Duration::from_secs(600);
+/// So many kinds are told apart by their first words, too.
+const KINDS: usize = 1024;
+/// So many words tell them apart.
+const WORDS: usize = 4;
 
 /// What recovery says while a pool is opened, when there are no users yet, is said in full.
 const IN_FULL: &str = "tensorfs_layout::pool::recover";
 
-/// Counts lines by the place in the code that they come from, of which there are as many as the code has.
+/// Counts lines by the place in the code that they come from, their level, and their first words: all that goes wrong
+/// with requests comes from one place.
 #[derive(Debug, Default)]
-pub struct Limit(Mutex<HashMap<(String, u32), Kind>>);
+pub struct Limit(Mutex<HashMap<Name, Kind>>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Name {
+    place: (String, u32),
+    level: Level,
+    words: String,
+}
 
 #[derive(Debug)]
 struct Kind {
-    said: u32,
-    last: Instant,
+    count: u32,
+    seen: Instant,
+    said: Instant,
     left_out: u64,
 }
 
 impl Limit {
-    /// The lines that are logged for a record, in their order: itself, if it is not one too many, and what was left out
-    /// some time ago. Errors are never left out: what causes them is a fault, and each may tell of another file.
-    pub fn lines(&self, record: &Record) -> Vec<String> {
+    /// The line that is logged for a record, if it is not one too many. Errors are never left out: what causes them is
+    /// a fault, and each may tell of another file.
+    pub fn line(&self, record: &Record) -> Option<String> {
         let module = record.module_path().unwrap_or_default();
-        let mut said = self.overdue(Instant::now());
+        if record.level() == Level::Error || module.starts_with(IN_FULL) {
+            return Some(line(record));
+        }
         let place = (module.to_owned(), record.line().unwrap_or_default());
-        let in_full = record.level() == Level::Error || module.starts_with(IN_FULL);
-        if in_full || self.admits(place, Instant::now()) {
-            said.push(line(record));
+        let name = Name { place, level: record.level(), words: first_words(&record.args().to_string()) };
+        match self.admits(name, Instant::now())? {
+            0 => Some(line(record)),
+            left_out => Some(format!("{} ({left_out} more lines like this one were left out)", line(record))),
         }
-        said
     }
 
-    fn kinds(&self) -> std::sync::MutexGuard<'_, HashMap<(String, u32), Kind>> {
+    /// How many lines of a kind were left out before the one that is said now. Nothing if it is left out, too.
+    fn admits(&self, mut name: Name, now: Instant) -> Option<u64> {
         // It is whole after each change, whatever panicked.
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// True if one more line from that place is said now.
-    fn admits(&self, place: (String, u32), now: Instant) -> bool {
-        let mut kinds = self.kinds();
-        let kind = kinds.entry(place).or_insert(Kind { said: 0, last: now, left_out: 0 });
-        if kind.left_out == 0 && now.duration_since(kind.last) >= FORGOTTEN {
-            kind.said = 0;
+        let mut kinds = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if kinds.len() >= KINDS && !kinds.contains_key(&name) {
+            // Of these there are as many as the code has places.
+            name.words.clear();
         }
-        if kind.said < FIRST {
-            kind.said += 1;
-            kind.last = now;
-            return true;
+        let kind = kinds.entry(name).or_insert(Kind { count: 0, seen: now, said: now, left_out: 0 });
+        if now.duration_since(kind.seen) >= FORGOTTEN {
+            kind.count = 0;
         }
-        kind.left_out += 1;
-        false
+        kind.seen = now;
+        if kind.count >= FIRST && now.duration_since(kind.said) < EACH {
+            kind.left_out += 1;
+            return None;
+        }
+        kind.count = (kind.count + 1).min(FIRST);
+        kind.said = now;
+        Some(std::mem::take(&mut kind.left_out))
     }
+}
 
-    /// Says of each kind how many of its lines were left out, if that was not said for a while.
-    fn overdue(&self, now: Instant) -> Vec<String> {
-        let mut kinds = self.kinds();
-        let due = kinds.iter_mut().filter(|(_, kind)| kind.left_out > 0 && now.duration_since(kind.last) >= EACH);
-        due.map(|((module, number), kind)| {
-            kind.last = now;
-            let count = std::mem::take(&mut kind.left_out);
-            format!("{count} more lines like some above were left out ({module}:{number})")
-        })
-        .collect()
-    }
+/// What lines that say the same of different things have in common.
+fn first_words(text: &str) -> String {
+    let words = text.split_whitespace().take(WORDS).filter(|word| word.bytes().all(|byte| !byte.is_ascii_digit()));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_kind_of_line_is_said_some_times_and_then_counted_once_a_minute() {
-        let (limit, start) = (Limit::default(), Instant::now());
-        let place = |line| ("module".to_owned(), line);
-        let said = (0..1000).filter(|_| limit.admits(place(1), start)).count();
-        assert_eq!(said, FIRST as usize);
-        // Another kind is not in the way of it.
-        assert!(limit.admits(place(2), start));
-        assert!(limit.overdue(start + EACH / 2).is_empty());
-        assert_eq!(limit.overdue(start + EACH), ["900 more lines like some above were left out (module:1)"]);
-        assert!(limit.overdue(start + EACH).is_empty());
-        // It goes on: one line a minute.
-        let lines: usize = (0..600_u64)
-            .map(|second| {
-                let now = start + EACH + Duration::from_secs(second);
-                usize::from(limit.admits(place(1), now)) + limit.overdue(now).len()
-            })
-            .sum();
-        assert!((9..=10).contains(&lines), "{lines}");
-        // And is as new after it was quiet.
-        let later = start + EACH * 12 + FORGOTTEN;
-        limit.overdue(later);
-        assert!(!limit.admits(place(1), later));
-        let much_later = later + FORGOTTEN;
-        limit.overdue(much_later);
-        assert!(limit.admits(place(1), much_later + FORGOTTEN));
+    fn name(words: &str) -> Name {
+        Name { place: ("module".to_owned(), 1), level: Level::Warn, words: words.to_owned() }
     }
 
     #[test]
-    fn errors_are_all_said() {
+    fn a_kind_of_line_is_said_some_times_and_then_once_a_minute() {
+        let (limit, start) = (Limit::default(), Instant::now());
+        let said = (0..1000).filter(|_| limit.admits(name("one"), start).is_some()).count();
+        assert_eq!(said, FIRST as usize);
+        // Another kind is not in the way of it.
+        assert_eq!(limit.admits(name("other"), start), Some(0));
+        // It goes on: one line a minute, with how many there were besides.
+        assert_eq!(limit.admits(name("one"), start + EACH / 2), None);
+        assert_eq!(limit.admits(name("one"), start + EACH), Some(901));
+        let begun = start + EACH;
+        let lines =
+            (1..=600).filter(|second| limit.admits(name("one"), begun + Duration::from_secs(*second)).is_some());
+        assert_eq!(lines.count(), 10);
+        // Once a day it is said each time, and after it was quiet all of it.
+        let day = Duration::from_secs(86_400);
+        assert!((1..200).all(|n| limit.admits(name("one"), start + day * n).is_some()));
+        let said = (0..1000).filter(|_| limit.admits(name("one"), start + day * 300).is_some()).count();
+        assert_eq!(said, FIRST as usize);
+    }
+
+    #[test]
+    fn kinds_have_a_bound() {
+        let (limit, start) = (Limit::default(), Instant::now());
+        let said = (0..100_000).filter(|n| limit.admits(name(&format!("x{n}")), start).is_some()).count();
+        assert_eq!(said, KINDS + FIRST as usize);
+        assert!(limit.0.lock().unwrap().len() <= KINDS + 1);
+    }
+
+    #[test]
+    fn one_thing_that_goes_wrong_does_not_hide_another_at_the_same_place() {
         let limit = Limit::default();
-        let said = |level| {
-            let of = |_| limit.lines(&Record::builder().level(level).line(Some(7)).build()).len();
-            (0..1000).map(of).sum::<usize>()
+        let said = |text: &str, level| {
+            let record = |n: u32| {
+                let text = format!("{text} {n}");
+                limit.line(&Record::builder().level(level).line(Some(7)).args(format_args!("{text}")).build()).is_some()
+            };
+            (0..1000).filter(|n| record(*n)).count()
         };
-        assert_eq!((said(Level::Error), said(Level::Warn)), (1000, FIRST as usize));
+        assert_eq!(said("setxattr: the pool has no tier", Level::Info), FIRST as usize);
+        assert_eq!(said("fsync: 3 files could not be synced", Level::Warn), FIRST as usize);
+        assert_eq!(said("fsync: 4 files could not be synced", Level::Warn), 0);
+        assert_eq!(said("anything", Level::Error), 1000);
     }
 }

@@ -40,8 +40,8 @@ pub fn to_file(path: &Path) -> Result<(), Failure> {
         .format(move |out, record| {
             let (time, level) = (out.timestamp_millis(), record.level());
             let pid = std::process::id();
-            let mut lines = limit.lines(record).into_iter();
-            lines.try_for_each(|line| writeln!(out, "{time} [{pid}] {level:<5} {line}"))
+            let line = limit.line(record);
+            line.map_or(Ok(()), |line| writeln!(out, "{time} [{pid}] {level:<5} {line}"))
         });
     let _ = builder.try_init();
     Ok(())

@@ -29,8 +29,7 @@ impl Log for Syslog {
         if !self.enabled(record.metadata()) {
             return;
         }
-        for line in self.0.lines(record) {
-            let Ok(text) = CString::new(line) else { continue };
+        if let Some(Ok(text)) = self.0.line(record).map(CString::new) {
             // SAFETY: both strings end in a zero byte, and the format takes exactly one string.
             unsafe { libc::syslog(priority(record.level()), c"%s".as_ptr(), text.as_ptr()) };
         }

@@ -77,7 +77,8 @@ pub struct Info {
     /// Bytes that the pool can hold: its limit, or the size of the host filesystem.
     pub capacity: u64,
     /// What may still be written: as far as the limit and the host allow.
-    pub available: u64,
+    #[serde(default)]
+    pub available: Option<u64>,
     /// Bytes of the host that it uses, log included.
     pub used: u64,
     /// The size limit chosen when the pool was created.
@@ -167,7 +168,7 @@ impl Info {
             latency: link.no_latency().is_none(),
             latency_reason: link.no_latency().map(str::to_owned),
             capacity: space.total,
-            available: space.available,
+            available: Some(space.available),
             used: store.recount(),
             limit: usage.limit,
             files: usage.files,
