@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn parts_are_joined_as_if_they_had_been_one() {
-        let bytes: Vec<u8> = (0..100_000_u64).map(|n| (n * n >> 7) as u8).collect();
+        let bytes: Vec<u8> = (0..100_000_u64).map(|n| ((n * n) >> 7) as u8).collect();
         for lens in [&[][..], &[100_000], &[1, 99_999], &[4096; 24], &[0, 3, 0, 70_000, 3, 3, 1]] {
             let (mut at, mut parts) = (0, Vec::new());
             for len in lens {

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tensorfs_fs::device_of;
 
@@ -19,18 +19,32 @@ pub fn holders(mount: &Mount) -> Option<String> {
     }
     let device = mount.device();
     let users = busy::name_in_time(move |process| has_open(process, device));
-    (!users.is_empty()).then(|| format!("it is in use by {}", users.join(", ")))
+    // The number of a filesystem that is gone is given to the next one, whose users these are.
+    let is_gone = tables().any(|(_, _, table)| {
+        table.latest_first().any(|other| other.device() == device && other.source() != mount.source())
+    });
+    (!users.is_empty() && !is_gone).then(|| format!("it is in use by {}", users.join(", ")))
+}
+
+/// The mounts of every mount namespace that has a process: such a process, the namespace, what is mounted there.
+fn tables() -> impl Iterator<Item = (u32, PathBuf, Table)> {
+    let mut seen = HashSet::new();
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let of = namespace(&process.path()).filter(|of| seen.insert(of.clone()))?;
+        Some((pid, of, Table::of(pid).ok()?))
+    })
+}
+
+fn namespace(process: &Path) -> Option<PathBuf> {
+    fs::read_link(process.join("ns/mnt")).ok()
 }
 
 /// Each place where it is mounted, in every mount namespace that has a process.
 fn mounts(mount: &Mount) -> Vec<String> {
-    let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let here = namespace(Path::new("/proc/self"));
-    let (mut seen, mut found) = (HashSet::new(), Vec::new());
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let Some(of) = namespace(&process.path()).filter(|of| seen.insert(of.clone())) else { continue };
-        let Ok(table) = Table::of(pid) else { continue };
+    let mut found = Vec::new();
+    for (pid, of, table) in tables() {
         for place in table.of_pool(mount.source()).filter(|other| other.device() == mount.device()) {
             let place = place.mount_point().display();
             found.push(match Some(&of) == here.as_ref() {
