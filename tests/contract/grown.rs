@@ -18,6 +18,7 @@ on_mounts!(
     a_cut_behind_what_is_sealed_is_no_damage,
     two_append_to_a_sealed_file_at_the_same_time,
     an_event_file_is_gone_on_with,
+    what_was_just_appended_is_among_the_tensors,
     damage_of_what_is_sealed_is_told_while_the_file_grows,
 );
 
@@ -198,6 +199,10 @@ fn appends_to_a_sealed_file_outlive_the_server(setup: Setup) {
     file.write_all(&[7; PIECE]).unwrap();
     mount.kill9();
     drop(file);
+    // Not recorded yet is not damaged.
+    let pool = format!("{}:/f", mount.pool().display());
+    let verified = mount.tensorfs(["verify", &pool]);
+    assert!(verified.status.success(), "{verified:?}");
     mount.mount();
     assert_eq!(fs::metadata(mount.at("f")).unwrap().len(), (SIZE + PIECE) as u64);
     assert!(sealed_bytes(&mount, "f") >= SIZE as u64);
@@ -294,6 +299,27 @@ fn an_event_file_is_gone_on_with(setup: Setup) {
     seal(&mount, "events.out.tfevents.1");
     mount.remount();
     assert_eq!(list(&mount).lines().filter(|line| line.contains("\"name\":\"t")).count(), 110);
+    checked(&mut mount);
+}
+
+/// They were those that were sealed, for good, where somebody had asked before the growth was recorded.
+///
+/// Proves T4.
+fn what_was_just_appended_is_among_the_tensors(setup: Setup) {
+    let mut mount = setup.mount_with(["--commit", "3600"]).mount();
+    let name = "events.out.tfevents.1";
+    fs::write(mount.at(name), frames(0..20, 8192)).unwrap();
+    seal(&mount, name);
+    let mut file = appender(&mount.at(name));
+    file.write_all(&frames(20..25, 8192)).unwrap();
+    let listed = || fs::read_dir(mount.at(".tensorfs/tensors").join(name)).unwrap().count();
+    let counted = || tensorfs_tests::xattr::get(&mount.at(name), "user.tensorfs.tensors").unwrap();
+    assert_eq!((listed(), counted()), (25, b"25".to_vec()));
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!((listed(), counted()), (25, b"25".to_vec()));
+    seal(&mount, name);
+    assert_eq!((listed(), counted()), (25, b"25".to_vec()));
     checked(&mut mount);
 }
 

@@ -205,14 +205,16 @@ fn look(
 /// What is known of a file before it is sealed. One of frames that has grown is gone on with, if all of it was
 /// recognised and nothing was left over at its end.
 fn known(store: &Store, ino: Ino, again: bool) -> Before {
-    let view = store.view();
-    let Some(chain) = view.object(ino).and_then(Object::chain) else { return Before::default() };
+    // Looked through without the view.
+    let chain = store.view().object(ino).and_then(Object::chain).cloned();
+    let Some(chain) = chain else { return Before::default() };
     let runs = chain.runs().iter().filter(|run| run.len > 0);
     let records = runs.map(|run| Known { offset: run.offset, len: run.len, seal: run.seal.clone() }).collect();
     let from = chain.sealed_end();
     let whole = chain.summary().filter(|summary| {
         let whole = summary.complete && summary.reason.is_none() && summary.bad_frames == 0;
-        summary.format == Format::TfRecord && whole
+        // A seal may be gone since: after a power loss between two parts of them, or where an append shares its run.
+        summary.format == Format::TfRecord && whole && chain.tensors().count() as u64 == summary.tensors
     });
     let grown = from < chain.size() && !again;
     let gone_on = whole.filter(|_| grown).map(|summary| GoneOn { from, summary });

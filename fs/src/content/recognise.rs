@@ -4,7 +4,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use tensorfs_layout::{Ino, SegmentId};
+use tensorfs_layout::Ino;
+use tensorfs_layout::tree::FileChain;
 
 use crate::clock;
 use crate::error::Result;
@@ -89,7 +90,7 @@ impl Content {
         let chain = {
             let view = self.files.store().view();
             let object = view.object(ino).filter(|object| object.attributes.segment == Some(version.segment))?;
-            let chain = object.chain().filter(|chain| chain.is_sealed())?;
+            let chain = object.chain().filter(|chain| says_all(chain, version))?;
             let summary = chain.summary().filter(|summary| summary.complete)?;
             if !(1..=SEALED_MAX).contains(&summary.tensors) {
                 return None;
@@ -106,11 +107,11 @@ impl Content {
     }
 
     /// How many tensors the seals of a file say that it has, and whether that is all of them. None if it is not sealed.
-    fn sealed_count(&self, ino: Ino, segment: SegmentId) -> Option<(u64, bool)> {
+    fn sealed_count(&self, ino: Ino, version: Version) -> Option<(u64, bool)> {
         let view = self.files.store().view();
         // A file that is being replaced shows the new bytes, and its seals are of the old ones.
-        let object = view.object(ino).filter(|object| object.attributes.segment == Some(segment))?;
-        let chain = object.chain().filter(|chain| chain.is_sealed())?;
+        let object = view.object(ino).filter(|object| object.attributes.segment == Some(version.segment))?;
+        let chain = object.chain().filter(|chain| says_all(chain, version))?;
         match chain.summary() {
             Some(summary) => Some((summary.tensors, summary.complete)),
             None => {
@@ -127,7 +128,7 @@ impl Content {
             Err(fault) if fault.errno == libc::ENOENT => return Ok(Some(0)),
             version => version?,
         };
-        if let Some((count, true)) = self.sealed_count(ino, version.segment) {
+        if let Some((count, true)) = self.sealed_count(ino, version) {
             return Ok(Some(count));
         }
         if version.size == 0 || self.cache.verdict(ino, &version) == Some(false) {
@@ -148,7 +149,7 @@ impl Content {
         if version.size == 0 {
             return Some(false);
         }
-        if let Some((count, whole)) = self.sealed_count(ino, version.segment) {
+        if let Some((count, whole)) = self.sealed_count(ino, version) {
             return Some(count > 0 || !whole);
         }
         let known = self.cache.verdict(ino, &version);
@@ -166,4 +167,9 @@ impl Content {
         }
         Some(verdict)
     }
+}
+
+/// True if the seals are of all that the file has: what is appended to a sealed file is recorded only a little later.
+fn says_all(chain: &FileChain, version: Version) -> bool {
+    chain.is_sealed() && chain.size() == version.size
 }

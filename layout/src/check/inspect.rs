@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::ids::ROOT;
 use crate::log::file::{LOG, open_log, open_pool};
-use crate::log::superblock::{PoolState, Superblock};
+use crate::log::superblock::{INCOMPAT_GROWTH, PoolState, Superblock};
 use crate::medium;
 use crate::medium::boot::boot_id;
 use crate::medium::dir::Dir;
@@ -94,6 +94,12 @@ impl Contents {
     /// The pool's directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// True if files may have grown behind their seals since they were recorded: the next mount learns it.
+    pub fn may_have_grown(&self) -> bool {
+        let closed = matches!(self.superblock.state, PoolState::Clean | PoolState::Outlived);
+        !closed && self.superblock.features.incompat & INCOMPAT_GROWTH != 0
     }
 
     /// The tree.

@@ -250,7 +250,8 @@ impl Place {
             Where::Host => Recorded::ask_host_size(file).at(&self.path),
             Where::Pool(contents, ino) => {
                 let has_segment = object(contents, *ino).at(&self.path)?.attributes.segment.is_some();
-                Ok(if has_segment { Some(file.metadata().at(&self.path)?.len()) } else { None })
+                let is_known = has_segment && !contents.may_have_grown();
+                Ok(if is_known { Some(file.metadata().at(&self.path)?.len()) } else { None })
             }
         }
     }
