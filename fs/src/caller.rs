@@ -177,7 +177,10 @@ mod tests {
         // SAFETY: takes nothing and always succeeds.
         let thread = std::thread::spawn(|| unsafe { libc::gettid() } as u32).join().unwrap();
         assert_eq!(this_process().process(), std::process::id());
-        // It has ended.
+        // It has ended, and a moment after it was joined the kernel knows it no longer.
+        while std::path::Path::new(&format!("/proc/self/task/{thread}")).exists() {
+            std::thread::yield_now();
+        }
         assert_eq!(Caller { pid: thread, ..this_process() }.process(), thread);
     }
 
