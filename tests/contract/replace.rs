@@ -20,6 +20,7 @@ on_mounts!(
     a_killed_writer_leaves_the_old_one_in_quarantine,
     a_version_that_cannot_be_set_aside_at_once_is_not_lost,
     a_full_host_does_not_keep_recovery_from_setting_a_version_aside,
+    a_version_that_the_host_fails_over_keeps_nobody_from_the_pool,
     a_writer_that_exits_leaves_nothing_in_quarantine,
     a_child_that_closes_its_copy_does_not_end_the_replace,
     who_closes_one_of_two_descriptors_does_not_end_the_replace,
@@ -236,6 +237,71 @@ fn a_version_that_cannot_be_set_aside_at_once_is_not_lost(setup: Setup) {
         for entry in std::fs::read_dir(mount.pool().join("quarantine")).unwrap() {
             std::fs::remove_file(entry.unwrap().path()).unwrap();
         }
+    }
+}
+
+/// The only segment that has these bytes, by its host path below the pool.
+#[track_caller]
+fn segment_with(mount: &Mount, bytes: &[u8]) -> String {
+    let shards = std::fs::read_dir(mount.pool().join("segments")).unwrap();
+    let segments = shards.flat_map(|shard| std::fs::read_dir(shard.unwrap().path()).unwrap());
+    let mut with = segments.map(|entry| entry.unwrap().path()).filter(|path| std::fs::read(path).unwrap() == bytes);
+    let path = with.next().expect("a segment with these bytes");
+    format!("/{}", path.strip_prefix(mount.pool()).unwrap().display())
+}
+
+/// A disk may have bad blocks where the version before lies, or what was to replace it, when the pool is recovered: the
+/// pool is mounted, and no other file is concerned. After a kill the file has what was accepted last; after a power
+/// loss, what was promised.
+///
+/// Proves R3, R4.
+fn a_version_that_the_host_fails_over_keeps_nobody_from_the_pool(setup: Setup) {
+    let calls = HostCalls::new();
+    let (mut mount, path) = with_checkpoint(setup.host_calls(&calls));
+    if mount.is_plain() {
+        return;
+    }
+    let other = mount.at("other");
+    for (round, (call, of_old, power_lost)) in [
+        (Call::Open, true, false),
+        (Call::Fstat, true, false),
+        (Call::Fdatasync, true, false),
+        (Call::Open, false, true),
+        (Call::Fdatasync, false, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        std::fs::write(&other, format!("{round}")).unwrap();
+        mount.sync();
+        let held = segment_with(&mount, &old());
+        let mut writer = child(["do"]);
+        assert_eq!(writer.ask(&format!("open f wct {}", path.display())), "ok");
+        assert_eq!(writer.ask(&format!("write f 0 2 {NEW}")), "ok");
+        let replacing = segment_with(&mount, &new());
+        mount.kill9();
+        writer.kill(libc::SIGKILL);
+        if power_lost {
+            mount.power_loss();
+        }
+        let failing = calls.add(Rule::of(call).on(if of_old { &held } else { &replacing }).error(libc::EIO));
+        mount.mount();
+        failing.wait_for_hits(1);
+        drop(failing);
+        let expected = if power_lost { old() } else { new() };
+        assert!(std::fs::read(&path).unwrap() == expected, "{call:?}, old: {of_old}");
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), format!("{round}"));
+        // Its second name can be made though its bytes cannot be synced.
+        let set_aside = mount.quarantine().len();
+        assert_eq!(set_aside, usize::from(call == Call::Fdatasync), "{call:?}, old: {of_old}");
+        for entry in std::fs::read_dir(mount.pool().join("quarantine")).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, old()).unwrap();
+        mount.sync();
+        mount.remount();
+        assert!(std::fs::read(&path).unwrap() == old());
     }
 }
 

@@ -28,6 +28,7 @@ on_mounts!(
     a_server_killed_in_the_middle_of_a_move_leaves_a_whole_file,
     files_of_a_volatile_tier_are_lost_and_say_so,
     files_of_a_missing_tier_are_back_with_it,
+    a_version_of_a_tier_whose_quarantine_is_none_is_set_aside_in_the_pool,
     a_tier_in_which_the_kernel_cannot_help_is_served,
     a_tier_whose_host_takes_no_changes_fails_its_own_files_alone,
     space_is_that_of_all_tiers,
@@ -612,6 +613,33 @@ fn files_of_a_missing_tier_are_back_with_it(setup: Setup) {
     assert!(t.mount.quarantine().is_empty());
     t.mount.umount();
     t.mount.tensorfs_ok(["check".as_ref(), "--data".as_ref(), t.mount.pool().as_os_str()]);
+}
+
+/// Somebody has made a file where a tier's quarantine should be.
+///
+/// Proves R4.
+fn a_version_of_a_tier_whose_quarantine_is_none_is_set_aside_in_the_pool(setup: Setup) {
+    let Some(mut t) = Tiers::new(setup) else { return };
+    let path = t.mount.at("f");
+    let (old, new) = (Pattern(1).bytes(0, 700_000), Pattern(2).bytes(0, 300_000));
+    fs::write(&path, &old).unwrap();
+    t.mount.sync();
+    assert!(move_to(&t.mount, &path, "ssd").0);
+    let mut writer = child(["do"]);
+    assert_eq!(writer.ask(&format!("open f wct {}", path.display())), "ok");
+    assert_eq!(writer.ask("write f 0 2 300000"), "ok");
+    t.mount.kill9();
+    writer.kill(libc::SIGKILL);
+    let _ = fs::remove_dir(t.ssd.join("quarantine"));
+    fs::write(t.ssd.join("quarantine"), "of somebody else").unwrap();
+    t.mount.mount();
+    assert!(fs::read(&path).unwrap() == new);
+    let entries = t.mount.quarantine();
+    let [entry] = &entries[..] else { panic!("{entries:?}") };
+    let name = entry["name"].as_str().unwrap();
+    t.mount.tensorfs_ok(["restore".as_ref(), t.mount.path().as_os_str(), name.as_ref()]);
+    assert!(fs::read(&path).unwrap() == old);
+    assert_eq!(fs::read_to_string(t.ssd.join("quarantine")).unwrap(), "of somebody else");
 }
 
 /// Proves M9.

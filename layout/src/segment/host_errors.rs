@@ -10,6 +10,15 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// True if an error of the host is about a segment, and not about what the server lacks: then its file fails, and no
+/// other.
+pub(crate) fn is_of_segment(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG | libc::ENODATA | libc::EREMOTEIO | libc::EILSEQ)
+    )
+}
+
 /// The errors of the filesystem that a directory is on.
 #[derive(Debug)]
 pub(super) struct HostErrors {

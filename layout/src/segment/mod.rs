@@ -7,7 +7,7 @@ mod collisions;
 pub(crate) mod examine;
 pub(crate) mod gone;
 pub(crate) mod home;
-mod host_errors;
+pub(crate) mod host_errors;
 mod lost;
 pub(crate) mod note;
 pub(crate) mod place;

@@ -26,7 +26,8 @@ use crate::ids::{Ino, SegmentId};
 use crate::log::tier::PM;
 use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
-use crate::medium::foreign::kind_name;
+use crate::medium::foreign::{Foreign, kind_name};
+use crate::segment::host_errors::is_of_segment;
 use crate::segment::note::{Note, Reason};
 use crate::segment::place::{Counted, Place, QUARANTINE, identity};
 use crate::segment::segments::Segments;
@@ -260,7 +261,13 @@ impl Quarantine {
 
     /// The directory for what is set aside of a tier, and the names that are taken there.
     fn open_to_fill(&self, tier: u8) -> io::Result<Filling> {
-        let dir = self.place(tier)?.open_to_fill(|above| self.sync_names(above))?;
+        let dir = match self.place(tier)?.open_to_fill(|above| self.sync_names(above)) {
+            Err(error) if tier != PM && Foreign::of(&error).is_some() => {
+                log::warn!("{}: {error}; set aside in the pool's own instead", self.place(tier)?.shown());
+                return Ok(Filling { dir: self.pool_dir()?, also: None });
+            }
+            opened => opened?,
+        };
         // Earlier servers put copies of segments in tiers into the pool's own.
         let also = if tier == PM { None } else { self.pool_dir().ok() };
         Ok(Filling { dir, also })
@@ -405,7 +412,7 @@ impl Quarantine {
         }
         let name = filling.fresh_name(&segment.to_string());
         let file = segments.open(segment, libc::O_RDONLY)?;
-        self.medium()?.sync_segment(file.as_fd())?;
+        self.sync_as_far_as_can_be(segments, segment, &file)?;
         self.write_beside(dir, &name, &written)?;
         match segments.link(segment, &file, dir, &name) {
             Err(error) if is_without_links(&error) => {
@@ -418,6 +425,17 @@ impl Quarantine {
         self.sync_names(dir)?;
         self.push_out(&name, written);
         Ok(name)
+    }
+
+    /// Makes durable what is about to get another name. What the disk does not take of it is lost by any name.
+    fn sync_as_far_as_can_be(&self, segments: &Segments, segment: SegmentId, file: &impl AsFd) -> io::Result<()> {
+        match self.medium()?.sync_segment(file.as_fd()) {
+            Err(error) if is_of_segment(&error) => {
+                log::error!("{}: some of what is set aside is lost: {error}", segments.path_of(segment).display());
+                Ok(())
+            }
+            synced => synced,
+        }
     }
 
     /// As [`Quarantine::keep`], where the host has no room for a note: a second name hardly needs any. The note is
@@ -437,7 +455,7 @@ impl Quarantine {
             None => {
                 let name = filling.fresh_name(&telling_name(segment, note));
                 let file = segments.open(segment, libc::O_RDONLY)?;
-                self.medium()?.sync_segment(file.as_fd())?;
+                self.sync_as_far_as_can_be(segments, segment, &file)?;
                 segments.link(segment, &file, &filling.dir, &name)?;
                 name
             }

@@ -87,10 +87,15 @@ impl Segments {
     pub(crate) fn mention(&self, id: SegmentId, ino: Ino, new: bool, durable: bool) -> io::Result<()> {
         self.unsynced.failed.lock().belongs(id, ino);
         if !new && self.unsynced.tracked.lock().get(id).is_none() {
-            // There is nothing to sync.
+            // There is nothing to sync but its name, which a commit that forgot the segment did not know to be needed.
+            if let Some(grown) = self.unsynced.grown.lock().get_mut(&id.tier()).filter(|grown| grown.has(id)) {
+                grown.shards.insert(shard(id));
+            }
             return Ok(());
         }
         self.track(id, |entry| {
+            // A commit that is under way forgets what has nothing to sync, though the record that covers it comes next.
+            entry.dirty |= new;
             // What ends a value has the segment synced in any case: bytes that came after the sync that made others
             // durable may be durable by the value alone.
             if !durable || entry.covered {
@@ -253,5 +258,49 @@ impl Segments {
     /// True if a sync of the segment failed, so that what it holds may not be what was written.
     pub fn failed(&self, id: SegmentId) -> bool {
         self.unsynced.failed.lock().has(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::medium;
+    use crate::medium::dir::Dir;
+
+    fn segments(pool: &std::path::Path) -> Segments {
+        std::fs::create_dir(pool.join("segments")).unwrap();
+        let log = std::fs::File::create_new(pool.join("log")).unwrap();
+        Segments::open_all(&Dir::open(pool).unwrap(), medium::open(log).unwrap().into()).unwrap()
+    }
+
+    fn written(segments: &Segments, id: SegmentId) {
+        segments.create(id).unwrap();
+        segments.begin_write(id).unwrap();
+        segments.end_write(id);
+    }
+
+    /// A commit that began before ends in the middle of a change.
+    #[test]
+    fn a_segment_whose_value_is_being_stored_is_not_forgotten_by_a_commit() {
+        let dir = tempfile::tempdir().unwrap();
+        let (segments, id, ino) = (segments(dir.path()), SegmentId(3), Ino(4));
+        written(&segments, id);
+        let due = segments.take_due();
+        segments.mention(id, ino, true, true).unwrap();
+        segments.sync(&due, |_, _| None).unwrap();
+        segments.cover(id, ino, 1);
+        assert_eq!(segments.covered(), [ino]);
+        assert!(!segments.take_due().grown.values().any(|grown| !grown.shards.is_empty()), "the log holds it");
+    }
+
+    #[test]
+    fn a_commit_that_forgot_a_segment_leaves_its_name_to_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let (segments, id) = (segments(dir.path()), SegmentId(3));
+        written(&segments, id);
+        segments.sync(&segments.take_due(), |_, _| None).unwrap();
+        assert_eq!(segments.dirty_count(), 0);
+        segments.mention(id, Ino(4), false, true).unwrap();
+        assert!(segments.take_due().grown.values().any(|grown| grown.shards.contains(&shard(id))));
     }
 }

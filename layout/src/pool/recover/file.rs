@@ -13,10 +13,11 @@ use crate::log::shutdown::Shutdown;
 use crate::log::superblock::PoolState;
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
-use crate::pool::recover::look::{Look, is_of_segment, is_sealed};
+use crate::pool::recover::look::{Look, is_sealed};
 use crate::pool::recover::store::store;
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recovery::{OpenSegment, Recovery};
+use crate::segment::host_errors::is_of_segment;
 use crate::segment::note::{Note, Reason};
 use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
@@ -68,7 +69,9 @@ impl<'a> Settler<'a> {
         failing: &HashMap<SegmentId, io::Error>,
     ) -> Result<()> {
         let replacing = self.pool.view().object(ino).and_then(Object::pending_replace);
-        let failed = attributes.segment.into_iter().chain(replacing).find_map(|segment| failing.get(&segment));
+        // What is to be replaced is needed no more.
+        let own = attributes.segment.filter(|_| !replacing.is_some_and(|segment| self.replaces(ino, segment)));
+        let failed = own.into_iter().chain(replacing).find_map(|segment| failing.get(&segment));
         if let Some(error) = failed {
             return self.leave(ino, &format!("the host fails to tell of its segment: {error}"));
         }
@@ -83,6 +86,16 @@ impl<'a> Settler<'a> {
             self.recovery.open_segments.push(OpenSegment { ino, segment });
         }
         Ok(())
+    }
+
+    /// True if a replacement that had begun is what the file holds from now on.
+    fn replaces(&self, ino: Ino, segment: SegmentId) -> bool {
+        let stands = || self.pool.view().object(ino).and_then(Object::chain).and_then(FileChain::stands).is_some();
+        match self.tiers.kind(segment) {
+            Some(Shutdown::ServerKilled) => self.looks.contains_key(&segment),
+            Some(Shutdown::PowerLoss) => self.looks.contains_key(&segment) && stands(),
+            Some(Shutdown::Clean) | None => false,
+        }
     }
 
     /// A file that cannot be brought to agree with its segment now.
@@ -243,8 +256,15 @@ impl<'a> Settler<'a> {
         if stat.size > 0 {
             let note = self.note(ino, Reason::UnfinishedReplace, 0);
             let kept = pool.quarantine().keep(&pool.segments, segment, &note);
-            let kept = even_if_full(pool, segment, None, &note, kept);
-            self.recovery.quarantined.push(kept.map_err(|error| cannot_keep(pool, segment, error))?);
+            match even_if_full(pool, segment, None, &note, kept) {
+                // What was to replace the file was not promised to anybody, and stays where the host fails over it.
+                Err(error) if pool.segments.fails(segment) && attributes.segment.is_some() => {
+                    log::error!("{}: cannot be set aside: {error}", pool.segments.path_of(segment).display());
+                    let own = attributes.segment.unwrap_or(segment);
+                    return self.store(Transaction::new(0).with(Record::Replace { ino, segment: own }));
+                }
+                kept => self.recovery.quarantined.push(kept.map_err(|error| cannot_keep(pool, segment, error))?),
+            }
         }
         pool.discard_segment(segment);
         Ok(())
@@ -273,13 +293,13 @@ impl<'a> Settler<'a> {
     }
 
     /// Sets aside the version of a file that is about to be replaced by the segment that is `left`. Where that cannot
-    /// be done, nothing is: the next recovery finds the same again.
+    /// be done, nothing is: the next recovery finds the same again. One that the host cannot give is lost anyway.
     fn keep_old(&mut self, ino: Ino, attributes: &Attributes, left: SegmentId) -> Result<()> {
         let Some(old) = attributes.segment else { return Ok(()) };
         let (pool, note) = (self.pool, self.note(ino, Reason::InterruptedReplace, 0));
         let kept = pool.quarantine().keep_version(&pool.segments, old, left, &note);
         if let Err(error) = &kept
-            && pool.segments.is_not_there(old, error)
+            && (pool.segments.is_not_there(old, error) || pool.segments.fails(old))
         {
             log::error!("{}: quarantine: {error}", pool.segments.path_of(old).display());
             return Ok(());

@@ -12,6 +12,7 @@ use crate::parallel::parallel;
 use crate::pool::opened::Pool;
 use crate::pool::recover::tiers::Tiers;
 use crate::segment::home::SEGMENTS;
+use crate::segment::host_errors::is_of_segment;
 use crate::segment::stat::SegmentStat;
 use crate::tree::chain::FileChain;
 use crate::tree::object::Object;
@@ -36,15 +37,6 @@ pub(super) struct Batch {
     pub looks: HashMap<SegmentId, Look>,
     /// Segments that the host fails to tell anything of, and how.
     pub failing: HashMap<SegmentId, io::Error>,
-}
-
-/// True if an error of the host is about a segment, and not about what the server lacks: then its file fails, and no
-/// other.
-pub(super) fn is_of_segment(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG | libc::ENODATA | libc::EREMOTEIO | libc::EILSEQ)
-    )
 }
 
 /// The files of a pool, a few at a time.

@@ -9,8 +9,8 @@ use crate::log::superblock::PoolState;
 use crate::medium::foreign::Foreign;
 use crate::pool::opened::Pool;
 use crate::pool::recover::file::even_if_full;
-use crate::pool::recover::look::is_of_segment;
 use crate::pool::recovery::Recovery;
+use crate::segment::host_errors::is_of_segment;
 use crate::segment::note::{Note, Reason};
 use crate::time::Timestamp;
 
@@ -29,12 +29,7 @@ pub(super) fn settle_unowned(
         Ok(stat) => stat.size,
         // It is no segment of the pool's, and nothing of it is kept or removed.
         Err(error) if Foreign::of(&error).is_some() || is_of_segment(&error) => {
-            if is_of_segment(&error) {
-                // It may be known the next time what it is.
-                pool.upkeep.ending.lock().at_least(PoolState::Left);
-            }
-            log::warn!("{}: {error}; left alone", pool.segments.path_of(segment).display());
-            pool.state.write().view.raise_next_id(segment.serial() + 1);
+            leave_alone(pool, segment, &error);
             return Ok(());
         }
         Err(error) => return Err(error),
@@ -42,11 +37,26 @@ pub(super) fn settle_unowned(
     if newer && size > 0 {
         let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
         let kept = pool.quarantine().keep(&pool.segments, segment, &note);
-        recovery.quarantined.push(even_if_full(pool, segment, None, &note, kept)?);
+        match even_if_full(pool, segment, None, &note, kept) {
+            Err(error) if pool.segments.fails(segment) => {
+                leave_alone(pool, segment, &error);
+                return Ok(());
+            }
+            kept => recovery.quarantined.push(kept?),
+        }
     }
     pool.discard_segment(segment);
     // The counter may have fallen back behind it, and its number must not be given out again.
     let mut state = pool.state.write();
     state.view.raise_next_id(segment.serial() + 1);
     Ok(())
+}
+
+fn leave_alone(pool: &Pool, segment: SegmentId, error: &io::Error) {
+    if is_of_segment(error) {
+        // It may be known the next time what it is.
+        pool.upkeep.ending.lock().at_least(PoolState::Left);
+    }
+    log::warn!("{}: {error}; left alone", pool.segments.path_of(segment).display());
+    pool.state.write().view.raise_next_id(segment.serial() + 1);
 }
