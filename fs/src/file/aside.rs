@@ -137,16 +137,17 @@ impl Store {
     }
 
     fn set_aside(&self, ino: Ino, old: SegmentId, left: SegmentId, why: &str) -> Result<()> {
-        let path = {
+        let (path, user) = {
             let view = self.view();
             // Looked up when it was opened; without that, all names would have to be gone through.
             let known = self.known_path(&view, ino).map(|path| [b"/", &path[..]].concat());
             let path = known.or_else(|| view.path_of(ino));
-            path.map(|path| String::from_utf8_lossy(&path).into_owned())
+            let user = view.object(ino).map(|object| object.attributes.uid);
+            (path.map(|path| String::from_utf8_lossy(&path).into_owned()), user)
         };
         let shown = path.clone().unwrap_or_else(|| format!("inode {ino}"));
         let note = Note { ino: Some(ino), path, reason: Reason::InterruptedReplace, offset: 0, time: clock::now() };
-        let entry = self.pool().quarantine().keep_version(self.segments(), old, left, &note);
+        let entry = self.pool().quarantine().keep_version(self.segments(), old, left, &note, user);
         if let Err(error) = &entry
             && self.segments().is_not_there(old, error)
         {

@@ -71,11 +71,14 @@ struct Written {
     /// See [`QuarantineEntry::partial`].
     #[serde(default)]
     partial: bool,
+    /// Whose file it was, if how many a user may have counts ([`versions::MOST`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<u32>,
 }
 
 impl From<&Note> for Written {
     fn from(note: &Note) -> Self {
-        Self { note: note.clone(), left: None, partial: false }
+        Self { note: note.clone(), left: None, partial: false, user: None }
     }
 }
 
@@ -372,16 +375,17 @@ impl Quarantine {
     }
 
     /// Sets the version of a file aside that it had before a program that died began to replace it, in the same way.
-    /// `left` is the segment that it has from now on.
+    /// `left` is the segment that it has from now on. A `user` keeps so many of these at most; the oldest goes then.
     pub fn keep_version(
         &self,
         segments: &Segments,
         old: SegmentId,
         left: SegmentId,
         note: &Note,
+        user: Option<u32>,
     ) -> io::Result<String> {
         let written = self.written(segments, old, Some(left), note)?;
-        self.keep_whole(segments, old, written)
+        self.keep_whole(segments, old, Written { user, ..written })
     }
 
     /// What is to be written beside a segment: `left` if it is a version before that one.
@@ -491,14 +495,14 @@ impl Quarantine {
         for found in self.dirs() {
             let (_, dir) = found?;
             for (name, _, written) in read(&dir)? {
-                let Some(Written { note, left, partial }) =
+                let Some(Written { note, left, partial, user }) =
                     written.filter(|_| told(&name, Timestamp::default()).is_some())
                 else {
                     continue;
                 };
                 if written_beside(&dir, &name).is_none() {
                     let note = Note { path: note.ino.and_then(&path), ..note };
-                    self.owed.lock().push((name, Written { note, left, partial }));
+                    self.owed.lock().push((name, Written { note, left, partial, user }));
                 }
             }
         }
@@ -526,15 +530,16 @@ impl Quarantine {
 
     /// A new entry is there, and older ones of its file go for it. If one cannot be removed, it stays.
     fn push_out(&self, name: &str, written: Written) {
-        let reason = written.note.reason;
+        let (reason, user) = (written.note.reason, written.user);
         let Some((ino, version)) = version(name.to_owned(), written) else { return };
         let surplus = self.with_versions(|versions| {
             versions.add(ino, version);
-            versions.take_surplus(ino, reason)
+            let of_file = versions.take_surplus(ino, reason).into_iter().map(|name| (name, "of its file"));
+            of_file.chain(versions.take_oldest(user).map(|name| (name, "of its user's files"))).collect::<Vec<_>>()
         });
-        for name in surplus.unwrap_or_default() {
+        for (name, which) in surplus.unwrap_or_default() {
             match self.discard(&name) {
-                Ok(()) => log::info!("quarantine/{name}: removed, as there are newer versions of its file"),
+                Ok(()) => log::info!("quarantine/{name}: removed, as there are newer versions {which}"),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => log::warn!("{}: {error}", self.shown(&name)),
             }
@@ -751,9 +756,9 @@ fn is_without_links(error: &io::Error) -> bool {
 
 /// What there is to know of an entry, if it is a file's.
 fn version(name: String, written: Written) -> Option<(Ino, Version)> {
-    let Written { note, left, partial } = written;
+    let Written { note, left, partial, user } = written;
     let segment = segment_of(&name);
-    Some((note.ino?, Version { name, segment, reason: note.reason, time: note.time, left, partial }))
+    Some((note.ino?, Version { name, segment, reason: note.reason, time: note.time, left, partial, user }))
 }
 
 /// True if `copy` holds what `from` holds from `offset` on, as far as it goes.

@@ -2,13 +2,17 @@
 //! pool with what it left.
 //!
 //! Of each file and reason two entries stay, the newest and one more. Of the versions before replaces that were
-//! interrupted that is the newest one that was complete; of others it is the one before.
+//! interrupted that is the newest one that was complete; of others it is the one before. And of the versions before
+//! replaces of files of one user, which he may remove, [`MOST`] stay.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::ids::{Ino, SegmentId};
 use crate::segment::note::Reason;
 use crate::time::Timestamp;
+
+/// So many versions a user has in quarantine by replaces that were interrupted while a server ran.
+pub(super) const MOST: usize = 1000;
 
 /// An entry, as far as it matters here.
 #[derive(Clone, Debug)]
@@ -25,16 +29,33 @@ pub(super) struct Version {
     pub left: Option<SegmentId>,
     /// It is itself what a writer that died had left.
     pub partial: bool,
+    /// Whose it is, if that counts.
+    pub user: Option<u32>,
 }
 
-/// The entries of each file.
+impl Version {
+    fn age(&self) -> (Option<u64>, Timestamp) {
+        (self.segment.map(SegmentId::serial), self.time)
+    }
+}
+
+/// An entry of a user: the oldest come first.
+type OfUser = ((Option<u64>, Timestamp), Ino, String);
+
+/// The entries of each file, and of each user.
 #[derive(Debug, Default)]
-pub(super) struct Versions(HashMap<Ino, Vec<Version>>);
+pub(super) struct Versions {
+    files: HashMap<Ino, Vec<Version>>,
+    users: HashMap<u32, BTreeSet<OfUser>>,
+}
 
 impl Versions {
     /// Takes note of one.
     pub fn add(&mut self, ino: Ino, version: Version) {
-        let of_file = self.0.entry(ino).or_default();
+        if let Some(user) = version.user {
+            self.users.entry(user).or_default().insert((version.age(), ino, version.name.clone()));
+        }
+        let of_file = self.files.entry(ino).or_default();
         of_file.retain(|other| other.name != version.name);
         of_file.push(version);
     }
@@ -42,24 +63,40 @@ impl Versions {
     /// True if a file's segment, which changed last at a time, is what a writer that died had left, and nobody has
     /// written it since.
     pub fn is_left(&self, ino: Ino, segment: SegmentId, changed: Timestamp) -> bool {
-        let of_file = self.0.get(&ino).into_iter().flatten();
+        let of_file = self.files.get(&ino).into_iter().flatten();
         of_file.clone().any(|version| version.left == Some(segment) && changed <= version.time)
     }
 
     /// Strikes those of a file and reason that need not stay. Returns their names.
     pub fn take_surplus(&mut self, ino: Ino, reason: Reason) -> Vec<String> {
-        let Some(of_file) = self.0.get_mut(&ino) else { return Vec::new() };
-        let age = |version: &Version| (version.segment.map(SegmentId::serial), version.time);
+        let Some(of_file) = self.files.get_mut(&ino) else { return Vec::new() };
         let mut ours: Vec<_> = of_file.iter().filter(|version| version.reason == reason).collect();
-        ours.sort_by_key(|version| std::cmp::Reverse(age(version)));
+        ours.sort_by_key(|version| std::cmp::Reverse(version.age()));
         let second = match reason {
             Reason::InterruptedReplace => ours.iter().position(|version| !version.partial),
             _ => Some(1),
         };
         let surplus = ours.iter().enumerate().filter(|(n, _)| *n > 0 && Some(*n) != second);
         let surplus: Vec<String> = surplus.map(|(_, version)| version.name.clone()).collect();
-        of_file.retain(|version| !surplus.contains(&version.name));
+        for version in of_file.extract_if(.., |version| surplus.contains(&version.name)) {
+            if let Some(of_user) = version.user.and_then(|user| self.users.get_mut(&user)) {
+                of_user.remove(&(version.age(), ino, version.name));
+            }
+        }
         surplus
+    }
+
+    /// Strikes the oldest of a user who has too many. Returns its name. It may have been removed by others.
+    pub fn take_oldest(&mut self, user: Option<u32>) -> Option<String> {
+        let of_user = self.users.get_mut(&user?)?;
+        let (_, ino, name) = if of_user.len() > MOST { of_user.pop_first()? } else { return None };
+        if let Some(of_file) = self.files.get_mut(&ino) {
+            of_file.retain(|version| version.name != name);
+            if of_file.is_empty() {
+                self.files.remove(&ino);
+            }
+        }
+        Some(name)
     }
 }
 
@@ -72,11 +109,11 @@ mod tests {
     fn version(segment: u64, reason: Reason, partial: bool) -> Version {
         let (segment, time) = (SegmentId(segment), Timestamp::new(segment as i64, 0));
         let left = Some(SegmentId(segment.0 + 1));
-        Version { name: segment.to_string(), segment: Some(segment), reason, time, left, partial }
+        Version { name: segment.to_string(), segment: Some(segment), reason, time, left, partial, user: Some(5) }
     }
 
     fn left(versions: &Versions) -> Vec<u64> {
-        versions.0[&FILE].iter().filter_map(|version| Some(version.segment?.0)).collect()
+        versions.files[&FILE].iter().filter_map(|version| Some(version.segment?.0)).collect()
     }
 
     #[test]
@@ -106,5 +143,25 @@ mod tests {
             versions.take_surplus(FILE, Reason::UncommittedTail);
         }
         assert_eq!(left(&versions), [1, 4, 5]);
+    }
+
+    #[test]
+    fn of_a_user_so_many_stay_whatever_becomes_of_the_files() {
+        let mut versions = Versions::default();
+        let reason = Reason::InterruptedReplace;
+        for n in 0..MOST as u64 {
+            versions.add(Ino(n), version(n, reason, false));
+            assert_eq!(versions.take_oldest(Some(5)), None);
+        }
+        // What goes for newer ones of its file counts no more.
+        versions.add(Ino(3), version(5000, reason, false));
+        assert_eq!(versions.take_surplus(Ino(3), reason), ["3"].map(|n| SegmentId(n.parse().unwrap()).to_string()));
+        assert_eq!(versions.take_oldest(Some(5)), None);
+        versions.add(Ino(9000), version(9000, reason, false));
+        assert_eq!(versions.take_oldest(None), None);
+        assert_eq!(versions.take_oldest(Some(6)), None);
+        assert_eq!(versions.take_oldest(Some(5)), Some(SegmentId(0).to_string()));
+        assert_eq!(versions.take_oldest(Some(5)), None);
+        assert!(!versions.files.contains_key(&Ino(0)));
     }
 }

@@ -2,8 +2,10 @@
 
 use crate::common::*;
 use std::fs;
-use tensorfs_layout::SegmentId;
 use tensorfs_layout::log::Record;
+use tensorfs_layout::pool::Pool;
+use tensorfs_layout::segment::{Note, Reason};
+use tensorfs_layout::{SegmentId, Timestamp};
 
 /// A pool whose server was killed while a file was being replaced.
 fn replacing(scratch: &Scratch) -> (Vec<u8>, SegmentId) {
@@ -64,4 +66,38 @@ fn an_entry_whose_note_is_gone_does_not_stop_recovery() {
     let (pool, _) = scratch.open(image, NEXT_BOOT);
     assert_eq!(pool.is_read_only(), None);
     assert!(!quarantine.join(old.to_string()).exists());
+}
+
+/// A user may make as many files as he likes, begin to replace them, die, and delete them.
+#[test]
+fn of_a_users_old_versions_the_newest_stay() {
+    const MOST: usize = 1000;
+    let scratch = Scratch::new(16 << 20);
+    let (mut pool, mut medium) = scratch.first_open();
+    let set_aside = |pool: &Pool, file: &str, user: u32| {
+        let (ino, segment) = make_file(pool, file, file.as_bytes());
+        let note = Note {
+            ino: Some(ino),
+            path: None,
+            reason: Reason::InterruptedReplace,
+            offset: 0,
+            time: Timestamp::new(1, 0),
+        };
+        pool.quarantine().keep_version(pool.segments(), segment, segment, &note, Some(user)).unwrap()
+    };
+    let others = set_aside(&pool, "of another", 8);
+    let mut names: Vec<String> = (0..MOST - 1).map(|n| set_aside(&pool, &format!("f{n}"), 7)).collect();
+    for round in 0..2 {
+        names.extend((0..3).map(|n| set_aside(&pool, &format!("more {round} {n}"), 7)));
+        let mut expected: Vec<_> = names.iter().rev().take(MOST).chain([&others]).cloned().collect();
+        let mut found: Vec<_> = pool.quarantine().list().unwrap().into_iter().map(|entry| entry.name).collect();
+        expected.sort();
+        found.sort();
+        assert_eq!(found, expected, "round {round}");
+        // Who opens it next goes on from there.
+        pool.close().unwrap();
+        let image = medium.stored();
+        drop(pool);
+        (pool, medium) = scratch.open(image, BOOT);
+    }
 }

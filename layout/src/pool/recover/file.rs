@@ -297,7 +297,7 @@ impl<'a> Settler<'a> {
     fn keep_old(&mut self, ino: Ino, attributes: &Attributes, left: SegmentId) -> Result<()> {
         let Some(old) = attributes.segment else { return Ok(()) };
         let (pool, note) = (self.pool, self.note(ino, Reason::InterruptedReplace, 0));
-        let kept = pool.quarantine().keep_version(&pool.segments, old, left, &note);
+        let kept = pool.quarantine().keep_version(&pool.segments, old, left, &note, None);
         if let Err(error) = &kept
             && (pool.segments.is_not_there(old, error) || pool.segments.fails(old))
         {
