@@ -24,20 +24,24 @@ impl Content {
         let chain = object.chain().ok_or(Fault::new(libc::EINVAL))?;
         let segment = object.attributes.segment.unwrap_or(SegmentId(0));
         let sealed = file.is_unwritten() && chain.is_sealed() && chain.size() > 0;
-        // The end of a file may be marked by a run of no bytes.
-        let runs = chain.runs().iter().filter(|run| run.len > 0);
+        // The end of a file may be marked by a run of no bytes, and nothing else.
+        let runs = match chain.runs() {
+            [runs @ .., last] if last.len == 0 => runs,
+            runs => runs,
+        };
         let horizon = self.files.store().pool().horizon();
         let mut records = Records {
             state: file_state,
             size: chain.size(),
             version: (segment.0, chain.version()),
             sealed,
-            runs: runs.clone().count() as u64,
+            runs: runs.len() as u64,
             parts: Vec::new(),
         };
         let mut room = SIZE - OVERHEAD;
         let mut at = usize::try_from(from.at).unwrap_or(usize::MAX);
-        for run in runs.skip(usize::try_from(from.run).unwrap_or(usize::MAX)) {
+        let first = usize::try_from(from.run).map_or(runs.len(), |first| first.min(runs.len()));
+        for run in &runs[first..] {
             let seal = run.seal.as_ref().filter(|_| !file.is_replacing());
             let (crc, description) = (seal.map(|seal| seal.crc), seal.map_or(&[][..], |seal| &seal.description));
             let rest = description.get(at..).unwrap_or_default();

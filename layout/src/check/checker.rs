@@ -25,12 +25,14 @@ use crate::segment::stat::SegmentStat;
 use crate::segment::tiers::{TierInfo, TierState};
 use crate::tree::chain::FileChain;
 use crate::tree::object::Object;
+use crate::tree::paths::Paths;
 use crate::tree::view::View;
 
 /// A check on its way.
 pub(crate) struct Checker<'a> {
     pub(super) superblock: &'a Superblock,
     pub(super) report: Report,
+    pub(super) paths: Paths,
 }
 
 impl Checker<'_> {
@@ -129,7 +131,7 @@ impl Checker<'_> {
             let (names, directories) = links.get(&ino).copied().unwrap_or_default();
             let expected = if object.is_dir() { 2 + directories } else { names };
             if object.links() != expected {
-                let path = view.path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+                let path = self.paths.of(view, ino);
                 let what = format!("has {} links, and {expected} lead to it", object.links());
                 let meaning = "it may be removed too early, or never".to_owned();
                 let (host_file, tensors) = ("log".to_owned(), Vec::new());
@@ -225,7 +227,7 @@ impl Checker<'_> {
     ) {
         self.report.findings.push(Finding {
             subject: Subject::File,
-            path: view.path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned()),
+            path: self.paths.of(view, ino),
             ino: Some(ino),
             host_file: segment_path(id),
             offset,

@@ -35,6 +35,7 @@ use crate::segment::tier::Whose;
 use crate::segment::tiers;
 use crate::tree::chain::FileChain;
 use crate::tree::load;
+use crate::tree::paths::Paths;
 use crate::tree::view::View;
 
 /// How much to check.
@@ -62,7 +63,7 @@ pub(crate) fn check_in(pool: &Arc<Dir>, depth: Depth, progress: Progress<'_>) ->
     let io = |what| move |error| Error::in_pool(dir, LOG, what, error);
     let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium::open_to_read(open_log(pool, false)?).map_err(io("open"))?));
     let (superblock, _) = Superblock::read(dir, &*medium)?;
-    let mut checker = Checker { superblock: &superblock, report: Report::default() };
+    let mut checker = Checker { superblock: &superblock, report: Report::default(), paths: Paths::default() };
     checker.report.unclean = superblock.state != PoolState::Clean;
     checker.parts(pool);
     checker.superblocks(&*medium);

@@ -27,6 +27,7 @@ use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
 use crate::tree::load;
 use crate::tree::object::Object;
+use crate::tree::paths::Paths;
 use crate::tree::view::View;
 
 /// A segment that no file has may be about to be given to one, if it changed less than so many seconds ago.
@@ -46,7 +47,7 @@ pub fn check_in_use(
     go_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<Option<Report>> {
     let superblock = pool.superblock();
-    let mut checker = Checker { superblock: &superblock, report: Report::default() };
+    let mut checker = Checker { superblock: &superblock, report: Report::default(), paths: Paths::default() };
     {
         // Whoever writes one of them holds this.
         let _current = pool.keep_superblock();
@@ -177,10 +178,11 @@ impl Checker<'_> {
                 }
             }
         }
+        let paths = Paths::default();
         for ino in differ {
             self.report.findings.push(Finding {
                 subject: Subject::Tree,
-                path: view.path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned()),
+                path: paths.of(view, ino),
                 ino: Some(ino),
                 host_file: "log".into(),
                 offset: None,

@@ -21,6 +21,7 @@ use crate::segment::quarantine::{Quarantine, QuarantineEntry};
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
 use crate::segment::tiers::{self, TierInfo};
+use crate::tree::paths::Paths;
 use crate::tree::view::{Totals, View};
 
 /// What is in a pool.
@@ -139,10 +140,10 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
     let (superblock, _) = Superblock::read(dir, &*medium)?;
     // What opening it now would find.
     let found = reading::read(dir, &medium, &superblock, boot_id(None))?;
-    let shown = |path: Vec<u8>| String::from_utf8_lossy(&path).into_owned();
+    let paths = Paths::default();
     let damaged = found.view.objects().filter(|(_, object)| object.attributes.damaged);
     let damaged_files =
-        damaged.map(|(ino, _)| found.view.path_of(ino).map_or_else(|| format!("inode {ino}"), shown)).collect();
+        damaged.map(|(ino, _)| paths.of(&found.view, ino).unwrap_or_else(|| format!("inode {ino}"))).collect();
     let segments = Segments::open_all(&pool, medium.clone()).and_then(|mut segments| {
         segments.open_tiers(&found.view, Whose { pool: superblock.uuid, boot: boot_id(None) }, false)?;
         Ok(segments)

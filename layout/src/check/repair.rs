@@ -35,6 +35,7 @@ use crate::segment::note::{Note, Reason};
 use crate::segment::quarantine::Quarantine;
 use crate::time::Timestamp;
 use crate::tree::load;
+use crate::tree::paths::Paths;
 use crate::tree::view::View;
 
 /// Free blocks of a log that was written anew.
@@ -323,8 +324,9 @@ fn settle(dir: &Path, found: &Report, now: Timestamp, actions: &mut Vec<String>)
         let damaged = view.objects().filter(|(_, object)| object.attributes.damaged && here(&object.attributes));
         damaged.map(|(ino, object)| (ino, object.attributes.clone(), object.size())).collect()
     };
+    let paths = Paths::default();
     for (ino, attributes, size) in damaged {
-        let path = pool.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+        let path = paths.of(&pool.view(), ino);
         let shown = path.clone().unwrap_or_else(|| format!("object {ino}"));
         let mut transaction = Transaction::new(0);
         let mut there = size;

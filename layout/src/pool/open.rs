@@ -30,6 +30,7 @@ use crate::segment::quarantine::Quarantine;
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
 use crate::time::Timestamp;
+use crate::tree::paths::Paths;
 use crate::tree::view::View;
 
 /// How to open a pool.
@@ -124,11 +125,11 @@ impl Pool {
             if recovery.kind == Shutdown::ServerKilled {
                 recovery.unwritten = untold::hear(pool.lock.dir(), &pool.superblock(), boot_id, &pool.segments);
             }
-            let path = |ino| pool.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
-            if let Err(error) = pool.quarantine.owe_notes(path) {
+            let paths = Paths::default();
+            if let Err(error) = pool.quarantine.owe_notes(|ino| paths.of(&pool.view(), ino)) {
                 log::warn!("{}: quarantine: {error}", dir.display());
             }
-            settling::settle(&pool, &mut recovery, &found.owned, options.now)?;
+            settling::settle(&pool, &mut recovery, &found.owned, &paths, options.now)?;
             // Rule 8: that recovery is over is its last persist.
             let unsafe_shutdown = u64::from(recovery.unsafe_shutdown());
             pool.set_open_after(unsafe_shutdown)?;

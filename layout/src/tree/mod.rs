@@ -9,6 +9,7 @@ mod directory;
 pub(crate) mod load;
 pub(crate) mod object;
 mod objects;
+pub(crate) mod paths;
 mod reach;
 mod run;
 pub(crate) mod view;

@@ -18,7 +18,7 @@ use crate::tree::objects::Objects;
 use crate::tree::xattrs::{Names, Xattrs};
 
 /// The longest path that a call takes.
-const PATH_MAX: usize = 4095;
+pub(super) const PATH_MAX: usize = 4095;
 
 /// The tree and the files as all stored transactions made them.
 #[derive(Debug)]
@@ -222,6 +222,15 @@ impl View {
         }
         found.sort();
         found
+    }
+
+    /// All names, in no order: directory, name, and what has it.
+    pub(super) fn names(&self) -> impl Iterator<Item = (Ino, &Arc<[u8]>, Ino)> {
+        let directories = self.objects.iter().filter_map(|(dir, object)| match &object.content {
+            Content::Directory(content) => Some((dir, content)),
+            _ => None,
+        });
+        directories.flat_map(|(dir, content)| content.entries.iter().map(move |(name, entry)| (dir, name, entry.ino)))
     }
 
     fn name_of(&self, ino: Ino) -> Option<(Ino, Arc<[u8]>)> {

@@ -23,6 +23,7 @@ use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
 use crate::tree::chain::{FileChain, Stands};
 use crate::tree::object::Object;
+use crate::tree::paths::Paths;
 
 /// What cannot be done without: the pool is not opened otherwise.
 const SET_ASIDE: &str = "set aside in quarantine";
@@ -35,6 +36,7 @@ pub(super) struct Settler<'a> {
     tiers: &'a Tiers,
     recovery: &'a mut Recovery,
     looks: &'a HashMap<SegmentId, Look>,
+    paths: &'a Paths,
     now: Timestamp,
 }
 
@@ -44,9 +46,14 @@ impl<'a> Settler<'a> {
         tiers: &'a Tiers,
         recovery: &'a mut Recovery,
         looks: &'a HashMap<SegmentId, Look>,
+        paths: &'a Paths,
         now: Timestamp,
     ) -> Self {
-        Self { pool, tiers, recovery, looks, now }
+        Self { pool, tiers, recovery, looks, paths, now }
+    }
+
+    fn path_of(&self, ino: Ino) -> Option<String> {
+        self.paths.of(&self.pool.view(), ino)
     }
 
     fn store(&self, transaction: Transaction) -> Result<()> {
@@ -54,8 +61,7 @@ impl<'a> Settler<'a> {
     }
 
     fn note(&self, ino: Ino, reason: Reason, offset: u64) -> Note {
-        let path = self.pool.view().path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
-        Note { ino: Some(ino), path, reason, offset, time: self.now }
+        Note { ino: Some(ino), path: self.path_of(ino), reason, offset, time: self.now }
     }
 
     /// Brings a file and its segment to agree, and notes if a program that outlived its server can still write it.
@@ -212,11 +218,11 @@ impl<'a> Settler<'a> {
                 return self.mark_damaged(ino, attributes, "its segment is too short");
             }
             // Or the host lost what it had promised to keep, which looks the same.
-            let path = self.pool.view().path_of(ino).unwrap_or_default();
+            let path = self.path_of(ino).unwrap_or_default();
             log::warn!(
                 "{}: {}: ends at {} and not at {size}, as recorded: it was cut before power was lost",
                 self.pool.path.display(),
-                String::from_utf8_lossy(&path),
+                path,
                 stat.size
             );
             self.recovery.learned_files += 1;
@@ -322,8 +328,8 @@ impl<'a> Settler<'a> {
 
     fn mark_damaged(&mut self, ino: Ino, attributes: &Attributes, why: &str) -> Result<()> {
         self.recovery.damaged_files += 1;
-        let path = self.pool.view().path_of(ino).unwrap_or_default();
-        log::error!("{}: {}: {why}", self.pool.path.display(), String::from_utf8_lossy(&path));
+        let path = self.path_of(ino).unwrap_or_default();
+        log::error!("{}: {path}: {why}", self.pool.path.display());
         if attributes.damaged {
             return Ok(());
         }

@@ -21,9 +21,16 @@ use crate::segment::sync::FileSegment;
 use crate::time::Timestamp;
 use crate::tree::chain::FileChain;
 use crate::tree::object::Object;
+use crate::tree::paths::Paths;
 
 /// Brings segments and records to agree, and makes all that is kept durable.
-pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<SegmentId>, now: Timestamp) -> Result<()> {
+pub(crate) fn settle(
+    pool: &Pool,
+    recovery: &mut Recovery,
+    owned: &HashSet<SegmentId>,
+    paths: &Paths,
+    now: Timestamp,
+) -> Result<()> {
     let mut unreachable = pool.view().unreachable();
     let tiers = Tiers::of(pool, recovery.kind);
     if recovery.kind == Shutdown::Clean {
@@ -34,7 +41,7 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
         for ino in unreachable.drain(..) {
             pool.edit().drop_unreachable(ino);
         }
-        restore_damaged(pool, recovery, &tiers, now)?;
+        restore_damaged(pool, recovery, &tiers, paths, now)?;
         if tiers.back.is_empty() {
             return tiers.note(pool);
         }
@@ -58,7 +65,7 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
     forget_in_use(pool).map_err(io("quarantine"))?;
     let mut files = Files::of(pool, &tiers);
     while let Some(batch) = files.next(&mut present)? {
-        let mut settler = Settler::new(pool, &tiers, recovery, &batch.looks, now);
+        let mut settler = Settler::new(pool, &tiers, recovery, &batch.looks, paths, now);
         for (ino, attributes) in &batch.files {
             settler.settle_file(*ino, attributes, &batch.failing)?;
             settler.commit_some()?;
@@ -80,7 +87,7 @@ pub(crate) fn settle(pool: &Pool, recovery: &mut Recovery, owned: &HashSet<Segme
 }
 
 /// In a pool that was closed: gives files whose segments could not be synced the bytes that the log holds of them.
-fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, now: Timestamp) -> Result<()> {
+fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, paths: &Paths, now: Timestamp) -> Result<()> {
     let held: Vec<Ino> = {
         let view = pool.view();
         let held = |object: &Object| object.chain().is_some_and(|chain| chain.value().is_some());
@@ -93,7 +100,7 @@ fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, now: Tim
     // recovery.
     pool.set_open()?;
     let nothing = HashMap::new();
-    let mut settler = Settler::new(pool, tiers, recovery, &nothing, now);
+    let mut settler = Settler::new(pool, tiers, recovery, &nothing, paths, now);
     for ino in held {
         let found = pool.view().object(ino).and_then(|object| {
             let (seq, bytes) = object.chain()?.to_restore()?;

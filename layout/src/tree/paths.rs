@@ -1,0 +1,34 @@
+//! Where objects are, for whoever asks for many of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use crate::ids::{Ino, ROOT};
+use crate::tree::view::{PATH_MAX, View};
+
+/// The paths of a view's objects. All names are gone through once, when the first one is asked for: none may change
+/// after that.
+#[derive(Debug, Default)]
+pub(crate) struct Paths(OnceLock<HashMap<Ino, (Ino, Arc<[u8]>)>>);
+
+impl Paths {
+    /// As [`View::path_of`], as a text.
+    pub fn of(&self, view: &View, ino: Ino) -> Option<String> {
+        let names = self.0.get_or_init(|| view.names().map(|(dir, name, ino)| (ino, (dir, name.clone()))).collect());
+        let (mut parts, mut at, mut len) = (Vec::new(), ino, 0);
+        while at != ROOT {
+            let (dir, name) = names.get(&at)?;
+            len += 1 + name.len();
+            if len > PATH_MAX {
+                // In a damaged tree a directory could be below itself.
+                return None;
+            }
+            parts.push(&**name);
+            at = *dir;
+        }
+        parts.push(b"");
+        parts.reverse();
+        let path = if ino == ROOT { b"/".to_vec() } else { parts.join(&b'/') };
+        Some(String::from_utf8_lossy(&path).into_owned())
+    }
+}
