@@ -13,6 +13,9 @@ const MOST: usize = 128;
 /// An idle thread ends after this long.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// So many files that wait for a larger share are looked at whenever a job is done.
+const PARKED: usize = 8;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads that grows with the work and shrinks when idle. Each job is about one file, and those of a file
@@ -35,6 +38,8 @@ struct State {
     waiting: HashMap<Ino, Waiting>,
     /// Files in the order of their turns: one that has had its turn comes behind all others.
     turns: VecDeque<Ino>,
+    /// Files that had their share when it was their turn: it grows as others end. Some have ended themselves.
+    parked: VecDeque<Ino>,
     /// Jobs that may find that they can be done now.
     ready: usize,
     /// So many threads have a job, and so many one about each file.
@@ -76,6 +81,7 @@ impl State {
             self.ready -= ready;
             let with = self.busy_with.entry(about).or_default();
             if *with >= share(most, self.busy) {
+                self.parked.push_back(about);
                 continue;
             }
             *with += 1;
@@ -85,14 +91,16 @@ impl State {
                 self.waiting.remove(&about);
             } else if with < share(most, self.busy) {
                 self.give_turn(about, left.min(ready));
+            } else {
+                self.parked.push_back(about);
             }
             return job.map(|job| (about, job));
         }
         None
     }
 
-    /// A job is done.
-    fn put(&mut self, about: Ino) {
+    /// A job is done. Whoever did it takes the next one.
+    fn put(&mut self, about: Ino, most: usize) {
         self.busy -= 1;
         if let Some(with) = self.busy_with.get_mut(&about) {
             *with -= 1;
@@ -102,6 +110,22 @@ impl State {
         }
         if self.waiting.get(&about).is_some_and(|waiting| waiting.ready == 0) {
             self.give_turn(about, 1);
+        } else {
+            self.give_turn_to_parked(most);
+        }
+    }
+
+    /// One that had its share may have more now.
+    fn give_turn_to_parked(&mut self, most: usize) {
+        for _ in 0..PARKED {
+            let Some(about) = self.parked.pop_front() else { return };
+            if !self.waiting.get(&about).is_some_and(|waiting| waiting.ready == 0) {
+                continue;
+            }
+            if self.busy_with.get(&about).is_none_or(|with| *with < share(most, self.busy)) {
+                return self.give_turn(about, 1);
+            }
+            self.parked.push_back(about);
         }
     }
 }
@@ -178,7 +202,7 @@ impl Shared {
                 log::error!("a background job panicked");
             }
             state = self.state.lock();
-            state.put(about);
+            state.put(about, self.most);
             if state.busy == 0 && state.ready == 0 {
                 self.done.notify_all();
             }
@@ -283,5 +307,35 @@ mod tests {
         workers.finish();
         let order = order.lock().clone();
         assert_eq!(order, [1, 2, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_file_that_had_its_share_has_more_when_others_end() {
+        let workers = Workers::new(8);
+        let gates = [1, 2].map(|_| Arc::new(Mutex::new(())));
+        let [first, second] = gates.each_ref().map(|gate| gate.lock());
+        for (about, gate) in (1..).zip(&gates) {
+            for _ in 0..8 {
+                let gate = gate.clone();
+                workers.run(Ino(about), move || drop(gate.lock()));
+            }
+        }
+        let settled = |done: &dyn Fn(&State) -> bool| {
+            loop {
+                let state = workers.0.state.lock();
+                if state.ready == 0 && done(&state) {
+                    return state.busy_with[&Ino(2)];
+                }
+                drop(state);
+                thread::yield_now();
+            }
+        };
+        let before = settled(&|state| state.busy_with.len() == 2);
+        drop(first);
+        let after = settled(&|state| state.busy_with.len() == 1);
+        assert!(before < after && after < 8, "{before} and then {after}");
+        drop(second);
+        workers.finish();
+        assert!(workers.0.state.lock().waiting.is_empty());
     }
 }
