@@ -6,10 +6,13 @@ use std::sync::{Arc, OnceLock};
 use crate::ids::{Ino, ROOT};
 use crate::tree::view::{PATH_MAX, View};
 
+/// The directory that a name is in, and the name.
+type Named = (Ino, Arc<[u8]>);
+
 /// The paths of a view's objects. All names are gone through once, when the first one is asked for: none may change
 /// after that.
 #[derive(Debug, Default)]
-pub(crate) struct Paths(OnceLock<HashMap<Ino, (Ino, Arc<[u8]>)>>);
+pub(crate) struct Paths(OnceLock<HashMap<Ino, Named>>);
 
 impl Paths {
     /// As [`View::path_of`], as a text.
