@@ -119,7 +119,7 @@ impl State {
     fn give_turn_to_parked(&mut self, most: usize) {
         for _ in 0..PARKED {
             let Some(about) = self.parked.pop_front() else { return };
-            if !self.waiting.get(&about).is_some_and(|waiting| waiting.ready == 0) {
+            if self.waiting.get(&about).is_none_or(|waiting| waiting.ready != 0) {
                 continue;
             }
             if self.busy_with.get(&about).is_none_or(|with| *with < share(most, self.busy)) {
