@@ -29,9 +29,14 @@ impl Paths {
             parts.push(&**name);
             at = *dir;
         }
-        parts.push(b"");
-        parts.reverse();
-        let path = if ino == ROOT { b"/".to_vec() } else { parts.join(&b'/') };
+        let mut path = Vec::with_capacity(len.max(1));
+        for part in parts.into_iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(part);
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
         Some(String::from_utf8_lossy(&path).into_owned())
     }
 }
