@@ -191,7 +191,8 @@ with -f to the terminal.")]
 pub struct Mount {
     /// The pool's directory
     pub pool: PathBuf,
-    /// The directory the files appear in
+    /// The directory the files appear in; or /dev/fd/N, a descriptor of
+    /// /dev/fuse that somebody else has mounted
     pub mountpoint: PathBuf,
     /// Stay in the foreground
     #[arg(short, long)]

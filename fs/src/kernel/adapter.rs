@@ -191,7 +191,11 @@ impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for wanted in WANTED {
             // The kernel is asked for what it has; what it lacks, this filesystem does without.
-            let _ = config.add_capabilities(wanted);
+            let refused = config.add_capabilities(wanted).is_err();
+            if refused && wanted == InitFlags::FUSE_POSIX_ACL {
+                // With these the kernel checks permissions, also where whoever mounted did not ask for that.
+                return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel knows no POSIX ACLs over FUSE"));
+            }
         }
         let store = self.fs.store();
         let passthrough = if store.options().passthrough == PassthroughMode::Off {

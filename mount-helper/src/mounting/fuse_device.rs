@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -11,7 +11,7 @@ use nix::unistd::{getegid, geteuid};
 
 use crate::mounting::mountinfo::{FS_TYPE, Mount, Table};
 use crate::mounting::options::MountOptions;
-use crate::mounting::{busy, elsewhere, fusermount, unmount};
+use crate::mounting::{busy, elsewhere, fusermount, given, unmount};
 use crate::show::failure::{Failure, reason};
 
 const DEVICE: &str = "/dev/fuse";
@@ -24,18 +24,37 @@ const DEVICE: &str = "/dev/fuse";
 #[derive(Debug, Clone)]
 pub struct Mounted {
     mountpoint: PathBuf,
-    mount: Mount,
+    /// Not known of some that others have made.
+    mount: Option<Mount>,
+    /// Whoever made it unmounts it.
+    given: bool,
+}
+
+/// Takes over what somebody else has mounted, and returns the descriptor that the filesystem serves.
+pub fn take_given(number: RawFd) -> Result<(OwnedFd, Mounted), Failure> {
+    let fuse = given::take(number)?;
+    let mount = given::mount_of(&fuse);
+    let mountpoint =
+        mount.as_ref().map_or_else(|| format!("/dev/fd/{number}").into(), |mount| mount.mount_point().into());
+    Ok((fuse, Mounted { mountpoint, mount, given: true }))
 }
 
 /// Mounts, and returns the descriptor that the filesystem serves.
 pub fn mount_pool(pool: &Path, mountpoint: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted), Failure> {
     let fuse = match mount_directly(pool, mountpoint, options) {
-        Err(Refused::Privilege) if !geteuid().is_root() => fusermount::mount(pool, mountpoint, options)?,
+        Err(Refused::Privilege | Refused::Device) if !geteuid().is_root() => fusermount::mount(pool, mountpoint, options)?,
         Err(Refused::Privilege) => {
             return Err(Failure::at(
                 mountpoint,
                 "mounting is not permitted here (it needs CAP_SYS_ADMIN; in a container: --cap-add SYS_ADMIN \
                  --device /dev/fuse)",
+            ));
+        }
+        Err(Refused::Device) => {
+            return Err(Failure::at(
+                Path::new(DEVICE),
+                "Permission denied (in a user namespace everybody has to be able to read and write it, chmod 666; in a \
+                 container: --device /dev/fuse)",
             ));
         }
         Err(Refused::Failed(failure)) => return Err(failure),
@@ -52,6 +71,8 @@ pub fn mount_pool(pool: &Path, mountpoint: &Path, options: &MountOptions) -> Res
 
 enum Refused {
     Privilege,
+    /// The device cannot be opened.
+    Device,
     Failed(Failure),
 }
 
@@ -77,7 +98,7 @@ fn mount_directly(pool: &Path, mountpoint: &Path, options: &MountOptions) -> Res
 
 fn open_device() -> Result<File, Refused> {
     OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| match error.kind() {
-        ErrorKind::PermissionDenied => Refused::Privilege,
+        ErrorKind::PermissionDenied => Refused::Device,
         ErrorKind::NotFound => Refused::Failed(Failure::at(
             Path::new(DEVICE),
             "not there; load the module (modprobe fuse), in a container: --device /dev/fuse",
@@ -102,8 +123,18 @@ impl Mounted {
     }
 
     /// Its device number, major and minor.
-    pub fn device(&self) -> (u32, u32) {
-        self.mount.device()
+    pub fn device(&self) -> Option<(u32, u32)> {
+        self.mount.as_ref().map(Mount::device)
+    }
+
+    /// True if somebody else has made it.
+    pub fn is_given(&self) -> bool {
+        self.given
+    }
+
+    /// Ends the serving of one that somebody else has made, if that can be done from here.
+    pub fn abort(&self) -> Result<(), String> {
+        self.mount.as_ref().ok_or_else(|| "it is not seen from here".to_owned()).and_then(given::abort)
     }
 
     /// The mount that was just made at `mountpoint`.
@@ -113,14 +144,16 @@ impl Mounted {
             .top_at(mountpoint)
             .filter(|mount| mount.is_tensorfs())
             .ok_or_else(|| Failure::at(mountpoint, "the new mount is not in /proc/self/mountinfo"))?;
-        Ok(Mounted { mountpoint: mountpoint.to_owned(), mount: mount.clone() })
+        Ok(Mounted { mountpoint: mountpoint.to_owned(), mount: Some(mount.clone()), given: false })
     }
 
     fn is(&self, mount: &Mount) -> bool {
-        mount.is_tensorfs() && mount.device() == self.mount.device() && mount.source() == self.mount.source()
+        let same = |own: &Mount| mount.device() == own.device() && mount.source() == own.source();
+        !self.given && mount.is_tensorfs() && self.mount.as_ref().is_some_and(same)
     }
 
-    /// Unmounts it wherever it is mounted (bind mounts too); lazily where files are open. The pool must be locked.
+    /// Unmounts it wherever it is mounted (bind mounts too), unless somebody else made it; lazily where files are open.
+    /// The pool must be locked.
     pub fn unmount(&self) -> io::Result<Ending> {
         let table = Table::read()?;
         let mut ending = Ending::Unmounted;
@@ -144,7 +177,7 @@ impl Mounted {
 
     /// Who has it, once it is unmounted here; nothing if nobody is seen.
     pub fn held(&self) -> Option<String> {
-        elsewhere::holders(&self.mount)
+        elsewhere::holders(self.mount.as_ref()?)
     }
 
     /// Detaches it after a start that failed, when neither the pool is locked any more nor the device open.

@@ -5,6 +5,7 @@ pub mod busy;
 pub mod elsewhere;
 mod fuse_device;
 mod fusermount;
+mod given;
 pub mod holder;
 pub mod mountinfo;
 mod notify;

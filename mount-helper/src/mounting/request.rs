@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
 use crate::mounting::mountinfo::Table;
 use crate::mounting::options::MountOptions;
-use crate::mounting::{holder, paths, pool, unmount};
+use crate::mounting::{given, holder, paths, pool, unmount};
 use crate::show::failure::{At, Failure};
 
 /// A mount that was asked for.
@@ -46,6 +47,9 @@ impl MountRequest {
         if let Some(log) = &mut self.options.log {
             *log = std::path::absolute(&*log).at(log)?;
         }
+        if let Some(number) = given::number(&self.mountpoint) {
+            return self.prepare_given(number);
+        }
         self.resolve()?;
         clear_dead(&self.mountpoint)?;
         holder::wait_until_free(&self.pool)?;
@@ -60,6 +64,29 @@ impl MountRequest {
         if !self.mountpoint.is_dir() {
             return Err(Failure::at(&self.mountpoint, "not a directory"));
         }
+        Ok(self)
+    }
+
+    /// As [`MountRequest::prepare`], where somebody else has mounted it.
+    fn prepare_given(mut self, number: RawFd) -> Result<MountRequest, Failure> {
+        given::check(number)?;
+        let flags = self.options.to_list();
+        if let Some(option) =
+            ["ro", "noexec", "nosymfollow"].into_iter().find(|one| flags.split(',').any(|it| it == *one))
+        {
+            return Err(Failure::at(
+                &self.mountpoint,
+                format!("option \"{option}\": it is for whoever mounts, and this is mounted"),
+            ));
+        }
+        if self.options.create {
+            self.pool = paths::future(&self.pool)?;
+            pool::create_if_missing(&self.pool, &self.options)?;
+        } else {
+            require(&self.pool, "no such directory; create a pool with: tensorfs create")?;
+            self.pool = paths::real(&self.pool)?;
+        }
+        holder::wait_until_free(&self.pool)?;
         Ok(self)
     }
 

@@ -1,6 +1,7 @@
 //! The server's life: open the pool, mount, serve, unmount, close the pool.
 
 use std::io;
+use std::path::Path;
 use std::time::SystemTime;
 
 use nix::sys::signal::Signal;
@@ -11,7 +12,7 @@ use tensorfs_layout::pool::{OpenOptions, Pool};
 
 use crate::mounting::fuse_device::{self, Ending, Mounted};
 use crate::mounting::request::MountRequest;
-use crate::mounting::{notify, signals};
+use crate::mounting::{given, notify, signals};
 use crate::show::failure::{Failure, reason};
 
 /// Whom the server tells how its start went.
@@ -25,14 +26,16 @@ pub trait Listener {
 /// Serves until the mount is gone.
 pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), Failure> {
     signals::block(&[Signal::SIGHUP])?;
-    let pool = open(request)?;
+    let given = given::number(&request.mountpoint).map(fuse_device::take_given).transpose()?;
+    let pool = open(request, given.as_ref().map_or(&request.mountpoint, |(_, mounted)| mounted.mountpoint()))?;
     // Until here SIGTERM simply ends the process: a pool survives that at any moment.
     signals::block(&[Signal::SIGTERM, Signal::SIGINT])?;
     for line in [recovery_note(&pool), read_only_note(&pool)].into_iter().flatten() {
         log::warn!("{line}");
         listener.note(&line);
     }
-    let (fuse, mounted) = match fuse_device::mount_pool(&request.pool, &request.mountpoint, &request.options) {
+    let mount = || fuse_device::mount_pool(&request.pool, &request.mountpoint, &request.options);
+    let (fuse, mounted) = match given.map_or_else(mount, Ok) {
         Ok(done) => done,
         Err(failure) => {
             pool.close()?;
@@ -48,11 +51,11 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
     }
 }
 
-fn open(request: &MountRequest) -> Result<Pool, Failure> {
+fn open(request: &MountRequest, mountpoint: &Path) -> Result<Pool, Failure> {
     let options = OpenOptions {
         layout: request.options.layout.clone(),
         now: Timestamp::from(SystemTime::now()),
-        mountpoint: Some(request.mountpoint.clone()),
+        mountpoint: Some(mountpoint.into()),
         ..OpenOptions::default()
     };
     Ok(Pool::open(&request.pool, &options)?)
@@ -105,6 +108,13 @@ fn serve_until_unmounted(
 }
 
 fn stop(mounted: &Mounted) {
+    if mounted.is_given() {
+        let path = mounted.mountpoint().display();
+        let Err(why) = mounted.abort() else { return };
+        log::warn!("{path}: cannot end the connection: {why}; the next mount recovers the pool");
+        // All is committed. Requests wait in the kernel, which answers them when nobody has the device any more.
+        std::process::exit(0);
+    }
     let ended = mounted.unmount();
     if let (Ok(_), Some(why)) = (&ended, mounted.held()) {
         log::warn!("{}: serving on: {why}", mounted.mountpoint().display());
@@ -133,9 +143,10 @@ fn server_options(request: &MountRequest, mounted: &Mounted) -> Options {
         passthrough: wanted.passthrough.unwrap_or(default.passthrough),
         latency: wanted.latency.unwrap_or(default.latency),
         threads: wanted.threads.unwrap_or(default.threads),
-        mountpoint: request.mountpoint.clone(),
-        device: Some(mounted.device()),
-        allow_other: request.options.allow_other,
+        mountpoint: mounted.mountpoint().into(),
+        device: mounted.device(),
+        // Whom it lets in, the kernel knows from whoever mounted it.
+        allow_other: request.options.allow_other || mounted.is_given(),
     }
 }
 

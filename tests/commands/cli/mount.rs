@@ -2,11 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use tensorfs_tests::{has_ended, is_root, needs_mount, run, skip, tensorfs};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use serde_json::Value;
+use tensorfs_tests::{as_user, has_ended, is_root, needs_mount, run, skip, tensorfs, wait_for_end};
 
 use super::{LOG, Room, busy, failure, mounts, said, servers_of};
 
@@ -42,6 +45,88 @@ fn a_foreign_dead_mount_is_left_alone() {
     assert!(still, "{refused}");
     assert!(refused.contains("fuse.other"), "{refused}");
     room.mount("pool", "mnt");
+}
+
+/// A mount of this process's, and the descriptor that a server is to be given.
+fn mounted_for(room: &Room, user: u32) -> OwnedFd {
+    let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let data = format!("fd={},rootmode=40000,user_id={user},group_id={user},allow_other", device.as_raw_fd());
+    let flags = nix::mount::MsFlags::empty();
+    let (pool, at) = (room.at("pool"), room.at("mnt"));
+    nix::mount::mount(Some(&pool), &at, Some("fuse.tensorfs"), flags, Some(data.as_str())).unwrap();
+    // A copy that is inherited.
+    let device = OwnedFd::from(device);
+    fcntl(&device, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
+    device
+}
+
+/// A driver of Kubernetes, or mount.fuse3 with `drop_privileges`, mounts; the server has no privilege at all.
+#[test]
+fn what_somebody_else_has_mounted_is_served_without_privilege() {
+    needs_mount!();
+    let name = "cli::what_somebody_else_has_mounted_is_served_without_privilege";
+    if !is_root() {
+        return skip(name, "only root mounts for others");
+    }
+    const USER: u32 = 65534;
+    let room = Room::with_pool();
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(room.at(""), everybody).unwrap();
+    assert!(Command::new("chown").args(["-R", "65534:65534"]).arg(room.at("pool")).status().unwrap().success());
+    let serve = |device: OwnedFd, foreground: bool| {
+        let mut server = Command::new("setpriv");
+        server.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]);
+        server.arg(tensorfs().get_program()).arg("mount").arg(room.at("pool"));
+        server.arg(format!("/dev/fd/{}", device.as_raw_fd())).current_dir("/");
+        if foreground {
+            server.arg("--foreground").stderr(File::create(room.at("stderr")).unwrap());
+        }
+        server.spawn().unwrap()
+    };
+    let (file, text) = (room.at("mnt/dir/file"), "of root");
+    for (round, foreground) in [true, false].into_iter().enumerate() {
+        let device = mounted_for(&room, USER);
+        let mut server = serve(device, foreground);
+        if !foreground {
+            assert_eq!(server.wait().unwrap().code(), Some(0), "it serves when this returns");
+        }
+        fs::create_dir_all(room.at("mnt/dir")).unwrap();
+        fs::write(&file, format!("{text} {round}")).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), format!("{text} {round}"));
+        // Permissions count, though who mounted did not ask the kernel for that.
+        fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let read = run(as_user(1234, 1234).arg("cat").arg(&file));
+        assert!(!read.status.success() && said(&read).contains("Permission denied"), "{}", said(&read));
+        let info: Value = serde_json::from_str(&room.ok(["info", "--json", "mnt"])).unwrap();
+        assert_eq!(info["mountpoint"], room.at("mnt").to_str().unwrap());
+        let pid = info["pid"].as_i64().unwrap() as i32;
+        // Whoever made it unmounts it.
+        nix::mount::umount(&room.at("mnt")).unwrap();
+        if foreground {
+            assert_eq!(server.wait().unwrap().code(), Some(0), "{}", fs::read_to_string(room.at("stderr")).unwrap());
+        } else {
+            wait_for_end(pid);
+        }
+        assert!(room.ok(["info", "pool"]).contains("closed"), "{}", room.ok(["info", "pool"]));
+    }
+    // Who ends the server, and not the mount, finds all there the next time.
+    let mut server = serve(mounted_for(&room, USER), true);
+    fs::write(&file, "more").unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(server.id() as i32), nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert_eq!(server.wait().unwrap().code(), Some(0), "{}", fs::read_to_string(room.at("stderr")).unwrap());
+    assert!(fs::read(&file).is_err() && mounts().contains(&room.at("mnt")), "it is for others to unmount it");
+    nix::mount::umount2(&room.at("mnt"), nix::mount::MntFlags::MNT_DETACH).unwrap();
+    room.ok(["mount", "pool", "mnt", "--log", "server.log"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "more");
+}
+
+#[test]
+fn a_descriptor_that_is_none_of_fuse_is_no_mount_point() {
+    let room = Room::with_pool();
+    for (at, why) in [("/dev/fd/1", "standard"), ("/dev/fd/77", "not open here")] {
+        let refused = room.fails(["mount", "pool", at]);
+        assert!(refused.contains(at) && refused.contains(why), "{refused}");
+    }
 }
 
 #[test]
