@@ -42,7 +42,9 @@ pub fn take_given(number: RawFd) -> Result<(OwnedFd, Mounted), Failure> {
 /// Mounts, and returns the descriptor that the filesystem serves.
 pub fn mount_pool(pool: &Path, mountpoint: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted), Failure> {
     let fuse = match mount_directly(pool, mountpoint, options) {
-        Err(Refused::Privilege | Refused::Device) if !geteuid().is_root() => fusermount::mount(pool, mountpoint, options)?,
+        Err(Refused::Privilege | Refused::Device) if !geteuid().is_root() => {
+            fusermount::mount(pool, mountpoint, options)?
+        }
         Err(Refused::Privilege) => {
             return Err(Failure::at(
                 mountpoint,

@@ -9,7 +9,7 @@ use tensorfs_tests::{
     Call, HostCalls, Rule, child, has_ended, is_root, needs_mount, skip, tensorfs, wait_for_end, wait_until,
 };
 
-use super::{Room, kill, said};
+use super::{Room, UNMOUNTING, kill, said};
 
 #[test]
 fn foreground_ends_with_sigterm() {
@@ -201,10 +201,15 @@ fn a_mount_that_another_namespace_has_is_waited_for_by_nobody() {
     fs::write(room.at("mnt/x"), "x").unwrap();
     let server = room.pid("pool");
     let mut container = Command::new("unshare");
-    container.args(["--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 600"]);
-    let mut container = container.stdout(Stdio::piped()).spawn().unwrap();
+    // Mounts of other tests are none of its business.
+    let script = "while read -r _ _ _ _ at _; do case $at in \"$0\") ;; */mnt|*/other) umount -l \"$at\" ;; esac; done \
+                  </proc/self/mountinfo; echo ready; exec sleep 600";
+    container.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(room.at("mnt"));
+    let nobody_unmounts = UNMOUNTING.write().unwrap_or_else(PoisonError::into_inner);
+    let mut container = container.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut ready = [0; 6];
     container.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+    drop(nobody_unmounts);
     let named = format!("in the mount namespace of process {} (sleep)", container.id());
     let output = room.run(["umount", "mnt"]);
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
