@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
+use std::sync::PoisonError;
 
 use tensorfs_tests::{
     Call, HostCalls, Rule, child, has_ended, is_root, needs_mount, skip, tensorfs, wait_for_end, wait_until,
