@@ -86,9 +86,9 @@ fn what_somebody_else_has_mounted_is_served_without_privilege() {
     let (file, text) = (room.at("mnt/dir/file"), "of root");
     for (round, foreground) in [true, false].into_iter().enumerate() {
         let device = mounted_for(&room, USER);
-        let mut server = serve(device, foreground);
+        let mut server = Some(serve(device, foreground));
         if !foreground {
-            assert_eq!(server.wait().unwrap().code(), Some(0), "it serves when this returns");
+            assert_eq!(server.take().unwrap().wait().unwrap().code(), Some(0), "it serves when this returns");
         }
         fs::create_dir_all(room.at("mnt/dir")).unwrap();
         fs::write(&file, format!("{text} {round}")).unwrap();
@@ -102,10 +102,12 @@ fn what_somebody_else_has_mounted_is_served_without_privilege() {
         let pid = info["pid"].as_i64().unwrap() as i32;
         // Whoever made it unmounts it.
         nix::mount::umount(&room.at("mnt")).unwrap();
-        if foreground {
-            assert_eq!(server.wait().unwrap().code(), Some(0), "{}", fs::read_to_string(room.at("stderr")).unwrap());
-        } else {
-            wait_for_end(pid);
+        match server {
+            Some(mut server) => {
+                let said = fs::read_to_string(room.at("stderr")).unwrap();
+                assert_eq!(server.wait().unwrap().code(), Some(0), "{said}");
+            }
+            None => wait_for_end(pid),
         }
         assert!(room.ok(["info", "pool"]).contains("closed"), "{}", room.ok(["info", "pool"]));
     }
