@@ -1,6 +1,6 @@
-//! A `/dev/fuse` that somebody else has opened and mounted, handed over as the mount point `/dev/fd/N`: so a server needs
-//! no privilege. Drivers of Kubernetes (CSI) do this, and mount.fuse3(8) with `drop_privileges`; libfuse takes such a
-//! mount point, too.
+//! A `/dev/fuse` that somebody else has opened and mounted, handed over as the mount point `/dev/fd/N`: the server
+//! needs no privilege. Drivers of Kubernetes (CSI) do this, and mount.fuse3(8) with `drop_privileges`; libfuse takes
+//! such a mount point, too.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
