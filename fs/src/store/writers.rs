@@ -58,7 +58,7 @@ struct Beyond {
 struct Entry {
     written: Written,
     beyond: Beyond,
-    /// How often it has changed.
+    /// [`Table::changes`] when it changed last.
     changes: u64,
 }
 
@@ -72,6 +72,8 @@ struct Table {
     /// Those that have changed since they were asked for. They are not in the sum.
     changed: HashSet<Ino>,
     sum: Beyond,
+    /// How often any file has changed: one that went and came back is not taken for what it was.
+    changes: u64,
 }
 
 /// A file that is to be asked for.
@@ -96,7 +98,8 @@ impl Table {
     /// The file is not in the sum until it was asked for again.
     fn change(&mut self, ino: Ino) {
         let Some(entry) = self.files.get_mut(&ino) else { return };
-        entry.changes += 1;
+        self.changes += 1;
+        entry.changes = self.changes;
         let before = std::mem::take(&mut entry.beyond);
         self.changed.insert(ino);
         self.leave_out(before);
@@ -113,8 +116,8 @@ impl Writers {
     pub fn insert(&self, written: Written) {
         let mut table = self.0.lock();
         let ino = written.ino;
-        // Whoever asks for what was there before does not hear of this one.
-        let changes = table.files.get(&ino).map_or(0, |before| before.changes + 1);
+        table.changes += 1;
+        let changes = table.changes;
         let before = table.files.insert(ino, Entry { written, beyond: Beyond::default(), changes });
         table.leave_out(before.as_ref().map_or_else(Beyond::default, |before| before.beyond));
         table.changed.insert(ino);
@@ -223,5 +226,26 @@ impl Writers {
     /// All of them, as they are now.
     pub fn all(&self) -> Vec<Written> {
         self.0.lock().files.values().map(|entry| entry.written.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_of_a_file_that_went_and_came_back_does_not_count() {
+        let writers = Writers::default();
+        let written = || Written::new(Ino(2), SegmentId(3), Arc::new(tempfile::tempfile().unwrap().into()));
+        writers.insert(written());
+        let known = writers.known(|_| 1000);
+        writers.remove(Ino(2));
+        writers.insert(written());
+        writers.asked(&known.changed[0], 9000);
+        let known = writers.known(|_| 5000);
+        assert_eq!((known.extents, known.recorded), (0, 0));
+        writers.asked(&known.changed[0], 8192);
+        let known = writers.known(|_| 0);
+        assert_eq!((known.extents, known.recorded, known.changed.len()), (8192, 5000, 0));
     }
 }
