@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use clap_complete::Shell;
 use tensorfs_formats::{Dtype, Mode};
 use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
 
@@ -12,6 +13,9 @@ use crate::mounting::options;
 use crate::show::size;
 use crate::tensors::filter::{self, Steps};
 use crate::tensors::glob::Glob;
+
+/// What was built, as far as the build knew.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("TENSORFS_COMMIT"));
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +28,7 @@ Exit status: 0 done, 1 failed (one line says why), 2 wrong usage.";
 
 /// A filesystem for tensors over a persistent memory pool
 #[derive(Debug, Parser)]
-#[command(name = "tensorfs", version, after_help = EXAMPLES, max_term_width = 80)]
+#[command(name = "tensorfs", version = VERSION, after_help = EXAMPLES, max_term_width = 80)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -52,6 +56,8 @@ pub enum Command {
     Cat(Cat),
     Stat(Stat),
     Diff(Diff),
+    Completions(Completions),
+    Manual(Manual),
 }
 
 /// Create a pool in a directory
@@ -72,6 +78,28 @@ pub struct Create {
     /// Destroy the pool that is there, after saying what it holds
     #[arg(long)]
     pub force: bool,
+}
+
+/// Print what a shell needs to complete commands and flags
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs completions bash > /usr/share/bash-completion/completions/tensorfs
+  tensorfs completions zsh > /usr/share/zsh/vendor-completions/_tensorfs
+  tensorfs completions fish > /usr/share/fish/vendor_completions.d/tensorfs.fish")]
+pub struct Completions {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// Write the manual pages, one a command, to a directory
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs manual /usr/local/share/man/man8")]
+pub struct Manual {
+    /// The directory, which is made if it is not there
+    pub directory: PathBuf,
 }
 
 /// Give a pool another size limit, mounted or not
@@ -528,7 +556,7 @@ pub struct Diff {
 /// In /etc/fstab:
 ///   /var/lib/tensors  /mnt/tensors  tensorfs  defaults,nofail  0 0
 #[derive(Debug, Parser)]
-#[command(name = "mount.tensorfs", version, verbatim_doc_comment, max_term_width = 80)]
+#[command(name = "mount.tensorfs", version = VERSION, verbatim_doc_comment, max_term_width = 80)]
 pub struct Mount8 {
     /// The pool's directory
     pub pool: PathBuf,

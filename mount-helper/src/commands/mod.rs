@@ -2,10 +2,12 @@
 
 mod cat;
 mod check;
+mod completions;
 mod create;
 mod diff;
 mod info;
 mod ls;
+mod manual;
 mod mount;
 pub mod mount8;
 mod records;
@@ -51,6 +53,8 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Sync(arguments) => sync::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Manual(arguments) => manual::run(&arguments),
     }
     .map(|()| ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@ mod every;
 mod full_host;
 mod info;
 mod mount;
+mod packages;
 mod restore;
 mod umount;
 
