@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::fault::{Fault, Result, malformed};
 use crate::format::Format;
 use crate::found::Out;
-use crate::limits::{DIMENSIONS_MAX, TENSORS_MAX};
+use crate::limits::{DIMENSIONS_MAX, TENSORS_MAX, excerpt};
 use crate::pickle;
 use crate::pyliteral::{self, Literal};
 use crate::source::Source;
@@ -142,7 +142,7 @@ fn parse(text: &str, len: u64) -> Result<Header> {
             ("descr", value) => kind.replace(element(&value, source)?).is_some(),
             ("fortran_order", Literal::Bool(value)) => column_major.replace(value).is_some(),
             ("shape", Literal::Sequence(items)) => shape.replace(dimensions(&items)?).is_some(),
-            _ => return malformed(format!("the header's {key:?} is unknown or no such thing")),
+            _ => return malformed(format!("the header's {:?} is unknown or no such thing", excerpt(&key))),
         };
         if again {
             return malformed("the header says something twice");
@@ -173,6 +173,9 @@ impl Header {
         let Some(room) = size.checked_sub(start) else { return malformed("cut short") };
         let Some(count) = elements(&shape) else { return malformed("more elements than can be") };
         let location = if kind.dtype == Dtype::Object {
+            if count.checked_mul(kind.size).is_none_or(|len| len > i64::MAX as u64) {
+                return malformed("more elements than can be");
+            }
             match at(start, room) {
                 Location::Raw { offset, len } => Location::Encoded { offset, len },
                 Location::Deflated { offset, len, .. } => Location::Encoded { offset, len },
@@ -209,7 +212,7 @@ fn element(descr: &Literal, source: String) -> Result<Element> {
 
 /// A type with a code, like `<f4`. The sizes are those of NumPy on every 64-bit machine.
 fn simple(code: &str, source: String) -> Result<Element> {
-    let unknown = || malformed(format!("the type {code:?} is unknown"));
+    let unknown = || malformed(format!("the type {:?} is unknown", excerpt(code)));
     let (order, rest) = match code.chars().next() {
         Some(order @ ('<' | '>' | '|' | '=')) => (order, &code[1..]),
         _ => ('=', code),

@@ -32,6 +32,8 @@ const DEPTH_MAX: usize = 100;
 const PLACES_MAX: u64 = 1 << 20;
 /// Calls that are remembered for a person.
 pub(crate) const CALLS_MAX: usize = 32;
+/// Calls whose callable is given to another call. PyTorch writes one.
+const CALL_DEPTH_MAX: usize = 64;
 
 /// A value on the stack, in the memo, or in a container.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -576,6 +578,23 @@ impl Machine<'_, '_> {
 
     /// What a call gives, which is not done.
     fn call(&mut self, callable: Value, arguments: Value) -> Result<Value> {
+        let (mut callable, mut arguments) = (callable, arguments);
+        for _ in 0..CALL_DEPTH_MAX {
+            let values = self.heap.values(arguments).unwrap_or_default();
+            match (callable, values) {
+                // A tensor of a class of its own: what makes it, and of what.
+                (Value::Global(name), &[function, _, inner, _])
+                    if self.heap.bytes(name) == b"torch._tensor _rebuild_from_type_v2" && function != callable =>
+                {
+                    (callable, arguments) = (function, inner);
+                }
+                _ => return self.call_plain(callable, arguments),
+            }
+        }
+        malformed("a pickle of calls within calls")
+    }
+
+    fn call_plain(&mut self, callable: Value, arguments: Value) -> Result<Value> {
         let name = match callable {
             Value::Global(name) => String::from_utf8_lossy(self.heap.bytes(name)).into_owned(),
             _ => "something without a name".to_owned(),
@@ -590,9 +609,6 @@ impl Machine<'_, '_> {
                 self.view(storage, offset, shape, strides, Some(dtype))
             }
             ("torch._utils _rebuild_parameter" | "torch._utils _rebuild_parameter_with_state", &[data, ..]) => Ok(data),
-            ("torch._tensor _rebuild_from_type_v2", &[function, _, arguments, _]) if function != callable => {
-                self.call(function, arguments)
-            }
             ("torch Size" | "builtins tuple" | "__builtin__ tuple", &[values @ Value::Object(_)]) => Ok(values),
             (_, values) => {
                 if !HARMLESS.contains(&name.as_str()) {

@@ -5,7 +5,7 @@ use crate::dtype::Dtype;
 use crate::fault::{Result, malformed};
 use crate::format::Format;
 use crate::found::Out;
-use crate::limits::TENSORS_MAX;
+use crate::limits::{TENSORS_MAX, excerpt};
 use crate::pickle::{self, CALLS_MAX, Pickle, View};
 use crate::source::{Source, read_exact};
 use crate::tensor::{Location, Storage, Tensor, elements, numbered, order_of, span};
@@ -52,11 +52,14 @@ impl Members {
 pub(crate) fn recognise(source: &dyn Source, archives: &[Directory], out: &mut Out<'_, '_>) -> Result<()> {
     // First everything is checked, then given out.
     let (mut count, mut places, mut budget, mut kept) = (0_usize, 0, pickle::BUDGET, None);
-    for directory in archives {
+    for (part, directory) in archives.iter().enumerate() {
         let checkpoint = Checkpoint::open(source, directory)?;
         checkpoint.pickle.spend(&mut budget)?;
-        checkpoint.tensors(&mut places, &mut |_| {
+        checkpoint.tensors(&mut places, &mut |tensor| {
             count += 1;
+            if part > 0 {
+                numbered(&tensor.name, part)?;
+            }
             if count > TENSORS_MAX { malformed(format!("more than {TENSORS_MAX} tensors")) } else { Ok(()) }
         })?;
         for call in &checkpoint.pickle.calls {
@@ -68,7 +71,8 @@ pub(crate) fn recognise(source: &dyn Source, archives: &[Directory], out: &mut O
         kept = (archives.len() == 1).then_some(checkpoint);
     }
     if count == 0 && !out.found.calls.is_empty() {
-        return malformed(format!("a pickle without tensors, which would call {}", out.found.calls.join(", ")));
+        let calls = out.found.calls.join(", ");
+        return malformed(format!("a pickle without tensors, which would call {}", excerpt(&calls)));
     }
     out.found.format = Format::Torch;
     out.found.end = source.size()?;

@@ -6,7 +6,7 @@
 
 use crate::claims::Claims;
 use crate::cursor::Cursor;
-use crate::fault::{Result, malformed};
+use crate::fault::{Fault, Result, malformed};
 use crate::limits::push;
 use crate::source::{Source, read_exact, read_up_to};
 
@@ -129,12 +129,21 @@ impl Directory {
         let said = locator.u64()?;
         // Where other archives are in front, the record is further on than the locator says: right in front of it.
         let near = locator_at.saturating_sub(END64_LEN);
-        let at = if Cursor::new(source, near, locator_at)?.u32()? == END64 { near } else { said };
-        let mut end = Cursor::new(source, at, locator_at)?;
-        let ends = |len: u64| at.checked_add(12).and_then(|at| at.checked_add(len)) == Some(locator_at);
-        if end.u32()? != END64 || !ends(end.u64()?) {
+        // Each may end at the locator by what it says of its length, and then nobody can tell which of them counts.
+        let is_record = |at: u64| Ok::<_, Fault>(at <= near && Cursor::new(source, at, locator_at)?.u32()? == END64);
+        let ends = |at: u64| -> Result<bool> {
+            let mut len = Cursor::new(source, at + 4, locator_at)?;
+            Ok(at.checked_add(12).and_then(|at| at.checked_add(len.u64().ok()?)) == Some(locator_at))
+        };
+        let at = if is_record(near)? { near } else { said };
+        if !is_record(at)? || !ends(at)? {
             return malformed(damaged);
         }
+        if at != said && is_record(said)? && ends(said)? {
+            return malformed("a zip with two directories");
+        }
+        let mut end = Cursor::new(source, at, locator_at)?;
+        end.skip(12)?;
         end.skip(4)?;
         let disks = end.u64()?;
         let (here, members, len, offset) = (end.u64()?, end.u64()?, end.u64()?, end.u64()?);

@@ -431,6 +431,62 @@ fn pickles_with_code() {
     assert_eq!((found.format, found.tensors, found.calls), (Format::Torch, 1, vec!["os.system".to_owned()]));
 }
 
+/// The class of a tensor's class, and so on: what makes it is found without going down.
+#[test]
+fn calls_within_calls() {
+    let global = b"ctorch._tensor\n_rebuild_from_type_v2\n";
+    let nested = |depth: usize, inner: &[u8]| {
+        let level = [b"(", &global[..], b"Nh\0Ntq\x000"].concat();
+        let (function, arguments) = inner.split_at(inner.iter().position(|byte| *byte == b'(').unwrap());
+        let inner = [b"(", function, b"N", arguments, b"Ntq\x000"].concat();
+        torch(&[b"\x80\x02", &inner[..], &level.repeat(depth), global, b"h\0R."].concat(), &[("0", 16)])
+    };
+    let plain = tensor(4, 0, [2, 2], [2, 1]);
+    let inner = plain.strip_suffix(b"R").unwrap();
+    let found = survives(&nested(1, inner));
+    assert_eq!((found.format, found.tensors), (Format::Torch, 1), "{:?}", found.reason);
+    opaque(&nested(80_000, inner), "calls within calls");
+}
+
+#[test]
+fn a_zip_with_two_large_directories() {
+    let plain = zip(&[
+        member("a/data.pkl", &[tensor(4, 0, [2, 2], [2, 1]), b".".to_vec()].concat()),
+        member("a/data/0", &[0; 16]),
+    ]);
+    let (before, end) = plain.split_at(plain.len() - 22);
+    let field = |at: usize| u64::from(u32::from_le_bytes(end[at..at + 4].try_into().unwrap()));
+    let (len, offset) = (field(12), field(16));
+    let record = |more: u64| {
+        let mut record = b"PK\x06\x06".to_vec();
+        record.extend((44 + more).to_le_bytes());
+        record.extend([0; 12]);
+        [2, 2, len, offset].iter().for_each(|number: &u64| record.extend(number.to_le_bytes()));
+        record
+    };
+    let with = |records: &[Vec<u8>]| {
+        let locator = [b"PK\x06\x07\0\0\0\0", &(before.len() as u64).to_le_bytes()[..], b"\x01\0\0\0"].concat();
+        [before, &records.concat(), &locator, end].concat()
+    };
+    assert_eq!(survives(&with(&[record(0)])).format, Format::Torch);
+    // The first one reaches over the second, so that each of them ends where it should.
+    opaque(&with(&[record(56), record(0)]), "two directories");
+}
+
+/// What a file says is repeated in part where it is said what is wrong with it.
+#[test]
+fn reasons_are_short() {
+    let long = "x".repeat(900_000);
+    let said = |bytes: &[u8]| survives(bytes).reason.unwrap();
+    let header = format!("{{'{long}': 1}}");
+    let other = [b"\x93NUMPY\x02\0", &(header.len() as u32).to_le_bytes()[..], header.as_bytes()].concat();
+    for reason in [said(&npy(&format!("'{long}'"), "(1,)", 4)), said(&other)] {
+        assert!(reason.contains("xxxx") && reason.len() < 1000, "{} bytes", reason.len());
+    }
+    opaque(&npy("'|O'", "(2305843009213693952,)", 10), "more elements");
+    opaque(&npy("'|O'", "(1152921504606846976,)", 10), "more elements");
+}
+
 #[test]
 fn bombs() {
     let deflate = |bytes: &mut dyn Iterator<Item = Vec<u8>>| {
