@@ -136,6 +136,8 @@ pub enum FileState {
     Lost,
     /// Its tier is not there. Its bytes are back when that is.
     Missing,
+    /// It ends before what it promises itself, as one does whose writer was cut short.
+    Interrupted,
 }
 
 impl FileState {
@@ -148,6 +150,7 @@ impl FileState {
             FileState::Damaged => "damaged",
             FileState::Lost => "lost",
             FileState::Missing => "missing",
+            FileState::Interrupted => "interrupted",
         }
     }
 }

@@ -473,6 +473,7 @@ mod tests {
             frames: 0,
             bad_frames: 0,
             end,
+            cut: false,
             reason: None,
             metadata: Vec::new(),
             calls: Vec::new(),

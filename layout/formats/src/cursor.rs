@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::fault::{Fault, Result, malformed};
+use crate::fault::{Fault, Result, short};
 use crate::source::{Source, read_up_to};
 
 /// The largest run of bytes that can be looked at at once.
@@ -42,7 +42,7 @@ impl<'s> Cursor<'s> {
 
     pub fn skip(&mut self, count: u64) -> Result<()> {
         if count > self.left() {
-            return malformed("cut short");
+            return short("cut short");
         }
         self.at += count;
         Ok(())
@@ -56,7 +56,7 @@ impl<'s> Cursor<'s> {
     /// The next `count` bytes, at most [`WINDOW`] of them, without going on.
     pub fn peek(&mut self, count: usize) -> Result<&[u8]> {
         if count > WINDOW || count as u64 > self.left() {
-            return malformed("cut short");
+            return short("cut short");
         }
         let inside = self.at.wrapping_sub(self.window_at);
         let known = inside < self.window.len() as u64;
@@ -69,7 +69,7 @@ impl<'s> Cursor<'s> {
             let got = read_up_to(self.source, self.at, &mut self.window);
             self.window.truncate(*got.as_ref().unwrap_or(&0));
             if got? < count {
-                return malformed("cut short");
+                return short("cut short");
             }
         }
         let inside = (self.at - self.window_at) as usize;

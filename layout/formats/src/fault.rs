@@ -8,6 +8,8 @@ use std::io;
 pub(crate) enum Fault {
     Io(io::Error),
     Malformed(Cow<'static, str>),
+    /// What was looked at ends before what it promises. As malformed, but where that is the end of the file.
+    Short(Cow<'static, str>),
     Stopped,
 }
 
@@ -17,7 +19,7 @@ impl From<io::Error> for Fault {
     /// Readers below `io::Read` say with an error what is wrong with the bytes; that is not a fault of the disk.
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::UnexpectedEof => Fault::Malformed("cut short".into()),
+            io::ErrorKind::UnexpectedEof => Fault::Short("cut short".into()),
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if error.raw_os_error().is_none() => {
                 Fault::Malformed(error.to_string().into())
             }
@@ -28,4 +30,8 @@ impl From<io::Error> for Fault {
 
 pub(crate) fn malformed<T>(why: impl Into<Cow<'static, str>>) -> Result<T> {
     Err(Fault::Malformed(why.into()))
+}
+
+pub(crate) fn short<T>(why: impl Into<Cow<'static, str>>) -> Result<T> {
+    Err(Fault::Short(why.into()))
 }

@@ -21,6 +21,9 @@ pub struct Recognised {
     /// Up to here the file is understood. For event files the end of the last complete frame, from where
     /// [`resume`](crate::resume) goes on.
     pub end: u64,
+    /// True if the file ends before what it promises itself: inside a frame, an array or a header, or without the
+    /// directory that is written last.
+    pub cut: bool,
     /// Why the file is opaque, or what in it is wrong.
     pub reason: Option<String>,
     /// What the file says about itself (safetensors), as far as it fits in 1 MiB.
@@ -46,6 +49,7 @@ impl Recognised {
             frames: 0,
             bad_frames: 0,
             end: 0,
+            cut: false,
             reason: None,
             metadata: Vec::new(),
             calls: Vec::new(),

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use crate::cursor::Cursor;
 use crate::dtype::Dtype;
-use crate::fault::{Fault, Result, malformed};
+use crate::fault::{Fault, Result, malformed, short};
 use crate::format::Format;
 use crate::found::Out;
 use crate::limits::{DIMENSIONS_MAX, TENSORS_MAX, excerpt};
@@ -54,6 +54,9 @@ pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
             if behind > 0 {
                 let what = if index > 1 { "the last array" } else { "the array" };
                 out.found.reason = Some(format!("{behind} bytes follow {what}"));
+                // Another one that has just begun.
+                let start = behind.min(MAGIC.len() as u64) as usize;
+                out.found.cut = cursor.peek(start).is_ok_and(|start| MAGIC.starts_with(start));
             }
             break;
         }
@@ -61,29 +64,39 @@ pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
             out.found.reason = Some(format!("more than {TENSORS_MAX} arrays"));
             break;
         }
-        let (tensor, end) = match array(&mut cursor, index, size, &mut budget) {
+        let (tensor, end, cut) = match array(&mut cursor, index, size, &mut budget) {
             Ok(found) => found,
-            Err(Fault::Malformed(why)) if index > 0 => {
-                out.found.reason = Some(format!("{behind} bytes follow the last whole array: {why}"));
-                break;
+            Err(fault) => {
+                out.found.cut = matches!(fault, Fault::Short(_));
+                match fault {
+                    Fault::Malformed(why) | Fault::Short(why) if index > 0 => {
+                        out.found.reason = Some(format!("{behind} bytes follow the last whole array: {why}"));
+                        break;
+                    }
+                    fault => return Err(fault),
+                }
             }
-            Err(fault) => return Err(fault),
         };
         out.found.format = Format::Npy;
         out.found.end = end;
+        if cut {
+            out.found.cut = true;
+            out.found.reason = Some("the array's pickle is cut short".to_owned());
+        }
         out.tensor(tensor)?;
         cursor.seek(end);
     }
     Ok(())
 }
 
-/// The array at the cursor, and where it ends. Pickles are read within the budget.
-fn array(cursor: &mut Cursor<'_>, index: usize, size: u64, budget: &mut usize) -> Result<(Tensor, u64)> {
+/// The array at the cursor, where it ends, and whether the file ends before it does. Pickles are read within a budget.
+fn array(cursor: &mut Cursor<'_>, index: usize, size: u64, budget: &mut usize) -> Result<(Tensor, u64, bool)> {
     let at = cursor.at();
     let header = read_header(cursor)?;
     let data = at + header.len;
     let name = if index == 0 { NAME.to_vec() } else { numbered(NAME, index)? };
     let mut tensor = header.tensor(name, size - at, |offset, len| Location::Raw { offset: at + offset, len })?;
+    let mut cut = false;
     let end = match &mut tensor.location {
         Location::Raw { offset, len } => *offset + *len,
         // Objects are a pickle, which is read here only for where it ends. One that is too large goes on to the end.
@@ -91,6 +104,7 @@ fn array(cursor: &mut Cursor<'_>, index: usize, size: u64, budget: &mut usize) -
             cursor.seek(data);
             match pickle::read(cursor) {
                 Ok(pickle) if pickle.spend(budget).is_ok() => *len = cursor.at() - *offset,
+                Err(Fault::Short(_)) => cut = true,
                 Ok(_) | Err(Fault::Malformed(_)) => {}
                 Err(fault) => return Err(fault),
             }
@@ -98,7 +112,7 @@ fn array(cursor: &mut Cursor<'_>, index: usize, size: u64, budget: &mut usize) -
         }
         _ => size,
     };
-    Ok((tensor, end))
+    Ok((tensor, end, cut))
 }
 
 /// Reads a header, which takes at most 1 MiB.
@@ -170,7 +184,7 @@ impl Header {
     /// given their offset from the header's start and their length.
     pub fn tensor(self, name: Vec<u8>, size: u64, at: impl FnOnce(u64, u64) -> Location) -> Result<Tensor> {
         let Header { len: start, kind, column_major, shape } = self;
-        let Some(room) = size.checked_sub(start) else { return malformed("cut short") };
+        let Some(room) = size.checked_sub(start) else { return short("cut short") };
         let Some(count) = elements(&shape) else { return malformed("more elements than can be") };
         let location = if kind.dtype == Dtype::Object {
             if count.checked_mul(kind.size).is_none_or(|len| len > i64::MAX as u64) {
@@ -184,6 +198,7 @@ impl Header {
         } else {
             match count.checked_mul(kind.size) {
                 Some(len) if len <= room => at(start, len),
+                Some(len) if len <= i64::MAX as u64 => return short("the array is larger than the file"),
                 _ => return malformed("the array is larger than the file"),
             }
         };

@@ -21,6 +21,9 @@ pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
             tfrecord::recognise(source, 0, u64::MAX, out)
         } else if safetensors::starts(head, size) {
             safetensors::recognise(source, out)
+        } else if safetensors::ends_in_header(head, size) {
+            out.found.cut = true;
+            malformed("a safetensors file that ends inside its header")
         } else if is_hdf5(source, size)? {
             out.found.format = Format::Hdf5;
             malformed("HDF5 files are not looked into")
@@ -62,7 +65,14 @@ fn is_hdf5(source: &dyn Source, size: u64) -> Result<bool> {
 }
 
 fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
-    let archives = zip::Directory::find(source)?;
+    let archives = match zip::Directory::find(source) {
+        Err(fault) => {
+            // The directory is written last.
+            out.found.cut = !zip::Directory::is_at_end(source)?;
+            return Err(fault);
+        }
+        Ok(archives) => archives,
+    };
     let Some(last) = archives.last() else { return malformed("a zip without its directory") };
     // Of several archives, readers of arrays see the last one.
     if torch::prefix(source, last)?.is_some() {
@@ -83,7 +93,7 @@ fn run(
     match result {
         Ok(()) => {}
         Err(Fault::Stopped) => found.stopped = true,
-        Err(Fault::Malformed(why)) => {
+        Err(Fault::Malformed(why) | Fault::Short(why)) => {
             found.reason = Some(why.into_owned());
             // A recogniser sets the format when it is sure; what then fails is damage behind good tensors.
             if found.tensors == 0 && !matches!(found.format, Format::TfRecord | Format::Hdf5) {

@@ -29,6 +29,13 @@ pub(crate) fn starts(head: &[u8], size: u64) -> bool {
     (2..=HEADER_MAX).contains(&len) && len <= size.saturating_sub(8) && rest.first() == Some(&b'{')
 }
 
+/// Whether a file of `size` bytes may be one that ends inside its header.
+pub(crate) fn ends_in_header(head: &[u8], size: u64) -> bool {
+    let Some((len, rest)) = head.split_first_chunk() else { return false };
+    let len = u64::from_le_bytes(*len);
+    (2..=HEADER_MAX).contains(&len) && len > size.saturating_sub(8) && (rest.starts_with(b"{\"") || rest == b"{")
+}
+
 pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let mut len = [0; 8];
     read_exact(source, 0, &mut len)?;
@@ -50,6 +57,7 @@ pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
         covered = end;
     }
     if covered != room {
+        out.found.cut = covered > room;
         return malformed(format!("the tensors take {covered} bytes, and the file has {room} for them"));
     }
     drop(claims);

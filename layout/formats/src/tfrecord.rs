@@ -41,6 +41,7 @@ pub(crate) fn recognise(source: &dyn Source, from: u64, limit: u64, out: &mut Ou
     while cursor.left() > 0 {
         let at = cursor.at();
         if cursor.left() < HEADER {
+            out.found.cut = true;
             out.found.reason.get_or_insert_with(|| format!("the frame at {at} is incomplete"));
             break;
         }
@@ -52,13 +53,14 @@ pub(crate) fn recognise(source: &dyn Source, from: u64, limit: u64, out: &mut Ou
         let len = header.first_chunk().map_or(0, |len| u64::from_le_bytes(*len));
         let payload = cursor.at();
         if len.checked_add(FOOTER).is_none_or(|len| len > cursor.left()) {
+            out.found.cut = true;
             out.found.reason.get_or_insert_with(|| format!("the frame at {at} is incomplete"));
             break;
         }
         let payload = Range { start: payload, end: payload + len };
         match frame(&mut cursor, payload, out) {
             Ok(()) => {}
-            Err(Fault::Malformed(why)) => {
+            Err(Fault::Malformed(why) | Fault::Short(why)) => {
                 out.found.bad_frames += 1;
                 out.found.reason.get_or_insert_with(|| format!("the frame at {at}: {why}"));
             }
@@ -78,7 +80,7 @@ fn frame(cursor: &mut Cursor<'_>, payload: Range, out: &mut Out<'_, '_>) -> Resu
     // Other payloads than events are the reader's own business.
     let event = match event::open(cursor, payload) {
         Ok(Some(event)) => event,
-        Ok(None) | Err(Fault::Malformed(_)) => return Ok(()),
+        Ok(None) | Err(Fault::Malformed(_) | Fault::Short(_)) => return Ok(()),
         Err(fault) => return Err(fault),
     };
     cursor.seek(payload.end);

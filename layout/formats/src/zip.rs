@@ -78,8 +78,13 @@ impl Directory {
         Ok(all)
     }
 
-    /// The archive that ends there.
-    fn ends_at(source: &dyn Source, size: u64, comment_max: u64) -> Result<Directory> {
+    /// True if the file ends as archives do, whatever else is wrong with it.
+    pub fn is_at_end(source: &dyn Source) -> Result<bool> {
+        Ok(Self::end_record(source, source.size()?, COMMENT_MAX)?.is_some())
+    }
+
+    /// Where the record is that an archive ends with.
+    fn end_record(source: &dyn Source, size: u64, comment_max: u64) -> Result<Option<u64>> {
         let tail_at = size.saturating_sub(END_LEN + comment_max);
         let mut tail = vec![0; (size - tail_at) as usize];
         read_exact(source, tail_at, &mut tail)?;
@@ -91,9 +96,15 @@ impl Directory {
                     .get(20..22)
                     .is_some_and(|len| rest.len() - 22 == usize::from(u16::from_le_bytes([len[0], len[1]])))
         };
-        let Some(at) = (0..tail.len()).rev().find(ends) else { return malformed("a zip without its directory") };
-        let mut end = Cursor::new(source, tail_at + at as u64, size)?;
-        let end_at = end.at();
+        Ok((0..tail.len()).rev().find(ends).map(|at| tail_at + at as u64))
+    }
+
+    /// The archive that ends there.
+    fn ends_at(source: &dyn Source, size: u64, comment_max: u64) -> Result<Directory> {
+        let Some(end_at) = Self::end_record(source, size, comment_max)? else {
+            return malformed("a zip without its directory");
+        };
+        let mut end = Cursor::new(source, end_at, size)?;
         end.skip(4)?;
         let disks = end.u32()?;
         let (here, members) = (end.array().map(u16::from_le_bytes)?, end.array().map(u16::from_le_bytes)?);

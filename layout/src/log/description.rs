@@ -9,6 +9,9 @@ use tensorfs_formats::{Format, Tensor};
 
 /// The version of the encoding.
 const VERSION: u8 = 1;
+/// The version where the summary is of a file that ends too early. Only then it is written, so that an older program
+/// goes without the descriptions of these files alone.
+const VERSION_CUT: u8 = 2;
 
 /// What a whole file was recognised as.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +26,10 @@ pub struct Summary {
     pub bad_frames: u64,
     /// Why the file is opaque, or what in it is wrong.
     pub reason: Option<String>,
+    /// True if the file ends before what it promises itself. It is not in the encoding of the summary, but in the
+    /// version of the description.
+    #[serde(skip)]
+    pub cut: bool,
 }
 
 /// One tensor of a sealed file.
@@ -52,7 +59,8 @@ pub(crate) fn put<T: Serialize>(out: &mut Vec<u8>, value: &T) {
 
 /// Starts a description.
 pub(crate) fn start(summary: Option<&Summary>) -> Vec<u8> {
-    let mut out = vec![VERSION];
+    let cut = summary.is_some_and(|summary| summary.cut);
+    let mut out = vec![if cut { VERSION_CUT } else { VERSION }];
     put(&mut out, &summary);
     out
 }
@@ -83,8 +91,15 @@ pub(crate) fn entries(description: &[u8]) -> impl Iterator<Item = TensorEntry> {
 }
 
 fn open(description: &[u8]) -> Option<(Option<Summary>, &[u8])> {
-    let body = description.strip_prefix(&[VERSION])?;
-    postcard::take_from_bytes(body).ok()
+    let (&version, body) = description.split_first()?;
+    let (mut summary, rest): (Option<Summary>, _) = match version {
+        VERSION | VERSION_CUT => postcard::take_from_bytes(body).ok()?,
+        _ => return None,
+    };
+    if let Some(summary) = &mut summary {
+        summary.cut = version == VERSION_CUT;
+    }
+    Some((summary, rest))
 }
 
 #[cfg(test)]
@@ -123,7 +138,14 @@ mod tests {
     }
 
     fn summarised() -> Summary {
-        Summary { format: Format::Torch, tensors: 4, complete: true, bad_frames: 0, reason: Some("why".into()) }
+        Summary {
+            format: Format::Torch,
+            tensors: 4,
+            complete: true,
+            bad_frames: 0,
+            reason: Some("why".into()),
+            cut: false,
+        }
     }
 
     fn encoded() -> Vec<u8> {
@@ -143,6 +165,8 @@ mod tests {
         let bytes = encoded();
         assert_eq!(summary(&bytes), Some(summarised()));
         assert_eq!(entries(&bytes).collect::<Vec<_>>(), all());
+        let cut = Summary { cut: true, ..summarised() };
+        assert_eq!(summary(&start(Some(&cut))), Some(cut));
         assert_eq!(summary(&start(None)), None);
         assert_eq!(entries(&[]).count(), 0);
     }
@@ -152,6 +176,8 @@ mod tests {
     fn the_encoding_stays_as_it_is() {
         let mut out = start(Some(&summarised()));
         assert_eq!(out, [&[1, 1, 5, 4, 1, 0, 1, 3][..], b"why"].concat());
+        let cut = Summary { cut: true, ..summarised() };
+        assert_eq!(start(Some(&cut)), [&[2, 1, 5, 4, 1, 0, 1, 3][..], b"why"].concat());
         out.clear();
         put(&mut out, &all()[1].tensor);
         let expected = [
@@ -175,6 +201,7 @@ mod tests {
             complete: false,
             bad_frames: u64::MAX,
             reason: Some("x".repeat(REASON_MAX)),
+            cut: true,
         };
         assert!(start(Some(&summary)).len() <= SUMMARY_MAX);
     }

@@ -112,7 +112,7 @@ pub fn examine(
     // From here on runs are stored anew, and what was said in them of the whole is gone.
     let said = runs.iter().rev().find_map(|run| run.seal.summary());
     let said = said.or_else(|| before.gone_on.as_ref().map(|gone_on| gone_on.summary.clone()));
-    let mut to_say = said.map_or(summary.format != Format::Opaque, |said| said != summary);
+    let mut to_say = said.map_or(summary.format != Format::Opaque || summary.cut, |said| said != summary);
     if to_say && runs.len() == cuts.len() {
         runs.pop();
     }
@@ -273,7 +273,7 @@ impl Found {
         match &self.gone_on {
             None => {
                 let (format, bad_frames) = (recognised.format, recognised.bad_frames);
-                Summary { format, tensors, complete, bad_frames, reason }
+                Summary { format, tensors, complete, bad_frames, reason, cut: recognised.cut }
             }
             Some(GoneOn { summary, .. }) => Summary {
                 format: summary.format,
@@ -281,6 +281,7 @@ impl Found {
                 complete: complete && summary.complete,
                 bad_frames: summary.bad_frames + recognised.bad_frames,
                 reason,
+                cut: recognised.cut,
             },
         }
     }

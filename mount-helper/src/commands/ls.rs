@@ -181,7 +181,7 @@ impl Table {
             let line = table::line(cells, widths, &(text::plain(&row.name) + slash + &why));
             text += &match row.state {
                 Some(FileState::Damaged | FileState::Lost | FileState::Missing) => self.colours.red(&line),
-                Some(FileState::Open) => self.colours.yellow(&line),
+                Some(FileState::Open | FileState::Interrupted) => self.colours.yellow(&line),
                 Some(FileState::Sealed | FileState::Committed) => line,
                 None => self.colours.faint(&line),
             };

@@ -10,7 +10,7 @@ use tensorfs_fs::FileState;
 
 use crate::ask::sealing;
 use crate::cli::Verify;
-use crate::commands::status::DAMAGED;
+use crate::commands::status::{DAMAGED, INTERRUPTED};
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::progress::Bar;
@@ -68,6 +68,7 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
     Ok(match tally {
         Tally { damaged, .. } if damaged > 0 => ExitCode::from(DAMAGED),
         Tally { failed, .. } if failed > 0 => ExitCode::FAILURE,
+        Tally { interrupted, .. } if interrupted > 0 => ExitCode::from(INTERRUPTED),
         _ => ExitCode::SUCCESS,
     })
 }
@@ -76,6 +77,7 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
 struct Tally {
     whole: u64,
     damaged: u64,
+    interrupted: u64,
     unsealed: u64,
     failed: u64,
     bytes: u64,
@@ -90,16 +92,23 @@ impl Tally {
             }
             verdict => {
                 self.bytes += size;
-                *(if verdict.is_damaged() { &mut self.damaged } else { &mut self.whole }) += 1;
+                *match verdict {
+                    verdict if verdict.is_damaged() => &mut self.damaged,
+                    verdict if verdict.state() == FileState::Interrupted => &mut self.interrupted,
+                    _ => &mut self.whole,
+                } += 1;
             }
         }
     }
 
     fn line(&self) -> String {
         let mut parts = vec![format!("{} whole", self.whole)];
-        for (count, what) in
-            [(self.damaged, "damaged"), (self.unsealed, "without checksums"), (self.failed, "not read")]
-        {
+        for (count, what) in [
+            (self.damaged, "damaged"),
+            (self.interrupted, "interrupted"),
+            (self.unsealed, "without checksums"),
+            (self.failed, "not read"),
+        ] {
             if count > 0 {
                 parts.push(format!("{count} {what}"));
             }
@@ -143,6 +152,10 @@ impl Printer {
             Verdict::Verified { recorded, runs } => (recorded, runs),
         };
         let known = recorded.summary();
+        if runs.is_empty() && recorded.state() == FileState::Interrupted {
+            let why = known.and_then(|known| known.reason).map(|why| format!(": {}", text::plain(&why)));
+            return format!("{path}: {}{}\n", self.colours.yellow("interrupted"), why.unwrap_or_default());
+        }
         if runs.is_empty() {
             if !self.all {
                 return String::new();
@@ -222,7 +235,12 @@ impl Printer {
         let line = json!({
             "path": path,
             "state": recorded.state(),
-            "verdict": if runs.is_empty() { "ok" } else { "damaged" },
+            "verdict": match recorded.state() {
+                _ if !runs.is_empty() => "damaged",
+                FileState::Interrupted => "interrupted",
+                _ => "ok",
+            },
+            "reason": known.as_ref().and_then(|known| known.reason.clone()),
             "bytes": size,
             "format": known.as_ref().map(|known| known.format.name()),
             "tensors": tensors,

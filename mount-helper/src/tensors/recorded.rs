@@ -58,6 +58,9 @@ impl Recorded {
         });
         let state = match chain {
             _ if object.attributes.damaged => FileState::Damaged,
+            Some(chain) if chain.is_sealed() && chain.summary().is_some_and(|summary| summary.cut) => {
+                FileState::Interrupted
+            }
             Some(chain) if chain.is_sealed() => FileState::Sealed,
             _ => FileState::Committed,
         };

@@ -33,6 +33,14 @@ pub struct BadRun {
 }
 
 impl Verdict {
+    /// How far the file had come.
+    pub fn state(&self) -> FileState {
+        match self {
+            Verdict::Verified { recorded, .. } => recorded.state(),
+            Verdict::Unsealed { state, .. } => *state,
+        }
+    }
+
     /// Whether bytes are not those that were sealed.
     pub fn is_damaged(&self) -> bool {
         matches!(self, Verdict::Verified { runs, .. } if !runs.is_empty())

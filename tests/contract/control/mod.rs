@@ -4,6 +4,7 @@ mod access;
 mod attributes;
 mod changes;
 mod files;
+mod interrupted;
 mod many;
 mod names;
 

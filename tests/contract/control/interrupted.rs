@@ -1,0 +1,67 @@
+//! What is said of a file that was not written to its end.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tensorfs_tests::{Mount, Setup, on_mounts, samples, wait_until};
+
+use super::attribute;
+
+on_mounts!(a_file_that_ends_early_is_interrupted);
+
+/// What `verify` says: its exit status, and the verdict.
+fn verify(mount: &Mount, path: &Path) -> (Option<i32>, Value) {
+    let output = mount.tensorfs(["verify", "--json", path.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    (output.status.code(), line["verdict"].clone())
+}
+
+/// A file that was never whole is told from one that is, in every format that says how long it is, and no longer once
+/// it was saved again.
+///
+/// Proves T7, T12.
+fn a_file_that_ends_early_is_interrupted(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let torch = ["torch2-tensor.pt", "torch2-dcp.distcp"];
+    let formats = ["model.safetensors", "f4.npy", "arrays.npz", "board.tfevents", torch[0], torch[1]];
+    let cut = |name: &str, mount: &Mount| mount.at(format!("cut-{name}"));
+    let bytes = |name: &str| fs::read(samples().join(name)).unwrap();
+    for name in formats {
+        let whole = bytes(name);
+        fs::write(mount.at(name), &whole).unwrap();
+        fs::write(cut(name, &mount), &whole[..whole.len() - 1]).unwrap();
+    }
+    fs::write(mount.at("text"), "nothing that promises anything").unwrap();
+    mount.tensorfs_ok(["seal", mount.path().to_str().unwrap()]);
+    let check = |mount: &Mount| {
+        for name in formats {
+            assert_eq!(attribute(&mount.at(name), "state").unwrap(), "sealed", "{name}");
+            assert_eq!(attribute(&cut(name, mount), "state").unwrap(), "interrupted", "{name}");
+            assert_eq!(verify(mount, &mount.at(name)), (Some(0), "ok".into()), "{name}");
+            assert_eq!(verify(mount, &cut(name, mount)), (Some(5), "interrupted".into()), "{name}");
+        }
+        assert_eq!(verify(mount, &mount.at("text")), (Some(0), "ok".into()));
+    };
+    check(&mount);
+    let said = mount.tensorfs(["verify", cut(formats[0], &mount).to_str().unwrap()]);
+    let text = String::from_utf8(said.stdout).unwrap();
+    assert!(text.contains("interrupted: the tensors take") && text.contains("0 whole, 1 interrupted"), "{text}");
+    let listed = mount.tensorfs_ok(["ls", mount.path().to_str().unwrap()]);
+    assert_eq!(listed.matches("interrupted").count(), formats.len(), "{listed}");
+    // The log knows, also while the pool is not mounted.
+    mount.umount();
+    let listed = mount.tensorfs_ok(["ls", mount.pool().to_str().unwrap()]);
+    assert_eq!(listed.matches("interrupted").count(), formats.len(), "{listed}");
+    mount.mount();
+    check(&mount);
+    for name in formats {
+        let path = cut(name, &mount);
+        fs::write(&path, bytes(name)).unwrap();
+        wait_until("saved again", || attribute(&path, "state").unwrap() == "sealed");
+    }
+}
