@@ -42,6 +42,7 @@ pub enum Command {
     Umount(Umount),
     #[command(visible_alias = "status")]
     Info(Info),
+    Health(Health),
     Sync(Sync),
     Restore(Restore),
     Check(Check),
@@ -435,6 +436,30 @@ pub struct Info {
     /// Print JSON, with stable field names
     #[arg(long)]
     pub json: bool,
+}
+
+/// Say whether a mount serves, for probes: bounded in time
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs health /mnt/tensors
+  tensorfs health --timeout 2 --json /mnt/tensors
+
+Exit status: 0 it serves, 1 it serves, but something is wrong, 2 it does not serve,
+or did not answer in time.")]
+pub struct Health {
+    /// A mount point, or a pool that is mounted
+    #[arg(value_name = "POOL|MOUNTPOINT")]
+    pub target: PathBuf,
+    /// Wait this long for an answer [default: 5]
+    #[arg(long, value_name = "SECONDS", value_parser = options::parse_seconds)]
+    pub timeout: Option<Duration>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// This process is the one that asks, and may have to be left behind
+    #[arg(long, hide = true)]
+    pub ask: bool,
 }
 
 /// Make everything written so far durable, now

@@ -32,17 +32,36 @@ const MOST: u64 = 64 << 20;
 /// So long root waits for the server of another user.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What there is to know about a pool or a mount, as JSON.
-pub fn json(target: &Path) -> Result<String, Failure> {
+/// What there is to know about a pool or a mount.
+pub struct About {
+    /// As JSON.
+    pub json: String,
+    /// It was asked about a mount whose server is gone, and this is about the pool.
+    pub is_dead: bool,
+}
+
+/// What there is to know about a pool or a mount.
+pub fn json(target: &Path) -> Result<About, Failure> {
+    let told = |json| About { json, is_dead: false };
     match Target::of(target)? {
         Target::Mount(mount) if mount.is_dead() => {
-            let (pool, place) = (mount.source().display(), mount.mount_point().display());
-            output::complain(format!("{place}: the server of {pool} is gone; mount it again"));
-            of_pool(mount.source())
+            output::complain(gone(&mount));
+            of_pool(mount.source()).map(|json| About { json, is_dead: true })
         }
-        Target::Mount(mount) => of_mount(mount.mount_point(), mount.user()),
-        Target::Pool(pool) => of_pool(&pool),
+        Target::Mount(mount) => of_live(&mount).map(told),
+        Target::Pool(pool) => of_pool(&pool).map(told),
     }
+}
+
+/// What is to be done about a mount whose server is gone.
+pub fn gone(mount: &Mount) -> String {
+    let (pool, place) = (mount.source().display(), mount.mount_point().display());
+    format!("{place}: the server of {pool} is gone; mount it again")
+}
+
+/// What the server of a mount says.
+pub fn of_live(mount: &Mount) -> Result<String, Failure> {
+    of_mount(mount.mount_point(), mount.user())
 }
 
 /// What the server says. It may be another version of this program, so it is passed on as it is.

@@ -5,6 +5,7 @@ mod check;
 mod completions;
 mod create;
 mod diff;
+mod health;
 mod info;
 mod ls;
 mod manual;
@@ -39,6 +40,8 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Scrub(arguments) => return scrub::run(&arguments),
         Command::Ls(arguments) => return ls::run(&arguments),
         Command::Verify(arguments) => return verify::run(&arguments),
+        Command::Health(arguments) => return Ok(health::run(&arguments)),
+        Command::Info(arguments) => return info::run(&arguments),
         Command::Records(arguments) => return records::run(&arguments),
         Command::Seal(arguments) => return seal::run(&arguments),
         Command::Diff(arguments) => return Ok(diff::run(&arguments)),
@@ -49,7 +52,6 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Create(arguments) => create::run(&arguments),
         Command::Mount(arguments) => mount::run(arguments),
-        Command::Info(arguments) => info::run(&arguments),
         Command::Sync(arguments) => sync::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),

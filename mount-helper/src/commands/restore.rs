@@ -60,8 +60,9 @@ struct Known {
 
 /// The quarantine of a pool, with the parts of it that are in tiers; and why without them, if so.
 fn open(target: &Path, pool: &Path) -> Result<(Quarantine, Option<Failure>), Failure> {
-    let known = about::json(target).and_then(|json| {
-        serde_json::from_str::<Known>(&json).map_err(|error| Failure::at(pool, format!("what info says: {error}")))
+    let known = about::json(target).and_then(|about| {
+        serde_json::from_str::<Known>(&about.json)
+            .map_err(|error| Failure::at(pool, format!("what info says: {error}")))
     });
     let (Known { uuid, tiers }, incomplete) = match known {
         Ok(known) => (known, None),

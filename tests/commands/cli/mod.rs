@@ -4,6 +4,7 @@ mod check;
 mod create;
 mod every;
 mod full_host;
+mod health;
 mod info;
 mod mount;
 mod packages;

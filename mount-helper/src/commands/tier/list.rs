@@ -9,7 +9,7 @@ use crate::show::{output, size, table, text};
 
 /// Runs the command.
 pub fn run(arguments: &TierList) -> Result<(), Failure> {
-    let info = about::json(&arguments.target)?;
+    let info = about::json(&arguments.target)?.json;
     let unknown =
         |error| Failure::at(&arguments.target, format!("its server speaks of something unknown here ({error})"));
     let info: serde_json::Value = serde_json::from_str(&info).map_err(unknown)?;

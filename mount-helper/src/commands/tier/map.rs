@@ -62,7 +62,7 @@ fn replace_on_mount(mount: &Path, text: &str) -> Result<(), Failure> {
     let path = mount.join(MAP);
     // Said here which line is wrong: the server says no more than that one is.
     let tiers: serde_json::Value =
-        serde_json::from_str(&about::json(mount)?).map_err(|error| Failure::at(mount, error))?;
+        serde_json::from_str(&about::json(mount)?.json).map_err(|error| Failure::at(mount, error))?;
     let names: Vec<String> = tiers["tiers"]
         .as_array()
         .into_iter()

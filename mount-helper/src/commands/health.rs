@@ -1,0 +1,158 @@
+//! `tensorfs health`: whether a mount serves, for probes.
+//!
+//! A server may hang, and whoever asks it cannot be ended then, not even by SIGKILL: the kernel waits for an answer to
+//! what a server has been given. So a process of its own asks, which is left behind if that takes too long.
+
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tensorfs_fs::{Info, State};
+
+use crate::ask::about;
+use crate::cli::Health;
+use crate::mounting::target::Target;
+use crate::show::failure::{Failure, reason};
+use crate::show::{output, size};
+
+/// So long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Of what a pool can hold, less than one part in so many is left: it is nearly full.
+const NEARLY_FULL: u64 = 20;
+
+/// What comes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    /// It serves.
+    Serves,
+    /// It serves, and something is wrong.
+    Degraded,
+    /// It does not serve.
+    Down,
+}
+
+/// What is said.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    health: Verdict,
+    /// What is wrong, a line each.
+    problems: Vec<String>,
+}
+
+impl Answer {
+    fn down(why: impl Into<String>) -> Self {
+        Self { health: Verdict::Down, problems: vec![why.into()] }
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: &Health) -> ExitCode {
+    let answer = if arguments.ask {
+        look(&arguments.target).unwrap_or_else(|failure| Answer::down(failure.to_string()))
+    } else {
+        ask(&arguments.target, arguments.timeout.unwrap_or(PATIENCE))
+    };
+    // Who reads nothing has the exit status.
+    let _ = match serde_json::to_string(&answer) {
+        Ok(json) if arguments.json || arguments.ask => output::print(&format!("{json}\n")),
+        _ => output::print(&lines(&arguments.target, &answer)),
+    };
+    ExitCode::from(answer.health as u8)
+}
+
+fn lines(target: &Path, answer: &Answer) -> String {
+    let target = target.display();
+    match answer.health {
+        Verdict::Serves => format!("{target}: serves\n"),
+        Verdict::Degraded => answer.problems.iter().map(|what| format!("{target}: serves, but {what}\n")).collect(),
+        // They say where.
+        Verdict::Down => answer.problems.iter().map(|what| format!("{what}\n")).collect(),
+    }
+}
+
+/// Has another process look, for so long.
+fn ask(target: &Path, patience: Duration) -> Answer {
+    let cannot = |error: io::Error| Answer::down(format!("{}: cannot ask: {}", target.display(), reason(&error)));
+    let mut asking = Command::new("/proc/self/exe");
+    asking.arg0("tensorfs").args(["health", "--ask", "--"]).arg(target);
+    asking.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let (tell, hear) = channel();
+    let mut child = match asking.spawn() {
+        Ok(child) => child,
+        Err(error) => return cannot(error),
+    };
+    let Some(mut pipe) = child.stdout.take() else { return cannot(io::ErrorKind::BrokenPipe.into()) };
+    let said = thread::Builder::new().spawn(move || {
+        let mut text = String::new();
+        let read = pipe.read_to_string(&mut text);
+        // Nobody may listen any more.
+        let _ = tell.send(read.map(|_| text));
+    });
+    if let Err(error) = said {
+        return cannot(error);
+    }
+    let answer = match hear.recv_timeout(patience) {
+        Ok(Ok(text)) => serde_json::from_str(&text)
+            .unwrap_or_else(|_| Answer::down(format!("{}: whoever asked ended without an answer", target.display()))),
+        Ok(Err(error)) => cannot(error),
+        Err(_) => {
+            let seconds = patience.as_secs_f64();
+            Answer::down(format!("{}: the server did not answer within {seconds} s", target.display()))
+        }
+    };
+    // It is waited for by nobody: it may be held for as long as the server is.
+    let _ = child.kill();
+    let _ = child.try_wait();
+    answer
+}
+
+/// Asks the server.
+fn look(target: &Path) -> Result<Answer, Failure> {
+    let mount = Target::of(target)?.mount()?;
+    if mount.is_dead() {
+        return Ok(Answer::down(about::gone(&mount)));
+    }
+    let json = about::of_live(&mount)?;
+    let info: Info = serde_json::from_str(&json)
+        .map_err(|error| Failure::at(target, format!("its server speaks of something unknown here ({error})")))?;
+    if info.state != State::Mounted {
+        return Ok(Answer::down(format!("{}: not mounted", target.display())));
+    }
+    let problems = problems(&info);
+    let health = if problems.is_empty() { Verdict::Serves } else { Verdict::Degraded };
+    Ok(Answer { health, problems })
+}
+
+/// What is wrong with a mount that serves.
+fn problems(info: &Info) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(reason) = &info.read_only {
+        found.push(format!("it takes no changes: {reason}"));
+    }
+    let files = |count: usize| if count == 1 { "1 file".to_owned() } else { format!("{count} files") };
+    if let Some(first) = info.damaged_files.first() {
+        found.push(format!("{} may have lost bytes, such as {first}", files(info.damaged_files.len())));
+    }
+    if !info.damage_found.is_empty() {
+        found.push(format!("scrubbing found damage in {} places (tensorfs info)", info.damage_found.len()));
+    }
+    for (name, reason) in info.tiers.iter().filter_map(|tier| Some((&tier.name, tier.reason.as_ref()?))) {
+        found.push(format!("tier {name} is missing: {reason}"));
+    }
+    if info.refused_removals > 0 {
+        let what = files(usize::try_from(info.refused_removals).unwrap_or(usize::MAX));
+        found.push(format!("the host does not remove the bytes of {what} that were deleted"));
+    }
+    if let Some(available) = info.available.filter(|available| *available < info.capacity / NEARLY_FULL) {
+        let (left, whole) = (size::humane(available), size::humane(info.capacity));
+        found.push(format!("it is nearly full: {left} of {whole} are left"));
+    }
+    found
+}
