@@ -50,6 +50,7 @@ pub enum Command {
     Resize(Resize),
     Tier(Tier),
     Ls(Ls),
+    Latest(Latest),
     Records(Records),
     Verify(Verify),
     Seal(Seal),
@@ -336,10 +337,33 @@ pub struct Ls {
     /// Say more: format, time of the last change
     #[arg(short, long)]
     pub long: bool,
+    /// List only what is a checkpoint that is all there
+    #[arg(long)]
+    pub complete: bool,
     /// List all files below directories
     #[arg(short = 'R', long)]
     pub recursive: bool,
     /// Print JSON, a line for each file
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print the newest complete checkpoint: what a run that goes on should load
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  torchrun train.py --resume $(tensorfs latest /mnt/tensors/run-7)
+  tensorfs latest --json /mnt/tensors/run-7
+
+A checkpoint is a file (.pt, .pth, .ckpt, .safetensors, .npz), or a directory: of a
+trainer (checkpoint-N), of shards with their index, or of a distributed checkpoint
+(.metadata and .distcp). It is complete when all that belongs to it is there and whole.
+
+Exit status: 0 there is one, 1 there is none.")]
+pub struct Latest {
+    /// A directory on a mount
+    pub dir: PathBuf,
+    /// Print JSON: also what is newer, and not complete
     #[arg(long)]
     pub json: bool,
 }

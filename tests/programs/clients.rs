@@ -19,6 +19,7 @@ on_mounts!(
     smdebug_torch_hook,
     torch,
     shelf_torch,
+    killed_savers,
 );
 
 fn run_client(setup: Setup, environment: &str, name: &str) {
@@ -104,4 +105,24 @@ fn checkpoints_moved_by_cp_and_read_in_place(setup: Setup) {
     let back = mount.host().join("back");
     run_ok(Command::new("cp").arg("-r").arg(mount.at("in")).arg(&back));
     run_ok(&mut client(&python, "safetensors", &back, "verify"));
+}
+
+/// A checkpoint is told to be whole if it loads, whenever its writer was killed.
+///
+/// Proves T12, T13.
+fn killed_savers(setup: Setup) {
+    let kills = std::env::var("TENSORFS_KILLS").unwrap_or_else(|_| "30".to_owned());
+    for (environment, kind) in [("small", "safetensors"), ("torch", "torch")] {
+        let Some(python) = setup.python(environment) else { continue };
+        let mount = setup.clone().mount();
+        if mount.is_plain() {
+            return;
+        }
+        let program = tensorfs_tests::tensorfs().get_program().to_owned();
+        let directory = mount.at("run");
+        std::fs::create_dir(&directory).unwrap();
+        let mut command = tensorfs_tests::client(&python, "checkpoints_client.py");
+        let said = run_ok(command.arg(&directory).arg(kind).arg(&kills).arg(program));
+        println!("{kind}: {said}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The bytes of a file as the server itself reads them, and what readers say of them.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -64,6 +65,11 @@ impl SegmentBytes {
     /// Goes on with an event file, up to so many tensors.
     pub fn resume(&self, from: u64, limit: u64, sink: &mut Sink<'_>) -> Recognised {
         self.recognise_what(Wanted::From { at: from, limit }, sink)
+    }
+
+    /// Says whether the file is whole JSON, and which parts of a checkpoint it names.
+    pub fn shards(&self) -> Recognised {
+        self.recognise_what(Wanted::Shards, &mut |_| ControlFlow::Break(()))
     }
 
     fn recognise_what(&self, wanted: Wanted, sink: &mut Sink<'_>) -> Recognised {

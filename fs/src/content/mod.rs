@@ -7,6 +7,7 @@
 
 mod bytes;
 mod cache;
+mod complete;
 pub(crate) mod control;
 mod decoders;
 mod hash;

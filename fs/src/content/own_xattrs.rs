@@ -24,6 +24,10 @@ impl Content {
             let object = view.object(ino).ok_or(Fault::new(libc::ENODATA))?;
             (object.is_file(), object.xattr(name).map(<[u8]>::to_vec))
         };
+        if name.strip_prefix(OWN_XATTRS) == Some(b"complete") {
+            let word = |complete| if complete { "complete" } else { "incomplete" };
+            return Ok(self.is_complete(ino, may_read)?.map(|complete| word(complete).into()));
+        }
         if !is_file {
             return own.map(Some).ok_or(Fault::new(libc::ENODATA));
         }

@@ -34,13 +34,15 @@ pub(crate) enum Wanted {
     First,
     /// Those of an event file from a place on, up to so many.
     From { at: u64, limit: u64 },
+    /// No tensors, but the parts that an index names.
+    Shards,
 }
 
 impl Wanted {
     /// Where it is begun.
     pub(super) fn start(self) -> u64 {
         match self {
-            Wanted::All | Wanted::First => 0,
+            Wanted::All | Wanted::First | Wanted::Shards => 0,
             Wanted::From { at, .. } => at,
         }
     }

@@ -145,6 +145,7 @@ impl Readers {
                     let _ = sink(tensor);
                     ControlFlow::Break(())
                 }),
+                Wanted::Shards => formats::shards(ask.source),
                 Wanted::From { at, limit } => formats::resume_some(ask.source, at, limit, sink),
             };
         }

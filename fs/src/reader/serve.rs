@@ -93,6 +93,7 @@ fn recognise(remote: &Remote, wanted: Wanted) -> io::Result<()> {
     let mut sink = |tensor: Tensor| lot.add(&tensor);
     let found = match wanted {
         Wanted::All | Wanted::First => formats::recognise(remote, &mut sink),
+        Wanted::Shards => formats::shards(remote),
         Wanted::From { at, limit } => formats::resume_some(remote, at, limit, &mut sink),
     };
     if lot.count > 0 {

@@ -3,6 +3,7 @@
 use crate::fault::{Fault, Result, malformed};
 use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
+use crate::shards as parts;
 use crate::source::{Source, read_up_to};
 use crate::{npy, npz, safetensors, tfrecord, torch, zip};
 
@@ -44,6 +45,14 @@ pub fn resume(source: &dyn Source, from: u64, sink: &mut Sink<'_>) -> Recognised
 /// tensors or more. [`Recognised::stopped`] says whether it did.
 pub fn resume_some(source: &dyn Source, from: u64, limit: u64, sink: &mut Sink<'_>) -> Recognised {
     run(source, sink, |source, out| tfrecord::recognise(source, from, limit, out))
+}
+
+/// Reads JSON that stands beside a checkpoint: whether it is whole, and which files it names as parts of it
+/// (values in [`Recognised::metadata`]).
+pub fn shards(source: &dyn Source) -> Recognised {
+    let mut found = run(source, &mut |_| std::ops::ControlFlow::Break(()), |source, out| parts::read(source, out));
+    found.stopped = false;
+    found
 }
 
 const HEAD: usize = 32;

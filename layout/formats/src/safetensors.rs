@@ -100,7 +100,7 @@ type Visit<'a> = &'a mut dyn FnMut(&str, Entry) -> Result<()>;
 
 /// Calls `visit` for each tensor in the header, which ends where the `data` begins.
 fn each(source: &dyn Source, data: u64, metadata: &mut Vec<(String, String)>, visit: Visit<'_>) -> Result<()> {
-    let strings = Strings { inner: Part { source, at: 8, end: data }, inside: false, escaped: false, len: 0 };
+    let strings = Strings::of(Part { source, at: 8, end: data });
     let mut json = serde_json::Deserializer::from_reader(BufReader::with_capacity(64 << 10, strings));
     let mut fault = None;
     let result = Header { metadata, visit, fault: &mut fault }.deserialize(&mut json).and_then(|()| json.end());
@@ -113,11 +113,17 @@ fn each(source: &dyn Source, data: u64, metadata: &mut Vec<(String, String)>, vi
 }
 
 /// Passes JSON on, unless it has a string that is too long: the parser would hold it.
-struct Strings<R> {
+pub(crate) struct Strings<R> {
     inner: R,
     inside: bool,
     escaped: bool,
     len: usize,
+}
+
+impl<R> Strings<R> {
+    pub fn of(inner: R) -> Self {
+        Strings { inner, inside: false, escaped: false, len: 0 }
+    }
 }
 
 impl<R: Read> Read for Strings<R> {

@@ -9,6 +9,7 @@ use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Summary;
 
 use crate::cli::Ls;
+use crate::commands::latest::is_complete;
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{clock, output, size, table, text};
@@ -36,11 +37,21 @@ pub fn run(arguments: &Ls) -> Result<ExitCode, Failure> {
 
 fn list(arguments: &Ls, place: &Place, table: &mut Table) -> Result<(), Failure> {
     let about = place.about(true)?;
+    if arguments.complete && place.is_in_pool() {
+        return Err(Failure::at(place.path(), "what is complete is known on a mount only; mount the pool"));
+    }
+    let is_wanted = |place: &Place| !arguments.complete || is_complete(place);
     if about.kind() != Kind::Directory {
+        if !is_wanted(place) {
+            return Ok(());
+        }
         return table.add(Row::of(place, about, None)?);
     }
     if arguments.recursive {
         place.files(&mut |found, about| {
+            if !is_wanted(found) {
+                return Ok(true);
+            }
             table.add(Row::of(found, about.clone(), Some(place))?)?;
             Ok(true)
         })?;
@@ -48,6 +59,9 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table) -> Result<(), Failure>
     }
     for found in place.inside()? {
         let Ok(about) = found.about(false) else { continue };
+        if !is_wanted(&found) {
+            continue;
+        }
         table.add(Row::of(&found, about, Some(place))?)?;
     }
     Ok(())

@@ -7,6 +7,7 @@ mod create;
 mod diff;
 mod health;
 mod info;
+mod latest;
 mod ls;
 mod manual;
 mod mount;
@@ -39,6 +40,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Check(arguments) => return Ok(check::run(&arguments)),
         Command::Scrub(arguments) => return scrub::run(&arguments),
         Command::Ls(arguments) => return ls::run(&arguments),
+        Command::Latest(arguments) => return latest::run(&arguments),
         Command::Verify(arguments) => return verify::run(&arguments),
         Command::Health(arguments) => return Ok(health::run(&arguments)),
         Command::Info(arguments) => return info::run(&arguments),

@@ -1,6 +1,6 @@
 //! Files, in a pool or not, as commands see them: what is recorded of them, their tensors, and the numbers in those.
 
-mod attribute;
+pub mod attribute;
 pub mod choice;
 pub mod compare;
 pub mod filter;

@@ -1,0 +1,140 @@
+//! JSON beside a checkpoint: the index of one that was saved in parts, `model.safetensors.index.json`, of which only
+//! the names of the parts are of interest, and what a trainer writes last, of which only that it is whole.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::BufReader;
+
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use crate::fault::{Result, malformed, short};
+use crate::found::Out;
+use crate::safetensors::Strings;
+use crate::source::{Part, Source};
+
+/// What the names of parts are called in [`Recognised::metadata`](crate::Recognised::metadata).
+const SHARD: &str = "shard";
+/// The longest JSON that is read.
+const JSON_MAX: u64 = 256 << 20;
+/// The most parts.
+const SHARDS_MAX: usize = 4096;
+/// The longest name of one.
+const NAME_MAX: usize = 255;
+
+pub(crate) fn read(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
+    let size = source.size()?;
+    if size > JSON_MAX {
+        return malformed(format!("JSON of {size} bytes"));
+    }
+    let mut shards = BTreeSet::new();
+    let strings = Strings::of(Part { source, at: 0, end: size });
+    let mut json = serde_json::Deserializer::from_reader(BufReader::with_capacity(64 << 10, strings));
+    match Index(&mut shards).deserialize(&mut json).and_then(|()| json.end()) {
+        Ok(()) => {}
+        Err(error) if error.is_io() => return Err(std::io::Error::from(error).into()),
+        Err(error) if error.is_eof() => {
+            out.found.cut = true;
+            return short("JSON that is cut short");
+        }
+        Err(error) => return malformed(format!("JSON: {error}")),
+    }
+    out.found.end = size;
+    out.found.metadata = shards.into_iter().map(|name| (SHARD.to_owned(), name)).collect();
+    Ok(())
+}
+
+/// The whole of it.
+struct Index<'a>(&'a mut BTreeSet<String>);
+
+impl<'de> DeserializeSeed<'de> for Index<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Index<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a dictionary")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "weight_map" => map.next_value_seed(Shards(self.0))?,
+                _ => map.next_value::<IgnoredAny>().map(drop)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which tensor is in which part.
+struct Shards<'a>(&'a mut BTreeSet<String>);
+
+impl<'de> DeserializeSeed<'de> for Shards<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Shards<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the names of files")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some((_, name)) = map.next_entry::<IgnoredAny, String>()? {
+            if name.is_empty() || name.len() > NAME_MAX || name.contains(['/', '\0']) {
+                return Err(de::Error::custom("a part that cannot be the name of a file"));
+            }
+            if !self.0.contains(&name) {
+                self.0.insert(name);
+            }
+            if self.0.len() > SHARDS_MAX {
+                return Err(de::Error::custom("more parts than can be"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::recognise::shards;
+
+    fn names(json: &str) -> Result<Vec<String>, (String, bool)> {
+        let found = shards(&json.as_bytes());
+        match found.reason {
+            None => Ok(found.metadata.into_iter().map(|(_, name)| name).collect()),
+            Some(why) => Err((why, found.cut)),
+        }
+    }
+
+    #[test]
+    fn parts_are_named_once() {
+        let index = r#"{"metadata":{"n":9},"weight_map":{"a":"1.bin","b":"2.bin","c":"1.bin"}}"#;
+        assert_eq!(names(index).unwrap(), ["1.bin", "2.bin"]);
+        assert_eq!(names("{\"global_step\": 5, \"log_history\": [{}]}\n").unwrap(), [""; 0]);
+        for end in 0..index.len() {
+            assert!(names(&index[..end]).unwrap_err().1, "{end}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let one = |name: &str| names(&format!("{{\"weight_map\":{{\"a\":{name}}}}}")).unwrap_err();
+        for name in ["\"../x\"", "\"\"", "5", "null", "[\"x\"]", &format!("\"{}\"", "x".repeat(256))] {
+            assert!(!one(name).1, "{name}");
+        }
+        assert!(!names("[]").unwrap_err().1 && !names("{} {}").unwrap_err().1);
+        assert!(names(&format!("{{\"x\":{}", "[".repeat(100_000))).is_err());
+        let many: Vec<String> = (0..5000).map(|n| format!("\"{n}\":\"{n}\"")).collect();
+        assert!(names(&format!("{{\"weight_map\":{{{}}}}}", many.join(","))).unwrap_err().0.contains("more parts"));
+    }
+}

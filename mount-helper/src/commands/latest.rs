@@ -1,0 +1,158 @@
+//! `tensorfs latest`: the newest checkpoint that is all there, which is what a run that goes on should load.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use serde_json::json;
+
+use crate::cli::Latest;
+use crate::mounting::mountinfo::{Mount, Table};
+use crate::mounting::paths;
+use crate::show::failure::Failure;
+use crate::show::output;
+use crate::tensors::attribute;
+use crate::tensors::place::{Kind, Place};
+
+/// What a checkpoint of one file is called.
+const ENDINGS: [&str; 5] = ["pt", "pth", "ckpt", "safetensors", "npz"];
+/// What a trainer's directories are called.
+const TRAINERS: &str = "checkpoint-";
+/// What they are called until they are all there.
+const UNFINISHED: &str = "tmp-";
+
+/// Runs the command.
+pub fn run(arguments: &Latest) -> Result<ExitCode, Failure> {
+    let dir = &arguments.dir;
+    let real = paths::real(dir)?;
+    let table = Table::here()?;
+    if !table.around(&real).is_some_and(Mount::is_tensorfs) {
+        return Err(Failure::at(dir, "not on a tensorfs mount"));
+    }
+    let place = Place::of(dir)?;
+    if place.about(true)?.kind() != Kind::Directory {
+        return Err(Failure::at(dir, "not a directory"));
+    }
+    let mut candidates = Vec::new();
+    gather(&place, &mut candidates)?;
+    // The newest first, and of those that are equally new the one with the larger number.
+    candidates.sort_by_cached_key(|found| std::cmp::Reverse((found.modified, natural(found.place.path()))));
+    let Some(found) = candidates.iter().find(|found| is_complete(&found.place)) else {
+        return Err(Failure::at(dir, "no complete checkpoint below it"));
+    };
+    let (path, passed) = (found.place.path(), candidates.iter().take_while(|other| !std::ptr::eq(*other, found)));
+    if arguments.json {
+        let modified = found.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let line = json!({
+            "path": path.to_string_lossy(),
+            "kind": if found.is_dir { "directory" } else { "file" },
+            "modified": modified.as_secs_f64(),
+            "incomplete": passed.map(|other| other.place.path().to_string_lossy().into_owned()).collect::<Vec<_>>(),
+        });
+        output::print(&format!("{line}\n"))?;
+    } else {
+        output::print(&format!("{}\n", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the server says that a checkpoint is all there.
+pub fn is_complete(place: &Place) -> bool {
+    attribute::get(place.path(), COMPLETE).as_deref() == Some("complete")
+}
+
+const COMPLETE: &str = "user.tensorfs.complete";
+
+/// What may be a checkpoint.
+struct Candidate {
+    place: Place,
+    is_dir: bool,
+    /// When a file of it was last changed.
+    modified: SystemTime,
+}
+
+/// What may be checkpoints below a directory. What belongs to one that is a directory is none of its own.
+fn gather(dir: &Place, candidates: &mut Vec<Candidate>) -> Result<(), Failure> {
+    let mut left = vec![dir.clone()];
+    while let Some(dir) = left.pop() {
+        // Of another owner, or gone since.
+        let Ok(inside) = dir.inside() else { continue };
+        let is_checkpoint = attribute::get(dir.path(), COMPLETE).is_some();
+        if is_checkpoint {
+            let modified = newest(&dir);
+            candidates.push(Candidate { place: dir, is_dir: true, modified });
+        }
+        for place in inside {
+            let Ok(about) = place.about(false) else { continue };
+            let name = name(&place);
+            let hidden = name.starts_with('.') || name.starts_with(UNFINISHED);
+            match about.kind() {
+                Kind::Directory if !hidden && (!is_checkpoint || name.starts_with(TRAINERS)) => left.push(place),
+                Kind::File if !is_checkpoint && !hidden && is_called_one(place.path()) => {
+                    candidates.push(Candidate { place, is_dir: false, modified: about.modified() });
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn name(place: &Place) -> String {
+    place.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn is_called_one(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known))
+}
+
+/// When a file below was last changed, those of other checkpoints left out.
+fn newest(dir: &Place) -> SystemTime {
+    let mut newest = SystemTime::UNIX_EPOCH;
+    let mut left = vec![dir.clone()];
+    while let Some(dir) = left.pop() {
+        for place in dir.inside().unwrap_or_default() {
+            let Ok(about) = place.about(false) else { continue };
+            match about.kind() {
+                Kind::Directory if !name(&place).starts_with(TRAINERS) => left.push(place),
+                Kind::File => newest = newest.max(about.modified()),
+                _ => {}
+            }
+        }
+    }
+    newest
+}
+
+/// A path as people order them: `checkpoint-9` in front of `checkpoint-10`.
+fn natural(path: &Path) -> Vec<(String, u64)> {
+    let mut parts = vec![(String::new(), 0_u64)];
+    let mut in_number = false;
+    for char in path.to_string_lossy().chars() {
+        match (char.to_digit(10), parts.last_mut()) {
+            (Some(digit), Some((_, number))) => {
+                *number = number.saturating_mul(10).saturating_add(digit.into());
+                in_number = true;
+            }
+            (None, Some((text, _))) if !in_number => text.push(char),
+            (None, _) => {
+                parts.push((char.to_string(), 0));
+                in_number = false;
+            }
+            (Some(_), None) => {}
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_count_as_numbers() {
+        let order = |a: &str, b: &str| natural(Path::new(a)).cmp(&natural(Path::new(b)));
+        assert!(order("run/checkpoint-9", "run/checkpoint-10").is_lt());
+        assert!(order("run2/a-1.pt", "run10/a-0.pt").is_lt());
+        assert!(order("e-3-s-99", "e-3-s-100").is_lt() && order("x", "x").is_eq());
+    }
+}

@@ -1,0 +1,133 @@
+//! Which checkpoints are all there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use tensorfs_tests::{Mount, Setup, on_mounts, safetensors, samples};
+
+use super::attribute;
+
+on_mounts!(a_directory_is_complete_when_all_of_it_is_there, the_latest_is_the_newest_that_is_complete);
+
+fn weights() -> Vec<u8> {
+    safetensors(&[("a", &[1; 5000]), ("b", &[2; 10])])
+}
+
+/// Writes a checkpoint step by step: after each step but the last it is not complete, and then it is.
+#[track_caller]
+fn grows(dir: &Path, steps: &[(&str, Vec<u8>)]) {
+    for (name, bytes) in steps {
+        assert_ne!(attribute(dir, "complete"), Ok("complete".to_owned()), "before {name}");
+        fs::create_dir_all(dir.join(name).parent().unwrap()).unwrap();
+        fs::write(dir.join(name), &bytes[..bytes.len() - 1]).unwrap();
+        assert_ne!(attribute(dir, "complete"), Ok("complete".to_owned()), "part of {name}");
+        fs::write(dir.join(name), bytes).unwrap();
+    }
+    assert_eq!(attribute(dir, "complete").unwrap(), "complete", "{}", dir.display());
+    // Something else that is not whole.
+    fs::write(dir.join("more.safetensors"), &weights()[..20]).unwrap();
+    assert_eq!(attribute(dir, "complete").unwrap(), "incomplete");
+    fs::remove_file(dir.join("more.safetensors")).unwrap();
+}
+
+/// Proves T13.
+fn a_directory_is_complete_when_all_of_it_is_there(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let torch = fs::read(samples().join("torch2-tensor.pt")).unwrap();
+    let distcp = fs::read(samples().join("torch2-dcp.distcp")).unwrap();
+    let state = b"{\"global_step\": 5, \"log_history\": []}".to_vec();
+    let dir = |name: &str| {
+        fs::create_dir(mount.at(name)).unwrap();
+        mount.at(name)
+    };
+    let index = br#"{"metadata":{},"weight_map":{"a":"m1.safetensors","b":"m2.safetensors"}}"#.to_vec();
+    let sharded = dir("sharded");
+    grows(
+        &sharded,
+        &[("x.safetensors.index.json", index.clone()), ("m1.safetensors", weights()), ("m2.safetensors", weights())],
+    );
+    fs::rename(sharded.join("m1.safetensors"), sharded.join("m3.safetensors")).unwrap();
+    assert_eq!(attribute(&sharded, "complete").unwrap(), "incomplete");
+    let trainer = [("model.safetensors", weights()), ("optimizer.pt", torch.clone()), ("trainer_state.json", state)];
+    grows(&dir("checkpoint-12"), &trainer);
+    // A directory of a trainer's in it is its own.
+    fs::create_dir(mount.at("checkpoint-12/checkpoint-1")).unwrap();
+    assert_eq!(attribute(&mount.at("checkpoint-12"), "complete").unwrap(), "complete");
+    assert_eq!(attribute(&mount.at("checkpoint-12/checkpoint-1"), "complete").unwrap(), "incomplete");
+    let parts = [("__0_0.distcp", distcp.clone()), ("__1_0.distcp", distcp), (".metadata", b"\x80\x02}.".to_vec())];
+    let distributed = dir("distributed");
+    for (name, bytes) in &parts {
+        assert_eq!(attribute(&distributed, "complete"), Err(Errno::ENODATA));
+        fs::write(distributed.join(name), bytes).unwrap();
+    }
+    assert_eq!(attribute(&distributed, "complete").unwrap(), "complete");
+    let part = &parts[1].1;
+    fs::write(distributed.join("__1_0.distcp"), &part[..part.len() - 1]).unwrap();
+    assert_eq!(attribute(&distributed, "complete").unwrap(), "incomplete");
+    // A part that somebody writes, a name that leads elsewhere, and what is no checkpoint.
+    let held = fs::File::options().append(true).open(mount.at("checkpoint-12/optimizer.pt")).unwrap();
+    assert_eq!(attribute(&mount.at("checkpoint-12"), "complete").unwrap(), "incomplete");
+    drop(held);
+    let away = dir("away");
+    fs::write(away.join("a.bin.index.json"), r#"{"weight_map":{"a":"../checkpoint-12/model.safetensors"}}"#).unwrap();
+    assert_eq!(attribute(&away, "complete").unwrap(), "incomplete");
+    fs::write(dir("text").join("notes.txt"), "nothing").unwrap();
+    assert_eq!(attribute(&mount.at("text"), "complete"), Err(Errno::ENODATA));
+    assert_eq!(attribute(&mount.at("text/notes.txt"), "complete"), Err(Errno::ENODATA));
+    assert_eq!(attribute(&mount.at("checkpoint-12/model.safetensors"), "complete").unwrap(), "complete");
+    for path in [mount.at("text"), mount.at("checkpoint-12/model.safetensors")] {
+        assert_eq!(tensorfs_tests::xattr::set(&path, "user.tensorfs.complete", b"complete", 0), Err(Errno::EPERM));
+    }
+}
+
+/// What `latest` says: its exit status, and what it prints.
+fn latest(mount: &Mount, dir: &Path) -> (Option<i32>, String) {
+    let output = mount.tensorfs(["latest", dir.to_str().unwrap()]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(errors.lines().count(), usize::from(!output.status.success()), "{errors}");
+    (output.status.code(), String::from_utf8(output.stdout).unwrap().trim_end().to_owned())
+}
+
+/// Proves T13.
+fn the_latest_is_the_newest_that_is_complete(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let run = mount.at("run");
+    fs::create_dir(&run).unwrap();
+    assert_eq!(latest(&mount, &run), (Some(1), String::new()));
+    let named = |path: &PathBuf| (Some(0), path.to_str().unwrap().to_owned());
+    let mut last = None;
+    for step in 0..12 {
+        let path = run.join(format!("step-{step}.safetensors"));
+        fs::write(&path, &weights()[..30]).unwrap();
+        assert_eq!(latest(&mount, &run), last.as_ref().map_or((Some(1), String::new()), named), "{step}");
+        fs::write(&path, weights()).unwrap();
+        assert_eq!(latest(&mount, &run), named(&path));
+        last = Some(path);
+    }
+    // Of those that are as new as each other the one with the larger number, and those alone that are all there.
+    tensorfs_tests::shell(&run, "touch -d 2020-01-01T00:00:00 step-*");
+    assert_eq!(latest(&mount, &run), named(&run.join("step-11.safetensors")));
+    fs::create_dir(run.join("tmp-checkpoint-3")).unwrap();
+    fs::write(run.join("tmp-checkpoint-3/model.safetensors"), weights()).unwrap();
+    fs::create_dir(run.join("checkpoint-3")).unwrap();
+    fs::write(run.join("checkpoint-3/model.safetensors"), weights()).unwrap();
+    assert_eq!(latest(&mount, &run), named(&run.join("step-11.safetensors")));
+    let text = mount.tensorfs_ok(["latest", "--json", run.to_str().unwrap()]);
+    let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(line["kind"], "file");
+    assert_eq!(line["incomplete"][0], run.join("checkpoint-3").to_str().unwrap());
+    fs::write(run.join("checkpoint-3/trainer_state.json"), "{}\n").unwrap();
+    assert_eq!(latest(&mount, &run), named(&run.join("checkpoint-3")));
+    fs::write(run.join("cut.safetensors"), &weights()[..30]).unwrap();
+    let listed = mount.tensorfs_ok(["ls", "--complete", run.to_str().unwrap()]);
+    assert!(listed.contains("checkpoint-3/") && listed.contains("step-0.safetensors"), "{listed}");
+    assert!(!listed.contains("cut.safetensors") && !listed.contains("tmp-"), "{listed}");
+    assert_eq!(latest(&mount, mount.pool()).0, Some(1));
+}

@@ -1,0 +1,174 @@
+"""Checkpoints whose writer is killed at any moment: `tensorfs latest` names the newest that loads, and no other.
+
+    checkpoints_client.py DIRECTORY safetensors|torch KILLS TENSORFS
+
+A child saves one after the other, files, or directories as a trainer makes them with rotation and shards, until it is
+killed."""
+
+import glob
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+DIRECTORY, KIND, KILLS, TENSORFS = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+KEPT = 3
+if KIND == "torch":
+    import torch
+
+    torch.set_num_threads(1)
+    SHARD, INDEX = "pytorch_model-{}-of-00002.bin", "pytorch_model.bin.index.json"
+
+    def save_file(tensors, path):
+        torch.save({name: torch.from_numpy(value) for name, value in tensors.items()}, path)
+
+    def load_file(path):
+        return {name: value.numpy() for name, value in torch.load(path, weights_only=True).items()}
+
+else:
+    from safetensors.numpy import load_file, save_file
+
+    SHARD, INDEX = "model-{}-of-00002.safetensors", "model.safetensors.index.json"
+
+
+def state(step, name):
+    return {f"{name}.{n}": np.full((64, 4096), step, "f4") for n in range(2)}
+
+
+def load_weights(step, path):
+    found = load_file(path)
+    want = state(step, "w")
+    assert sorted(found) == sorted(want)
+    for name, value in want.items():
+        assert (found[name] == value).all(), name
+
+
+def write_json(path, value):
+    with open(path, "w") as file:
+        json.dump(value, file, indent=2)
+
+
+class Files:
+    """A file for each step."""
+
+    ending = "pt" if KIND == "torch" else "safetensors"
+
+    def path(self, step):
+        return os.path.join(DIRECTORY, "files", f"step-{step}.{self.ending}")
+
+    def save(self, step):
+        os.makedirs(os.path.dirname(self.path(step)), exist_ok=True)
+        save_file(state(step, "w"), self.path(step))
+
+    def load(self, step):
+        load_weights(step, self.path(step))
+
+    def remove(self, path):
+        os.unlink(path)
+
+
+class Trainer:
+    """Directories, in the order in which Hugging Face's Trainer writes what is in them."""
+
+    def path(self, step):
+        return os.path.join(DIRECTORY, "trainer", f"checkpoint-{step}")
+
+    def save(self, step):
+        os.makedirs(self.path(step))
+        at = lambda name: os.path.join(self.path(step), name)  # noqa: E731
+        shards = {part: SHARD.format(part) for part in ("00001", "00002")}
+        for part, shard in shards.items():
+            save_file(state(step, part), at(shard))
+        names = {name: shard for part, shard in shards.items() for name in state(step, part)}
+        write_json(at(INDEX), {"metadata": {}, "weight_map": names})
+        if KIND == "torch":
+            save_file(state(step, "w"), at("optimizer.pt"))
+        else:
+            with open(at("rng_state.npz"), "wb") as file:
+                np.savez(file, **state(step, "w"))
+        write_json(at("trainer_state.json"), {"global_step": step, "log_history": [{"loss": 0.5}] * 200})
+
+    def load(self, step):
+        at = lambda name: os.path.join(self.path(step), name)  # noqa: E731
+        with open(at("trainer_state.json")) as file:
+            assert json.load(file)["global_step"] == step
+        with open(at(INDEX)) as file:
+            names = json.load(file)["weight_map"]
+        for shard in set(names.values()):
+            for name, value in load_file(at(shard)).items():
+                assert names[name] == shard and (value == step).all(), name
+        if KIND == "torch":
+            load_weights(step, at("optimizer.pt"))
+        else:
+            with np.load(at("rng_state.npz")) as found:
+                assert all((found[name] == step).all() for name in found.files)
+
+    def remove(self, path):
+        shutil.rmtree(path)
+
+
+def steps(how):
+    found = glob.glob(os.path.join(os.path.dirname(how.path(0)), "*"))
+    number = lambda path: int("".join(c for c in os.path.basename(path).split(".")[0] if c.isdigit()))  # noqa: E731
+    return sorted(((number(path), path) for path in found), reverse=True)
+
+
+def save_on(how, step):
+    while True:
+        how.save(step)
+        for _, path in steps(how)[KEPT:]:
+            how.remove(path)
+        step += 1
+
+
+def loads(how, step):
+    try:
+        how.load(step)
+        return True
+    except Exception:  # whatever a library says of a partial file
+        return False
+
+
+def state_of(path):
+    try:
+        return os.getxattr(path, "user.tensorfs.complete").decode()
+    except OSError:
+        return None
+
+
+def main():
+    seed = int(os.environ.get("TENSORFS_KILL_SEED", "1"))
+    random.seed(seed)
+    partial = 0
+    for kill in range(KILLS):
+        how = (Files(), Trainer())[kill % 2]
+        first = steps(how)[0][0] + 1 if steps(how) else 1
+        child = os.fork()
+        if child == 0:
+            save_on(how, first)
+        time.sleep(random.uniform(0, 0.12))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        there = steps(how)
+        good = [(step, path) for step, path in there if loads(how, step)]
+        partial += len(there) - len(good)
+        where = os.path.dirname(how.path(0))
+        if not there:
+            continue
+        said = subprocess.run([TENSORFS, "latest", where], capture_output=True, text=True)
+        expected = good[0][1] + "\n" if good else ""
+        assert said.stdout == expected, (kill, said, expected, there)
+        assert (said.returncode == 0) == bool(good) and len(said.stderr.splitlines()) == (not good), said
+        # The oldest may be half removed, and nothing names what it had beside the weights.
+        for step, path in there[:KEPT]:
+            complete = state_of(path) == "complete"
+            assert complete == ((step, path) in good), (kill, path, state_of(path))
+    print(f"{KILLS} kills, {partial} partial checkpoints")
+
+
+main()
