@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use tensorfs_formats::{TensorReader, crc32c, npy_header, read_tensor, recognise, resume};
+use tensorfs_formats::{TensorReader, crc32c, npy_header, read_tensor, recognise, resume, shards};
 use tensorfs_layout::check::fault_of_run;
 use tensorfs_layout::segment::{Before, examine};
 
@@ -29,6 +29,31 @@ pub fn any(bytes: &[u8]) {
         }
     }
     sealed(bytes);
+}
+
+/// JSON beside a checkpoint.
+pub fn named_shards(bytes: &[u8]) {
+    let found = shards(&bytes);
+    assert!(found.end <= bytes.len() as u64 && found.error.is_none() && found.tensors == 0);
+    assert!(found.reason.is_none() || found.metadata.is_empty());
+    for (_, name) in &found.metadata {
+        assert!(!name.is_empty() && name.len() <= 255 && !name.contains(['/', '\0']), "{name:?}");
+    }
+    // Whatever it is cut to is not whole.
+    let end = bytes.trim_ascii_end().len();
+    assert!(found.reason.is_some() || shards(&&bytes[..end - 1]).cut);
+}
+
+/// Indexes of checkpoints in parts.
+pub fn indexes() -> Vec<Vec<u8>> {
+    let index =
+        |parts: &str| format!("{{\"metadata\": {{\"total_size\": 9}}, \"weight_map\": {{{parts}}}}}").into_bytes();
+    vec![
+        index(r#""a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors""#),
+        index(r#""a": "x", "\u00e9": "\u0041", "c": "x""#),
+        br#"{"global_step": 5, "log_history": [{"loss": 0.5, "epoch": [1, {}]}], "is_world_process_zero": true}"#
+            .to_vec(),
+    ]
 }
 
 /// The seals of a file cover it without gaps, and are true.
