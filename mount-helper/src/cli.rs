@@ -355,9 +355,10 @@ Examples:
   torchrun train.py --resume $(tensorfs latest /mnt/tensors/run-7)
   tensorfs latest --json /mnt/tensors/run-7
 
-A checkpoint is a file (.pt, .pth, .ckpt, .safetensors, .npz), or a directory: of a
-trainer (checkpoint-N), of shards with their index, or of a distributed checkpoint
-(.metadata and .distcp). It is complete when all that belongs to it is there and whole.
+A checkpoint is a file (.pt, .pth, .ckpt, .safetensors, .npz), or a directory:
+of a trainer (checkpoint-N), of shards with their index, or of a distributed
+checkpoint (.metadata and .distcp). It is complete when all that belongs to it
+is there and whole.
 
 Exit status: 0 there is one, 1 there is none.")]
 pub struct Latest {
