@@ -10,12 +10,9 @@ use tensorfs_formats::{Dtype, Mode};
 use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
 
 use crate::mounting::options;
-use crate::show::size;
+use crate::show::{VERSION, size};
 use crate::tensors::filter::{self, Steps};
 use crate::tensors::glob::Glob;
-
-/// What was built, as far as the build knew.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("TENSORFS_COMMIT"));
 
 const EXAMPLES: &str = "\
 Examples:

@@ -92,7 +92,10 @@ fn wait(reader: PipeReader) -> Result<Answer, Failure> {
 /// The server's side: serves the mount, and answers on standard output until it is ready.
 pub fn serve(request: &MountRequest) -> Result<(), Failure> {
     let mut pipe = Pipe::take()?;
-    let result = prepare(request).and_then(|()| server::serve(request, &mut pipe));
+    let result = prepare(request).and_then(|unheard| {
+        pipe.unheard = unheard;
+        server::serve(request, &mut pipe)
+    });
     if let Err(failure) = &result {
         log::error!("{failure}");
         // Once it has been ready, nobody listens any more: the log is the place.
@@ -101,21 +104,26 @@ pub fn serve(request: &MountRequest) -> Result<(), Failure> {
     result
 }
 
-fn prepare(request: &MountRequest) -> Result<(), Failure> {
+/// Returns why what is logged gets nowhere, if so.
+fn prepare(request: &MountRequest) -> Result<Option<String>, Failure> {
     // A session without a terminal: no signal from a shell's job control or a hangup reaches it.
     setsid().map_err(|errno| Failure::new(format!("cannot start a session: {}", errno.desc())))?;
-    match &request.options.log {
-        Some(path) => logging::to_file(path)?,
+    let unheard = match &request.options.log {
+        Some(path) => logging::to_file(path).map(|()| None)?,
         None => logging::to_syslog(),
-    }
+    };
     umask(Mode::from_bits_truncate(0o077));
     // `ps` and `pgrep` would show "exe", after the link it was executed through.
     let _ = prctl::set_name(c"tensorfs");
-    Ok(())
+    Ok(unheard)
 }
 
 /// The pipe to the process that waits.
-struct Pipe(Option<PipeWriter>);
+struct Pipe {
+    to: Option<PipeWriter>,
+    /// Why what is logged gets nowhere, if so.
+    unheard: Option<String>,
+}
 
 impl Pipe {
     /// Takes over standard output and leaves `/dev/null` in its place, so that the pipe closes when we close it.
@@ -126,11 +134,11 @@ impl Pipe {
             .and_then(|pipe| Ok((pipe, null?)))
             .map_err(cannot_start)?;
         dup2_stdout(null).map_err(|errno| cannot_start(errno.into()))?;
-        Ok(Pipe(Some(PipeWriter::from(pipe))))
+        Ok(Pipe { to: Some(PipeWriter::from(pipe)), unheard: None })
     }
 
     fn say(&mut self, what: &str, text: &str) -> io::Result<()> {
-        match &mut self.0 {
+        match &mut self.to {
             Some(pipe) => pipe.write_all(format!("{what} {}\n", text.replace('\n', " ")).as_bytes()),
             None => Ok(()),
         }
@@ -144,8 +152,11 @@ impl Listener for Pipe {
     }
 
     fn ready(&mut self) -> Result<(), Failure> {
+        if let Some(why) = self.unheard.take() {
+            self.note(&format!("there is no syslog, so that nothing is logged ({why}); say where with --log FILE"));
+        }
         let said = self.say("ready", "");
-        self.0 = None;
+        self.to = None;
         said.map_err(|_| Failure::new("whoever asked for this mount has gone; unmounting it"))
     }
 }

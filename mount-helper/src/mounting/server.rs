@@ -13,6 +13,7 @@ use tensorfs_layout::pool::{OpenOptions, Pool};
 use crate::mounting::fuse_device::{self, Ending, Mounted};
 use crate::mounting::request::MountRequest;
 use crate::mounting::{given, notify, signals};
+use crate::show::VERSION;
 use crate::show::failure::{Failure, reason};
 
 /// Whom the server tells how its start went.
@@ -25,9 +26,10 @@ pub trait Listener {
 
 /// Serves until the mount is gone.
 pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), Failure> {
-    signals::block(&[Signal::SIGHUP])?;
+    signals::block(&signals::OF_THE_LOG)?;
     let given = given::number(&request.mountpoint).map(fuse_device::take_given).transpose()?;
     let pool = open(request, given.as_ref().map_or(&request.mountpoint, |(_, mounted)| mounted.mountpoint()))?;
+    log::info!("tensorfs {VERSION}, options: {}", request.options.to_list());
     // Until here SIGTERM simply ends the process: a pool survives that at any moment.
     signals::block(&[Signal::SIGTERM, Signal::SIGINT])?;
     for line in [recovery_note(&pool), read_only_note(&pool)].into_iter().flatten() {

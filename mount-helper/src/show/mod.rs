@@ -5,6 +5,7 @@ pub mod colours;
 pub mod failure;
 pub mod info;
 mod limit;
+mod log_file;
 mod log_line;
 pub mod logging;
 pub mod output;
@@ -14,3 +15,6 @@ pub mod size;
 mod syslog;
 pub mod table;
 pub mod text;
+
+/// What was built, as far as the build knew.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("TENSORFS_COMMIT"));

@@ -1,11 +1,16 @@
 //! Logging to syslog: where a server without a terminal belongs.
 
 use std::ffi::CString;
+use std::os::unix::net::UnixDatagram;
 
 use log::{Level, Log, Metadata, Record};
 
+use crate::show::failure::reason;
 use crate::show::limit::Limit;
 use crate::show::log_line::UNHEARD_REPLIES;
+
+/// Where syslog(3) sends it.
+const SOCKET: &str = "/dev/log";
 
 /// Sends what is logged to syslog(3), as `tensorfs[PID]`.
 #[derive(Default)]
@@ -38,7 +43,14 @@ impl Log for Syslog {
     fn flush(&self) {}
 }
 
-fn priority(level: Level) -> libc::c_int {
+/// Why nothing takes what is sent to syslog(3), which does not say so.
+pub fn unheard() -> Option<String> {
+    let connected = UnixDatagram::unbound().and_then(|socket| socket.connect(SOCKET));
+    connected.err().map(|error| format!("{SOCKET}: {}", reason(&error)))
+}
+
+/// The number of a level's priority.
+pub fn priority(level: Level) -> libc::c_int {
     match level {
         Level::Error => libc::LOG_ERR,
         Level::Warn => libc::LOG_WARNING,

@@ -6,6 +6,7 @@ mod every;
 mod full_host;
 mod health;
 mod info;
+mod logs;
 mod mount;
 mod packages;
 mod restore;

@@ -1,0 +1,80 @@
+//! What the server logs, and where.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::Stdio;
+
+use nix::sys::stat::fstat;
+use tensorfs_tests::{needs_mount, wait_until};
+
+use super::{Room, kill, said};
+
+/// logrotate gives the file another name, and tells the server.
+#[test]
+fn a_log_that_was_given_another_name_is_opened_again() {
+    needs_mount!();
+    let room = Room::mounted();
+    let server = room.pid("pool");
+    let first = room.log();
+    let options = first.lines().find(|line| line.contains("options: ")).unwrap_or_else(|| panic!("{first}"));
+    assert!(options.contains("tensorfs 0."), "{options}");
+    fs::rename(room.at("server.log"), room.at("server.log.1")).unwrap();
+    kill(server, libc::SIGHUP);
+    wait_until("the log is there again", || room.at("server.log").exists() && room.log().contains("opened again"));
+    room.ok(["umount", "mnt"]);
+    assert!(room.log().contains("closed"), "{}", room.log());
+    assert_eq!(fs::read_to_string(room.at("server.log.1")).unwrap(), first, "nothing comes behind that");
+}
+
+#[test]
+fn the_level_of_a_log_changes_while_the_server_runs() {
+    needs_mount!();
+    let room = Room::mounted();
+    let server = room.pid("pool");
+    let has = |level: &str| room.log().contains(&format!("of level {level} or worse"));
+    assert!(!room.log().contains(" DEBUG "), "{}", room.log());
+    kill(server, libc::SIGUSR1);
+    wait_until("it logs more", || has("DEBUG"));
+    for level in ["INFO", "WARN", "ERROR"] {
+        kill(server, libc::SIGUSR2);
+        wait_until("it logs less", || has(level));
+    }
+    room.ok(["umount", "mnt"]);
+    assert!(!room.log().contains("closed"), "{}", room.log());
+}
+
+/// systemd connects standard error with the journal, and says so.
+#[test]
+fn lines_for_the_journal_have_priorities() {
+    needs_mount!();
+    let room = Room::with_pool();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let pipe = fstat(writer.as_fd()).unwrap();
+    let mut command = room.command();
+    command.args(["mount", "-f", "pool", "mnt"]).env("JOURNAL_STREAM", format!("{}:{}", pipe.st_dev, pipe.st_ino));
+    let mut server = command.stderr(Stdio::from(writer)).spawn().unwrap();
+    // Nobody but the server has the pipe's other end.
+    drop(command);
+    let mut lines = BufReader::new(reader).lines().map(|line| line.unwrap());
+    let mounted = lines.find(|line| line.contains("mounted at")).unwrap();
+    assert!(mounted.starts_with("<6>/"), "{mounted}");
+    kill(server.id() as i32, libc::SIGTERM);
+    let rest: Vec<String> = lines.collect();
+    assert!(rest.iter().all(|line| line.starts_with('<')), "{rest:?}");
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn who_mounts_hears_that_there_is_no_syslog() {
+    needs_mount!();
+    let room = Room::with_pool();
+    let output = room.run(["mount", "pool", "mnt"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let heard = UnixDatagram::unbound().unwrap().connect("/dev/log").is_ok();
+    let note = String::from_utf8_lossy(&output.stderr).contains("there is no syslog");
+    assert_eq!(note, !heard, "{}", said(&output));
+    room.ok(["umount", "mnt"]);
+    assert_eq!(said(&room.run(["mount", "pool", "mnt", "--log", "server.log"])), "exit status: 0\n");
+}
