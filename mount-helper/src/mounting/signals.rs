@@ -1,5 +1,5 @@
-//! Signals of the server: SIGTERM and SIGINT ask it to end, SIGHUP to open its log again, SIGUSR1 and SIGUSR2 to log more
-//! or less.
+//! Signals of the server: SIGTERM and SIGINT ask it to end, SIGHUP to open its log again, SIGUSR1 and SIGUSR2 to log
+//! more or less.
 
 use std::thread;
 
@@ -17,7 +17,8 @@ pub fn block(signals: &[Signal]) -> Result<(), Failure> {
     set.thread_block().map_err(|errno| Failure::new(format!("cannot block signals: {}", errno.desc())))
 }
 
-/// Calls `stop` for every SIGTERM and SIGINT, and does what the others ask for, in a thread of its own: no code runs inside a signal handler.
+/// Calls `stop` for every SIGTERM and SIGINT, and does what the others ask for, in a thread of its own: no code runs
+/// inside a signal handler.
 pub fn watch(stop: impl Fn(Signal) + Send + 'static) -> Result<(), Failure> {
     let set: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().chain(OF_THE_LOG).collect();
     thread::Builder::new()
