@@ -14,7 +14,6 @@ use super::learn::Switch;
 use super::locked::Locked;
 use super::mode::Changer;
 use super::state::Seen;
-use super::watch::Frozen;
 
 impl Locked<'_> {
     /// Sets the size of a file, which need not be open.
@@ -92,7 +91,7 @@ impl Files {
     /// Where [`Locked::resize`] is done: the seals of a file are voided by a commit.
     pub fn resize_lane(&self, ino: Ino) -> Lane {
         let store = self.store();
-        Lane::waiting(store.commits_slowly() && store.is_frozen(ino, Frozen { asks: false, unheard: false }))
+        Lane::waiting(store.commits_slowly() && store.may_be_frozen(ino, Changer::Server))
     }
 
     /// Bytes that are recorded are cut in the records first: so a killed server's successor does not take them for

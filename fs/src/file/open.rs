@@ -65,10 +65,10 @@ impl Files {
         let writes = empties || flags & libc::O_ACCMODE != libc::O_RDONLY;
         // So may one that is about to be mapped where there is no room for its holes.
         let maps = flags & libc::O_ACCMODE == libc::O_RDWR && self.store().is_limited();
-        // And a sealed file is thawed first.
+        // And a sealed file may have to be thawed first.
         Lane::waiting(
             ((empties || maps) && self.node_in_use(ino).is_some())
-                || (writes && self.store().commits_slowly() && self.store().is_frozen_for(ino, flags)),
+                || (writes && self.store().commits_slowly() && self.store().may_be_frozen(ino, Changer::Handle(flags))),
         )
     }
 

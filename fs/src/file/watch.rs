@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_layout::log::{Record, Shutdown, Transaction};
 use tensorfs_layout::tree::FileChain;
 use tensorfs_layout::{Ino, SegmentId, TxId};
 
@@ -65,14 +65,11 @@ impl Store {
         self.view().object(ino).and_then(|object| object.chain()).is_some_and(frozen)
     }
 
-    /// True if the file cannot be opened with these flags before something is durable.
-    pub(super) fn is_frozen_for(&self, ino: Ino, flags: i32) -> bool {
-        let changer = Changer::Handle(flags);
-        let asks = flags & libc::O_TRUNC == 0 && self.pool().allows_growth() && {
-            let segment = self.view().object(ino).and_then(|object| object.attributes.segment);
-            segment.is_some_and(|segment| changer.asks(self.has_passthrough_in(segment.tier())))
-        };
-        self.is_frozen(ino, Frozen { asks, unheard: changer.is_unheard() })
+    /// True if it may be that the file cannot be written by this one before something is durable. Whether a program of
+    /// an earlier mount can still write it, only the host knows; so what is sealed is taken to be thawed.
+    pub(super) fn may_be_frozen(&self, ino: Ino, changer: Changer) -> bool {
+        let outlived = self.pool().recovery().kind == Shutdown::ServerKilled;
+        self.is_frozen(ino, Frozen { asks: false, unheard: outlived || changer.is_unheard() })
     }
 
     /// So many bytes of a file stay sealed while it is appended to.
@@ -167,5 +164,63 @@ impl Locked<'_> {
             self.files.store().segments().end_write(serving.segment);
         }
         self.files.store().writers().remove(self.node.ino());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+    use tensorfs_layout::segment::{Before, examine};
+    use tensorfs_layout::{ROOT, segment::SealedRun};
+
+    use crate::lane::Lane;
+    use crate::options::{Durability, Options};
+    use crate::testing::Direct;
+
+    use super::*;
+
+    /// A descriptor of a killed mount is known to the host alone: opening to append finds it, and waits for a commit.
+    #[test]
+    fn whatever_may_thaw_what_is_sealed_is_done_by_a_worker() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        Pool::create(&path, &CreateOptions::default()).unwrap();
+        let pool = Arc::new(Pool::open(&path, &OpenOptions::default()).unwrap());
+        let bytes = vec![7; 1 << 20];
+        let (ino, segment) = {
+            let direct = Direct::new(pool.clone(), Durability::Fsync);
+            let (ino, handle) = direct.create(ROOT, "f", 0o600).unwrap();
+            let segment = direct.segment(handle).unwrap();
+            let fd = pool.segments().open(segment, libc::O_WRONLY).unwrap();
+            std::fs::File::from(fd).write_all_at(&bytes, 0).unwrap();
+            direct.close(handle).unwrap();
+            (ino, segment)
+        };
+        pool.commit(pool.newest()).unwrap();
+        let files = Files::new(Arc::new(Store::new(pool.clone(), Options::default(), Durability::Fsync, 1024)));
+        assert!(files.store().commits_slowly(), "nothing is waited for here");
+        let append = libc::O_WRONLY | libc::O_APPEND;
+        assert_eq!(files.open_lane(ino, append), Lane::Here, "it is not sealed yet");
+        let source = &bytes[..];
+        let runs: Vec<SealedRun> = examine(
+            &source,
+            bytes.len() as u64,
+            pool.description_room(),
+            &Before::default(),
+            &|| true,
+            &tensorfs_formats::recognise,
+        )
+        .unwrap()
+        .unwrap();
+        assert!(pool.seal(ino, segment, 1 << 20, runs).unwrap());
+        pool.allow_growth().unwrap();
+        for flags in [append, libc::O_WRONLY, libc::O_RDWR] {
+            assert_eq!(files.open_lane(ino, flags), Lane::Worker, "{flags:#o}");
+        }
+        assert_eq!(files.open_lane(ino, libc::O_RDONLY), Lane::Here);
+        assert_eq!(files.resize_lane(ino), Lane::Worker);
+        pool.close().unwrap();
     }
 }

@@ -99,6 +99,10 @@ pub fn examine(
     if let Some(error) = recognised.error {
         return Err(error);
     }
+    if recognised.tensors == 0 {
+        // Whoever looked gave up in the middle, and stands by nothing of what he said.
+        found.forget();
+    }
     let records: Vec<u64> = before.records.iter().map(|known| known.offset).collect();
     let (cuts, left_out) = found.plan(size, room, &records, &|at| source.hole(at).unwrap_or(0));
     let summary = found.summary(recognised, left_out);
@@ -209,6 +213,12 @@ impl Found {
                 self.full = true;
                 ControlFlow::Break(())
             }
+        }
+    }
+
+    fn forget(&mut self) {
+        if !self.pending.is_empty() {
+            *self = Self { gone_on: self.gone_on.take(), ..Self::default() };
         }
     }
 
@@ -462,6 +472,23 @@ mod tests {
             let own = formats::crc32c(&bytes[offset as usize..(offset + len) as usize]);
             assert_eq!(entry.crc, (len < LARGE).then_some(own));
         }
+    }
+
+    /// As where a reader's budget is spent after it has named some tensors.
+    #[test]
+    fn what_a_recognition_named_that_was_given_up_is_in_no_description() {
+        let bytes = safetensors(&[("a", 10), ("big", 5000), ("b", 20)]);
+        let given_up = |source: &dyn Source, sink: &mut Sink<'_>| {
+            let found = formats::recognise(source, sink);
+            assert_eq!(found.tensors, 3);
+            Recognised { error: None, tensors: 0, ..Recognised::unread(io::Error::other("the budget is spent")) }
+        };
+        let bytes = &bytes[..];
+        let runs = examine(&bytes, bytes.len() as u64, 16 << 10, &Before::default(), &|| true, &given_up);
+        let runs = runs.unwrap().unwrap();
+        assert_eq!(runs.iter().flat_map(|run| run.seal.tensors()).count(), 0);
+        assert!(runs.iter().all(|run| run.seal.description.is_empty()));
+        assert_eq!(runs.len(), 1, "nothing is cut at what is no tensor");
     }
 
     #[test]

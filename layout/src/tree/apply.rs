@@ -50,16 +50,17 @@ impl View {
             Record::Removal { dir, name } => self.apply_removal(dir, name, placed),
             Record::Target { ino, target } => self.apply_target(ino, target, placed),
             Record::Data { ino, segment, offset, len, allocated, origin } => {
-                let run = Run { offset, len, seal: None, origin, placed, record_len, cut_from: None };
+                let run = Run { offset, len, seal: None, origin, placed, record_len, cut_from: None, said: 0 };
                 self.apply_run(ino, segment, run, allocated);
             }
             Record::Truncation { ino, segment, offset, len, allocated, cut_from } => {
                 let origin = Origin::default();
-                let run = Run { offset, len, seal: None, origin, placed, record_len, cut_from: Some(cut_from) };
+                let run =
+                    Run { offset, len, seal: None, origin, placed, record_len, cut_from: Some(cut_from), said: 0 };
                 self.apply_run(ino, segment, run, allocated);
             }
             Record::Sealed { ino, segment, offset, len, allocated, seal, origin } => {
-                let run = Run { offset, len, seal: Some(seal), origin, placed, record_len, cut_from: None };
+                let run = Run { offset, len, seal: Some(seal), origin, placed, record_len, cut_from: None, said: 0 };
                 self.apply_run(ino, segment, run, allocated);
             }
             Record::Value { ino, segment, bytes } => self.apply_value(ino, segment, bytes, placed, record_len),

@@ -39,6 +39,10 @@ pub(crate) struct Stands {
 #[derive(Clone, Debug, Default)]
 pub struct FileChain {
     runs: Vec<Run>,
+    /// So many runs, from the first one on, have seals that hold.
+    sealed: usize,
+    /// So many of the runs behind them have seals, too.
+    sealed_behind: usize,
     allocated: u64,
     // Few files have one of these, and there may be millions of files.
     replacing: Option<Box<Replacing>>,
@@ -61,7 +65,8 @@ impl FileChain {
 
     /// True if every byte is in a run whose seal holds.
     pub fn is_sealed(&self) -> bool {
-        self.runs.iter().all(|run| run.seal.is_some() || run.len == 0)
+        // Only the last one can be without bytes.
+        self.runs[self.sealed..].iter().all(|run| run.len == 0)
     }
 
     /// True if the log holds the file's bytes, so that a thaw must come before the segment may differ from them.
@@ -86,18 +91,19 @@ impl FileChain {
 
     /// True if some run has a seal that holds, so that a thaw must come before the bytes may change.
     pub fn has_seals(&self) -> bool {
-        self.runs.iter().any(|run| run.seal.is_some())
+        self.sealed + self.sealed_behind > 0
     }
 
     /// So many bytes, from the first one on, are in runs whose seals hold. Before any of them may change, or be cut
     /// off, a thaw must come; what is behind them may change as it likes.
     pub fn sealed_end(&self) -> u64 {
-        self.runs.iter().take_while(|run| run.seal.is_some()).last().map_or(0, Run::end)
+        self.runs[..self.sealed].last().map_or(0, Run::end)
     }
 
     /// What the file was recognised as when it was sealed last. None if it is not sealed, or opaque.
     pub fn summary(&self) -> Option<Summary> {
-        self.runs.iter().rev().find_map(|run| run.seal.as_ref()?.summary())
+        let index = self.runs.last()?.said.checked_sub(1)?;
+        self.runs[index as usize].seal.as_ref()?.summary()
     }
 
     /// The tensors of a sealed file, in the order of their bytes.
@@ -193,11 +199,15 @@ impl FileChain {
                     run.origin = last.origin;
                 }
                 ledger.sub(last.placed, last.record_len);
+                let sealed = last.seal.is_some();
                 self.runs.pop();
+                self.unsealed(sealed);
             } else {
                 if last.end() > run.offset {
                     last.len = run.offset - last.offset;
-                    last.seal = None;
+                    let sealed = last.seal.take().is_some();
+                    self.unsealed(sealed);
+                    self.tell_last();
                 }
                 break;
             }
@@ -207,7 +217,14 @@ impl FileChain {
             // Most files have few runs, and there are many files.
             self.runs.reserve_exact(1);
         }
+        let sealed = run.seal.is_some();
         self.runs.push(run);
+        if sealed && self.sealed + 1 == self.runs.len() {
+            self.sealed += 1;
+        } else if sealed {
+            self.sealed_behind += 1;
+        }
+        self.tell_last();
         self.allocated = allocated;
         if let Some(thaw) = &self.thaw
             && self.runs.iter().all(|run| run.placed.seq > thaw.seq)
@@ -216,12 +233,31 @@ impl FileChain {
         }
     }
 
+    /// The last run has lost its seal, if it was `sealed`, by going or by getting shorter.
+    fn unsealed(&mut self, sealed: bool) {
+        if sealed && self.sealed_behind > 0 {
+            self.sealed_behind -= 1;
+        } else if sealed {
+            self.sealed -= 1;
+        }
+    }
+
+    /// Notes in the last run which one says what the file is, so that nobody has to look for it.
+    fn tell_last(&mut self) {
+        let Some((last, front)) = self.runs.split_last_mut() else { return };
+        let says = last.seal.as_ref().is_some_and(|seal| seal.summary().is_some());
+        let before = front.last().map_or(0, |run| run.said);
+        // A log has room for fewer records than that.
+        last.said = if says { u32::try_from(front.len() + 1).unwrap_or(before) } else { before };
+    }
+
     /// Voids all seals.
     pub(crate) fn thaw(&mut self, ledger: &mut Ledger, placed: Placed) {
         self.drop_value(ledger);
         for run in &mut self.runs {
-            run.seal = None;
+            (run.seal, run.said) = (None, 0);
         }
+        (self.sealed, self.sealed_behind) = (0, 0);
         // Without a run that the record could void again when the log is read back, it need not be kept.
         self.set_thaw(ledger, (!self.runs.is_empty()).then_some(placed));
     }
@@ -261,6 +297,7 @@ impl FileChain {
         }
         self.set_thaw(ledger, None);
         self.drop_value(ledger);
+        (self.sealed, self.sealed_behind) = (0, 0);
         self.allocated = 0;
     }
 
@@ -299,6 +336,59 @@ impl FileChain {
             ledger.sub(from, length::REPLACE);
             ledger.add(to, length::REPLACE);
             replacing.placed = to;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tensorfs_formats::Format;
+
+    use super::*;
+    use crate::log::description::start;
+
+    fn run(seq: u64, (offset, len): (u64, u64), seal: Option<u64>) -> Run {
+        let summary = |tensors| {
+            let (complete, bad_frames, reason, cut) = (true, 0, None, false);
+            Summary { format: Format::TfRecord, tensors, complete, bad_frames, reason, cut }
+        };
+        let seal = seal.map(|tensors| {
+            let description = if tensors == 0 { Vec::new() } else { start(Some(&summary(tensors))) };
+            Seal { crc: 0, description: description.into() }
+        });
+        let placed = Placed { seq, incarnation: 1 };
+        Run { offset, len, seal, origin: Origin::default(), placed, record_len: 40, cut_from: None, said: 0 }
+    }
+
+    proptest! {
+        /// What is kept of the runs is what one would find by walking over them.
+        #[test]
+        fn what_is_sealed_and_said_is_kept_as_the_runs_change(
+            steps in prop::collection::vec((0..12_u8, 0..40_u64, 0..9_u64, prop::option::of(0..4_u64)), 1..60),
+        ) {
+            let (mut chain, mut ledger) = (FileChain::default(), Ledger::default());
+            for (seq, (what, back, len, seal)) in (1..).zip(steps) {
+                match what {
+                    0 => chain.thaw(&mut ledger, Placed { seq, incarnation: 1 }),
+                    1 => chain.clear(&mut ledger),
+                    2..5 => {
+                        let offset = chain.size().saturating_sub(back);
+                        chain.append(&mut ledger, run(seq, (offset, len), seal.filter(|_| len > 0)), 0);
+                    }
+                    _ => {
+                        let offset = chain.size();
+                        chain.append(&mut ledger, run(seq, (offset, len + 1), seal), 0);
+                    }
+                }
+                let runs = chain.runs();
+                let sealed = runs.iter().take_while(|run| run.seal.is_some()).last().map_or(0, Run::end);
+                prop_assert_eq!(chain.sealed_end(), sealed);
+                prop_assert_eq!(chain.has_seals(), runs.iter().any(|run| run.seal.is_some()));
+                prop_assert_eq!(chain.is_sealed(), runs.iter().all(|run| run.seal.is_some() || run.len == 0));
+                let said = runs.iter().rev().find_map(|run| run.seal.as_ref()?.summary());
+                prop_assert_eq!(chain.summary(), said);
+            }
         }
     }
 }

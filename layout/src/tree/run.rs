@@ -20,6 +20,8 @@ pub struct Run {
     pub(super) record_len: usize,
     /// Size of the segment before a truncation that has not been confirmed.
     pub(super) cut_from: Option<u64>,
+    /// One more than the index of the newest run, up to this one, whose seal says what the file is; 0 if none does.
+    pub(super) said: u32,
 }
 
 impl Run {
