@@ -110,7 +110,6 @@ fn says_what_is_wrong() {
     let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
     assert!(complains(1, &["tensors", &at("missing")]).contains("No such file"));
     assert!(complains(1, &["tensors", &sample("text.txt")]).contains("no format"));
-    assert!(complains(1, &["tensors", &sample("torch1-legacy.pt")]).contains("before 1.6"));
     assert!(complains(1, &["cat", &sample("f4.npy"), "nothing"]).contains("no tensor \"nothing\""));
     assert!(complains(1, &["cat", &sample("objects.npy"), "array"]).contains("not unpickled"));
     assert!(complains(1, &["stat", &sample("text.npy"), "array"]).contains("no type of numbers"));

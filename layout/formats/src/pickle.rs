@@ -253,6 +253,28 @@ pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Pickle> {
     .run()
 }
 
+/// Reads a pickle that is a list of texts, as Python 3 writes it, and gives each to `visit`.
+pub(crate) fn texts(cursor: &mut Cursor<'_>, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    loop {
+        match cursor.u8()? {
+            b'.' => return Ok(()),
+            // A list, a mark, what is appended; the memo.
+            b']' | b'(' | b'a' | b'e' | 0x94 => {}
+            0x80 | b'q' => cursor.skip(1)?,
+            b'r' => cursor.skip(4)?,
+            0x95 => cursor.skip(8)?,
+            opcode @ (b'X' | 0x8c) => {
+                let len = if opcode == b'X' { u64::from(cursor.u32()?) } else { u64::from(cursor.u8()?) };
+                if len > TEXT_MAX {
+                    return malformed("a key that is too long");
+                }
+                visit(cursor.take(len as usize)?)?;
+            }
+            _ => return malformed("a list of storages that is none"),
+        }
+    }
+}
+
 struct Machine<'c, 's> {
     cursor: &'c mut Cursor<'s>,
     heap: Heap,
@@ -565,11 +587,15 @@ impl Machine<'_, '_> {
 
     /// What `torch.save` writes in the place of a storage: its class, its key, where it was, and its length.
     fn storage(&mut self, id: Value) -> Result<Value> {
-        let Some(&[Value::Text(tag), Value::Global(class), Value::Text(key), _, Value::Int(len)]) =
+        let Some(&[Value::Text(tag), Value::Global(class), Value::Text(key), _, Value::Int(len), ref view @ ..]) =
             self.heap.values(id)
         else {
             return Ok(Value::Dull);
         };
+        // The format before 1.6 has one part more: nothing, or of which other storage this is a part.
+        if !matches!(view, [] | [Value::Dull]) {
+            return malformed("a storage that is a part of another");
+        }
         match u64::try_from(len.get()) {
             Ok(len) if self.heap.bytes(tag) == b"storage" => self.heap.object(Object::Storage { class, key, len }),
             _ => malformed("a storage that is none"),
@@ -730,6 +756,16 @@ impl Pickle {
             }
             None => malformed("pickles of too many objects"),
         }
+    }
+
+    /// The storages: key, number of elements, and the bytes of each if the type is known.
+    pub fn storages(&self) -> impl Iterator<Item = (&[u8], u64, Option<u64>)> {
+        self.heap.objects.iter().filter_map(|object| match *object {
+            Object::Storage { class, key, len } => {
+                Some((self.heap.bytes(key), len, self.heap.class(class).map(|(_, size)| size)))
+            }
+            _ => None,
+        })
     }
 
     /// Calls `visit` for each tensor, with its path: keys and indices, joined by dots.

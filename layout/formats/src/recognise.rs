@@ -28,8 +28,8 @@ pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
         } else if is_hdf5(source, size)? {
             out.found.format = Format::Hdf5;
             malformed("HDF5 files are not looked into")
-        } else if head.starts_with(LEGACY_TORCH) {
-            malformed("a file of torch before 1.6, which holds no directory of its tensors")
+        } else if head.starts_with(torch::LEGACY_START) {
+            torch::recognise_legacy(source, out)
         } else {
             malformed("no format that is recognised")
         }
@@ -57,8 +57,6 @@ pub fn shards(source: &dyn Source) -> Recognised {
 
 const HEAD: usize = 32;
 const HDF5_MAGIC: &[u8] = b"\x89HDF\r\n\x1a\n";
-/// The first pickle of the old torch format: protocol 2, its magic number as a long.
-const LEGACY_TORCH: &[u8] = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
 
 /// The superblock of HDF5 is at 0, or behind a user block at 512, 1024, 2048, ...
 fn is_hdf5(source: &dyn Source, size: u64) -> Result<bool> {
@@ -128,7 +126,7 @@ mod tests {
             (&b""[..], "no format"),
             (b"hello", "no format"),
             (&[0; 4096], "no format"),
-            (LEGACY_TORCH, "before 1.6"),
+            (torch::LEGACY_START, "cut short"),
             (b"PK\x03\x04", "zip"),
         ] {
             let found = recognise(&bytes, &mut |_| panic!("a tensor"));

@@ -1,8 +1,9 @@
 //! What `torch.save` writes since 1.6: a zip of `data.pkl`, which says what there is, and of a member for each storage.
+//! And what it wrote before: pickles, one behind the other, and behind them the storages.
 
 use crate::cursor::Cursor;
 use crate::dtype::Dtype;
-use crate::fault::{Result, malformed};
+use crate::fault::{Fault, Result, malformed};
 use crate::format::Format;
 use crate::found::Out;
 use crate::limits::{TENSORS_MAX, excerpt};
@@ -16,6 +17,8 @@ use std::hash::{BuildHasher, RandomState};
 const PICKLE: &[u8] = b"data.pkl";
 /// The longest pickle that is read.
 const PICKLE_MAX: u64 = 256 << 20;
+/// The most storages that a pickle of the format before 1.6 names: as many as a zip has members.
+const STORAGES_MAX: usize = 1 << 17;
 
 /// The directory in front of all names, if there is a `data.pkl` in one.
 pub(crate) fn prefix(source: &dyn Source, directory: &Directory) -> Result<Option<Vec<u8>>> {
@@ -90,6 +93,99 @@ pub(crate) fn recognise(source: &dyn Source, archives: &[Directory], out: &mut O
         })?;
     }
     Ok(())
+}
+
+/// The first pickle of the format before 1.6: protocol 2, its magic number as a long.
+const LEGACY: &[u8] = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
+
+/// What is enough of it to tell the format, as long as that of others.
+pub(crate) const LEGACY_START: &[u8] = LEGACY.first_chunk::<12>().unwrap().as_slice();
+
+/// A checkpoint in the format before 1.6: a magic number, a version, what the machine was, what there is, the keys of
+/// the storages, then for each a number of elements and the elements, always little-endian.
+pub(crate) fn recognise_legacy(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
+    let result = legacy(source, out);
+    out.found.cut = matches!(result, Err(Fault::Short(_)));
+    result
+}
+
+fn legacy(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
+    let size = source.size()?;
+    let mut cursor = Cursor::new(source, 0, size)?;
+    if cursor.take(LEGACY.len())? != LEGACY {
+        return malformed("no format that is recognised");
+    }
+    let mut budget = pickle::BUDGET;
+    // `torch.load` looks at neither.
+    for _ in 0..2 {
+        pickle::read(&mut cursor)?.spend(&mut budget)?;
+    }
+    let pickle = pickle::read(&mut cursor)?;
+    pickle.spend(&mut budget)?;
+    let members = legacy_storages(&mut cursor, &pickle)?;
+    let end = cursor.at();
+    let checkpoint = Checkpoint { members, pickle, big_endian: false };
+    let (mut count, mut places) = (0, 0);
+    checkpoint.tensors(&mut places, &mut |_| {
+        count += 1;
+        if count > TENSORS_MAX { malformed(format!("more than {TENSORS_MAX} tensors")) } else { Ok(()) }
+    })?;
+    out.found.calls.clone_from(&checkpoint.pickle.calls);
+    if count == 0 && !out.found.calls.is_empty() {
+        let calls = out.found.calls.join(", ");
+        return malformed(format!("a pickle without tensors, which would call {}", excerpt(&calls)));
+    }
+    out.found.format = Format::Torch;
+    out.found.end = end;
+    if end < size {
+        out.found.reason = Some(format!("{} bytes follow the checkpoint and are not looked into", size - end));
+    }
+    let mut places = 0;
+    checkpoint.tensors(&mut places, &mut |tensor| out.tensor(tensor))
+}
+
+/// The storages behind the pickles, of which the cursor stands in front of the list of keys.
+fn legacy_storages(cursor: &mut Cursor<'_>, pickle: &Pickle) -> Result<Members> {
+    let number = pickle.storages().count();
+    if number > STORAGES_MAX {
+        return malformed(format!("a pickle of {number} storages"));
+    }
+    let hasher = RandomState::new();
+    // Hash of the key, elements, bytes of each; later as in `Members`. A storage is named by each tensor in it.
+    let mut list = Vec::with_capacity(number);
+    for (key, count, size) in pickle.storages() {
+        let Some(size) = size else { return malformed("a storage of an unknown type") };
+        list.push((hasher.hash_one(key), count, size));
+    }
+    list.sort_unstable();
+    list.dedup();
+    if list.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        return malformed("a storage of two types or lengths");
+    }
+    let mut order = Vec::with_capacity(list.len());
+    pickle::texts(cursor, &mut |key| {
+        let hash = hasher.hash_one(key);
+        match list.binary_search_by_key(&hash, |&(hash, ..)| hash) {
+            Ok(at) if order.len() < list.len() => order.push(at as u32),
+            _ => return malformed("a storage that nothing needs, or twice"),
+        }
+        Ok(())
+    })?;
+    let mut seen = order.clone();
+    seen.sort_unstable();
+    if seen.len() != list.len() || seen.windows(2).any(|pair| pair[0] == pair[1]) {
+        return malformed("a storage that is not there");
+    }
+    for at in order {
+        let (_, count, size) = &mut list[at as usize];
+        if cursor.u64()? != *count {
+            return malformed("a storage of another length than the pickle says");
+        }
+        let Some(len) = count.checked_mul(*size) else { return malformed("more elements than can be") };
+        (*count, *size) = (cursor.at(), len);
+        cursor.skip(len)?;
+    }
+    Ok(Members { hasher, list })
 }
 
 /// One archive of the file, read but for its storages.

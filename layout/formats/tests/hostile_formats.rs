@@ -431,6 +431,35 @@ fn pickles_with_code() {
     assert_eq!((found.format, found.tensors, found.calls), (Format::Torch, 1, vec!["os.system".to_owned()]));
 }
 
+/// The format before 1.6: nothing is believed of its storages, and what stands behind it is left alone.
+#[test]
+fn checkpoints_before_zips() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples/torch2-legacy.pt");
+    let good = fs::read(path).unwrap();
+    let found = survives(&good);
+    assert_eq!((found.format, found.tensors, found.end), (Format::Torch, 1, good.len() as u64), "{:?}", found.reason);
+    let twice = survives(&[&good[..], &good[..]].concat());
+    assert_eq!((twice.format, twice.tensors, twice.end), (Format::Torch, 1, good.len() as u64));
+    assert!(twice.reason.unwrap().contains("585 bytes follow the checkpoint"));
+    for len in 12..good.len() {
+        opaque(&good[..len], "cut short");
+    }
+    // The keys are at 309, the storage's number of elements at 337, its elements at 345.
+    let with = |at: usize, byte: u8| {
+        let mut bad = good.clone();
+        bad[at] = byte;
+        bad
+    };
+    opaque(&with(337, 61), "another length");
+    opaque(&with(320, b'x'), "nothing needs");
+    opaque(&with(311, b'}'), "list of storages");
+    let keys = &good[309..337];
+    let none = [&good[..309], b"\x80\x02]q\0.", &good[337..]].concat();
+    opaque(&none, "not there");
+    let again = [&good[..336], &keys[5..27], &good[336..]].concat();
+    opaque(&again, "twice");
+}
+
 /// The class of a tensor's class, and so on: what makes it is found without going down.
 #[test]
 fn calls_within_calls() {
