@@ -160,6 +160,11 @@ impl Pool {
         Ok(stored)
     }
 
+    /// Files of which a sync failed, and of which that is not recorded, as the pool may take no more changes.
+    pub fn unrecorded_failures(&self) -> Vec<Ino> {
+        self.segments.unmarked().into_iter().filter_map(|(_, ino)| ino).collect()
+    }
+
     /// How many files were marked as damaged since the pool was opened, because a sync of theirs failed.
     pub fn failed_syncs(&self) -> u64 {
         self.commits.failures.count()

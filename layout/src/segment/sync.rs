@@ -64,10 +64,12 @@ impl Segments {
             };
             let shards = names.iter().map(|id| shard(*id)).collect();
             let segments: Vec<_> = ours.iter().map(|(id, fd, ..)| (*id, fd.as_fd())).collect();
-            self.sync_together(home, &segments, &Grown::of(top, shards))?;
+            let synced = self.sync_together(home, &segments, &Grown::of(top, shards));
+            // Also where no more can be recorded: whoever reads such a file is to know.
             for (id, fd, _, ino, seq) in &ours {
                 self.check_value(*id, fd.as_fd(), value(*ino, *seq).as_deref());
             }
+            synced?;
             self.look_at_host(home)?;
             if let Some(grown) = self.unsynced.grown.lock().get_mut(tier) {
                 names.iter().for_each(|id| grown.forget(*id));
@@ -183,23 +185,26 @@ impl Segments {
             by_tier.entry(id.tier()).or_default().push((*id, fd.as_fd()));
         }
         let none = Grown::default();
-        for (tier, home) in self.homes.iter().filter(|(_, home)| !home.is_volatile()) {
+        let mut homes = self.homes.iter().filter(|(_, home)| !home.is_volatile());
+        let synced: io::Result<()> = homes.try_for_each(|(tier, home)| {
             let segments = by_tier.remove(tier).unwrap_or_default();
             let grown = due.grown.get(tier).unwrap_or(&none);
             if *tier != PM && segments.is_empty() && !grown.top && grown.shards.is_empty() {
-                continue;
+                return Ok(());
             }
             self.sync_together(home, &segments, grown)?;
             match self.look_at_host(home) {
                 Err(error) if *tier != PM => self.fail_tier(*tier, home, &error),
                 looked => drop(looked?),
             }
-        }
+            Ok(())
+        });
         let held: HashMap<_, _> = due.values.iter().map(|(id, ino, seq)| (*id, (*ino, *seq))).collect();
         for (id, fd) in due.segments.iter().filter(|_| !held.is_empty()) {
             let value = held.get(id).and_then(|(ino, seq)| value(*ino, *seq));
             self.check_value(*id, fd.as_fd(), value.as_deref());
         }
+        synced?;
         let mut gone = Vec::new();
         let mut tracked = self.unsynced.tracked.lock();
         for (id, ..) in &due.segments {

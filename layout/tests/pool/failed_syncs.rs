@@ -243,3 +243,29 @@ fn a_failed_file_that_was_removed_is_told_to_nobody() {
     assert_eq!(pool.failed_syncs(), 2);
     assert_eq!(pool.tell_failures(), 1);
 }
+
+/// The host takes no changes any more, and has dropped bytes of small files that only the log holds now: that can be
+/// recorded no more, but is known.
+#[test]
+fn what_a_host_that_fails_has_dropped_is_known_though_it_cannot_be_recorded() {
+    for by_a_commit in [false, true] {
+        let scratch = Scratch::new(1 << 20);
+        let (pool, medium) = scratch.first_open();
+        let (lost, segment) = file_by_value(&pool, "lost", b"bytes");
+        let (kept, _) = file_by_value(&pool, "kept", b"bytes");
+        pool.commit(pool.newest()).unwrap();
+        assert!(pool.unrecorded_failures().is_empty());
+        let file = std::fs::File::from(pool.segments().open(segment, libc::O_RDWR).unwrap());
+        file.set_len(0).unwrap();
+        file.set_len(5).unwrap();
+        medium.fail_next_directory_sync();
+        let failed = if by_a_commit { pool.close() } else { pool.settle_values() };
+        assert!(failed.is_err() && pool.is_read_only().is_some());
+        assert_eq!(pool.unrecorded_failures(), [lost], "by a commit: {by_a_commit}");
+        assert!(pool.view().object(kept).unwrap().chain().unwrap().value().is_some());
+        let image = medium.stored();
+        drop(pool);
+        let (again, _) = scratch.open(image, BOOT);
+        assert_eq!(read_segment(&again, segment), b"bytes");
+    }
+}

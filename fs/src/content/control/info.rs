@@ -1,5 +1,6 @@
 //! What there is to know about a pool and its mount.
 
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -141,7 +142,11 @@ impl Info {
                 Some(path) => String::from_utf8_lossy(&path).into_owned(),
                 None => format!("inode {ino}"),
             };
-            (still_open.into_iter().map(path).collect(), view.damaged().map(path).collect())
+            let recorded: HashSet<Ino> = view.damaged().collect();
+            let is_new = |ino: &Ino| !recorded.contains(ino) && view.object(*ino).is_some();
+            let unrecorded: BTreeSet<Ino> = pool.unrecorded_failures().into_iter().filter(is_new).collect();
+            let damaged = view.damaged().chain(unrecorded);
+            (still_open.into_iter().map(path).collect(), damaged.map(path).collect())
         };
         let mut quarantine = files.quarantined();
         if !paths {

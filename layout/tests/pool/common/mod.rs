@@ -32,6 +32,7 @@ struct Image {
     fail_segment: bool,
     fail_write_out: bool,
     fail_sync_all: bool,
+    fail_directory: bool,
     host_full: bool,
     /// The log when the medium was made, and everything that happened to it since.
     base: Vec<u8>,
@@ -166,6 +167,10 @@ impl SimMedium {
         self.0.lock().unwrap().fail_persist_number = Some(count);
     }
 
+    pub fn fail_next_directory_sync(&self) {
+        self.0.lock().unwrap().fail_directory = true;
+    }
+
     pub fn fail_next_sync_all(&self) {
         self.0.lock().unwrap().fail_sync_all = true;
     }
@@ -294,8 +299,12 @@ impl Medium for SimMedium {
         }
     }
     fn sync_directory(&self, _directory: BorrowedFd<'_>) -> io::Result<()> {
-        self.0.lock().unwrap().calls.push(Call::SyncDirectory);
-        Ok(())
+        let mut image = self.0.lock().unwrap();
+        image.calls.push(Call::SyncDirectory);
+        match std::mem::take(&mut image.fail_directory) {
+            true => Err(io::Error::from_raw_os_error(libc::EROFS)),
+            false => Ok(()),
+        }
     }
     fn sync_all(&self, _directory: BorrowedFd<'_>) -> io::Result<()> {
         let mut image = self.0.lock().unwrap();
