@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use tensorfs_tests::{Child, Passthrough, Setup, child, on_mounts};
+use tensorfs_tests::{Call, Child, HostCalls, Passthrough, Rule, Setup, child, on_mounts};
 
 on_mounts!(
     what_each_of_two_sees,
@@ -15,6 +15,7 @@ on_mounts!(
     a_mapping_does_not_keep_what_was_overwritten_while_it_was_loaded,
     asynchronous_writes_leave_nothing_stale,
     asynchronous_writes_leave_nothing_stale_with_durability_write,
+    a_listing_tells_nothing_from_before_a_close,
 );
 
 /// What a program does with the file.
@@ -415,5 +416,44 @@ fn see_asynchronous_writes(setup: Setup) {
                 assert_eq!(reader.ask(look), format!("16*{byte}"), "{flags}, round {round}: {look}");
             }
         }
+    }
+}
+
+/// While a listing waits for the host over one file, another one that it has yet to tell of is closed. The kernel keeps
+/// for long what a listing tells of a file that is closed.
+///
+/// Proves O2.
+fn a_listing_tells_nothing_from_before_a_close(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let dir = mount.at("dir");
+    std::fs::create_dir(&dir).unwrap();
+    let mut open = Vec::new();
+    for n in 0..8 {
+        let path = dir.join(format!("f{n}"));
+        let mut file = std::fs::File::create(&path).unwrap();
+        std::io::Write::write_all(&mut file, b"first").unwrap();
+        open.push((path, file));
+    }
+    let before = mount.info()["counters"]["release"].as_u64().unwrap();
+    for (_, file) in &mut open {
+        std::io::Write::write_all(file, b" and more").unwrap();
+    }
+    let held = calls.add(Rule::of(Call::Fstat).on("/segments/").times(1).held());
+    let listed = dir.clone();
+    let lister = std::thread::spawn(move || std::fs::read_dir(listed).unwrap().count());
+    held.wait_for_waiting(1);
+    let paths: Vec<_> = open.into_iter().map(|(path, _)| path).collect();
+    // That of the one which is held cannot be over.
+    while mount.info()["counters"]["release"].as_u64().unwrap() < before + paths.len() as u64 - 1 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    drop(held);
+    assert_eq!(lister.join().unwrap(), paths.len());
+    for path in paths {
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), "first and more".len() as u64, "{}", path.display());
     }
 }

@@ -28,8 +28,8 @@ on_mounts!(
     removing_a_file_does_not_wait_for_its_sealing,
 );
 
-/// Nobody waits so long for a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Nobody waits so long for a machine that is busy, nor for its disk: who waits for what is held waits for ever.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// At one time.
 const MANY: usize = 8;
 /// Larger than what is committed by value.

@@ -3,7 +3,7 @@
 use tensorfs_layout::{Ino, ROOT};
 
 use crate::error::{Fault, Result};
-use crate::file::{Listed, ListedPlus, Stat};
+use crate::file::{Listed, ListedPlus, NodeRef, Stat};
 
 use super::Tree;
 
@@ -13,6 +13,9 @@ const LOT: usize = 128;
 /// The cookies of `.` and `..`; names have larger ones.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
+
+/// A name with its cookie, what the records say of what it stands for, and that if it is in use.
+type Entry = (u64, Box<[u8]>, Stat, Option<NodeRef>);
 
 impl Tree {
     /// Lists a directory from behind a cookie. `take` says whether it is full, and what it refused comes again.
@@ -53,16 +56,19 @@ impl Tree {
         }
         let mut cookie = cookie.max(DOT_DOT);
         loop {
-            let lot: Vec<(u64, Box<[u8]>, Stat)> = {
+            let lot: Vec<Entry> = {
                 let view = self.store().view();
-                let known =
-                    |(at, name, ino): (u64, &[u8], Ino)| Some((at, name.into(), Stat::of(ino, view.object(ino)?)));
+                // Who is in use as its records are read may have been written since they were made; a moment later it
+                // may be at rest, and the records others.
+                let known = |(at, name, ino): (u64, &[u8], Ino)| {
+                    Some((at, name.into(), Stat::of(ino, view.object(ino)?), self.files.node_in_use(ino)))
+                };
                 view.entries_after(dir, cookie).filter_map(known).take(LOT).collect()
             };
             let count = lot.len();
-            for (at, name, mut stat) in lot {
+            for (at, name, mut stat, in_use) in lot {
                 // Files in use are asked one by one, without the view's lock.
-                if self.files.node_in_use(stat.ino).is_some() {
+                if in_use.is_some() {
                     stat = self.files.stat(stat.ino).unwrap_or(stat);
                 }
                 if take(ListedPlus { cookie: at, name: &name, stat: &stat }) {
