@@ -532,10 +532,15 @@ impl Quarantine {
     fn push_out(&self, name: &str, written: Written) {
         let (reason, user) = (written.note.reason, written.user);
         let Some((ino, version)) = version(name.to_owned(), written) else { return };
+        let dirs: Vec<_> = self.dirs().collect();
+        let is_there = |name: &str| dirs.iter().any(|found| found.as_ref().map_or(true, |(_, dir)| dir.has(name)));
         let surplus = self.with_versions(|versions| {
             versions.add(ino, version);
-            let of_file = versions.take_surplus(ino, reason).into_iter().map(|name| (name, "of its file"));
-            of_file.chain(versions.take_oldest(user).map(|name| (name, "of its user's files"))).collect::<Vec<_>>()
+            // `tensorfs restore` is another process.
+            versions.strike_removed(ino, user, is_there);
+            let of_file = versions.take_surplus(ino, reason, name).into_iter().map(|name| (name, "of its file"));
+            let of_user = versions.take_oldest(user, name).map(|name| (name, "of its user's files"));
+            of_file.chain(of_user).collect::<Vec<_>>()
         });
         for (name, which) in surplus.unwrap_or_default() {
             match self.discard(&name) {

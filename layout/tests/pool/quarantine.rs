@@ -4,8 +4,8 @@ use crate::common::*;
 use std::fs;
 use tensorfs_layout::log::Record;
 use tensorfs_layout::pool::Pool;
-use tensorfs_layout::segment::{Note, Reason};
-use tensorfs_layout::{SegmentId, Timestamp};
+use tensorfs_layout::segment::{Note, Quarantine, Reason};
+use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 /// A pool whose server was killed while a file was being replaced.
 fn replacing(scratch: &Scratch) -> (Vec<u8>, SegmentId) {
@@ -68,36 +68,67 @@ fn an_entry_whose_note_is_gone_does_not_stop_recovery() {
     assert!(!quarantine.join(old.to_string()).exists());
 }
 
-/// A user may make as many files as he likes, begin to replace them, die, and delete them.
+/// Makes the files of a user's that are to have old versions.
+fn make_files(pool: &Pool, names: impl Iterator<Item = String>) -> Vec<(Ino, SegmentId)> {
+    names.map(|name| make_file(pool, &name, name.as_bytes())).collect()
+}
+
+/// Sets a version aside at a time.
+fn set_aside(pool: &Pool, (ino, segment): (Ino, SegmentId), time: i64, user: u32) -> String {
+    let (reason, time) = (Reason::InterruptedReplace, Timestamp::new(time, 0));
+    let note = Note { ino: Some(ino), path: None, reason, offset: 0, time };
+    pool.quarantine().keep_version(pool.segments(), segment, segment, &note, Some(user)).unwrap()
+}
+
+fn entries(pool: &Pool) -> Vec<String> {
+    let mut found: Vec<_> = pool.quarantine().list().unwrap().into_iter().map(|entry| entry.name).collect();
+    found.sort();
+    found
+}
+
+/// A user may make as many files as he likes, begin to replace them, die, and delete them. The one that was made first
+/// may be the last that is replaced.
 #[test]
 fn of_a_users_old_versions_the_newest_stay() {
     const MOST: usize = 1000;
     let scratch = Scratch::new(16 << 20);
     let (mut pool, mut medium) = scratch.first_open();
-    let set_aside = |pool: &Pool, file: &str, user: u32| {
-        let (ino, segment) = make_file(pool, file, file.as_bytes());
-        let note = Note {
-            ino: Some(ino),
-            path: None,
-            reason: Reason::InterruptedReplace,
-            offset: 0,
-            time: Timestamp::new(1, 0),
-        };
-        pool.quarantine().keep_version(pool.segments(), segment, segment, &note, Some(user)).unwrap()
+    let others = make_files(&pool, ["of another".to_owned()].into_iter())[0];
+    let mut files = make_files(&pool, (0..MOST + 5).map(|n| format!("f{n}")));
+    let others = set_aside(&pool, others, 1, 8);
+    let mut time = 1;
+    let mut next = |pool: &Pool| {
+        time += 1;
+        set_aside(pool, files.pop().unwrap(), time, 7)
     };
-    let others = set_aside(&pool, "of another", 8);
-    let mut names: Vec<String> = (0..MOST - 1).map(|n| set_aside(&pool, &format!("f{n}"), 7)).collect();
+    let mut names: Vec<String> = (0..MOST - 1).map(|_| next(&pool)).collect();
     for round in 0..2 {
-        names.extend((0..3).map(|n| set_aside(&pool, &format!("more {round} {n}"), 7)));
+        names.extend((0..3).map(|_| next(&pool)));
         let mut expected: Vec<_> = names.iter().rev().take(MOST).chain([&others]).cloned().collect();
-        let mut found: Vec<_> = pool.quarantine().list().unwrap().into_iter().map(|entry| entry.name).collect();
         expected.sort();
-        found.sort();
-        assert_eq!(found, expected, "round {round}");
+        assert_eq!(entries(&pool), expected, "round {round}");
         // Who opens it next goes on from there.
         pool.close().unwrap();
         let image = medium.stored();
         drop(pool);
         (pool, medium) = scratch.open(image, BOOT);
     }
+}
+
+#[test]
+fn what_others_have_discarded_makes_room_for_a_users_old_versions() {
+    const MOST: usize = 1000;
+    let scratch = Scratch::new(16 << 20);
+    let (pool, _) = scratch.first_open();
+    let files = make_files(&pool, (0..MOST + 6).map(|n| format!("f{n}")));
+    let mut names: Vec<String> = (1..).zip(&files[..MOST]).map(|(at, file)| set_aside(&pool, *file, at, 7)).collect();
+    let other_process = Quarantine::at(&scratch.pool(), "", []).unwrap();
+    for name in names.drain(500..505) {
+        other_process.discard(&name).unwrap();
+    }
+    names.extend(files[MOST..].iter().map(|file| set_aside(&pool, *file, 5000, 7)));
+    // Of 1001 that are there, the first goes.
+    names.remove(0);
+    names.sort();
+    assert_eq!(entries(&pool), names);
 }
