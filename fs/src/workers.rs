@@ -1,6 +1,6 @@
 //! Threads for what may take long.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -38,8 +38,11 @@ struct State {
     waiting: HashMap<Ino, Waiting>,
     /// Files in the order of their turns: one that has had its turn comes behind all others.
     turns: VecDeque<Ino>,
-    /// Files that had their share when it was their turn: it grows as others end. Some have ended themselves.
-    parked: VecDeque<Ino>,
+    /// Files that had their share when it was their turn, each of them once, and in the order in which they came: the
+    /// share grows as others end.
+    parked: BTreeMap<u64, Ino>,
+    /// The place of the next one.
+    parking: u64,
     /// Jobs that may find that they can be done now.
     ready: usize,
     /// So many threads have a job, and so many one about each file.
@@ -54,6 +57,8 @@ struct State {
 struct Waiting {
     jobs: VecDeque<Job>,
     ready: usize,
+    /// Its place in [`State::parked`].
+    parked: Option<u64>,
 }
 
 impl State {
@@ -81,22 +86,34 @@ impl State {
             self.ready -= ready;
             let with = self.busy_with.entry(about).or_default();
             if *with >= share(most, self.busy) {
-                self.parked.push_back(about);
+                self.park(about);
                 continue;
             }
             *with += 1;
             self.busy += 1;
             let (with, job, left) = (*with, waiting.jobs.pop_front(), waiting.jobs.len());
             if left == 0 {
-                self.waiting.remove(&about);
+                if let Some(place) = self.waiting.remove(&about).and_then(|waiting| waiting.parked) {
+                    self.parked.remove(&place);
+                }
             } else if with < share(most, self.busy) {
                 self.give_turn(about, left.min(ready));
             } else {
-                self.parked.push_back(about);
+                self.park(about);
             }
             return job.map(|job| (about, job));
         }
         None
+    }
+
+    /// A file with jobs has its share. One that is parked already keeps its place.
+    fn park(&mut self, about: Ino) {
+        let Some(waiting) = self.waiting.get_mut(&about) else { return };
+        if waiting.parked.is_none() {
+            waiting.parked = Some(self.parking);
+            self.parked.insert(self.parking, about);
+            self.parking += 1;
+        }
     }
 
     /// A job is done. Whoever did it takes the next one.
@@ -118,14 +135,16 @@ impl State {
     /// One that had its share may have more now.
     fn give_turn_to_parked(&mut self, most: usize) {
         for _ in 0..PARKED {
-            let Some(about) = self.parked.pop_front() else { return };
-            if self.waiting.get(&about).is_none_or(|waiting| waiting.ready != 0) {
+            let Some((_, about)) = self.parked.pop_first() else { return };
+            let Some(waiting) = self.waiting.get_mut(&about) else { continue };
+            waiting.parked = None;
+            if waiting.ready != 0 {
                 continue;
             }
             if self.busy_with.get(&about).is_none_or(|with| *with < share(most, self.busy)) {
                 return self.give_turn(about, 1);
             }
-            self.parked.push_back(about);
+            self.park(about);
         }
     }
 }
@@ -307,6 +326,31 @@ mod tests {
         workers.finish();
         let order = order.lock().clone();
         assert_eq!(order, [1, 2, 1, 1, 1]);
+    }
+
+    /// Of each job another one follows, so that the file always has some that wait.
+    #[test]
+    fn a_standing_backlog_takes_no_more_and_more_memory() {
+        fn again(workers: &Workers, about: Ino, left: usize, most: &Arc<AtomicUsize>) {
+            let (next, most) = (workers.clone(), most.clone());
+            workers.run(about, move || {
+                let state = next.0.state.lock();
+                most.fetch_max(state.parked.len().saturating_sub(state.waiting.len()), Ordering::SeqCst);
+                drop(state);
+                if left > 0 {
+                    again(&next, about, left - 1, &most);
+                }
+            });
+        }
+        let workers = Workers::new(4);
+        let most = Arc::new(AtomicUsize::new(0));
+        for n in 0..64 {
+            again(&workers, Ino(n % 2), 200, &most);
+        }
+        workers.finish();
+        assert_eq!(most.load(Ordering::SeqCst), 0, "more files are parked than wait");
+        let state = workers.0.state.lock();
+        assert!(state.waiting.is_empty() && state.parked.is_empty());
     }
 
     #[test]
