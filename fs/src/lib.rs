@@ -48,6 +48,7 @@ mod workers;
 
 pub use background::{move_in_pool, seal_pool};
 pub use content::control::{Info, State};
+pub use content::{are_whole, is_called_as_trainers};
 pub use error::Error;
 pub use holder::device_of;
 pub use kernel::{Server, ServerHandle};

@@ -16,15 +16,12 @@ use crate::file::Version;
 use crate::protocol::FileState;
 
 use super::Content;
+use super::checkpoint_names::is_called_as_trainers;
 
 /// The most names that are looked at below a directory.
 const NAMES_MAX: usize = 65_536;
-/// So many directories below each other.
-const DEPTH_MAX: usize = 4;
 /// What a trainer writes last.
 const TRAINER_STATE: &[u8] = b"trainer_state.json";
-/// How the name of each directory of a trainer's begins; a number follows.
-const TRAINERS: &[u8] = b"checkpoint-";
 
 /// A close is waited for so often, and so long each time.
 const CLOSE_TRIES: u32 = 20;
@@ -172,8 +169,8 @@ impl Content {
         }
         // Whatever else there is, too, and something that has tensors.
         let mut has_tensors = false;
-        let mut left = vec![(inside, 0)];
-        while let Some((inside, depth)) = left.pop() {
+        let mut left = vec![inside];
+        while let Some(inside) = left.pop() {
             for ino in inside.files.into_values() {
                 match self.is_whole_file(ino)? {
                     Some((false, _)) => return Ok(Some(false)),
@@ -182,21 +179,21 @@ impl Content {
                 }
             }
             for (name, dir) in inside.directories {
-                if depth < DEPTH_MAX && !name.starts_with(TRAINERS) {
-                    left.push((self.inside(dir, &mut names)?, depth + 1));
+                // A trainer's own are checkpoints by themselves.
+                if !is_called_as_trainers(&name) {
+                    left.push(self.inside(dir, &mut names)?);
                 }
             }
         }
         Ok(Some(has_tensors))
     }
 
-    /// Whether a directory is called `checkpoint-` and a number.
+    /// Whether a directory is called as a trainer calls its own.
     fn is_called_as_trainers(&self, dir: Ino) -> bool {
         let view = self.files.store().view();
         let Some(parent) = view.object(dir).and_then(|object| object.parent()) else { return false };
         let mut names = view.entries_after(parent, 0).take(NAMES_MAX);
-        let number = names.find(|(_, _, ino)| *ino == dir).and_then(|(_, name, _)| name.strip_prefix(TRAINERS));
-        number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+        names.find(|(_, _, ino)| *ino == dir).is_some_and(|(_, name, _)| is_called_as_trainers(name))
     }
 
     /// Files and directories in a directory.

@@ -7,6 +7,7 @@
 
 mod bytes;
 mod cache;
+mod checkpoint_names;
 mod complete;
 pub(crate) mod control;
 mod decoders;
@@ -26,6 +27,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tensorfs_layout::Ino;
 
 use crate::file::{Files, Version};
+
+pub use checkpoint_names::{are_whole, is_called_as_trainers};
 
 use bytes::SegmentBytes;
 use cache::TensorCache;

@@ -1,9 +1,9 @@
 //! JSON beside a checkpoint: the index of one that was saved in parts, `model.safetensors.index.json`, of which only
 //! the names of the parts are of interest, and what a trainer writes last, of which only that it is whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
-use std::io::BufReader;
+use std::io::{self, BufReader, Read};
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
@@ -28,7 +28,8 @@ pub(crate) fn read(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     }
     let mut shards = BTreeSet::new();
     let strings = Strings::of(Part { source, at: 0, end: size });
-    let mut json = serde_json::Deserializer::from_reader(BufReader::with_capacity(64 << 10, strings));
+    let words = Words::of(BufReader::with_capacity(64 << 10, strings));
+    let mut json = serde_json::Deserializer::from_reader(words);
     match Index(&mut shards).deserialize(&mut json).and_then(|()| json.end()) {
         Ok(()) => {}
         Err(error) if error.is_io() => return Err(std::io::Error::from(error).into()),
@@ -41,6 +42,76 @@ pub(crate) fn read(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     out.found.end = size;
     out.found.metadata = shards.into_iter().map(|name| (SHARD.to_owned(), name)).collect();
     Ok(())
+}
+
+/// What Python's `json` writes for numbers that JSON does not have, such as a loss that is not finite.
+const WORDS: [&[u8]; 3] = [b"NaN", b"Infinity", b"-Infinity"];
+
+/// Passes JSON on with an empty string in the place of each of those words: nobody needs the number.
+struct Words<R> {
+    inner: R,
+    inside: bool,
+    escaped: bool,
+    /// What was read ahead, and is to be passed on as it is.
+    ahead: VecDeque<u8>,
+}
+
+impl<R: Read> Words<R> {
+    fn of(inner: R) -> Self {
+        Words { inner, inside: false, escaped: false, ahead: VecDeque::new() }
+    }
+
+    fn read_one(&mut self) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        Ok(if self.inner.read(&mut byte)? == 0 { None } else { Some(byte[0]) })
+    }
+
+    /// The next byte that is passed on.
+    fn next(&mut self) -> io::Result<Option<u8>> {
+        if let Some(byte) = self.ahead.pop_front() {
+            return Ok(Some(byte));
+        }
+        let Some(byte) = self.read_one()? else { return Ok(None) };
+        match byte {
+            _ if self.escaped => self.escaped = false,
+            b'\\' => self.escaped = self.inside,
+            b'"' => self.inside = !self.inside,
+            _ if self.inside => {}
+            _ => return self.word(byte),
+        }
+        Ok(Some(byte))
+    }
+
+    /// What is passed on for what begins with a byte outside of strings. A word that is cut short is as good as none:
+    /// the end comes where it began.
+    fn word(&mut self, first: u8) -> io::Result<Option<u8>> {
+        let Some(word) = WORDS.iter().find(|word| word[0] == first) else { return Ok(Some(first)) };
+        for (n, expected) in word.iter().enumerate().skip(1) {
+            match self.read_one()? {
+                None => return Ok(None),
+                Some(byte) if byte == *expected => {}
+                // No word begins with what is in the middle of one, nor does a string begin there.
+                Some(other) => {
+                    self.ahead.extend(&word[1..n]);
+                    self.ahead.push_back(other);
+                    self.inside = other == b'"';
+                    return Ok(Some(first));
+                }
+            }
+        }
+        self.ahead.push_back(b'"');
+        Ok(Some(b'"'))
+    }
+}
+
+impl<R: Read> Read for Words<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        for (n, to) in buffer.iter_mut().enumerate() {
+            let Some(byte) = self.next()? else { return Ok(n) };
+            *to = byte;
+        }
+        Ok(buffer.len())
+    }
 }
 
 /// The whole of it.
@@ -124,6 +195,23 @@ mod tests {
         for end in 0..index.len() {
             assert!(names(&index[..end]).unwrap_err().1, "{end}");
         }
+    }
+
+    /// As Python writes them.
+    #[test]
+    fn losses_need_not_be_finite() {
+        let state = r#"{"best": NaN, "log": [{"loss":-Infinity,"NaN":"Infinity \"NaN"}, Infinity,-5,NaN],"last":NaN}"#;
+        assert_eq!(names(state).unwrap(), [""; 0]);
+        for end in 0..state.len() {
+            assert!(names(&state[..end]).unwrap_err().1, "{end}");
+        }
+        let both = r#"{"x":NaN,"weight_map":{"NaN":"Infinity","b":"-Infinity"},"y":-Infinity}"#;
+        assert_eq!(names(both).unwrap(), ["-Infinity", "Infinity"]);
+        let wrong = ["Nan", "nan", "-NaN", "1NaN", "NaN1", "NaNNaN", "-Inf", "--Infinity", "N\"a\"N", "Inf\"", "N,"];
+        for wrong in wrong {
+            assert!(names(&format!("{{\"x\":{wrong}}}")).is_err(), "{wrong}");
+        }
+        assert!(names(r#"{"weight_map":{"a":NaN}}"#).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use serde_json::json;
+use tensorfs_fs::{are_whole, is_called_as_trainers};
 
 use crate::cli::Latest;
 use crate::mounting::mountinfo::{Mount, Table};
@@ -16,8 +17,6 @@ use crate::tensors::place::{Kind, Place};
 
 /// What a checkpoint of one file is called.
 const ENDINGS: [&str; 5] = ["pt", "pth", "ckpt", "safetensors", "npz"];
-/// What a trainer's directories are called.
-const TRAINERS: &str = "checkpoint-";
 /// What they are called until they are all there.
 const UNFINISHED: &str = "tmp-";
 
@@ -37,7 +36,7 @@ pub fn run(arguments: &Latest) -> Result<ExitCode, Failure> {
     gather(&place, &mut candidates)?;
     // The newest first, and of those that are equally new the one with the larger number.
     candidates.sort_by_cached_key(|found| std::cmp::Reverse((found.modified, natural(found.place.path()))));
-    let Some(found) = candidates.iter().find(|found| is_complete(&found.place)) else {
+    let Some(found) = candidates.iter().find(|found| found.is_complete()) else {
         return Err(Failure::at(dir, "no complete checkpoint below it"));
     };
     let (path, passed) = (found.place.path(), candidates.iter().take_while(|other| !std::ptr::eq(*other, found)));
@@ -56,9 +55,19 @@ pub fn run(arguments: &Latest) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the server says that a checkpoint is all there.
+/// Whether the server says that a checkpoint is all there. What cannot be told is not; why not is told to the user.
 pub fn is_complete(place: &Place) -> bool {
-    attribute::get(place.path(), COMPLETE).as_deref() == Some("complete")
+    match attribute::get(place.path(), COMPLETE) {
+        Ok(said) => said.as_deref() == Some("complete"),
+        Err(error) => {
+            output::complain(cannot_tell(place, &error));
+            false
+        }
+    }
+}
+
+fn cannot_tell(place: &Place, error: &std::io::Error) -> Failure {
+    Failure::at(place.path(), format!("whether it is complete cannot be told: {error}"))
 }
 
 const COMPLETE: &str = "user.tensorfs.complete";
@@ -69,30 +78,47 @@ struct Candidate {
     is_dir: bool,
     /// When a file of it was last changed.
     modified: SystemTime,
+    /// Whether it is known already that nobody knows whether it is complete.
+    is_unknown: bool,
 }
 
-/// What may be checkpoints below a directory. What belongs to one that is a directory is none of its own.
+impl Candidate {
+    fn is_complete(&self) -> bool {
+        !self.is_unknown && is_complete(&self.place)
+    }
+}
+
+/// What may be checkpoints below a directory. What belongs to one that is a directory is none of its own, and neither
+/// is what seems to belong to one that is not all there yet.
 fn gather(dir: &Place, candidates: &mut Vec<Candidate>) -> Result<(), Failure> {
     let mut left = vec![dir.clone()];
     while let Some(dir) = left.pop() {
         // Of another owner, or gone since.
         let Ok(inside) = dir.inside() else { continue };
-        let is_checkpoint = attribute::get(dir.path(), COMPLETE).is_some();
-        if is_checkpoint {
-            let modified = newest(&dir);
-            candidates.push(Candidate { place: dir, is_dir: true, modified });
+        let said = attribute::get(dir.path(), COMPLETE);
+        if let Err(error) = &said {
+            output::complain(cannot_tell(&dir, error));
         }
+        let is_checkpoint = !matches!(said, Ok(None));
+        let mut files = Vec::new();
         for place in inside {
             let Ok(about) = place.about(false) else { continue };
             let name = name(&place);
             let hidden = name.starts_with('.') || name.starts_with(UNFINISHED);
             match about.kind() {
-                Kind::Directory if !hidden && (!is_checkpoint || name.starts_with(TRAINERS)) => left.push(place),
+                Kind::Directory if !hidden && (!is_checkpoint || is_trainers(&place)) => left.push(place),
                 Kind::File if !is_checkpoint && !hidden && is_called_one(place.path()) => {
-                    candidates.push(Candidate { place, is_dir: false, modified: about.modified() });
+                    files.push((name, place, about.modified()));
                 }
                 _ => {}
             }
+        }
+        if is_checkpoint {
+            let modified = newest(&dir);
+            candidates.push(Candidate { place: dir, is_dir: true, modified, is_unknown: said.is_err() });
+        } else if are_whole(&files.iter().map(|(name, ..)| &**name).collect::<Vec<_>>()) {
+            let one = |(_, place, modified)| Candidate { place, is_dir: false, modified, is_unknown: false };
+            candidates.extend(files.into_iter().map(one));
         }
     }
     Ok(())
@@ -100,6 +126,10 @@ fn gather(dir: &Place, candidates: &mut Vec<Candidate>) -> Result<(), Failure> {
 
 fn name(place: &Place) -> String {
     place.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn is_trainers(place: &Place) -> bool {
+    is_called_as_trainers(name(place).as_bytes())
 }
 
 fn is_called_one(path: &Path) -> bool {
@@ -114,7 +144,7 @@ fn newest(dir: &Place) -> SystemTime {
         for place in dir.inside().unwrap_or_default() {
             let Ok(about) = place.about(false) else { continue };
             match about.kind() {
-                Kind::Directory if !name(&place).starts_with(TRAINERS) => left.push(place),
+                Kind::Directory if !is_trainers(&place) => left.push(place),
                 Kind::File => newest = newest.max(about.modified()),
                 _ => {}
             }

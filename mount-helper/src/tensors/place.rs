@@ -186,7 +186,8 @@ impl Place {
     pub fn gone(&self) -> Option<(FileState, String)> {
         match &self.at {
             Where::Host => {
-                let attribute = |name| attribute::get(&self.path, name);
+                // Who is not told why finds out when opening it.
+                let attribute = |name| attribute::get(&self.path, name).ok().flatten();
                 let state = match &*attribute("user.tensorfs.state")? {
                     "lost" => FileState::Lost,
                     "missing" => FileState::Missing,

@@ -4,11 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use tensorfs_tests::{Mount, Setup, on_mounts, safetensors, samples};
+use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, on_mounts, safetensors, samples};
 
 use super::attribute;
 
-on_mounts!(a_directory_is_complete_when_all_of_it_is_there, the_latest_is_the_newest_that_is_complete);
+on_mounts!(
+    a_directory_is_complete_when_all_of_it_is_there,
+    what_lies_deep_below_a_checkpoint_is_part_of_it,
+    the_latest_is_the_newest_that_is_complete,
+    the_latest_is_no_part_of_a_checkpoint,
+    the_latest_is_nothing_of_a_directory_that_cannot_be_judged,
+);
 
 fn weights() -> Vec<u8> {
     safetensors(&[("a", &[1; 5000]), ("b", &[2; 10])])
@@ -39,7 +45,7 @@ fn a_directory_is_complete_when_all_of_it_is_there(setup: Setup) {
     }
     let torch = fs::read(samples().join("torch2-tensor.pt")).unwrap();
     let distcp = fs::read(samples().join("torch2-dcp.distcp")).unwrap();
-    let state = b"{\"global_step\": 5, \"log_history\": []}".to_vec();
+    let state = b"{\"global_step\": 5, \"log_history\": [{\"loss\": NaN, \"max\": -Infinity}]}".to_vec();
     let dir = |name: &str| {
         fs::create_dir(mount.at(name)).unwrap();
         mount.at(name)
@@ -82,6 +88,29 @@ fn a_directory_is_complete_when_all_of_it_is_there(setup: Setup) {
     for path in [mount.at("text"), mount.at("checkpoint-12/model.safetensors")] {
         assert_eq!(tensorfs_tests::xattr::set(&path, "user.tensorfs.complete", b"complete", 0), Err(Errno::EPERM));
     }
+}
+
+/// Proves T13.
+fn what_lies_deep_below_a_checkpoint_is_part_of_it(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let checkpoint = mount.at("run/checkpoint_7");
+    fs::create_dir_all(&checkpoint).unwrap();
+    fs::write(checkpoint.join("random_states_0.pkl"), "anything").unwrap();
+    fs::write(checkpoint.join("model.safetensors"), weights()).unwrap();
+    assert_eq!(attribute(&checkpoint, "complete").unwrap(), "complete");
+    for below in ["1/2/3/4/5/6/x.safetensors", "checkpoint-best/x.safetensors", "checkpoint-/x.safetensors"] {
+        let path = checkpoint.join(below);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, &weights()[..20]).unwrap();
+        assert_eq!(attribute(&checkpoint, "complete").unwrap(), "incomplete", "{below}");
+        fs::write(&path, weights()).unwrap();
+        assert_eq!(attribute(&checkpoint, "complete").unwrap(), "complete", "{below}");
+    }
+    fs::remove_file(checkpoint.join("random_states_0.pkl")).unwrap();
+    assert_eq!(attribute(&checkpoint, "complete").unwrap(), "incomplete");
 }
 
 /// What `latest` says: its exit status, and what it prints.
@@ -130,4 +159,58 @@ fn the_latest_is_the_newest_that_is_complete(setup: Setup) {
     assert!(listed.contains("checkpoint-3/") && listed.contains("step-0.safetensors"), "{listed}");
     assert!(!listed.contains("cut.safetensors") && !listed.contains("tmp-"), "{listed}");
     assert_eq!(latest(&mount, mount.pool()).0, Some(1));
+}
+
+/// Whoever saves a checkpoint of several files may be killed after any of them.
+///
+/// Proves T13.
+fn the_latest_is_no_part_of_a_checkpoint(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let run = mount.at("run");
+    fs::create_dir_all(run.join("step-400")).unwrap();
+    let before = run.join("step-400/model.safetensors");
+    fs::write(&before, weights()).unwrap();
+    let named = (Some(0), before.to_str().unwrap().to_owned());
+    let saved = |dir: &str, names: &[&str]| {
+        fs::create_dir(run.join(dir)).unwrap();
+        for name in names {
+            fs::write(run.join(dir).join(name), weights()).unwrap();
+        }
+    };
+    saved("step-500", &["model-00001-of-00002.safetensors"]);
+    assert_eq!(latest(&mount, &run), named);
+    saved("step-501", &["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "x.safetensors"]);
+    saved("step-502", &["model.safetensors", "optimizer.safetensors"]);
+    saved("step-503", &["mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"]);
+    saved("checkpoint_8", &["model.safetensors"]);
+    assert_eq!(latest(&mount, &run), named);
+    let index = r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
+    fs::write(run.join("step-501/model.safetensors.index.json"), index).unwrap();
+    assert_eq!(latest(&mount, &run), (Some(0), run.join("step-501").to_str().unwrap().to_owned()));
+}
+
+/// Proves T13.
+fn the_latest_is_nothing_of_a_directory_that_cannot_be_judged(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let dir = mount.at("run/step-1");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("model.safetensors"), weights()).unwrap();
+    mount.tensorfs_ok(["seal", dir.join("model.safetensors").to_str().unwrap()]);
+    fs::write(dir.join("model.safetensors.index.json"), r#"{"weight_map":{"a":"model.safetensors"}}"#).unwrap();
+    let failing = calls.add(Rule::of(Call::Read).on("/segments/").error(nix::libc::EIO));
+    assert_eq!(attribute(&dir, "complete"), Err(Errno::EIO));
+    assert_eq!(attribute(&dir.join("model.safetensors"), "complete").unwrap(), "complete", "its seal says so");
+    let output = mount.tensorfs(["latest", mount.at("run").to_str().unwrap()]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()));
+    assert!(errors.contains("step-1") && errors.lines().count() == 2, "{errors}");
+    drop(failing);
+    assert_eq!(latest(&mount, &mount.at("run")), (Some(0), dir.to_str().unwrap().to_owned()));
 }

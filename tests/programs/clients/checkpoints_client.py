@@ -78,30 +78,38 @@ class Trainer:
     def path(self, step):
         return os.path.join(DIRECTORY, "trainer", f"checkpoint-{step}")
 
-    def save(self, step):
-        os.makedirs(self.path(step))
+    def save_weights(self, step):
         at = lambda name: os.path.join(self.path(step), name)  # noqa: E731
         shards = {part: SHARD.format(part) for part in ("00001", "00002")}
         for part, shard in shards.items():
             save_file(state(step, part), at(shard))
         names = {name: shard for part, shard in shards.items() for name in state(step, part)}
         write_json(at(INDEX), {"metadata": {}, "weight_map": names})
+
+    def save(self, step):
+        os.makedirs(self.path(step))
+        self.save_weights(step)
+        at = lambda name: os.path.join(self.path(step), name)  # noqa: E731
         if KIND == "torch":
             save_file(state(step, "w"), at("optimizer.pt"))
         else:
             with open(at("rng_state.npz"), "wb") as file:
                 np.savez(file, **state(step, "w"))
-        write_json(at("trainer_state.json"), {"global_step": step, "log_history": [{"loss": 0.5}] * 200})
+        write_json(at("trainer_state.json"), {"global_step": step, "log_history": [{"loss": float("nan")}] * 200})
 
-    def load(self, step):
+    def load_weights(self, step):
         at = lambda name: os.path.join(self.path(step), name)  # noqa: E731
-        with open(at("trainer_state.json")) as file:
-            assert json.load(file)["global_step"] == step
         with open(at(INDEX)) as file:
             names = json.load(file)["weight_map"]
         for shard in set(names.values()):
             for name, value in load_file(at(shard)).items():
                 assert names[name] == shard and (value == step).all(), name
+
+    def load(self, step):
+        at = lambda name: os.path.join(self.path(step), name)  # noqa: E731
+        with open(at("trainer_state.json")) as file:
+            assert json.load(file)["global_step"] == step
+        self.load_weights(step)
         if KIND == "torch":
             load_weights(step, at("optimizer.pt"))
         else:
@@ -110,6 +118,20 @@ class Trainer:
 
     def remove(self, path):
         shutil.rmtree(path)
+
+
+class Pretrained(Trainer):
+    """Directories as `save_pretrained` makes them, called by their steps: nothing tells what they are before the index."""
+
+    def path(self, step):
+        return os.path.join(DIRECTORY, "pretrained", f"step-{step}")
+
+    def save(self, step):
+        os.makedirs(self.path(step))
+        self.save_weights(step)
+
+    def load(self, step):
+        self.load_weights(step)
 
 
 def steps(how):
@@ -146,7 +168,7 @@ def main():
     random.seed(seed)
     partial = 0
     for kill in range(KILLS):
-        how = (Files(), Trainer())[kill % 2]
+        how = (Files(), Trainer(), Pretrained())[kill % 3]
         first = steps(how)[0][0] + 1 if steps(how) else 1
         child = os.fork()
         if child == 0:
