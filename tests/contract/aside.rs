@@ -12,6 +12,7 @@ use tensorfs_tests::{Call, Disk, HostCalls, Mount, Pattern, Rule, Setup, child, 
 on_mounts!(
     a_tiers_old_version_is_set_aside_in_the_tier_without_a_copy,
     recovery_sets_a_tiers_old_version_aside_where_the_pool_has_no_room,
+    an_old_version_that_cannot_be_copied_out_of_its_tier_keeps_nobody_from_the_pool,
     commits_and_operations_go_on_while_an_old_version_is_set_aside,
     who_waits_for_the_new_version_has_the_old_one_set_aside,
     a_note_that_finds_no_room_in_recovery_is_written_later,
@@ -164,6 +165,30 @@ fn recovery_sets_a_tiers_old_version_aside_where_the_pool_has_no_room(setup: Set
     let (_, file) = tiered.entry();
     assert!(fs::read(file).unwrap() == old());
     fs::remove_file(disk.at("filler")).unwrap();
+    tiered.mount.umount();
+}
+
+/// Something else stands where the tier's quarantine should be, so that the old version has to be copied; and its disk
+/// has a bad block.
+///
+/// Proves R4.
+fn an_old_version_that_cannot_be_copied_out_of_its_tier_keeps_nobody_from_the_pool(setup: Setup) {
+    let Some(memory) = setup.in_memory().filter(|_| !setup.mount_is_plain()) else { return };
+    let (calls, tier) = (HostCalls::new(), memory.path().join("tier"));
+    let mut tiered = Tiered::new(setup.host_calls(&calls), &tier);
+    let (old_segment, _) = tiered.segment();
+    let writer = writer(&tiered.path);
+    tiered.mount.kill9();
+    writer.kill(libc::SIGKILL);
+    let _ = fs::remove_dir(tier.join("quarantine"));
+    fs::write(tier.join("quarantine"), "something else").unwrap();
+    let failing = calls.add(Rule::of(Call::Read).below(&old_segment).error(libc::EIO));
+    tiered.mount.mount();
+    failing.wait_for_hits(1);
+    drop(failing);
+    assert!(fs::read(&tiered.path).unwrap() == new());
+    assert_eq!(tiered.mount.quarantine().len(), 0, "the old version is lost");
+    assert!(tiered.mount.log().contains(old_segment.to_str().unwrap()), "{}", tiered.mount.log());
     tiered.mount.umount();
 }
 

@@ -266,8 +266,10 @@ fn a_version_that_the_host_fails_over_keeps_nobody_from_the_pool(setup: Setup) {
         (Call::Open, true, false),
         (Call::Fstat, true, false),
         (Call::Fdatasync, true, false),
+        (Call::Read, true, false),
         (Call::Open, false, true),
         (Call::Fdatasync, false, true),
+        (Call::Read, false, true),
     ]
     .into_iter()
     .enumerate()
@@ -285,9 +287,12 @@ fn a_version_that_the_host_fails_over_keeps_nobody_from_the_pool(setup: Setup) {
             mount.power_loss();
         }
         let failing = calls.add(Rule::of(call).on(if of_old { &held } else { &replacing }).error(libc::EIO));
+        // Nothing is read but what has to be copied.
+        let no_links =
+            (call == Call::Read).then(|| calls.add(Rule::of(Call::Link).on("/quarantine").error(libc::EPERM)));
         mount.mount();
         failing.wait_for_hits(1);
-        drop(failing);
+        drop((failing, no_links));
         let expected = if power_lost { old() } else { new() };
         assert!(std::fs::read(&path).unwrap() == expected, "{call:?}, old: {of_old}");
         assert_eq!(std::fs::read_to_string(&other).unwrap(), format!("{round}"));

@@ -13,10 +13,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// True if an error of the host is about a segment, and not about what the server lacks: then its file fails, and no
 /// other.
 pub(crate) fn is_of_segment(error: &io::Error) -> bool {
+    let errno = Unreadable::of(error).map_or_else(|| error.raw_os_error(), |Unreadable(why)| why.raw_os_error());
     matches!(
-        error.raw_os_error(),
+        errno,
         Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG | libc::ENODATA | libc::EREMOTEIO | libc::EILSEQ)
     )
+}
+
+/// What the host says where it cannot give a segment's bytes, which it may find out only as they are read.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unreadable(io::Error);
+
+impl Unreadable {
+    /// Marks what reading a segment gave, if it is about the segment.
+    pub fn mark(error: io::Error) -> io::Error {
+        if is_of_segment(&error) { io::Error::new(error.kind(), Self(error)) } else { error }
+    }
+
+    /// What was marked so.
+    pub fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
 }
 
 /// The errors of the filesystem that a directory is on.

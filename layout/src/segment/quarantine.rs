@@ -27,7 +27,7 @@ use crate::log::tier::PM;
 use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
 use crate::medium::foreign::{Foreign, kind_name};
-use crate::segment::host_errors::is_of_segment;
+use crate::segment::host_errors::{Unreadable, is_of_segment};
 use crate::segment::note::{Note, Reason};
 use crate::segment::place::{Counted, Place, QUARANTINE, identity};
 use crate::segment::segments::Segments;
@@ -780,7 +780,7 @@ fn is_copy(from: &File, offset: u64, copy: &File) -> io::Result<bool> {
             Ok(()) if ours[..read] == theirs[..read] => at += read as u64,
             Ok(()) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
-            Err(error) => return Err(error),
+            Err(error) => return Err(Unreadable::mark(error)),
         }
     }
 }
@@ -800,7 +800,7 @@ fn copy_range(from: &File, offset: u64, end: u64, to: &File) -> io::Result<()> {
             break;
         }
         let part = (end - at).min(buffer.len() as u64) as usize;
-        let read = from.read_at(&mut buffer[..part], at)?;
+        let read = from.read_at(&mut buffer[..part], at).map_err(Unreadable::mark)?;
         if read == 0 {
             break;
         }

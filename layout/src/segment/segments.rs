@@ -27,7 +27,7 @@ use crate::medium::owner::Owner;
 use crate::segment::apart::ask_apart;
 use crate::segment::gone::Gone;
 use crate::segment::home::{Home, SEGMENTS, Scanned, Stray, path_within, shard};
-use crate::segment::host_errors::is_of_segment;
+use crate::segment::host_errors::{Unreadable, is_of_segment};
 use crate::segment::place::identity;
 use crate::segment::stat::SegmentStat;
 use crate::segment::tier::{self, Opened, Whose};
@@ -252,8 +252,11 @@ impl Segments {
         self.gone(id).is_some() || (error.kind() == io::ErrorKind::NotFound && is_gone())
     }
 
-    /// True if the host fails over a segment itself, whatever is to be done with it.
-    pub(crate) fn fails(&self, id: SegmentId) -> bool {
+    /// True if the host fails over a segment itself, whatever is to be done with it, after an error of doing so.
+    pub(crate) fn fails(&self, id: SegmentId, error: &io::Error) -> bool {
+        if Unreadable::of(error).is_some() {
+            return true;
+        }
         let asked = self.stat(id).and_then(|_| self.open(id, libc::O_RDONLY));
         asked.is_err_and(|error| is_of_segment(&error))
     }

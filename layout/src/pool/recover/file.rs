@@ -264,7 +264,7 @@ impl<'a> Settler<'a> {
             let kept = pool.quarantine().keep(&pool.segments, segment, &note);
             match even_if_full(pool, segment, None, &note, kept) {
                 // What was to replace the file was not promised to anybody, and stays where the host fails over it.
-                Err(error) if pool.segments.fails(segment) && attributes.segment.is_some() => {
+                Err(error) if pool.segments.fails(segment, &error) && attributes.segment.is_some() => {
                     log::error!("{}: cannot be set aside: {error}", pool.segments.path_of(segment).display());
                     let own = attributes.segment.unwrap_or(segment);
                     return self.store(Transaction::new(0).with(Record::Replace { ino, segment: own }));
@@ -305,7 +305,7 @@ impl<'a> Settler<'a> {
         let (pool, note) = (self.pool, self.note(ino, Reason::InterruptedReplace, 0));
         let kept = pool.quarantine().keep_version(&pool.segments, old, left, &note, None);
         if let Err(error) = &kept
-            && (pool.segments.is_not_there(old, error) || pool.segments.fails(old))
+            && (pool.segments.is_not_there(old, error) || pool.segments.fails(old, error))
         {
             log::error!("{}: quarantine: {error}", pool.segments.path_of(old).display());
             return Ok(());

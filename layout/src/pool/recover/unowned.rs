@@ -38,7 +38,7 @@ pub(super) fn settle_unowned(
         let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
         let kept = pool.quarantine().keep(&pool.segments, segment, &note);
         match even_if_full(pool, segment, None, &note, kept) {
-            Err(error) if pool.segments.fails(segment) => {
+            Err(error) if pool.segments.fails(segment, &error) => {
                 leave_alone(pool, segment, &error);
                 return Ok(());
             }
