@@ -14,10 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// other.
 pub(crate) fn is_of_segment(error: &io::Error) -> bool {
     let errno = Unreadable::of(error).map_or_else(|| error.raw_os_error(), |Unreadable(why)| why.raw_os_error());
-    matches!(
-        errno,
-        Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG | libc::ENODATA | libc::EREMOTEIO | libc::EILSEQ)
-    )
+    matches!(errno, Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG | libc::ENODATA | libc::EREMOTEIO | libc::EILSEQ))
 }
 
 /// What the host says where it cannot give a segment's bytes, which it may find out only as they are read.

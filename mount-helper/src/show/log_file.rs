@@ -1,8 +1,8 @@
 //! The file that a server logs to, which may be given another name while it runs.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,8 +16,21 @@ struct Inner {
     file: Mutex<File>,
 }
 
+/// The owner writes it, and a group may be let read it.
+const MODE: u32 = 0o640;
+
+/// Waits for nobody: if the name is a FIFO's, that fails while nobody reads from it.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o640).open(path)
+    let mut options = OpenOptions::new();
+    options.append(true).custom_flags(libc::O_NONBLOCK);
+    match options.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    let file = options.create(true).mode(MODE).open(path)?;
+    // What the server makes is its own (umask), but for this one.
+    file.set_permissions(Permissions::from_mode(MODE))?;
+    Ok(file)
 }
 
 impl LogFile {

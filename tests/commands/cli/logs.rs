@@ -3,11 +3,12 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 
 use nix::sys::stat::fstat;
-use tensorfs_tests::{needs_mount, wait_until};
+use tensorfs_tests::{needs_mount, wait_for_end, wait_until};
 
 use super::{Room, kill, said};
 
@@ -23,9 +24,30 @@ fn a_log_that_was_given_another_name_is_opened_again() {
     fs::rename(room.at("server.log"), room.at("server.log.1")).unwrap();
     kill(server, libc::SIGHUP);
     wait_until("the log is there again", || room.at("server.log").exists() && room.log().contains("opened again"));
+    for log in ["server.log", "server.log.1"] {
+        let mode = fs::metadata(room.at(log)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o640, "{log} {mode:o}");
+    }
     room.ok(["umount", "mnt"]);
     assert!(room.log().contains("closed"), "{}", room.log());
     assert_eq!(fs::read_to_string(room.at("server.log.1")).unwrap(), first, "nothing comes behind that");
+}
+
+/// The thread that hears of signals would wait for somebody to read from it.
+#[test]
+fn a_log_whose_name_is_a_fifos_keeps_no_signal_waiting() {
+    needs_mount!();
+    let room = Room::mounted();
+    let server = room.pid("pool");
+    fs::rename(room.at("server.log"), room.at("server.log.1")).unwrap();
+    nix::unistd::mkfifo(&room.at("server.log"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let logged = || fs::read_to_string(room.at("server.log.1")).unwrap();
+    kill(server, libc::SIGHUP);
+    kill(server, libc::SIGUSR1);
+    wait_until("it has the log that it had, and hears signals", || logged().contains("of level DEBUG or worse"));
+    kill(server, libc::SIGTERM);
+    wait_until("it ends", || logged().contains("closed"));
+    wait_for_end(server);
 }
 
 #[test]

@@ -61,6 +61,41 @@ fn the_version_names_the_commit() {
     assert!(commit.is_some_and(|commit| commit.len() >= 12), "{version}");
 }
 
+/// The modes and names in a tarball.
+fn packed(tarball: &Path) -> Vec<(String, String)> {
+    let listed = run_ok(Command::new("tar").arg("-tvzf").arg(tarball));
+    let fields = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    fields.map(|fields| (fields[0].to_owned(), fields[5].to_owned())).collect()
+}
+
+/// Whoever unpacks it as root may not take `/usr` away from everybody.
+#[test]
+fn a_tarball_is_the_same_whatever_the_umask_of_whoever_makes_it() {
+    let room = Room::new();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let script = r#"
+        set -e
+        umask 077
+        mkdir -p root/usr/bin root/usr/share
+        echo program > root/usr/bin/tensorfs
+        chmod 700 root/usr/bin/tensorfs
+        ln -s tensorfs root/usr/bin/mount.tensorfs
+        echo text > root/usr/share/README.md
+        "$0" root out.tar.gz
+    "#;
+    run_ok(Command::new("bash").args(["-c", script]).arg(source.join(".ci/tarball")).current_dir(room.at("")));
+    let expected = [
+        ("drwxr-xr-x", "usr/"),
+        ("drwxr-xr-x", "usr/bin/"),
+        ("lrwxr-xr-x", "usr/bin/mount.tensorfs"),
+        ("-rwxr-xr-x", "usr/bin/tensorfs"),
+        ("drwxr-xr-x", "usr/share/"),
+        ("-rw-r--r--", "usr/share/README.md"),
+    ];
+    let found = packed(&room.at("out.tar.gz"));
+    assert_eq!(found, expected.map(|(mode, name)| (mode.to_owned(), name.to_owned())));
+}
+
 /// A Debian package is installed, used and removed in a system that has nothing else.
 #[test]
 fn a_package_is_installed_used_and_removed_in_a_clean_system() {
@@ -86,6 +121,14 @@ fn a_package_is_installed_used_and_removed_in_a_clean_system() {
     let listed = run_ok(Command::new("tar").arg("-tzf").arg(with(".tar.gz")));
     for part in ["usr/bin/tensorfs", "usr/sbin/mount.tensorfs", "usr/share/man/man8/tensorfs-mount.8"] {
         assert!(listed.lines().any(|line| line == part), "{listed}");
+    }
+    for (mode, name) in packed(with(".tar.gz")) {
+        let expected: &[&str] = match &mode[..1] {
+            "d" => &["drwxr-xr-x"],
+            "l" => &["lrwxr-xr-x", "lrwxrwxrwx"],
+            _ => &["-rwxr-xr-x", "-rw-r--r--"],
+        };
+        assert!(expected.contains(&&*mode), "{mode} {name}");
     }
     let system = room.at("system");
     run_ok(Command::new("debootstrap").args(["--variant=minbase", "bookworm"]).arg(&system).stdout(Stdio::null()));
