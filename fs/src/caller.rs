@@ -19,12 +19,17 @@ pub(crate) enum Ending {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub unique: u64,
+    /// The server before had been asked, and died before it had answered.
+    pub again: bool,
     pub uid: u32,
     pub gid: u32,
     pub pid: u32,
 }
 
 impl Caller {
+    /// The server itself.
+    pub const SERVER: Self = Self { unique: 0, again: false, uid: 0, gid: 0, pid: 0 };
+
     /// True of root, and of the user who can change the pool anyway.
     pub fn is_trusted(&self) -> bool {
         self.uid == 0 || self.uid == nix::unistd::geteuid().as_raw()
@@ -163,7 +168,7 @@ mod tests {
     }
 
     fn this_process() -> Caller {
-        Caller { unique: 0, uid: 1, gid: 4_000_000, pid: std::process::id() }
+        Caller { unique: 0, again: false, uid: 1, gid: 4_000_000, pid: std::process::id() }
     }
 
     #[test]

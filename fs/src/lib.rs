@@ -25,7 +25,7 @@
 //! | `store` | what changes the pool, and knows no open file |
 //!
 //! What all may know is beside them: who asks (`caller`), on which thread something is done (`lane`), what goes wrong
-//! (`error`), how programs ask (`protocol`). `file` has the order of locks.
+//! (`error`), how programs ask (`protocol`), what outlives a server (`handover`). `file` has the order of locks.
 
 mod acl;
 mod ask;
@@ -35,6 +35,7 @@ mod clock;
 mod content;
 mod error;
 mod file;
+mod handover;
 mod holder;
 mod kernel;
 mod lane;
@@ -50,6 +51,7 @@ pub use background::{move_in_pool, seal_pool};
 pub use content::control::{Info, State};
 pub use content::{are_whole, is_called_as_trainers};
 pub use error::Error;
+pub use handover::{Handover, KeeperInfo};
 pub use holder::device_of;
 pub use kernel::{Server, ServerHandle};
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};

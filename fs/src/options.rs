@@ -3,9 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::handover::Handover;
 
 /// When bytes and their records survive a power loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +136,8 @@ pub struct Options {
     pub device: Option<(u32, u32)>,
     /// Whether users other than the mounting one are served.
     pub allow_other: bool,
+    /// What the next server takes over should this one die, if there is to be one.
+    pub handover: Option<Arc<Handover>>,
 }
 
 impl Options {
@@ -155,6 +160,7 @@ impl Default for Options {
             mountpoint: PathBuf::new(),
             device: None,
             allow_other: false,
+            handover: None,
         }
     }
 }

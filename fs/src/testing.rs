@@ -24,7 +24,7 @@ pub fn lock_in() -> Vec<String> {
 }
 
 /// Root asks.
-const CALLER: Caller = Caller { unique: 0, uid: 0, gid: 0, pid: 1 };
+const CALLER: Caller = Caller { unique: 0, again: false, uid: 0, gid: 0, pid: 1 };
 
 /// The error number that the client gets.
 pub type Errno = i32;

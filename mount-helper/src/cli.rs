@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use tensorfs_formats::{Dtype, Mode};
 use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
 
+use crate::mounting::kept::Descriptors;
 use crate::mounting::options;
 use crate::show::{VERSION, size};
 use crate::tensors::filter::{self, Steps};
@@ -242,6 +243,12 @@ pub struct Mount {
     /// Standard output is the pipe of the process that started this server
     #[arg(long, hide = true)]
     pub handshake: bool,
+    /// Descriptors that the keeper hands to this server
+    #[arg(long, hide = true, value_name = "NUMBERS")]
+    pub kept: Option<Descriptors>,
+    /// Why this server takes the place of another one
+    #[arg(long, hide = true, value_name = "REASON")]
+    pub after: Option<String>,
 }
 
 // How the server works: part of the flags of `mount`. (A comment for documentation would become that of `mount`.)

@@ -17,5 +17,6 @@ mod posix;
 mod replace;
 mod seal;
 mod semantics;
+mod takeover;
 mod tiers;
 mod waiting;

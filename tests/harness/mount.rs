@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::built::binary;
-use crate::children::{c_path, has_ended, program_path, run, run_ok, wait_for_end};
+use crate::children::{c_path, has_ended, program_path, run, run_ok, wait_for_end, wait_until};
 use crate::host_calls::HostCalls;
 
 /// Who moves the bytes.
@@ -139,7 +139,7 @@ impl Setup {
         let path = base.path().join("mnt");
         std::fs::create_dir(&path).unwrap();
         std::fs::create_dir(base.path().join("host")).unwrap();
-        let mut mount = Mount { base: Some(base), pool, path, pid: None, setup: self };
+        let mut mount = Mount { base: Some(base), pool, path, pid: None, keeper: None, setup: self };
         if !plain() {
             if !mount.pool.exists() {
                 let mut create = mount.program();
@@ -162,6 +162,8 @@ pub struct Mount {
     pool: PathBuf,
     path: PathBuf,
     pid: Option<i32>,
+    /// Who keeps watch over the server, if somebody does.
+    keeper: Option<i32>,
     setup: Setup,
 }
 
@@ -256,6 +258,7 @@ impl Mount {
     pub fn adopt(&mut self) {
         let info = self.info();
         self.pid = info["pid"].as_i64().map(|pid| pid as i32);
+        self.keeper = info["keeper"]["pid"].as_i64().map(|pid| pid as i32);
         assert!(self.pid.is_some(), "no pid in {info}");
         assert_eq!(info["passthrough"], self.setup.passthrough == Passthrough::On, "{info}");
     }
@@ -387,6 +390,29 @@ impl Mount {
         wait_for_end(pid);
     }
 
+    /// Kills a server whose keeper has another one take over; returns when that one has the pool.
+    #[track_caller]
+    pub fn kill_server(&mut self) {
+        let pid = self.pid.expect("a server to kill");
+        // SAFETY: plain system call. The pid was asked of the server that runs.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        wait_until("another server", || {
+            let holder = tensorfs_layout::pool::holder(&self.pool).unwrap();
+            let next = holder.map(|holder| holder.pid as i32).filter(|next| *next != pid && *next != 0);
+            self.pid = next.or(self.pid);
+            next.is_some()
+        });
+    }
+
+    /// Kills the keeper. The server goes on.
+    #[track_caller]
+    pub fn kill_keeper(&mut self) {
+        let keeper = self.keeper.take().expect("a keeper to kill");
+        // SAFETY: plain system call. The pid was asked of the server that runs.
+        assert_eq!(unsafe { libc::kill(keeper, libc::SIGKILL) }, 0);
+        wait_for_end(keeper);
+    }
+
     /// Leaves the pool as a power loss would: the server is gone, the mount is gone, and the next
     /// open sees another boot. No program may have a file of the mount open any more.
     #[track_caller]
@@ -438,6 +464,14 @@ impl Drop for Mount {
             } else if self.pid.is_some() {
                 // Part of the test: an orderly end works with whatever the test left behind.
                 let _ = run(self.program().arg("umount").arg(&self.path));
+            }
+            if let Some(keeper) = self.keeper.filter(|keeper| !has_ended(*keeper)) {
+                // It would start another server in the place of the one that is ended here.
+                // SAFETY: plain system call. The pid is that of the keeper, which has not ended.
+                unsafe { libc::kill(keeper, libc::SIGKILL) };
+                wait_for_end(keeper);
+                let holder = tensorfs_layout::pool::holder(&self.pool).ok().flatten();
+                self.pid = holder.map(|holder| holder.pid as i32).filter(|pid| *pid != 0).or(self.pid);
             }
             detach(&self.path);
             if let Some(pid) = self.pid {

@@ -16,7 +16,9 @@ use super::state::{Seen, Serving};
 impl Locked<'_> {
     /// Watches a file that a program of an earlier mount can write.
     fn watch_outlived(&mut self, segment: SegmentId) -> Result<()> {
-        self.state.serving = Some(Serving { mappable: true, ..Serving::new(segment) });
+        // A server that died may have left its handles of it to this one.
+        let serving = self.state.serving.get_or_insert_with(|| Serving::new(segment));
+        (serving.mappable, serving.seen) = (true, None);
         let watched = self.start_watching(Changer::Outlived);
         // What they opened while there was no limit, they write without asking.
         self.files.store().writers().map(self.ino());

@@ -7,6 +7,12 @@ use parking_lot::Mutex;
 
 use crate::error::{Fault, Result};
 
+use super::mode::Manner;
+
+/// Handles that were taken over from a server that died, by the requests that they were made for, with how the kernel
+/// is to treat them. Such a request may come again: whether it had been answered, nobody knows.
+pub(super) type Inherited = Mutex<HashMap<u64, (u64, Manner)>>;
+
 const SHARDS: usize = 16;
 
 /// All open handles of one kind.
@@ -21,12 +27,29 @@ impl<T> Default for Handles<T> {
     }
 }
 
+impl<T> Handles<T> {
+    /// The first number is this one.
+    pub fn starting_at(number: u64) -> Self {
+        Self { next: AtomicU64::new(number), ..Self::default() }
+    }
+}
+
 impl<T: Clone> Handles<T> {
     /// Keeps an open under a new number.
     pub fn insert(&self, opened: T) -> u64 {
-        let number = self.next.fetch_add(1, Relaxed);
-        self.shard(number).lock().insert(number, opened);
+        let number = self.next_number();
+        self.insert_as(number, opened);
         number
+    }
+
+    /// A number that nothing else has, for what is about to be opened.
+    pub fn next_number(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed)
+    }
+
+    /// Keeps an open under this number.
+    pub fn insert_as(&self, number: u64, opened: T) {
+        self.shard(number).lock().insert(number, opened);
     }
 
     /// What a number stands for.

@@ -59,6 +59,24 @@ pub(crate) struct Written {
     pub durable: Option<Arc<Handle>>,
 }
 
+/// Where to append what a server may have appended already that died, in part or as a whole: `offset` is where the
+/// kernel saw the end before. What is there already is written again, with the same bytes.
+fn appended_before(fd: impl AsFd, offset: u64, end: u64, data: &[u8]) -> Result<u64> {
+    let begun = |at: u64| -> Result<bool> {
+        let mut found = vec![0; (end - at) as usize];
+        let read = host::read_at(&fd, &mut found, at).host("reading a segment")?;
+        Ok(read == found.len() && data.starts_with(&found))
+    };
+    let len = data.len() as u64;
+    if end > offset && end - offset <= len && begun(offset)? {
+        return Ok(offset);
+    }
+    if end >= offset.saturating_add(len) && begun(end - len)? {
+        return Ok(end - len);
+    }
+    Ok(end)
+}
+
 impl Files {
     /// Reads, and hands what was read to `take`. `flags` are the handle's, as they are now.
     pub fn read<T>(&self, handle: u64, offset: u64, size: u32, flags: i32, take: impl FnOnce(&[u8]) -> T) -> Result<T> {
@@ -129,7 +147,8 @@ impl Files {
             // The kernel works out the end from what it last heard of the size.
             let _end = handle.node.end.lock();
             let end = host::stat(&fd).host("looking at a segment")?.size;
-            self.write_segment(handle.node.ino(), &fd, end, data)?
+            let place = if caller.again { appended_before(&fd, request.offset, end, data)? } else { end };
+            self.write_segment(handle.node.ino(), &fd, place, data)?
         } else {
             self.write_segment(handle.node.ino(), &fd, request.offset, data)?
         };

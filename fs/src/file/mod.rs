@@ -27,6 +27,7 @@ mod durable;
 mod entry;
 mod ghosts;
 mod handles;
+mod inherit;
 mod io;
 mod learn;
 mod locked;
@@ -76,6 +77,7 @@ pub(crate) use to_seal::{QUIET, ToSeal};
 pub(crate) use to_write_out::{Part as PartToWriteOut, ToWriteOut};
 
 use ghosts::Ghosts;
+use handles::Inherited;
 use node::Nodes;
 use to_set_aside::ToSetAside;
 
@@ -84,6 +86,8 @@ pub(crate) struct Files {
     store: Arc<Store>,
     nodes: Nodes,
     handles: Handles<Arc<Handle>>,
+    /// What the kernel may ask again to be opened, and is.
+    inherited: Inherited,
     ghosts: Ghosts,
     readings: Readings,
     readers: Readers,
@@ -102,10 +106,12 @@ impl Files {
     pub fn new(store: Arc<Store>) -> Self {
         let nodes = Nodes::default();
         moved::learn_before_commits(&store, &nodes);
+        let first = store.link().handover().map(|handover| handover.first_handle());
         Self {
             store,
             nodes,
-            handles: Handles::default(),
+            handles: first.map_or_else(Handles::default, Handles::starting_at),
+            inherited: Inherited::default(),
             ghosts: Ghosts::default(),
             readings: Readings::default(),
             readers: Readers::default(),

@@ -128,6 +128,18 @@ pub(crate) struct Manner {
     pub keep_cache: bool,
 }
 
+impl Manner {
+    /// As the next server reads it.
+    pub(super) fn to_bits(self) -> u32 {
+        u32::from(self.direct_io) | u32::from(self.no_flush) << 1 | u32::from(self.keep_cache) << 2
+    }
+
+    /// As the server before had noted it.
+    pub(super) fn of_bits(bits: u32) -> Self {
+        Self { direct_io: bits & 1 != 0, no_flush: bits & 2 != 0, keep_cache: bits & 4 != 0 }
+    }
+}
+
 /// The manner that goes with it.
 pub(super) fn manner(told: Told) -> Manner {
     let Told { mode, access, asks, hear_close, keep_cache } = told;

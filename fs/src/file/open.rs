@@ -11,6 +11,7 @@ use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 use crate::caller::Caller;
 use crate::error::{Fault, Result};
+use crate::handover::{Entry, Kept};
 use crate::lane::Lane;
 use crate::options::Durability;
 use crate::store::{Backing, Store};
@@ -34,7 +35,9 @@ pub(crate) struct Handle {
     /// The kernel keeps none of its bytes meanwhile: it asks here each time.
     pub(super) direct: bool,
     /// The kernel opened it to execute it, and keeps it as long as the program runs.
-    executes: bool,
+    pub(super) executes: bool,
+    /// The next server is to know of it.
+    pub(super) _kept: Option<Kept>,
 }
 
 impl Handle {
@@ -126,7 +129,7 @@ impl Files {
             if let Some(serving) = file.serving_mut() {
                 serving.seen = Some(Seen::of(&host, now));
             }
-            Ok((file.stat_with(&host)?, file.finish_open(flags)?))
+            Ok((file.stat_with(&host)?, file.finish_open(caller, flags)?))
         });
         if opened.is_err() {
             file.settle(caller.unique);
@@ -234,7 +237,7 @@ impl Locked<'_> {
         if empties {
             self.truncate_at_open(caller, segment, access)?;
         }
-        self.finish_open(flags)
+        self.finish_open(caller, flags)
     }
 
     /// Who moves the bytes of an open file.
@@ -243,7 +246,7 @@ impl Locked<'_> {
     }
 
     /// Decides who moves the bytes, and makes the handle.
-    fn finish_open(&mut self, flags: i32) -> Result<OpenReply> {
+    fn finish_open(&mut self, caller: Caller, flags: i32) -> Result<OpenReply> {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         let access = Access::of(flags);
@@ -323,8 +326,21 @@ impl Locked<'_> {
         files.accesses().opened(ino);
         let manner = manner(told);
         let served = asks || mode == Mode::Server;
-        let handle = Handle { node: self.node.clone(), access, served, direct: manner.direct_io, executes };
-        Ok(OpenReply { handle: files.handles.insert(Arc::new(handle)), manner, backing })
+        let number = files.handles.next_number();
+        let entry = Entry {
+            unique: caller.unique,
+            handle: number,
+            ino,
+            segment,
+            flags,
+            backing: backing.as_ref().map(|backing| backing.id()),
+            manner: manner.to_bits(),
+        };
+        let kept = store.link().handover().and_then(|handover| handover.keep(entry));
+        let direct = manner.direct_io;
+        let handle = Handle { node: self.node.clone(), access, served, direct, executes, _kept: kept };
+        files.handles.insert_as(number, Arc::new(handle));
+        Ok(OpenReply { handle: number, manner, backing })
     }
 
     /// The kernel's way to a segment, or the server's where the kernel does not take it.

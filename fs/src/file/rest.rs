@@ -273,9 +273,9 @@ impl Files {
     }
 
     /// Learns a file before it gets a name, so that no name points to bytes that are not recorded.
-    pub fn learn_before_naming(&self, ino: Ino, unique: u64) -> Result<()> {
+    pub fn learn_before_naming(&self, ino: Ino) -> Result<()> {
         if let Some(node) = self.node_in_use(ino) {
-            self.lock(&node).learn(unique, Switch::Store)?;
+            self.lock(&node).learn(0, Switch::Store)?;
         }
         Ok(())
     }

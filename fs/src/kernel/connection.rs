@@ -7,25 +7,34 @@ use std::sync::Arc;
 use fuser::{BackingId, INodeNo, Notifier};
 use tensorfs_layout::Ino;
 
+use crate::handover::Handover;
 use crate::store::{Backing, Kernel};
 
 /// The connection.
 pub(super) struct Connection {
     device: Arc<OwnedFd>,
     notifier: Notifier,
+    /// What the next server takes over, if there is to be one.
+    handover: Option<Arc<Handover>>,
 }
 
 impl Connection {
     /// A connection over a duplicate of the device's descriptor.
-    pub fn new(device: Arc<OwnedFd>, notifier: Notifier) -> Self {
-        Self { device, notifier }
+    pub fn new(device: Arc<OwnedFd>, notifier: Notifier, handover: Option<Arc<Handover>>) -> Self {
+        Self { device, notifier, handover }
     }
 }
 
 impl Kernel for Connection {
     fn register(&self, segment: BorrowedFd<'_>) -> io::Result<Backing> {
         let id = BackingId::create_raw(&self.device, segment)?;
-        Ok(Backing::new(&self.device, id))
+        let kept = self.handover.as_ref().and_then(|handover| handover.keep_number(id));
+        Ok(Backing::new(&self.device, id, kept))
+    }
+
+    fn inherited(&self, id: u32) -> Backing {
+        let kept = self.handover.as_ref().and_then(|handover| handover.inherited_number(id));
+        Backing::new(&self.device, id, kept)
     }
 
     fn forget_attributes(&self, ino: Ino) {

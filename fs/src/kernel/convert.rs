@@ -8,9 +8,13 @@ use tensorfs_layout::{Ino, Timestamp};
 use crate::caller::Caller;
 use crate::file::{Manner, Stat};
 
+/// In the number of a request that the kernel sends again: `FUSE_UNIQUE_RESEND` of `include/uapi/linux/fuse.h`.
+const AGAIN: u64 = 1 << 63;
+
 /// Who sends a request.
 pub(super) fn caller(req: &Request) -> Caller {
-    Caller { unique: req.unique().0, uid: req.uid(), gid: req.gid(), pid: req.pid() }
+    let unique = req.unique().0;
+    Caller { unique: unique & !AGAIN, again: unique & AGAIN != 0, uid: req.uid(), gid: req.gid(), pid: req.pid() }
 }
 
 /// The inode that a request is about.

@@ -74,6 +74,21 @@ impl Filesystem {
         &self.mover
     }
 
+    /// True if a request was done already, by a server that died before it had answered.
+    fn was_done(&self, caller: Caller) -> bool {
+        caller.again && self.store().pool().recovery().requests.contains(&caller.unique)
+    }
+
+    /// What a name stands for that was made for a request before the server died that had it, if it was.
+    fn made_before(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<Option<Stat>> {
+        if self.was_done(caller) { self.tree.lookup(dir, name) } else { Ok(None) }
+    }
+
+    /// True if a name was removed for a request before the server died that had it.
+    fn removed_before(&self, caller: Caller, dir: Ino, name: &[u8]) -> bool {
+        self.was_done(caller) && self.store().view().lookup(dir, name).is_none()
+    }
+
     /// The kernel is gone: whatever is still open counts as closed. False if what became of a file could not be
     /// recorded.
     pub fn close_all(&self) -> bool {
@@ -142,13 +157,19 @@ impl Filesystem {
     /// Makes a directory, a special file, or a regular file that is not opened yet.
     pub fn make(&self, caller: Caller, dir: Ino, name: &[u8], new: New) -> Result<Stat> {
         Realm::check_new_name(dir, name)?;
-        self.tree.make(caller, dir, name, new)
+        match self.made_before(caller, dir, name)? {
+            Some(made) => Ok(made),
+            None => self.tree.make(caller, dir, name, new),
+        }
     }
 
     /// Makes a symbolic link.
     pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Result<Stat> {
         Realm::check_new_name(dir, name)?;
-        self.tree.symlink(caller, dir, name, target)
+        match self.made_before(caller, dir, name)? {
+            Some(made) => Ok(made),
+            None => self.tree.symlink(caller, dir, name, target),
+        }
     }
 
     /// Gives an object another name.
@@ -157,13 +178,16 @@ impl Filesystem {
             return Err(Fault::new(libc::EPERM));
         }
         Realm::check_new_name(dir, name)?;
-        self.tree.link(caller, ino, dir, name)
+        match self.made_before(caller, dir, name)?.filter(|made| made.ino == ino) {
+            Some(made) => Ok(made),
+            None => self.tree.link(caller, ino, dir, name),
+        }
     }
 
     /// Removes a name of anything but a directory. Returns what is still to be retired.
     pub fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
         Realm::check_old_name(dir, name)?;
-        self.tree.unlink(caller, dir, name)
+        if self.removed_before(caller, dir, name) { Ok(None) } else { self.tree.unlink(caller, dir, name) }
     }
 
     /// Where [`Filesystem::unlink`] and [`Filesystem::rename`] are done.
@@ -174,7 +198,7 @@ impl Filesystem {
     /// Removes an empty directory. Returns what is still to be retired.
     pub fn rmdir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
         Realm::check_old_name(dir, name)?;
-        self.tree.rmdir(caller, dir, name)
+        if self.removed_before(caller, dir, name) { Ok(None) } else { self.tree.rmdir(caller, dir, name) }
     }
 
     /// Something that has lost a name could not be retired at once: somebody else held it.
@@ -186,6 +210,11 @@ impl Filesystem {
     pub fn rename(&self, caller: Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32) -> Result<Option<Ino>> {
         Realm::check_old_name(from.0, from.1)?;
         Realm::check_old_name(to.0, to.1)?;
+        // Of an exchange the names tell nothing; it is one transaction of its own.
+        let exchanged = flags & libc::RENAME_EXCHANGE != 0 && self.was_done(caller);
+        if exchanged || self.removed_before(caller, from.0, from.1) {
+            return Ok(None);
+        }
         self.tree.rename(caller, from, to, flags)
     }
 
@@ -200,7 +229,10 @@ impl Filesystem {
     /// Opens a file.
     pub fn open(&self, caller: Caller, ino: Ino, flags: i32) -> Result<OpenReply> {
         match Realm::of(ino) {
-            Realm::Tree => self.files.open(caller, ino, flags),
+            Realm::Tree => match self.files.opened_before(caller) {
+                Some(opened) => Ok(opened),
+                None => self.files.open(caller, ino, flags),
+            },
             Realm::Control => self.control.open(caller, ino, flags),
         }
     }
@@ -208,6 +240,14 @@ impl Filesystem {
     /// Creates and opens a file.
     pub fn create(&self, caller: Caller, dir: Ino, name: &[u8], new: New, flags: i32) -> Result<(Stat, OpenReply)> {
         Realm::check_new_name(dir, name)?;
+        if let Some(made) = self.made_before(caller, dir, name)? {
+            let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC);
+            let opened = match self.files.opened_before(caller) {
+                Some(opened) => opened,
+                None => self.files.open(caller, made.ino, flags)?,
+            };
+            return Ok((made, opened));
+        }
         self.tree.create(caller, dir, name, new, flags)
     }
 
@@ -365,6 +405,7 @@ impl Filesystem {
     pub fn setxattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
         match Realm::of(ino) {
             Realm::Control => Err(Fault::new(libc::EPERM)),
+            Realm::Tree if self.was_done(caller) => Ok(()),
             Realm::Tree if name == TIER && self.tree.is_regular(ino) => {
                 self.mover.set_tier_of_file(caller, ino, value, flags)
             }
@@ -398,6 +439,7 @@ impl Filesystem {
     pub fn removexattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<()> {
         match Realm::of(ino) {
             Realm::Control => Err(Fault::new(libc::EPERM)),
+            Realm::Tree if self.was_done(caller) => Ok(()),
             Realm::Tree => self.tree.removexattr(caller, ino, name),
         }
     }

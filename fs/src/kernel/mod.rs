@@ -9,6 +9,7 @@ mod connection;
 mod convert;
 mod crew;
 mod filesystem;
+mod handshake;
 mod lanes;
 mod latency;
 mod linger;

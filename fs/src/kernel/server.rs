@@ -15,14 +15,16 @@ use tensorfs_layout::pool::Pool;
 use crate::background::{Background, seal_the_rest};
 use crate::content::control::Info;
 use crate::error::Error;
+use crate::handover::Handover;
 use crate::options::{Durability, Options, PassthroughMode};
-use crate::store::Store;
+use crate::store::{Store, close_backing};
 
 use super::adapter::Adapter;
 use super::awake::Awake;
 use super::connection::Connection;
 use super::crew::{Crew, Watch};
 use super::filesystem::Filesystem;
+use super::handshake::{ask_again, shake_hands};
 use super::lanes::Lanes;
 use super::latency::{Latency, Vigil};
 
@@ -36,6 +38,7 @@ pub struct Server {
     crew: Arc<Crew>,
     latency: Arc<Latency>,
     awake: Arc<Awake>,
+    device: Arc<OwnedFd>,
     session: Session<Adapter>,
 }
 
@@ -56,13 +59,15 @@ impl Server {
         config.clone_fd = false;
         let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
         let (mountpoint, latency) = (options.mountpoint.clone(), Arc::new(Latency::new(options.latency)));
+        let handover = options.handover.clone();
+        let newest = pool.newest();
         let store = Arc::new(Store::new(Arc::new(pool), options, durability, descriptors));
         store.link().set_latency(latency.reason().map_or(Ok(()), |reason| Err(reason.to_owned())));
         let fs = Arc::new(Filesystem::new(store));
         let lanes = Arc::new(Lanes::new(crew.size(), fs.mover().threads().clone()));
         let awake = Arc::new(Awake::new(crew.clone(), latency.clone()));
         let adapter = Adapter::new(fs.clone(), lanes.clone(), awake.clone());
-        let begun = Session::from_fd(adapter, fuse, acl, config)
+        let begun = shake_hands(adapter, fuse, (acl, config), handover.as_deref(), newest)
             .and_then(|session| Ok((session.as_fd().try_clone_to_owned()?, session)));
         let (device, session) = begun.map_err(|source| {
             close_unused(&fs);
@@ -70,14 +75,21 @@ impl Server {
         })?;
         let device = Arc::new(device);
         awake.serve(Some(device.clone()));
-        fs.store().link().connect(Arc::new(Connection::new(device, session.notifier())));
+        fs.store().link().connect(Arc::new(Connection::new(device.clone(), session.notifier(), handover)));
         probe(&fs, &mountpoint).inspect_err(|_| close_unused(&fs))?;
-        Ok(Server { fs, lanes, crew, latency, awake, session })
+        fs.files().inherit();
+        Ok(Server { fs, lanes, crew, latency, awake, device, session })
+    }
+
+    /// Has the kernel let go of what a server has given it that died, and that belongs to no open file. Before the pool
+    /// is opened: it would look as if programs had it open.
+    pub fn forget_unused(handover: &Arc<Handover>, fuse: &OwnedFd) {
+        handover.close_unused(|number| close_backing(fuse, number));
     }
 
     /// Serves until the filesystem is unmounted, then commits everything and closes the pool.
     pub fn run(self) -> Result<(), Error> {
-        let Server { fs, lanes, crew, latency, awake, session } = self;
+        let Server { fs, lanes, crew, latency, awake, device, session } = self;
         let store = fs.store();
         let mountpoint = store.options().mountpoint.clone();
         if !store.link().has_passthrough() {
@@ -88,6 +100,12 @@ impl Server {
         let vigil = Vigil::start(latency).map_err(no_thread)?;
         let watch = Watch::start(&crew).map_err(no_thread)?;
         let all_watched = fs.files().adopt();
+        if store.link().handover().is_some_and(|handover| !handover.is_first())
+            && let Err(error) = ask_again(&device)
+        {
+            log::warn!("{}: requests that were not answered cannot be had again: {error}", mountpoint.display());
+        }
+        drop(device);
         let served = unless_unmounted(session.run());
         // Who still waits for an answer is told that there is nobody.
         awake.serve(None);

@@ -3,6 +3,8 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
+use crate::handover::Kept;
+
 nix::ioctl_write_ptr!(backing_close, 229, 2, u32);
 
 /// A segment's number. The kernel keeps its own reference to the open file, and opens it again with each client's
@@ -12,12 +14,14 @@ pub(crate) struct Backing {
     /// Held weakly: the connection ends when the session does.
     device: Weak<OwnedFd>,
     id: u32,
+    /// The next server is to know of it.
+    _kept: Option<Kept>,
 }
 
 impl Backing {
     /// A number that the kernel gave on this connection, and that nobody else lets go of.
-    pub fn new(device: &Arc<OwnedFd>, id: u32) -> Self {
-        Self { device: Arc::downgrade(device), id }
+    pub fn new(device: &Arc<OwnedFd>, id: u32, kept: Option<Kept>) -> Self {
+        Self { device: Arc::downgrade(device), id, _kept: kept }
     }
 
     /// The number.
@@ -29,9 +33,14 @@ impl Backing {
 impl Drop for Backing {
     fn drop(&mut self) {
         let Some(device) = self.device.upgrade() else { return };
-        // SAFETY: the descriptor is open, and the kernel only reads the number.
-        if let Err(errno) = unsafe { backing_close(device.as_raw_fd(), &self.id) } {
-            log::debug!("backing {}: {errno}", self.id);
-        }
+        close_backing(&device, self.id);
+    }
+}
+
+/// Has the kernel forget a number.
+pub(crate) fn close_backing(device: &OwnedFd, id: u32) {
+    // SAFETY: the descriptor is open, and the kernel only reads the number.
+    if let Err(errno) = unsafe { backing_close(device.as_raw_fd(), &id) } {
+        log::debug!("backing {id}: {errno}");
     }
 }

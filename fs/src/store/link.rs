@@ -8,12 +8,17 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use tensorfs_layout::Ino;
 
+use crate::handover::Handover;
+
 use super::backing::Backing;
 
 /// What the server asks of the kernel of its own accord.
 pub(crate) trait Kernel: Send + Sync {
     /// Gives a segment to the kernel, so that it can read, write and map it itself.
     fn register(&self, segment: BorrowedFd<'_>) -> io::Result<Backing>;
+
+    /// A segment that was given to it by a server that has died.
+    fn inherited(&self, id: u32) -> Backing;
 
     /// Tells the kernel that it no longer knows an inode's attributes. Waits for nothing.
     fn forget_attributes(&self, ino: Ino);
@@ -34,9 +39,26 @@ pub(crate) struct Link {
     passthrough: Grant,
     /// Whether the processors are kept from sleeping deeply. Set once, before the first request.
     latency: Grant,
+    /// What the next server takes over when this one dies, if there is to be one.
+    handover: Option<Arc<Handover>>,
 }
 
 impl Link {
+    /// No kernel is there yet.
+    pub fn new(handover: Option<Arc<Handover>>) -> Self {
+        Self { handover, ..Self::default() }
+    }
+
+    /// What the next server takes over when this one dies, if there is to be one.
+    pub fn handover(&self) -> Option<&Arc<Handover>> {
+        self.handover.as_ref()
+    }
+
+    /// A segment that was given to the kernel by a server that has died.
+    pub fn inherited(&self, id: u32) -> Option<Backing> {
+        Some(self.kernel.read().as_ref()?.inherited(id))
+    }
+
     /// The kernel is there, until it is told to be gone.
     pub fn connect(&self, kernel: Arc<dyn Kernel>) {
         *self.kernel.write() = Some(kernel);

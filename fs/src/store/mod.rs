@@ -37,7 +37,7 @@ use tensorfs_layout::segment::Segments;
 use tensorfs_layout::tree::View;
 
 pub(crate) use attributes::{check_attributes, frees};
-pub(crate) use backing::Backing;
+pub(crate) use backing::{Backing, close_backing};
 pub(crate) use bell::{Bell, Bells};
 pub(crate) use capacity::{Admitted, Space};
 pub use counters::Counts;
@@ -89,9 +89,9 @@ impl Store {
             tiers: Tiers::new(&pool),
             placement: Placement::new(&pool),
             pool,
+            link: Link::new(options.handover.clone()),
             options,
             durability,
-            link: Link::default(),
             spares: Spares::new(descriptors),
             descriptors: Descriptors::new(descriptors),
             counters: Counters::default(),

@@ -64,7 +64,7 @@ impl Tree {
     /// Gives an object another name.
     pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat> {
         check_new_name(name)?;
-        self.files.learn_before_naming(ino, caller.unique)?;
+        self.files.learn_before_naming(ino)?;
         self.files.edit(|edit| {
             let object = edit.object(ino).filter(|object| object.names() > 0).ok_or(Fault::new(libc::ENOENT))?;
             if object.is_dir() {

@@ -46,9 +46,9 @@ impl Tree {
                 (view.lookup(from.0, from.1), view.lookup(to.0, to.1))
             };
             let moved = moved.ok_or(Fault::new(libc::ENOENT))?;
-            self.learn_before_moving(moved, caller.unique)?;
+            self.learn_before_moving(moved)?;
             if let (true, Some(met)) = (exchange, met) {
-                self.learn_before_moving(met, caller.unique)?;
+                self.learn_before_moving(met)?;
             }
             let done = self.files.edit(|edit| {
                 // Learning was done without the lock; what it was done for must still be what is moved.
@@ -67,9 +67,9 @@ impl Tree {
     }
 
     /// A file's bytes are recorded before its name is. Those below a directory are recorded before its name is durable.
-    fn learn_before_moving(&self, ino: Ino, unique: u64) -> Result<()> {
+    fn learn_before_moving(&self, ino: Ino) -> Result<()> {
         let is_dir = self.store().view().object(ino).is_some_and(Object::is_dir);
-        if is_dir { Ok(()) } else { self.files.learn_before_naming(ino, unique) }
+        if is_dir { Ok(()) } else { self.files.learn_before_naming(ino) }
     }
 }
 

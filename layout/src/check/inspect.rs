@@ -82,7 +82,7 @@ impl Contents {
         let medium = medium::open(log).map_err(|error| Error::in_pool(dir, LOG, "open", error))?;
         let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium));
         let (superblock, _) = Superblock::read(dir, &*medium)?;
-        let found = reading::read(dir, &medium, &superblock, boot_id(None))?;
+        let found = reading::read(dir, &medium, &superblock, boot_id(None), None)?;
         let segments = Segments::open_all(&pool, medium.clone());
         let mut segments = segments.map_err(|error| Error::in_pool(dir, SEGMENTS, "open", error))?;
         let whose = Whose { pool: superblock.uuid, boot: boot_id(None) };
@@ -139,7 +139,7 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
     let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium));
     let (superblock, _) = Superblock::read(dir, &*medium)?;
     // What opening it now would find.
-    let found = reading::read(dir, &medium, &superblock, boot_id(None))?;
+    let found = reading::read(dir, &medium, &superblock, boot_id(None), None)?;
     let paths = Paths::default();
     let damaged = found.view.objects().filter(|(_, object)| object.attributes.damaged);
     let damaged_files =

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,8 +29,7 @@ pub struct Holder {
 #[derive(Debug)]
 pub(crate) struct PoolLock {
     dir: Arc<Dir>,
-    /// Locked for as long as it is open.
-    _file: File,
+    file: File,
 }
 
 /// The most that is read of what the holder says of itself.
@@ -50,6 +49,33 @@ impl PoolLock {
             }
             Err(error) => Err(Error::in_pool(dir.path(), LOCK, "open", error)),
         }
+    }
+
+    /// Goes on with a lock that is held: the descriptor is that of whoever took it.
+    pub fn inherit(dir: impl Into<Arc<Dir>>, lock: &OwnedFd, holder: &Holder) -> Result<Self> {
+        let dir = dir.into();
+        let failed = |what, error| Error::in_pool(dir.path(), LOCK, what, error);
+        let file = File::from(lock.try_clone().map_err(|error| failed("open", error))?);
+        let number = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
+        let own = dir.open_only(LOCK, libc::O_RDWR).map_err(|error| failed("open", error))?;
+        let same = number(&own).and_then(|own| Ok(own == number(&file)?)).map_err(|error| failed("stat", error))?;
+        if !same {
+            let what = "the lock that was handed over is not that of this pool".into();
+            return Err(Error::Invalid { pool: dir.path().into(), what });
+        }
+        Self::take_file(dir, file, holder)
+    }
+
+    /// Lets go of the lock, also where somebody else holds on to it.
+    pub fn release(&self) -> io::Result<()> {
+        let unlocked = libc::flock { l_type: libc::F_UNLCK as _, ..exclusive() };
+        fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&unlocked))?;
+        Ok(())
+    }
+
+    /// The lock for whoever is to hold on to it.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        self.file.try_clone().map(OwnedFd::from)
     }
 
     /// Takes the lock of what is to become a pool, or is to be one again. Makes the file if it is not there.
@@ -77,7 +103,7 @@ impl PoolLock {
             Err(error) => return Err(failed("lock", error.into())),
         }
         announce(&file, holder).map_err(|error| failed("write", error))?;
-        Ok(Self { _file: file, dir })
+        Ok(Self { file, dir })
     }
 
     /// The directory.
@@ -178,7 +204,7 @@ mod tests {
             let mountpoint = PathBuf::from(OsStr::from_bytes(mountpoint));
             let open = || Dir::open(dir.path()).unwrap();
             let lock = PoolLock::make(open(), &Holder { pid: 7, mountpoint: None }).unwrap();
-            announce(&lock._file, &Holder { pid: 7, mountpoint: Some(mountpoint.clone()) }).unwrap();
+            announce(&lock.file, &Holder { pid: 7, mountpoint: Some(mountpoint.clone()) }).unwrap();
             let found = holder(dir.path()).unwrap().unwrap();
             assert_eq!((found.pid, found.mountpoint.as_ref()), (7, Some(&mountpoint)));
             let refused = PoolLock::make(open(), &Holder::default()).unwrap_err();

@@ -1,11 +1,14 @@
 //! Opening a pool.
 
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
+use crate::ids::{Ino, TxId};
 use crate::log::file::{LOG, open_log, open_pool};
 use crate::log::shutdown::Shutdown;
 use crate::log::superblock::Superblock;
@@ -44,6 +47,19 @@ pub struct OpenOptions {
     pub now: Timestamp,
     /// Where the pool is going to be mounted, for others to read.
     pub mountpoint: Option<PathBuf>,
+    /// What is taken over from a server that has died, whose clients wait.
+    pub inherited: Option<Inherited>,
+}
+
+/// What a server leaves to the one that takes its place, while the kernel and the clients wait.
+#[derive(Clone, Debug)]
+pub struct Inherited {
+    /// The lock of the pool, which somebody has held on to: nobody else came between.
+    pub lock: Arc<OwnedFd>,
+    /// Files that are open: they stay, also those that have no name.
+    pub open: HashSet<Ino>,
+    /// The newest transaction when the mount began: what requests of it did comes behind that.
+    pub since: TxId,
 }
 
 impl Pool {
@@ -55,7 +71,10 @@ impl Pool {
         let found = medium::open_to_read(open_log(&pool, true)?).map_err(io)?;
         Superblock::read(dir, &*found)?;
         let holder = Holder { pid: std::process::id(), mountpoint: options.mountpoint.clone() };
-        let lock = PoolLock::take(pool, &holder)?;
+        let lock = match &options.inherited {
+            Some(inherited) => PoolLock::inherit(pool, &inherited.lock, &holder)?,
+            None => PoolLock::take(pool, &holder)?,
+        };
         // Opened again: until the lock was ours, the pool could be made anew.
         let log = open_log(lock.dir(), true)?;
         let medium: Arc<dyn Medium> = medium::open(log).map_err(io)?.into();
@@ -83,7 +102,8 @@ impl Pool {
             return Err(Error::LayoutName { pool: dir.into(), found, wanted });
         }
         let boot_id = boot_id(options.boot_id);
-        let found = reading::read(dir, &medium, &superblock, boot_id)?;
+        let since = options.inherited.as_ref().map(|inherited| inherited.since);
+        let found = reading::read(dir, &medium, &superblock, boot_id, since)?;
         if let Some(mountpoint) = &options.mountpoint {
             check_mountpoint(dir, &found.view, mountpoint)?;
         }
@@ -129,7 +149,9 @@ impl Pool {
             if let Err(error) = pool.quarantine.owe_notes(|ino| paths.of(&pool.view(), ino)) {
                 log::warn!("{}: quarantine: {error}", dir.display());
             }
-            settling::settle(&pool, &mut recovery, &found.owned, &paths, options.now)?;
+            let nothing = HashSet::new();
+            let open = options.inherited.as_ref().map_or(&nothing, |inherited| &inherited.open);
+            settling::settle(&pool, &mut recovery, &found.owned, open, &paths, options.now)?;
             // Rule 8: that recovery is over is its last persist.
             let unsafe_shutdown = u64::from(recovery.unsafe_shutdown());
             pool.set_open_after(unsafe_shutdown)?;

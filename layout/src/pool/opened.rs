@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -100,6 +101,17 @@ impl Pool {
     /// The pool's directory, opened.
     pub(crate) fn dir(&self) -> &Arc<Dir> {
         self.lock.dir()
+    }
+
+    /// The pool's lock, for whoever is to hold on to it when this process has died.
+    pub fn share_lock(&self) -> io::Result<OwnedFd> {
+        self.lock.share()
+    }
+
+    /// Others may have the pool from now on, and whoever has this touches it no more. It happens by itself when the
+    /// process ends, unless the lock was shared.
+    pub fn release_lock(&self) -> io::Result<()> {
+        self.lock.release()
     }
 
     /// Until what this returns is dropped, this thread asks the host as the pool's owner, if it may.

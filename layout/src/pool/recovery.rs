@@ -1,5 +1,8 @@
 //! What opening a pool found and did.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Ino, SegmentId};
@@ -40,6 +43,9 @@ pub struct Recovery {
     pub quarantined: Vec<String>,
     /// Files that programs of a killed server can still write.
     pub open_segments: Vec<OpenSegment>,
+    /// Requests of the mount that were done, though whoever sent one of them may not have been told.
+    #[serde(skip)]
+    pub requests: Arc<HashSet<u64>>,
 }
 
 impl Recovery {

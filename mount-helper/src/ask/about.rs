@@ -199,5 +199,6 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         readers: Default::default(),
         read_only: found.damage,
         tiers: found.tiers,
+        keeper: None,
     }
 }

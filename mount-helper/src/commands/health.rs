@@ -133,6 +133,9 @@ fn look(target: &Path) -> Result<Answer, Failure> {
 /// What is wrong with a mount that serves.
 fn problems(info: &Info) -> Vec<String> {
     let mut found = Vec::new();
+    if info.keeper.as_ref().is_some_and(|keeper| keeper.pid.is_none()) {
+        found.push("its keeper has died: nobody keeps watch over the server".to_owned());
+    }
     if let Some(reason) = &info.read_only {
         found.push(format!("it takes no changes: {reason}"));
     }

@@ -6,29 +6,40 @@ use crate::cli::Mount;
 use crate::mounting::options::{MountOptions, Setting};
 use crate::mounting::request::MountRequest;
 use crate::mounting::server::{self, Listener};
-use crate::mounting::{background, remount};
+use crate::mounting::{background, keeper, remount};
 use crate::show::failure::Failure;
 use crate::show::logging;
 
 /// Runs the command.
 pub fn run(arguments: Mount) -> Result<(), Failure> {
     let options = options(&arguments).map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
-    let request = MountRequest::new(arguments.pool, arguments.mountpoint, options);
+    let request =
+        MountRequest::new(arguments.pool, arguments.mountpoint, options).kept(arguments.kept, arguments.after);
     if request.options().is_remount() {
         return remount::run(&request, &arguments.options);
     }
     if arguments.handshake {
         return background::serve(&request);
     }
+    if arguments.kept.is_some() {
+        log_here(&request)?;
+        return server::serve(&request, &mut Terminal);
+    }
     if !arguments.foreground {
         logging::to_terminal(LevelFilter::Warn);
         return background::start(&request.prepare()?);
     }
+    log_here(&request)?;
+    let request = request.prepare()?;
+    if request.is_to_be_kept() { keeper::keep(&request, false) } else { server::serve(&request, &mut Terminal) }
+}
+
+fn log_here(request: &MountRequest) -> Result<(), Failure> {
     match request.options().log() {
         Some(path) => logging::to_file(path)?,
         None => logging::to_terminal(LevelFilter::Info),
     }
-    server::serve(&request.prepare()?, &mut Terminal)
+    Ok(())
 }
 
 /// The options, flags over `-o`.

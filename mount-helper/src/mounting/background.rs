@@ -14,15 +14,13 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::statfs::statfs;
 use nix::unistd::{dup2_stdout, setsid};
 
+use crate::mounting::keeper;
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::request::MountRequest;
+use crate::mounting::request::{MountRequest, PROGRAM};
 use crate::mounting::server::{self, Listener};
 use crate::mounting::unmount;
 use crate::show::failure::{At, Failure, reason};
 use crate::show::{logging, output};
-
-/// The name a server runs under, whatever this program was called by.
-const PROGRAM: &str = "tensorfs";
 
 /// Starts a server, and returns when it serves.
 pub fn start(request: &MountRequest) -> Result<(), Failure> {
@@ -91,6 +89,10 @@ fn wait(reader: PipeReader) -> Result<Answer, Failure> {
 
 /// The server's side: serves the mount, and answers on standard output until it is ready.
 pub fn serve(request: &MountRequest) -> Result<(), Failure> {
+    if request.is_to_be_kept() {
+        prepare(request)?;
+        return keeper::keep(request, true);
+    }
     let mut pipe = Pipe::take()?;
     let result = prepare(request).and_then(|unheard| {
         pipe.unheard = unheard;

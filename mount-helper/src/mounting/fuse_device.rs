@@ -119,6 +119,15 @@ pub enum Ending {
 }
 
 impl Mounted {
+    /// The mount of a server that died. If nothing of it is to be seen, it was unmounted meanwhile.
+    pub fn inherited(mountpoint: &Path) -> Mounted {
+        Mounted::find(mountpoint).unwrap_or_else(|_| Mounted {
+            mountpoint: mountpoint.to_owned(),
+            mount: None,
+            given: false,
+        })
+    }
+
     /// Where it was mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint

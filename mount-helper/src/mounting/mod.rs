@@ -7,6 +7,8 @@ mod fuse_device;
 mod fusermount;
 mod given;
 pub mod holder;
+pub mod keeper;
+pub mod kept;
 pub mod mountinfo;
 mod notify;
 pub mod options;

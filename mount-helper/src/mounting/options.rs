@@ -54,6 +54,8 @@ pub(super) struct ServerOptions {
     pub(super) passthrough: Option<PassthroughMode>,
     pub(super) latency: Option<LatencyMode>,
     pub(super) threads: Option<usize>,
+    /// Somebody keeps watch, and has another server take over from one that dies.
+    pub(super) keeper: bool,
 }
 
 /// An option with its value.
@@ -177,6 +179,8 @@ impl MountOptions {
                 return Err(format!("option {name:?}: say durability=write (or close) instead"));
             }
             "remount" => self.remount = true,
+            "keeper" => self.server.keeper = true,
+            "nokeeper" => self.server.keeper = false,
             // for mount(8), systemd and the kernel's own defaults
             "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "group" | "owner" | "_netdev"
             | "nofail" | "async" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime"
@@ -200,6 +204,7 @@ impl MountOptions {
             (self.flags.nodiratime, "nodiratime"),
             (self.flags.nosymfollow, "nosymfollow"),
             (self.allow_other, "allow_other"),
+            (self.server.keeper, "keeper"),
         ] {
             if set {
                 words.push(name.to_owned());
@@ -248,6 +253,7 @@ impl MountOptions {
             (changed(&new.latency, &old.latency, Some(default.latency)), "latency"),
             (changed(&new.threads, &old.threads, Some(default.threads)), "threads"),
             (changed(&self.log, &running.log, None), "log"),
+            (new.keeper && !old.keeper, "keeper"),
         ];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }

@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
+use crate::mounting::kept::Descriptors;
 use crate::mounting::mountinfo::Table;
 use crate::mounting::options::MountOptions;
 use crate::mounting::{given, holder, paths, pool, unmount};
 use crate::show::failure::{At, Failure};
+
+/// The name a server runs under, whatever this program was called by.
+pub(super) const PROGRAM: &str = "tensorfs";
 
 /// A mount that was asked for.
 #[derive(Debug, Clone)]
@@ -18,12 +22,26 @@ pub struct MountRequest {
     pub(super) pool: PathBuf,
     pub(super) mountpoint: PathBuf,
     pub(super) options: MountOptions,
+    /// What the keeper handed to this server.
+    pub(super) kept: Option<Descriptors>,
+    /// Why it takes the place of another one.
+    pub(super) after: Option<String>,
 }
 
 impl MountRequest {
     /// A mount of `pool` at `mountpoint`, as paths on the command line.
     pub fn new(pool: PathBuf, mountpoint: PathBuf, options: MountOptions) -> MountRequest {
-        MountRequest { pool, mountpoint, options }
+        MountRequest { pool, mountpoint, options, kept: None, after: None }
+    }
+
+    /// As the server of a keeper, who handed these over.
+    pub fn kept(self, kept: Option<Descriptors>, after: Option<String>) -> MountRequest {
+        MountRequest { kept, after, ..self }
+    }
+
+    /// True if somebody is to keep watch over its server, and this is not that server.
+    pub fn is_to_be_kept(&self) -> bool {
+        self.options.server.keeper && self.kept.is_none()
     }
 
     /// The pool's directory.
@@ -78,6 +96,10 @@ impl MountRequest {
                 &self.mountpoint,
                 format!("option \"{option}\": it is for whoever mounts, and this is mounted"),
             ));
+        }
+        if self.options.server.keeper {
+            let reason = "option \"keeper\": it is not for a mount that somebody else has made";
+            return Err(Failure::at(&self.mountpoint, reason));
         }
         if self.options.create {
             self.pool = paths::future(&self.pool)?;

@@ -1,16 +1,19 @@
 //! The server's life: open the pool, mount, serve, unmount, close the pool.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use nix::sys::signal::Signal;
 use tensorfs_fs::{Options, Server};
 use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Shutdown;
-use tensorfs_layout::pool::{OpenOptions, Pool};
+use tensorfs_layout::pool::{Inherited, OpenOptions, Pool};
 
 use crate::mounting::fuse_device::{self, Ending, Mounted};
+use crate::mounting::kept::Kept;
 use crate::mounting::request::MountRequest;
 use crate::mounting::{given, notify, signals};
 use crate::show::VERSION;
@@ -26,9 +29,21 @@ pub trait Listener {
 
 /// Serves until the mount is gone.
 pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), Failure> {
+    let mut kept = request.kept.map(|numbers| Kept::take(numbers, request.after.clone())).transpose()?;
     signals::block(&signals::OF_THE_LOG)?;
+    let inherited = kept.as_mut().and_then(Kept::inherited);
+    if let (Some(kept), Some((fuse, _))) = (&kept, &inherited) {
+        Server::forget_unused(kept.handover(), fuse);
+    }
+    let (inherited, lock) = inherited.unzip();
+    let inherited = inherited.map(|fuse| (fuse, Mounted::inherited(&request.mountpoint)));
     let given = given::number(&request.mountpoint).map(fuse_device::take_given).transpose()?;
-    let pool = open(request, given.as_ref().map_or(&request.mountpoint, |(_, mounted)| mounted.mountpoint()))?;
+    let mountpoint = given.as_ref().map_or(&*request.mountpoint, |(_, mounted)| mounted.mountpoint());
+    let lock = kept.as_ref().and_then(|kept| {
+        let (open, since) = (kept.handover().open_files(), kept.handover().since());
+        Some(Inherited { lock: Arc::new(lock?), open, since })
+    });
+    let pool = open(request, mountpoint, lock)?;
     log::info!("tensorfs {VERSION}, options: {}", request.options.to_list());
     // Until here SIGTERM simply ends the process: a pool survives that at any moment.
     signals::block(&[Signal::SIGTERM, Signal::SIGINT])?;
@@ -37,15 +52,28 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
         listener.note(&line);
     }
     let mount = || fuse_device::mount_pool(&request.pool, &request.mountpoint, &request.options);
-    let (fuse, mounted) = match given.map_or_else(mount, Ok) {
+    let (fuse, mounted) = match given.or(inherited).map_or_else(mount, Ok) {
         Ok(done) => done,
         Err(failure) => {
             pool.close()?;
             return Err(failure);
         }
     };
-    match Server::start(pool, fuse, server_options(request, &mounted)) {
-        Ok(server) => serve_mount(server, &mounted, request, listener),
+    // What the keeper is to hold on to.
+    let share = || fuse.try_clone().and_then(|fuse| Ok((fuse, pool.share_lock()?)));
+    let shared = kept.is_some().then(share);
+    let options =
+        Options { handover: kept.as_ref().map(|kept| kept.handover().clone()), ..server_options(request, &mounted) };
+    match Server::start(pool, fuse, options) {
+        Ok(server) => {
+            if let (Some(kept), Some(shared)) = (kept, shared) {
+                let told = shared.and_then(|(fuse, lock): (OwnedFd, OwnedFd)| kept.tell(&fuse, &lock));
+                if let Err(error) = told {
+                    log::warn!("{}: nobody keeps watch: {}", request.pool.display(), reason(&error));
+                }
+            }
+            serve_mount(server, &mounted, request, listener)
+        }
         Err(error) => {
             mounted.clean_up().unwrap_or_else(|error| cannot_unmount(&mounted, error));
             Err(error.into())
@@ -53,11 +81,12 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
     }
 }
 
-fn open(request: &MountRequest, mountpoint: &Path) -> Result<Pool, Failure> {
+fn open(request: &MountRequest, mountpoint: &Path, inherited: Option<Inherited>) -> Result<Pool, Failure> {
     let options = OpenOptions {
         layout: request.options.layout.clone(),
         now: Timestamp::from(SystemTime::now()),
         mountpoint: Some(mountpoint.into()),
+        inherited,
         ..OpenOptions::default()
     };
     Ok(Pool::open(&request.pool, &options)?)
@@ -75,6 +104,11 @@ fn serve_mount(
     // Normally it is gone by now. It is not if nobody wanted it, or if the connection was aborted.
     mounted.unmount().map_or_else(|error| cannot_unmount(mounted, error), drop);
     pool.close()?;
+    if request.kept.is_some()
+        && let Err(error) = pool.release_lock()
+    {
+        log::warn!("{}: its lock stays until the keeper has ended: {}", request.pool.display(), reason(&error));
+    }
     result?;
     if pool.is_closed() {
         log::info!("{}: closed", request.pool.display());
@@ -149,6 +183,7 @@ fn server_options(request: &MountRequest, mounted: &Mounted) -> Options {
         device: mounted.device(),
         // Whom it lets in, the kernel knows from whoever mounted it.
         allow_other: request.options.allow_other || mounted.is_given(),
+        handover: None,
     }
 }
 

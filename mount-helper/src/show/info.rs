@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use tensorfs_fs::{Info, State};
+use tensorfs_fs::{Info, KeeperInfo, State};
 use tensorfs_layout::log::Shutdown;
 use tensorfs_layout::pool::Recovery;
 use tensorfs_layout::segment::{TierInfo, TierState};
@@ -21,6 +21,9 @@ pub fn table(info: &Info) -> String {
     rows.add("uuid", &info.uuid);
     rows.add("layout", &info.layout);
     rows.add("state", state(info));
+    if let Some(kept) = &info.keeper {
+        rows.add("keeper", keeper(kept));
+    }
     rows.some("mounted at", info.mountpoint.as_ref().map(|path| path.display()));
     rows.some("read-only", info.read_only.as_ref());
     rows.some("domain", info.domain);
@@ -79,6 +82,18 @@ fn state(info: &Info) -> String {
         (State::Mounted, None) => "mounted".to_owned(),
         (State::Clean, _) => "not mounted, closed in order".to_owned(),
         (State::UnsafeShutdown, _) => "not mounted; its server did not close it, the next mount recovers it".to_owned(),
+    }
+}
+
+fn keeper(keeper: &KeeperInfo) -> String {
+    let watched = match keeper.pid {
+        Some(pid) => format!("process {pid} keeps watch over the server"),
+        None => "it has died: nobody keeps watch over the server".to_owned(),
+    };
+    match (&keeper.reason, keeper.takeovers) {
+        (_, 0) => watched,
+        (Some(reason), count) => format!("{watched}; taken over {count} times, last after {reason}"),
+        (None, count) => format!("{watched}; taken over {count} times"),
     }
 }
 

@@ -28,7 +28,7 @@ const ROOMS: [Rooms; 3] = [
             "file",
             "store reader",
             "protocol options",
-            "acl caller clock error holder lane workers",
+            "acl caller clock error handover holder lane workers",
         ],
         also: &[],
     },

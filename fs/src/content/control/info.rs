@@ -11,6 +11,7 @@ use tensorfs_layout::pool::Recovery;
 use tensorfs_layout::segment::{QuarantineEntry, TierInfo};
 
 use crate::file::Files;
+use crate::handover::KeeperInfo;
 use crate::options::Durability;
 use crate::reader::ReaderInfo;
 use crate::store::Counts;
@@ -121,6 +122,9 @@ pub struct Info {
     /// The pool's tiers, its own directory first.
     #[serde(default)]
     pub tiers: Vec<TierInfo>,
+    /// Who keeps watch over the server, if somebody is to.
+    #[serde(default)]
+    pub keeper: Option<KeeperInfo>,
 }
 
 impl Info {
@@ -192,6 +196,7 @@ impl Info {
             readers: files.readers().describe(),
             read_only: pool.is_read_only(),
             tiers: store.describe_tiers(),
+            keeper: link.handover().map(|handover| handover.describe()),
         }
     }
 }

@@ -51,7 +51,10 @@ pub(crate) struct Control {
 impl Control {
     /// The tree of what these files hold.
     pub fn new(content: Arc<Content>) -> Self {
-        Self { content, numbers: Numbers::default(), handles: Handles::default(), texts: Texts::default() }
+        // None of a server before is taken for one of these.
+        let first = content.files().store().link().handover().map(|handover| handover.first_handle());
+        let handles = first.map_or_else(Handles::default, Handles::starting_at);
+        Self { content, numbers: Numbers::default(), handles, texts: Texts::default() }
     }
 
     /// The kernel is gone: whatever is still open is forgotten.

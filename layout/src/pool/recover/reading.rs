@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::ids::{ROOT, SegmentId};
+use crate::ids::{ROOT, SegmentId, TxId};
 use crate::log::blocks::Log;
 use crate::log::census::{Census, decide_blocks};
 use crate::log::file::LOG;
@@ -34,8 +34,15 @@ pub(crate) struct Found {
     unproved: Vec<usize>,
 }
 
-/// Reads the log and decides what is kept. Changes nothing.
-pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock, boot_id: [u8; 16]) -> Result<Found> {
+/// Reads the log and decides what is kept. Changes nothing. Tells which requests the transactions were of that came
+/// behind `since`.
+pub(crate) fn read(
+    dir: &Path,
+    medium: &Arc<dyn Medium>,
+    superblock: &Superblock,
+    boot_id: [u8; 16],
+    since: Option<TxId>,
+) -> Result<Found> {
     let io = |what| move |error| Error::in_pool(dir, LOG, what, error);
     let len = medium.log_len().map_err(io("stat"))?;
     if len < superblock.log_len() {
@@ -70,6 +77,10 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
     let next_id = census.headers().filter(|header| header.id <= keep).map(|header| header.next_id).max().unwrap_or(0);
     let dropped =
         if kind == Shutdown::PowerLoss { census.headers().filter(|header| header.id > keep).count() } else { 0 };
+    let of_requests = census
+        .headers()
+        .filter(|header| header.unique != 0 && header.id <= keep && since.is_some_and(|since| header.id > since.0));
+    let requests = Arc::new(of_requests.map(|header| header.unique).collect());
     let mut owned = HashSet::new();
     let view = match load::load(&**medium, superblock, &blocks, &log, next_id, &mut owned) {
         Ok(view) => view,
@@ -85,7 +96,8 @@ pub(crate) fn read(dir: &Path, medium: &Arc<dyn Medium>, superblock: &Superblock
     }
     let outlived = superblock.state == PoolState::Outlived;
     let left = superblock.state == PoolState::Left;
-    let recovery = Recovery { kind, outlived, left, dropped_transactions: dropped as u64, ..Recovery::default() };
+    let dropped_transactions = dropped as u64;
+    let recovery = Recovery { kind, outlived, left, dropped_transactions, requests, ..Recovery::default() };
     Ok(Found { view, log, recovery, damage, owned, rest, unproved })
 }
 

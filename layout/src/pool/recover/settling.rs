@@ -23,15 +23,17 @@ use crate::tree::chain::FileChain;
 use crate::tree::object::Object;
 use crate::tree::paths::Paths;
 
-/// Brings segments and records to agree, and makes all that is kept durable.
+/// Brings segments and records to agree, and makes all that is kept durable. What is `open` stays without a name.
 pub(crate) fn settle(
     pool: &Pool,
     recovery: &mut Recovery,
     owned: &HashSet<SegmentId>,
+    open: &HashSet<Ino>,
     paths: &Paths,
     now: Timestamp,
 ) -> Result<()> {
     let mut unreachable = pool.view().unreachable();
+    unreachable.retain(|ino| !open.contains(ino));
     let tiers = Tiers::of(pool, recovery.kind);
     if recovery.kind == Shutdown::Clean {
         // Closing it made every segment durable, but for those that could not be.

@@ -1,0 +1,75 @@
+//! The handshake with the kernel, which happens once a mount: whoever takes the place of a server that died finds it
+//! done, and makes it again with a socket in the kernel's place.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use fuser::{Config, Filesystem, Session, SessionACL};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockType, shutdown, socketpair};
+use nix::unistd::{read, write};
+use tensorfs_layout::TxId;
+
+use crate::handover::Handover;
+
+/// The least that a buffer for requests has to hold: `FUSE_MIN_READ_BUFFER` of `include/uapi/linux/fuse.h`.
+const LEAST: usize = 8192;
+
+/// `FUSE_NOTIFY_RESEND` of `include/uapi/linux/fuse.h`.
+const RESEND: i32 = 7;
+
+/// A session on a descriptor that is mounted.
+pub(super) fn shake_hands<F: Filesystem>(
+    filesystem: F,
+    fuse: OwnedFd,
+    (acl, config): (SessionACL, Config),
+    handover: Option<&Handover>,
+    newest: TxId,
+) -> io::Result<Session<F>> {
+    let Some(handover) = handover else { return Session::from_fd(filesystem, fuse, acl, config) };
+    let before = handover.handshake();
+    let greeting = match &before {
+        Some((greeting, _)) => greeting.clone(),
+        None => read_message(&fuse)?,
+    };
+    let (kernel, server) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).map_err(io::Error::from)?;
+    write(&kernel, &greeting)?;
+    // Should more be waited for, there is nothing.
+    shutdown(kernel.as_raw_fd(), Shutdown::Write)?;
+    let session = Session::from_fd(filesystem, server, acl, config)?;
+    let answer = read_message(&kernel)?;
+    match before {
+        None => {
+            write(&fuse, &answer)?;
+            handover.begin(greeting, answer, newest)?;
+        }
+        Some((_, told)) if told == answer => {}
+        Some(_) => return Err(io::Error::other("this program does not speak with the kernel as the one before did")),
+    }
+    // SAFETY: both descriptors are open; what the session reads from is the kernel from now on.
+    let put = unsafe { libc::dup3(fuse.as_raw_fd(), session.as_fd().as_raw_fd(), libc::O_CLOEXEC) };
+    if put < 0 { Err(io::Error::last_os_error()) } else { Ok(session) }
+}
+
+/// Has the kernel send again what a server has read that died before it answered.
+pub(super) fn ask_again(fuse: &OwnedFd) -> io::Result<()> {
+    // A `fuse_out_header`: its length, what is said, and no request.
+    let mut message = [0; 16];
+    message[..4].copy_from_slice(&16_u32.to_ne_bytes());
+    message[4..8].copy_from_slice(&RESEND.to_ne_bytes());
+    write(fuse, &message)?;
+    Ok(())
+}
+
+fn read_message(from: &OwnedFd) -> io::Result<Vec<u8>> {
+    let mut message = vec![0; LEAST];
+    let len = loop {
+        match read(from, &mut message) {
+            Err(Errno::EINTR | Errno::ENOENT | Errno::EAGAIN) => {}
+            read => break read?,
+        }
+    };
+    message.truncate(len);
+    Ok(message)
+}

@@ -1,0 +1,101 @@
+//! The server's side of the keeper: what it is handed, and what it hands over so that another can take its place.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use tensorfs_fs::Handover;
+
+use crate::show::failure::{Failure, reason};
+
+/// The numbers of inherited descriptors: the socket to the keeper and the handover; and from the second server on
+/// `/dev/fuse` and the pool's lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptors {
+    socket: RawFd,
+    handover: RawFd,
+    inherited: Option<(RawFd, RawFd)>,
+}
+
+impl FromStr for Descriptors {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers: Result<Vec<RawFd>, _> = text.split(',').map(str::parse).collect();
+        let numbers = numbers.ok().filter(|numbers| numbers.iter().all(|number| *number > 2));
+        match numbers.as_deref() {
+            Some([socket, handover]) => Ok(Self { socket: *socket, handover: *handover, inherited: None }),
+            Some([socket, handover, fuse, lock]) => {
+                Ok(Self { socket: *socket, handover: *handover, inherited: Some((*fuse, *lock)) })
+            }
+            _ => Err("not what a keeper says".into()),
+        }
+    }
+}
+
+/// What a server has of its keeper.
+pub struct Kept {
+    socket: OwnedFd,
+    handover: Arc<Handover>,
+    inherited: Option<(OwnedFd, OwnedFd)>,
+}
+
+impl Kept {
+    /// Takes the descriptors over. Programs that this one starts do not get them.
+    pub fn take(numbers: Descriptors, after: Option<String>) -> Result<Kept, Failure> {
+        // The keeper waits for it. The others wait for the server, until it is ready to hear of them.
+        let _ = SigSet::from(Signal::SIGCHLD).thread_unblock();
+        let inherited = match numbers.inherited {
+            Some((fuse, lock)) => Some((own(fuse)?, own(lock)?)),
+            None => None,
+        };
+        let handover = Handover::open(own(numbers.handover)?, after)
+            .map_err(|error| Failure::new(format!("what the server before left cannot be used: {}", reason(&error))))?;
+        Ok(Kept { socket: own(numbers.socket)?, handover, inherited })
+    }
+
+    /// What the next server takes over.
+    pub fn handover(&self) -> &Arc<Handover> {
+        &self.handover
+    }
+
+    /// `/dev/fuse` and the pool's lock, if a server before had them.
+    pub fn inherited(&mut self) -> Option<(OwnedFd, OwnedFd)> {
+        self.inherited.take()
+    }
+
+    /// Tells the keeper that this server serves, and has it hold on to `/dev/fuse` and the pool's lock.
+    pub fn tell(&self, fuse: &OwnedFd, lock: &OwnedFd) -> io::Result<()> {
+        let descriptors = [fuse.as_raw_fd(), lock.as_raw_fd()];
+        let with = [ControlMessage::ScmRights(&descriptors)];
+        sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(b"+")], &with, MsgFlags::MSG_NOSIGNAL, None)?;
+        Ok(())
+    }
+}
+
+fn own(number: RawFd) -> Result<OwnedFd, Failure> {
+    // SAFETY: the keeper has opened it for this process, and nothing here has it. If it is not open, the call says so.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+    fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))
+        .map_err(|errno| Failure::new(format!("descriptor {number} of the keeper: {}", errno.desc())))?;
+    Ok(descriptor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_a_keeper_says() {
+        let first = Descriptors { socket: 3, handover: 4, inherited: None };
+        assert_eq!("3,4".parse(), Ok(first));
+        assert_eq!("3,4,5,6".parse(), Ok(Descriptors { inherited: Some((5, 6)), ..first }));
+        for wrong in ["", "3", "3,4,5", "1,2", "3,4,5,6,7", "a,b", "3,-1"] {
+            assert!(wrong.parse::<Descriptors>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! A server that dies, and another one in its place: programs see a pause and nothing else.
+
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::thread;
+
+use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Rule, Setup, on_mounts, wait_until, xattr};
+
+on_mounts!(
+    what_is_open_goes_on,
+    what_is_asked_is_done_once,
+    locks_are_kept,
+    a_listing_that_was_begun_is_ended,
+    a_server_without_its_keeper_serves_on,
+    a_mount_that_is_unmounted_has_no_keeper,
+    a_server_that_cannot_start_again_stays_dead,
+    the_pool_is_nobody_elses_meanwhile,
+    many_open_files_go_on,
+    programs_that_run_go_on,
+    what_cannot_be_taken_over_gives_errors,
+);
+
+fn kept(setup: Setup) -> Mount {
+    setup.mount_with(["-o", "keeper"]).mount()
+}
+
+fn read_write(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// Proves K1, K2.
+fn what_is_open_goes_on(setup: Setup) {
+    for durability in ["fsync", "close", "write"] {
+        let mut mount = setup.clone().mount_with(["-o", &format!("keeper,durability={durability}")]).mount();
+        if mount.is_plain() {
+            return;
+        }
+        fs::write(mount.at("read"), vec![5; 100_000]).unwrap();
+        let mut read = File::open(mount.at("read")).unwrap();
+        read.read_exact(&mut [0; 10]).unwrap();
+        let written = read_write(&mount.at("written"));
+        let nameless = read_write(&mount.at("nameless"));
+        nameless.write_all_at(b"nameless", 0).unwrap();
+        fs::remove_file(mount.at("nameless")).unwrap();
+        let mut appended = OpenOptions::new().append(true).create(true).open(mount.at("appended")).unwrap();
+        // SAFETY: nobody cuts the file.
+        let mapping = unsafe { memmap2::Mmap::map(&read) }.unwrap();
+        let mapped = read_write(&mount.at("mapped"));
+        mapped.set_len(8192).unwrap();
+        // SAFETY: nobody cuts the file.
+        let mut stored = unsafe { memmap2::MmapMut::map_mut(&mapped) }.unwrap();
+        let mut replaced = Vec::new();
+        fs::write(mount.at("replaced"), "the version before").unwrap();
+        replaced.push(File::create(mount.at("replaced")).unwrap());
+        for round in 0..5_u8 {
+            written.write_all_at(&[round; 5000], u64::from(round) * 5000).unwrap();
+            appended.write_all(&[round]).unwrap();
+            stored[usize::from(round)] = round + 1;
+            replaced[0].write_all(b"new").unwrap();
+            mount.kill_server();
+            assert_eq!(written.metadata().unwrap().len(), (u64::from(round) + 1) * 5000);
+            let mut bytes = vec![0; 5000];
+            written.read_exact_at(&mut bytes, u64::from(round) * 5000).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == round));
+            written.sync_all().unwrap();
+            assert_eq!(nameless.metadata().unwrap().nlink(), 0);
+            let mut bytes = [0; 8];
+            nameless.read_exact_at(&mut bytes, 0).unwrap();
+            assert_eq!(&bytes, b"nameless");
+            appended.write_all(b"+").unwrap();
+            assert_eq!(fs::metadata(mount.at("appended")).unwrap().len(), (u64::from(round) + 1) * 2);
+            let mut bytes = [0; 10];
+            read.read_exact(&mut bytes).unwrap();
+            assert_eq!((bytes, mapping[99_999]), ([5; 10], 5));
+            assert_eq!(stored[usize::from(round)], round + 1);
+            stored.flush().unwrap();
+            assert_eq!(fs::read(mount.at("mapped")).unwrap()[usize::from(round)], round + 1);
+        }
+        drop((read, mapping, written, nameless, appended, mapped, stored, replaced));
+        let info = mount.info();
+        assert_eq!(info["keeper"]["takeovers"], 5, "{info}");
+        assert_eq!(info["keeper"]["reason"], "SIGKILL");
+        mount.remount();
+        assert_eq!(fs::read(mount.at("appended")).unwrap(), b"\x00+\x01+\x02+\x03+\x04+");
+        assert_eq!(fs::read(mount.at("replaced")).unwrap(), b"new".repeat(5));
+        assert!(!mount.at("nameless").exists());
+        mount.umount();
+        let check = mount.tensorfs(["check", "--data", mount.pool().to_str().unwrap()]);
+        assert!(check.status.success(), "{}", String::from_utf8_lossy(&[check.stdout, check.stderr].concat()));
+    }
+}
+
+/// What a program asks, and what must be so when it has been answered.
+struct Case {
+    name: &'static str,
+    /// The call of the host in it at which the server is killed: before it is made, and when it has been.
+    call: Call,
+    on: &'static str,
+    prepare: fn(&Path) -> io::Result<()>,
+    act: fn(&Path) -> io::Result<()>,
+    done: fn(&Path) -> bool,
+}
+
+const fn recorded(
+    name: &'static str,
+    prepare: fn(&Path) -> io::Result<()>,
+    act: fn(&Path) -> io::Result<()>,
+    done: fn(&Path) -> bool,
+) -> Case {
+    Case { name, call: Call::Write, on: "/log", prepare, act, done }
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+fn rename_with(from: &Path, to: &Path, flags: u32) -> io::Result<()> {
+    let (from, to) = (c_path(from), c_path(to));
+    // SAFETY: two paths that end with NUL.
+    let done = unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn nothing(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+fn two(dir: &Path) -> io::Result<()> {
+    fs::write(dir.join("a"), "first")?;
+    fs::write(dir.join("b"), "second")
+}
+
+fn holds(path: &Path, text: &str) -> bool {
+    fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes())
+}
+
+const CASES: [Case; 20] = [
+    recorded("mkdir", nothing, |dir| fs::create_dir(dir.join("d")), |dir| dir.join("d").is_dir()),
+    recorded(
+        "rmdir",
+        |dir| fs::create_dir(dir.join("d")),
+        |dir| fs::remove_dir(dir.join("d")),
+        |dir| !dir.join("d").exists(),
+    ),
+    recorded(
+        "create",
+        nothing,
+        |dir| OpenOptions::new().write(true).create_new(true).open(dir.join("a"))?.write_all(b"new"),
+        |dir| holds(&dir.join("a"), "new"),
+    ),
+    recorded(
+        "mknod",
+        nothing,
+        |dir| {
+            // SAFETY: a path that ends with NUL.
+            let made = unsafe { libc::mkfifo(c_path(&dir.join("p")).as_ptr(), 0o600) };
+            if made == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        },
+        |dir| fs::symlink_metadata(dir.join("p")).is_ok(),
+    ),
+    recorded(
+        "symlink",
+        nothing,
+        |dir| std::os::unix::fs::symlink("to", dir.join("l")),
+        |dir| fs::read_link(dir.join("l")).is_ok_and(|to| to == Path::new("to")),
+    ),
+    recorded(
+        "link",
+        two,
+        |dir| fs::hard_link(dir.join("a"), dir.join("l")),
+        |dir| fs::metadata(dir.join("l")).is_ok_and(|meta| meta.nlink() == 2),
+    ),
+    recorded("unlink", two, |dir| fs::remove_file(dir.join("a")), |dir| !dir.join("a").exists()),
+    recorded(
+        "rename",
+        two,
+        |dir| fs::rename(dir.join("a"), dir.join("c")),
+        |dir| !dir.join("a").exists() && holds(&dir.join("c"), "first"),
+    ),
+    recorded(
+        "rename over",
+        two,
+        |dir| fs::rename(dir.join("a"), dir.join("b")),
+        |dir| !dir.join("a").exists() && holds(&dir.join("b"), "first"),
+    ),
+    recorded(
+        "rename, not over",
+        two,
+        |dir| rename_with(&dir.join("a"), &dir.join("c"), libc::RENAME_NOREPLACE),
+        |dir| !dir.join("a").exists() && holds(&dir.join("c"), "first"),
+    ),
+    recorded(
+        "exchange",
+        two,
+        |dir| rename_with(&dir.join("a"), &dir.join("b"), libc::RENAME_EXCHANGE),
+        |dir| holds(&dir.join("a"), "second") && holds(&dir.join("b"), "first"),
+    ),
+    recorded(
+        "setxattr",
+        two,
+        |dir| Ok(xattr::set(&dir.join("a"), "user.k", b"v", libc::XATTR_CREATE)?),
+        |dir| xattr::get(&dir.join("a"), "user.k").is_ok_and(|value| value == b"v"),
+    ),
+    recorded(
+        "removexattr",
+        |dir| two(dir).and_then(|()| Ok(xattr::set(&dir.join("a"), "user.k", b"v", 0)?)),
+        |dir| Ok(xattr::remove(&dir.join("a"), "user.k")?),
+        |dir| xattr::get(&dir.join("a"), "user.k").is_err(),
+    ),
+    recorded(
+        "chmod",
+        two,
+        |dir| fs::set_permissions(dir.join("a"), PermissionsExt::from_mode(0o640)),
+        |dir| fs::metadata(dir.join("a")).is_ok_and(|meta| meta.mode() & 0o777 == 0o640),
+    ),
+    recorded(
+        "truncate",
+        two,
+        |dir| OpenOptions::new().write(true).open(dir.join("a"))?.set_len(2),
+        |dir| holds(&dir.join("a"), "fi"),
+    ),
+    recorded("rewrite", two, |dir| fs::write(dir.join("a"), "anew"), |dir| holds(&dir.join("a"), "anew")),
+    Case {
+        name: "fsync",
+        call: Call::Fdatasync,
+        on: "",
+        prepare: two,
+        act: |dir| {
+            let file = OpenOptions::new().write(true).open(dir.join("a"))?;
+            file.write_all_at(b"F", 0)?;
+            file.sync_all()
+        },
+        done: |dir| holds(&dir.join("a"), "First"),
+    },
+    Case {
+        name: "allocate",
+        call: Call::Fallocate,
+        on: "/segments/",
+        prepare: two,
+        act: |dir| {
+            let file = OpenOptions::new().write(true).open(dir.join("a"))?;
+            // SAFETY: takes integers alone.
+            let done = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, 4096) };
+            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        },
+        done: |dir| fs::metadata(dir.join("a")).is_ok_and(|meta| meta.len() == 4096),
+    },
+    Case {
+        name: "write",
+        call: Call::Write,
+        on: "/segments/",
+        prepare: two,
+        act: |dir| OpenOptions::new().write(true).open(dir.join("a"))?.write_all_at(b"F", 0),
+        done: |dir| holds(&dir.join("a"), "First"),
+    },
+    Case {
+        name: "append",
+        call: Call::Write,
+        on: "/segments/",
+        prepare: two,
+        act: |dir| {
+            // The second time the bytes before are the same as those that are appended.
+            let mut file = OpenOptions::new().append(true).open(dir.join("a"))?;
+            file.write_all(b" one")?;
+            file.write_all(b" one")
+        },
+        done: |dir| holds(&dir.join("a"), "first one one"),
+    },
+];
+
+/// The server is killed when it has read a request and has not stored it, and when it has stored it and not answered.
+///
+/// Proves K3.
+fn what_is_asked_is_done_once(setup: Setup) {
+    let calls = HostCalls::new();
+    let passthrough = setup.passthrough() == Passthrough::On;
+    let mut mount = kept(setup.host_calls(&calls));
+    if mount.is_plain() {
+        return;
+    }
+    for case in CASES {
+        for after in [false, true] {
+            if passthrough && case.call == Call::Write && case.on != "/log" {
+                // The kernel writes.
+                continue;
+            }
+            let dir = mount.at(format!("{} {after}", case.name));
+            fs::create_dir(&dir).unwrap();
+            (case.prepare)(&dir).unwrap();
+            mount.sync();
+            let rule = Rule::of(case.call).on(case.on).times(1);
+            let held = calls.add(if after { rule.after().held() } else { rule.held() });
+            let (acted, act) = (dir.clone(), case.act);
+            let actor = thread::spawn(move || act(&acted));
+            held.wait_for_waiting(1);
+            mount.kill_server();
+            let what = format!("{}, killed {}", case.name, if after { "when it was stored" } else { "before" });
+            actor.join().unwrap().unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!((case.done)(&dir), "{what}");
+            drop(held);
+        }
+    }
+    mount.umount();
+}
+
+/// `flock` without waiting.
+fn flock(file: &File, how: i32) -> bool {
+    // SAFETY: takes integers alone.
+    unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) == 0 }
+}
+
+/// Proves K1.
+fn locks_are_kept(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let (first, second) = (read_write(&mount.at("f")), read_write(&mount.at("f")));
+    assert!(flock(&first, libc::LOCK_EX));
+    mount.kill_server();
+    assert!(!flock(&second, libc::LOCK_EX));
+    assert!(flock(&first, libc::LOCK_UN) && flock(&second, libc::LOCK_EX));
+    mount.kill_server();
+    assert!(!flock(&first, libc::LOCK_EX));
+}
+
+/// Proves K1.
+fn a_listing_that_was_begun_is_ended(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let mut names: Vec<String> = (0..1000).map(|n| format!("a-longer-name-{n:04}")).collect();
+    for name in &names {
+        File::create(mount.at(name)).unwrap();
+    }
+    let mut found = Vec::new();
+    for (n, entry) in fs::read_dir(mount.path()).unwrap().enumerate() {
+        found.push(entry.unwrap().file_name().into_string().unwrap());
+        if n % 300 == 10 {
+            mount.kill_server();
+        }
+    }
+    names.sort();
+    found.sort();
+    assert_eq!(found, names);
+}
+
+/// Proves K4.
+fn a_server_without_its_keeper_serves_on(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let health = |mount: &Mount| mount.tensorfs(["health", mount.path().to_str().unwrap()]);
+    assert!(health(&mount).status.success());
+    mount.kill_keeper();
+    fs::write(mount.at("f"), "text").unwrap();
+    let said = health(&mount);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&said.stdout).contains("keeper has died"), "{said:?}");
+    assert!(mount.info()["keeper"]["pid"].is_null());
+    // From here on it is as without one.
+    mount.kill9();
+    assert_eq!(fs::read(mount.at("f")).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    mount.mount();
+    assert_eq!(fs::read(mount.at("f")).unwrap(), b"text");
+    assert!(health(&mount).status.success());
+}
+
+fn keeper_of(mount: &Mount) -> i32 {
+    mount.info()["keeper"]["pid"].as_i64().unwrap() as i32
+}
+
+fn is_there(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("tensorfs-keeper"))
+}
+
+/// Proves K4.
+fn a_mount_that_is_unmounted_has_no_keeper(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    for killed in [false, true] {
+        if killed {
+            mount.kill_server();
+        }
+        let keeper = keeper_of(&mount);
+        assert!(is_there(keeper));
+        mount.umount();
+        wait_until("the end of the keeper", || !is_there(keeper));
+        let info = mount.info();
+        assert_eq!(info["state"], "clean", "{info}");
+        mount.mount();
+    }
+    // SIGTERM of the keeper ends the server in order.
+    let keeper = keeper_of(&mount);
+    // SAFETY: plain system call. The pid was asked of the server that runs.
+    assert_eq!(unsafe { libc::kill(keeper, libc::SIGTERM) }, 0);
+    wait_until("the end of the keeper", || !is_there(keeper));
+    assert_eq!(mount.info()["state"], "clean");
+    mount.mount();
+}
+
+/// Proves K5.
+fn a_server_that_cannot_start_again_stays_dead(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    fs::write(mount.at("f"), "text").unwrap();
+    let open = File::open(mount.at("f")).unwrap();
+    let (keeper, pid, superblock) = (keeper_of(&mount), mount.pid().unwrap(), mount.pool().join("log"));
+    let kept = mount.pool().join("log.kept");
+    // No server can open the pool any more.
+    fs::rename(&superblock, &kept).unwrap();
+    // SAFETY: plain system call. The pid was asked of the server that runs.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    wait_until("the end of the keeper", || !is_there(keeper));
+    assert!(fs::read_dir(mount.path()).is_err(), "it is not served");
+    assert!(mount.log().contains("it is not served any more"), "{}", mount.log());
+    drop(open);
+    fs::rename(&kept, &superblock).unwrap();
+    mount.mount();
+    assert_eq!(fs::read(mount.at("f")).unwrap(), b"text");
+}
+
+/// Proves K5.
+fn the_pool_is_nobody_elses_meanwhile(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let elsewhere = mount.host();
+    for _ in 0..5 {
+        let mut command = mount.program();
+        command.arg("mount").arg(mount.pool()).arg(&elsewhere);
+        let other = thread::spawn(move || command.output().unwrap());
+        mount.kill_server();
+        let said = other.join().unwrap();
+        assert!(!said.status.success(), "{said:?}");
+    }
+    fs::write(mount.at("f"), "text").unwrap();
+}
+
+/// Proves K1.
+fn many_open_files_go_on(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let open: Vec<File> = (0..2000).map(|n| read_write(&mount.at(format!("f{n}")))).collect();
+    mount.kill_server();
+    for (n, file) in open.iter().enumerate() {
+        file.write_all_at(&n.to_le_bytes(), 0).unwrap();
+        if n == 1000 {
+            mount.kill_server();
+        }
+    }
+    drop(open);
+    for n in 0..2000_usize {
+        assert_eq!(fs::read(mount.at(format!("f{n}"))).unwrap(), n.to_le_bytes());
+    }
+}
+
+/// Proves K1.
+fn programs_that_run_go_on(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let program = mount.at("sleep");
+    fs::copy("/bin/sleep", &program).unwrap();
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut child = std::process::Command::new(&program).arg("1000").spawn().unwrap();
+    mount.kill_server();
+    let written = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(&program);
+    assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::ETXTBSY));
+    assert!(child.try_wait().unwrap().is_none());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Proves K6.
+fn what_cannot_be_taken_over_gives_errors(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let info = mount.at(".tensorfs/info");
+    let control = File::open(&info).unwrap();
+    control.read_exact_at(&mut [0], 0).unwrap();
+    fs::create_dir(mount.at("d")).unwrap();
+    let gone = File::open(mount.at("d")).unwrap();
+    fs::remove_dir(mount.at("d")).unwrap();
+    mount.kill_server();
+    let refused = control.read_exact_at(&mut [0], 0).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
+    assert!(fs::read_to_string(&info).unwrap().starts_with('{'));
+    let refused = fs::metadata(format!("/proc/self/fd/{}/x", gone.as_raw_fd())).unwrap_err();
+    assert!(matches!(refused.raw_os_error(), Some(libc::ESTALE | libc::ENOENT)), "{refused}");
+    fs::create_dir(mount.at("d")).unwrap();
+}
