@@ -8,14 +8,16 @@ use std::path::Path;
 /// So many descriptors of a process are looked at.
 const MOST: usize = 512;
 
-/// True if a process is seen to have the file of this number, on the filesystem of this device, open to write. Nothing
-/// is asked of the filesystem itself, so that whoever answers for it may ask this.
-pub(crate) fn has_open_to_write(pid: u32, device: (u32, u32), ino: u64) -> bool {
+/// True if a process is seen to have the file of this number, on the filesystem of this device, open to write. If the
+/// device is not known, any without a disk of its own may be it. Nothing is asked of the filesystem itself, so that
+/// whoever answers for it may ask this.
+pub(crate) fn has_open_to_write(pid: u32, device: Option<(u32, u32)>, ino: u64) -> bool {
+    let is_it = |found: (u32, u32)| device.map_or(found.0 == 0, |device| found == device);
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
     descriptors.flatten().take(MOST).any(|descriptor| {
         let text = fs::read_to_string(descriptor.path()).unwrap_or_default();
         is_writable(&text, ino)
-            && device_of(&Path::new(&format!("/proc/{pid}/fd")).join(descriptor.file_name())) == Some(device)
+            && device_of(&Path::new(&format!("/proc/{pid}/fd")).join(descriptor.file_name())).is_some_and(is_it)
     })
 }
 
@@ -50,7 +52,7 @@ mod tests {
         let file = fs::File::create(&path).unwrap();
         let meta = file.metadata().unwrap();
         let (major, minor) = (nix::sys::stat::major(meta.dev()) as u32, nix::sys::stat::minor(meta.dev()) as u32);
-        let has = |device, ino| has_open_to_write(std::process::id(), device, ino);
+        let has = |device, ino| has_open_to_write(std::process::id(), Some(device), ino);
         assert!(has((major, minor), meta.ino()));
         assert!(!has((major, minor + 1), meta.ino()));
         assert!(!has((major, minor), meta.ino() + 1));
@@ -59,6 +61,19 @@ mod tests {
         assert!(!has((major, minor), meta.ino()));
         drop(reader);
         fs::remove_file(&path).unwrap();
-        assert!(!has_open_to_write(0, (major, minor), meta.ino()));
+        assert!(!has_open_to_write(0, Some((major, minor)), meta.ino()));
+    }
+
+    /// As where a mount was handed over, and the kernel does not say which.
+    #[test]
+    fn a_file_is_found_by_its_number_if_the_device_is_not_known() {
+        let file =
+            fs::File::from(nix::sys::memfd::memfd_create(c"holder", nix::sys::memfd::MFdFlags::empty()).unwrap());
+        let ino = file.metadata().unwrap().ino();
+        let has = |ino| has_open_to_write(std::process::id(), None, ino);
+        assert!(has(ino));
+        assert!(!has(ino + 1_000_000));
+        drop(file);
+        assert!(!has(ino));
     }
 }

@@ -288,7 +288,7 @@ impl Locked<'_> {
     pub(super) fn is_replaced_by_others(&mut self, caller: Caller) -> bool {
         let Some(replace) = self.serving().and_then(|serving| serving.replacing) else { return false };
         let (ino, device) = (self.ino().0, self.files.store().options().device);
-        let (Some(device), Some(opener)) = (device, replace.opener) else { return false };
+        let Some(opener) = replace.opener else { return false };
         self.unlocked(|| {
             let has = |process: &u32| *process != 0 && has_open_to_write(*process, device, ino);
             [opener, caller.pid].iter().any(has)

@@ -162,6 +162,11 @@ impl ServerHandle {
         self.fs.content().stop();
     }
 
+    /// So many bytes were written by the server, which grows while the kernel has some for it.
+    pub fn written(&self) -> u64 {
+        self.fs.store().counters().write_bytes.get()
+    }
+
     /// Makes everything durable that clients have done so far, as `fsync` of a directory does. Needs no mount.
     pub fn commit(&self) -> Result<(), Error> {
         self.fs

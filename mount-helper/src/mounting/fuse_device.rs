@@ -143,6 +143,17 @@ impl Mounted {
         self.given
     }
 
+    /// Has the kernel write what it would drop as the serving of one ends that somebody else has made. False if nobody
+    /// has to record anything for it.
+    pub fn write_back(&self, written: impl Fn() -> u64) -> bool {
+        let Some(mount) = self.mount.as_ref().filter(|_| self.given) else { return false };
+        if let Err(why) = given::write_back(mount, written) {
+            let at = self.mountpoint.display();
+            log::warn!("{at}: what was stored through mappings and not synced may be lost: {why}");
+        }
+        true
+    }
+
     /// Ends the serving of one that somebody else has made, if that can be done from here.
     pub fn abort(&self) -> Result<(), String> {
         self.mount.as_ref().ok_or_else(|| "it is not seen from here".to_owned()).and_then(given::abort)

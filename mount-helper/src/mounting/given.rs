@@ -2,18 +2,34 @@
 //! needs no privilege. Drivers of Kubernetes (CSI) do this, and mount.fuse3(8) with `drop_privileges`; libfuse takes
 //! such a mount point, too.
 
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::stat::{SFlag, fstat, major, minor};
+use nix::unistd::syncfs;
 
 use crate::mounting::mountinfo::{Mount, Table};
+use crate::mounting::paths;
 use crate::show::failure::{Failure, reason};
 
 /// The number of `/dev/fuse`, major and minor (`Documentation/admin-guide/devices.txt` of the kernel).
 const DEVICE: (u64, u64) = (10, 229);
+
+/// What whoever mounts has to mount with: neither set-user-ID bits nor devices of a pool count.
+const REQUIRED: [&str; 2] = ["nosuid", "nodev"];
+
+/// So long the kernel is waited for as it writes what was not synced.
+const WRITE_BACK: Duration = Duration::from_secs(10);
+/// No more is to be expected when nothing was written for so many looks.
+const QUIET: u32 = 10;
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The descriptor that a mount point stands for: of `/dev/fd/N` that is N.
 pub fn number(mountpoint: &Path) -> Option<RawFd> {
@@ -48,8 +64,69 @@ pub fn take(number: RawFd) -> Result<OwnedFd, Failure> {
 
 /// The mount that is served through a descriptor, as far as this kernel tells and this process sees it.
 pub fn mount_of(device: impl AsFd) -> Option<Mount> {
-    let minor = connection(&device)?;
-    Table::read().ok()?.latest_first().find(|mount| mount.device() == (0, minor)).cloned()
+    mounts_of(device).into_iter().next()
+}
+
+/// All mounts of what is served through a descriptor, the last one that was made first.
+fn mounts_of(device: impl AsFd) -> Vec<Mount> {
+    let (minor, table) = (connection(&device), Table::read().unwrap_or_default());
+    table.latest_first().filter(|mount| Some(mount.device()) == minor.map(|minor| (0, minor))).cloned().collect()
+}
+
+/// That a pool can be served through a descriptor, as far as it can be told from where that is mounted. Nothing that
+/// waits for the mount to be served is asked of the pool's path. Returns where it is mounted.
+pub fn check_mounts(number: RawFd, pool: &Path) -> Result<Vec<PathBuf>, Failure> {
+    check(number)?;
+    // SAFETY: it is open, and whoever has handed it over leaves it so.
+    let mounts = mounts_of(unsafe { BorrowedFd::borrow_raw(number) });
+    for mount in &mounts {
+        let at = mount.mount_point();
+        if let Some(missing) = REQUIRED.into_iter().find(|option| !mount.has(option)) {
+            let why = format!("mounted without {missing}; unmount it, and mount it with nosuid,nodev");
+            return Err(Failure::at(at, why));
+        }
+        if paths::leads_into(pool, at)? {
+            return Err(Failure::at(at, paths::INSIDE));
+        }
+    }
+    Ok(mounts.iter().map(|mount| mount.mount_point().into()).collect())
+}
+
+/// Has the kernel write what programs have stored through mappings, and nobody has synced: it drops that when the
+/// connection ends. Takes a limited time: it waits for programs, and for whoever serves them, who has `written` so many
+/// bytes.
+pub fn write_back(mount: &Mount, written: impl Fn() -> u64) -> Result<(), String> {
+    let (until, (done, heard)) = (Instant::now() + WRITE_BACK, mpsc::channel());
+    let root = mount.clone();
+    let flush = move || drop(done.send(flush(&root)));
+    let thread = thread::Builder::new().name("write-back".to_owned()).spawn(flush);
+    let heard = thread.map(|_| heard.recv_timeout(WRITE_BACK));
+    match heard.map_err(|error| reason(&error))? {
+        Ok(flushed) => flushed.map_err(|error| reason(&error))?,
+        Err(_) => return Err(format!("it takes longer than {} s", WRITE_BACK.as_secs())),
+    }
+    // The kernel may only have asked for the writes. It counts what waits, where that can be read.
+    let waiting = format!("/sys/fs/fuse/connections/{}/waiting", mount.device().1);
+    let (mut before, mut quiet) = (written(), 0);
+    while Instant::now() < until && quiet < QUIET {
+        if std::fs::read_to_string(&waiting).is_ok_and(|count| count.trim() == "0") {
+            break;
+        }
+        thread::sleep(LOOK);
+        let now = written();
+        quiet = if now == before { quiet + 1 } else { 0 };
+        before = now;
+    }
+    Ok(())
+}
+
+fn flush(mount: &Mount) -> io::Result<()> {
+    let root = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(mount.mount_point())?;
+    let device = fstat(&root)?.st_dev;
+    if (major(device), minor(device)) != (0, mount.device().1.into()) {
+        return Err(io::Error::other("something else is mounted on top of it"));
+    }
+    Ok(syncfs(&root)?)
 }
 
 /// The number of the connection (Linux 6.18 and newer): that of its filesystem's device.

@@ -25,6 +25,7 @@ pub struct Mount {
     /// Major and minor number of the filesystem: what `stat` shows for its files. Bind mounts share it.
     device: (u32, u32),
     mount_point: PathBuf,
+    options: OsString,
     fs_type: OsString,
     source: PathBuf,
     user: Option<u32>,
@@ -39,6 +40,11 @@ impl Mount {
     /// Where it is mounted.
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
+    }
+
+    /// Whether it was mounted with an option that is the mount's own, such as `nodev`.
+    pub fn has(&self, option: &str) -> bool {
+        self.options.as_bytes().split(|byte| *byte == b',').any(|one| one == option.as_bytes())
     }
 
     /// The type of its filesystem.
@@ -150,12 +156,13 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&byte| byte == b' ');
     let device = parse_device(fields.nth(2)?)?;
     let mount_point = unescape(fields.nth(1)?);
-    // options and any number of optional fields, up to a lone dash
+    let options = unescape(fields.next()?);
+    // any number of optional fields, up to a lone dash
     fields.find(|field| *field == b"-")?;
     let fs_type = unescape(fields.next()?);
     let source = unescape(fields.next()?);
     let user = fields.next().and_then(parse_user);
-    Some(Mount { device, mount_point: mount_point.into(), fs_type, source: source.into(), user })
+    Some(Mount { device, mount_point: mount_point.into(), options, fs_type, source: source.into(), user })
 }
 
 /// Whose mount it is, as FUSE says among a mount's options.
@@ -216,6 +223,7 @@ garbage
         assert_eq!(mount.mount_point, Path::new("/mnt/a b\\c"));
         assert_eq!(mount.source, Path::new("/pools/p\tq"));
         assert!(mount.is_tensorfs());
+        assert!(mount.has("nodev") && mount.has("rw") && !mount.has("no") && !mount.has("user_id=0"));
     }
 
     #[test]

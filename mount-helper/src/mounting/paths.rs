@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::show::failure::{At, Failure};
 
+/// The kernel follows no more.
+const LINKS_MAX: usize = 40;
+
 /// The absolute path without symbolic links. Works on the root of a mount whose server is dead.
 pub fn real(path: &Path) -> Result<PathBuf, Failure> {
     match path.canonicalize() {
@@ -47,6 +50,36 @@ fn split(path: &Path) -> Option<(PathBuf, PathBuf)> {
     Some((parent.to_owned(), name.into()))
 }
 
+/// Why a pool cannot be mounted above itself.
+pub const INSIDE: &str = "the pool is inside its mount point, which would hide it; choose another mount point";
+
+/// Whether a path leads to a mount point (real) or below it. Nothing is asked of what is mounted there.
+pub fn leads_into(path: &Path, mountpoint: &Path) -> Result<bool, Failure> {
+    let whole = std::path::absolute(path).at(path)?;
+    let parts = |path: &Path| path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect::<Vec<_>>();
+    let (mut at, mut left, mut links) = (PathBuf::from("/"), parts(&whole), 0);
+    while let Some(part) = left.pop() {
+        if part == Path::new("..") {
+            at.pop();
+            continue;
+        }
+        // The root, of a link, too, takes the place of all.
+        at.push(part);
+        if at.starts_with(mountpoint) {
+            return Ok(true);
+        }
+        // Else it is no link, or whoever opens it hears of the error.
+        if let Ok(target) = at.read_link()
+            && links < LINKS_MAX
+        {
+            links += 1;
+            at.pop();
+            left.extend(parts(&target));
+        }
+    }
+    Ok(false)
+}
+
 /// Why a pool cannot be mounted at this place, as far as the two paths go (both real).
 pub fn conflict(pool: &Path, mountpoint: &Path) -> Option<&'static str> {
     if pool == mountpoint {
@@ -54,7 +87,7 @@ pub fn conflict(pool: &Path, mountpoint: &Path) -> Option<&'static str> {
     } else if mountpoint.starts_with(pool) {
         Some("the mount point is inside the pool; choose one outside")
     } else if pool.starts_with(mountpoint) {
-        Some("the pool is inside its mount point, which would hide it; choose another mount point")
+        Some(INSIDE)
     } else {
         None
     }
@@ -75,6 +108,27 @@ mod tests {
         let missing = real(&root.join("none")).unwrap_err().to_string();
         assert!(missing.ends_with("none: No such file or directory"), "{missing}");
         assert!(future(Path::new("")).is_err());
+    }
+
+    #[test]
+    fn a_path_leads_into_a_mount_point_through_links_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("mnt")).unwrap();
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        for (target, link) in [("../mnt", "a/up"), ("/", "a/root"), ("up/pool", "a/on"), ("loop", "a/loop")] {
+            std::os::unix::fs::symlink(target, root.join(link)).unwrap();
+        }
+        let leads = |path: &Path| leads_into(&root.join(path), &root.join("mnt")).unwrap();
+        let through = Path::new("a/root").join(root.strip_prefix("/").unwrap()).join("mnt/x");
+        for path in ["mnt", "mnt/x/y", "a/up", "a/up/pool", "a/on", "a/b/../../mnt/x"].map(Path::new) {
+            assert!(leads(path), "{path:?}");
+        }
+        assert!(leads(&through));
+        for path in ["", "a/b", "mnt2", "none/x", "a/loop", "mnt/../a", "a/root"].map(Path::new).into_iter().skip(1) {
+            assert_eq!(leads(path), path.starts_with("mnt"), "{path:?}");
+        }
+        assert!(!leads_into(&root, &root.join("mnt")).unwrap());
     }
 
     #[test]

@@ -101,12 +101,20 @@ impl MountRequest {
             let reason = "option \"keeper\": it is not for a mount that somebody else has made";
             return Err(Failure::at(&self.mountpoint, reason));
         }
+        let mounted_at = given::check_mounts(number, &self.pool)?;
         if self.options.create {
             self.pool = paths::future(&self.pool)?;
-            pool::create_if_missing(&self.pool, &self.options)?;
         } else {
             require(&self.pool, "no such directory; create a pool with: tensorfs create")?;
             self.pool = paths::real(&self.pool)?;
+        }
+        for at in mounted_at {
+            if let Some(reason) = paths::conflict(&self.pool, &at) {
+                return Err(Failure::at(&at, reason));
+            }
+        }
+        if self.options.create {
+            pool::create_if_missing(&self.pool, &self.options)?;
         }
         holder::wait_until_free(&self.pool)?;
         Ok(self)

@@ -131,8 +131,10 @@ fn serve_until_unmounted(
         log::info!("{}: {signal}: committing and unmounting", pool.display());
         notify::notify("STOPPING=1");
         handle.look_no_more();
-        if let Err(error) = handle.commit() {
-            log::error!("{error}");
+        let commit = || handle.commit().unwrap_or_else(|error| log::error!("{error}"));
+        commit();
+        if stopping.write_back(|| handle.written()) {
+            commit();
         }
         stop(&stopping);
     })?;

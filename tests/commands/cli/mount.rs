@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::mount::MsFlags;
 use serde_json::Value;
 use tensorfs_tests::{as_user, has_ended, is_root, needs_mount, run, skip, tensorfs, wait_for_end};
 
@@ -49,9 +50,12 @@ fn a_foreign_dead_mount_is_left_alone() {
 
 /// A mount of this process's, and the descriptor that a server is to be given.
 fn mounted_for(room: &Room, user: u32) -> OwnedFd {
+    mounted_with(room, user, MsFlags::MS_NOSUID | MsFlags::MS_NODEV)
+}
+
+fn mounted_with(room: &Room, user: u32, flags: MsFlags) -> OwnedFd {
     let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
     let data = format!("fd={},rootmode=40000,user_id={user},group_id={user},allow_other", device.as_raw_fd());
-    let flags = nix::mount::MsFlags::empty();
     let (pool, at) = (room.at("pool"), room.at("mnt"));
     nix::mount::mount(Some(&pool), &at, Some("fuse.tensorfs"), flags, Some(data.as_str())).unwrap();
     // A copy that is inherited.
@@ -114,12 +118,61 @@ fn what_somebody_else_has_mounted_is_served_without_privilege() {
     // Who ends the server, and not the mount, finds all there the next time.
     let mut server = serve(mounted_for(&room, USER), true);
     fs::write(&file, "more").unwrap();
+    // Only the kernel knows of what is stored so.
+    let stored = room.at("mnt/dir/stored");
+    fs::write(&stored, vec![1; 30 << 20]).unwrap();
+    let opened = File::options().read(true).write(true).open(&stored).unwrap();
+    opened.sync_all().unwrap();
+    // SAFETY: nobody makes the file shorter while it is mapped.
+    let mut mapped = unsafe { memmap2::MmapMut::map_mut(&opened).unwrap() };
+    mapped[..20 << 20].fill(2);
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(server.id() as i32), nix::sys::signal::Signal::SIGTERM).unwrap();
     assert_eq!(server.wait().unwrap().code(), Some(0), "{}", fs::read_to_string(room.at("stderr")).unwrap());
     assert!(fs::read(&file).is_err() && mounts().contains(&room.at("mnt")), "it is for others to unmount it");
     nix::mount::umount2(&room.at("mnt"), nix::mount::MntFlags::MNT_DETACH).unwrap();
     room.ok(["mount", "pool", "mnt", "--log", "server.log"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), "more");
+    drop((mapped, opened));
+    let expected = [vec![2; 20 << 20], vec![1; 10 << 20]].concat();
+    assert!(fs::read(&stored).unwrap() == expected, "what was stored through a mapping");
+}
+
+/// Where the kernel says what is mounted on a descriptor, what cannot be served well is refused, and the pool's path is
+/// not asked for: nobody would answer.
+#[test]
+fn what_somebody_else_has_mounted_wrongly_is_refused() {
+    needs_mount!();
+    let name = "cli::what_somebody_else_has_mounted_wrongly_is_refused";
+    if !is_root() {
+        return skip(name, "only root mounts for others");
+    }
+    let room = Room::with_pool();
+    let refused = |flags: MsFlags, pool: &Path| {
+        let device = mounted_with(&room, 0, flags);
+        let told = fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd())).unwrap();
+        let known = told.contains("fuse_connection:");
+        let at = format!("/dev/fd/{}", device.as_raw_fd());
+        let mut command = room.command();
+        command.args(["mount".as_ref(), "--foreground".as_ref(), pool.as_os_str(), at.as_ref()]);
+        let said =
+            known.then(|| run(Command::new("timeout").arg("60").arg(command.get_program()).args(command.get_args())));
+        nix::mount::umount2(&room.at("mnt"), nix::mount::MntFlags::MNT_DETACH).unwrap();
+        said.map(|said| failure(&said))
+    };
+    let both = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    symlink("mnt/pool", room.at("link")).unwrap();
+    let cases = [
+        (MsFlags::MS_NOSUID, room.at("pool"), "without nodev"),
+        (MsFlags::MS_NODEV, room.at("pool"), "without nosuid"),
+        (both, room.at("mnt/pool"), "inside its mount point"),
+        (both, room.at("link"), "inside its mount point"),
+    ];
+    for (flags, pool, why) in cases {
+        let Some(line) = refused(flags, &pool) else {
+            return skip(name, "this kernel does not say what is mounted on a descriptor (Linux 6.18)");
+        };
+        assert!(line.starts_with(room.at("mnt").to_str().unwrap()) && line.contains(why), "{line}");
+    }
 }
 
 #[test]
