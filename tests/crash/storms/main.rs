@@ -3,3 +3,4 @@
 mod kills;
 mod machines;
 mod outliving;
+mod takeovers;
