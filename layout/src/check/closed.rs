@@ -163,7 +163,7 @@ impl Checker<'_> {
             }
             // Where no file has ever grown behind its seals, they are void before anything can write it.
             let grows = self.superblock.features.incompat & INCOMPAT_GROWTH != 0;
-            let sealed = !grows && object.chain().is_some_and(FileChain::is_sealed);
+            let sealed = !grows && object.chain().is_some_and(FileChain::has_seals);
             let growing = (self.report.unclean && !sealed) || object.is_cut_unconfirmed();
             match segments.gone(segment) {
                 Some(gone) => self.gone(view, ino, segment, &gone),

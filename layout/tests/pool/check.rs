@@ -62,8 +62,11 @@ fn a_whole_pool_has_no_findings_and_is_not_changed() {
 fn a_pool_whose_server_was_killed_has_no_findings_but_says_so() {
     let scratch = Scratch::new(4096);
     let pool = open(&scratch).unwrap();
-    let (_, segment) = make_file(&pool, "f", b"recorded");
-    write_unrecorded(&pool, segment, b" and not recorded");
+    // One that is recorded as empty has nothing that could be sealed.
+    for (name, recorded) in [("f", &b"recorded"[..]), ("empty", b"")] {
+        let (_, segment) = make_file(&pool, name, recorded);
+        write_unrecorded(&pool, segment, b" and not recorded");
+    }
     drop(pool);
     let report = run(&scratch);
     assert_eq!(report.findings, []);
