@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::mount::MsFlags;
 use serde_json::Value;
-use tensorfs_tests::{as_user, has_ended, is_root, needs_mount, run, skip, tensorfs, wait_for_end};
+use tensorfs_tests::{as_user, has_ended, is_root, needs_mount, run, skip, tensorfs, wait_for_end, wait_until};
 
 use super::{LOG, Room, busy, failure, mounts, said, servers_of};
 
@@ -135,6 +135,45 @@ fn what_somebody_else_has_mounted_is_served_without_privilege() {
     drop((mapped, opened));
     let expected = [vec![2; 20 << 20], vec![1; 10 << 20]].concat();
     assert!(fs::read(&stored).unwrap() == expected, "what was stored through a mapping");
+}
+
+/// The server sees no mount, and so does not know on which device its files are. Processes it sees, and power is lost
+/// when one of them has closed a descriptor, and not the other one.
+#[test]
+fn a_descriptor_that_is_closed_ends_no_replace_where_the_mount_is_not_seen() {
+    needs_mount!();
+    let name = "cli::a_descriptor_that_is_closed_ends_no_replace_where_the_mount_is_not_seen";
+    if !is_root() {
+        return skip(name, "only root mounts for others");
+    }
+    let room = Room::with_pool();
+    let device = mounted_for(&room, 0);
+    let at = format!("/dev/fd/{}", device.as_raw_fd());
+    let mut server = Command::new("unshare");
+    server.args(["--mount", "sh", "-c", "umount -l \"$1\"; shift; exec \"$@\"", "sh"]).arg(room.at("mnt"));
+    server.arg(tensorfs().get_program()).args(["mount", "--foreground", "--durability", "close"]);
+    let mut server = server.arg(room.at("pool")).arg(&at).stderr(Stdio::null()).spawn().unwrap();
+    drop(device);
+    let (file, old) = (room.at("mnt/f"), vec![1; 100_000]);
+    fs::write(&file, &old).unwrap();
+    File::open(&file).unwrap().sync_all().unwrap();
+    let info: Value = serde_json::from_str(&room.ok(["info", "--json", "mnt"])).unwrap();
+    assert_eq!(info["mountpoint"], *at);
+    let script = "exec 3> \"$1\"; head -c 50000 /dev/zero >&3; exec 4>&3; exec 4>&-; echo closed; read wait";
+    let mut writer = Command::new("bash");
+    writer.args(["-c", script, "bash"]).arg(&file).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut writer = writer.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(writer.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "closed\n");
+    server.kill().unwrap();
+    server.wait().unwrap();
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    nix::mount::umount2(&room.at("mnt"), nix::mount::MntFlags::MNT_DETACH).unwrap();
+    wait_until("nobody has the pool", || tensorfs_layout::testing::change_boot_id(&room.at("pool")).is_ok());
+    room.mount("pool", "mnt");
+    assert!(fs::read(&file).unwrap() == old, "what was written when power was lost was not all");
 }
 
 /// Where the kernel says what is mounted on a descriptor, what cannot be served well is refused, and the pool's path is
