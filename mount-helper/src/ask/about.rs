@@ -18,6 +18,7 @@ use tensorfs_layout::check::{Inspection, inspect};
 use tensorfs_layout::log::PoolState;
 use tensorfs_layout::medium::Flushes;
 
+use crate::mounting::given;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
@@ -130,6 +131,11 @@ fn of_server(pool: &Path, pid: u32, mountpoint: &Path) -> Result<String, Failure
     let is_ours = here.top_at(mountpoint).is_some_and(|mount| mount.is_tensorfs() && mount.source() == pool);
     if is_ours {
         return of_mount(mountpoint, here.top_at(mountpoint).and_then(Mount::user));
+    }
+    if given::number(mountpoint).is_some() {
+        let mount = here.of_pool(pool).find(|mount| !mount.is_dead());
+        let unknown = format!("process {pid} serves it on a descriptor, and has not found where; name the mount point");
+        return of_live(mount.ok_or_else(|| Failure::at(pool, unknown))?);
     }
     match elsewhere(pid, mountpoint) {
         Err(error) if error.kind() == ErrorKind::NotFound => Err(Failure::at(

@@ -5,7 +5,7 @@ pub mod busy;
 pub mod elsewhere;
 mod fuse_device;
 mod fusermount;
-mod given;
+pub mod given;
 pub mod holder;
 pub mod keeper;
 pub mod kept;

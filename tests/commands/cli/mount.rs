@@ -157,8 +157,10 @@ fn a_descriptor_that_is_closed_ends_no_replace_where_the_mount_is_not_seen() {
     let (file, old) = (room.at("mnt/f"), vec![1; 100_000]);
     fs::write(&file, &old).unwrap();
     File::open(&file).unwrap().sync_all().unwrap();
-    let info: Value = serde_json::from_str(&room.ok(["info", "--json", "mnt"])).unwrap();
-    assert_eq!(info["mountpoint"], *at);
+    for target in ["mnt", "pool"] {
+        let info: Value = serde_json::from_str(&room.ok(["info", "--json", target])).unwrap();
+        assert_eq!(info["mountpoint"], *at);
+    }
     let script = "exec 3> \"$1\"; head -c 50000 /dev/zero >&3; exec 4>&3; exec 4>&-; echo closed; read wait";
     let mut writer = Command::new("bash");
     writer.args(["-c", script, "bash"]).arg(&file).stdin(Stdio::piped()).stdout(Stdio::piped());
