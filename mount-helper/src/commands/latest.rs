@@ -33,11 +33,20 @@ pub fn run(arguments: &Latest) -> Result<ExitCode, Failure> {
         return Err(Failure::at(dir, "not a directory"));
     }
     let mut candidates = Vec::new();
-    gather(&place, &mut candidates)?;
+    let unclear = gather(&place, &mut candidates)?;
     // The newest first, and of those that are equally new the one with the larger number.
     candidates.sort_by_cached_key(|found| std::cmp::Reverse((found.modified, natural(found.place.path()))));
     let Some(found) = candidates.iter().find(|found| found.is_complete()) else {
-        return Err(Failure::at(dir, "no complete checkpoint below it"));
+        let none = "no complete checkpoint below it";
+        return Err(Failure::at(
+            dir,
+            match unclear {
+                Some(other) => {
+                    format!("{none}; of the files in {} it cannot be told which are one", other.path().display())
+                }
+                None => none.to_owned(),
+            },
+        ));
     };
     let (path, passed) = (found.place.path(), candidates.iter().take_while(|other| !std::ptr::eq(*other, found)));
     if arguments.json {
@@ -89,8 +98,9 @@ impl Candidate {
 }
 
 /// What may be checkpoints below a directory. What belongs to one that is a directory is none of its own, and neither
-/// is what seems to belong to one that is not all there yet.
-fn gather(dir: &Place, candidates: &mut Vec<Candidate>) -> Result<(), Failure> {
+/// is what seems to belong to one that is not all there yet. Returns a directory of which that was so.
+fn gather(dir: &Place, candidates: &mut Vec<Candidate>) -> Result<Option<Place>, Failure> {
+    let mut unclear = None;
     let mut left = vec![dir.clone()];
     while let Some(dir) = left.pop() {
         // Of another owner, or gone since.
@@ -119,9 +129,11 @@ fn gather(dir: &Place, candidates: &mut Vec<Candidate>) -> Result<(), Failure> {
         } else if are_whole(&files.iter().map(|(name, ..)| &**name).collect::<Vec<_>>()) {
             let one = |(_, place, modified)| Candidate { place, is_dir: false, modified, is_unknown: false };
             candidates.extend(files.into_iter().map(one));
+        } else {
+            unclear = Some(dir);
         }
     }
-    Ok(())
+    Ok(unclear)
 }
 
 fn name(place: &Place) -> String {

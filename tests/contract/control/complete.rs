@@ -184,6 +184,8 @@ fn the_latest_is_no_part_of_a_checkpoint(setup: Setup) {
     assert_eq!(latest(&mount, &run), named);
     saved("step-501", &["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "x.safetensors"]);
     saved("step-502", &["model.safetensors", "optimizer.safetensors"]);
+    let said = mount.tensorfs(["latest", run.join("step-502").to_str().unwrap()]);
+    assert!(String::from_utf8(said.stderr).unwrap().contains("cannot be told which are one"));
     saved("step-503", &["mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"]);
     saved("checkpoint_8", &["model.safetensors"]);
     assert_eq!(latest(&mount, &run), named);
