@@ -68,6 +68,8 @@ pub fn run(arguments: &Latest) -> Result<ExitCode, Failure> {
 pub fn is_complete(place: &Place) -> bool {
     match attribute::get(place.path(), COMPLETE) {
         Ok(said) => said.as_deref() == Some("complete"),
+        // Gone since, or a link that leads nowhere.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
         Err(error) => {
             output::complain(cannot_tell(place, &error));
             false
