@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use tensorfs_tests::{Call, Disk, HostCalls, Mount, Pattern, Rule, Setup, child, on_mounts, run, wait_until, xattr};
+use tensorfs_tests::{
+    Call, Disk, HostCalls, Injected, Mount, Pattern, Rule, Setup, child, on_mounts, run, wait_until, xattr,
+};
 
 on_mounts!(
     a_tiers_old_version_is_set_aside_in_the_tier_without_a_copy,
@@ -192,16 +194,35 @@ fn an_old_version_that_cannot_be_copied_out_of_its_tier_keeps_nobody_from_the_po
     tiered.mount.umount();
 }
 
-/// The call that gives the old version its second name is held.
+/// The call that gives the old version its second name is held; or the first that copies it, where something else
+/// stands where the tier's quarantine should be.
 ///
-/// Proves D3, W1, W2.
+/// Proves D3, R4, W1, W2.
 fn commits_and_operations_go_on_while_an_old_version_is_set_aside(setup: Setup) {
     let Some(memory) = setup.in_memory().filter(|_| !setup.mount_is_plain()) else { return };
     let calls = HostCalls::new();
     let tiered = Tiered::new(setup.host_calls(&calls), &memory.path().join("tier"));
+    let by_name = Rule::of(Call::Link).below(&tiered.tier).on("/quarantine");
+    others_go_on_while_it_is_set_aside(&tiered, calls.add(by_name.held()));
+    let (name, file) = tiered.entry();
+    assert!(fs::read(&file).unwrap() == old());
+    let mount = tiered.mount.path().as_os_str();
+    tiered.mount.tensorfs_ok(["restore".as_ref(), mount, name.as_ref(), "--discard".as_ref()]);
+    fs::write(&tiered.path, old()).unwrap();
+    tiered.mount.sync();
+    fs::remove_dir(tiered.tier.join("quarantine")).unwrap();
+    fs::write(tiered.tier.join("quarantine"), "something else").unwrap();
+    let copied = Rule::of(Call::Write).on("/quarantine/");
+    others_go_on_while_it_is_set_aside(&tiered, calls.add(copied.held()));
+    let (name, _) = tiered.entry();
+    let file = tiered.mount.pool().join("quarantine").join(name);
+    assert!(fs::read(file).unwrap() == old());
+}
+
+/// A writer dies, and what sets the old version aside is held.
+fn others_go_on_while_it_is_set_aside(tiered: &Tiered, held: Injected) {
     let (mount, path) = (&tiered.mount, &tiered.path);
     let commits = || mount.info()["counters"]["commits_background"].as_u64().unwrap();
-    let held = calls.add(Rule::of(Call::Link).below(&tiered.tier).on("/quarantine").held());
     writer(path).kill(libc::SIGKILL);
     held.wait_for_waiting(1);
     let before = commits();
@@ -226,8 +247,7 @@ fn commits_and_operations_go_on_while_an_old_version_is_set_aside(setup: Setup) 
     });
     assert!(mount.quarantine().is_empty());
     drop(held);
-    let (_, file) = tiered.entry();
-    assert!(fs::read(file).unwrap() == old());
+    tiered.entry();
     assert_eq!(&fs::read(path).unwrap()[7..15], b"in place");
 }
 

@@ -133,3 +133,50 @@ impl Locked<'_> {
         if files.lacks_room_to_sync() { self.unlocked_in_use(|| files.make_room_to_sync()) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tensorfs_layout::ROOT;
+    use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+
+    use super::*;
+    use crate::options::{Durability, Options};
+    use crate::store::Store;
+    use crate::testing::Direct;
+
+    /// To make room is to commit, to remove segments and to clean, which waits for whoever reads the log.
+    #[test]
+    fn who_commits_in_the_background_makes_no_room_and_calls_those_who_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        Pool::create(&path, &CreateOptions::default()).unwrap();
+        let pool = Arc::new(Pool::open(&path, &OpenOptions::default()).unwrap());
+        let direct = Direct::new(pool.clone(), Durability::Fsync);
+        direct.make(ROOT, "dir", libc::S_IFDIR | 0o755).unwrap();
+        let files = Files::new(Arc::new(Store::new(pool.clone(), Options::default(), Durability::Fsync, 1024)));
+        let bells = files.store().bells();
+        let refused = |switch| {
+            let mut tries = 0;
+            let changed: Result<()> = files.edit_for(switch, |_| {
+                tries += 1;
+                Err(Fault::new(libc::ENOSPC))
+            });
+            assert_eq!(changed.unwrap_err().errno, libc::ENOSPC);
+            tries
+        };
+        assert_eq!(refused(Switch::Background), 1);
+        assert!(pool.horizon() < pool.newest(), "it has waited for a commit");
+        for bell in [bells.unlink(), bells.clean()] {
+            let begun = std::time::Instant::now();
+            assert!(bell.wait(Duration::from_secs(60)) && begun.elapsed() < Duration::from_secs(30), "not rung");
+        }
+        assert_eq!(refused(Switch::Leave), 2);
+        assert_eq!(pool.horizon(), pool.newest());
+        drop(files);
+        drop(direct);
+        pool.close().unwrap();
+    }
+}
