@@ -22,7 +22,11 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Mount8};
+use mounting::touching::Touching;
 use show::{logging, output};
+
+#[global_allocator]
+static ALLOCATOR: Touching = Touching;
 
 /// The names that mount(8) calls: by the type in /etc/fstab, and by the one that the kernel shows.
 const MOUNT8: [&str; 2] = ["mount.tensorfs", "mount.fuse.tensorfs"];

@@ -10,6 +10,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use tensorfs_fs::Handover;
 
+use crate::mounting::touching;
 use crate::show::failure::{Failure, reason};
 
 /// The numbers of inherited descriptors: the socket to the keeper and the handover; and from the second server on
@@ -47,6 +48,7 @@ pub struct Kept {
 impl Kept {
     /// Takes the descriptors over. Programs that this one starts do not get them.
     pub fn take(numbers: Descriptors, after: Option<String>) -> Result<Kept, Failure> {
+        touching::touch_buffers();
         // The keeper waits for it. The others wait for the server, until it is ready to hear of them.
         let _ = SigSet::from(Signal::SIGCHLD).thread_unblock();
         let inherited = match numbers.inherited {

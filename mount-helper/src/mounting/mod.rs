@@ -20,4 +20,5 @@ pub mod request;
 pub mod server;
 pub mod signals;
 pub mod target;
+pub mod touching;
 pub mod unmount;
