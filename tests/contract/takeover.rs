@@ -23,6 +23,7 @@ on_mounts!(
     many_open_files_go_on,
     programs_that_run_go_on,
     what_cannot_be_taken_over_gives_errors,
+    a_server_that_cannot_serve_says_so,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -506,4 +507,22 @@ fn what_cannot_be_taken_over_gives_errors(setup: Setup) {
     let refused = fs::metadata(format!("/proc/self/fd/{}/x", gone.as_raw_fd())).unwrap_err();
     assert!(matches!(refused.raw_os_error(), Some(libc::ESTALE | libc::ENOENT)), "{refused}");
     fs::create_dir(mount.at("d")).unwrap();
+}
+
+/// Proves K5.
+fn a_server_that_cannot_serve_says_so(setup: Setup) {
+    let calls = HostCalls::new();
+    let passthrough = setup.passthrough() == Passthrough::On;
+    let mut mount = kept(setup.host_calls(&calls));
+    if mount.is_plain() || !passthrough {
+        return;
+    }
+    mount.umount();
+    let refused = calls.add(Rule::of(Call::Backing).error(libc::EPERM));
+    let said = mount.mounting().output().unwrap();
+    assert!(!said.status.success());
+    assert!(String::from_utf8_lossy(&said.stderr).contains("passthrough is not available"), "{said:?}");
+    assert!(refused.hits() > 0);
+    drop(refused);
+    mount.mount();
 }

@@ -32,6 +32,10 @@ pub(super) fn shake_hands<F: Filesystem>(
         Some((greeting, _)) => greeting.clone(),
         None => read_message(&fuse)?,
     };
+    if !can_ask_again(&greeting) {
+        let reason = "a keeper needs a kernel that sends requests again (Linux 6.9 or newer); mount without it";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+    }
     let (kernel, server) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).map_err(io::Error::from)?;
     write(&kernel, &greeting)?;
@@ -50,6 +54,14 @@ pub(super) fn shake_hands<F: Filesystem>(
     // SAFETY: both descriptors are open; what the session reads from is the kernel from now on.
     let put = unsafe { libc::dup3(fuse.as_raw_fd(), session.as_fd().as_raw_fd(), libc::O_CLOEXEC) };
     if put < 0 { Err(io::Error::last_os_error()) } else { Ok(session) }
+}
+
+/// True if the kernel's greeting has `FUSE_HAS_RESEND` of `include/uapi/linux/fuse.h`, bit 39 of its flags. The flags
+/// come behind a header of 40 bytes and three numbers; the upper half of them has a word of its own.
+fn can_ask_again(greeting: &[u8]) -> bool {
+    let word = |at: usize| greeting.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
+    let extended = word(52).is_some_and(|flags| flags & 1 << 30 != 0);
+    extended && word(56).is_some_and(|flags| flags & 1 << 7 != 0)
 }
 
 /// Has the kernel send again what a server has read that died before it answered.
@@ -72,4 +84,23 @@ fn read_message(from: &OwnedFd) -> io::Result<Vec<u8>> {
     };
     message.truncate(len);
     Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_kernel_cannot_send_requests_again() {
+        let greeting = |flags: u32, more: u32| {
+            let mut bytes = vec![0; 104];
+            bytes[52..56].copy_from_slice(&flags.to_ne_bytes());
+            bytes[56..60].copy_from_slice(&more.to_ne_bytes());
+            bytes
+        };
+        assert!(can_ask_again(&greeting(1 << 30, 1 << 7)));
+        assert!(!can_ask_again(&greeting(1 << 30, 1 << 6)));
+        assert!(!can_ask_again(&greeting(0, 1 << 7)), "the upper half is not there");
+        assert!(!can_ask_again(&greeting(1 << 30, 1 << 7)[..56]));
+    }
 }

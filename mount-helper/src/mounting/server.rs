@@ -36,6 +36,7 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
         Server::forget_unused(kept.handover(), fuse);
     }
     let (inherited, lock) = inherited.unzip();
+    let taken_over = inherited.is_some();
     let inherited = inherited.map(|fuse| (fuse, Mounted::inherited(&request.mountpoint)));
     let given = given::number(&request.mountpoint).map(fuse_device::take_given).transpose()?;
     let mountpoint = given.as_ref().map_or(&*request.mountpoint, |(_, mounted)| mounted.mountpoint());
@@ -74,7 +75,11 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
             }
             serve_mount(server, &mounted, request, listener)
         }
+        // Requests wait for the next server; the keeper sees to what is left if there is none.
+        Err(error) if taken_over => Err(error.into()),
         Err(error) => {
+            // While the device is open the kernel waits for an answer of ours.
+            drop(shared);
             mounted.clean_up().unwrap_or_else(|error| cannot_unmount(&mounted, error));
             Err(error.into())
         }
