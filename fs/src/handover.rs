@@ -25,6 +25,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Pid, getppid};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
+use tensorfs_layout::pool::Pool;
 use tensorfs_layout::{Ino, SegmentId, TxId};
 
 /// What the file says of itself.
@@ -33,6 +34,8 @@ const FORMAT: &str = "tensorfs handover 1";
 const HEAD: u64 = 4096;
 const NUMBERS: Region = Region { start: HEAD, size: 8, most: 1 << 20 };
 const HANDLES: Region = Region { start: 16 << 20, size: 64, most: 1 << 20 };
+/// So many damaged files are noted.
+const DAMAGED: usize = 64;
 /// Each server gives out handles with another number above this bit: none of one before is mistaken for its own.
 const SERVER_SHIFT: u32 = 40;
 /// So many servers may follow each other.
@@ -53,12 +56,28 @@ struct Head {
     format: String,
     /// Which server this is, from 1.
     server: u32,
-    /// The newest transaction when the mount began.
-    since: TxId,
+    /// The pool when the mount began.
+    pool: Beginning,
     /// How the kernel began to shake hands.
     greeting: Vec<u8>,
     /// What it was answered.
     answer: Vec<u8>,
+}
+
+/// What is to be known of the pool as it was when the mount began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Beginning {
+    /// The newest transaction.
+    since: TxId,
+    /// Files that were damaged already, as many as there is room for.
+    damaged: Vec<Ino>,
+}
+
+impl Beginning {
+    /// That of a mount that begins now.
+    pub fn of(pool: &Pool) -> Self {
+        Self { since: pool.newest(), damaged: pool.view().damaged().take(DAMAGED).collect() }
+    }
 }
 
 /// A handle that the kernel has.
@@ -222,7 +241,12 @@ impl Handover {
 
     /// The newest transaction when the mount began.
     pub fn since(&self) -> TxId {
-        self.head.read().since
+        self.head.read().pool.since
+    }
+
+    /// Files that were damaged when the mount began.
+    pub fn damaged(&self) -> HashSet<Ino> {
+        self.head.read().pool.damaged.iter().copied().collect()
     }
 
     /// Files that are open.
@@ -257,9 +281,9 @@ impl Handover {
         (!head.greeting.is_empty()).then(|| (head.greeting.clone(), head.answer.clone()))
     }
 
-    /// They have shaken hands, with this transaction the newest.
-    pub(crate) fn begin(&self, greeting: Vec<u8>, answer: Vec<u8>, since: TxId) -> io::Result<()> {
-        let head = Head { greeting, answer, since, ..self.head.read().clone() };
+    /// They have shaken hands.
+    pub(crate) fn begin(&self, greeting: Vec<u8>, answer: Vec<u8>, pool: Beginning) -> io::Result<()> {
+        let head = Head { greeting, answer, pool, ..self.head.read().clone() };
         self.write_head(head)
     }
 
@@ -416,13 +440,15 @@ mod tests {
     fn the_next_server_finds_what_is_open() {
         let first = Handover::open(Handover::create().unwrap(), None).unwrap();
         assert!(first.is_first() && first.handshake().is_none());
-        first.begin(vec![1, 2], vec![3], TxId(9)).unwrap();
+        let pool = Beginning { since: TxId(9), damaged: vec![Ino(7)] };
+        first.begin(vec![1, 2], vec![3], pool).unwrap();
         let kept: Vec<_> = (0..1000).map(|n| first.keep(entry(n)).unwrap()).collect();
         let numbers: Vec<_> = [3, 4].map(|number| first.keep_number(number).unwrap()).into();
         // The first half of them is closed.
         let open: Vec<_> = kept.into_iter().skip(500).collect();
         let second = next(&first);
         assert_eq!((second.describe().takeovers, second.since()), (1, TxId(9)));
+        assert_eq!(second.damaged(), HashSet::from([Ino(7)]));
         assert_eq!(second.handshake(), Some((vec![1, 2], vec![3])));
         let mut found: Vec<u64> = second.inherited.handles.iter().map(|(_, entry)| entry.handle).collect();
         found.sort_unstable();

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::process::Stdio;
 use std::thread;
 
 use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Rule, Setup, on_mounts, wait_until, xattr};
@@ -24,6 +25,12 @@ on_mounts!(
     programs_that_run_go_on,
     what_cannot_be_taken_over_gives_errors,
     a_server_that_cannot_serve_says_so,
+    a_file_that_could_not_be_synced_stays_so,
+    a_keeper_that_cannot_start_a_server_tries_again,
+    a_server_that_is_to_end_ends_after_it_was_killed,
+    a_mount_is_known_by_its_number,
+    whoever_mounts_hears_of_the_end,
+    the_keeper_opens_its_log_again,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -525,4 +532,182 @@ fn a_server_that_cannot_serve_says_so(setup: Setup) {
     assert!(refused.hits() > 0);
     drop(refused);
     mount.mount();
+}
+
+/// Proves K2, D4, D12.
+fn a_file_that_could_not_be_synced_stays_so(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = kept(setup.host_calls(&calls));
+    if mount.is_plain() {
+        return;
+    }
+    let bad = read_write(&mount.at("bad"));
+    bad.write_all_at(&[1; 100_000], 0).unwrap();
+    let failing = calls.add(Rule::of(Call::Fdatasync).on("/segments/").error(libc::EIO));
+    // Nobody hears of it: the commit is the background's.
+    wait_until("a failed sync", || mount.info()["damaged_files"].as_array().is_some_and(|files| !files.is_empty()));
+    drop(failing);
+    let other = read_write(&mount.at("other"));
+    other.write_all_at(&[1; 100_000], 0).unwrap();
+    let whole = File::open(mount.path()).unwrap();
+    for round in 0..2 {
+        mount.kill_server();
+        assert_eq!(bad.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO), "round {round}");
+        other.sync_all().unwrap();
+    }
+    assert_eq!(bad.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+    whole.sync_all().unwrap();
+    drop((bad, other, whole));
+    // Nobody has heard of this one before the kill.
+    let bad = read_write(&mount.at("unheard"));
+    bad.write_all_at(&[1; 100_000], 0).unwrap();
+    let failing = calls.add(Rule::of(Call::Fdatasync).on("/segments/").error(libc::EIO));
+    wait_until("a failed sync", || mount.info()["damaged_files"].to_string().contains("unheard"));
+    drop(failing);
+    mount.kill_server();
+    let whole = File::open(mount.path()).unwrap();
+    assert_eq!(whole.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+    whole.sync_all().unwrap();
+    // It is heard of again and again only until the file is replaced.
+    drop(bad);
+    fs::write(mount.at("unheard"), "anew").unwrap();
+    File::open(mount.at("unheard")).unwrap().sync_all().unwrap();
+}
+
+fn kill(pid: i32, signal: i32) {
+    // SAFETY: plain system call. The pid is that of a process of this test.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+/// Proves K5.
+fn a_keeper_that_cannot_start_a_server_tries_again(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let open = read_write(&mount.at("f"));
+    open.write_all_at(b"text", 0).unwrap();
+    let keeper = keeper_of(&mount);
+    let limit = |limit: libc::rlimit| {
+        let mut old = limit;
+        // SAFETY: two valid limits.
+        let set = unsafe { libc::prlimit(keeper, libc::RLIMIT_NOFILE, &limit, &mut old) };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+        old
+    };
+    let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is asked for only.
+    assert_eq!(unsafe { libc::prlimit(keeper, libc::RLIMIT_NOFILE, std::ptr::null(), &mut now) }, 0);
+    // Not one more.
+    let before = limit(libc::rlimit { rlim_cur: 3, ..now });
+    kill(mount.pid().unwrap(), libc::SIGKILL);
+    wait_until("a try that failed", || mount.log().contains("cannot start a server"));
+    limit(before);
+    assert_eq!(open.metadata().unwrap().len(), 4);
+    mount.adopt();
+    drop(open);
+}
+
+/// Proves K1, K4.
+fn a_server_that_is_to_end_ends_after_it_was_killed(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let open = read_write(&mount.at("f"));
+    let keeper = keeper_of(&mount);
+    kill(keeper, libc::SIGTERM);
+    wait_until("the end of the mount", || mount.log().contains("serving until the last open file is closed"));
+    mount.kill_server();
+    open.write_all_at(b"text", 0).unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 4);
+    drop(open);
+    wait_until("the end of the keeper", || !is_there(keeper));
+    assert_eq!(mount.info()["state"], "clean");
+    mount.mount();
+    assert_eq!(fs::read(mount.at("f")).unwrap(), b"text");
+}
+
+/// Whatever is mounted on top of it is left alone, and all copies of it go with it.
+///
+/// Proves K1, K4.
+fn a_mount_is_known_by_its_number(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    if !tensorfs_tests::is_root() {
+        return;
+    }
+    let run = |program: &str, words: &[&Path]| {
+        assert!(std::process::Command::new(program).args(words).status().unwrap().success(), "{program} {words:?}");
+    };
+    let copy = mount.host();
+    run("mount", &[Path::new("--bind"), mount.path(), &copy]);
+    fs::write(mount.at("f"), "text").unwrap();
+    run("mount", &["-t", "tmpfs", "none"].map(Path::new).into_iter().chain([mount.path()]).collect::<Vec<_>>());
+    mount.kill_server();
+    assert_eq!(fs::read(copy.join("f")).unwrap(), b"text");
+    assert!(fs::read_dir(mount.path()).unwrap().next().is_none(), "the tmpfs is still there");
+    run("umount", &[mount.path()]);
+    let keeper = keeper_of(&mount);
+    kill(mount.pid().unwrap(), libc::SIGTERM);
+    wait_until("the end of the keeper", || !is_there(keeper));
+    assert!(fs::read_dir(&copy).unwrap().next().is_none(), "the copy has gone, too");
+    mount.mount();
+}
+
+/// Children of a process that runs.
+fn children(pid: i32) -> Vec<i32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The first server is killed at some moment of its start: whoever mounts waits for none that never comes.
+///
+/// Proves K5.
+fn whoever_mounts_hears_of_the_end(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    for round in 0..12 {
+        mount.umount();
+        let mut mounting = mount.mounting().stderr(Stdio::null()).spawn().unwrap();
+        let mut server = None;
+        wait_until("the first server", || {
+            server = children(mounting.id() as i32).into_iter().flat_map(children).next();
+            server.is_some() || mounting.try_wait().unwrap().is_some()
+        });
+        thread::sleep(std::time::Duration::from_millis(round * 3));
+        if let Some(pid) = server {
+            // SAFETY: plain system call. It may have ended by now only as this kills it: it is the keeper's child.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        // Ends, however that is.
+        if mounting.wait().unwrap().success() {
+            mount.adopt();
+            fs::write(mount.at("f"), "text").unwrap();
+        } else {
+            mount.mount();
+        }
+    }
+}
+
+/// Proves K4.
+fn the_keeper_opens_its_log_again(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let (keeper, log) = (keeper_of(&mount), mount.log_path());
+    fs::rename(&log, log.with_extension("1")).unwrap();
+    kill(keeper, libc::SIGHUP);
+    // One of the keeper, one of the server.
+    let opened = || fs::read_to_string(&log).unwrap_or_default().matches("the log was opened again").count();
+    wait_until("both logs", || opened() == 2);
+    mount.kill_server();
+    let died = |log: &Path| fs::read_to_string(log).unwrap().contains("the server died (SIGKILL)");
+    wait_until("word of the death", || died(&log));
+    assert!(!died(&log.with_extension("1")));
 }

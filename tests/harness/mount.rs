@@ -445,7 +445,8 @@ impl Mount {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    fn log_path(&self) -> PathBuf {
+    /// Where the server logs.
+    pub fn log_path(&self) -> PathBuf {
         self.base.as_ref().unwrap().path().join("server.log")
     }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tensorfs_tests::{Mount, Mounted, Setup, built, client_file, is_root, on_mounts, run_ok};
 
@@ -39,7 +39,10 @@ fn kernels_client(python: &Path, directory: &Path, action: &str) -> Command {
     command
 }
 
+/// Makes an example's programs. One test at a time: else one would start a program that another is just writing.
 fn make(example: &str) -> PathBuf {
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(example);
     let mut out = OsString::from("OUT=");
     out.push(&directory);

@@ -64,6 +64,16 @@ impl Locked<'_> {
         Ok(segment)
     }
 
+    /// Gives a file that a program may be writing its segment, of which nothing is known to have been seen.
+    pub(super) fn attach_as_written(&mut self) -> Result<SegmentId> {
+        if let Some(segment) = self.segment() {
+            return Ok(segment);
+        }
+        let segment = self.files.store().regular(self.ino())?.segment.ok_or(Fault::stale())?;
+        self.state.serving = Some(Serving::new(segment));
+        Ok(segment)
+    }
+
     /// Times set while the file was closed are in the records alone; from now on the segment's count. On a host that
     /// takes no changes the file can be used all the same, and shows the times of its segment.
     fn align(&mut self, recorded: &Attributes) -> Result<()> {

@@ -21,7 +21,10 @@ impl Files {
         let Some(handover) = self.store().link().handover() else { return };
         let mut backings = HashMap::new();
         let (mut all, mut lost) = (0, 0);
-        for (entry, kept) in handover.inherited() {
+        let mut inherited: Vec<_> = handover.inherited().collect();
+        // Of a file that can be written, the times are those of its segment, whatever was recorded last.
+        inherited.sort_by_key(|(entry, _)| !Access::of(entry.flags).write);
+        for (entry, kept) in inherited {
             all += 1;
             if let Err(fault) = self.inherit_one(entry, kept, &mut backings) {
                 lost += 1;
@@ -74,12 +77,12 @@ impl Files {
 
 impl Locked<'_> {
     fn inherit(&mut self, entry: Entry, backing: Option<Arc<Backing>>, kept: Kept) -> Result<Handle> {
-        let segment = self.attach(Caller::SERVER)?;
+        let access = Access::of(entry.flags);
+        let segment = if access.write { self.attach_as_written()? } else { self.attach(Caller::SERVER)? };
         if backing.is_some() && segment != entry.segment {
             return Err(Fault::warn(libc::EBADF, "the kernel has another segment of it"));
         }
         let mode = if backing.is_some() { Mode::Passthrough } else { Mode::Server };
-        let access = Access::of(entry.flags);
         let before = self.serving().map(|serving| (serving.route.mode(), serving.route.backing().map(|it| it.id())));
         if before.is_some_and(|(now, id)| now.is_some() && (now != Some(mode) || id != entry.backing)) {
             return Err(Fault::warn(libc::EBADF, "its handles do not agree on who moves its bytes"));
@@ -99,13 +102,7 @@ impl Locked<'_> {
             }
         }
         let executes = executes(entry.flags);
-        let opens = &mut self.state.opens;
-        if access.write {
-            opens.writers += 1;
-        } else {
-            opens.readers += 1;
-        }
-        opens.executing += u32::from(executes);
+        self.state.opens.count(access, executes);
         let served = asks || mode == Mode::Server;
         let node = self.node.clone();
         Ok(Handle { node, access, served, direct: manner.direct_io, executes, _kept: Some(kept) })

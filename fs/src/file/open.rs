@@ -302,13 +302,7 @@ impl Locked<'_> {
         let asks = access.write && mode == Mode::Passthrough && (asked || store.asks_of_writes(ino));
         let replacing = self.is_replacing();
         let executes = executes(flags);
-        let opens = &mut self.state.opens;
-        if access.write {
-            opens.writers += 1;
-        } else {
-            opens.readers += 1;
-        }
-        opens.executing += u32::from(executes);
+        self.state.opens.count(access, executes);
         match mode {
             Mode::Passthrough => store.counters().opened_passthrough.add(1),
             Mode::Server => store.counters().opened_server.add(1),

@@ -14,7 +14,7 @@ use crate::clock;
 use crate::store::Backing;
 use crate::store::host::HostStat;
 
-use super::mode::Mode;
+use super::mode::{Access, Mode};
 
 /// One file in use.
 #[derive(Default)]
@@ -71,6 +71,16 @@ impl Opens {
     /// Open handles.
     pub fn handles(&self) -> u32 {
         self.readers + self.writers
+    }
+
+    /// One handle more.
+    pub fn count(&mut self, access: Access, executes: bool) {
+        if access.write {
+            self.writers += 1;
+        } else {
+            self.readers += 1;
+        }
+        self.executing += u32::from(executes);
     }
 }
 

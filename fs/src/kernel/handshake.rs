@@ -8,9 +8,8 @@ use fuser::{Config, Filesystem, Session, SessionACL};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockType, shutdown, socketpair};
 use nix::unistd::{read, write};
-use tensorfs_layout::TxId;
 
-use crate::handover::Handover;
+use crate::handover::{Beginning, Handover};
 
 /// The least that a buffer for requests has to hold: `FUSE_MIN_READ_BUFFER` of `include/uapi/linux/fuse.h`.
 const LEAST: usize = 8192;
@@ -24,7 +23,7 @@ pub(super) fn shake_hands<F: Filesystem>(
     fuse: OwnedFd,
     (acl, config): (SessionACL, Config),
     handover: Option<&Handover>,
-    newest: TxId,
+    pool: Beginning,
 ) -> io::Result<Session<F>> {
     let Some(handover) = handover else { return Session::from_fd(filesystem, fuse, acl, config) };
     let before = handover.handshake();
@@ -46,7 +45,7 @@ pub(super) fn shake_hands<F: Filesystem>(
     match before {
         None => {
             write(&fuse, &answer)?;
-            handover.begin(greeting, answer, newest)?;
+            handover.begin(greeting, answer, pool)?;
         }
         Some((_, told)) if told == answer => {}
         Some(_) => return Err(io::Error::other("this program does not speak with the kernel as the one before did")),

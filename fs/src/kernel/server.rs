@@ -15,7 +15,7 @@ use tensorfs_layout::pool::Pool;
 use crate::background::{Background, seal_the_rest};
 use crate::content::control::Info;
 use crate::error::Error;
-use crate::handover::Handover;
+use crate::handover::{Beginning, Handover};
 use crate::options::{Durability, Options, PassthroughMode};
 use crate::store::{Store, close_backing};
 
@@ -60,14 +60,14 @@ impl Server {
         let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
         let (mountpoint, latency) = (options.mountpoint.clone(), Arc::new(Latency::new(options.latency)));
         let handover = options.handover.clone();
-        let newest = pool.newest();
+        let beginning = Beginning::of(&pool);
         let store = Arc::new(Store::new(Arc::new(pool), options, durability, descriptors));
         store.link().set_latency(latency.reason().map_or(Ok(()), |reason| Err(reason.to_owned())));
         let fs = Arc::new(Filesystem::new(store));
         let lanes = Arc::new(Lanes::new(crew.size(), fs.mover().threads().clone()));
         let awake = Arc::new(Awake::new(crew.clone(), latency.clone()));
         let adapter = Adapter::new(fs.clone(), lanes.clone(), awake.clone());
-        let begun = shake_hands(adapter, fuse, (acl, config), handover.as_deref(), newest)
+        let begun = shake_hands(adapter, fuse, (acl, config), handover.as_deref(), beginning)
             .and_then(|session| Ok((session.as_fd().try_clone_to_owned()?, session)));
         let (device, session) = begun.map_err(|source| {
             close_unused(&fs);
@@ -87,7 +87,8 @@ impl Server {
         handover.close_unused(|number| close_backing(fuse, number));
     }
 
-    /// Serves until the filesystem is unmounted, then commits everything and closes the pool.
+    /// Serves until the filesystem is unmounted, then commits everything and closes the pool. One that has a keeper
+    /// leaves the pool as it is when requests can no longer be read ([`Error::Session`]).
     pub fn run(self) -> Result<(), Error> {
         let Server { fs, lanes, crew, latency, awake, device, session } = self;
         let store = fs.store();
@@ -100,13 +101,14 @@ impl Server {
         let vigil = Vigil::start(latency).map_err(no_thread)?;
         let watch = Watch::start(&crew).map_err(no_thread)?;
         let all_watched = fs.files().adopt();
-        if store.link().handover().is_some_and(|handover| !handover.is_first())
-            && let Err(error) = ask_again(&device)
-        {
-            log::warn!("{}: requests that were not answered cannot be had again: {error}", mountpoint.display());
-        }
+        let handover = store.link().handover();
+        let asked = if handover.is_some_and(|it| !it.is_first()) { ask_again(&device) } else { Ok(()) };
         drop(device);
-        let served = unless_unmounted(session.run());
+        let served = match asked.and_then(|()| unless_unmounted(session.run())) {
+            // As if it were killed: another one takes over, and finds everything as this one has it.
+            Err(source) if handover.is_some() => return Err(Error::Session { mountpoint, source }),
+            served => served,
+        };
         // Who still waits for an answer is told that there is nobody.
         awake.serve(None);
         store.link().disconnect();

@@ -1,5 +1,6 @@
 //! Commits: what was stored becomes durable, in order.
 
+use std::collections::HashSet;
 use std::io;
 
 use crate::error::{Error, Result};
@@ -168,6 +169,20 @@ impl Pool {
     /// How many files were marked as damaged since the pool was opened, because a sync of theirs failed.
     pub fn failed_syncs(&self) -> u64 {
         self.commits.failures.count()
+    }
+
+    /// What could not be synced stays so for whoever has it open, when a server takes the place of another. Nobody may
+    /// have heard of a file that was not damaged `before` their mount began.
+    pub(super) fn inherit_failures(&self, before: &HashSet<Ino>) {
+        let view = self.view();
+        for ino in view.damaged() {
+            if let Some(segment) = view.object(ino).and_then(|object| object.attributes.segment) {
+                self.segments.failed_before(segment, ino);
+            }
+            if !before.contains(&ino) {
+                self.commits.failures.add_untold(ino);
+            }
+        }
     }
 
     /// Somebody has heard that this file could not be synced.

@@ -25,6 +25,11 @@ impl Failures {
         marked.untold.insert(ino);
     }
 
+    /// One that an earlier server had marked.
+    pub fn add_untold(&self, ino: Ino) {
+        self.0.lock().untold.insert(ino);
+    }
+
     pub fn count(&self) -> u64 {
         self.0.lock().count
     }

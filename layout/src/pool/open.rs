@@ -60,6 +60,8 @@ pub struct Inherited {
     pub open: HashSet<Ino>,
     /// The newest transaction when the mount began: what requests of it did comes behind that.
     pub since: TxId,
+    /// Files that were damaged already when the mount began. Of the others nobody may have heard yet.
+    pub damaged: HashSet<Ino>,
 }
 
 impl Pool {
@@ -152,6 +154,9 @@ impl Pool {
             let nothing = HashSet::new();
             let open = options.inherited.as_ref().map_or(&nothing, |inherited| &inherited.open);
             settling::settle(&pool, &mut recovery, &found.owned, open, &paths, options.now)?;
+            if let Some(inherited) = &options.inherited {
+                pool.inherit_failures(&inherited.damaged);
+            }
             // Rule 8: that recovery is over is its last persist.
             let unsafe_shutdown = u64::from(recovery.unsafe_shutdown());
             pool.set_open_after(unsafe_shutdown)?;

@@ -240,6 +240,11 @@ impl Segments {
         self.unsynced.failed.lock().search(id)
     }
 
+    /// A sync of the segment had failed before an earlier server died, and its file is marked as damaged.
+    pub(crate) fn failed_before(&self, id: SegmentId, ino: Ino) {
+        self.unsynced.failed.lock().add_marked(id, ino);
+    }
+
     /// The file that has the segment is marked as damaged, in a record that was stored.
     pub(crate) fn set_marked(&self, id: SegmentId) {
         self.unsynced.failed.lock().set_marked(id);

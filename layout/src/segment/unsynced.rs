@@ -248,6 +248,11 @@ impl Failures {
         self.unmarked.insert(id);
     }
 
+    /// One whose file is marked.
+    pub fn add_marked(&mut self, id: SegmentId, ino: Ino) {
+        self.all.insert(id, Some(ino));
+    }
+
     pub fn forget(&mut self, id: SegmentId) {
         self.all.remove(&id);
         self.unmarked.remove(&id);

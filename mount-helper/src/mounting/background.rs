@@ -34,6 +34,7 @@ pub fn start(request: &MountRequest) -> Result<(), Failure> {
         Answer::Error(line) => {
             // It ends by itself; without this, a unit's manager would see a process that nobody waited for.
             let _ = child.wait();
+            clean_up(request);
             Err(Failure::new(line))
         }
         Answer::Silence => Err(died(request, &mut child)),
@@ -43,12 +44,17 @@ pub fn start(request: &MountRequest) -> Result<(), Failure> {
 /// A server that was killed, or ran into its limits. Nothing of its mount is left behind.
 fn died(request: &MountRequest, child: &mut Child) -> Failure {
     let how = child.wait().map_or_else(|error| reason(&error), |status| status.to_string());
-    let dead = Table::read().is_ok_and(|table| table.top_at(&request.mountpoint).is_some_and(Mount::is_dead));
-    if dead {
+    clean_up(request);
+    Failure::at(&request.pool, format!("the server ended during its start ({how}); its log may say why"))
+}
+
+/// Takes away what is left of a mount whose server has died.
+fn clean_up(request: &MountRequest) {
+    let ours = |mount: &Mount| mount.is_tensorfs() && mount.source() == request.pool && mount.is_dead();
+    if Table::read().is_ok_and(|table| table.top_at(&request.mountpoint).is_some_and(ours)) {
         // Fails only if somebody else was faster.
         let _ = unmount::unmount(&request.mountpoint, true);
     }
-    Failure::at(&request.pool, format!("the server ended during its start ({how}); its log may say why"))
 }
 
 fn cannot_start(error: io::Error) -> Failure {
@@ -90,8 +96,13 @@ fn wait(reader: PipeReader) -> Result<Answer, Failure> {
 /// The server's side: serves the mount, and answers on standard output until it is ready.
 pub fn serve(request: &MountRequest) -> Result<(), Failure> {
     if request.is_to_be_kept() {
-        prepare(request)?;
-        return keeper::keep(request, true);
+        let kept = prepare(request).and_then(|_| keeper::keep(request, true));
+        if let Err(failure) = &kept {
+            log::error!("{failure}");
+            // Until a server serves, standard output is the pipe.
+            let _ = writeln!(io::stdout(), "error {}", failure.to_string().replace('\n', " "));
+        }
+        return kept;
     }
     let mut pipe = Pipe::take()?;
     let result = prepare(request).and_then(|unheard| {

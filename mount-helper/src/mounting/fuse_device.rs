@@ -119,13 +119,15 @@ pub enum Ending {
 }
 
 impl Mounted {
-    /// The mount of a server that died. If nothing of it is to be seen, it was unmounted meanwhile.
-    pub fn inherited(mountpoint: &Path) -> Mounted {
-        Mounted::find(mountpoint).unwrap_or_else(|_| Mounted {
-            mountpoint: mountpoint.to_owned(),
-            mount: None,
-            given: false,
-        })
+    /// The mount of a server that died, wherever it is to be seen. If nothing of it is, it was unmounted meanwhile.
+    pub fn inherited(fuse: &OwnedFd, pool: &Path, mountpoint: &Path) -> Mounted {
+        let mount = given::mount_of(fuse).or_else(|| {
+            // A kernel that does not tell which it is. The pool is locked: nobody else serves it.
+            let table = Table::read().ok()?;
+            let top = table.top_at(mountpoint).filter(|mount| mount.is_tensorfs() && mount.source() == pool);
+            top.or_else(|| table.of_pool(pool).last()).cloned()
+        });
+        Mounted { mountpoint: mountpoint.to_owned(), mount, given: false }
     }
 
     /// Where it was mounted.

@@ -13,6 +13,11 @@ use tensorfs_fs::Handover;
 use crate::mounting::touching;
 use crate::show::failure::{Failure, reason};
 
+/// What a server says when it serves, with two descriptors.
+pub const SERVES: u8 = b'+';
+/// What it says when nobody waits for that any more.
+pub const READY: u8 = b'!';
+
 /// The numbers of inherited descriptors: the socket to the keeper and the handover; and from the second server on
 /// `/dev/fuse` and the pool's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +79,13 @@ impl Kept {
     pub fn tell(&self, fuse: &OwnedFd, lock: &OwnedFd) -> io::Result<()> {
         let descriptors = [fuse.as_raw_fd(), lock.as_raw_fd()];
         let with = [ControlMessage::ScmRights(&descriptors)];
-        sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(b"+")], &with, MsgFlags::MSG_NOSIGNAL, None)?;
+        sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&[SERVES])], &with, MsgFlags::MSG_NOSIGNAL, None)?;
+        Ok(())
+    }
+
+    /// Tells the keeper that whoever waited for the mount has heard that it is there.
+    pub fn tell_ready(&self) -> io::Result<()> {
+        sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&[READY])], &[], MsgFlags::MSG_NOSIGNAL, None)?;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use nix::sys::signal::Signal;
-use tensorfs_fs::{Options, Server};
+use tensorfs_fs::{Error, Options, Server};
 use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Shutdown;
 use tensorfs_layout::pool::{Inherited, OpenOptions, Pool};
@@ -27,6 +27,26 @@ pub trait Listener {
     fn ready(&mut self) -> Result<(), Failure>;
 }
 
+/// Whom a server with a keeper tells.
+struct Heard<'a> {
+    listener: &'a mut dyn Listener,
+    keeper: Option<&'a Kept>,
+}
+
+impl Listener for Heard<'_> {
+    fn note(&mut self, line: &str) {
+        self.listener.note(line);
+    }
+
+    fn ready(&mut self) -> Result<(), Failure> {
+        self.listener.ready()?;
+        if let Some(Err(error)) = self.keeper.map(Kept::tell_ready) {
+            log::debug!("the keeper does not hear: {}", reason(&error));
+        }
+        Ok(())
+    }
+}
+
 /// Serves until the mount is gone.
 pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), Failure> {
     let mut kept = request.kept.map(|numbers| Kept::take(numbers, request.after.clone())).transpose()?;
@@ -37,12 +57,16 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
     }
     let (inherited, lock) = inherited.unzip();
     let taken_over = inherited.is_some();
-    let inherited = inherited.map(|fuse| (fuse, Mounted::inherited(&request.mountpoint)));
+    let inherited = inherited.map(|fuse| {
+        let mounted = Mounted::inherited(&fuse, &request.pool, &request.mountpoint);
+        (fuse, mounted)
+    });
     let given = given::number(&request.mountpoint).map(fuse_device::take_given).transpose()?;
     let mountpoint = given.as_ref().map_or(&*request.mountpoint, |(_, mounted)| mounted.mountpoint());
     let lock = kept.as_ref().and_then(|kept| {
-        let (open, since) = (kept.handover().open_files(), kept.handover().since());
-        Some(Inherited { lock: Arc::new(lock?), open, since })
+        let handover = kept.handover();
+        let (open, since, damaged) = (handover.open_files(), handover.since(), handover.damaged());
+        Some(Inherited { lock: Arc::new(lock?), open, since, damaged })
     });
     let pool = open(request, mountpoint, lock)?;
     log::info!("tensorfs {VERSION}, options: {}", request.options.to_list());
@@ -67,13 +91,13 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
         Options { handover: kept.as_ref().map(|kept| kept.handover().clone()), ..server_options(request, &mounted) };
     match Server::start(pool, fuse, options) {
         Ok(server) => {
-            if let (Some(kept), Some(shared)) = (kept, shared) {
+            if let (Some(kept), Some(shared)) = (&kept, shared) {
                 let told = shared.and_then(|(fuse, lock): (OwnedFd, OwnedFd)| kept.tell(&fuse, &lock));
                 if let Err(error) = told {
                     log::warn!("{}: nobody keeps watch: {}", request.pool.display(), reason(&error));
                 }
             }
-            serve_mount(server, &mounted, request, listener)
+            serve_mount(server, &mounted, request, &mut Heard { listener, keeper: kept.as_ref() })
         }
         // Requests wait for the next server; the keeper sees to what is left if there is none.
         Err(error) if taken_over => Err(error.into()),
@@ -105,7 +129,17 @@ fn serve_mount(
 ) -> Result<(), Failure> {
     // Keeps the pool locked until the mount is gone for certain.
     let pool = server.pool();
-    let result = serve_until_unmounted(server, mounted, request, listener);
+    let result = match announce(&server, mounted, request, listener) {
+        Err(failure) => {
+            drop(server);
+            Err(failure)
+        }
+        Ok(()) => match server.run() {
+            // Another one takes over: it is still mounted.
+            Err(error @ Error::Session { .. }) if request.kept.is_some() => return Err(error.into()),
+            served => served.map_err(Failure::from),
+        },
+    };
     // Normally it is gone by now. It is not if nobody wanted it, or if the connection was aborted.
     mounted.unmount().map_or_else(|error| cannot_unmount(mounted, error), drop);
     pool.close()?;
@@ -123,8 +157,9 @@ fn serve_mount(
     Ok(())
 }
 
-fn serve_until_unmounted(
-    server: Server,
+/// Sees to signals, and tells everybody that the mount serves.
+fn announce(
+    server: &Server,
     mounted: &Mounted,
     request: &MountRequest,
     listener: &mut dyn Listener,
@@ -147,7 +182,7 @@ fn serve_until_unmounted(
     log::info!("{pool}: mounted at {mountpoint}");
     listener.ready()?;
     notify::notify("READY=1");
-    Ok(server.run()?)
+    Ok(())
 }
 
 fn stop(mounted: &Mounted) {
