@@ -62,6 +62,10 @@ struct Waiting {
 }
 
 impl State {
+    fn is_idle(&self) -> bool {
+        self.ready == 0 && self.busy == 0
+    }
+
     /// Puts a job behind the others about its file.
     fn push(&mut self, about: Ino, job: Job) {
         self.waiting.entry(about).or_default().jobs.push_back(job);
@@ -198,10 +202,15 @@ impl Workers {
         }
     }
 
+    /// True if nothing is queued or running.
+    pub fn is_idle(&self) -> bool {
+        self.0.state.lock().is_idle()
+    }
+
     /// Waits until nothing is queued or running.
     pub fn finish(&self) {
         let mut state = self.0.state.lock();
-        while state.ready > 0 || state.busy > 0 {
+        while !state.is_idle() {
             self.0.done.wait(&mut state);
         }
     }

@@ -41,6 +41,7 @@ pub enum Command {
     #[command(visible_alias = "status")]
     Info(Info),
     Health(Health),
+    Upgrade(Upgrade),
     Sync(Sync),
     Restore(Restore),
     Check(Check),
@@ -249,6 +250,9 @@ pub struct Mount {
     /// Why this server takes the place of another one
     #[arg(long, hide = true, value_name = "REASON")]
     pub after: Option<String>,
+    /// Only say whether this program could serve the pool so
+    #[arg(long, hide = true)]
+    pub would_serve: bool,
 }
 
 // How the server works: part of the flags of `mount`. (A comment for documentation would become that of `mount`.)
@@ -454,6 +458,24 @@ pub struct Umount {
     /// server to end
     #[arg(long, value_name = "SECONDS", value_parser = options::parse_seconds, conflicts_with = "lazy")]
     pub timeout: Option<Duration>,
+}
+
+/// Have another program serve a mount that has a keeper, unnoticed
+///
+/// Whoever uses the mount sees a pause. If the new program cannot serve it, the
+/// one before goes on.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs upgrade /mnt/tensors
+  tensorfs upgrade /mnt/tensors --to ./tensorfs-0.2.0")]
+pub struct Upgrade {
+    /// A mount point, or a pool that is mounted
+    #[arg(value_name = "POOL|MOUNTPOINT")]
+    pub target: PathBuf,
+    /// The program [default: this one]
+    #[arg(long, value_name = "PROGRAM")]
+    pub to: Option<PathBuf>,
 }
 
 /// Show what a pool is, holds and does

@@ -19,4 +19,5 @@ mod seal;
 mod semantics;
 mod takeover;
 mod tiers;
+mod upgrade;
 mod waiting;

@@ -31,6 +31,8 @@ pub(super) struct Crew {
     reading: AtomicUsize,
     /// The watcher has nothing to watch until nobody reads.
     asleep: AtomicBool,
+    /// Another server is to do what is asked from now on.
+    left: AtomicBool,
     state: Mutex<State>,
     /// Somebody is to read again.
     called: Condvar,
@@ -82,6 +84,7 @@ impl Crew {
             wanted: wanted.max(1),
             reading: AtomicUsize::new(0),
             asleep: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             state: Mutex::default(),
             called: Condvar::new(),
             alarm: Condvar::new(),
@@ -98,12 +101,29 @@ impl Crew {
         PLACE.with_borrow_mut(|place| {
             let place = place.get_or_insert_with(|| self.join());
             place.member.turns.fetch_add(1, SeqCst);
+            if self.left.load(SeqCst) {
+                // The kernel sends it again, to the next server.
+                place.member.turns.fetch_add(1, SeqCst);
+                loop {
+                    thread::park();
+                }
+            }
             let nobody_reads = std::mem::take(&mut place.counted) && self.reading.fetch_sub(1, SeqCst) == 1;
             if nobody_reads && self.asleep.swap(false, SeqCst) {
                 drop(self.state.lock());
                 self.alarm.notify_one();
             }
         });
+    }
+
+    /// Requests that come from now on are for another server: whoever reads one does nothing any more.
+    pub fn leave(&self) {
+        self.left.store(true, SeqCst);
+    }
+
+    /// True if nobody has a request.
+    pub fn is_idle(&self) -> bool {
+        self.state.lock().members.iter().all(|member| member.turns.load(SeqCst) % 2 == 0)
     }
 
     /// This thread is about to read the next request; it sleeps first if enough others read.

@@ -107,6 +107,11 @@ impl Lanes {
         threads.run(about, move || work(&on));
     }
 
+    /// True if nothing is queued or running on the workers.
+    pub fn workers_are_idle(&self) -> bool {
+        self.workers.is_idle()
+    }
+
     /// Waits until nothing is queued or running on the readers.
     pub fn finish_readers(&self) {
         self.readers.finish();

@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fuser::{Config, Session, SessionACL};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -30,6 +32,9 @@ use super::latency::{Latency, Vigil};
 
 /// Read-ahead for files that are read through the server, in KiB: the kernel's own choice is 128.
 const READ_AHEAD_KB: &str = "1024";
+
+/// So long a server that is to leave waits for what it has in hand. What takes longer, the next one does (again).
+const LEAVING: Duration = Duration::from_secs(2);
 
 /// A mounted pool, ready to serve.
 pub struct Server {
@@ -132,7 +137,7 @@ impl Server {
 
     /// For a thread that has something to say while [`Server::run`] serves.
     pub fn handle(&self) -> ServerHandle {
-        ServerHandle { fs: self.fs.clone() }
+        ServerHandle { fs: self.fs.clone(), lanes: self.lanes.clone(), crew: self.crew.clone() }
     }
 
     /// The pool that is served.
@@ -156,9 +161,25 @@ fn unless_unmounted(served: io::Result<()>) -> io::Result<()> {
 #[derive(Clone)]
 pub struct ServerHandle {
     fs: Arc<Filesystem>,
+    lanes: Arc<Lanes>,
+    crew: Arc<Crew>,
 }
 
 impl ServerHandle {
+    /// Leaves the rest to the next server: what is asked from now on is not done, and what was asked before is waited
+    /// for, a short while. The process is to end then; the next server finds everything as after a kill.
+    pub fn leave(&self) {
+        // So that little is left to learn.
+        if let Err(error) = self.commit() {
+            log::warn!("{error}");
+        }
+        self.crew.leave();
+        let until = Instant::now() + LEAVING;
+        while !(self.crew.is_idle() && self.lanes.workers_are_idle()) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Looks into no file any more: whoever waits for that gets an error, and keeps the mount in use no longer.
     pub fn look_no_more(&self) {
         self.fs.content().stop();

@@ -65,6 +65,14 @@ pub struct Inherited {
 }
 
 impl Pool {
+    /// That this program could serve a pool, whoever serves it now. Changes nothing.
+    pub fn could_open(dir: &Path, options: &OpenOptions) -> Result<()> {
+        let log = medium::open_to_read(open_log(&open_pool(dir)?, true)?);
+        let log = log.map_err(|error| Error::in_pool(dir, LOG, "open", error))?;
+        let (superblock, _) = Superblock::read(dir, &*log)?;
+        check_layout(dir, options, &superblock)
+    }
+
     /// Opens a pool for use: takes its lock, recovers it if it was not closed, and marks it in use.
     pub fn open(dir: &Path, options: &OpenOptions) -> Result<Self> {
         let io = |error| Error::in_pool(dir, LOG, "open", error);
@@ -97,12 +105,7 @@ impl Pool {
         if one_damaged {
             log::warn!("{}: one of the two superblocks is damaged; the other one is used", dir.display());
         }
-        if let Some(wanted) = &options.layout
-            && *wanted != superblock.layout
-        {
-            let (found, wanted) = (superblock.layout, wanted.clone());
-            return Err(Error::LayoutName { pool: dir.into(), found, wanted });
-        }
+        check_layout(dir, options, &superblock)?;
         let boot_id = boot_id(options.boot_id);
         let since = options.inherited.as_ref().map(|inherited| inherited.since);
         let found = reading::read(dir, &medium, &superblock, boot_id, since)?;
@@ -166,6 +169,16 @@ impl Pool {
         }
         pool.recovery = recovery;
         Ok(pool)
+    }
+}
+
+fn check_layout(dir: &Path, options: &OpenOptions, superblock: &Superblock) -> Result<()> {
+    match &options.layout {
+        Some(wanted) if *wanted != superblock.layout => {
+            let (found, wanted) = (superblock.layout.clone(), wanted.clone());
+            Err(Error::LayoutName { pool: dir.into(), found, wanted })
+        }
+        _ => Ok(()),
     }
 }
 

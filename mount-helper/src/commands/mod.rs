@@ -23,6 +23,7 @@ mod sync;
 mod tensors;
 mod tier;
 mod umount;
+mod upgrade;
 mod verify;
 
 use std::process::ExitCode;
@@ -54,6 +55,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Create(arguments) => create::run(&arguments),
         Command::Mount(arguments) => mount::run(arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Sync(arguments) => sync::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),

@@ -3,12 +3,13 @@
 use log::LevelFilter;
 
 use crate::cli::Mount;
+use crate::mounting::kept::WOULD_SERVE;
 use crate::mounting::options::{MountOptions, Setting};
 use crate::mounting::request::MountRequest;
 use crate::mounting::server::{self, Listener};
 use crate::mounting::{background, keeper, remount};
 use crate::show::failure::Failure;
-use crate::show::logging;
+use crate::show::{logging, output};
 
 /// Runs the command.
 pub fn run(arguments: Mount) -> Result<(), Failure> {
@@ -17,6 +18,10 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
         MountRequest::new(arguments.pool, arguments.mountpoint, options).kept(arguments.kept, arguments.after);
     if request.options().is_remount() {
         return remount::run(&request, &arguments.options);
+    }
+    if arguments.would_serve {
+        server::would_serve(&request)?;
+        return output::print(WOULD_SERVE);
     }
     if arguments.handshake {
         return background::serve(&request);

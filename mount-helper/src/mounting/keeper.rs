@@ -7,9 +7,10 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSliceMut, Read, Seek};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SigSet, SignalFd};
@@ -25,8 +27,10 @@ use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, S
 use nix::unistd::{Pid, dup2_stdout};
 use tensorfs_fs::Handover;
 
-use crate::mounting::kept::{READY, SERVES};
+use crate::mounting::exchange::{self, Wish};
+use crate::mounting::kept::{LEFT, READY, SERVES, UPGRADE, WOULD_SERVE};
 use crate::mounting::request::{MountRequest, PROGRAM};
+use crate::mounting::signals::TO_LEAVE;
 use crate::show::failure::{Failure, reason};
 use crate::show::logging;
 
@@ -47,6 +51,14 @@ const TRIES: u32 = 60;
 /// And so long is waited in between.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// So long a server may take that is to leave to another one.
+const LEAVING: Duration = Duration::from_secs(10);
+/// So long a program that is to serve may take to say whether it could, and in so many bytes.
+const TO_SAY: Duration = Duration::from_secs(10);
+const ANSWER: u64 = 4096;
+/// So long it may take until it serves.
+const TO_SERVE: Duration = Duration::from_secs(60);
+
 /// Whoever watches over the servers of a mount.
 struct Keeper<'a> {
     request: &'a MountRequest,
@@ -60,12 +72,41 @@ struct Keeper<'a> {
     awaited: bool,
     /// Servers say by that pipe how their start went.
     handshake: bool,
+    /// What the next server is.
+    program: Program,
+    /// And its options.
+    options: String,
+    /// Where the keeper can be asked for another one, if that could be had.
+    listener: Option<OwnedFd>,
+    /// What it was asked for, while the server leaves, and until when that one may take.
+    wish: Option<(Wish, Instant)>,
+}
+
+/// A program that serves.
+enum Program {
+    /// This one.
+    Own,
+    Other(File),
+}
+
+impl Program {
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Own => "/proc/self/exe".into(),
+            Self::Other(file) => path_of(file),
+        }
+    }
+}
+
+fn path_of(open: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", open.as_raw_fd()).into()
 }
 
 /// One server.
 struct Life {
     child: Child,
-    socket: OwnedFd,
+    /// What it speaks by, until it has ended.
+    socket: Option<OwnedFd>,
     /// Since when it serves.
     serves: Option<Instant>,
 }
@@ -100,8 +141,10 @@ enum Said {
     Serves([OwnedFd; 2]),
     /// Nobody waits for that any more.
     Ready,
-    /// Nothing more.
+    /// Nothing now.
     Nothing,
+    /// Nothing any more.
+    Ended,
 }
 
 /// Keeps watch over servers of a mount until the last one has ended. Standard output is the pipe to whoever waits for
@@ -110,8 +153,23 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
     let _ = prctl::set_name(c"tensorfs-keeper");
     let signals = take_signals().map_err(cannot_watch)?;
     let handover = Handover::create().map_err(cannot_watch)?;
-    let (inherited, stopping, awaited) = (None, None, handshake);
-    let mut keeper = Keeper { request, handover, inherited, signals, stopping, awaited, handshake };
+    let listener = exchange::open();
+    if let Err(error) = &listener {
+        log::warn!("{}: cannot be upgraded while it is mounted: {}", request.pool().display(), reason(error));
+    }
+    let mut keeper = Keeper {
+        request,
+        handover,
+        inherited: None,
+        signals,
+        stopping: None,
+        awaited: handshake,
+        handshake,
+        program: Program::Own,
+        options: request.options().to_list(),
+        listener: listener.ok(),
+        wish: None,
+    };
     let mut life = keeper.begin(None).map_err(cannot_start)?;
     let mut deaths = Deaths::default();
     loop {
@@ -119,7 +177,12 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
         if status.success() || keeper.inherited.is_none() {
             return ended(request, status);
         }
-        let (why, killed) = (how(status), status.signal() == Some(libc::SIGKILL));
+        if let Some((wish, _)) = keeper.wish.take() {
+            life = keeper.fulfil(wish)?;
+            continue;
+        }
+        let killed = status.signal() == Some(libc::SIGKILL) || status.code() == Some(LEFT);
+        let why = how(status);
         // One that was to end and failed at that has done nothing for long.
         let served = life.serves.filter(|_| killed || keeper.stopping.is_none());
         let Some(pause) = deaths.count(killed, served.map(|since| since.elapsed())) else {
@@ -159,12 +222,12 @@ impl Keeper<'_> {
             fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
         let numbers: Vec<String> = handed.iter().map(|descriptor| descriptor.as_raw_fd().to_string()).collect();
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(self.program.path());
         command.arg0(PROGRAM).args(self.arguments(&numbers.join(","), after));
         if self.handshake {
             command.stdin(Stdio::null()).stderr(Stdio::null());
         }
-        Ok(Life { child: command.spawn()?, socket, serves: None })
+        Ok(Life { child: command.spawn()?, socket: Some(socket), serves: None })
     }
 
     /// Starts another one. Clients wait, so that it is tried for a while.
@@ -181,7 +244,7 @@ impl Keeper<'_> {
     }
 
     fn arguments(&self, numbers: &str, after: Option<&str>) -> Vec<OsString> {
-        let mut arguments = self.request.server_arguments();
+        let mut arguments = self.request.arguments_with(&self.options);
         arguments.retain(|word| self.handshake || word != "--handshake");
         arguments.insert(1, format!("--kept={numbers}").into());
         if let Some(why) = after {
@@ -192,36 +255,155 @@ impl Keeper<'_> {
 
     /// Until the server has ended: takes what it hands over, and passes on what the keeper is told.
     fn watch(&mut self, life: &mut Life) -> io::Result<ExitStatus> {
-        let mut hears = true;
         loop {
-            let mut ready = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-            if hears {
-                ready.push(PollFd::new(life.socket.as_fd(), PollFlags::POLLIN));
-            }
-            match poll(&mut ready, PollTimeout::NONE) {
-                Err(Errno::EINTR) => continue,
-                result => result?,
-            };
-            let spoke = ready.get(1).is_some_and(|socket| socket.any() == Some(true));
-            if spoke {
-                hears = self.hear(life)?;
-            }
-            while let Some(info) = self.signals.read_signal()? {
-                self.pass_on(Signal::try_from(info.ssi_signo as i32).unwrap_or(Signal::SIGCHLD), life);
-            }
-            if let Some(status) = life.child.try_wait()? {
-                // It may have said something just before.
-                while hears {
-                    hears = self.hear(life)?;
-                }
+            let until = self.wish.as_ref().map(|(_, until)| *until);
+            if let Some(status) = self.look(life, until)? {
                 return Ok(status);
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                // It does not leave: what it has in hand, the next one does.
+                send(life, Signal::SIGKILL);
+                return life.child.wait();
             }
         }
     }
 
-    /// Hears what the server says. False if it has nothing more to say.
+    /// Waits until something happens, or the time has come, and sees to it. Says how the server ended, if it has.
+    fn look(&mut self, life: &mut Life, until: Option<Instant>) -> io::Result<Option<ExitStatus>> {
+        let wait = until.map_or(PollTimeout::NONE, |until| {
+            let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        let mut ready = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        ready.extend(life.socket.as_ref().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
+        ready.extend(self.listener.as_ref().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
+        match poll(&mut ready, wait) {
+            Err(Errno::EINTR) => return Ok(None),
+            result => result?,
+        };
+        drop(ready);
+        self.hear_all(life)?;
+        while let Some(info) = self.signals.read_signal()? {
+            self.pass_on(Signal::try_from(info.ssi_signo as i32).unwrap_or(Signal::SIGCHLD), life);
+        }
+        if let Some(status) = life.child.try_wait()? {
+            // It may have said something just before.
+            self.hear_all(life)?;
+            return Ok(Some(status));
+        }
+        if let Some(wish) = self.listener.as_ref().and_then(exchange::next) {
+            self.consider(wish, life);
+        }
+        Ok(None)
+    }
+
+    /// Whether a wish can be fulfilled, as far as it can be told while the server goes on. If so, that one is to leave.
+    fn consider(&mut self, wish: Wish, life: &Life) {
+        let pool = self.request.pool().display();
+        let busy = if self.stopping.is_some() { "it is being unmounted" } else { "another server is just starting" };
+        let done = match life.serves {
+            Some(_) if self.wish.is_none() && self.stopping.is_none() => self.would_serve(&wish),
+            _ => Err(busy.to_owned()),
+        };
+        match done {
+            Ok(()) => {
+                send(life, TO_LEAVE);
+                self.wish = Some((wish, Instant::now() + LEAVING));
+            }
+            Err(why) => {
+                log::warn!("{pool}: the server is not exchanged: {why}");
+                wish.answer(Err(why));
+            }
+        }
+    }
+
+    /// Asks a program whether it could serve.
+    fn would_serve(&self, wish: &Wish) -> Result<(), String> {
+        let ask = || -> io::Result<String> {
+            let mut said = File::from(memfd_create(c"tensorfs-answer", MFdFlags::MFD_CLOEXEC)?);
+            let options = wish.options.as_ref().unwrap_or(&self.options);
+            let mut arguments = self.request.arguments_with(options);
+            arguments.insert(1, "--would-serve".into());
+            let (out, err) = (said.try_clone()?, said.try_clone()?);
+            let program = wish.program.as_ref().map_or_else(|| self.program.path(), path_of);
+            let mut child = Command::new(program)
+                .arg0(PROGRAM)
+                .args(arguments)
+                .stdin(Stdio::null())
+                .stdout(out)
+                .stderr(err)
+                .spawn()?;
+            let until = Instant::now() + TO_SAY;
+            while child.try_wait()?.is_none() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(2));
+            }
+            // Only if it is still there.
+            let _ = child.kill();
+            child.wait()?;
+            said.rewind()?;
+            let mut text = String::new();
+            (&mut said).take(ANSWER).read_to_string(&mut text)?;
+            Ok(text)
+        };
+        match ask() {
+            Ok(text) if text == WOULD_SERVE => Ok(()),
+            Ok(text) => {
+                let first = text.lines().next().unwrap_or("it does not say that it could serve");
+                Err(format!("the new server: {}", first.strip_prefix("tensorfs: ").unwrap_or(first)))
+            }
+            Err(error) => Err(format!("the new server: {}", reason(&error))),
+        }
+    }
+
+    /// Starts the server that was wished for, in the place of one that has left; if it does not serve, one as before.
+    fn fulfil(&mut self, mut wish: Wish) -> Result<Life, Failure> {
+        let program = wish.program.take().map(|file| std::mem::replace(&mut self.program, Program::Other(file)));
+        let options = wish.options.take().map(|list| std::mem::replace(&mut self.options, list));
+        let why = match self.begin(Some(UPGRADE)) {
+            Err(error) => reason(&error),
+            Ok(mut life) => match self.until_it_serves(&mut life).map_err(cannot_watch)? {
+                None => {
+                    wish.answer(Ok(()));
+                    return Ok(life);
+                }
+                Some(why) => why,
+            },
+        };
+        program.into_iter().for_each(|program| self.program = program);
+        options.into_iter().for_each(|options| self.options = options);
+        let why = format!("the new server does not serve ({why}); the one before goes on; the log may say more");
+        log::error!("{}: {why}", self.request.pool().display());
+        let life = self.begin_again("a new server did not serve")?;
+        wish.answer(Err(why));
+        Ok(life)
+    }
+
+    /// Waits for a server that was wished for. None once it serves, else why it does not.
+    fn until_it_serves(&mut self, life: &mut Life) -> io::Result<Option<String>> {
+        let until = Instant::now() + TO_SERVE;
+        while life.serves.is_none() {
+            if let Some(status) = self.look(life, Some(until))? {
+                return Ok(Some(how(status)));
+            }
+            if Instant::now() >= until {
+                send(life, Signal::SIGKILL);
+                life.child.wait()?;
+                return Ok(Some(format!("not within {} s", TO_SERVE.as_secs())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Hears all that the server has said.
+    fn hear_all(&mut self, life: &mut Life) -> io::Result<()> {
+        while self.hear(life)? {}
+        Ok(())
+    }
+
+    /// Hears what the server says next. False if there is nothing.
     fn hear(&mut self, life: &mut Life) -> io::Result<bool> {
-        match receive(&life.socket)? {
+        let Some(socket) = &life.socket else { return Ok(false) };
+        match receive(socket)? {
             Said::Serves(descriptors) => {
                 self.inherited = Some(descriptors);
                 life.serves = Some(Instant::now());
@@ -236,6 +418,10 @@ impl Keeper<'_> {
             }
             Said::Ready => {}
             Said::Nothing => return Ok(false),
+            Said::Ended => {
+                life.socket = None;
+                return Ok(false);
+            }
         }
         Ok(true)
     }
@@ -264,7 +450,8 @@ fn receive(socket: &OwnedFd) -> io::Result<Said> {
     let mut buffer = [IoSliceMut::new(&mut byte)];
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
     let message = match recvmsg::<()>(socket.as_raw_fd(), &mut buffer, Some(&mut space), flags) {
-        Err(Errno::EAGAIN | Errno::ECONNRESET) => return Ok(Said::Nothing),
+        Err(Errno::EAGAIN) => return Ok(Said::Nothing),
+        Err(Errno::ECONNRESET) => return Ok(Said::Ended),
         message => message?,
     };
     let mut descriptors = Vec::new();
@@ -277,7 +464,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Said> {
     Ok(match (byte[0], descriptors.try_into()) {
         (SERVES, Ok(descriptors)) => Said::Serves(descriptors),
         (READY, _) => Said::Ready,
-        _ => Said::Nothing,
+        _ => Said::Ended,
     })
 }
 

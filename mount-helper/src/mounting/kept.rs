@@ -18,6 +18,13 @@ pub const SERVES: u8 = b'+';
 /// What it says when nobody waits for that any more.
 pub const READY: u8 = b'!';
 
+/// Why the next server serves, if one was wished for.
+pub const UPGRADE: &str = "upgrade";
+/// What a program prints that could serve.
+pub const WOULD_SERVE: &str = "would serve\n";
+/// The exit status of a server that leaves the rest to another one (`EX_TEMPFAIL` of sysexits.h).
+pub const LEFT: i32 = 75;
+
 /// The numbers of inherited descriptors: the socket to the keeper and the handover; and from the second server on
 /// `/dev/fuse` and the pool's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

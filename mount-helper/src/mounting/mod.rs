@@ -3,6 +3,7 @@
 pub mod background;
 pub mod busy;
 pub mod elsewhere;
+pub mod exchange;
 mod fuse_device;
 mod fusermount;
 pub mod given;

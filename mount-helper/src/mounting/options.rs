@@ -258,6 +258,20 @@ impl MountOptions {
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }
 
+    /// These options, with what is `wanted` of those that another server in the place of the one that runs can have.
+    pub(super) fn exchanged(&self, wanted: &MountOptions) -> MountOptions {
+        let (old, new) = (self.server.clone(), wanted.server.clone());
+        let server = ServerOptions {
+            durability: new.durability.or(old.durability),
+            commit: new.commit.or(old.commit),
+            replace: new.replace.or(old.replace),
+            latency: new.latency.or(old.latency),
+            threads: new.threads.or(old.threads),
+            ..old
+        };
+        MountOptions { server, ..self.clone() }
+    }
+
     /// The options that are in the command line of a server, as far as they are the server's.
     pub fn of_command_line(words: &[String]) -> MountOptions {
         let mut options = MountOptions::default();

@@ -1,4 +1,5 @@
-//! `mount -o remount`: what can be changed of a pool while it is mounted, which is what the kernel alone decides.
+//! `mount -o remount`: what can be changed of a pool while it is mounted, which is what the kernel alone decides; and
+//! if the server has a keeper, most of what a server is started with.
 
 use std::path::Path;
 
@@ -6,6 +7,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
+use crate::mounting::exchange;
 use crate::mounting::mountinfo::Mount;
 use crate::mounting::options::{Flags, MountOptions};
 use crate::mounting::paths;
@@ -17,7 +19,8 @@ use crate::show::output;
 /// Of the kernel's `include/linux/statfs.h`.
 const ST_NOSYMFOLLOW: libc::c_ulong = 0x2000;
 
-/// Changes a mount between `ro` and `rw`, `exec` and `noexec`, `symfollow` and `nosymfollow`, as `lists` say.
+/// Changes a mount between `ro` and `rw`, `exec` and `noexec`, `symfollow` and `nosymfollow`, as `lists` say. If its
+/// server has a keeper, another one serves it with what was asked for of the rest.
 ///
 /// Everything else stays as it is, and is named if it was asked for: mount(8) asks for what is in /etc/fstab.
 pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
@@ -32,9 +35,14 @@ pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
     if found.is_dead() {
         return Err(Failure::at(&mountpoint, "its server is gone; mount it again"));
     }
-    let stays = request.options.of_the_server(&running(&found)?);
+    let now = running(&found)?;
+    let (kept, wanted) = (exchange::keeper_of(found.source()).ok(), now.exchanged(&request.options));
+    let stays = request.options.of_the_server(if kept.is_some() { &wanted } else { &now });
     if !stays.is_empty() {
         output::complain(format!("{}: not changed by a remount: {}", mountpoint.display(), stays.join(", ")));
+    }
+    if let Some(keeper) = kept.filter(|_| wanted != now) {
+        exchange::ask(keeper, None, Some(&wanted.to_list())).map_err(|why| Failure::at(&mountpoint, why))?;
     }
     let mut options = current(&mountpoint)?;
     for list in lists {

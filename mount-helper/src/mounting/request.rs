@@ -138,8 +138,12 @@ impl MountRequest {
 
     /// The command line of the server that this request becomes.
     pub fn server_arguments(&self) -> Vec<OsString> {
+        self.arguments_with(&self.options.to_list())
+    }
+
+    /// As [`MountRequest::server_arguments`], with other options.
+    pub(super) fn arguments_with(&self, list: &str) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = vec!["mount".into(), "--foreground".into(), "--handshake".into()];
-        let list = self.options.to_list();
         if !list.is_empty() {
             arguments.extend(["-o".into(), list.into()]);
         }

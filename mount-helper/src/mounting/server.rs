@@ -13,11 +13,14 @@ use tensorfs_layout::log::Shutdown;
 use tensorfs_layout::pool::{Inherited, OpenOptions, Pool};
 
 use crate::mounting::fuse_device::{self, Ending, Mounted};
-use crate::mounting::kept::Kept;
+use crate::mounting::kept::{Kept, LEFT, UPGRADE};
 use crate::mounting::request::MountRequest;
 use crate::mounting::{given, notify, signals};
 use crate::show::VERSION;
 use crate::show::failure::{Failure, reason};
+
+/// What is said of a recovery that has found everything.
+const NOTHING_LOST: &str = ", nothing that was accepted is lost";
 
 /// Whom the server tells how its start went.
 pub trait Listener {
@@ -71,8 +74,11 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
     let pool = open(request, mountpoint, lock)?;
     log::info!("tensorfs {VERSION}, options: {}", request.options.to_list());
     // Until here SIGTERM simply ends the process: a pool survives that at any moment.
-    signals::block(&[Signal::SIGTERM, Signal::SIGINT])?;
-    for line in [recovery_note(&pool), read_only_note(&pool)].into_iter().flatten() {
+    signals::block(to_end(request))?;
+    // One that left to this one on purpose was neither killed, nor is anything to be said of that.
+    let left = request.after.as_deref() == Some(UPGRADE) && pool.recovery().kind == Shutdown::ServerKilled;
+    let recovered = recovery_note(&pool).filter(|line| !(left && line.ends_with(NOTHING_LOST)));
+    for line in [recovered, read_only_note(&pool)].into_iter().flatten() {
         log::warn!("{line}");
         listener.note(&line);
     }
@@ -108,6 +114,12 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
             Err(error.into())
         }
     }
+}
+
+/// That this program could take the place of the server of a pool.
+pub fn would_serve(request: &MountRequest) -> Result<(), Failure> {
+    let options = OpenOptions { layout: request.options.layout.clone(), ..OpenOptions::default() };
+    Ok(Pool::could_open(&request.pool, &options)?)
 }
 
 fn open(request: &MountRequest, mountpoint: &Path, inherited: Option<Inherited>) -> Result<Pool, Failure> {
@@ -167,7 +179,12 @@ fn announce(
     let handle = server.handle();
     let stopping = mounted.clone();
     let pool = request.pool.clone();
-    signals::watch(move |signal| {
+    signals::watch(to_end(request), move |signal| {
+        if signal == signals::TO_LEAVE {
+            log::info!("{}: {signal}: leaving to another server", pool.display());
+            handle.leave();
+            std::process::exit(LEFT);
+        }
         log::info!("{}: {signal}: committing and unmounting", pool.display());
         notify::notify("STOPPING=1");
         handle.look_no_more();
@@ -183,6 +200,10 @@ fn announce(
     listener.ready()?;
     notify::notify("READY=1");
     Ok(())
+}
+
+fn to_end(request: &MountRequest) -> &'static [Signal] {
+    if request.kept.is_some() { &signals::TO_END_KEPT } else { &signals::TO_END }
 }
 
 fn stop(mounted: &Mounted) {
@@ -253,7 +274,7 @@ fn recovery_note(pool: &Pool) -> Option<String> {
     // The server before may have had no time to say of a file that it could not be synced.
     let damaged = (recovery.damaged_files as usize).max(pool.view().damaged().count());
     if recovery.kind == Shutdown::ServerKilled && !recovery.outlived && !recovery.unwritten && damaged == 0 {
-        line.push_str(", nothing that was accepted is lost");
+        line.push_str(NOTHING_LOST);
     }
     let mut also = |count: usize, what: &str| {
         if count > 0 {

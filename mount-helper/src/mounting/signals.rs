@@ -1,5 +1,5 @@
-//! Signals of the server: SIGTERM and SIGINT ask it to end, SIGHUP to open its log again, SIGUSR1 and SIGUSR2 to log
-//! more or less.
+//! Signals of the server: SIGTERM and SIGINT ask it to end, SIGQUIT of a keeper to leave the rest to another server,
+//! SIGHUP to open its log again, SIGUSR1 and SIGUSR2 to log more or less.
 
 use std::thread;
 
@@ -11,16 +11,23 @@ use crate::show::logging;
 /// Those that are no reason to end, at any moment of the server's life.
 pub const OF_THE_LOG: [Signal; 3] = [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
 
+/// Those that ask a server to end.
+pub const TO_END: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
+/// And one that has a keeper.
+pub const TO_END_KEPT: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, TO_LEAVE];
+/// Another server is to take its place.
+pub const TO_LEAVE: Signal = Signal::SIGQUIT;
+
 /// From now on these signals wait for [`watch`]. Called before other threads start: they inherit it.
 pub fn block(signals: &[Signal]) -> Result<(), Failure> {
     let set: SigSet = signals.iter().copied().collect();
     set.thread_block().map_err(|errno| Failure::new(format!("cannot block signals: {}", errno.desc())))
 }
 
-/// Calls `stop` for every SIGTERM and SIGINT, and does what the others ask for, in a thread of its own: no code runs
-/// inside a signal handler.
-pub fn watch(stop: impl Fn(Signal) + Send + 'static) -> Result<(), Failure> {
-    let set: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().chain(OF_THE_LOG).collect();
+/// Calls `stop` for every one `to_end`, and does what the others ask for, in a thread of its own: no code runs inside a
+/// signal handler.
+pub fn watch(to_end: &[Signal], stop: impl Fn(Signal) + Send + 'static) -> Result<(), Failure> {
+    let set: SigSet = to_end.iter().copied().chain(OF_THE_LOG).collect();
     thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {

@@ -1,5 +1,6 @@
 //! Programs that are at work while their server is killed again and again, and another one takes over.
 
+use std::ffi::OsStr;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -11,12 +12,12 @@ on_mounts!(programs_notice_nothing_of_servers_that_die);
 
 const PROGRAMS: usize = 3;
 
-/// Servers that are killed with each durability: `TENSORFS_KILLS`, or a few.
+/// Servers that are killed, or left for others on purpose, with each durability: `TENSORFS_KILLS`, or a few.
 fn kills() -> u64 {
     std::env::var("TENSORFS_KILLS").map_or(6, |kills| kills.parse().expect("a number"))
 }
 
-/// Proves K1, K2, K3.
+/// Proves K1, K2, K3, K7.
 fn programs_notice_nothing_of_servers_that_die(setup: Setup) {
     let Some(python) = setup.python("small") else { return };
     for durability in ["fsync", "close", "write"] {
@@ -39,7 +40,12 @@ fn programs_notice_nothing_of_servers_that_die(setup: Setup) {
         let mut random = Random::of(&[kills(), durability.len() as u64]);
         for _ in 0..kills() {
             thread::sleep(Duration::from_millis(random.below(400)));
-            mount.kill_server();
+            if random.once_in(3) {
+                mount.tensorfs_ok([OsStr::new("upgrade"), mount.path().as_os_str()]);
+                mount.adopt();
+            } else {
+                mount.kill_server();
+            }
             if random.once_in(5) {
                 // While it recovers, or just after.
                 thread::sleep(Duration::from_millis(random.below(40)));

@@ -1,0 +1,169 @@
+//! Asking a keeper for another server: with another program, or with other options.
+//!
+//! The keeper listens on a socket with an abstract name (unix(7)), which has its pid. It hears whoever may end it
+//! anyway: its own user and root. One message says how the server is to be started, and has the program with it as an
+//! open file; one answer says why that was not done, or nothing.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
+    connect, getsockopt, listen, recvmsg, send, sendmsg, setsockopt, socket,
+};
+use nix::sys::time::TimeVal;
+use nix::unistd::{Pid, geteuid};
+
+use crate::mounting::process;
+use crate::show::failure::{Failure, reason};
+
+/// The name of a keeper's process, as `ps` shows it.
+pub const NAME: &str = "tensorfs-keeper";
+/// The most that a message has.
+const MOST: usize = 64 << 10;
+/// Whoever connects has so many seconds to say what for.
+const TO_ASK: i64 = 1;
+/// What a keeper does takes no longer than so many seconds.
+const TO_ANSWER: i64 = 200;
+
+/// What a keeper was asked for.
+pub struct Wish {
+    socket: OwnedFd,
+    /// The program that is to serve, if another one is wanted.
+    pub program: Option<File>,
+    /// The options of the mount, if others are wanted.
+    pub options: Option<String>,
+}
+
+impl Wish {
+    /// Says why not, or that it is done.
+    pub fn answer(self, answer: Result<(), String>) {
+        let text = answer.err().unwrap_or_default();
+        // Whoever asked may have gone.
+        let _ = send(self.socket.as_raw_fd(), format!("={text}").as_bytes(), MsgFlags::MSG_NOSIGNAL);
+    }
+}
+
+fn address(keeper: Pid) -> nix::Result<UnixAddr> {
+    UnixAddr::new_abstract(format!("tensorfs-keeper/{keeper}").as_bytes())
+}
+
+fn new_socket(flags: SockFlag) -> nix::Result<OwnedFd> {
+    socket(AddressFamily::Unix, SockType::SeqPacket, flags | SockFlag::SOCK_CLOEXEC, None)
+}
+
+/// Where this process, a keeper, can be asked.
+pub fn open() -> io::Result<OwnedFd> {
+    let socket = new_socket(SockFlag::SOCK_NONBLOCK)?;
+    bind(socket.as_raw_fd(), &address(Pid::this())?)?;
+    listen(&socket, Backlog::new(8)?)?;
+    Ok(socket)
+}
+
+/// The next one who asks, if he may.
+pub fn next(listener: &OwnedFd) -> Option<Wish> {
+    let accepted = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).ok()?;
+    // SAFETY: the kernel has just opened it for this process.
+    let socket = unsafe { OwnedFd::from_raw_fd(accepted) };
+    let asker = getsockopt(&socket, PeerCredentials).ok()?;
+    if asker.uid() != 0 && asker.uid() != geteuid().as_raw() {
+        log::warn!("process {} of user {} may not ask for another server", asker.pid(), asker.uid());
+        return None;
+    }
+    hear(socket).inspect_err(|error| log::warn!("process {}: {}", asker.pid(), reason(error))).ok()
+}
+
+fn hear(socket: OwnedFd) -> io::Result<Wish> {
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TO_ASK, 0))?;
+    let mut bytes = vec![0; MOST];
+    let (text, programs) = receive(&socket, &mut bytes)?;
+    let program = programs.into_iter().next().map(File::from);
+    let options = match text.split_at_checked(1) {
+        Some(("o", list)) => Some(list.to_owned()),
+        Some(("p", "")) => None,
+        _ => return Err(Errno::EPROTO.into()),
+    };
+    Ok(Wish { socket, program, options })
+}
+
+/// One message: what it says, and the descriptors that came with it.
+fn receive<'a>(socket: &OwnedFd, bytes: &'a mut [u8]) -> io::Result<(&'a str, Vec<OwnedFd>)> {
+    let mut space = cmsg_space!([std::os::fd::RawFd; 1]);
+    let mut descriptors = Vec::new();
+    let len = {
+        let mut buffer = [IoSliceMut::new(bytes)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffer, Some(&mut space), flags)?;
+        for part in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(numbers) = part {
+                // SAFETY: the kernel has just opened them for this process.
+                descriptors.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
+            }
+        }
+        message.bytes
+    };
+    let text = std::str::from_utf8(&bytes[..len]).map_err(|_| Errno::EPROTO)?;
+    Ok((text, descriptors))
+}
+
+/// Who keeps watch over the server of a pool that is mounted. An error says why nobody does.
+pub fn keeper_of(pool: &Path) -> Result<Pid, Failure> {
+    let server = tensorfs_layout::pool::holder(pool)?.ok_or_else(|| Failure::at(pool, "no server has it"))?.pid;
+    let words = std::fs::read(format!("/proc/{server}/cmdline")).unwrap_or_default();
+    if !words.split(|byte| *byte == 0).any(|word| word.starts_with(b"--kept=")) {
+        return Err(Failure::at(pool, "it is mounted without a keeper (-o keeper): unmount it, and mount it again"));
+    }
+    let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap_or_default();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
+    match parent.filter(|parent| process::name(*parent) == NAME) {
+        Some(parent) => Ok(Pid::from_raw(parent as i32)),
+        None => Err(Failure::at(pool, "the keeper of its server has died: unmount it, and mount it again")),
+    }
+}
+
+/// Has a keeper put another server in the place of the one that serves. Returns when that one serves; if it does not,
+/// the one before goes on, and this is an error.
+pub fn ask(keeper: Pid, program: Option<&File>, options: Option<&str>) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::new(format!("the keeper, process {keeper}: {}", reason(&error)));
+    let socket = reach(keeper).map_err(failed)?;
+    let text = options.map_or("p".to_owned(), |list| format!("o{list}"));
+    let numbers: Vec<_> = program.map(File::as_raw_fd).into_iter().collect();
+    let with = [ControlMessage::ScmRights(&numbers)];
+    let with = if numbers.is_empty() { &[] } else { &with[..] };
+    sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(text.as_bytes())], with, MsgFlags::MSG_NOSIGNAL, None)
+        .map_err(|errno| failed(errno.into()))?;
+    let mut bytes = vec![0; MOST];
+    let (answer, _) = receive(&socket, &mut bytes).map_err(failed)?;
+    match answer.strip_prefix('=') {
+        Some("") => Ok(()),
+        Some(why) => Err(Failure::new(why.to_owned())),
+        None => Err(Failure::new(format!("the keeper, process {keeper}, does not hear this user, or has ended"))),
+    }
+}
+
+fn reach(keeper: Pid) -> io::Result<OwnedFd> {
+    let socket = new_socket(SockFlag::empty())?;
+    connect(socket.as_raw_fd(), &address(keeper)?)?;
+    // Anybody could have taken the name.
+    if getsockopt(&socket, PeerCredentials)?.pid() != keeper.as_raw() {
+        return Err(Errno::EPERM.into());
+    }
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TO_ANSWER, 0))?;
+    Ok(socket)
+}
+
+/// The program at a path, to be started by a keeper.
+pub fn program(path: &Path) -> io::Result<File> {
+    let mut file = File::open(path)?;
+    let mut magic = [0; 4];
+    // A script could not be started so.
+    if !file.metadata()?.is_file() || file.read_exact(&mut magic).is_err() || &magic != b"\x7fELF" {
+        return Err(io::Error::other("not a program"));
+    }
+    Ok(file)
+}

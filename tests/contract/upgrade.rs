@@ -1,0 +1,317 @@
+//! Another server on purpose: with another program, or with other options.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::thread;
+
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg, socket,
+};
+use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, is_root, on_mounts, wait_until};
+
+on_mounts!(
+    an_upgrade_is_not_noticed,
+    an_upgrade_that_fails_goes_back,
+    what_is_asked_during_an_upgrade_is_done_once,
+    options_are_changed_by_a_remount,
+    only_whoever_mounted_upgrades,
+    without_a_keeper_there_is_no_upgrade,
+);
+
+fn kept(setup: Setup) -> Mount {
+    setup.mount_with(["-o", "keeper"]).mount()
+}
+
+/// The program with something else in it, of the same length.
+fn changed(mount: &Mount, name: &str, from: &str, to: &str) -> PathBuf {
+    assert_eq!(from.len(), to.len());
+    let mut bytes = fs::read(tensorfs_tests::tensorfs().get_program()).unwrap();
+    let (mut at, mut found) = (0, 0);
+    while let Some(next) = memchr(&bytes[at..], from.as_bytes()) {
+        bytes[at + next..][..to.len()].copy_from_slice(to.as_bytes());
+        at += next + to.len();
+        found += 1;
+    }
+    assert!(found > 0, "{from} is not in the program");
+    let directory = mount.host().join("programs");
+    fs::create_dir_all(&directory).unwrap();
+    fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
+    let path = directory.join(name);
+    fs::write(&path, bytes).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Where the bytes are, by the first of them.
+fn memchr(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while let Some(next) = bytes[at..].iter().position(|byte| *byte == wanted[0]) {
+        at += next;
+        if bytes[at..].starts_with(wanted) {
+            return Some(at);
+        }
+        at += 1;
+    }
+    None
+}
+
+fn upgrade(mount: &Mount, to: Option<&Path>) -> Output {
+    let mut command = mount.program();
+    command.arg("upgrade").arg(mount.path());
+    if let Some(to) = to {
+        command.arg("--to").arg(to);
+    }
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+fn version(mount: &Mount) -> String {
+    // What this program says is not what is asked for.
+    let text = fs::read_to_string(mount.at(".tensorfs/info")).unwrap();
+    let info: serde_json::Value = serde_json::from_str(&text).unwrap();
+    info["version"].as_str().unwrap().to_owned()
+}
+
+/// Proves K7.
+fn an_upgrade_is_not_noticed(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let own = version(&mount);
+    let other = own.replace('.', "-");
+    let newer = changed(&mount, "newer", &own, &other);
+    let older = PathBuf::from(tensorfs_tests::tensorfs().get_program());
+    let file = File::options().read(true).write(true).create_new(true).open(mount.at("f")).unwrap();
+    let mut appended = OpenOptions::new().append(true).create(true).open(mount.at("appended")).unwrap();
+    file.set_len(8192).unwrap();
+    // SAFETY: nobody cuts the file.
+    let mut mapped = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
+    thread::scope(|scope| {
+        let dir = mount.path().to_owned();
+        let busy = scope.spawn(move || {
+            // Somebody at work meanwhile: each of these would fail if it were done twice.
+            let mut rounds = 0;
+            while !dir.join("stop").exists() {
+                fs::create_dir(dir.join("d")).unwrap();
+                fs::write(dir.join("d/new"), "x".repeat(rounds % 5000)).unwrap();
+                fs::rename(dir.join("d/new"), dir.join("moved")).unwrap();
+                assert_eq!(fs::read(dir.join("moved")).unwrap().len(), rounds % 5000);
+                fs::remove_file(dir.join("moved")).unwrap();
+                fs::remove_dir(dir.join("d")).unwrap();
+                rounds += 1;
+            }
+            rounds
+        });
+        for round in 0..6_u8 {
+            let (to, expected) = if round % 2 == 0 { (&newer, &other) } else { (&older, &own) };
+            let done = upgrade(&mount, Some(to));
+            assert!(done.status.success(), "{}{}", said(&done), mount.log());
+            assert_eq!(version(&mount), *expected);
+            file.write_all_at(&[round; 100], 4096).unwrap();
+            appended.write_all(&[round]).unwrap();
+            assert_eq!(mapped[4096], round);
+            mapped[usize::from(round)] = round;
+            file.sync_all().unwrap();
+        }
+        fs::write(mount.at("stop"), "").unwrap();
+        assert!(busy.join().unwrap() > 0);
+    });
+    let info = mount.info();
+    assert_eq!((&info["keeper"]["takeovers"], &info["keeper"]["reason"]), (&6.into(), &"upgrade".into()), "{info}");
+    // Whoever dies is replaced by one of the program that served last.
+    assert!(upgrade(&mount, Some(&newer)).status.success());
+    mount.adopt();
+    mount.kill_server();
+    assert_eq!(version(&mount), other);
+    drop((file, appended, mapped));
+    mount.umount();
+    let check = mount.tensorfs(["check", "--data", mount.pool().to_str().unwrap()]);
+    assert!(check.status.success(), "{}", said(&check));
+    mount.mount();
+    assert_eq!(fs::read(mount.at("appended")).unwrap(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(fs::read(mount.at("f")).unwrap()[..6], [0, 1, 2, 3, 4, 5]);
+}
+
+/// Proves K7.
+fn an_upgrade_that_fails_goes_back(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let own = version(&mount);
+    let open = File::options().read(true).write(true).create_new(true).open(mount.at("f")).unwrap();
+    open.write_all_at(b"text", 0).unwrap();
+    // It says that it would serve, and does not understand what the server before left.
+    let stranger = changed(&mount, "stranger", "tensorfs handover 1", "tensorfs handover 0");
+    // It knows nothing of the pool's format.
+    let foreign = changed(&mount, "foreign", "TENSORFS", "TENSORSF");
+    let script = mount.host().join("script");
+    fs::write(&script, "#!/bin/sh\necho would serve\n").unwrap();
+    for (program, why) in [
+        (Path::new("/bin/true"), "it does not say that it could serve"),
+        (Path::new("/bin/false"), "it does not say that it could serve"),
+        (Path::new("/bin/sleep"), "unrecognized option"),
+        (&script, "not a program"),
+        (mount.path(), "not a program"),
+        (Path::new("/no/such/program"), "No such file"),
+        (&foreign, "no superblock"),
+        (&stranger, "does not serve"),
+    ] {
+        let done = upgrade(&mount, Some(program));
+        let said = said(&done);
+        assert!(!done.status.success() && said.contains(why), "{}: {said}", program.display());
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(version(&mount), own);
+        open.sync_all().unwrap();
+        assert_eq!(fs::read(mount.at("f")).unwrap(), b"text");
+    }
+    mount.adopt();
+    drop(open);
+    mount.umount();
+    assert_eq!(mount.info()["state"], "clean");
+    mount.mount();
+}
+
+/// What the server does not end in time, and what comes meanwhile, the next one does.
+///
+/// Proves K3, K7.
+fn what_is_asked_during_an_upgrade_is_done_once(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = kept(setup.host_calls(&calls));
+    if mount.is_plain() {
+        return;
+    }
+    for after in [false, true] {
+        let name = format!("made {after}");
+        let rule = Rule::of(Call::Write).on("/log").times(1);
+        let held = calls.add(if after { rule.after().held() } else { rule.held() });
+        let dir = mount.at(&name);
+        let maker = thread::spawn(move || fs::create_dir(dir));
+        held.wait_for_waiting(1);
+        let done = upgrade(&mount, None);
+        assert!(done.status.success(), "{}{}", said(&done), mount.log());
+        maker.join().unwrap().unwrap();
+        assert!(mount.at(&name).is_dir());
+        drop(held);
+    }
+    mount.adopt();
+    mount.umount();
+}
+
+fn remount(mount: &Mount, options: &str) -> Output {
+    mount
+        .program()
+        .args(["mount", "-o", &format!("remount,{options}")])
+        .arg(mount.pool())
+        .arg(mount.path())
+        .output()
+        .unwrap()
+}
+
+/// Proves K7.
+fn options_are_changed_by_a_remount(setup: Setup) {
+    if !is_root() {
+        return setup.skip("only root can remount");
+    }
+    let mut mount = setup.mount_with(["-o", "keeper,commit=3"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let open = File::create(mount.at("f")).unwrap();
+    let before = mount.info();
+    let same = remount(&mount, "commit=3");
+    assert!(same.status.success() && same.stderr.is_empty(), "{}", said(&same));
+    assert_eq!(mount.info()["pid"], before["pid"], "nothing is to be changed");
+    let done = remount(&mount, "commit=7,threads=3,durability=close,layout=other");
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(said(&done).contains("not changed by a remount: layout\n"), "{}", said(&done));
+    let info = mount.info();
+    assert_eq!((&info["commit_seconds"], &info["durability"]), (&7.0.into(), &"close".into()), "{info}");
+    // What is not said stays.
+    assert!(remount(&mount, "latency=off").status.success());
+    let info = mount.info();
+    assert_eq!((&info["commit_seconds"], &info["durability"]), (&7.0.into(), &"close".into()), "{info}");
+    assert_eq!(info["keeper"]["takeovers"], 2);
+    mount.adopt();
+    mount.kill_server();
+    assert_eq!(mount.info()["commit_seconds"].as_f64(), Some(7.0));
+    drop(open);
+}
+
+/// What a keeper answers.
+fn ask(keeper: i64, message: &[u8], program: &File) -> Vec<u8> {
+    let kind = (AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC);
+    let asker = socket(kind.0, kind.1, kind.2, None).unwrap();
+    let address = UnixAddr::new_abstract(format!("tensorfs-keeper/{keeper}").as_bytes()).unwrap();
+    connect(asker.as_raw_fd(), &address).unwrap();
+    let numbers = [program.as_raw_fd()];
+    let with = [ControlMessage::ScmRights(&numbers)];
+    // It may have hung up already.
+    let _ = sendmsg::<()>(asker.as_raw_fd(), &[IoSlice::new(message)], &with, MsgFlags::MSG_NOSIGNAL, None);
+    let mut answer = vec![0; 1000];
+    let len = recv(asker.as_raw_fd(), &mut answer, MsgFlags::empty()).unwrap_or(0);
+    answer.truncate(len);
+    answer
+}
+
+/// Proves K7.
+fn only_whoever_mounted_upgrades(setup: Setup) {
+    if !is_root() {
+        return setup.skip("only root becomes somebody else");
+    }
+    let mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let before = mount.info();
+    let program = changed(&mount, "program", "tensorfs handover 1", "tensorfs handover 1");
+    let keeper = before["keeper"]["pid"].as_i64().unwrap();
+    let stranger = thread::spawn({
+        let program = File::open(&program).unwrap();
+        move || {
+            // SAFETY: takes integers alone. The system call is one of this thread, not of the process.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234) }, 0);
+            ask(keeper, b"p", &program)
+        }
+    });
+    assert_eq!(stranger.join().unwrap(), b"");
+    // Nor does the keeper mind what makes no sense, or who says nothing.
+    for message in [&b""[..], b"x", b"po", &[b'p'; 60_000], &[b'p'; 100_000], b"o\xff", b"o\0", b"ono-such-option"] {
+        assert_ne!(ask(keeper, message, &File::open(&program).unwrap()), b"=");
+    }
+    wait_until("word of the stranger", || mount.log().contains("may not ask for another server"));
+    assert_eq!(mount.info()["pid"], before["pid"]);
+    assert_eq!(upgrade(&mount, Some(&program)).status.code(), Some(0));
+}
+
+/// Proves K7.
+fn without_a_keeper_there_is_no_upgrade(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    assert!(said(&upgrade(&mount, None)).contains("it is mounted without a keeper"));
+    let pool = mount.pool().to_owned();
+    mount.umount();
+    let output = mount.program().arg("upgrade").arg(&pool).output().unwrap();
+    assert!(!output.status.success());
+    let mut kept = mount.program();
+    let done: io::Result<Output> = kept.arg("mount").arg(&pool).arg(mount.path()).args(["-o", "keeper"]).output();
+    assert!(done.unwrap().status.success());
+    let keeper = mount.info()["keeper"]["pid"].as_i64().unwrap() as i32;
+    // SAFETY: plain system call. The pid was asked of the server that runs.
+    assert_eq!(unsafe { libc::kill(keeper, libc::SIGKILL) }, 0);
+    wait_until("the end of the keeper", || mount.info()["keeper"]["pid"].is_null());
+    assert!(said(&upgrade(&mount, None)).contains("keeper of its server has died"));
+    let unmounted = mount.program().arg("umount").arg(mount.path()).output().unwrap();
+    assert!(unmounted.status.success(), "{}", said(&unmounted));
+    mount.mount();
+}
