@@ -230,10 +230,20 @@ impl Handover {
         self.head.read().server <= 1
     }
 
+    /// True if whoever has started this process keeps watch over it.
+    pub fn is_watched(&self) -> bool {
+        getppid() == self.keeper
+    }
+
+    /// For a keeper who takes the place of one that has died.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        Ok(self.file.try_clone()?.into())
+    }
+
     /// Who keeps watch.
     pub(crate) fn describe(&self) -> KeeperInfo {
         KeeperInfo {
-            pid: (getppid() == self.keeper).then_some(self.keeper.as_raw() as u32),
+            pid: self.is_watched().then_some(self.keeper.as_raw() as u32),
             takeovers: self.head.read().server.saturating_sub(1),
             reason: self.after.clone(),
         }

@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use tensorfs_formats::{Dtype, Mode};
 use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
 
-use crate::mounting::kept::Descriptors;
+use crate::mounting::kept::{Adopted, Descriptors};
 use crate::mounting::options;
 use crate::show::{VERSION, size};
 use crate::tensors::filter::{self, Steps};
@@ -250,6 +250,9 @@ pub struct Mount {
     /// Why this server takes the place of another one
     #[arg(long, hide = true, value_name = "REASON")]
     pub after: Option<String>,
+    /// Descriptors that a server hands to its next keeper
+    #[arg(long, hide = true, value_name = "NUMBERS")]
+    pub adopted: Option<Adopted>,
     /// Only say whether this program could serve the pool so
     #[arg(long, hide = true)]
     pub would_serve: bool,

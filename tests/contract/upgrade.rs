@@ -1,7 +1,7 @@
 //! Another server on purpose: with another program, or with other options.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSlice, Write};
+use std::io::{IoSlice, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ on_mounts!(
     options_are_changed_by_a_remount,
     only_whoever_mounted_upgrades,
     without_a_keeper_there_is_no_upgrade,
+    a_server_whose_keeper_died_is_watched_again,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -303,15 +304,35 @@ fn without_a_keeper_there_is_no_upgrade(setup: Setup) {
     mount.umount();
     let output = mount.program().arg("upgrade").arg(&pool).output().unwrap();
     assert!(!output.status.success());
-    let mut kept = mount.program();
-    let done: io::Result<Output> = kept.arg("mount").arg(&pool).arg(mount.path()).args(["-o", "keeper"]).output();
-    assert!(done.unwrap().status.success());
-    let keeper = mount.info()["keeper"]["pid"].as_i64().unwrap() as i32;
-    // SAFETY: plain system call. The pid was asked of the server that runs.
-    assert_eq!(unsafe { libc::kill(keeper, libc::SIGKILL) }, 0);
-    wait_until("the end of the keeper", || mount.info()["keeper"]["pid"].is_null());
-    assert!(said(&upgrade(&mount, None)).contains("keeper of its server has died"));
-    let unmounted = mount.program().arg("umount").arg(mount.path()).output().unwrap();
-    assert!(unmounted.status.success(), "{}", said(&unmounted));
+    mount.mount();
+}
+
+/// Proves K4, K7.
+fn a_server_whose_keeper_died_is_watched_again(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let mut open = OpenOptions::new().append(true).create(true).open(mount.at("f")).unwrap();
+    for round in 0..3_u8 {
+        mount.kill_keeper();
+        wait_until("word of the death", || mount.info()["keeper"]["pid"].is_null());
+        let before = mount.info()["pid"].as_i64();
+        open.write_all(&[round]).unwrap();
+        let done = upgrade(&mount, None);
+        assert!(done.status.success(), "{}{}", said(&done), mount.log());
+        mount.adopt();
+        assert_ne!(mount.info()["pid"].as_i64(), before);
+        let health = mount.tensorfs(["health", mount.path().to_str().unwrap()]);
+        assert!(!said(&health).contains("keeper"), "{}", said(&health));
+        mount.kill_server();
+        open.write_all(&[round]).unwrap();
+        assert_eq!(fs::read(mount.at("f")).unwrap().len(), 2 * usize::from(round) + 2);
+    }
+    drop(open);
+    let keeper = mount.info()["keeper"]["pid"].as_i64().unwrap();
+    mount.umount();
+    wait_until("the end of the keeper", || !Path::new(&format!("/proc/{keeper}")).exists());
+    assert_eq!(mount.info()["state"], "clean");
     mount.mount();
 }

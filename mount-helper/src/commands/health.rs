@@ -134,7 +134,9 @@ fn look(target: &Path) -> Result<Answer, Failure> {
 fn problems(info: &Info) -> Vec<String> {
     let mut found = Vec::new();
     if info.keeper.as_ref().is_some_and(|keeper| keeper.pid.is_none()) {
-        found.push("its keeper has died: nobody keeps watch over the server".to_owned());
+        found.push(
+            "its keeper has died: nobody keeps watch over the server; tensorfs upgrade starts another one".to_owned(),
+        );
     }
     if let Some(reason) = &info.read_only {
         found.push(format!("it takes no changes: {reason}"));

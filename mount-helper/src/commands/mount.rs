@@ -14,8 +14,9 @@ use crate::show::{logging, output};
 /// Runs the command.
 pub fn run(arguments: Mount) -> Result<(), Failure> {
     let options = options(&arguments).map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
-    let request =
-        MountRequest::new(arguments.pool, arguments.mountpoint, options).kept(arguments.kept, arguments.after);
+    let request = MountRequest::new(arguments.pool, arguments.mountpoint, options)
+        .kept(arguments.kept, arguments.after)
+        .adopted(arguments.adopted);
     if request.options().is_remount() {
         return remount::run(&request, &arguments.options);
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::ask::about;
 use crate::cli::Upgrade;
-use crate::mounting::exchange;
+use crate::mounting::exchange::{self, Watch};
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
 
@@ -16,6 +16,14 @@ pub fn run(arguments: &Upgrade) -> Result<(), Failure> {
     }
     let path = arguments.to.as_deref().unwrap_or(Path::new("/proc/self/exe"));
     let program = exchange::program(path).at(path)?;
-    let keeper = exchange::keeper_of(mount.source())?;
+    let pool = mount.source();
+    let keeper = match Watch::over(pool)? {
+        Watch::By(keeper) => keeper,
+        Watch::NoMore(server) => exchange::watch_again(pool, server)?,
+        Watch::Never => {
+            let reason = "it is mounted without a keeper (-o keeper): unmount it, and mount it again";
+            return Err(Failure::at(mount.mount_point(), reason));
+        }
+    };
     exchange::ask(keeper, Some(&program), None).map_err(|why| Failure::at(mount.mount_point(), why))
 }

@@ -8,9 +8,12 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::cmsg_space;
 use nix::errno::Errno;
+use nix::sys::signal::kill;
 use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
@@ -20,6 +23,7 @@ use nix::sys::time::TimeVal;
 use nix::unistd::{Pid, geteuid};
 
 use crate::mounting::process;
+use crate::mounting::signals::TO_LEAVE;
 use crate::show::failure::{Failure, reason};
 
 /// The name of a keeper's process, as `ps` shows it.
@@ -28,6 +32,8 @@ pub const NAME: &str = "tensorfs-keeper";
 const MOST: usize = 64 << 10;
 /// Whoever connects has so many seconds to say what for.
 const TO_ASK: i64 = 1;
+/// So long is waited for a new keeper.
+const AGAIN: Duration = Duration::from_secs(60);
 /// What a keeper does takes no longer than so many seconds.
 const TO_ANSWER: i64 = 200;
 
@@ -111,19 +117,46 @@ fn receive<'a>(socket: &OwnedFd, bytes: &'a mut [u8]) -> io::Result<(&'a str, Ve
     Ok((text, descriptors))
 }
 
-/// Who keeps watch over the server of a pool that is mounted. An error says why nobody does.
-pub fn keeper_of(pool: &Path) -> Result<Pid, Failure> {
-    let server = tensorfs_layout::pool::holder(pool)?.ok_or_else(|| Failure::at(pool, "no server has it"))?.pid;
-    let words = std::fs::read(format!("/proc/{server}/cmdline")).unwrap_or_default();
-    if !words.split(|byte| *byte == 0).any(|word| word.starts_with(b"--kept=")) {
-        return Err(Failure::at(pool, "it is mounted without a keeper (-o keeper): unmount it, and mount it again"));
+/// Who keeps watch over the server of a pool that is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// This process.
+    By(Pid),
+    /// Nobody any more; this is the server.
+    NoMore(Pid),
+    /// Nobody was to.
+    Never,
+}
+
+impl Watch {
+    /// Over the server of this pool.
+    pub fn over(pool: &Path) -> Result<Self, Failure> {
+        let server = tensorfs_layout::pool::holder(pool)?.ok_or_else(|| Failure::at(pool, "no server has it"))?.pid;
+        let words = std::fs::read(format!("/proc/{server}/cmdline")).unwrap_or_default();
+        if !words.split(|byte| *byte == 0).any(|word| word.starts_with(b"--kept=")) {
+            return Ok(Self::Never);
+        }
+        let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap_or_default();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
+        Ok(match parent.filter(|parent| process::name(*parent) == NAME) {
+            Some(parent) => Self::By(Pid::from_raw(parent as i32)),
+            None => Self::NoMore(Pid::from_raw(server as i32)),
+        })
     }
-    let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap_or_default();
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
-    match parent.filter(|parent| process::name(*parent) == NAME) {
-        Some(parent) => Ok(Pid::from_raw(parent as i32)),
-        None => Err(Failure::at(pool, "the keeper of its server has died: unmount it, and mount it again")),
+}
+
+/// Has a server whose keeper has died leave to one that is watched over. Returns who does so.
+pub fn watch_again(pool: &Path, server: Pid) -> Result<Pid, Failure> {
+    kill(server, TO_LEAVE).map_err(|errno| Failure::at(pool, format!("process {server}: {}", errno.desc())))?;
+    let until = Instant::now() + AGAIN;
+    while Instant::now() < until {
+        match Watch::over(pool) {
+            Ok(Watch::By(keeper)) => return Ok(keeper),
+            // It has not left yet, or the next one has not begun.
+            _ => thread::sleep(Duration::from_millis(5)),
+        }
     }
+    Err(Failure::at(pool, format!("process {server} has not left to another server; its log may say why")))
 }
 
 /// Has a keeper put another server in the place of the one that serves. Returns when that one serves; if it does not,

@@ -28,7 +28,7 @@ use nix::unistd::{Pid, dup2_stdout};
 use tensorfs_fs::Handover;
 
 use crate::mounting::exchange::{self, Wish};
-use crate::mounting::kept::{LEFT, READY, SERVES, UPGRADE, WOULD_SERVE};
+use crate::mounting::kept::{Adopted, KEEPER_DIED, LEFT, READY, SERVES, UPGRADE, WOULD_SERVE};
 use crate::mounting::request::{MountRequest, PROGRAM};
 use crate::mounting::signals::TO_LEAVE;
 use crate::show::failure::{Failure, reason};
@@ -152,7 +152,10 @@ enum Said {
 pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
     let _ = prctl::set_name(c"tensorfs-keeper");
     let signals = take_signals().map_err(cannot_watch)?;
-    let handover = Handover::create().map_err(cannot_watch)?;
+    let (handover, inherited) = match request.adopted.map(Adopted::take).transpose()? {
+        Some([handover, fuse, lock]) => (handover, Some([fuse, lock])),
+        None => (Handover::create().map_err(cannot_watch)?, None),
+    };
     let listener = exchange::open();
     if let Err(error) = &listener {
         log::warn!("{}: cannot be upgraded while it is mounted: {}", request.pool().display(), reason(error));
@@ -160,17 +163,24 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
     let mut keeper = Keeper {
         request,
         handover,
-        inherited: None,
+        awaited: handshake && inherited.is_none(),
+        inherited,
         signals,
         stopping: None,
-        awaited: handshake,
         handshake,
         program: Program::Own,
         options: request.options().to_list(),
         listener: listener.ok(),
         wish: None,
     };
-    let mut life = keeper.begin(None).map_err(cannot_start)?;
+    let mut life = match keeper.inherited {
+        None => keeper.begin(None).map_err(cannot_start)?,
+        Some(_) => {
+            // The server has standard input open as long as it lives.
+            io::copy(&mut io::stdin(), &mut io::sink()).map_err(cannot_watch)?;
+            keeper.begin_again(KEEPER_DIED)?
+        }
+    };
     let mut deaths = Deaths::default();
     loop {
         let status = keeper.watch(&mut life).map_err(cannot_watch)?;
@@ -192,6 +202,22 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
         thread::sleep(pause);
         life = keeper.begin_again(&why)?;
     }
+}
+
+/// Starts a keeper that has another server take over as soon as this process has ended: a server whose keeper has died.
+pub fn start(request: &MountRequest, handed: &[OwnedFd; 3]) -> io::Result<()> {
+    for descriptor in handed {
+        fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
+    }
+    let numbers = handed.each_ref().map(|descriptor| descriptor.as_raw_fd().to_string());
+    let (gone, here) = io::pipe()?;
+    let mut arguments = request.server_arguments();
+    arguments.insert(1, format!("--adopted={}", numbers.join(",")).into());
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(PROGRAM).args(arguments).stdin(gone).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    // Until this process ends.
+    std::mem::forget(here);
+    Ok(())
 }
 
 fn how(status: ExitStatus) -> String {
@@ -276,7 +302,10 @@ impl Keeper<'_> {
         });
         let mut ready = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         ready.extend(life.socket.as_ref().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
-        ready.extend(self.listener.as_ref().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
+        // Whoever asks before a server serves waits until it does.
+        let listens = |life: &Life, keeper: &Self| life.serves.is_some() && keeper.wish.is_none();
+        let listener = self.listener.as_ref().filter(|_| listens(life, self));
+        ready.extend(listener.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
         match poll(&mut ready, wait) {
             Err(Errno::EINTR) => return Ok(None),
             result => result?,
@@ -291,7 +320,8 @@ impl Keeper<'_> {
             self.hear_all(life)?;
             return Ok(Some(status));
         }
-        if let Some(wish) = self.listener.as_ref().and_then(exchange::next) {
+        let listener = self.listener.as_ref().filter(|_| listens(life, self));
+        if let Some(wish) = listener.and_then(exchange::next) {
             self.consider(wish, life);
         }
         Ok(None)
@@ -300,10 +330,9 @@ impl Keeper<'_> {
     /// Whether a wish can be fulfilled, as far as it can be told while the server goes on. If so, that one is to leave.
     fn consider(&mut self, wish: Wish, life: &Life) {
         let pool = self.request.pool().display();
-        let busy = if self.stopping.is_some() { "it is being unmounted" } else { "another server is just starting" };
-        let done = match life.serves {
-            Some(_) if self.wish.is_none() && self.stopping.is_none() => self.would_serve(&wish),
-            _ => Err(busy.to_owned()),
+        let done = match self.stopping {
+            None => self.would_serve(&wish),
+            Some(_) => Err("it is being unmounted".to_owned()),
         };
         match done {
             Ok(()) => {

@@ -20,6 +20,8 @@ pub const READY: u8 = b'!';
 
 /// Why the next server serves, if one was wished for.
 pub const UPGRADE: &str = "upgrade";
+/// Why the next server serves whose keeper is another one.
+pub const KEEPER_DIED: &str = "its keeper had died";
 /// What a program prints that could serve.
 pub const WOULD_SERVE: &str = "would serve\n";
 /// The exit status of a server that leaves the rest to another one (`EX_TEMPFAIL` of sysexits.h).
@@ -47,6 +49,29 @@ impl FromStr for Descriptors {
             }
             _ => Err("not what a keeper says".into()),
         }
+    }
+}
+
+/// The numbers of descriptors that a server hands to a keeper that is to watch over the next one: the handover,
+/// `/dev/fuse` and the pool's lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Adopted([RawFd; 3]);
+
+impl FromStr for Adopted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers: Result<Vec<RawFd>, _> = text.split(',').map(str::parse).collect();
+        let numbers = numbers.ok().filter(|numbers| numbers.iter().all(|number| *number > 2));
+        numbers.and_then(|numbers| numbers.try_into().ok()).map(Self).ok_or_else(|| "not what a server says".into())
+    }
+}
+
+impl Adopted {
+    /// Takes the descriptors over.
+    pub fn take(self) -> Result<[OwnedFd; 3], Failure> {
+        let [handover, fuse, lock] = self.0;
+        Ok([own(handover)?, own(fuse)?, own(lock)?])
     }
 }
 

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use crate::mounting::exchange;
+use crate::mounting::exchange::{self, Watch};
 use crate::mounting::mountinfo::Mount;
 use crate::mounting::options::{Flags, MountOptions};
 use crate::mounting::paths;
@@ -36,7 +36,11 @@ pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
         return Err(Failure::at(&mountpoint, "its server is gone; mount it again"));
     }
     let now = running(&found)?;
-    let (kept, wanted) = (exchange::keeper_of(found.source()).ok(), now.exchanged(&request.options));
+    let kept = match Watch::over(found.source())? {
+        Watch::By(keeper) => Some(keeper),
+        _ => None,
+    };
+    let wanted = now.exchanged(&request.options);
     let stays = request.options.of_the_server(if kept.is_some() { &wanted } else { &now });
     if !stays.is_empty() {
         output::complain(format!("{}: not changed by a remount: {}", mountpoint.display(), stays.join(", ")));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-use crate::mounting::kept::Descriptors;
+use crate::mounting::kept::{Adopted, Descriptors};
 use crate::mounting::mountinfo::Table;
 use crate::mounting::options::MountOptions;
 use crate::mounting::{given, holder, paths, pool, unmount};
@@ -26,17 +26,24 @@ pub struct MountRequest {
     pub(super) kept: Option<Descriptors>,
     /// Why it takes the place of another one.
     pub(super) after: Option<String>,
+    /// What a server whose keeper has died handed to this one.
+    pub(super) adopted: Option<Adopted>,
 }
 
 impl MountRequest {
     /// A mount of `pool` at `mountpoint`, as paths on the command line.
     pub fn new(pool: PathBuf, mountpoint: PathBuf, options: MountOptions) -> MountRequest {
-        MountRequest { pool, mountpoint, options, kept: None, after: None }
+        MountRequest { pool, mountpoint, options, kept: None, after: None, adopted: None }
     }
 
     /// As the server of a keeper, who handed these over.
     pub fn kept(self, kept: Option<Descriptors>, after: Option<String>) -> MountRequest {
         MountRequest { kept, after, ..self }
+    }
+
+    /// As a keeper of what a server has handed over.
+    pub fn adopted(self, adopted: Option<Adopted>) -> MountRequest {
+        MountRequest { adopted, ..self }
     }
 
     /// True if somebody is to keep watch over its server, and this is not that server.

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use nix::sys::signal::Signal;
-use tensorfs_fs::{Error, Options, Server};
+use tensorfs_fs::{Error, Handover, Options, Server, ServerHandle};
 use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Shutdown;
 use tensorfs_layout::pool::{Inherited, OpenOptions, Pool};
 
 use crate::mounting::fuse_device::{self, Ending, Mounted};
-use crate::mounting::kept::{Kept, LEFT, UPGRADE};
+use crate::mounting::kept::{KEEPER_DIED, Kept, LEFT, UPGRADE};
 use crate::mounting::request::MountRequest;
-use crate::mounting::{given, notify, signals};
+use crate::mounting::{given, keeper, notify, signals};
 use crate::show::VERSION;
 use crate::show::failure::{Failure, reason};
 
@@ -28,6 +28,29 @@ pub trait Listener {
     fn note(&mut self, line: &str);
     /// The mount serves. An error: nobody wants it any more.
     fn ready(&mut self) -> Result<(), Failure>;
+}
+
+/// What a server leaves to the next one.
+struct Hands {
+    handover: Arc<Handover>,
+    /// For a new keeper, if its own has died.
+    handed: [OwnedFd; 3],
+}
+
+impl Hands {
+    /// Leaves, to a server that the keeper starts. Returns only if there is no keeper to be had.
+    fn leave(&self, request: &MountRequest, server: &ServerHandle) {
+        let pool = request.pool.display();
+        if !self.handover.is_watched()
+            && let Err(error) = keeper::start(request, &self.handed)
+        {
+            log::error!("{pool}: cannot start a keeper: {}", reason(&error));
+            return;
+        }
+        log::info!("{pool}: leaving to another server");
+        server.leave();
+        std::process::exit(LEFT);
+    }
 }
 
 /// Whom a server with a keeper tells.
@@ -76,7 +99,8 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
     // Until here SIGTERM simply ends the process: a pool survives that at any moment.
     signals::block(to_end(request))?;
     // One that left to this one on purpose was neither killed, nor is anything to be said of that.
-    let left = request.after.as_deref() == Some(UPGRADE) && pool.recovery().kind == Shutdown::ServerKilled;
+    let after = request.after.as_deref().unwrap_or_default();
+    let left = [UPGRADE, KEEPER_DIED].contains(&after) && pool.recovery().kind == Shutdown::ServerKilled;
     let recovered = recovery_note(&pool).filter(|line| !(left && line.ends_with(NOTHING_LOST)));
     for line in [recovered, read_only_note(&pool)].into_iter().flatten() {
         log::warn!("{line}");
@@ -97,13 +121,18 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
         Options { handover: kept.as_ref().map(|kept| kept.handover().clone()), ..server_options(request, &mounted) };
     match Server::start(pool, fuse, options) {
         Ok(server) => {
+            let mut hands = None;
             if let (Some(kept), Some(shared)) = (&kept, shared) {
-                let told = shared.and_then(|(fuse, lock): (OwnedFd, OwnedFd)| kept.tell(&fuse, &lock));
-                if let Err(error) = told {
-                    log::warn!("{}: nobody keeps watch: {}", request.pool.display(), reason(&error));
+                let told = shared.and_then(|(fuse, lock): (OwnedFd, OwnedFd)| {
+                    kept.tell(&fuse, &lock)?;
+                    Ok([kept.handover().share()?, fuse, lock])
+                });
+                match told {
+                    Ok(handed) => hands = Some(Hands { handover: kept.handover().clone(), handed }),
+                    Err(error) => log::warn!("{}: nobody keeps watch: {}", request.pool.display(), reason(&error)),
                 }
             }
-            serve_mount(server, &mounted, request, &mut Heard { listener, keeper: kept.as_ref() })
+            serve_mount(server, &mounted, request, (&mut Heard { listener, keeper: kept.as_ref() }, hands))
         }
         // Requests wait for the next server; the keeper sees to what is left if there is none.
         Err(error) if taken_over => Err(error.into()),
@@ -137,11 +166,11 @@ fn serve_mount(
     server: Server,
     mounted: &Mounted,
     request: &MountRequest,
-    listener: &mut dyn Listener,
+    (listener, hands): (&mut dyn Listener, Option<Hands>),
 ) -> Result<(), Failure> {
     // Keeps the pool locked until the mount is gone for certain.
     let pool = server.pool();
-    let result = match announce(&server, mounted, request, listener) {
+    let result = match announce(&server, mounted, request, (listener, hands)) {
         Err(failure) => {
             drop(server);
             Err(failure)
@@ -174,16 +203,14 @@ fn announce(
     server: &Server,
     mounted: &Mounted,
     request: &MountRequest,
-    listener: &mut dyn Listener,
+    (listener, hands): (&mut dyn Listener, Option<Hands>),
 ) -> Result<(), Failure> {
     let handle = server.handle();
     let stopping = mounted.clone();
-    let pool = request.pool.clone();
+    let (pool, own) = (request.pool.clone(), request.clone());
     signals::watch(to_end(request), move |signal| {
         if signal == signals::TO_LEAVE {
-            log::info!("{}: {signal}: leaving to another server", pool.display());
-            handle.leave();
-            std::process::exit(LEFT);
+            return hands.iter().for_each(|hands| hands.leave(&own, &handle));
         }
         log::info!("{}: {signal}: committing and unmounting", pool.display());
         notify::notify("STOPPING=1");
