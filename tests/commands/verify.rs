@@ -16,6 +16,7 @@ on_mounts!(
     one_changed_byte_is_one_tensor,
     a_large_tensor_and_its_neighbours,
     scrub_finds_a_changed_byte_and_it_is_remembered,
+    what_a_scrub_found_is_known_to_the_next_mount,
     scrub_waits_for_nobody_and_keeps_its_pace,
     a_scrub_whose_program_is_gone_ends,
     what_is_written_meanwhile_is_not_damaged,
@@ -243,6 +244,60 @@ fn scrub_finds_a_changed_byte_and_it_is_remembered(setup: Setup) {
     seal(&mount, &path);
     assert_eq!(state("model.safetensors"), "sealed");
     assert_eq!(report(&mount, &["scrub", "--json"], mount.path()).0, Some(0));
+}
+
+/// Damage is known from mount to mount, also to who looks at the pool while nobody has mounted it, until the file is
+/// written again; and when the pool was scrubbed last.
+///
+/// Proves C6.
+fn what_a_scrub_found_is_known_to_the_next_mount(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let bytes = safetensors(&mount.at("model"), &[("a", b"small"), ("b", &Pattern(1).bytes(0, 100_000))]);
+    fs::write(mount.at("whole"), Pattern(2).bytes(0, 100_000)).unwrap();
+    seal(&mount, mount.path());
+    assert_eq!(mount.info()["last_scrub"], Value::Null);
+    flip(&segment(&mount, &bytes), bytes.len() as u64 - 1);
+    assert_eq!(report(&mount, &["scrub", "--json"], mount.path()).0, Some(4));
+    let scrubbed = mount.info()["last_scrub"].clone();
+    assert_eq!((&scrubbed["findings"], &scrubbed["verified_bytes"]), (&1.into(), &(bytes.len() + 100_000).into()));
+    assert!(scrubbed["time"]["sec"].as_u64().unwrap() > 1_700_000_000, "{scrubbed}");
+    fs::rename(mount.at("model"), mount.at("moved")).unwrap();
+    let known = |mount: &Mount, root: &Path, damaged: bool| {
+        let (_, files) = lines(mount, &["ls", "--json"], root);
+        let states: Vec<(&str, &str)> = files
+            .iter()
+            .map(|file| (file["path"].as_str().unwrap().rsplit('/').next().unwrap(), file["state"].as_str().unwrap()))
+            .collect();
+        assert_eq!(states, [("moved", if damaged { "damaged" } else { "sealed" }), ("whole", "sealed")]);
+        let info = report(mount, &["info", "--json"], root).1;
+        let paths: Vec<&Value> = info["damage_found"].as_array().unwrap().iter().map(|one| &one["path"]).collect();
+        assert_eq!(paths, if damaged { vec!["/moved"] } else { vec![] });
+        assert_eq!(info["last_scrub"], scrubbed);
+        let (status, check) = report(mount, &["check", "--json"], root);
+        let found = check["findings"].as_array().unwrap().len();
+        assert_eq!((status, found), if damaged { (Some(4), 1) } else { (Some(0), 0) }, "{check}");
+        assert_eq!(check["last_scrub"], scrubbed);
+    };
+    known(&mount, mount.path(), true);
+    mount.umount();
+    known(&mount, mount.pool(), true);
+    mount.mount();
+    known(&mount, mount.path(), true);
+    let (status, health) = report(&mount, &["health", "--json"], mount.path());
+    assert_eq!((status, &health["last_scrub"]), (Some(1), &scrubbed), "{health}");
+    // Also of a server that is killed.
+    mount.kill9();
+    mount.mount();
+    known(&mount, mount.path(), true);
+    // A file that was written again is not damaged, whoever asks.
+    safetensors(&mount.at("moved"), &[("a", b"again")]);
+    seal(&mount, mount.path());
+    known(&mount, mount.path(), false);
+    mount.umount();
+    known(&mount, mount.pool(), false);
 }
 
 /// What somebody has written behind a sealed file's end into its segment, past tensorfs, is found by whoever compares

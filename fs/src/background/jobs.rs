@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tensorfs_layout::Ino;
-use tensorfs_layout::check::{Report, check_in_use};
+use tensorfs_layout::check::{LastScrub, Report, check_in_use};
 
 use crate::clock;
 use crate::error::{Fault, Result};
@@ -132,7 +132,7 @@ fn run(files: &Files, job: &Job, work: &Work) {
 
 fn check(files: &Files, job: &Job, work: &Work) -> std::result::Result<(), String> {
     let mut report = Report::default();
-    let mut told = HashSet::new();
+    let (mut told, last_scrub) = (HashSet::new(), files.store().last_scrub());
     if work.structure {
         let progress = |what, done, total| job.progress(what, done, total);
         let still = |ino, look: &mut dyn FnMut(bool)| keep_still(files, ino, look);
@@ -141,6 +141,9 @@ fn check(files: &Files, job: &Job, work: &Work) -> std::result::Result<(), Strin
             Some(checked) => report = checked,
             None => return Err("it was interrupted".into()),
         }
+        if !work.data {
+            report = report.with_known(&files.store().known_damage());
+        }
         for finding in std::mem::take(&mut report.findings) {
             told.insert((finding.ino, finding.what.clone()));
             job.found(finding);
@@ -148,13 +151,18 @@ fn check(files: &Files, job: &Job, work: &Work) -> std::result::Result<(), Strin
     }
     if work.data {
         let busy = scrub(files, job, work.rate, &told, &mut report);
+        let store = files.store();
         if !job.is_wanted() {
+            store.keep_damage(None);
             return Err("it was interrupted".into());
         }
+        let found = store.known_damage().len() as u64;
+        store.keep_damage(Some(LastScrub::new(clock::now(), &report, busy, found)));
         if busy > 0 {
             job.say(&Event::Busy(busy));
         }
     }
+    report.last_scrub = last_scrub;
     job.say(&Event::Report(report));
     Ok(())
 }

@@ -127,6 +127,7 @@ impl Server {
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.
         let recorded = fs.close_all();
         seal_the_rest(fs.files());
+        store.keep_damage(None);
         let pool = store.pool();
         // Programs of an earlier mount may go on writing when this one has gone.
         let outlived = !all_watched || store.writers().len() > 0;

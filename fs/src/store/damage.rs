@@ -1,11 +1,12 @@
-//! Damage that was found since the mount: which runs of which files no longer have the bytes that were sealed. It is
-//! kept in memory, and forgotten when the file is written again. It changes nothing about the file: what can be read is
-//! read.
+//! Damage that was found: which runs of which files no longer have the bytes that were sealed. It is kept in memory
+//! and, from one mount to the next, in the pool, and forgotten when the file is written again. It changes nothing about
+//! the file: what can be read is read.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 
 use parking_lot::{Mutex, MutexGuard};
-use tensorfs_layout::check::Finding;
+use tensorfs_layout::check::{DamagedFile, Finding, LastScrub, Scrubbed};
 use tensorfs_layout::segment::{Changes, QuarantineEntry};
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
@@ -18,6 +19,8 @@ pub(super) type Version = (SegmentId, u64);
 #[derive(Default)]
 pub(super) struct Damage {
     hurt: Mutex<BTreeMap<Ino, Hurt>>,
+    /// What the pool keeps of it.
+    kept: Mutex<Scrubbed>,
     shown: Mutex<Shown>,
 }
 
@@ -43,6 +46,34 @@ pub(crate) struct BadRun {
 }
 
 impl Damage {
+    /// What was found before this mount.
+    pub fn remembered(kept: Scrubbed) -> Self {
+        let hurt = kept
+            .damaged()
+            .iter()
+            .map(|file| (file.ino(), Hurt { version: file.version(), findings: file.findings().to_vec() }));
+        Self { hurt: Mutex::new(hurt.collect()), kept: Mutex::new(kept), shown: Mutex::default() }
+    }
+
+    /// The last scrub that came to its end.
+    pub fn last_scrub(&self) -> Option<LastScrub> {
+        self.kept.lock().last().cloned()
+    }
+
+    /// What is known is handed to `write`, unless it is what was kept last. `last` is a scrub that has just ended.
+    pub fn keep_all(&self, last: Option<LastScrub>, write: impl FnOnce(&Scrubbed) -> io::Result<()>) -> io::Result<()> {
+        let mut kept = self.kept.lock();
+        let hurt = self.hurt.lock();
+        let damaged = hurt.iter().map(|(ino, hurt)| DamagedFile::new(*ino, hurt.version, hurt.findings.clone()));
+        let now = Scrubbed::new(last.or_else(|| kept.last().cloned()), damaged.collect());
+        drop(hurt);
+        if now != *kept {
+            write(&now)?;
+            *kept = now;
+        }
+        Ok(())
+    }
+
     /// What was found out to be shown.
     pub fn shown(&self) -> MutexGuard<'_, Shown> {
         self.shown.lock()

@@ -2,7 +2,7 @@
 
 use tensorfs_formats::Source;
 use tensorfs_layout::Ino;
-use tensorfs_layout::check::{Finding, Subject, is_hurt, segment_path};
+use tensorfs_layout::check::{Finding, LastScrub, Subject, is_hurt, segment_path};
 use tensorfs_layout::segment::QuarantineEntry;
 use tensorfs_layout::tree::View;
 
@@ -92,14 +92,37 @@ impl Store {
         entries
     }
 
-    /// Everything that is known.
+    /// Everything that is known, with the paths that the files have now.
     pub fn known_damage(&self) -> Vec<Finding> {
         for (ino, version) in self.damage.versions() {
             if !self.is_version(ino, version) {
                 self.damage.forget(ino);
             }
         }
-        self.damage.all()
+        let mut all = self.damage.all();
+        let view = self.pool.view();
+        for finding in &mut all {
+            let path = finding.ino.and_then(|ino| self.path_to_show(&view, ino));
+            finding.path = path.map(|path| String::from_utf8_lossy(&path).into_owned());
+        }
+        all
+    }
+
+    /// The last scrub that came to its end.
+    pub fn last_scrub(&self) -> Option<LastScrub> {
+        self.damage.last_scrub()
+    }
+
+    /// Keeps in the pool what is known, and a scrub that has just come to its end.
+    pub fn keep_damage(&self, last: Option<LastScrub>) {
+        if self.pool.is_read_only().is_some() {
+            return;
+        }
+        // What was written again since is forgotten.
+        self.known_damage();
+        if let Err(error) = self.damage.keep_all(last, |scrubbed| scrubbed.write(&self.pool)) {
+            log::warn!("{}: the next mount will not know what scrubbing found: {error}", self.pool.path().display());
+        }
     }
 
     fn is_version(&self, ino: Ino, (segment, version): Version) -> bool {

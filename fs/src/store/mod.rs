@@ -31,6 +31,7 @@ use std::sync::Arc;
 
 use parking_lot::MappedRwLockReadGuard;
 use tensorfs_layout::Ino;
+use tensorfs_layout::check::Scrubbed;
 use tensorfs_layout::medium::Domain;
 use tensorfs_layout::pool::{Edit, Pool, Usage};
 use tensorfs_layout::segment::Segments;
@@ -82,6 +83,7 @@ impl Store {
     /// A pool that is about to be served, by a process that may have so many descriptors.
     pub fn new(pool: Arc<Pool>, options: Options, durability: Durability, descriptors: u64) -> Self {
         let writers = Arc::new(Writers::default());
+        let damage = Damage::remembered(Scrubbed::read(&pool));
         let counted = writers.clone();
         pool.when_recorded(Box::new(move |ino| counted.changed(ino)));
         Self {
@@ -97,7 +99,7 @@ impl Store {
             counters: Counters::default(),
             writers,
             removed: Removed::default(),
-            damage: Damage::default(),
+            damage,
             bells: Bells::default(),
         }
     }

@@ -15,6 +15,7 @@ use crate::medium::boot::boot_id;
 use crate::medium::boot_note::{FAILED, NEW_FAILED};
 use crate::medium::dir::{Dir, Entry};
 use crate::medium::domain::Medium;
+use crate::medium::scrub_note::{NEW_SCRUBBED, SCRUBBED};
 use crate::pool::lock::LOCK;
 use crate::segment::gone::Gone;
 use crate::segment::home::{SEGMENTS, Stray};
@@ -292,7 +293,8 @@ impl Checker<'_> {
 
 /// True for what may be in a pool's directory; or in any, as that of a filesystem.
 fn is_part(name: &str) -> bool {
-    [LOG, NEW_LOG, LOCK, SEGMENTS, QUARANTINE, FAILED, NEW_FAILED, "lost+found"].contains(&name)
+    let own = [LOG, NEW_LOG, LOCK, SEGMENTS, QUARANTINE, FAILED, NEW_FAILED, SCRUBBED, NEW_SCRUBBED];
+    own.contains(&name) || name == "lost+found"
 }
 
 fn join(view: &View, dir: Ino, name: &[u8]) -> String {

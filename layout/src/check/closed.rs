@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::check::checker::Checker;
 use crate::check::report::{Progress, Report, Subject};
+use crate::check::scrubbed::Scrubbed;
 use crate::check::verify::verify_runs;
 use crate::error::{Error, Result};
 use crate::ids::{Ino, SegmentId};
@@ -50,11 +51,22 @@ pub enum Depth {
 /// Checks a pool that is not in use. One that is gives [`Error::Busy`]; what cannot even be read as a pool gives the
 /// error that a mount would give.
 pub fn check(path: &Path, depth: Depth, progress: Progress<'_>) -> Result<Report> {
-    check_in(&Arc::new(open_pool(path)?), depth, progress)
+    let (mut report, scrubbed) = look_in(&Arc::new(open_pool(path)?), depth, progress)?;
+    report.last_scrub = scrubbed.last().cloned();
+    // Who reads the bytes himself knows better.
+    if depth == Depth::Metadata {
+        report = report.with_known(&scrubbed.findings());
+    }
+    Ok(report)
 }
 
 /// As [`check`], of a pool whose directory is open.
 pub(crate) fn check_in(pool: &Arc<Dir>, depth: Depth, progress: Progress<'_>) -> Result<Report> {
+    Ok(look_in(pool, depth, progress)?.0)
+}
+
+/// What is found now, and what the last scrub found.
+fn look_in(pool: &Arc<Dir>, depth: Depth, progress: Progress<'_>) -> Result<(Report, Scrubbed)> {
     let dir = pool.path();
     // Without a lock that can be taken, nobody has it in use.
     if pool.stat(LOCK).is_ok_and(|found| pool.check_file(&found).is_ok()) {
@@ -74,7 +86,7 @@ pub(crate) fn check_in(pool: &Arc<Dir>, depth: Depth, progress: Progress<'_>) ->
             "the log is cut short".into(),
             "the pool cannot be mounted; what the missing blocks held is lost",
         );
-        return Ok(checker.report);
+        return Ok((checker.report, Scrubbed::default()));
     }
     progress("log", 0, u64::from(superblock.blocks));
     let blocks = scan::scan(&*medium, &superblock).map_err(io("read"))?;
@@ -97,7 +109,8 @@ pub(crate) fn check_in(pool: &Arc<Dir>, depth: Depth, progress: Progress<'_>) ->
     }
     checker.foreign(&scanned.1);
     checker.quarantine(dir, &Quarantine::of(pool.clone()).with(&segments))?;
-    Ok(checker.report)
+    let scrubbed = Scrubbed::read_in(pool, &superblock.uuid_text(), &view);
+    Ok((checker.report, scrubbed))
 }
 
 impl Checker<'_> {

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::check::scrubbed::Scrubbed;
 use crate::error::{Error, Result};
-use crate::ids::ROOT;
+use crate::ids::{Ino, ROOT};
 use crate::log::file::{LOG, open_log, open_pool};
 use crate::log::superblock::{INCOMPAT_GROWTH, PoolState, Superblock};
 use crate::medium;
@@ -41,6 +42,8 @@ pub struct Inspection {
     pub damaged_files: Vec<String>,
     /// What is missing in the log, in words.
     pub damage: Option<String>,
+    /// What the last scrub came to.
+    pub scrubbed: Scrubbed,
     /// Its tiers, the pool's own directory first.
     pub tiers: Vec<TierInfo>,
 }
@@ -71,6 +74,7 @@ pub struct Contents {
     view: View,
     segments: Segments,
     damage: Option<String>,
+    scrubbed: Scrubbed,
 }
 
 impl Contents {
@@ -89,7 +93,8 @@ impl Contents {
         segments
             .open_tiers(&found.view, whose, false)
             .map_err(|error| Error::in_pool(dir, SEGMENTS, "look into the tiers", error))?;
-        Ok(Self { dir: pool, medium, superblock, view: found.view, segments, damage: found.damage })
+        let scrubbed = Scrubbed::read_in(&pool, &superblock.uuid_text(), &found.view);
+        Ok(Self { dir: pool, medium, superblock, view: found.view, segments, damage: found.damage, scrubbed })
     }
 
     /// The pool's directory.
@@ -111,6 +116,11 @@ impl Contents {
     /// The bytes of files.
     pub fn segments(&self) -> &Segments {
         &self.segments
+    }
+
+    /// True if a scrub found a file damaged, and it was not written since.
+    pub fn is_known_damaged(&self, ino: Ino) -> bool {
+        self.scrubbed.is_damaged(ino)
     }
 
     /// What is missing in the log, in words.
@@ -158,6 +168,7 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
         quarantine: quarantine.list().map_err(|error| Error::in_pool(dir, QUARANTINE, "read", error))?,
         damaged_files,
         damage: found.damage,
+        scrubbed: Scrubbed::read_in(&pool, &superblock.uuid_text(), &found.view),
         superblock,
     })
 }

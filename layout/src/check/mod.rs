@@ -8,11 +8,13 @@ mod in_use;
 pub(crate) mod inspect;
 mod repair;
 mod report;
+mod scrubbed;
 mod verify;
 
 pub use closed::{Depth, check};
 pub use in_use::{KeepStill, check_in_use};
 pub use inspect::{Contents, Inspection, inspect, limit_of, was_closed};
 pub use repair::{Repair, repair};
-pub use report::{Finding, Progress, Report, Subject, segment_path};
+pub use report::{Finding, LastScrub, Progress, Report, Subject, segment_path};
+pub use scrubbed::{DamagedFile, Scrubbed};
 pub use verify::{Verdict, fault_of_run, fault_of_size, is_hurt, verify_runs};

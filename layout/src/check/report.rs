@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Ino, SegmentId};
 use crate::log::tier::PM;
 use crate::segment::home::path_within;
+use crate::time::Timestamp;
 
 /// What a finding is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +54,29 @@ pub struct Finding {
     pub meaning: String,
 }
 
+/// A scrub that came to its end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastScrub {
+    /// When it ended.
+    pub time: Timestamp,
+    /// Bytes whose checksums were verified.
+    pub verified_bytes: u64,
+    /// Bytes that had none.
+    pub unsealed_bytes: u64,
+    /// Files that were written again and again meanwhile, and so not verified.
+    pub busy_files: u64,
+    /// Damaged places that it found.
+    pub findings: u64,
+}
+
+impl LastScrub {
+    /// A scrub that has ended, and what it counted.
+    pub fn new(time: Timestamp, report: &Report, busy_files: u64, findings: u64) -> Self {
+        let (verified_bytes, unsealed_bytes) = (report.verified_bytes, report.unsealed_bytes);
+        Self { time, verified_bytes, unsealed_bytes, busy_files, findings }
+    }
+}
+
 /// The result of a check.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
@@ -72,6 +96,20 @@ pub struct Report {
     pub unsealed_bytes: u64,
     /// True if the pool had not been closed: the next mount recovers it.
     pub unclean: bool,
+    /// The last scrub before, if that is known.
+    #[serde(default)]
+    pub last_scrub: Option<LastScrub>,
+}
+
+impl Report {
+    /// With what is known from before, and was not found again.
+    #[must_use]
+    pub fn with_known(mut self, known: &[Finding]) -> Self {
+        let is_new = |known: &Finding| !self.findings.iter().any(|one| one.ino == known.ino && one.what == known.what);
+        let new: Vec<Finding> = known.iter().filter(|known| is_new(known)).cloned().collect();
+        self.findings.extend(new);
+        self
+    }
 }
 
 /// How far a check has come: what it does now, and how much of it is done.

@@ -18,6 +18,7 @@ use crate::medium;
 use crate::medium::boot_note::{FAILED, NEW_FAILED};
 use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
+use crate::medium::scrub_note::{NEW_SCRUBBED, SCRUBBED};
 use crate::pool::lock::{Holder, LOCK, PoolLock};
 use crate::pool::opened::Pool;
 use crate::segment::home::SEGMENTS;
@@ -170,8 +171,8 @@ fn prepare_directory(dir: &Path, force: bool) -> Result<Dir> {
 /// True if every name in the directory is one that a pool has, so that a pool, or what is left of one, is all that
 /// `--force` can destroy.
 fn holds_only_a_pool(dir: &Dir) -> io::Result<bool> {
-    // The last ones are what an interrupted repair, and a server without a log, leave.
-    const PARTS: [&str; 7] = [LOCK, LOG, QUARANTINE, SEGMENTS, NEW_LOG, FAILED, NEW_FAILED];
+    // The last ones are what an interrupted repair, a server without a log, and a scrub leave.
+    const PARTS: [&str; 9] = [LOCK, LOG, QUARANTINE, SEGMENTS, NEW_LOG, FAILED, NEW_FAILED, SCRUBBED, NEW_SCRUBBED];
     Ok(dir.entries()?.iter().all(|entry| entry.text().is_some_and(|name| PARTS.contains(&name))))
 }
 
@@ -220,7 +221,7 @@ fn has_superblock(dir: &Dir) -> io::Result<bool> {
 
 /// Removes what a pool is made of, and nothing else. The log goes first: without it nothing is a pool.
 fn remove_pool(dir: &Dir) -> io::Result<()> {
-    for part in [LOG, NEW_LOG, FAILED, NEW_FAILED] {
+    for part in [LOG, NEW_LOG, FAILED, NEW_FAILED, SCRUBBED, NEW_SCRUBBED] {
         dir.unlink_if_there(part)?;
     }
     dir.remove_all(SEGMENTS)?;

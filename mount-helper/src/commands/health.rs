@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorfs_fs::{Info, State};
+use tensorfs_layout::check::LastScrub;
 
 use crate::ask::about;
 use crate::cli::Health;
@@ -44,11 +45,14 @@ struct Answer {
     health: Verdict,
     /// What is wrong, a line each.
     problems: Vec<String>,
+    /// The last scrub that came to its end, if that is known.
+    #[serde(default)]
+    last_scrub: Option<LastScrub>,
 }
 
 impl Answer {
     fn down(why: impl Into<String>) -> Self {
-        Self { health: Verdict::Down, problems: vec![why.into()] }
+        Self { health: Verdict::Down, problems: vec![why.into()], last_scrub: None }
     }
 }
 
@@ -127,7 +131,7 @@ fn look(target: &Path) -> Result<Answer, Failure> {
     }
     let problems = problems(&info);
     let health = if problems.is_empty() { Verdict::Serves } else { Verdict::Degraded };
-    Ok(Answer { health, problems })
+    Ok(Answer { health, problems, last_scrub: info.last_scrub })
 }
 
 /// What is wrong with a mount that serves.

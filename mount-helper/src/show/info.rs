@@ -7,6 +7,7 @@ use tensorfs_layout::log::Shutdown;
 use tensorfs_layout::pool::Recovery;
 use tensorfs_layout::segment::{TierInfo, TierState};
 
+use crate::show::report::last_scrub;
 use crate::show::size::humane;
 use crate::show::table::WIDTH;
 use crate::show::text::count;
@@ -63,6 +64,7 @@ pub fn table(info: &Info) -> String {
         format!("{}: {}{}", path.escape_debug(), finding.what, tensors.escape_debug())
     });
     rows.list("found damaged", &found.collect::<Vec<_>>());
+    rows.some("last scrub", info.last_scrub.as_ref().map(last_scrub));
     if !info.quarantine.is_empty() {
         let entries = count(info.quarantine.len() as u64, "entry", "entries");
         let bytes = humane(info.quarantine.iter().map(|entry| entry.bytes).sum());

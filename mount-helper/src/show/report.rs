@@ -6,10 +6,10 @@ use std::path::Path;
 
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
-use tensorfs_layout::check::{Finding, Report};
+use tensorfs_layout::check::{Finding, LastScrub, Report};
 
 use crate::show::failure::{At, Failure};
-use crate::show::{output, text};
+use crate::show::{clock, output, text};
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -57,7 +57,24 @@ pub fn describe(pool: &str, report: &Report, actions: &[String]) -> String {
         let (verified, without) = (HumanBytes(report.verified_bytes), HumanBytes(report.unsealed_bytes));
         let _ = writeln!(text, "{pool}: {verified} of data verified, {without} have no checksum");
     }
+    if let Some(scrub) = &report.last_scrub {
+        let _ = writeln!(text, "{pool}: last scrub {}", last_scrub(scrub));
+    }
     text
+}
+
+/// When the last scrub ended, and what it came to.
+pub fn last_scrub(scrub: &LastScrub) -> String {
+    let found = match scrub.findings {
+        0 => "no damage".to_owned(),
+        findings => format!("damage in {}", text::count(findings, "place", "places")),
+    };
+    let mut line = format!("{}: {found}, {} verified", clock::utc(scrub.time.sec), HumanBytes(scrub.verified_bytes));
+    if scrub.busy_files > 0 {
+        let files = text::count(scrub.busy_files, "file was", "files were");
+        line.push_str(&format!("; {files} written meanwhile, and not verified"));
+    }
+    line
 }
 
 /// What verifying the bytes of files alone found.

@@ -241,7 +241,10 @@ impl Place {
     pub fn recorded(&self, file: &File) -> Result<Option<Recorded>, Failure> {
         match &self.at {
             Where::Host => Recorded::ask(file).at(&self.path),
-            Where::Pool(contents, ino) => Ok(Some(Recorded::of(object(contents, *ino).at(&self.path)?))),
+            Where::Pool(contents, ino) => {
+                let object = object(contents, *ino).at(&self.path)?;
+                Ok(Some(Recorded::of(object, contents.is_known_damaged(*ino))))
+            }
         }
     }
 
@@ -261,7 +264,10 @@ impl Place {
     pub fn glanced(&self, file: &File) -> Result<Option<Recorded>, Failure> {
         match &self.at {
             Where::Host => Recorded::glance(file).at(&self.path),
-            Where::Pool(contents, ino) => Ok(Some(Recorded::of(object(contents, *ino).at(&self.path)?))),
+            Where::Pool(contents, ino) => {
+                let object = object(contents, *ino).at(&self.path)?;
+                Ok(Some(Recorded::of(object, contents.is_known_damaged(*ino))))
+            }
         }
     }
 

@@ -44,8 +44,8 @@ pub struct FileRecord {
 }
 
 impl Recorded {
-    /// What the log of a pool that is not mounted says.
-    pub fn of(object: &Object) -> Recorded {
+    /// What the log of a pool that is not mounted says, and whether a scrub has found the file damaged.
+    pub fn of(object: &Object, known_damaged: bool) -> Recorded {
         let chain = object.chain();
         let sealed = chain.is_some_and(|chain| chain.is_sealed() && chain.size() > 0);
         let runs = chain.map_or(&[][..], |chain| chain.runs()).iter().filter(|run| run.len > 0);
@@ -57,7 +57,7 @@ impl Recorded {
             seal: run.seal.clone(),
         });
         let state = match chain {
-            _ if object.attributes.damaged => FileState::Damaged,
+            _ if object.attributes.damaged || known_damaged => FileState::Damaged,
             Some(chain) if chain.is_sealed() && chain.summary().is_some_and(|summary| summary.cut) => {
                 FileState::Interrupted
             }

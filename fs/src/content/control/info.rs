@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
 use tensorfs_layout::Ino;
-use tensorfs_layout::check::Finding;
+use tensorfs_layout::check::{Finding, LastScrub};
 use tensorfs_layout::medium::{Domain, Flushes};
 use tensorfs_layout::pool::Recovery;
 use tensorfs_layout::segment::{QuarantineEntry, TierInfo};
@@ -101,9 +101,12 @@ pub struct Info {
     pub open_segments: Vec<String>,
     /// Files whose bytes may not be what was written.
     pub damaged_files: Vec<String>,
-    /// What scrubbing found damaged since the mount, and was not written again.
+    /// What scrubbing found damaged, and was not written again.
     #[serde(default)]
     pub damage_found: Vec<Finding>,
+    /// The last scrub that came to its end.
+    #[serde(default)]
+    pub last_scrub: Option<LastScrub>,
     /// Files that wait to be sealed.
     #[serde(default)]
     pub unsealed_files: u64,
@@ -189,6 +192,7 @@ impl Info {
             recovery: Some(recovery),
             damaged_files,
             damage_found: store.known_damage(),
+            last_scrub: store.last_scrub(),
             unsealed_files: files.to_seal().len() as u64,
             quarantine,
             counters: store.counters().read(),
