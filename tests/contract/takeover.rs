@@ -31,6 +31,7 @@ on_mounts!(
     a_mount_is_known_by_its_number,
     whoever_mounts_hears_of_the_end,
     the_keeper_opens_its_log_again,
+    a_server_that_hangs_is_replaced,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -714,4 +715,32 @@ fn the_keeper_opens_its_log_again(setup: Setup) {
     let died = |log: &Path| fs::read_to_string(log).unwrap().contains("the server died (SIGKILL)");
     wait_until("word of the death", || died(&log));
     assert!(!died(&log.with_extension("1")));
+}
+
+/// Proves K5.
+fn a_server_that_hangs_is_replaced(setup: Setup) {
+    let mut mount = setup.mount_with(["-o", "keeper,watchdog=3"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let open = read_write(&mount.at("f"));
+    open.write_all_at(b"text", 0).unwrap();
+    let (keeper, pid) = (keeper_of(&mount), mount.pid().unwrap());
+    kill(pid, libc::SIGSTOP);
+    // Waits for the next one.
+    fs::create_dir(mount.at("d")).unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 4);
+    mount.adopt();
+    assert_ne!(mount.pid().unwrap(), pid);
+    let info = mount.info();
+    assert_eq!(info["keeper"]["reason"], "it did not answer");
+    assert_eq!(keeper_of(&mount), keeper);
+    let log = mount.log();
+    assert!(log.contains("does not answer") && log.contains("State") | log.contains("stopped"), "{log}");
+    // Nobody who has asked is left behind.
+    wait_until("the end of those who asked", || children(keeper).len() <= 2);
+    drop(open);
+    let refused = mount.program().args(["mount", "-o", "watchdog=3"]).arg(mount.pool()).arg(mount.path()).output();
+    let refused = refused.unwrap();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("it takes the option keeper, too"), "{refused:?}");
 }

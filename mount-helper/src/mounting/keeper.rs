@@ -31,6 +31,7 @@ use crate::mounting::exchange::{self, Wish};
 use crate::mounting::kept::{Adopted, KEEPER_DIED, LEFT, READY, SERVES, UPGRADE, WOULD_SERVE};
 use crate::mounting::request::{MountRequest, PROGRAM};
 use crate::mounting::signals::TO_LEAVE;
+use crate::mounting::watchdog::{self, Watchdog};
 use crate::show::failure::{Failure, reason};
 use crate::show::logging;
 
@@ -53,6 +54,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// So long a server may take that is to leave to another one.
 const LEAVING: Duration = Duration::from_secs(10);
+/// So long a server may take to end that does not answer.
+const DUMPING: Duration = Duration::from_secs(5);
+/// How that one has died.
+const NO_ANSWER: &str = "it did not answer";
 /// So long a program that is to serve may take to say whether it could, and in so many bytes.
 const TO_SAY: Duration = Duration::from_secs(10);
 const ANSWER: u64 = 4096;
@@ -78,8 +83,10 @@ struct Keeper<'a> {
     options: String,
     /// Where the keeper can be asked for another one, if that could be had.
     listener: Option<OwnedFd>,
-    /// What it was asked for, while the server leaves, and until when that one may take.
-    wish: Option<(Wish, Instant)>,
+    /// What it was asked for, while the server leaves.
+    wish: Option<Wish>,
+    /// Whether the server answers.
+    watchdog: Option<Watchdog>,
 }
 
 /// A program that serves.
@@ -109,6 +116,10 @@ struct Life {
     socket: Option<OwnedFd>,
     /// Since when it serves.
     serves: Option<Instant>,
+    /// Until when it may take to end.
+    ends: Option<Instant>,
+    /// It did not answer.
+    hangs: bool,
 }
 
 /// How servers died, one after the other.
@@ -172,6 +183,7 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
         options: request.options().to_list(),
         listener: listener.ok(),
         wish: None,
+        watchdog: request.options().watchdog().map(|patience| Watchdog::new(request.mountpoint(), patience)),
     };
     let mut life = match keeper.inherited {
         None => keeper.begin(None).map_err(cannot_start)?,
@@ -187,12 +199,13 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
         if status.success() || keeper.inherited.is_none() {
             return ended(request, status);
         }
-        if let Some((wish, _)) = keeper.wish.take() {
+        keeper.watchdog.iter_mut().for_each(Watchdog::forget);
+        if let Some(wish) = keeper.wish.take() {
             life = keeper.fulfil(wish)?;
             continue;
         }
         let killed = status.signal() == Some(libc::SIGKILL) || status.code() == Some(LEFT);
-        let why = how(status);
+        let why = if life.hangs { NO_ANSWER.to_owned() } else { how(status) };
         // One that was to end and failed at that has done nothing for long.
         let served = life.serves.filter(|_| killed || keeper.stopping.is_none());
         let Some(pause) = deaths.count(killed, served.map(|since| since.elapsed())) else {
@@ -244,7 +257,6 @@ impl Keeper<'_> {
         let handed: Vec<&OwnedFd> =
             [&theirs, &self.handover].into_iter().chain(self.inherited.iter().flatten()).collect();
         for descriptor in &handed {
-            // It starts nothing but servers.
             fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
         let numbers: Vec<String> = handed.iter().map(|descriptor| descriptor.as_raw_fd().to_string()).collect();
@@ -253,7 +265,12 @@ impl Keeper<'_> {
         if self.handshake {
             command.stdin(Stdio::null()).stderr(Stdio::null());
         }
-        Ok(Life { child: command.spawn()?, socket: Some(socket), serves: None })
+        let child = command.spawn();
+        // They are for nobody else who is started.
+        for descriptor in &handed {
+            fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        }
+        Ok(Life { child: child?, socket: Some(socket), serves: None, ends: None, hangs: false })
     }
 
     /// Starts another one. Clients wait, so that it is tried for a while.
@@ -282,16 +299,31 @@ impl Keeper<'_> {
     /// Until the server has ended: takes what it hands over, and passes on what the keeper is told.
     fn watch(&mut self, life: &mut Life) -> io::Result<ExitStatus> {
         loop {
-            let until = self.wish.as_ref().map(|(_, until)| *until);
+            let dog = self.watchdog.as_ref().filter(|_| life.serves.is_some() && life.ends.is_none());
+            let until = dog.map(Watchdog::next).into_iter().chain(life.ends).min();
             if let Some(status) = self.look(life, until)? {
                 return Ok(status);
             }
-            if until.is_some_and(|until| Instant::now() >= until) {
-                // It does not leave: what it has in hand, the next one does.
+            if life.ends.is_some_and(|ends| Instant::now() >= ends) {
+                // What it has in hand, the next one does.
                 send(life, Signal::SIGKILL);
                 return life.child.wait();
             }
+            if life.serves.is_some() && life.ends.is_none() && self.watchdog.as_mut().is_some_and(Watchdog::look) {
+                self.give_up(life);
+            }
         }
+    }
+
+    /// The server does not answer: it is to end, and leaves a core dump where those are kept.
+    fn give_up(&self, life: &mut Life) {
+        let pool = self.request.pool().display();
+        log::error!("{pool}: the server, process {}, does not answer; it is ended", life.child.id());
+        for line in watchdog::threads(life.child.id()) {
+            log::error!("{pool}: {line}");
+        }
+        send(life, Signal::SIGABRT);
+        (life.hangs, life.ends) = (true, Some(Instant::now() + DUMPING));
     }
 
     /// Waits until something happens, or the time has come, and sees to it. Says how the server ended, if it has.
@@ -303,8 +335,8 @@ impl Keeper<'_> {
         let mut ready = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         ready.extend(life.socket.as_ref().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
         // Whoever asks before a server serves waits until it does.
-        let listens = |life: &Life, keeper: &Self| life.serves.is_some() && keeper.wish.is_none();
-        let listener = self.listener.as_ref().filter(|_| listens(life, self));
+        let listens = |life: &Life| life.serves.is_some() && life.ends.is_none();
+        let listener = self.listener.as_ref().filter(|_| listens(life));
         ready.extend(listener.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
         match poll(&mut ready, wait) {
             Err(Errno::EINTR) => return Ok(None),
@@ -320,7 +352,7 @@ impl Keeper<'_> {
             self.hear_all(life)?;
             return Ok(Some(status));
         }
-        let listener = self.listener.as_ref().filter(|_| listens(life, self));
+        let listener = self.listener.as_ref().filter(|_| listens(life));
         if let Some(wish) = listener.and_then(exchange::next) {
             self.consider(wish, life);
         }
@@ -328,7 +360,7 @@ impl Keeper<'_> {
     }
 
     /// Whether a wish can be fulfilled, as far as it can be told while the server goes on. If so, that one is to leave.
-    fn consider(&mut self, wish: Wish, life: &Life) {
+    fn consider(&mut self, wish: Wish, life: &mut Life) {
         let pool = self.request.pool().display();
         let done = match self.stopping {
             None => self.would_serve(&wish),
@@ -337,7 +369,7 @@ impl Keeper<'_> {
         match done {
             Ok(()) => {
                 send(life, TO_LEAVE);
-                self.wish = Some((wish, Instant::now() + LEAVING));
+                (self.wish, life.ends) = (Some(wish), Some(Instant::now() + LEAVING));
             }
             Err(why) => {
                 log::warn!("{pool}: the server is not exchanged: {why}");

@@ -23,3 +23,4 @@ pub mod signals;
 pub mod target;
 pub mod touching;
 pub mod unmount;
+mod watchdog;

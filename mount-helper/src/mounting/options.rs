@@ -56,6 +56,8 @@ pub(super) struct ServerOptions {
     pub(super) threads: Option<usize>,
     /// Somebody keeps watch, and has another server take over from one that dies.
     pub(super) keeper: bool,
+    /// A server that does not answer for so long is replaced.
+    pub(super) watchdog: Option<Duration>,
 }
 
 /// An option with its value.
@@ -79,6 +81,8 @@ pub enum Setting {
     Latency(LatencyMode),
     /// Threads that answer the kernel.
     Threads(usize),
+    /// For how long a server may not answer.
+    Watchdog(Duration),
     /// The file to log to.
     Log(PathBuf),
 }
@@ -95,6 +99,7 @@ impl Setting {
             "passthrough" => Setting::Passthrough(parse_passthrough(value)?),
             "latency" => Setting::Latency(parse_latency(value)?),
             "threads" => Setting::Threads(parse_threads(value)?),
+            "watchdog" => Setting::Watchdog(parse_seconds(value)?),
             "log" => Setting::Log(value.into()),
             _ => return Ok(None),
         }))
@@ -105,6 +110,11 @@ impl MountOptions {
     /// Whether a mount that is there is to be changed.
     pub fn is_remount(&self) -> bool {
         self.remount
+    }
+
+    /// For how long a server may not answer, if that is watched.
+    pub(super) fn watchdog(&self) -> Option<Duration> {
+        self.server.watchdog
     }
 
     /// The file to log to, if one was named.
@@ -124,6 +134,7 @@ impl MountOptions {
             Setting::Passthrough(mode) => self.server.passthrough = Some(mode),
             Setting::Latency(mode) => self.server.latency = Some(mode),
             Setting::Threads(threads) => self.server.threads = Some(threads),
+            Setting::Watchdog(patience) => self.server.watchdog = Some(patience),
             Setting::Log(path) => self.log = Some(path),
         }
     }
@@ -185,7 +196,8 @@ impl MountOptions {
             "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "group" | "owner" | "_netdev"
             | "nofail" | "async" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime"
             | "nolazytime" | "iversion" | "noiversion" | "silent" | "loud" | "mand" | "nomand" => {}
-            "size" | "layout" | "durability" | "commit" | "replace" | "passthrough" | "latency" | "threads" | "log" => {
+            "size" | "layout" | "durability" | "commit" | "replace" | "passthrough" | "latency" | "threads"
+            | "watchdog" | "log" => {
                 return Err(format!("option {name:?} needs a value: {name}=..."));
             }
             _ => return Ok(is_private(name)),
@@ -231,6 +243,9 @@ impl MountOptions {
         if let Some(threads) = self.server.threads {
             words.push(format!("threads={threads}"));
         }
+        if let Some(watchdog) = self.server.watchdog {
+            words.push(format!("watchdog={}", watchdog.as_secs_f64()));
+        }
         words.join(",")
     }
 
@@ -254,6 +269,7 @@ impl MountOptions {
             (changed(&new.threads, &old.threads, Some(default.threads)), "threads"),
             (changed(&self.log, &running.log, None), "log"),
             (new.keeper && !old.keeper, "keeper"),
+            (changed(&new.watchdog, &old.watchdog, None), "watchdog"),
         ];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }

@@ -72,6 +72,9 @@ impl MountRequest {
         if let Some(log) = &mut self.options.log {
             *log = std::path::absolute(&*log).at(log)?;
         }
+        if self.options.server.watchdog.is_some() && !self.options.server.keeper {
+            return Err(Failure::at(&self.mountpoint, "option \"watchdog\": it takes the option keeper, too"));
+        }
         if let Some(number) = given::number(&self.mountpoint) {
             return self.prepare_given(number);
         }

@@ -1,0 +1,96 @@
+//! Whether a server answers: a process asks it now and then, as `tensorfs health` does. Whoever asks a server that
+//! hangs is held until another one answers, and cannot be ended meanwhile; so it is not the keeper that asks.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::mounting::request::PROGRAM;
+
+/// A server is asked so often in the time in which it has to answer.
+const OFTEN: u32 = 2;
+
+/// Asks the server of a mount.
+pub struct Watchdog {
+    mountpoint: PathBuf,
+    /// An answer takes no longer.
+    patience: Duration,
+    /// When to ask next.
+    next: Instant,
+    /// Who asks, and since when.
+    asking: Option<(Child, Instant)>,
+    /// Who asked servers that hung.
+    held: Vec<Child>,
+}
+
+impl Watchdog {
+    /// Asks from now on.
+    pub fn new(mountpoint: &Path, patience: Duration) -> Self {
+        Self { mountpoint: mountpoint.into(), patience, next: Instant::now(), asking: None, held: Vec::new() }
+    }
+
+    /// When it is to look again.
+    pub fn next(&self) -> Instant {
+        self.asking.as_ref().map_or(self.next, |(_, since)| *since + self.patience)
+    }
+
+    /// Looks whether there was an answer, and asks again if it is time for that. True if the server does not answer.
+    pub fn look(&mut self) -> bool {
+        self.held.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        let now = Instant::now();
+        match &mut self.asking {
+            Some((child, since)) => match child.try_wait() {
+                Ok(None) if now >= *since + self.patience => return true,
+                Ok(None) => {}
+                _ => {
+                    self.next = *since + self.patience / OFTEN;
+                    self.asking = None;
+                }
+            },
+            // Whoever is held may be so by something else than the server that serves now.
+            None if now >= self.next && self.held.is_empty() => match ask(&self.mountpoint) {
+                Ok(child) => self.asking = Some((child, now)),
+                Err(error) => {
+                    log::warn!("{}: nobody can ask whether it answers: {error}", self.mountpoint.display());
+                    self.next = now + self.patience;
+                }
+            },
+            None if now >= self.next => self.next = now + self.patience,
+            None => {}
+        }
+        false
+    }
+
+    /// The server has ended: what was asked, the next one answers.
+    pub fn forget(&mut self) {
+        self.held.extend(self.asking.take().map(|(child, _)| child));
+        self.next = Instant::now() + self.patience / OFTEN;
+    }
+}
+
+fn ask(mountpoint: &Path) -> io::Result<Child> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(PROGRAM).args(["health", "--ask", "--"]).arg(mountpoint);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}
+
+/// What the threads of a process wait for, a line each, as far as the kernel tells this one.
+pub fn threads(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.map(|task| thread(&task.path())).collect()
+}
+
+fn thread(task: &Path) -> String {
+    let read = |name: &str| fs::read_to_string(task.join(name)).unwrap_or_default();
+    let status = read("status");
+    let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or("?").trim().to_owned();
+    let (name, call, stack) = (read("comm"), read("syscall"), read("stack"));
+    let call = call.split(' ').next().unwrap_or_default().trim();
+    // `[<0>] function+0x1/0x2`, the innermost first (proc(5)).
+    let stack: Vec<&str> = stack.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    let number = task.file_name().unwrap_or_default().display();
+    format!("thread {number} {}: {state}, system call {call}, in {}", name.trim(), stack.join(" < "))
+}
