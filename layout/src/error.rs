@@ -35,7 +35,7 @@ pub enum Error {
         what: String,
     },
     /// Another process has the pool in use.
-    #[error("{}: already in use by process {pid}{}", pool.display(), at(mountpoint.as_deref()))]
+    #[error("{}: already in use{}{}", pool.display(), by(*pid), at(mountpoint.as_deref()))]
     Busy {
         /// The directory.
         pool: PathBuf,
@@ -99,6 +99,10 @@ pub enum Error {
 /// What an error of the system is called, without its number.
 pub(crate) fn reason(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned())
+}
+
+fn by(pid: u32) -> String {
+    if pid == 0 { " by a process that does not say who it is".to_owned() } else { format!(" by process {pid}") }
 }
 
 fn at(mountpoint: Option<&Path>) -> String {

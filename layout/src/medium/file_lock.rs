@@ -9,6 +9,11 @@ pub(crate) fn exclusive() -> libc::flock {
     libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
+/// As [`exclusive`], but others may have one, too. It needs no file that can be written.
+pub(crate) fn shared() -> libc::flock {
+    libc::flock { l_type: libc::F_RDLCK as _, ..exclusive() }
+}
+
 /// True if somebody else has the file open, by which a server is known whose lock is not there any more.
 pub(crate) fn is_open_elsewhere(file: &File) -> bool {
     // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.

@@ -41,6 +41,10 @@ impl Pool {
         let _cleaner = self.upkeep.cleaning.lock();
         let mut ending = self.upkeep.ending.lock();
         ending.at_least(state);
+        if self.lock.is_read_only() {
+            // It was closed when it was opened, and has not changed.
+            ending.over = true;
+        }
         if ending.over {
             return Ok(());
         }

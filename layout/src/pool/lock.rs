@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::medium::dir::Dir;
-use crate::medium::file_lock::exclusive;
+use crate::medium::file_lock::{exclusive, shared};
 
 /// Who holds a pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Holder {
-    /// Its process.
+    /// Its process; 0 if that is not known.
     pub pid: u32,
     /// Where it has mounted the pool.
     #[serde(with = "path")]
@@ -30,6 +30,8 @@ pub struct Holder {
 pub(crate) struct PoolLock {
     dir: Arc<Dir>,
     file: File,
+    /// Nothing of the pool can be written, and the file says nothing of its holder.
+    is_read_only: bool,
 }
 
 /// The most that is read of what the holder says of itself.
@@ -51,17 +53,45 @@ impl PoolLock {
         }
     }
 
+    /// Takes the lock of a pool that cannot be written: who can write it is kept out.
+    pub fn take_to_read(dir: impl Into<Arc<Dir>>) -> Result<Self> {
+        let dir = dir.into();
+        let file = dir.open_only(LOCK, libc::O_RDONLY);
+        let file = file.map_err(|error| Error::in_pool(dir.path(), LOCK, "open", error))?;
+        Self::take_file_to_read(dir, file)
+    }
+
+    fn take_file_to_read(dir: Arc<Dir>, mut file: File) -> Result<Self> {
+        match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&shared())) {
+            Ok(_) => Ok(Self { dir, file, is_read_only: true }),
+            Err(Errno::EAGAIN | Errno::EACCES) => {
+                let Holder { pid, mountpoint } = announced(&mut file);
+                Err(Error::Busy { pool: dir.path().into(), pid, mountpoint })
+            }
+            Err(error) => Err(Error::in_pool(dir.path(), LOCK, "lock", error.into())),
+        }
+    }
+
+    /// True if nothing of the pool can be written.
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
     /// Goes on with a lock that is held: the descriptor is that of whoever took it.
     pub fn inherit(dir: impl Into<Arc<Dir>>, lock: &OwnedFd, holder: &Holder) -> Result<Self> {
         let dir = dir.into();
         let failed = |what, error| Error::in_pool(dir.path(), LOCK, what, error);
         let file = File::from(lock.try_clone().map_err(|error| failed("open", error))?);
         let number = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
-        let own = dir.open_only(LOCK, libc::O_RDWR).map_err(|error| failed("open", error))?;
+        let own = dir.open_only(LOCK, libc::O_RDONLY).map_err(|error| failed("open", error))?;
         let same = number(&own).and_then(|own| Ok(own == number(&file)?)).map_err(|error| failed("stat", error))?;
         if !same {
             let what = "the lock that was handed over is not that of this pool".into();
             return Err(Error::Invalid { pool: dir.path().into(), what });
+        }
+        let flags = fcntl(file.as_fd(), FcntlArg::F_GETFL).map_err(|error| failed("ask", error.into()))?;
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Self::take_file_to_read(dir, file);
         }
         Self::take_file(dir, file, holder)
     }
@@ -103,7 +133,7 @@ impl PoolLock {
             Err(error) => return Err(failed("lock", error.into())),
         }
         announce(&file, holder).map_err(|error| failed("write", error))?;
-        Ok(Self { file, dir })
+        Ok(Self { file, dir, is_read_only: false })
     }
 
     /// The directory.
@@ -139,7 +169,12 @@ pub(crate) fn holder_of(dir: &Dir) -> Result<Option<Holder>> {
     };
     let mut lock = exclusive();
     fcntl(file.as_fd(), FcntlArg::F_OFD_GETLK(&mut lock)).map_err(|error| failed("lock", error.into()))?;
-    Ok((i32::from(lock.l_type) != libc::F_UNLCK).then(|| announced(&mut file)))
+    Ok(match i32::from(lock.l_type) {
+        libc::F_UNLCK => None,
+        // Whoever has it could not write who that is.
+        libc::F_RDLCK => Some(Holder::default()),
+        _ => Some(announced(&mut file)),
+    })
 }
 
 /// That nobody has a pool in use.

@@ -11,12 +11,14 @@ use crate::error::{Error, Result};
 use crate::ids::{Ino, TxId};
 use crate::log::file::{LOG, open_log, open_pool};
 use crate::log::shutdown::Shutdown;
-use crate::log::superblock::Superblock;
+use crate::log::superblock::{PoolState, Superblock};
 use crate::log::tier::Tier;
 use crate::medium;
 use crate::medium::boot::boot_id;
+use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
 use crate::medium::flushes::Counted;
+use crate::medium::read_only::ReadOnly;
 use crate::pool::budget::Budget;
 use crate::pool::commits::Commits;
 use crate::pool::current::Current;
@@ -47,9 +49,14 @@ pub struct OpenOptions {
     pub now: Timestamp,
     /// Where the pool is going to be mounted, for others to read.
     pub mountpoint: Option<PathBuf>,
+    /// If the pool's filesystem is read-only, it is opened all the same, and takes no changes.
+    pub may_be_read_only: bool,
     /// What is taken over from a server that has died, whose clients wait.
     pub inherited: Option<Inherited>,
 }
+
+/// Why a pool takes no changes whose filesystem takes none. It is no fault.
+pub const READ_ONLY_HOST: &str = "its filesystem is read-only";
 
 /// What a server leaves to the one that takes its place, while the kernel and the clients wait.
 #[derive(Clone, Debug)]
@@ -78,7 +85,10 @@ impl Pool {
         let io = |error| Error::in_pool(dir, LOG, "open", error);
         let pool = open_pool(dir)?;
         // The lock says who has it: nothing is written before it is known to be a pool.
-        let found = medium::open_to_read(open_log(&pool, true)?).map_err(io)?;
+        let found = match open_log(&pool, true) {
+            Err(error) if error.errno() == libc::EROFS => return Self::open_to_read(dir, options, pool),
+            log => medium::open_to_read(log?).map_err(io)?,
+        };
         Superblock::read(dir, &*found)?;
         let holder = Holder { pid: std::process::id(), mountpoint: options.mountpoint.clone() };
         let lock = match &options.inherited {
@@ -89,6 +99,26 @@ impl Pool {
         let log = open_log(lock.dir(), true)?;
         let medium: Arc<dyn Medium> = medium::open(log).map_err(io)?.into();
         Self::open_on(dir, options, lock, medium)
+    }
+
+    /// Opens a pool on a read-only filesystem. Nothing is written, so it must have been closed.
+    fn open_to_read(dir: &Path, options: &OpenOptions, pool: Dir) -> Result<Self> {
+        let read_only = |reason: &str| Error::ReadOnly { pool: dir.into(), reason: reason.into() };
+        if !options.may_be_read_only {
+            return Err(read_only(READ_ONLY_HOST));
+        }
+        let log = open_log(&pool, false)?;
+        let medium = medium::open_to_read(log).map_err(|error| Error::in_pool(dir, LOG, "open", error))?;
+        let lock = match &options.inherited {
+            Some(inherited) => PoolLock::inherit(pool, &inherited.lock, &Holder::default())?,
+            None => PoolLock::take_to_read(pool)?,
+        };
+        if Superblock::read(dir, &*medium)?.0.state != PoolState::Clean {
+            return Err(read_only(
+                "its filesystem is, and it was not closed; mount it once where it can be written, to recover it",
+            ));
+        }
+        Self::open_on(dir, options, lock, Arc::new(ReadOnly(medium)))
     }
 
     /// As [`Pool::open`], on a medium of the caller's, which stands for the pool's log and for syncs of its segments.
@@ -115,6 +145,9 @@ impl Pool {
         let segments = Segments::open_all(lock.dir(), medium.clone());
         let mut segments = segments.map_err(|error| Error::in_pool(dir, SEGMENTS, "open", error))?;
         let mut failed = found.damage.clone();
+        if failed.is_none() && lock.is_read_only() {
+            failed = Some(READ_ONLY_HOST.into());
+        }
         if failed.is_none() && superblock.read_only_features() != 0 {
             failed = Some("it uses features that this tensorfs can only read".into());
         }
@@ -164,7 +197,7 @@ impl Pool {
             let unsafe_shutdown = u64::from(recovery.unsafe_shutdown());
             pool.set_open_after(unsafe_shutdown)?;
             pool.told();
-        } else if let Some(reason) = pool.is_read_only() {
+        } else if let Some(reason) = pool.is_read_only().filter(|reason| reason != READ_ONLY_HOST) {
             log::error!("{}: opened read-only: {reason}", dir.display());
         }
         pool.recovery = recovery;

@@ -117,7 +117,7 @@ fn of_pool(pool: &Path) -> Result<String, Failure> {
             let json = serde_json::to_string_pretty(&unmounted(pool, inspection));
             json.map(|json| json + "\n").map_err(|error| Failure::at(pool, error))
         }
-        Err(Error::Busy { pid, mountpoint: Some(mountpoint), .. }) => of_server(pool, pid, &mountpoint),
+        Err(Error::Busy { pid, mountpoint, .. }) => of_server(pool, pid, mountpoint),
         Err(Error::NotAPool { reason, .. }) => {
             Err(Failure::at(pool, format!("not a tensorfs pool (no tensorfs is mounted here, and {reason})")))
         }
@@ -126,18 +126,21 @@ fn of_pool(pool: &Path) -> Result<String, Failure> {
 }
 
 /// Asks the server that has the pool in use, at its mount point; in another mount namespace, through /proc.
-fn of_server(pool: &Path, pid: u32, mountpoint: &Path) -> Result<String, Failure> {
+fn of_server(pool: &Path, pid: u32, mountpoint: Option<PathBuf>) -> Result<String, Failure> {
     let here = Table::read().at(pool)?;
-    let is_ours = here.top_at(mountpoint).is_some_and(|mount| mount.is_tensorfs() && mount.source() == pool);
-    if is_ours {
-        return of_mount(mountpoint, here.top_at(mountpoint).and_then(Mount::user));
+    let is_ours = |mount: &&Mount| mount.is_tensorfs() && mount.source() == pool && !mount.is_dead();
+    let first = mountpoint.as_ref().and_then(|mountpoint| here.top_at(mountpoint)).filter(is_ours);
+    // It may be bound to other places, and unmounted from the first one.
+    if let Some(mount) = first.or_else(|| here.of_pool(pool).find(is_ours)) {
+        return of_live(mount);
     }
-    if given::number(mountpoint).is_some() {
-        let mount = here.of_pool(pool).find(|mount| !mount.is_dead());
+    let busy = Error::Busy { pool: pool.to_owned(), pid, mountpoint: None };
+    let Some(mountpoint) = mountpoint else { return Err(busy.into()) };
+    if given::number(&mountpoint).is_some() {
         let unknown = format!("process {pid} serves it on a descriptor, and has not found where; name the mount point");
-        return of_live(mount.ok_or_else(|| Failure::at(pool, unknown))?);
+        return Err(Failure::at(pool, unknown));
     }
-    match elsewhere(pid, mountpoint) {
+    match elsewhere(pid, &mountpoint) {
         Err(error) if error.kind() == ErrorKind::NotFound => Err(Failure::at(
             pool,
             format!("process {pid} is closing it, or serves files that are still open after an unmount"),

@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tensorfs_fs::{Info, State};
 use tensorfs_layout::check::LastScrub;
+use tensorfs_layout::pool::READ_ONLY_HOST;
 
 use crate::ask::about;
 use crate::cli::Health;
@@ -142,7 +143,7 @@ fn problems(info: &Info) -> Vec<String> {
             "its keeper has died: nobody keeps watch over the server; tensorfs upgrade starts another one".to_owned(),
         );
     }
-    if let Some(reason) = &info.read_only {
+    if let Some(reason) = info.read_only.as_ref().filter(|reason| *reason != READ_ONLY_HOST) {
         found.push(format!("it takes no changes: {reason}"));
     }
     let files = |count: usize| if count == 1 { "1 file".to_owned() } else { format!("{count} files") };

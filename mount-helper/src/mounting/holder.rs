@@ -129,7 +129,8 @@ pub fn wait_until_free(pool: &Path) -> Result<(), Failure> {
     let start = Instant::now();
     let mut said = false;
     while let Some(holder) = holder_of(pool)? {
-        if !is_closing(pool, &holder) {
+        // Who does not say who it is may also be mounted under another path.
+        if !is_closing(pool, &holder) || holder.pid == 0 && start.elapsed() > SILENCE {
             return Err(busy(pool, &holder));
         }
         if start.elapsed() > PATIENCE {
@@ -161,7 +162,8 @@ fn busy(pool: &Path, holder: &Holder) -> Failure {
 /// A server that has a mount point but no mount: it is about to end (or about to mount, which the next look will show).
 fn is_closing(pool: &Path, holder: &Holder) -> bool {
     let Some(mountpoint) = &holder.mountpoint else {
-        return false;
+        // A server that could not write who it is, as the pool's filesystem is read-only.
+        return holder.pid == 0 && Table::read().is_ok_and(|table| !table.of_pool(pool).any(|mount| !mount.is_dead()));
     };
     if process::is_ending(holder.pid) {
         return true;

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use tensorfs_fs::{Error, Handover, Options, Server, ServerHandle};
 use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Shutdown;
-use tensorfs_layout::pool::{Inherited, OpenOptions, Pool};
+use tensorfs_layout::pool::{Inherited, OpenOptions, Pool, READ_ONLY_HOST};
 
 use crate::mounting::fuse_device::{self, Ending, Mounted};
 use crate::mounting::kept::{KEEPER_DIED, Kept, LEFT, UPGRADE};
@@ -156,10 +156,16 @@ fn open(request: &MountRequest, mountpoint: &Path, inherited: Option<Inherited>)
         layout: request.options.layout.clone(),
         now: Timestamp::from(SystemTime::now()),
         mountpoint: Some(mountpoint.into()),
+        may_be_read_only: request.options.flags.read_only,
         inherited,
         ..OpenOptions::default()
     };
-    Ok(Pool::open(&request.pool, &options)?)
+    Pool::open(&request.pool, &options).map_err(|error| match error {
+        tensorfs_layout::Error::ReadOnly { pool, reason } if reason == READ_ONLY_HOST => {
+            Failure::at(&pool, format!("{reason}; mount it with -o ro"))
+        }
+        error => error.into(),
+    })
 }
 
 fn serve_mount(
@@ -278,7 +284,7 @@ fn server_options(request: &MountRequest, mounted: &Mounted) -> Options {
 }
 
 fn read_only_note(pool: &Pool) -> Option<String> {
-    let reason = pool.is_read_only()?;
+    let reason = pool.is_read_only().filter(|reason| reason != READ_ONLY_HOST)?;
     Some(format!("{}: takes no changes: {reason}", pool.path().display()))
 }
 

@@ -472,6 +472,79 @@ fn mount_tensorfs() {
     assert!(sloppy.status.success(), "{}", said(&sloppy));
 }
 
+/// Nothing is written where nothing can be; so a pool that was not closed cannot be mounted there.
+#[test]
+fn a_pool_on_a_read_only_filesystem_is_mounted_to_be_read() {
+    needs_mount!();
+    let name = "cli::a_pool_on_a_read_only_filesystem_is_mounted_to_be_read";
+    if !is_root() {
+        return skip(name, "only root makes a read-only mount");
+    }
+    let room = Room::with_pool();
+    room.mount("pool", "mnt");
+    fs::write(room.at("mnt/f"), "bytes").unwrap();
+    room.ok(["seal", "mnt/f"]);
+    room.ok(["umount", "mnt"]);
+    fs::create_dir(room.at("ro")).unwrap();
+    let host = ReadOnlyBind::new(&room.at("pool"), &room.at("ro"));
+    let refused = room.fails(["mount", "ro", "mnt", "--log", "refused.log"]);
+    assert_eq!(refused, format!("{}: its filesystem is read-only; mount it with -o ro", room.at("ro").display()));
+    let log = fs::read(room.at("pool/log")).unwrap();
+    for options in ["ro", "ro,passthrough=off", "ro,keeper"] {
+        room.ok(["mount", "ro", "mnt", "-o", options, "--log", "server.log"]);
+        assert_eq!(fs::read(room.at("mnt/f")).unwrap(), b"bytes", "{options}");
+        assert_eq!(fs::write(room.at("mnt/new"), "").unwrap_err().raw_os_error(), Some(libc::EROFS), "{options}");
+        File::open(room.at("mnt/f")).unwrap().sync_all().unwrap();
+        room.ok(["verify", "mnt"]);
+        room.ok(["scrub", "mnt"]);
+        room.ok(["check", "mnt"]);
+        for target in ["mnt", "ro"] {
+            let info: Value = serde_json::from_slice(&room.run(["info", "--json", target]).stdout).unwrap();
+            assert_eq!(info["read_only"], "its filesystem is read-only", "{options}");
+        }
+        assert!(!said(&room.run(["health", "mnt"])).contains("takes no changes"));
+        // Who can write the pool is kept from it.
+        if options == "ro" {
+            let refused = room.fails(["mount", "pool", "other", "--create"]);
+            assert!(refused.contains("already in use by a process that does not say who it is"), "{refused}");
+        }
+        room.ok(["umount", "mnt"]);
+        let served = fs::read_to_string(room.at("server.log")).unwrap();
+        assert!(!served.contains(" ERROR ") && !served.contains(" WARN "), "{options}: {served}");
+    }
+    assert_eq!(fs::read(room.at("pool/log")).unwrap(), log);
+    // What has to be recovered cannot be.
+    room.mount("pool", "mnt");
+    let pid = servers_of(room.dir.path())[0];
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    wait_for_end(pid);
+    room.ok(["umount", "mnt"]);
+    let refused = room.fails(["mount", "ro", "mnt", "-o", "ro", "--log", "server.log"]);
+    assert!(refused.contains("mount it once where it can be written, to recover it"), "{refused}");
+    drop(host);
+    room.mount("pool", "mnt");
+}
+
+/// A directory bound to another place, where nothing can be written.
+struct ReadOnlyBind(PathBuf);
+
+impl ReadOnlyBind {
+    fn new(from: &Path, to: &Path) -> Self {
+        let none = None::<&str>;
+        nix::mount::mount(Some(from), to, none, MsFlags::MS_BIND, none).unwrap();
+        let bound = ReadOnlyBind(to.to_owned());
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        nix::mount::mount(none, to, none, flags, none).unwrap();
+        bound
+    }
+}
+
+impl Drop for ReadOnlyBind {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
 /// `mount -o remount` with the options of a line of /etc/fstab, or with what the kernel shows of the mount.
 #[test]
 fn remount() {
