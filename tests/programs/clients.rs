@@ -20,6 +20,7 @@ on_mounts!(
     torch,
     shelf_torch,
     killed_savers,
+    distributed_checkpoints,
 );
 
 fn run_client(setup: Setup, environment: &str, name: &str) {
@@ -125,4 +126,20 @@ fn killed_savers(setup: Setup) {
         let said = run_ok(command.arg(&directory).arg(kind).arg(&kills).arg(program));
         println!("{kind}: {said}");
     }
+}
+
+/// A distributed checkpoint is told to be whole if all is there that its plan names, and not by anything less.
+///
+/// Proves T13.
+fn distributed_checkpoints(setup: Setup) {
+    let Some(python) = setup.python("torch") else { return };
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let program = tensorfs_tests::tensorfs().get_program().to_owned();
+    let directory = mount.at("run");
+    std::fs::create_dir(&directory).unwrap();
+    let mut command = tensorfs_tests::client(&python, "distributed_client.py");
+    println!("{}", run_ok(command.arg(&directory).arg(program)));
 }

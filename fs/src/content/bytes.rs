@@ -72,6 +72,16 @@ impl SegmentBytes {
         self.recognise_what(Wanted::Shards, &mut |_| ControlFlow::Break(()))
     }
 
+    /// Says whether the file is the plan of a distributed checkpoint, which files it names, and how long each is.
+    pub fn planned(&self) -> Recognised {
+        self.recognise_what(Wanted::Plan, &mut |_| ControlFlow::Break(()))
+    }
+
+    /// Says whether the file may be a part of a distributed checkpoint, though nothing is recognised in it.
+    pub fn part(&self) -> Recognised {
+        self.recognise_what(Wanted::Part, &mut |_| ControlFlow::Break(()))
+    }
+
     fn recognise_what(&self, wanted: Wanted, sink: &mut Sink<'_>) -> Recognised {
         self.asking(false, |ask| self.files.readers().recognise(ask, wanted, sink))
     }

@@ -114,13 +114,46 @@ impl Content {
 
     /// The names of parts that an index has, if it is one that is whole.
     fn parts_of(&self, ino: Ino) -> Result<Option<Vec<String>>> {
+        let named = self.named_in(ino, |source| source.shards())?;
+        Ok(named.map(|named| named.into_iter().map(|(_, name)| name).collect()))
+    }
+
+    /// The files that the plan of a distributed checkpoint names, and how long each is at least, if it is one that is
+    /// whole.
+    fn planned_in(&self, ino: Ino) -> Result<Option<Vec<(String, u64)>>> {
+        let named = self.named_in(ino, |source| source.planned())?;
+        let with_len = |(name, len): (String, String)| Some((name, len.parse().ok()?));
+        Ok(named.and_then(|named| named.into_iter().map(with_len).collect()))
+    }
+
+    /// What a file that names others says, if it is whole.
+    fn named_in(
+        &self,
+        ino: Ino,
+        look: impl FnOnce(&super::bytes::SegmentBytes) -> Recognised,
+    ) -> Result<Option<Vec<(String, String)>>> {
         if self.is_being_written(ino) {
             return Ok(None);
         }
         let Ok(version) = self.files.version(ino) else { return Ok(None) };
-        let found = self.looked_into(ino, version, |source| source.shards())?;
-        let Some(found) = found.filter(|found| found.reason.is_none()) else { return Ok(None) };
-        Ok(Some(found.metadata.into_iter().map(|(_, name)| name).collect()))
+        let found = self.looked_into(ino, version, look)?;
+        Ok(found.filter(|found| found.reason.is_none()).map(|found| found.metadata))
+    }
+
+    /// Whether all is there that the plan of a distributed checkpoint names.
+    fn is_as_planned(&self, inside: &Inside, plan: Ino) -> Result<bool> {
+        let Some(parts) = self.planned_in(plan)?.filter(|parts| !parts.is_empty()) else { return Ok(false) };
+        for (name, len) in parts {
+            let Some(&part) = inside.files.get(name.as_bytes()) else { return Ok(false) };
+            let is_whole = match self.is_whole_file(part)? {
+                Some((whole, _)) => whole,
+                None => self.named_in(part, |source| source.part())?.is_some(),
+            };
+            if !is_whole || !self.files.version(part).is_ok_and(|version| version.size >= len) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether all of a directory that is a checkpoint is there. None if it is not one.
@@ -154,21 +187,13 @@ impl Content {
                 }
             }
         }
-        if let Some(metadata) = distributed {
-            let parts = inside.files.iter().filter(|(name, _)| ends(name, b".distcp"));
-            let mut count = 0;
-            for (_, part) in parts {
-                count += 1;
-                if !self.is_whole_file(*part)?.is_some_and(|(whole, _)| whole) {
-                    return Ok(Some(false));
-                }
-            }
-            if count == 0 || !self.files.version(metadata).is_ok_and(|version| version.size > 0) {
-                return Ok(Some(false));
-            }
+        if let Some(plan) = distributed
+            && !self.is_as_planned(&inside, plan)?
+        {
+            return Ok(Some(false));
         }
-        // Whatever else there is, too, and something that has tensors.
-        let mut has_tensors = false;
+        // Whatever else there is, too, and something that has tensors. What is planned may be numbers alone.
+        let mut has_tensors = distributed.is_some();
         let mut left = vec![inside];
         while let Some(inside) = left.pop() {
             for ino in inside.files.into_values() {

@@ -36,13 +36,17 @@ pub(crate) enum Wanted {
     From { at: u64, limit: u64 },
     /// No tensors, but the parts that an index names.
     Shards,
+    /// No tensors, but the files that the plan of a distributed checkpoint names.
+    Plan,
+    /// No tensors, but whether a file in which nothing is recognised may be a part of a distributed checkpoint.
+    Part,
 }
 
 impl Wanted {
     /// Where it is begun.
     pub(super) fn start(self) -> u64 {
         match self {
-            Wanted::All | Wanted::First | Wanted::Shards => 0,
+            Wanted::All | Wanted::First | Wanted::Shards | Wanted::Plan | Wanted::Part => 0,
             Wanted::From { at, .. } => at,
         }
     }

@@ -146,6 +146,8 @@ impl Readers {
                     ControlFlow::Break(())
                 }),
                 Wanted::Shards => formats::shards(ask.source),
+                Wanted::Plan => formats::planned(ask.source),
+                Wanted::Part => formats::part(ask.source),
                 Wanted::From { at, limit } => formats::resume_some(ask.source, at, limit, sink),
             };
         }

@@ -94,6 +94,8 @@ fn recognise(remote: &Remote, wanted: Wanted) -> io::Result<()> {
     let found = match wanted {
         Wanted::All | Wanted::First => formats::recognise(remote, &mut sink),
         Wanted::Shards => formats::shards(remote),
+        Wanted::Plan => formats::planned(remote),
+        Wanted::Part => formats::part(remote),
         Wanted::From { at, limit } => formats::resume_some(remote, at, limit, &mut sink),
     };
     if lot.count > 0 {

@@ -3,9 +3,8 @@
 use crate::fault::{Fault, Result, malformed};
 use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
-use crate::shards as parts;
 use crate::source::{Source, read_up_to};
-use crate::{npy, npz, safetensors, tfrecord, torch, zip};
+use crate::{npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
 
 /// Says what the file is, and gives each of its tensors to `sink`.
 pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
@@ -53,6 +52,30 @@ pub fn shards(source: &dyn Source) -> Recognised {
     let mut found = run(source, &mut |_| std::ops::ControlFlow::Break(()), |source, out| parts::read(source, out));
     found.stopped = false;
     found
+}
+
+/// Reads the plan of a distributed checkpoint: whether it is whole, which files it names, and the end of the last item
+/// in each (names and numbers in [`Recognised::metadata`]).
+pub fn planned(source: &dyn Source) -> Recognised {
+    let mut found = run(source, &mut |_| std::ops::ControlFlow::Break(()), |source, out| plan::read(source, out));
+    found.stopped = false;
+    found
+}
+
+/// Says whether a file in which nothing is recognised may be a part of a distributed checkpoint all the same: objects
+/// without tensors, or items that torch was told to write in a way of its own, which begin neither as a zip nor with
+/// zeroes. If not, [`Recognised::reason`] says why.
+pub fn part(source: &dyn Source) -> Recognised {
+    let found = recognise(source, &mut |_| std::ops::ControlFlow::Continue(()));
+    if !found.calls.is_empty() {
+        return Recognised { reason: None, ..found };
+    }
+    run(source, &mut |_| std::ops::ControlFlow::Break(()), |source, _| {
+        let mut head = [0; 512];
+        let len = read_up_to(source, 0, &mut head)?;
+        let is_foreign = head.iter().any(|&byte| byte != 0) && !head[..len].starts_with(zip::LOCAL_MAGIC);
+        if is_foreign { Ok(()) } else { malformed("no part of a checkpoint") }
+    })
 }
 
 const HEAD: usize = 32;

@@ -55,6 +55,7 @@ impl Members {
 pub(crate) fn recognise(source: &dyn Source, archives: &[Directory], out: &mut Out<'_, '_>) -> Result<()> {
     // First everything is checked, then given out.
     let (mut count, mut places, mut budget, mut kept) = (0_usize, 0, pickle::BUDGET, None);
+    let mut calls = Vec::new();
     for (part, directory) in archives.iter().enumerate() {
         let checkpoint = Checkpoint::open(source, directory)?;
         checkpoint.pickle.spend(&mut budget)?;
@@ -66,13 +67,15 @@ pub(crate) fn recognise(source: &dyn Source, archives: &[Directory], out: &mut O
             if count > TENSORS_MAX { malformed(format!("more than {TENSORS_MAX} tensors")) } else { Ok(()) }
         })?;
         for call in &checkpoint.pickle.calls {
-            if out.found.calls.len() < CALLS_MAX && !out.found.calls.contains(call) {
-                out.found.calls.push(call.clone());
+            if calls.len() < CALLS_MAX && !calls.contains(call) {
+                calls.push(call.clone());
             }
         }
         // One is kept, and not read again. Of many, which may be large together, each is.
         kept = (archives.len() == 1).then_some(checkpoint);
     }
+    // Those of a file that is sound.
+    out.found.calls = calls;
     if count == 0 && !out.found.calls.is_empty() {
         let calls = out.found.calls.join(", ");
         return malformed(format!("a pickle without tensors, which would call {}", excerpt(&calls)));

@@ -10,6 +10,7 @@ use super::attribute;
 
 on_mounts!(
     a_directory_is_complete_when_all_of_it_is_there,
+    a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there,
     what_lies_deep_below_a_checkpoint_is_part_of_it,
     the_latest_is_the_newest_that_is_complete,
     the_latest_is_no_part_of_a_checkpoint,
@@ -44,7 +45,6 @@ fn a_directory_is_complete_when_all_of_it_is_there(setup: Setup) {
         return;
     }
     let torch = fs::read(samples().join("torch2-tensor.pt")).unwrap();
-    let distcp = fs::read(samples().join("torch2-dcp.distcp")).unwrap();
     let state = b"{\"global_step\": 5, \"log_history\": [{\"loss\": NaN, \"max\": -Infinity}]}".to_vec();
     let dir = |name: &str| {
         fs::create_dir(mount.at(name)).unwrap();
@@ -64,16 +64,6 @@ fn a_directory_is_complete_when_all_of_it_is_there(setup: Setup) {
     fs::create_dir(mount.at("checkpoint-12/checkpoint-1")).unwrap();
     assert_eq!(attribute(&mount.at("checkpoint-12"), "complete").unwrap(), "complete");
     assert_eq!(attribute(&mount.at("checkpoint-12/checkpoint-1"), "complete").unwrap(), "incomplete");
-    let parts = [("__0_0.distcp", distcp.clone()), ("__1_0.distcp", distcp), (".metadata", b"\x80\x02}.".to_vec())];
-    let distributed = dir("distributed");
-    for (name, bytes) in &parts {
-        assert_eq!(attribute(&distributed, "complete"), Err(Errno::ENODATA));
-        fs::write(distributed.join(name), bytes).unwrap();
-    }
-    assert_eq!(attribute(&distributed, "complete").unwrap(), "complete");
-    let part = &parts[1].1;
-    fs::write(distributed.join("__1_0.distcp"), &part[..part.len() - 1]).unwrap();
-    assert_eq!(attribute(&distributed, "complete").unwrap(), "incomplete");
     // A part that somebody writes, a name that leads elsewhere, and what is no checkpoint.
     let held = fs::File::options().append(true).open(mount.at("checkpoint-12/optimizer.pt")).unwrap();
     assert_eq!(attribute(&mount.at("checkpoint-12"), "complete").unwrap(), "incomplete");
@@ -88,6 +78,57 @@ fn a_directory_is_complete_when_all_of_it_is_there(setup: Setup) {
     for path in [mount.at("text"), mount.at("checkpoint-12/model.safetensors")] {
         assert_eq!(tensorfs_tests::xattr::set(&path, "user.tensorfs.complete", b"complete", 0), Err(Errno::EPERM));
     }
+}
+
+/// Proves T13.
+fn a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let sample = |name: &str| fs::read(samples().join(name)).unwrap();
+    let (part, plan) = (sample("torch2-dcp.distcp"), sample("torch2-dcp.metadata"));
+    let dir = mount.at("step-1");
+    fs::create_dir(&dir).unwrap();
+    grows(&dir, &[(".metadata", plan.clone()), ("__0_0.distcp", part.clone())]);
+    let is_whole = || attribute(&dir, "complete");
+    let with = |name: &str, bytes: &[u8]| {
+        fs::write(dir.join(name), bytes).unwrap();
+        is_whole().unwrap()
+    };
+    for end in (0..plan.len()).step_by(97) {
+        assert_eq!(with(".metadata", &plan[..end]), "incomplete", "{end}");
+    }
+    let empty: &[u8] = b"\x80\x02}.";
+    for other in [empty, &vec![0; plan.len()], &part] {
+        assert_eq!(with(".metadata", other), "incomplete");
+    }
+    // As torch reads it, which does not look behind the pickle.
+    assert_eq!(with(".metadata", &[&plan[..], b"anything"].concat()), "complete");
+    let at = plan.windows(12).position(|name| name == b"__0_0.distcp").unwrap();
+    for name in [b"__1_0.distcp", b"../0_.distcp", b"/_0_0.distcp", b"a/b_0.distcp", b"__0_0\0distcp"] {
+        assert_eq!(with(".metadata", &[&plan[..at], name, &plan[at + 12..]].concat()), "incomplete", "{name:?}");
+    }
+    assert_eq!(with(".metadata", &plan), "complete");
+    // Its archives begin at these places.
+    let archives: Vec<usize> =
+        (1..part.len()).filter(|at| part[*at..].starts_with(b"PK\x03\x04\0\0\x08\x08")).collect();
+    for end in archives.into_iter().chain((0..part.len()).step_by(331)) {
+        assert_eq!(with("__0_0.distcp", &part[..end]), "incomplete", "{end}");
+    }
+    let middle = part.len() / 2;
+    assert_eq!(with("__0_0.distcp", &[&part[..middle], &vec![0; middle]].concat()), "incomplete");
+    assert_eq!(with("__0_0.distcp", &vec![0; part.len()]), "incomplete");
+    // torch may be told to write in a way that is not known here.
+    assert_eq!(with("__0_0.distcp", &vec![0x28; part.len()]), "complete");
+    assert_eq!(with("__0_0.distcp", &vec![0x28; part.len() - 1]), "incomplete");
+    fs::remove_file(dir.join("__0_0.distcp")).unwrap();
+    fs::create_dir(dir.join("__0_0.distcp")).unwrap();
+    assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
+    fs::remove_dir(dir.join("__0_0.distcp")).unwrap();
+    fs::write(mount.at("elsewhere"), &part).unwrap();
+    std::os::unix::fs::symlink(mount.at("elsewhere"), dir.join("__0_0.distcp")).unwrap();
+    assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
 }
 
 /// Proves T13.

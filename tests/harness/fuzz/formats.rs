@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use tensorfs_formats::{TensorReader, crc32c, npy_header, read_tensor, recognise, resume, shards};
+use tensorfs_formats::{TensorReader, crc32c, npy_header, planned, read_tensor, recognise, resume, shards};
 use tensorfs_layout::check::fault_of_run;
 use tensorfs_layout::segment::{Before, examine};
 
@@ -42,6 +42,27 @@ pub fn named_shards(bytes: &[u8]) {
     // Whatever it is cut to is not whole.
     let end = bytes.trim_ascii_end().len();
     assert!(found.reason.is_some() || shards(&&bytes[..end - 1]).cut);
+}
+
+/// The plan of a distributed checkpoint.
+pub fn plan(bytes: &[u8]) {
+    let found = planned(&bytes);
+    assert!(found.end <= bytes.len() as u64 && found.tensors == 0);
+    assert!((found.reason.is_none() && found.error.is_none()) || found.metadata.is_empty());
+    for (name, end) in &found.metadata {
+        assert!(
+            !matches!(name.as_str(), "" | "." | "..") && name.len() <= 255 && !name.contains(['/', '\0']),
+            "{name:?}"
+        );
+        end.parse::<u64>().expect("a number");
+    }
+    // Whatever it is cut to is not whole.
+    assert!(found.reason.is_some() || planned(&&bytes[..found.end as usize - 1]).cut);
+}
+
+/// Plans of distributed checkpoints.
+pub fn plans() -> Vec<Vec<u8>> {
+    samples(&["-dcp.metadata"])
 }
 
 /// Indexes of checkpoints in parts.

@@ -23,7 +23,7 @@ pub struct Target {
 }
 
 /// Everything that is fuzzed.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "record", run: tensorfs_layout::testing::decode_record, seeds: log::records, cost: 1 },
     Target {
         name: "description",
@@ -38,5 +38,6 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "npy", run: formats::any, seeds: formats::npy, cost: 2 },
     Target { name: "npz", run: formats::any, seeds: formats::npz, cost: 4 },
     Target { name: "shards", run: formats::named_shards, seeds: formats::indexes, cost: 1 },
+    Target { name: "plan", run: formats::plan, seeds: formats::plans, cost: 1 },
     Target { name: "torch", run: formats::any, seeds: formats::torch, cost: 4 },
 ];

@@ -20,6 +20,8 @@ DIRECTORY, KIND, KILLS, TENSORFS = sys.argv[1], sys.argv[2], int(sys.argv[3]), s
 KEPT = 3
 if KIND == "torch":
     import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
     torch.set_num_threads(1)
     SHARD, INDEX = "pytorch_model-{}-of-00002.bin", "pytorch_model.bin.index.json"
@@ -134,6 +136,32 @@ class Pretrained(Trainer):
         self.load_weights(step)
 
 
+class Distributed:
+    """Directories as torch's distributed checkpoint makes them."""
+
+    def path(self, step):
+        return os.path.join(DIRECTORY, "distributed", f"step-{step}")
+
+    def tensors(self, step):
+        return {name: torch.from_numpy(value) for name, value in state(step, "w").items()}
+
+    def save(self, step):
+        os.makedirs(self.path(step))
+        writer = FileSystemWriter(self.path(step), single_file_per_rank=step % 2 == 0)
+        dcp.save({"model": self.tensors(step), "step": step}, storage_writer=writer)
+
+    def load(self, step):
+        found = {"model": self.tensors(0), "step": 0}
+        try:
+            dcp.load(found, storage_reader=FileSystemReader(self.path(step)))
+        except dcp.api.CheckpointException as why:  # which is no Exception
+            raise ValueError from why
+        assert found["step"] == step and all((value == step).all() for value in found["model"].values())
+
+    def remove(self, path):
+        shutil.rmtree(path)
+
+
 def steps(how):
     found = glob.glob(os.path.join(os.path.dirname(how.path(0)), "*"))
     number = lambda path: int("".join(c for c in os.path.basename(path).split(".")[0] if c.isdigit()))  # noqa: E731
@@ -168,7 +196,8 @@ def main():
     random.seed(seed)
     partial = 0
     for kill in range(KILLS):
-        how = (Files(), Trainer(), Pretrained())[kill % 3]
+        ways = [Files(), Trainer(), Pretrained()] + ([Distributed()] if KIND == "torch" else [])
+        how = ways[kill % len(ways)]
         first = steps(how)[0][0] + 1 if steps(how) else 1
         child = os.fork()
         if child == 0:

@@ -340,6 +340,7 @@ def make_torch_several(samples, library, values):
         parts = sorted((info.offset, info.length) for info in metadata.storage_data.values())
         names = {info.relative_path for info in metadata.storage_data.values()}
         shutil.copy(os.path.join(directory, *names), samples.path("torch2-dcp.distcp"))
+        shutil.copy(os.path.join(directory, ".metadata"), samples.path("torch2-dcp.metadata"))
     expect("torch2-dcp.distcp", parts)
 
 

@@ -5,18 +5,25 @@
 //! other call makes an object of which only its parts are known. Numbers, strings and other values that hold no
 //! tensors are dropped as soon as they can no longer be an argument or a key.
 //!
-//! What is built lives in vectors and refers to itself by index, so cycles are harmless, and all of it is counted
-//! against a bound.
+//! The plan of a distributed checkpoint is a pickle too, of objects whose attributes are looked at. It may have very
+//! many of them: each is dropped as soon as it was seen whole.
+
+mod heap;
+mod memo;
 
 use std::collections::HashSet;
+use std::io;
 
 use crate::cursor::{Cursor, WINDOW};
 use crate::dtype::Dtype;
-use crate::fault::{Result, malformed};
-use crate::limits::{DIMENSIONS_MAX, NAME_MAX, push};
+use crate::fault::{Fault, Result, malformed};
+use crate::limits::{DIMENSIONS_MAX, NAME_MAX};
 
-/// What the objects may take, in bytes.
-const OBJECTS_MAX: usize = 23 << 20;
+use heap::{Class, Heap, Object, Value};
+use memo::Memo;
+
+pub(crate) use heap::View;
+
 /// What the objects of all pickles of one file may take together, one pickle after the other. A short pickle can ask
 /// for many; so this is a bound of time.
 pub(crate) const BUDGET: usize = 256 << 20;
@@ -24,8 +31,6 @@ pub(crate) const BUDGET: usize = 256 << 20;
 const STACK_MAX: usize = 1 << 16;
 /// The longest string that is kept: no name, key or global is longer.
 const TEXT_MAX: u64 = 4096;
-/// How much further than the last one a memo's number may be.
-const MEMO_GAP: usize = 4096;
 /// The deepest nesting of dictionaries and lists in which tensors are looked for.
 const DEPTH_MAX: usize = 100;
 /// The most places that are looked at for tensors.
@@ -35,79 +40,6 @@ pub(crate) const CALLS_MAX: usize = 32;
 /// Calls whose callable is given to another call. PyTorch writes one.
 const CALL_DEPTH_MAX: usize = 64;
 
-/// A value on the stack, in the memo, or in a container.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Value {
-    /// Something without interest.
-    Dull,
-    Int(Int),
-    Text(Slice),
-    /// A name of a module and a name in it.
-    Global(Slice),
-    Object(u32),
-}
-
-/// A number in two halves, which make values smaller: there are very many of them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Int([u32; 2]);
-
-impl Int {
-    fn get(self) -> i64 {
-        let Int([low, high]) = self;
-        (u64::from(high) << 32 | u64::from(low)) as i64
-    }
-}
-
-impl<T: Into<i64>> From<T> for Value {
-    fn from(number: T) -> Self {
-        let number: i64 = number.into();
-        Value::Int(Int([number as u32, (number >> 32) as u32]))
-    }
-}
-
-/// A part of the texts, or of the values of tuples.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Slice {
-    start: u32,
-    len: u32,
-}
-
-enum Object {
-    Tuple(Slice),
-    /// A list, a dictionary, or an object of which parts are known: those that may be or hold tensors, with what they
-    /// are called, and how many items a list has, dropped ones included.
-    Container {
-        items: Vec<(Value, Value)>,
-        count: u32,
-    },
-    Storage {
-        class: Slice,
-        key: Slice,
-        len: u64,
-    },
-    /// A view of a storage, which is another object. Shape and strides are those of tuples.
-    Tensor {
-        dtype: Dtype,
-        storage: u32,
-        offset: u64,
-        shape: Slice,
-        strides: Slice,
-    },
-}
-
-/// A tensor as torch rebuilds it: a view of a storage. Offset, shape and strides count elements.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct View {
-    pub dtype: Dtype,
-    /// The storage's key.
-    pub storage: String,
-    /// The storage's bytes, as the pickle says.
-    pub storage_len: u64,
-    pub offset: u64,
-    pub shape: Vec<u64>,
-    pub strides: Vec<u64>,
-}
-
 /// What a pickle holds.
 pub(crate) struct Pickle {
     heap: Heap,
@@ -116,141 +48,42 @@ pub(crate) struct Pickle {
     pub calls: Vec<String>,
 }
 
-#[derive(Default)]
-struct Heap {
-    objects: Vec<Object>,
-    /// The values of all tuples.
-    values: Vec<Value>,
-    texts: Vec<u8>,
-    /// The tuple of nothing, of which one is enough.
-    empty: Option<Value>,
-    taken: usize,
-}
-
-impl Heap {
-    fn charge(&mut self, bytes: usize) -> Result<()> {
-        self.taken += bytes;
-        if self.taken > OBJECTS_MAX { malformed("a pickle of too many objects") } else { Ok(()) }
-    }
-
-    fn object(&mut self, object: Object) -> Result<Value> {
-        self.charge(size_of::<Object>())?;
-        push(&mut self.objects, object);
-        // The charges keep all numbers far below 2^32.
-        Ok(Value::Object(self.objects.len() as u32 - 1))
-    }
-
-    fn container(&mut self) -> Result<Value> {
-        self.object(Object::Container { items: Vec::new(), count: 0 })
-    }
-
-    fn text(&mut self, parts: &[&[u8]]) -> Result<Slice> {
-        let (start, len) = (self.texts.len(), parts.iter().map(|part| part.len()).sum());
-        self.charge(len)?;
-        if self.texts.capacity() - start < len {
-            self.texts.reserve_exact(len + start / 2);
-        }
-        parts.iter().for_each(|part| self.texts.extend_from_slice(part));
-        Ok(Slice { start: start as u32, len: len as u32 })
-    }
-
-    fn tuple(&mut self, values: &[Value]) -> Result<Value> {
-        if values.is_empty()
-            && let Some(empty) = self.empty
-        {
-            return Ok(empty);
-        }
-        self.charge(size_of_val(values))?;
-        let start = self.values.len() as u32;
-        values.iter().for_each(|&value| push(&mut self.values, value));
-        let tuple = self.object(Object::Tuple(Slice { start, len: values.len() as u32 }))?;
-        if values.is_empty() {
-            self.empty = Some(tuple);
-        }
-        Ok(tuple)
-    }
-
-    fn bytes(&self, slice: Slice) -> &[u8] {
-        self.texts.get(slice.start as usize..(slice.start + slice.len) as usize).unwrap_or_default()
-    }
-
-    fn get(&self, value: Value) -> Option<&Object> {
-        let Value::Object(index) = value else { return None };
-        self.objects.get(index as usize)
-    }
-
-    /// Where the values of a tuple are, and the values.
-    fn tuple_of(&self, value: Value) -> Option<(Slice, &[Value])> {
-        let Some(&Object::Tuple(slice)) = self.get(value) else { return None };
-        Some((slice, self.values.get(slice.start as usize..(slice.start + slice.len) as usize)?))
-    }
-
-    fn values(&self, value: Value) -> Option<&[Value]> {
-        self.tuple_of(value).map(|(_, values)| values)
-    }
-
-    /// The numbers of a tuple, none of which is negative.
-    fn numbers(&self, Slice { start, len }: Slice) -> Option<Vec<u64>> {
-        let values = self.values.get(start as usize..(start + len) as usize)?;
-        values.iter().map(|&value| if let Value::Int(n) = value { u64::try_from(n.get()).ok() } else { None }).collect()
-    }
-
-    /// The type of a storage's elements, if it has one, and the bytes of what its length counts.
-    fn class(&self, class: Slice) -> Option<(Option<Dtype>, u64)> {
-        match self.bytes(class) {
-            b"torch.storage UntypedStorage" | b"torch UntypedStorage" => Some((None, 1)),
-            class => {
-                let dtype = class.strip_prefix(b"torch ").and_then(Dtype::of_storage)?;
-                Some((Some(dtype), dtype.size()?))
-            }
-        }
-    }
-
-    /// The tensor that an object is.
-    fn view(&self, value: Value) -> Option<View> {
-        let &Object::Tensor { dtype, storage, offset, shape, strides } = self.get(value)? else { return None };
-        let &Object::Storage { class, key, len } = self.objects.get(storage as usize)? else { return None };
-        let (_, size) = self.class(class)?;
-        Some(View {
-            dtype,
-            storage: String::from_utf8_lossy(self.bytes(key)).into_owned(),
-            storage_len: len.checked_mul(size)?,
-            offset,
-            shape: self.numbers(shape)?,
-            strides: self.numbers(strides)?,
-        })
-    }
-
-    fn add(&mut self, container: Value, item: Option<Value>, value: Value) -> Result<()> {
-        let Value::Object(index) = container else { return Ok(()) };
-        let Some(Object::Container { items, count }) = self.objects.get_mut(index as usize) else { return Ok(()) };
-        let key = item.unwrap_or(Value::from(*count));
-        *count = count.saturating_add(item.is_none().into());
-        if !matches!(value, Value::Object(_)) {
-            return Ok(());
-        }
-        let before = items.capacity();
-        if items.len() == before {
-            items.reserve_exact((before / 2).max(2));
-        }
-        items.push((key, value));
-        let more = (items.capacity() - before) * size_of::<(Value, Value)>();
-        self.charge(more)
-    }
-}
-
 /// Reads a pickle. `cursor` ends where it does, or later.
 pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Pickle> {
-    Machine {
-        cursor,
-        heap: Heap::default(),
-        stack: Vec::new(),
-        marks: Vec::new(),
-        memo: Vec::new(),
-        known: HashSet::new(),
-        calls: Vec::new(),
+    let mut machine = Machine::new(cursor, Heap::default(), Memo::all());
+    let root = machine.run()?;
+    Ok(Pickle { heap: machine.heap, root, calls: machine.calls })
+}
+
+/// Bytes of a file that something is in, as a plan says.
+pub(crate) struct Place<'a> {
+    /// The file's name.
+    pub file: &'a [u8],
+    pub offset: u64,
+    pub len: u64,
+}
+
+/// Who is given the places of a plan.
+type Visit<'v> = dyn FnMut(&Place<'_>) -> Result<()> + 'v;
+
+/// Reads the plan of a distributed checkpoint, and gives each place in it to `visit`.
+///
+/// # Errors
+/// [`Fault::Io`] if it may be a plan, but takes more than it may or is of another kind.
+pub(crate) fn plan<'v>(cursor: &'v mut Cursor<'_>, visit: &'v mut Visit<'v>) -> Result<()> {
+    let mut machine = Machine { places: Some(visit), ..Machine::new(cursor, Heap::keeping_all(), Memo::few()) };
+    let root = match machine.run() {
+        Err(_) if machine.heap.is_full() => return Err(Fault::Io(io::Error::other("a plan of too many objects"))),
+        root => root?,
+    };
+    let heap = &machine.heap;
+    let Some(&Object::Part { class: Class::Plan, attributes, .. }) = heap.get(root) else {
+        return malformed("a pickle that is no plan of a distributed checkpoint");
+    };
+    match heap.attribute(attributes, b"storage_data").map(|places| heap.get(places)) {
+        Some(Some(Object::Container { items, .. })) if items.is_empty() => Ok(()),
+        _ => Err(Fault::Io(io::Error::other("a plan that says where things are in a way that is not known"))),
     }
-    .run()
 }
 
 /// Reads a pickle that is a list of texts, as Python 3 writes it, and gives each to `visit`.
@@ -280,19 +113,25 @@ struct Machine<'c, 's> {
     heap: Heap,
     stack: Vec<Value>,
     marks: Vec<usize>,
-    memo: Vec<Value>,
+    memo: Memo,
+    /// If a plan is read.
+    places: Option<&'c mut Visit<'c>>,
     /// Hashes of the calls that were seen.
     known: HashSet<String>,
     calls: Vec<String>,
 }
 
-impl Machine<'_, '_> {
-    fn run(mut self) -> Result<Pickle> {
+impl<'c, 's> Machine<'c, 's> {
+    fn new(cursor: &'c mut Cursor<'s>, heap: Heap, memo: Memo) -> Self {
+        let (stack, marks, known, calls) = (Vec::new(), Vec::new(), HashSet::new(), Vec::new());
+        Machine { cursor, heap, stack, marks, memo, places: None, known, calls }
+    }
+
+    fn run(&mut self) -> Result<Value> {
         loop {
             let opcode = self.cursor.u8()?;
             if opcode == b'.' {
-                let root = self.pop()?;
-                return Ok(Pickle { heap: self.heap, root, calls: self.calls });
+                return self.pop();
             }
             self.step(opcode)?;
         }
@@ -354,21 +193,12 @@ impl Machine<'_, '_> {
 
     fn store(&mut self, index: usize) -> Result<()> {
         let value = self.top()?;
-        if index >= self.memo.len() {
-            let more = index - self.memo.len() + 1;
-            if more > MEMO_GAP {
-                return malformed("a pickle with a strange memo");
-            }
-            self.heap.charge(more * size_of::<Value>())?;
-            (0..more).for_each(|_| push(&mut self.memo, Value::Dull));
-        }
-        self.memo[index] = value;
-        Ok(())
+        self.memo.store(index, value, &mut self.heap)
     }
 
     fn load(&mut self, index: usize) -> Result<()> {
-        match self.memo.get(index) {
-            Some(&value) => self.push(value),
+        match self.memo.load(index) {
+            Some(value) => self.push(value),
             None => malformed("a pickle that remembers what it has not seen"),
         }
     }
@@ -545,6 +375,11 @@ impl Machine<'_, '_> {
             b'b' => {
                 let state = self.pop()?;
                 let object = self.top()?;
+                if let Value::Object(index) = object
+                    && let Some(&Object::Part { class, .. }) = self.heap.get(object)
+                {
+                    return self.build(index, class, state);
+                }
                 // A state is the dictionary of an object's attributes: its items are the object's.
                 self.heap.add(object, Some(Value::Dull), state)
             }
@@ -555,6 +390,39 @@ impl Machine<'_, '_> {
             }
             b'P' => self.line().and_then(|_| self.push(Value::Dull)),
             _ => malformed(format!("a pickle with the unknown opcode {opcode:#04x}")),
+        }
+    }
+
+    /// Gives a part of a plan, which is on top of the stack, its attributes.
+    fn build(&mut self, part: u32, class: Class, state: Value) -> Result<()> {
+        match class {
+            Class::Plan => {
+                if let Some(Object::Part { attributes, .. }) = self.heap.objects.get_mut(part as usize) {
+                    *attributes = state;
+                }
+                return Ok(());
+            }
+            Class::Place => self.place(state)?,
+            Class::Other => {}
+        }
+        self.pop()?;
+        self.memo.forget(part, &mut self.heap);
+        self.heap.forget(part);
+        self.push(Value::Dull)
+    }
+
+    fn place(&mut self, state: Value) -> Result<()> {
+        let heap = &self.heap;
+        let number = |name| match heap.attribute(state, name) {
+            Some(Value::Int(number)) => u64::try_from(number.get()).ok(),
+            _ => None,
+        };
+        match (heap.attribute(state, b"relative_path"), number(b"offset"), number(b"length")) {
+            (Some(Value::Text(file)), Some(offset), Some(len)) => {
+                let place = Place { file: heap.bytes(file), offset, len };
+                self.places.as_mut().map_or(Ok(()), |visit| visit(&place))
+            }
+            _ => malformed("a plan with a place that is none"),
         }
     }
 
@@ -636,6 +504,11 @@ impl Machine<'_, '_> {
             }
             ("torch._utils _rebuild_parameter" | "torch._utils _rebuild_parameter_with_state", &[data, ..]) => Ok(data),
             ("torch Size" | "builtins tuple" | "__builtin__ tuple", &[values @ Value::Object(_)]) => Ok(values),
+            _ if self.places.is_some()
+                && let Some(class) = class_of(&name) =>
+            {
+                self.heap.part(class)
+            }
             (_, values) => {
                 if !HARMLESS.contains(&name.as_str()) {
                     self.note(name);
@@ -699,6 +572,17 @@ impl Machine<'_, '_> {
     }
 }
 
+/// Which part of a plan a class is of.
+fn class_of(name: &str) -> Option<Class> {
+    let name = name.strip_prefix("torch.distributed.")?;
+    Some(match name.rsplit_once(' ')?.1 {
+        "Metadata" => Class::Plan,
+        "_StorageInfo" => Class::Place,
+        "MetadataIndex" | "TensorStorageMetadata" | "BytesStorageMetadata" | "ChunkStorageMetadata" => Class::Other,
+        _ => return None,
+    })
+}
+
 trait TrimQuotes {
     fn trim_quotes(&self) -> &[u8];
 }
@@ -749,7 +633,7 @@ const HARMLESS: &[&str] = &[
 impl Pickle {
     /// Takes what its objects took off the budget of its file.
     pub fn spend(&self, budget: &mut usize) -> Result<()> {
-        match budget.checked_sub(self.heap.taken) {
+        match budget.checked_sub(self.heap.taken()) {
             Some(rest) => {
                 *budget = rest;
                 Ok(())
@@ -831,7 +715,7 @@ impl Pickle {
     }
 }
 
-const _: () = assert!(TEXT_MAX as usize <= WINDOW && size_of::<Value>() == 12 && size_of::<Object>() == 32);
+const _: () = assert!(TEXT_MAX as usize <= WINDOW);
 
 #[cfg(test)]
 mod tests {
