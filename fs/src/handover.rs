@@ -126,6 +126,23 @@ impl Entry {
     }
 }
 
+/// For tests: what a server might have left. A handle is what [`Entry`] is but for its checksum, and whether that is
+/// right.
+pub(crate) fn left_behind(head: Option<&[u8]>, handles: &[([u8; 60], bool)], numbers: &[u8]) -> io::Result<OwnedFd> {
+    let file = File::from(Handover::create()?);
+    let first = Handover::open(file.try_clone()?.into(), None)?;
+    first.begin(vec![0; 8], vec![0; 8], Beginning::default())?;
+    if let Some(head) = head {
+        file.write_all_at(&head[..head.len().min(HEAD as usize)], 0)?;
+    }
+    for (place, (bytes, right)) in handles.iter().enumerate() {
+        let sum = crc32c::crc32c(bytes).wrapping_add(u32::from(!right));
+        file.write_all_at(&[&bytes[..], &sum.to_le_bytes()].concat(), HANDLES.at(place as u32))?;
+    }
+    file.write_all_at(numbers, NUMBERS.start)?;
+    Ok(file.into())
+}
+
 fn number_bytes(number: u32) -> [u8; 8] {
     (u64::from(number) | u64::from(!number) << 32).to_le_bytes()
 }

@@ -2,6 +2,8 @@
 //! would ask for comes as calls, one at a time, and is done by the same code in the same order; bytes go to the
 //! segments as the kernel moves them in passthrough.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,9 +15,10 @@ use crate::background::{commit_if_changed, seal_file};
 use crate::caller::Caller;
 use crate::error::Fault;
 use crate::file::Files;
+use crate::handover::{Handover, left_behind};
 use crate::options::{Durability, Options};
 use crate::reader::lock_in as lock_in_as_a_reader;
-use crate::store::Store;
+use crate::store::{Backing, Kernel, Store};
 use crate::tree::{Change, New, Tree};
 
 /// Locks this process in as a reader is, for good; see `reader/jail.rs`. Returns what of it was not to be had.
@@ -28,6 +31,23 @@ const CALLER: Caller = Caller { unique: 0, again: false, uid: 0, gid: 0, pid: 1 
 
 /// The error number that the client gets.
 pub type Errno = i32;
+
+/// No kernel is there.
+struct NoKernel;
+
+impl Kernel for NoKernel {
+    fn register(&self, _: BorrowedFd<'_>) -> io::Result<Backing> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn inherited(&self, id: u32) -> Backing {
+        Backing::nobodys(id)
+    }
+
+    fn forget_attributes(&self, _: Ino) {}
+
+    fn forget_bytes(&self, _: Ino, _: u64, _: u64) {}
+}
 
 /// An open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +76,39 @@ impl Direct {
         // Its callers write the files that it looks into.
         files.readers().stay_here();
         Self { tree: Tree::new(files.clone()), files }
+    }
+
+    /// Serves a pool in the place of a server that has died and has left these handles, each with whether its checksum
+    /// is right, and these numbers of segments behind this head, or a right one.
+    pub fn take_over(
+        pool: Arc<Pool>,
+        head: Option<&[u8]>,
+        handles: &[([u8; 60], bool)],
+        numbers: &[u8],
+    ) -> io::Result<Self> {
+        let handover = Handover::open(left_behind(head, handles, numbers)?, None)?;
+        handover.close_unused(|_| ());
+        let options = Options { handover: Some(handover), ..Options::default() };
+        let files = Arc::new(Files::new(Arc::new(Store::new(pool, options, Durability::Fsync, 1024))));
+        files.readers().stay_here();
+        files.store().link().connect(Arc::new(NoKernel));
+        files.inherit();
+        Ok(Self { tree: Tree::new(files.clone()), files })
+    }
+
+    /// The file that a handle is of.
+    pub fn file_of(&self, handle: u64) -> Result<Ino, Errno> {
+        errno(self.files.handle(handle)).map(|handle| handle.ino())
+    }
+
+    /// `read` of so many bytes from the begin of a file, as the server does it.
+    pub fn read(&self, handle: u64, size: u32) -> Result<Vec<u8>, Errno> {
+        errno(self.files.read(handle, 0, size, 0, <[u8]>::to_vec))
+    }
+
+    /// The last use of a handle is over.
+    pub fn release(&self, handle: u64) {
+        self.files.release(CALLER, handle);
     }
 
     /// The pool.

@@ -70,7 +70,7 @@ macro_rules! targets {
     };
 }
 
-targets!(record description block log tfrecord safetensors npy npz shards plan torch);
+targets!(record description block handover log tfrecord safetensors npy npz shards plan torch);
 
 /// Mutants of files of each format do to a reader what they do in this process: no more than its work. There
 /// are as many as `TENSORFS_FUZZ` says, divided by 30.

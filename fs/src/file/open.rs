@@ -41,6 +41,11 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
+    /// The file that it is of.
+    pub fn ino(&self) -> Ino {
+        self.node.ino()
+    }
+
     /// True if the file can be read through it.
     pub fn reads(&self, ino: Ino) -> bool {
         self.access.read && self.node.ino() == ino

@@ -24,6 +24,11 @@ impl Backing {
         Self { device: Arc::downgrade(device), id, _kept: kept }
     }
 
+    /// For tests: a number that no kernel knows.
+    pub fn nobodys(id: u32) -> Self {
+        Self { device: Weak::new(), id, _kept: None }
+    }
+
     /// The number.
     pub fn id(&self) -> u32 {
         self.id

@@ -5,6 +5,7 @@
 //! guided by coverage.
 
 mod formats;
+mod handover;
 mod log;
 mod mutate;
 
@@ -23,7 +24,7 @@ pub struct Target {
 }
 
 /// Everything that is fuzzed.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "record", run: tensorfs_layout::testing::decode_record, seeds: log::records, cost: 1 },
     Target {
         name: "description",
@@ -32,6 +33,7 @@ pub const TARGETS: [Target; 11] = [
         cost: 1,
     },
     Target { name: "block", run: log::block, seeds: log::blocks, cost: 1 },
+    Target { name: "handover", run: handover::run, seeds: handover::seeds, cost: 60 },
     Target { name: "log", run: log::pool, seeds: log::pools, cost: 100 },
     Target { name: "tfrecord", run: formats::tfrecord, seeds: formats::tfrecords, cost: 2 },
     Target { name: "safetensors", run: formats::any, seeds: formats::safetensors, cost: 2 },
