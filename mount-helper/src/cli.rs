@@ -41,6 +41,7 @@ pub enum Command {
     #[command(visible_alias = "status")]
     Info(Info),
     Health(Health),
+    Metrics(Metrics),
     Upgrade(Upgrade),
     Sync(Sync),
     Restore(Restore),
@@ -514,6 +515,22 @@ pub struct Health {
     /// This process is the one that asks, and may have to be left behind
     #[arg(long, hide = true)]
     pub ask: bool,
+}
+
+/// Print what there is to count of mounts, for Prometheus
+///
+/// Prints OpenMetrics text: requests and how long they took, commits and their lag, space, damage, the last scrub. No
+/// port is opened. tensorfs_up is 0 for a mount that does not answer.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit status: 0 all mounts answered, 1 some did not.")]
+pub struct Metrics {
+    /// Mount points, or pools that are mounted
+    #[arg(value_name = "POOL|MOUNTPOINT", required = true)]
+    pub targets: Vec<PathBuf>,
+    /// Write the file tensorfs.prom into this directory, as node exporter reads it, in one step
+    #[arg(long, value_name = "DIR")]
+    pub textfile: Option<PathBuf>,
 }
 
 /// Make everything written so far durable, now

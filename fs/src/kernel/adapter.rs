@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, INodeNo, InitFlags, IoctlFlags, KernelConfig,
@@ -22,7 +22,7 @@ use crate::file::{WriteRequest, Written};
 use crate::lane::Lane;
 use crate::options::PassthroughMode;
 use crate::protocol;
-use crate::store::{Counter, Counters};
+use crate::store::{Counters, Requests};
 use crate::tree::{Change, New, When};
 
 use super::answer;
@@ -68,7 +68,21 @@ pub(super) struct Adapter {
     backlog: Arc<Backlog>,
 }
 
-type Which = fn(&Counters) -> &Counter;
+type Which = fn(&Counters) -> &Requests;
+
+/// A request that has come, and is to be answered.
+#[derive(Clone, Copy)]
+struct Begun {
+    at: Instant,
+    which: Which,
+}
+
+impl Begun {
+    /// It was answered, or is about to be.
+    fn answered(self, fs: &Filesystem) {
+        (self.which)(fs.store().counters()).answered(self.at.elapsed());
+    }
+}
 
 /// Does the work of one request. A panic is answered with an I/O error, and the thread lives on.
 fn attempt<T>(fs: &Filesystem, name: &str, work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Errno> {
@@ -97,8 +111,9 @@ impl Adapter {
         self.awake.serving()
     }
 
-    fn count(&self, counter: Which) {
-        counter(self.fs.store().counters()).add(1);
+    fn count(&self, which: Which) -> Begun {
+        which(self.fs.store().counters()).add(1);
+        Begun { at: Instant::now(), which }
     }
 
     /// Answers a request that took names away. A file that has no name left, but is held by somebody else just now, is
@@ -134,8 +149,10 @@ impl Adapter {
         counter: Which,
         work: impl FnOnce(&Filesystem) -> Result<T>,
     ) -> std::result::Result<T, Errno> {
-        self.count(counter);
-        attempt(&self.fs, name, || work(&self.fs))
+        let begun = self.count(counter);
+        let done = attempt(&self.fs, name, || work(&self.fs));
+        begun.answered(&self.fs);
+        done
     }
 
     /// Does the work of a request about a file in a lane, and hands what came of it to `answer`.
@@ -147,8 +164,13 @@ impl Adapter {
         work: impl FnOnce(&Filesystem) -> Result<T> + Send + 'static,
         answer: impl FnOnce(std::result::Result<T, Errno>) + Send + 'static,
     ) {
-        self.count(counter);
-        self.lanes.run(lane, about, &self.fs, move |fs| answer(attempt(fs, name, || work(fs))));
+        let begun = self.count(counter);
+        self.lanes.run(lane, about, &self.fs, move |fs| {
+            let done = attempt(fs, name, || work(fs));
+            // Before the answer, so that whoever gets it finds it counted.
+            begun.answered(fs);
+            answer(done);
+        });
     }
 }
 
@@ -167,17 +189,20 @@ fn run_for(
 fn finish_write(
     fs: &Arc<Filesystem>,
     lanes: &Lanes,
-    (caller, number): (Caller, Ino),
+    (caller, number, begun): (Caller, Ino, Begun),
     written: std::result::Result<Written, Errno>,
     reply: ReplyWrite,
 ) {
-    let written = match written {
-        Ok(written) => written,
-        Err(errno) => return reply.error(errno),
+    let (count, durable) = match written {
+        Ok(Written { count, durable: Some(handle) }) => (count, handle),
+        written => {
+            answer::written(reply, written.map(|written| written.count));
+            return begun.answered(fs);
+        }
     };
-    let Some(handle) = written.durable else { return reply.written(written.count) };
     lanes.run(fs.commit_lane(), number, fs, move |fs| {
-        answer::written(reply, attempt(fs, "write", || fs.finish_write(caller, &handle)).map(|()| written.count));
+        answer::written(reply, attempt(fs, "write", || fs.finish_write(caller, &durable)).map(|()| count));
+        begun.answered(fs);
     });
 }
 
@@ -219,13 +244,17 @@ impl fuser::Filesystem for Adapter {
         let (dir, name) = (ino(parent), name.as_bytes().to_vec());
         let (about, lanes, fs) = (about(dir, &name), self.lanes.clone(), self.fs.clone());
         let caller = caller(req);
-        self.count(|c| &c.lookup);
+        let begun = self.count(|c| &c.lookup);
         self.lanes.run(Lane::Records, about, &self.fs, move |here| {
             match attempt(here, "lookup", || here.lookup(dir, &name, false)) {
                 Ok(Found::MustRead) => run_for(&lanes, &fs, caller, (Lane::Reader, about), move |fs| {
                     answer::lookup(reply, attempt(fs, "lookup", || fs.lookup(dir, &name, true)));
+                    begun.answered(fs);
                 }),
-                found => answer::lookup(reply, found),
+                found => {
+                    answer::lookup(reply, found);
+                    begun.answered(here);
+                }
             }
         });
     }
@@ -379,9 +408,10 @@ impl fuser::Filesystem for Adapter {
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _serving = self.serving();
         let (caller, number) = (caller(req), ino(number));
-        self.count(|c| &c.open);
+        let begun = self.count(|c| &c.open);
         self.run_for(caller, self.fs.open_lane(number, flags.0), number, move |fs| {
             answer::open(reply, attempt(fs, "open", || fs.open(caller, number, flags.0)));
+            begun.answered(fs);
         });
     }
 
@@ -420,7 +450,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let _serving = self.serving();
         let on = (ino(number), fh.0);
-        self.count(|c| &c.read);
+        let begun = self.count(|c| &c.read);
         // `sendfile` and `splice` fill the kernel's cache all the same, and such a read has no owner.
         let stale = lock_owner.is_none() && self.fs.is_uncached(on.0, on.1);
         self.run_for(caller(req), self.fs.read_lane(on.0), on.0, move |fs| {
@@ -434,6 +464,7 @@ impl fuser::Filesystem for Adapter {
             if let (Err(errno), Some(reply)) = (done, reply) {
                 reply.error(errno);
             }
+            begun.answered(fs);
         });
         if stale {
             self.lanes.run(Lane::Worker, on.0, &self.fs, move |fs| fs.forget_bytes(on.0, offset, size.into()));
@@ -462,18 +493,18 @@ impl fuser::Filesystem for Adapter {
             drops_privileges: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
             flags: flags.0,
         };
-        self.count(|c| &c.write);
+        let begun = self.count(|c| &c.write);
         // What is written is copied only where much waits.
         let here = self.fs.write_lane(number, &request) == Lane::Here;
         if here && let Some(_admitted) = self.lanes.admit(number) {
             let written = attempt(&self.fs, "write", || self.fs.write(caller, number, who, request, data));
-            return finish_write(&self.fs, &self.lanes, (caller, number), written, reply);
+            return finish_write(&self.fs, &self.lanes, (caller, number, begun), written, reply);
         }
         let (data, lanes, fs) = (self.backlog.copy(data), self.lanes.clone(), self.fs.clone());
         self.lanes.run(Lane::Worker, number, &self.fs, move |here| {
             let written = attempt(here, "write", || here.write(caller, number, who, request, data.bytes()));
             drop(data);
-            finish_write(&fs, &lanes, (caller, number), written, reply);
+            finish_write(&fs, &lanes, (caller, number, begun), written, reply);
         });
     }
 
@@ -501,6 +532,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let _serving = self.serving();
         let (caller, on) = (caller(req), (ino(number), fh.0));
+        let begun = Begun { at: Instant::now(), which: |c| &c.release };
         self.lanes.run(self.fs.release_lane(on.0), on.0, &self.fs, move |fs| {
             let done = attempt(fs, "release", || {
                 fs.release(caller, on);
@@ -510,6 +542,7 @@ impl fuser::Filesystem for Adapter {
             // over.
             fs.store().counters().release.add(1);
             answer::empty(reply, done);
+            begun.answered(fs);
         });
     }
 
@@ -528,14 +561,15 @@ impl fuser::Filesystem for Adapter {
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _serving = self.serving();
         // Listings need no handle; the kernel does not ask again.
-        self.count(|c| &c.opendir);
+        let begun = self.count(|c| &c.opendir);
         reply.error(Errno::ENOSYS);
+        begun.answered(&self.fs);
     }
 
     fn readdir(&self, req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let _serving = self.serving();
         let dir = ino(number);
-        self.count(|c| &c.readdir);
+        let begun = self.count(|c| &c.readdir);
         self.run_for(caller(req), self.fs.list_lane(dir), dir, move |fs| {
             let listed =
                 attempt(fs, "readdir", || fs.readdir(dir, offset, |entry| answer::add_entry(&mut reply, &entry)));
@@ -543,13 +577,14 @@ impl fuser::Filesystem for Adapter {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
             }
+            begun.answered(fs);
         });
     }
 
     fn readdirplus(&self, req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let _serving = self.serving();
         let dir = ino(number);
-        self.count(|c| &c.readdirplus);
+        let begun = self.count(|c| &c.readdirplus);
         self.run_for(caller(req), self.fs.list_lane(dir), dir, move |fs| {
             let listed = attempt(fs, "readdirplus", || {
                 fs.readdirplus(dir, offset, |entry| answer::add_entry_plus(&mut reply, &entry))
@@ -558,6 +593,7 @@ impl fuser::Filesystem for Adapter {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
             }
+            begun.answered(fs);
         });
     }
 
@@ -619,14 +655,18 @@ impl fuser::Filesystem for Adapter {
             return answer::xattr(reply, size, found.map(Option::unwrap_or_default));
         }
         let (name, lanes, fs) = (name.as_bytes().to_vec(), self.lanes.clone(), self.fs.clone());
-        self.count(|c| &c.getxattr);
+        let begun = self.count(|c| &c.getxattr);
         self.lanes.run(Lane::Records, number, &self.fs, move |here| {
             match attempt(here, "getxattr", || here.getxattr(number, &name, false)) {
                 Ok(None) => run_for(&lanes, &fs, caller, (Lane::Reader, number), move |fs| {
                     let found = attempt(fs, "getxattr", || fs.getxattr(number, &name, true));
                     answer::xattr(reply, size, found.map(Option::unwrap_or_default));
+                    begun.answered(fs);
                 }),
-                found => answer::xattr(reply, size, found.map(Option::unwrap_or_default)),
+                found => {
+                    answer::xattr(reply, size, found.map(Option::unwrap_or_default));
+                    begun.answered(here);
+                }
             }
         });
     }
@@ -646,13 +686,15 @@ impl fuser::Filesystem for Adapter {
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
         let _serving = self.serving();
         // The kernel checks permissions itself (default_permissions) and does not ask again.
-        self.count(|c| &c.access);
+        let begun = self.count(|c| &c.access);
         reply.error(Errno::ENOSYS);
+        begun.answered(&self.fs);
     }
 
     fn bmap(&self, _req: &Request, _ino: INodeNo, _blocksize: u32, _idx: u64, reply: ReplyBmap) {
-        self.count(|c| &c.other);
+        let begun = self.count(|c| &c.other);
         reply.error(Errno::ENOSYS);
+        begun.answered(&self.fs);
     }
 
     fn ioctl(
@@ -669,8 +711,9 @@ impl fuser::Filesystem for Adapter {
         let _serving = self.serving();
         let request = if cmd == protocol::COMMAND { protocol::decode(in_data) } else { None };
         let Some(request) = request else {
-            self.count(|c| &c.ioctl);
-            return reply.error(Errno::ENOTTY);
+            let begun = self.count(|c| &c.ioctl);
+            reply.error(Errno::ENOTTY);
+            return begun.answered(&self.fs);
         };
         let (caller, on) = (caller(req), (ino(number), fh.0));
         self.lane(
@@ -692,8 +735,9 @@ impl fuser::Filesystem for Adapter {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        self.count(|c| &c.other);
+        let begun = self.count(|c| &c.other);
         reply.error(Errno::ENOSYS);
+        begun.answered(&self.fs);
     }
 
     fn fallocate(

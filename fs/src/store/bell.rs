@@ -129,6 +129,11 @@ impl Rounds {
         times.last = now;
     }
 
+    /// How long ago the last round was over: what was done before that is durable.
+    pub fn since(&self) -> Duration {
+        self.0.lock().last.elapsed()
+    }
+
     /// The longest time from the end of one round to the end of the next, the one under way included.
     pub fn longest(&self) -> Duration {
         let times = self.0.lock();

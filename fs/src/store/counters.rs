@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
+use super::latencies::{Latencies, Requests};
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $kind:ident $name:ident,)*) => {
         /// The live counters.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub $name: Counter,)* }
+        pub(crate) struct Counters { $(pub $name: counters!(@type $kind),)* }
 
         /// The counters at one moment, since the mount.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +22,11 @@ macro_rules! counters {
             pub fn read(&self) -> Counts {
                 Counts { $($name: self.$name.get(),)* }
             }
+
+            /// How long the requests of each kind took.
+            pub fn latencies(&self) -> Vec<(&'static str, Latencies)> {
+                [$(counters!(@if_timed $kind $name self),)*].into_iter().flatten().collect()
+            }
         }
 
         impl Counts {
@@ -29,6 +36,10 @@ macro_rules! counters {
             }
         }
     };
+    (@type request) => { Requests };
+    (@type other) => { Counter };
+    (@if_timed request $name:ident $counters:ident) => { Some((stringify!($name), $counters.$name.latencies())) };
+    (@if_timed other $name:ident $counters:ident) => { None };
     (@if_request request $name:ident $counts:ident) => { Some((stringify!($name), $counts.$name)) };
     (@if_request other $name:ident $counts:ident) => { None };
 }

@@ -21,11 +21,14 @@ use tensorfs_layout::medium::Flushes;
 use crate::mounting::given;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
-use crate::show::failure::{At, Failure};
+use crate::show::failure::{At, Failure, reason};
 use crate::show::output;
 
 /// Where a mounted filesystem tells about itself.
 const CONTROL: &str = ".tensorfs/info";
+
+/// And where it has what there is to count.
+const METRICS: &str = ".tensorfs/metrics";
 
 /// The most that is read of it.
 const MOST: u64 = 64 << 20;
@@ -63,6 +66,14 @@ pub fn gone(mount: &Mount) -> String {
 /// What the server of a mount says.
 pub fn of_live(mount: &Mount) -> Result<String, Failure> {
     of_mount(mount.mount_point(), mount.user())
+}
+
+/// What the server of a mount has counted, as OpenMetrics text.
+pub fn metrics(mount: &Mount) -> Result<String, Failure> {
+    read(&mount.mount_point().join(METRICS)).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Failure::at(mount.mount_point(), "its server is of a version that has no metrics"),
+        _ => Failure::at(mount.mount_point(), reason(&error)),
+    })
 }
 
 /// What the server says. It may be another version of this program, so it is passed on as it is.

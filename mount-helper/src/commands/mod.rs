@@ -10,6 +10,7 @@ mod info;
 mod latest;
 mod ls;
 mod manual;
+mod metrics;
 mod mount;
 pub mod mount8;
 mod records;
@@ -45,6 +46,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Verify(arguments) => return verify::run(&arguments),
         Command::Health(arguments) => return Ok(health::run(&arguments)),
         Command::Info(arguments) => return info::run(&arguments),
+        Command::Metrics(arguments) => return metrics::run(&arguments),
         Command::Records(arguments) => return records::run(&arguments),
         Command::Seal(arguments) => return seal::run(&arguments),
         Command::Diff(arguments) => return Ok(diff::run(&arguments)),

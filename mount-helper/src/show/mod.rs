@@ -8,6 +8,7 @@ mod limit;
 mod log_file;
 mod log_line;
 pub mod logging;
+pub mod metrics;
 pub mod output;
 pub mod progress;
 pub mod report;

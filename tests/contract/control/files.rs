@@ -135,7 +135,10 @@ fn what_is_no_tensor_is_not_there(setup: Setup) {
     }
     // Its array is listed by `tensorfs tensors`, but it is pickled.
     assert_eq!(listed(&tree(&mount, "objects.npy")), BTreeSet::new());
-    assert_eq!(text(&listed(&mount.at(".tensorfs"))), ["README", "accesses", "info", "placement", "tensors"]);
+    assert_eq!(
+        text(&listed(&mount.at(".tensorfs"))),
+        ["README", "accesses", "info", "metrics", "placement", "tensors"]
+    );
     let readme = fs::read_to_string(mount.at(".tensorfs/README")).unwrap();
     assert!(
         readme.contains("np.load") && readme.len() as u64 == fs::metadata(mount.at(".tensorfs/README")).unwrap().len()

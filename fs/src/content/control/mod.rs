@@ -1,8 +1,8 @@
 //! The control tree: `.tensorfs` in the root of the mount, found by name and not listed there.
 //!
-//! `info`, `README`, `placement` and `accesses` are made when they are opened; `placement` can be written, too. Below
-//! `tensors` are the directories of the pool again, with a directory in the place of each file that holds tensors, and
-//! in that its tensors as `.npy` files.
+//! `info`, `metrics`, `README`, `placement` and `accesses` are made when they are opened; `placement` can be written,
+//! too. Below `tensors` are the directories of the pool again, with a directory in the place of each file that holds
+//! tensors, and in that its tensors as `.npy` files.
 //!
 //! Nobody reads a byte through the tree that is kept from him outside of it: each object shows owner, mode and access
 //! list of what it stands for, as far as they say who may read, and the kernel checks every step of a path by them. It
@@ -14,6 +14,7 @@ mod fixed;
 mod info;
 mod listing;
 mod lookup;
+mod metrics;
 mod numbers;
 mod open;
 mod opened;

@@ -12,8 +12,9 @@ use crate::lane::Lane;
 use super::Control;
 use super::accesses::Accesses;
 use super::draft::{Draft, Moment, Who};
-use super::fixed::{ACCESSES, INFO, PLACEMENT, README, README_TEXT, is_slow};
+use super::fixed::{ACCESSES, INFO, METRICS, PLACEMENT, README, README_TEXT, is_slow};
 use super::info::Info;
+use super::metrics;
 use super::numbers::Origin;
 use super::opened::Opened;
 use crate::content::bytes::fault;
@@ -27,7 +28,7 @@ impl Control {
     pub fn open_lane(&self, ino: Ino) -> Lane {
         match ino {
             // All objects of the pool may be counted for them.
-            INFO | ACCESSES => Lane::Worker,
+            INFO | METRICS | ACCESSES => Lane::Worker,
             ino if is_slow(ino) => Lane::Reader,
             _ => Lane::Here,
         }
@@ -40,6 +41,10 @@ impl Control {
         }
         let text: Arc<[u8]> = match ino {
             INFO => Arc::from(self.info(caller)?),
+            METRICS => {
+                let text = metrics::text(self.content.files());
+                Arc::from(text.map_err(|error| Fault::warn(libc::EIO, error.to_string()))?.as_bytes())
+            }
             README => Arc::from(README_TEXT),
             PLACEMENT => Arc::from(self.content.files().store().view().placement().as_bytes()),
             ACCESSES if !caller.is_trusted() => return Err(Fault::new(libc::EACCES)),

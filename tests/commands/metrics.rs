@@ -1,0 +1,209 @@
+//! `.tensorfs/metrics` and `tensorfs metrics`: numbers for Prometheus.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::process::Command;
+use std::time::Duration;
+
+use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, on_mounts, run_ok, venv};
+
+on_mounts!(
+    requests_are_counted_with_how_long_they_took,
+    space_damage_and_the_last_scrub_are_there,
+    a_textfile_has_all_mounts_and_is_replaced_in_one_step,
+    what_is_said_is_understood_by_prometheus_own_parser,
+);
+
+/// Samples by their name and labels, those of the mount and the pool left out.
+type Samples = BTreeMap<String, f64>;
+
+/// Reads what a server says, and fails on whatever is not as OpenMetrics has it: a family is told once, with its kind
+/// and meaning before its samples, these are called as their kind wants it, no sample is told twice, and the text ends
+/// with `# EOF`.
+#[track_caller]
+fn parsed(text: &str) -> Samples {
+    let text = text.strip_suffix("# EOF\n").expect("it has an end");
+    let (mut samples, mut kinds, mut helped) = (Samples::new(), BTreeMap::new(), BTreeSet::new());
+    let mut family = String::new();
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            family = help.split(' ').next().unwrap().to_owned();
+            assert!(helped.insert(family.clone()), "{line}: told twice");
+            continue;
+        }
+        if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').unwrap();
+            assert_eq!(name, family, "{line}");
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert!(kinds.insert(name.to_owned(), kind.to_owned()).is_none(), "{line}: told twice");
+            continue;
+        }
+        let (name, rest) = line.split_once('{').unwrap_or_else(|| panic!("{line}: no labels"));
+        let (labels, value) = rest.rsplit_once("} ").unwrap_or_else(|| panic!("{line}: no value"));
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'), "{line}");
+        let suffix = name.strip_prefix(&*family).unwrap_or_else(|| panic!("{line}: not of {family}"));
+        let suffixes: &[&str] = match &*kinds[&family] {
+            "counter" => &["_total"],
+            "gauge" => &[""],
+            _ => &["_bucket", "_sum", "_count"],
+        };
+        assert!(suffixes.contains(&suffix), "{line}");
+        let own = labels.split("\",").filter(|label| !label.starts_with("mount=") && !label.starts_with("pool="));
+        let own: Vec<String> = own.map(|label| label.trim_end_matches('"').replace('"', "")).collect();
+        let key = format!(
+            "{}{}",
+            name.strip_prefix("tensorfs_").unwrap(),
+            own.iter().map(|l| format!(" {l}")).collect::<String>()
+        );
+        assert!(samples.insert(key, value.parse().unwrap()).is_none(), "{line}: told twice");
+    }
+    samples
+}
+
+fn read(mount: &Mount) -> Samples {
+    parsed(&fs::read_to_string(mount.at(".tensorfs/metrics")).unwrap())
+}
+
+/// So many requests of a kind took at most so long, in seconds.
+#[track_caller]
+fn at_most(samples: &Samples, kind: &str, bound: &str) -> f64 {
+    samples[&format!("request_duration_seconds_bucket le={bound} kind={kind}")]
+}
+
+fn requests_are_counted_with_how_long_they_took(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let before = read(&mount);
+    for n in 0..20 {
+        fs::create_dir(mount.at(format!("d{n}"))).unwrap();
+    }
+    let slow = calls.add(Rule::of_any([Call::Fdatasync, Call::Fsync]).delay(Duration::from_millis(300)));
+    let file = File::create(mount.at("f")).unwrap();
+    file.sync_all().unwrap();
+    drop(slow);
+    let after = read(&mount);
+    let grown = |name: &str| after[name] - before[name];
+    assert_eq!(grown("requests_total kind=mkdir"), 20.0);
+    assert_eq!(grown("request_duration_seconds_count kind=mkdir"), 20.0);
+    // What a request waits for is in its time.
+    assert_eq!((at_most(&after, "fsync", "0.25"), at_most(&after, "fsync", "+Inf")), (0.0, 1.0));
+    assert!(after["request_duration_seconds_sum kind=fsync"] >= 0.3);
+    assert!(grown("commits_total by=client") >= 1.0 && grown("flushes_total of=log") >= 1.0);
+    assert_eq!((after["commit_interval_seconds"], after["commit_failures_total"]), (1.0, 0.0));
+    assert!(after["commit_lag_seconds"] >= 0.0 && after["commit_lag_max_seconds"] >= after["commit_lag_seconds"]);
+    // Every histogram grows from one bound to the next, and ends with all.
+    let kinds: Vec<&str> =
+        after.keys().filter_map(|key| key.strip_prefix("request_duration_seconds_count kind=")).collect();
+    assert!(kinds.len() > 30, "{kinds:?}");
+    for kind in kinds {
+        let mut buckets: Vec<(f64, f64)> = Vec::new();
+        for (key, count) in &after {
+            let Some(rest) = key.strip_prefix("request_duration_seconds_bucket le=") else { continue };
+            let (bound, of) = rest.split_once(" kind=").unwrap();
+            if of == kind {
+                buckets.push((bound.parse().unwrap_or(f64::INFINITY), *count));
+            }
+        }
+        buckets.sort_by(|one, other| one.0.total_cmp(&other.0));
+        assert!(buckets.is_sorted_by(|one, other| one.1 <= other.1), "{kind}: {buckets:?}");
+        let all = after[&format!("request_duration_seconds_count kind={kind}")];
+        assert_eq!(buckets.last(), Some(&(f64::INFINITY, all)), "{kind}");
+    }
+}
+
+fn space_damage_and_the_last_scrub_are_there(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    fs::write(mount.at("f"), [7; 100_000]).unwrap();
+    mount.tensorfs_ok(["seal".as_ref(), mount.at("f").as_os_str()]);
+    let before = read(&mount);
+    assert!(!before.contains_key("last_scrub_timestamp_seconds"));
+    mount.tensorfs_ok(["scrub".as_ref(), mount.path().as_os_str()]);
+    let (after, info) = (read(&mount), mount.info());
+    assert_eq!(after["last_scrub_timestamp_seconds"].floor(), info["last_scrub"]["time"]["sec"].as_f64().unwrap());
+    assert_eq!(after["last_scrub_verified_bytes"], 100_000.0);
+    let told = [
+        ("files", &info["files"]),
+        ("directories", &info["directories"]),
+        ("capacity_bytes", &info["capacity"]),
+        ("log_bytes", &info["log_bytes"]),
+        ("tier_files tier=pm", &info["tiers"][0]["files"]),
+        ("tier_used_bytes tier=pm", &info["tiers"][0]["used"]),
+        ("sealed_files_total", &info["counters"]["sealed"]),
+    ];
+    for (name, value) in told {
+        assert_eq!(after[name], value.as_f64().unwrap(), "{name}");
+    }
+    for name in ["damaged_files", "damaged_places", "quarantine_bytes", "takeovers_total", "read_only", "panics_total"]
+    {
+        assert_eq!(after[name], 0.0, "{name}");
+    }
+    assert_eq!((after["tier_up tier=pm"], after["readers_killed_total reason=failed"]), (1.0, 0.0));
+    // Who may not look into files sees the same numbers.
+    assert_eq!(
+        fs::metadata(mount.at(".tensorfs/metrics")).unwrap().permissions(),
+        fs::metadata(mount.at(".tensorfs/info")).unwrap().permissions()
+    );
+}
+
+fn a_textfile_has_all_mounts_and_is_replaced_in_one_step(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (directory, gone) = (mount.host().join("textfile"), mount.host().join("gone"));
+    fs::create_dir(&directory).unwrap();
+    let file = directory.join("tensorfs.prom");
+    let run = |targets: &[&std::path::Path]| {
+        mount.program().arg("metrics").args(targets).arg("--textfile").arg(&directory).output().unwrap()
+    };
+    assert!(run(&[mount.path()]).status.success());
+    // Whoever has the file open goes on reading what was there.
+    let first = File::open(&file).unwrap();
+    let output = run(&[mount.path(), &gone]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.lines().count() == 1 && said.contains("gone"), "{said}");
+    let (old, new) = (std::io::read_to_string(first).unwrap(), fs::read_to_string(&file).unwrap());
+    let up = |text: &str| {
+        text.lines().filter(|line| line.starts_with("tensorfs_up{")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let line = |path: &std::path::Path, up: u8| format!("tensorfs_up{{mount=\"{}\"}} {up}", path.display());
+    assert_eq!(up(&old), [line(mount.path(), 1)]);
+    assert_eq!(up(&new), [line(mount.path(), 1), line(&gone, 0)]);
+    // As node exporter wants it, and nothing else is left in its directory.
+    assert!(new.contains("# TYPE tensorfs_requests_total counter\n") && !new.contains("# EOF"), "{new}");
+    let names: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["tensorfs.prom"]);
+    // A directory that is not there is said.
+    fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(run(&[mount.path()]).status.code(), Some(1));
+}
+
+/// The text that is printed, and the file for node exporter.
+fn what_is_said_is_understood_by_prometheus_own_parser(setup: Setup) {
+    let Some(python) = venv("small") else { return setup.skip("no Python environment") };
+    if !Command::new(&python).args(["-c", "import prometheus_client"]).output().is_ok_and(|run| run.status.success()) {
+        return setup.skip("its Python environment is an old one, without prometheus_client");
+    }
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let text = mount.host().join("metrics");
+    fs::write(&text, mount.tensorfs_ok(["metrics".as_ref(), mount.path().as_os_str()])).unwrap();
+    mount.tensorfs_ok(["metrics".as_ref(), mount.path().as_os_str(), "--textfile".as_ref(), mount.host().as_os_str()]);
+    let script = "import sys\n\
+        from prometheus_client import openmetrics, parser\n\
+        from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict\n\
+        one = {family.name: family.type for family in strict(open(sys.argv[1]).read())}\n\
+        other = list(parser.text_string_to_metric_families(open(sys.argv[2]).read()))\n\
+        assert one == {family.name: family.type for family in other}, (one, other)\n\
+        assert len(one) > 40 and not {'unknown', 'untyped'} & set(one.values()), one\n";
+    run_ok(Command::new(&python).args(["-c", script]).arg(&text).arg(mount.host().join("tensorfs.prom")));
+}
