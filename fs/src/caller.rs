@@ -27,9 +27,6 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The server itself.
-    pub const SERVER: Self = Self { unique: 0, again: false, uid: 0, gid: 0, pid: 0 };
-
     /// True of root, and of the user who can change the pool anyway.
     pub fn is_trusted(&self) -> bool {
         self.uid == 0 || self.uid == nix::unistd::geteuid().as_raw()

@@ -32,6 +32,7 @@ on_mounts!(
     whoever_mounts_hears_of_the_end,
     the_keeper_opens_its_log_again,
     a_server_that_hangs_is_replaced,
+    what_was_not_changed_keeps_its_times,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -743,4 +744,37 @@ fn a_server_that_hangs_is_replaced(setup: Setup) {
     let refused = mount.program().args(["mount", "-o", "watchdog=3"]).arg(mount.pool()).arg(mount.path()).output();
     let refused = refused.unwrap();
     assert!(String::from_utf8_lossy(&refused.stderr).contains("it takes the option keeper, too"), "{refused:?}");
+}
+
+/// A small file whose bytes the log has is open to be read, which moves its segment's times.
+///
+/// Proves K1.
+fn what_was_not_changed_keeps_its_times(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    for (round, pause) in [0, 300, 1500].into_iter().enumerate() {
+        let path = mount.at(format!("f{round}"));
+        fs::write(&path, [b'x'; 500]).unwrap();
+        let old = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let times = fs::FileTimes::new().set_accessed(old).set_modified(old);
+        File::options().write(true).open(&path).unwrap().set_times(times).unwrap();
+        // Its commit has the log take what is small and not durable yet.
+        let synced = read_write(&mount.at("synced"));
+        synced.write_all_at(&[round as u8], 0).unwrap();
+        synced.sync_all().unwrap();
+        thread::sleep(std::time::Duration::from_millis(pause));
+        let file = File::open(&path).unwrap();
+        file.read_exact_at(&mut [0], 0).unwrap();
+        let times = |meta: fs::Metadata| (meta.ctime(), meta.ctime_nsec(), meta.mtime(), meta.atime(), meta.len());
+        let before = times(file.metadata().unwrap());
+        mount.kill_server();
+        file.read_exact_at(&mut [0], 0).unwrap();
+        assert_eq!(times(file.metadata().unwrap()), before, "round {round}");
+        drop(file);
+        assert_eq!(times(fs::metadata(&path).unwrap()), before, "round {round}");
+        mount.kill_server();
+        assert_eq!(times(fs::metadata(&path).unwrap()), before, "round {round}");
+    }
 }

@@ -64,13 +64,15 @@ impl Locked<'_> {
         Ok(segment)
     }
 
-    /// Gives a file that a program may be writing its segment, of which nothing is known to have been seen.
-    pub(super) fn attach_as_written(&mut self) -> Result<SegmentId> {
+    /// Gives a file that a server that died had open its segment, whose times count already.
+    pub(super) fn attach_as_it_is(&mut self) -> Result<SegmentId> {
         if let Some(segment) = self.segment() {
             return Ok(segment);
         }
         let segment = self.files.store().regular(self.ino())?.segment.ok_or(Fault::stale())?;
         self.state.serving = Some(Serving::new(segment));
+        let seen = self.look().map(|host| Seen::of(&host, clock::now())).ok();
+        self.state.serving.iter_mut().for_each(|serving| serving.seen = seen);
         Ok(segment)
     }
 

@@ -21,10 +21,7 @@ impl Files {
         let Some(handover) = self.store().link().handover() else { return };
         let mut backings = HashMap::new();
         let (mut all, mut lost) = (0, 0);
-        let mut inherited: Vec<_> = handover.inherited().collect();
-        // Of a file that can be written, the times are those of its segment, whatever was recorded last.
-        inherited.sort_by_key(|(entry, _)| !Access::of(entry.flags).write);
-        for (entry, kept) in inherited {
+        for (entry, kept) in handover.inherited() {
             all += 1;
             if let Err(fault) = self.inherit_one(entry, kept, &mut backings) {
                 lost += 1;
@@ -78,7 +75,7 @@ impl Files {
 impl Locked<'_> {
     fn inherit(&mut self, entry: Entry, backing: Option<Arc<Backing>>, kept: Kept) -> Result<Handle> {
         let access = Access::of(entry.flags);
-        let segment = if access.write { self.attach_as_written()? } else { self.attach(Caller::SERVER)? };
+        let segment = self.attach_as_it_is()?;
         if backing.is_some() && segment != entry.segment {
             return Err(Fault::warn(libc::EBADF, "the kernel has another segment of it"));
         }

@@ -3,8 +3,10 @@
 //! ext4 finds a place for a file's bytes when it writes them. Where it finds none, because the tables that say what is
 //! free cannot be read, it may drop the bytes and report success to whoever syncs. What is left is a hole.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
 
 /// True if a file has a hole where a value has other bytes than zeroes, or ends before it.
 pub(super) fn lost_in(fd: impl AsFd, value: &[u8]) -> io::Result<bool> {
@@ -21,6 +23,12 @@ pub(super) fn lost_in(fd: impl AsFd, value: &[u8]) -> io::Result<bool> {
         at = data;
     }
     Ok(false)
+}
+
+/// True if a file has these bytes and no others.
+pub(super) fn holds(file: &File, value: &[u8]) -> io::Result<bool> {
+    let mut bytes = vec![0; value.len()];
+    Ok(file.metadata()?.len() == value.len() as u64 && file.read_exact_at(&mut bytes, 0).is_ok() && bytes == value)
 }
 
 /// True if some part of a file is a hole.

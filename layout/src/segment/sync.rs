@@ -17,7 +17,7 @@ use crate::log::tier::PM;
 use crate::medium::domain::Medium;
 use crate::parallel::overlapping;
 use crate::segment::home::{Home, shard};
-use crate::segment::lost::{has_hole, lost_in};
+use crate::segment::lost::{has_hole, holds, lost_in};
 use crate::segment::segments::Segments;
 use crate::segment::tracking::Due;
 use crate::segment::unsynced::{Grown, Tracked};
@@ -175,6 +175,11 @@ impl Segments {
     /// True if a segment has lost bytes of its value, as far as can be seen.
     pub(crate) fn has_lost(&self, id: SegmentId, value: &[u8]) -> bool {
         self.open(id, libc::O_RDONLY).and_then(|fd| lost_in(fd, value)).unwrap_or(true)
+    }
+
+    /// True if a segment holds these bytes and no others.
+    pub(crate) fn holds(&self, id: SegmentId, value: &[u8]) -> bool {
+        self.open(id, libc::O_RDONLY).and_then(|fd| holds(&fd.into(), value)).unwrap_or(false)
     }
 
     /// Syncs what is due. `value` is as for [`Segments::sync_covered`]. An error is one of a directory; segments that

@@ -160,6 +160,10 @@ impl<'a> Settler<'a> {
             };
             let intact = present.filter(|stat| !attributes.damaged && !lost(stat));
             match intact.filter(|_| kind == Shutdown::ServerKilled) {
+                // Just what the log has: the file has not changed, whatever was done to its segment since.
+                Some(stat) if stat.mtime == attributes.mtime && self.pool.segments.holds(segment, &bytes) => {
+                    self.store(describe(self.pool, ino, attributes, segment, &stat))?;
+                }
                 // What the segment holds is what was written, and newer than what the log has.
                 Some(stat) => self.learn(ino, attributes, segment, &stat)?,
                 None => {
