@@ -97,7 +97,7 @@ pub enum Error {
 }
 
 /// What an error of the system is called, without its number.
-pub(crate) fn reason(error: &io::Error) -> String {
+pub fn reason(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned())
 }
 

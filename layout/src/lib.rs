@@ -50,6 +50,6 @@ pub mod testing;
 mod time;
 pub mod tree;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, reason};
 pub use ids::{Ino, ROOT, SegmentId, TxId};
 pub use time::Timestamp;

@@ -10,13 +10,16 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, child, is_root, on_mounts, run_ok, samples};
+use tensorfs_tests::{
+    Call, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, child, is_root, on_mounts, run_ok, samples,
+};
 
 on_mounts!(
     one_changed_byte_is_one_tensor,
     a_large_tensor_and_its_neighbours,
     scrub_finds_a_changed_byte_and_it_is_remembered,
     what_a_scrub_found_is_known_to_the_next_mount,
+    what_the_host_refuses_is_said_in_words,
     scrub_waits_for_nobody_and_keeps_its_pace,
     a_scrub_whose_program_is_gone_ends,
     what_is_written_meanwhile_is_not_damaged,
@@ -298,6 +301,38 @@ fn what_a_scrub_found_is_known_to_the_next_mount(setup: Setup) {
     known(&mount, mount.path(), false);
     mount.umount();
     known(&mount, mount.pool(), false);
+}
+
+/// What the host says is told in words, without the numbers that Rust puts behind them, wherever it is kept and by
+/// whichever command it is shown.
+fn what_the_host_refuses_is_said_in_words(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    fs::write(mount.at("f"), Pattern(1).bytes(0, 100_000)).unwrap();
+    seal(&mount, mount.path());
+    let unreadable = calls.add(Rule::of(Call::Open).on("/segments/").error(libc::EIO));
+    let (status, found) = report(&mount, &["scrub", "--json"], mount.path());
+    assert_eq!((status, &found["findings"][0]["what"]), (Some(4), &"its segment cannot be opened: I/O error".into()));
+    drop(unreadable);
+    let failing = calls.add(Rule::of_any([Call::Fdatasync, Call::Fsync]).on("/log").error(libc::EIO));
+    fs::create_dir(mount.at("d")).unwrap();
+    assert!(File::open(mount.path()).unwrap().sync_all().is_err());
+    assert!(mount.info()["read_only"].as_str().unwrap().contains("failed: I/O error; "), "{}", mount.info());
+    for command in [&["info"][..], &["info", "--json"], &["health"], &["check"], &["ls"], &["metrics"]] {
+        let output = mount.program().args(command).arg(mount.path()).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        assert!(
+            !String::from_utf8_lossy(&said).contains("os error"),
+            "{command:?}: {}",
+            String::from_utf8_lossy(&said)
+        );
+    }
+    assert!(!mount.log().contains("os error"), "{}", mount.log());
+    drop(failing);
+    mount.end();
 }
 
 /// What somebody has written behind a sealed file's end into its segment, past tensorfs, is found by whoever compares

@@ -15,7 +15,7 @@ use tensorfs_formats::Source;
 use tensorfs_layout::check::{Finding, Report, fault_of_size};
 use tensorfs_layout::medium::Direct;
 use tensorfs_layout::tree::Object;
-use tensorfs_layout::{Ino, SegmentId};
+use tensorfs_layout::{Ino, SegmentId, reason};
 
 use crate::file::Files;
 use crate::store::{BadRun, Store};
@@ -171,7 +171,7 @@ fn verify_file(files: &Files, ino: Ino, job: &Job, pace: &mut Pace, read: &dyn F
         Ok(bytes) => bytes,
         Err(error) => {
             let (offset, len) = runs.first().map_or((0, 0), |run| (run.offset, run.len));
-            let bad = BadRun { offset, len, what: format!("its segment cannot be opened: {error}") };
+            let bad = BadRun { offset, len, what: format!("its segment cannot be opened: {}", reason(&error)) };
             // There are no bytes to look at.
             return Look::Verified(store.settle_damage(ino, &&[][..], &[bad]));
         }

@@ -137,7 +137,7 @@ fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "the kernel has no such device".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        _ => error.to_string(),
+        _ => tensorfs_layout::reason(error),
     }
 }
 

@@ -263,7 +263,7 @@ fn probe_passthrough(store: &Store, file: &File) -> Result<(), String> {
         Some(libc::EPERM) => "the server lacks the privilege (CAP_SYS_ADMIN)".to_owned(),
         Some(libc::ELOOP) => "the pool lies on a stacked filesystem (such as overlayfs)".to_owned(),
         Some(libc::EOPNOTSUPP | libc::ENOTTY) => "the kernel has none".to_owned(),
-        _ => format!("the kernel refused it: {error}"),
+        _ => format!("the kernel refused it: {}", tensorfs_layout::reason(&error)),
     };
     store.register(file).map(drop).map_err(reason)
 }

@@ -263,7 +263,7 @@ impl Checker<'_> {
                 Ok(Err(why)) => why.to_string(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound && name == LOCK => "it is not there".into(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => format!("cannot be looked at: {error}"),
+                Err(error) => format!("cannot be looked at: {}", reason(&error)),
             };
             self.host_file(Subject::Part, name.into(), what, meaning);
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reason};
 use crate::ids::{SegmentId, TxId};
 use crate::log::blocks::Log;
 use crate::log::file::{LOG, open_log};
@@ -270,7 +270,7 @@ impl Pool {
 
     /// Rule 9: after a failed sync of the log nothing may rest on it any more.
     pub(crate) fn fail(&self, what: &str, error: &io::Error) -> Error {
-        let reason = format!("{what} failed: {error}; what was committed before is safe");
+        let reason = format!("{what} failed: {}; what was committed before is safe", reason(error));
         log::error!("{}: read-only from now on: {reason}", self.path.display());
         self.failed.write().get_or_insert(reason.clone());
         self.read_only_error(reason)

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::stat::{FileStat, SFlag};
 
+use crate::error::reason;
 use crate::ids::{NUMBER_LIMIT, SegmentId};
 use crate::medium::dir::{Dir, Entry};
 use crate::medium::foreign::{Foreign, kind_name};
@@ -219,7 +220,7 @@ impl Home {
             let entries = match self.open_shard(shard) {
                 // Somebody else's, or another filesystem.
                 Err(error) if Foreign::of(&error).is_some() => {
-                    strays.push(Stray { place: self.place(&name), what: Some(error.to_string()) });
+                    strays.push(Stray { place: self.place(&name), what: Some(reason(&error)) });
                     continue;
                 }
                 opened => opened?.entries()?,
@@ -231,7 +232,7 @@ impl Home {
                     Some(id) if entry.kind == SFlag::S_IFREG => match ask(id) {
                         Ok(answer) => drop(segments.insert(id, answer)),
                         Err(error) if Foreign::of(&error).is_some() => {
-                            strays.push(Stray { place: self.place(&within()), what: Some(error.to_string()) });
+                            strays.push(Stray { place: self.place(&within()), what: Some(reason(&error)) });
                         }
                         // Removed meanwhile.
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

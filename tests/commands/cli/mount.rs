@@ -525,6 +525,27 @@ fn a_pool_on_a_read_only_filesystem_is_mounted_to_be_read() {
     room.mount("pool", "mnt");
 }
 
+/// Unmounted where it was mounted, and bound to another place before, it is served there, and `info` asks there.
+#[test]
+fn a_pool_that_is_bound_elsewhere_is_found_by_info() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::a_pool_that_is_bound_elsewhere_is_found_by_info", "only root binds");
+    }
+    let room = Room::with_pool();
+    room.mount("pool", "mnt");
+    let none = None::<&str>;
+    nix::mount::mount(Some(&room.at("mnt")), &room.at("other"), none, MsFlags::MS_BIND, none).unwrap();
+    let unmounted = room.run(["umount", "mnt"]);
+    let info = room.run(["info", "--json", "pool"]);
+    nix::mount::umount2(&room.at("other"), nix::mount::MntFlags::MNT_DETACH).unwrap();
+    let line = said(&unmounted);
+    assert_eq!(unmounted.status.code(), Some(3), "{line}");
+    assert!(line.contains(&format!("it is mounted at {}", room.at("other").display())), "{line}");
+    let info: Value = serde_json::from_slice(&info.stdout).unwrap();
+    assert_eq!(info["state"], "mounted", "{info}");
+}
+
 /// A directory bound to another place, where nothing can be written.
 struct ReadOnlyBind(PathBuf);
 
