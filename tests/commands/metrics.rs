@@ -11,6 +11,7 @@ on_mounts!(
     requests_are_counted_with_how_long_they_took,
     space_damage_and_the_last_scrub_are_there,
     a_textfile_has_all_mounts_and_is_replaced_in_one_step,
+    alerts_are_about_what_is_told,
     what_is_said_is_understood_by_prometheus_own_parser,
 );
 
@@ -183,6 +184,23 @@ fn a_textfile_has_all_mounts_and_is_replaced_in_one_step(setup: Setup) {
     // A directory that is not there is said.
     fs::remove_dir_all(&directory).unwrap();
     assert_eq!(run(&[mount.path()]).status.code(), Some(1));
+}
+
+/// Each name in examples/prometheus is one that is told, once there was a scrub, of a mount that has a keeper.
+fn alerts_are_about_what_is_told(setup: Setup) {
+    let mount = setup.mount_with(["-o", "keeper"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    mount.tensorfs_ok(["scrub".as_ref(), mount.path().as_os_str()]);
+    let told = mount.tensorfs_ok(["metrics".as_ref(), mount.path().as_os_str()]);
+    let told: BTreeSet<&str> = told.lines().filter_map(|line| line.split_once('{')).map(|(name, _)| name).collect();
+    let alerts = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/prometheus/alerts.yml");
+    let alerts = fs::read_to_string(alerts).unwrap();
+    let expressions = alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
+    let words = expressions.flat_map(|line| line.split(|char: char| !char.is_ascii_lowercase() && char != '_'));
+    let names: BTreeSet<&str> = words.filter(|word| word.starts_with("tensorfs_")).collect();
+    assert!(names.len() > 10 && names.is_subset(&told), "{:?}", names.difference(&told));
 }
 
 /// The text that is printed, and the file for node exporter.
