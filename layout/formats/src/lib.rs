@@ -15,6 +15,7 @@ mod checksum;
 mod claims;
 mod cursor;
 mod dtype;
+mod ends;
 mod event;
 mod fault;
 mod format;

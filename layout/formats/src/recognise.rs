@@ -4,7 +4,7 @@ use crate::fault::{Fault, Result, malformed};
 use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
 use crate::source::{Source, read_up_to};
-use crate::{npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
+use crate::{ends, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
 
 /// Says what the file is, and gives each of its tensors to `sink`.
 pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
@@ -24,11 +24,20 @@ pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
         } else if safetensors::ends_in_header(head, size) {
             out.found.cut = true;
             malformed("a safetensors file that ends inside its header")
-        } else if is_hdf5(source, size)? {
+        } else if let Some(at) = ends::hdf5(source, size)? {
             out.found.format = Format::Hdf5;
-            malformed("HDF5 files are not looked into")
+            match ends::hdf5_len(source, at)? {
+                Some(len) if len > size => {
+                    out.found.cut = true;
+                    malformed(format!("an HDF5 file that is to have {len} bytes, of which {size} are there"))
+                }
+                _ => malformed("HDF5 files are not looked into"),
+            }
         } else if head.starts_with(torch::LEGACY_START) {
             torch::recognise_legacy(source, out)
+        } else if let Some(what) = ends::without_end(source, head, size)? {
+            out.found.cut = true;
+            malformed(format!("{what} that does not end as one"))
         } else {
             malformed("no format that is recognised")
         }
@@ -79,20 +88,6 @@ pub fn part(source: &dyn Source) -> Recognised {
 }
 
 const HEAD: usize = 32;
-const HDF5_MAGIC: &[u8] = b"\x89HDF\r\n\x1a\n";
-
-/// The superblock of HDF5 is at 0, or behind a user block at 512, 1024, 2048, ...
-fn is_hdf5(source: &dyn Source, size: u64) -> Result<bool> {
-    let mut at = 0_u64;
-    while at.saturating_add(8) <= size {
-        let mut magic = [0; 8];
-        if read_up_to(source, at, &mut magic)? == 8 && magic == HDF5_MAGIC {
-            return Ok(true);
-        }
-        at = (at * 2).max(512);
-    }
-    Ok(false)
-}
 
 fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let archives = match zip::Directory::find(source) {
@@ -157,7 +152,7 @@ mod tests {
             assert!(found.reason.as_ref().unwrap().contains(reason), "{:?}", found.reason);
         }
         let mut hdf5 = vec![0; 4096];
-        hdf5[1024..1032].copy_from_slice(HDF5_MAGIC);
+        hdf5[1024..1032].copy_from_slice(b"\x89HDF\r\n\x1a\n");
         assert_eq!(recognise(&&hdf5[..], &mut |_| panic!("a tensor")).format, Format::Hdf5);
     }
 }

@@ -28,24 +28,40 @@ fn a_file_that_ends_early_is_interrupted(setup: Setup) {
         return;
     }
     let torch = ["torch2-tensor.pt", "torch2-dcp.distcp"];
-    let formats = ["model.safetensors", "f4.npy", "arrays.npz", "board.tfevents", torch[0], torch[1]];
+    let hdf5 = ["plain.h5", "userblock.h5"];
+    let ends = ["table.parquet", "table.arrow"];
+    let formats = ["model.safetensors", "f4.npy", "arrays.npz", "board.tfevents"];
+    let formats: Vec<&str> = [&formats[..], &torch, &hdf5, &ends].concat();
     let cut = |name: &str, mount: &Mount| mount.at(format!("cut-{name}"));
-    let bytes = |name: &str| fs::read(samples().join(name)).unwrap();
-    for name in formats {
+    let bytes = |name: &str| match name {
+        "table.parquet" => b"PAR1\x15\x04\x15anything at all\x06\0\0\0PAR1".to_vec(),
+        "table.arrow" => b"ARROW1\0\0\xff\xff\xff\xff\0\0\0\0anything\x06\0\0\0ARROW1".to_vec(),
+        _ => fs::read(samples().join(name)).unwrap(),
+    };
+    for &name in &formats {
         let whole = bytes(name);
         fs::write(mount.at(name), &whole).unwrap();
         fs::write(cut(name, &mount), &whole[..whole.len() - 1]).unwrap();
     }
-    fs::write(mount.at("text"), "nothing that promises anything").unwrap();
+    // Nothing that promises an end: text, a stream of Arrow's, Feather of the first kind, encrypted Parquet, and HDF5
+    // that something was appended to.
+    let streams = ["text", "stream.arrow", "first.feather", "encrypted.parquet", "longer.h5"];
+    fs::write(mount.at(streams[0]), "PAR1, a text that promises nothing").unwrap();
+    fs::write(mount.at(streams[1]), b"\xff\xff\xff\xff\x10\0\0\0\0\0\x0a\0anything").unwrap();
+    fs::write(mount.at(streams[2]), b"FEA1\0\0\0\0anything").unwrap();
+    fs::write(mount.at(streams[3]), b"PARE\x15\x04anything").unwrap();
+    fs::write(mount.at(streams[4]), [&bytes(hdf5[0])[..], b"more"].concat()).unwrap();
     mount.tensorfs_ok(["seal", mount.path().to_str().unwrap()]);
     let check = |mount: &Mount| {
-        for name in formats {
+        for &name in &formats {
             assert_eq!(attribute(&mount.at(name), "state").unwrap(), "sealed", "{name}");
             assert_eq!(attribute(&cut(name, mount), "state").unwrap(), "interrupted", "{name}");
             assert_eq!(verify(mount, &mount.at(name)), (Some(0), "ok".into()), "{name}");
             assert_eq!(verify(mount, &cut(name, mount)), (Some(5), "interrupted".into()), "{name}");
         }
-        assert_eq!(verify(mount, &mount.at("text")), (Some(0), "ok".into()));
+        for name in streams {
+            assert_eq!(verify(mount, &mount.at(name)), (Some(0), "ok".into()), "{name}");
+        }
     };
     check(&mount);
     let said = mount.tensorfs(["verify", cut(formats[0], &mount).to_str().unwrap()]);

@@ -1,8 +1,10 @@
 """h5py: write, append, groups and attributes, in-place update, and a SWMR reader process."""
 
+import itertools
 import os
 import subprocess
 import sys
+import time
 
 import h5py
 import numpy as np
@@ -61,7 +63,53 @@ def write(directory):
                 check(answer == f"{n + 1}\n", "the SWMR reader says", repr(answer))
         reader.stdin.close()
         check(reader.wait() == 0, "the SWMR reader failed")
+    check_cuts(directory)
     verify(directory)
+
+
+def attribute(path, name):
+    try:
+        return os.getxattr(path, f"user.tensorfs.{name}").decode()
+    except OSError:
+        return None
+
+
+def check_cuts(directory):
+    """h5py opens none that ends before its superblock says, and no other is told to be cut."""
+    path = os.path.join(directory, "cut.h5")
+    pages = {"fs_strategy": "page", "fs_page_size": 512}
+    versions = [("earliest", {}), ("v108", {}), ("v110", {}), ("v110", pages)]
+    for (version, paged), block in itertools.product(versions, [0, 512]):
+        libver = version if version == "earliest" else (version, version)
+        with h5py.File(path, "w", libver=libver, userblock_size=block, **paged) as file:
+            file["values"] = array("values", (500,), "f4")
+        with open(path, "rb") as file:
+            data = file.read()
+        if attribute(path, "state") is None:
+            break  # no tensorfs
+        for end in [len(data), len(data) - 1, len(data) // 2, block + 60, block + 9]:
+            with open(path, "wb") as file:
+                file.write(data[:end])
+            told = attribute(path, "complete")
+            # Of files with an extension of the superblock nothing is told.
+            expected = (None,) if end == len(data) else (None, "incomplete") if paged else ("incomplete",)
+            check(told in expected, version, block, paged, end, "of", len(data), told)
+            try:
+                h5py.File(path, "r").close()
+                check(end == len(data), version, block, "opens at", end, "of", len(data))
+            except OSError:
+                check(end < len(data), version, block, "does not open")
+        with open(path, "wb") as file:
+            file.write(data + b"more")
+        check(attribute(path, "complete") is None, version, "with more")
+    os.unlink(path)
+    # A writer that is killed.
+    program = f"import h5py, os; f = h5py.File({path!r}, 'w'); f['a'] = [1] * 9; f.flush(); f['b'] = [2] * 5000"
+    subprocess.run([sys.executable, "-c", f"{program}; os._exit(1)"], check=False)
+    while attribute(path, "state") == "open":
+        time.sleep(0.05)
+    check(attribute(path, "complete") is None, "killed behind a flush")
+    os.unlink(path)
 
 
 def follow(directory):
