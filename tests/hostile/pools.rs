@@ -148,6 +148,8 @@ fn what_is_no_regular_file_keeps_nobody_waiting(setup: Setup) {
         remove(&segment);
         std::fs::rename(&kept, &segment).unwrap();
     }
+    // What a scrub has found stands until the next one.
+    assert_eq!(run(&["scrub"], mount.path()).0, Some(0));
     std::fs::rename(&segment, &kept).unwrap();
     put("FIFO", &segment);
     mount.tensorfs_ok(["umount".as_ref(), mount.path()]);

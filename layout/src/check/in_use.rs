@@ -242,8 +242,9 @@ impl Checker<'_> {
                 if host.is_err() && self.fails(&live, ino, segment, pool.segments()) {
                     return;
                 }
-                // Bytes behind the recorded end are a writer's that are not recorded yet.
-                let growing = may_be_written || object.is_cut_unconfirmed();
+                // Bytes behind the recorded end are a writer's that are not recorded yet, or of a file that was removed
+                // and closed, of which nothing is recorded any more: it goes when the kernel has forgotten it.
+                let growing = may_be_written || object.is_cut_unconfirmed() || object.names() == 0;
                 self.segment_of(&live, ino, object, segment, host.ok().as_ref(), growing);
             });
         }

@@ -78,7 +78,8 @@ pub fn next(listener: &OwnedFd) -> Option<Wish> {
     let socket = unsafe { OwnedFd::from_raw_fd(accepted) };
     let asker = getsockopt(&socket, PeerCredentials).ok()?;
     if asker.uid() != 0 && asker.uid() != geteuid().as_raw() {
-        log::warn!("process {} of user {} may not ask for another server", asker.pid(), asker.uid());
+        // It begins without numbers, by which the log would take each for a kind of line of its own.
+        log::warn!("may not ask for another server: process {} of user {}", asker.pid(), asker.uid());
         return None;
     }
     hear(socket).inspect_err(|error| log::warn!("process {}: {}", asker.pid(), reason(error))).ok()
