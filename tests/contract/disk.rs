@@ -6,12 +6,14 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tensorfs_tests::random::Random;
 use tensorfs_tests::{
     Call, EVERYTHING, HostCalls, Mount, Pattern, Request, Rule, Setup, VolatileDisk, forget_cached_files, on_mounts,
+    run_ok,
 };
 
 on_mounts!(
@@ -21,6 +23,8 @@ on_mounts!(
     nothing_acknowledged_is_missing_when_the_disk_cannot_write,
     nothing_acknowledged_is_missing_when_the_disk_cannot_flush,
     nothing_acknowledged_is_missing_when_xfs_cannot_write,
+    what_ext4_drops_while_no_server_runs_is_noticed_by_recovery,
+    what_a_server_has_heeded_of_ext4_hurts_nothing_after_it_was_killed,
     a_file_whose_times_the_host_does_not_take_can_be_read,
     a_file_whose_direct_writes_collide_with_a_mapping_is_not_damaged,
 );
@@ -246,6 +250,97 @@ fn nothing_acknowledged_is_missing_when_the_disk_cannot_flush(setup: Setup) {
 /// Proves D12.
 fn nothing_acknowledged_is_missing_when_xfs_cannot_write(setup: Setup) {
     assert!(nothing_is_missing(&setup, &XFS, "loop", |disk| disk.fail_writes_of(MARK, None)));
+}
+
+/// A pool on a disk that has to be read for its free blocks, with files that nobody has synced, and a server that was
+/// killed.
+fn killed_on_a_disk_to_read(setup: &Setup, disk: &mut VolatileDisk) -> (Mount, Promised) {
+    let mut mount = setup.clone().pool_at(disk.at("pool")).mount_with(["-o", "commit=60"]).mount();
+    for n in 0..300 {
+        File::create(mount.at(format!("before{n}"))).unwrap();
+    }
+    mount.umount();
+    disk.remount(READ_LATE);
+    forget_cached_files();
+    mount.mount();
+    for n in 0..20 {
+        File::create(mount.at(format!("again{n}"))).unwrap();
+    }
+    let mut accepted = Promised::default();
+    for n in 0..60 {
+        let (name, shape) = (format!("f{n}"), (n, [5000, 40_000, 400_000, 1_200_000][n as usize % 4]));
+        write(&mount.at(&name), shape.0, shape.1).unwrap();
+        accepted.files.insert(name, shape);
+    }
+    mount.kill9();
+    (mount, accepted)
+}
+
+/// Has the host write out what it has in memory, while it cannot read which blocks of the disk are free.
+fn write_out_without_finding_room(disk: &VolatileDisk) {
+    let path = disk.path();
+    let device = run_ok(Command::new("findmnt").args(["-n", "-o", "SOURCE", "--mountpoint"]).arg(&path));
+    let groups = run_ok(Command::new("dumpe2fs").arg(device.trim()).stderr(Stdio::null()));
+    // What that has read is in memory.
+    forget_cached_files();
+    let number = |text: &str| text.split([' ', ',']).next().and_then(|number| number.parse::<u64>().ok());
+    let size = groups.lines().find_map(|line| number(line.strip_prefix("Block size:")?.trim())).unwrap();
+    for block in groups.lines().filter_map(|line| number(line.trim().strip_prefix("Block bitmap at ")?)) {
+        disk.fail(Request::Read, block * size..(block + 1) * size, None);
+    }
+    let _ = nix::unistd::syncfs(File::open(path).unwrap());
+    disk.mend();
+    forget_cached_files();
+}
+
+fn damaged_files(mount: &Mount) -> Vec<String> {
+    let paths = mount.info()["damaged_files"].as_array().cloned().unwrap_or_default();
+    paths.iter().filter_map(|path| path.as_str()?.strip_prefix('/').map(str::to_owned)).collect()
+}
+
+/// What a killed server had accepted is still to be written by the host, which finds no place for it on the disk, and
+/// says so to nobody.
+///
+/// Proves D9, D12.
+fn what_ext4_drops_while_no_server_runs_is_noticed_by_recovery(setup: Setup) {
+    for _ in 0..5 {
+        let Some(mut disk) = disk(&setup, &EXT4_TO_READ, READ_LATE) else { return };
+        let (mut mount, accepted) = killed_on_a_disk_to_read(&setup, &mut disk);
+        write_out_without_finding_room(&disk);
+        mount.mount();
+        let damaged = damaged_files(&mount);
+        let is_damaged = |name: &str, _: &[u8]| damaged.iter().any(|path| path == name);
+        assert_eq!(accepted.missing(&mount, is_damaged), [""; 0], "{damaged:?}");
+        let lost = accepted.missing(&mount, |_, _| false).len();
+        mount.umount();
+        if lost > 0 {
+            return;
+        }
+    }
+    // The host may happen to have in memory what it would read.
+    setup.skip("the host reads nothing of this disk");
+}
+
+/// Proves D12.
+fn what_a_server_has_heeded_of_ext4_hurts_nothing_after_it_was_killed(setup: Setup) {
+    let Some(mut disk) = disk(&setup, &EXT4_TO_READ, READ_LATE) else { return };
+    let (mut mount, _) = killed_on_a_disk_to_read(&setup, &mut disk);
+    write_out_without_finding_room(&disk);
+    mount.mount();
+    let before = damaged_files(&mount);
+    mount.umount();
+    // There is room again.
+    disk.remount(READ_LATE);
+    mount.mount();
+    let file = File::create(mount.at("holes")).unwrap();
+    file.write_all_at(&bytes(1, 5000), 1 << 20).unwrap();
+    mount.kill9();
+    drop(file);
+    mount.mount();
+    assert_eq!(damaged_files(&mount), before);
+    let found = std::fs::read(mount.at("holes")).unwrap();
+    assert!(found[..1 << 20].iter().all(|byte| *byte == 0) && found[1 << 20..] == bytes(1, 5000));
+    mount.umount();
 }
 
 /// As on a host that has become read-only: what is there can be read.

@@ -298,6 +298,10 @@ impl Locked<'_> {
         let sealed = self.node.sealed_end() > 0;
         let backing = route.backing().cloned();
         let mode = if backing.is_some() { Mode::Passthrough } else { Mode::Server };
+        if maps && mode == Mode::Passthrough && !self.is_mappable() {
+            // It does not see what is stored through a mapping, and would go on to show the times from before.
+            store.forget_attributes(ino);
+        }
         if let Some(serving) = self.serving_mut() {
             serving.route = route;
             serving.mappable |= maps && mode == Mode::Passthrough;

@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use serde::Serialize;
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::{Error, Result};
-use crate::ids::NUMBER_LIMIT;
+use crate::ids::{NUMBER_LIMIT, TIER_MAX};
 use crate::log::file::LOG;
 use crate::medium::domain::Medium;
 
@@ -91,9 +91,15 @@ pub struct Superblock {
     pub boot_id: [u8; 16],
     /// How often the pool was opened without having been closed.
     pub unsafe_shutdowns: u64,
+    /// Of each tier, by its number, how many errors of its host were heeded.
+    #[serde(skip)]
+    host_errors: HostErrors,
     /// Grows with every write of a superblock.
     sequence: u64,
 }
+
+/// A number for each tier that there may be, the pool's own directory among them.
+type HostErrors = [u16; TIER_MAX as usize + 1];
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -113,7 +119,8 @@ struct Raw {
     blocks: U32,
     limit: U64,
     unsafe_shutdowns: U64,
-    zero: [u8; 324],
+    host_errors: [U16; size_of::<HostErrors>() / 2],
+    zero: [u8; 70],
     crc: U32,
 }
 
@@ -149,7 +156,8 @@ impl Superblock {
             blocks: self.blocks.into(),
             limit: self.limit.unwrap_or(0).into(),
             unsafe_shutdowns: self.unsafe_shutdowns.into(),
-            zero: [0; 324],
+            host_errors: self.host_errors.map(U16::from),
+            zero: [0; 70],
             crc: 0.into(),
         };
         raw.crc = crc32c::crc32c(&raw.as_bytes()[..SIZE - 4]).into();
@@ -195,6 +203,7 @@ impl Superblock {
             },
             boot_id: raw.boot_id,
             unsafe_shutdowns: raw.unsafe_shutdowns.get(),
+            host_errors: raw.host_errors.map(U16::get),
             sequence: raw.sequence.get(),
         })
     }
@@ -214,6 +223,7 @@ impl Superblock {
             state: PoolState::Clean,
             boot_id: [0; 16],
             unsafe_shutdowns: 0,
+            host_errors: [0; TIER_MAX as usize + 1],
             sequence: 0,
         })
     }
@@ -289,6 +299,20 @@ impl Superblock {
             medium.persist()?;
         }
         Ok(())
+    }
+
+    /// How many errors of a tier's host were heeded, as a mark; zero if that is not known.
+    pub(crate) fn host_errors(&self, tier: u8) -> u16 {
+        self.host_errors.get(usize::from(tier)).copied().unwrap_or_default()
+    }
+
+    /// Notes that for some tiers.
+    pub(crate) fn set_host_errors(&mut self, marks: &[(u8, u16)]) {
+        for (tier, mark) in marks {
+            if let Some(known) = self.host_errors.get_mut(usize::from(*tier)) {
+                *known = *mark;
+            }
+        }
     }
 
     /// Uses no number of writing it again that another may have used.

@@ -8,6 +8,7 @@ use crate::ids::{Ino, SegmentId, TxId};
 use crate::log::blocks::Reserve;
 use crate::log::draft::Draft;
 use crate::log::record::{Attributes, Record};
+use crate::log::superblock::Superblock;
 use crate::log::transaction::Transaction;
 use crate::medium::domain::Medium;
 use crate::pool::commits::BeforeMoves;
@@ -72,6 +73,8 @@ impl Pool {
     fn commit_now(&self) -> Result<()> {
         self.check_writable()?;
         let _commit = UnderWay(self);
+        // What they may have hurt is recorded by this commit, or was by an earlier one.
+        let errors = self.segments.host_errors();
         let (mut settled, mut said) = (Vec::new(), 0);
         let (upto, touches) = loop {
             // What lies below a directory counts from its new name on.
@@ -110,7 +113,17 @@ impl Pool {
             self.commits.durable(covered);
         }
         self.commits.touched(touches);
-        Ok(())
+        self.note_host_errors(&errors)
+    }
+
+    /// The next server need not heed again what is recorded.
+    fn note_host_errors(&self, errors: &[(u8, u16)]) -> Result<()> {
+        let known = |superblock: &Superblock| errors.iter().all(|(tier, mark)| superblock.host_errors(*tier) == *mark);
+        if self.superblock.of(known) {
+            return Ok(());
+        }
+        let written = self.superblock.change(&*self.medium, |superblock| superblock.set_host_errors(errors));
+        written.map_err(|error| self.fail("writing the superblock", &error))
     }
 
     /// Records which files have a segment whose sync failed; true if there is one of which that was not recorded yet. A

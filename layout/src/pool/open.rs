@@ -181,6 +181,7 @@ impl Pool {
         let mut recovery = found.recovery;
         if pool.is_read_only().is_none() {
             if recovery.kind == Shutdown::ServerKilled {
+                pool.superblock.of(|superblock| pool.segments.recall_host_errors(|tier| superblock.host_errors(tier)));
                 recovery.unwritten = untold::hear(pool.lock.dir(), &pool.superblock(), boot_id, &pool.segments);
             }
             let paths = Paths::default();

@@ -283,10 +283,12 @@ impl Pool {
 
     /// As [`Pool::set_open`], and counts so many more servers that did not close the pool.
     pub(super) fn set_open_after(&self, unsafe_shutdowns: u64) -> Result<()> {
+        let errors = self.segments.host_errors();
         let written = self.superblock.change(&*self.medium, |superblock| {
             superblock.state = PoolState::Dirty;
             superblock.boot_id = self.boot_id;
             superblock.unsafe_shutdowns = superblock.unsafe_shutdowns.saturating_add(unsafe_shutdowns);
+            superblock.set_host_errors(&errors);
         });
         written.map_err(|error| Error::in_pool(&self.path, LOG, "write the superblock", error))
     }

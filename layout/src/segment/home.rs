@@ -17,7 +17,7 @@ use crate::error::reason;
 use crate::ids::{NUMBER_LIMIT, SegmentId};
 use crate::medium::dir::{Dir, Entry};
 use crate::medium::foreign::{Foreign, kind_name};
-use crate::segment::host_errors::HostErrors;
+use crate::segment::host_errors::{HostErrors, Mark};
 use crate::segment::stat::SegmentStat;
 
 /// The directory of a pool, and of a tier, that segments are in.
@@ -112,10 +112,25 @@ impl Home {
         self.dir.space()
     }
 
-    /// True if the host's filesystem met errors since the last time this was asked, so that a sync that succeeded may
-    /// not have. An error says that nothing on it is made durable any more.
-    pub fn has_new_errors(&self) -> io::Result<bool> {
-        self.errors.are_new(&self.dir)
+    /// How many errors the host's filesystem has met, if there were some since the last time this was asked, so that a
+    /// sync that succeeded may not have. An error says that nothing on it is made durable any more.
+    pub fn new_errors(&self) -> io::Result<Option<u64>> {
+        self.errors.new_ones(&self.dir)
+    }
+
+    /// Everything that so many errors may have hurt is known to have failed.
+    pub fn heed_errors(&self, count: u64) {
+        self.errors.heed(count);
+    }
+
+    /// What the next server is to know of the host's errors.
+    pub fn heeded_errors(&self) -> Option<Mark> {
+        self.errors.heeded()
+    }
+
+    /// What a server before has left of that.
+    pub fn recall_errors(&self, left: Mark) {
+        self.errors.recall(left);
     }
 
     /// The host told of a failure that may have been anybody's: it is not told twice.

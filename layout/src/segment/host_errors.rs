@@ -40,7 +40,16 @@ pub(super) struct HostErrors {
     /// Where the kernel counts them.
     count: Option<PathBuf>,
     seen: AtomicU64,
+    /// So many there were when everything that they may have hurt was known to have failed.
+    heeded: AtomicU64,
     is_ext4: bool,
+}
+
+/// How many errors there were, as it is kept for the next server; zero where that is not known.
+pub(crate) type Mark = u16;
+
+fn mark(errors: u64) -> Mark {
+    1 + (errors % u64::from(Mark::MAX)) as Mark
 }
 
 impl HostErrors {
@@ -48,13 +57,13 @@ impl HostErrors {
         let is_ext4 = nix::sys::statfs::fstatfs(&dir)
             .is_ok_and(|host| host.filesystem_type() == nix::sys::statfs::EXT4_SUPER_MAGIC);
         let count = if is_ext4 { counter(&dir) } else { None };
-        let seen = AtomicU64::new(count.as_ref().map_or(0, read));
-        Self { count, seen, is_ext4 }
+        let seen = count.as_ref().map_or(0, read);
+        Self { count, seen: AtomicU64::new(seen), heeded: AtomicU64::new(seen), is_ext4 }
     }
 
-    /// True if there were errors since the last time this was asked. An error says that the filesystem takes no changes
-    /// any more.
-    pub fn are_new(&self, dir: impl AsFd) -> io::Result<bool> {
+    /// How many there are, if there were some since the last time this was asked: whoever asks says that they are
+    /// [`HostErrors::heed`]ed. An error says that the filesystem takes no changes any more.
+    pub fn new_ones(&self, dir: impl AsFd) -> io::Result<Option<u64>> {
         if self.is_ext4 {
             // A change of the directory's access time: begun, it meets a journal that was given up.
             let times = [nix::sys::time::TimeSpec::UTIME_NOW, nix::sys::time::TimeSpec::UTIME_OMIT];
@@ -68,8 +77,28 @@ impl HostErrors {
                 return Err(errno.into());
             }
         }
-        let Some(count) = self.count.as_ref().map(read) else { return Ok(false) };
-        Ok(self.seen.swap(count, Ordering::Relaxed) < count)
+        let Some(count) = self.count.as_ref().map(read) else { return Ok(None) };
+        Ok((self.seen.swap(count, Ordering::Relaxed) < count).then_some(count))
+    }
+
+    /// Everything that so many errors may have hurt is known to have failed.
+    pub fn heed(&self, count: u64) {
+        self.heeded.fetch_max(count, Ordering::AcqRel);
+    }
+
+    /// What the next server is to know, where the kernel counts them.
+    pub fn heeded(&self) -> Option<Mark> {
+        self.count.as_ref().map(|_| mark(self.heeded.load(Ordering::Acquire)))
+    }
+
+    /// Has the errors counted as new that were met since a server before left this mark.
+    pub fn recall(&self, left: Mark) {
+        let seen = self.seen.load(Ordering::Relaxed);
+        if left != 0 && left != mark(seen) {
+            let before = seen.saturating_sub(1);
+            self.seen.store(before, Ordering::Relaxed);
+            self.heeded.store(before, Ordering::Release);
+        }
     }
 }
 
@@ -84,4 +113,44 @@ fn counter(dir: impl AsFd) -> Option<PathBuf> {
 
 fn read(count: &PathBuf) -> u64 {
     fs::read_to_string(count).ok().and_then(|text| text.trim().parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_that_were_met_while_no_server_ran_are_new_to_the_next() {
+        let room = tempfile::tempdir().unwrap();
+        let dir = fs::File::open(room.path()).unwrap();
+        let path = room.path().join("errors_count");
+        let server = |count: &str, left: Mark| {
+            fs::write(&path, count).unwrap();
+            let count = Some(path.clone());
+            let seen = AtomicU64::new(read(&path));
+            let heeded = AtomicU64::new(read(&path));
+            let errors = HostErrors { count, seen, heeded, is_ext4: false };
+            errors.recall(left);
+            errors
+        };
+        let first = server("3\n", 0);
+        assert_eq!(first.new_ones(&dir).unwrap(), None, "of a server before nothing is known");
+        fs::write(&path, "5\n").unwrap();
+        let left = first.heeded().unwrap();
+        assert_eq!(first.new_ones(&dir).unwrap(), Some(5));
+        assert_eq!(first.heeded(), Some(left), "they were seen, and nobody has heeded them");
+        let second = server("5\n", left);
+        assert_eq!(second.new_ones(&dir).unwrap(), Some(5));
+        assert_eq!(second.new_ones(&dir).unwrap(), None);
+        second.heed(5);
+        let third = server("5\n", second.heeded().unwrap());
+        assert_eq!(third.new_ones(&dir).unwrap(), None);
+        assert_eq!(server("6\n", third.heeded().unwrap()).new_ones(&dir).unwrap(), Some(6));
+        assert_eq!(HostErrors { count: None, ..third }.heeded(), None);
+    }
+
+    #[test]
+    fn a_mark_tells_any_number_of_errors_from_none_known() {
+        assert_eq!([0, 1, 65_534, 65_535, u64::MAX].map(mark), [1, 2, 65_535, 1, 1]);
+    }
 }

@@ -17,6 +17,7 @@ use crate::log::tier::PM;
 use crate::medium::domain::Medium;
 use crate::parallel::overlapping;
 use crate::segment::home::{Home, shard};
+use crate::segment::host_errors::Mark;
 use crate::segment::lost::{has_hole, holds, lost_in};
 use crate::segment::segments::Segments;
 use crate::segment::tracking::Due;
@@ -277,9 +278,7 @@ impl Segments {
     /// After syncs that succeeded: true if the host met errors meanwhile, so that they need not be believed. An error
     /// says that it takes no changes any more.
     pub(super) fn look_at_host(&self, home: &Home) -> io::Result<bool> {
-        if !home.has_new_errors()? {
-            return Ok(false);
-        }
+        let Some(errors) = home.new_errors()? else { return Ok(false) };
         home.doubt();
         log::error!("{}: the host's filesystem met errors", home.path().display());
         for (id, fd) in self.unsynced.descriptors() {
@@ -287,7 +286,19 @@ impl Segments {
                 self.fail(id, "it has holes, and the host may have dropped bytes");
             }
         }
+        home.heed_errors(errors);
         Ok(true)
+    }
+
+    /// What the next server is to know of the errors of the hosts, by tier. Every file that one of them may have hurt
+    /// [failed](Segments::failed) before.
+    pub(crate) fn host_errors(&self) -> Vec<(u8, Mark)> {
+        self.homes.iter().filter_map(|(tier, home)| Some((*tier, home.heeded_errors()?))).collect()
+    }
+
+    /// Has what the hosts met since a server before had this to say counted as new.
+    pub(crate) fn recall_host_errors(&self, left: impl Fn(u8) -> Mark) {
+        self.homes.iter().for_each(|(tier, home)| home.recall_errors(left(*tier)));
     }
 
     /// Makes the bytes of a segment durable now, and its name: it is a copy of one that is about to go.
@@ -304,8 +315,8 @@ impl Segments {
     /// Syncs everything on the host filesystem: after a server was killed nobody knows what it had not synced. Each
     /// segment is asked first, as the host tells of a failure that nobody has heard of; one that failed is
     /// [`Segments::failed`] afterwards.
-    /// As the host may not tell of a failure at all, where it met errors meanwhile each that was not sealed counts as
-    /// failed if it has holes.
+    /// As the host may not tell of a failure at all, where it met errors meanwhile, or since a server before looked
+    /// ([`Segments::recall_host_errors`]), each that was not sealed counts as failed if it has holes.
     pub(crate) fn sync_host(&self, segments: &[FileSegment]) -> io::Result<()> {
         overlapping(segments.len(), 64, |at| {
             let id = segments[at].id;
@@ -330,9 +341,9 @@ impl Segments {
                 sealed.is_some_and(|size| self.stat(*id).is_ok_and(|stat| stat.size == size))
             };
             let written = segments.iter().filter(|segment| segment.id.tier() == *tier && !unwritten(segment));
-            match home.has_new_errors() {
-                Ok(false) => {}
-                Ok(true) => {
+            match home.new_errors() {
+                Ok(None) => {}
+                Ok(Some(errors)) => {
                     home.doubt();
                     log::error!("{}: the host's filesystem met errors", home.path().display());
                     for FileSegment { id, .. } in written {
@@ -340,6 +351,7 @@ impl Segments {
                             self.fail(*id, "it has holes, and the host may have dropped bytes");
                         }
                     }
+                    home.heed_errors(errors);
                 }
                 // It takes no changes any more.
                 Err(error) if *tier != PM => {

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::stat::{UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
@@ -18,6 +19,7 @@ on_mounts!(
     access_times,
     noatime_of_the_mount,
     a_store_through_a_mapping_moves_the_modification_time,
+    a_store_through_a_mapping_shows_to_whoever_asks_for_the_time_alone,
     truncating_an_empty_file_changes_its_times,
 );
 
@@ -224,6 +226,42 @@ fn a_store_through_a_mapping_moves_the_modification_time(setup: Setup) {
     mount.remount();
     assert!(mtime() > old.0);
     assert_eq!(Pattern(1).mismatch(0, &std::fs::read(&path).unwrap()[..6000]), None);
+}
+
+/// The modification time alone, as `stat -c %Y` and `ls -l` ask for it: of what else the kernel has in mind it may have
+/// to ask the server anew.
+fn modified(path: &Path) -> (i64, u32) {
+    let path = c_path(path);
+    // SAFETY: plain data, for which zeroes are valid.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: a path that ends, and a place for the answer, both of which live for the call.
+    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, libc::STATX_MTIME, &mut found) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec)
+}
+
+/// Proves A3.
+fn a_store_through_a_mapping_shows_to_whoever_asks_for_the_time_alone(setup: Setup) {
+    for (durability, sync) in [("close", false), ("fsync", false), ("fsync", true), ("close", true)] {
+        let mut mount = setup.clone().mount_with(["--durability", durability]).mount();
+        let path = mount.at("f");
+        std::fs::write(&path, vec![0; 8192]).unwrap();
+        // The file is closed for certain, and the kernel is told that nothing changes it.
+        mount.remount();
+        let before = modified(&path);
+        std::thread::sleep(Duration::from_millis(20));
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        // SAFETY: nobody cuts the file.
+        let mut mapping = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
+        mapping[5] = 1;
+        if sync {
+            file.sync_all().unwrap();
+        }
+        drop((mapping, file));
+        mount.sync();
+        assert_ne!(modified(&path), before, "{durability}, fsync: {sync}");
+        mount.umount();
+    }
 }
 
 /// The records and the segment both have times, and an empty file is not replaced.
