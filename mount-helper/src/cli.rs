@@ -340,8 +340,8 @@ Examples:
 
 States: open (something can write it, or it is not durable yet), committed
 (durable), sealed (durable, with checksums), damaged (bytes are known to be lost),
-interrupted (sealed, and it ends before what it promises itself: a save that was
-cut short), lost (its tier was volatile), missing (its tier is not there).")]
+interrupted (a process was killed while it had it open to write, or it ends before
+what it promises itself: a save that was cut short), lost (its tier was volatile), missing (its tier is not there).")]
 pub struct Ls {
     /// Files or directories on a mount; pools; POOL:/path
     #[arg(required = true)]
@@ -414,7 +414,8 @@ Examples:
 --json prints a line for each tensor, and one for each file behind its tensors.
 
 Exit status: 0 nothing is damaged, 1 a file could not be read, 4 a file is damaged,
-5 a file is interrupted: its bytes are as they were written, and it ends too early.")]
+5 a file is interrupted: its bytes are as they were written, and who wrote them was
+killed, or it ends too early.")]
 pub struct Verify {
     /// Files or directories on a mount; pools; POOL:/path
     #[arg(required = true)]

@@ -10,6 +10,7 @@ mod disk;
 mod durability;
 mod errors;
 mod grown;
+mod interrupted;
 mod kill;
 mod mapping;
 mod passthrough;

@@ -57,6 +57,9 @@ impl Content {
         if self.is_being_written(ino) {
             return Ok(Some((false, false)));
         }
+        if self.is_interrupted(ino) {
+            return Ok(Some((false, false)));
+        }
         let version = match self.files.version(ino) {
             // Made by mknod, and never opened.
             Err(fault) if fault.errno == libc::ENOENT => return Ok(None),
@@ -81,6 +84,11 @@ impl Content {
             over
         };
         !(0..CLOSE_TRIES).any(is_over) && has()
+    }
+
+    /// True if a process was killed while it had the file open to write, and nobody has written it since.
+    fn is_interrupted(&self, ino: Ino) -> bool {
+        self.files.store().view().object(ino).is_some_and(|object| object.is_interrupted())
     }
 
     /// What the seals of a file say, if it is sealed.
@@ -132,7 +140,7 @@ impl Content {
         ino: Ino,
         look: impl FnOnce(&super::bytes::SegmentBytes) -> Recognised,
     ) -> Result<Option<Vec<(String, String)>>> {
-        if self.is_being_written(ino) {
+        if self.is_being_written(ino) || self.is_interrupted(ino) {
             return Ok(None);
         }
         let Ok(version) = self.files.version(ino) else { return Ok(None) };

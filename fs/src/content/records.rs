@@ -89,12 +89,13 @@ impl Content {
 
     /// How far a file has come.
     pub fn file_state(&self, ino: Ino) -> Result<FileState> {
-        let (segment, damaged, sealed, cut) = {
+        let (segment, damaged, sealed, interrupted) = {
             let view = self.files.store().view();
             let object = view.object(ino).ok_or(Fault::new(libc::ENOENT))?;
             let sealed = object.chain().filter(|chain| chain.is_sealed());
             let cut = sealed.and_then(|chain| chain.summary()).is_some_and(|summary| summary.cut);
-            (object.attributes.segment, object.attributes.damaged, sealed.is_some(), cut)
+            let interrupted = cut || object.is_interrupted();
+            (object.attributes.segment, object.attributes.damaged, sealed.is_some(), interrupted)
         };
         let segments = self.files.store().segments();
         match segment.and_then(|segment| segments.gone(segment)) {
@@ -106,7 +107,7 @@ impl Content {
             _ if damaged || self.files.store().is_known_damaged(ino) => FileState::Damaged,
             Some(segment) if segments.failed(segment) => FileState::Damaged,
             _ if self.files.store().writers().has(ino) => FileState::Open,
-            _ if cut => FileState::Interrupted,
+            _ if interrupted => FileState::Interrupted,
             _ if sealed => FileState::Sealed,
             Some(segment) if segments.is_pending(segment) => FileState::Open,
             _ => FileState::Committed,

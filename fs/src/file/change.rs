@@ -73,6 +73,9 @@ impl Locked<'_> {
             done
         });
         self.changed_by_us(done.is_ok());
+        if size == 0 && done.is_ok() {
+            self.forget_interrupted();
+        }
         let learned = self.learn(caller.unique, Switch::Leave);
         done.and(learned.map(|_| ()))
     }

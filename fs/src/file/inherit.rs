@@ -86,6 +86,7 @@ impl Locked<'_> {
         }
         if access.write {
             self.start_watching(Changer::Handle(entry.flags))?;
+            self.go_on_with_session();
         }
         let manner = Manner::of_bits(entry.manner);
         let asks = manner.direct_io && mode == Mode::Passthrough;
@@ -102,6 +103,15 @@ impl Locked<'_> {
         self.state.opens.count(access, executes);
         let served = asks || mode == Mode::Server;
         let node = self.node.clone();
-        Ok(Handle { node, access, served, direct: manner.direct_io, executes, _kept: Some(kept) })
+        Ok(Handle {
+            node,
+            access,
+            served,
+            direct: manner.direct_io,
+            executes,
+            opener: 0,
+            replaces: true,
+            _kept: Some(kept),
+        })
     }
 }

@@ -28,6 +28,7 @@ mod entry;
 mod ghosts;
 mod handles;
 mod inherit;
+mod interrupted;
 mod io;
 mod learn;
 mod locked;

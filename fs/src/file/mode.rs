@@ -110,8 +110,6 @@ pub(super) struct Told {
     pub access: Access,
     /// Reads and writes come here all the same: the pool has a limit, or what is sealed of the file stays so.
     pub asks: bool,
-    /// Closing must be heard of: it makes data durable, or a replace is pending.
-    pub hear_close: bool,
     /// What the kernel has cached of the file is still true.
     pub keep_cache: bool,
 }
@@ -142,14 +140,16 @@ impl Manner {
 
 /// The manner that goes with it.
 pub(super) fn manner(told: Told) -> Manner {
-    let Told { mode, access, asks, hear_close, keep_cache } = told;
+    let Told { mode, access, asks, keep_cache } = told;
+    // Who is killed is seen closing what it has open to write.
+    let no_flush = !access.write;
     match mode {
         // With direct I/O the kernel maps the segment itself, but sends reads and writes here.
-        Mode::Passthrough => Manner { direct_io: asks, no_flush: !(access.write && hear_close), ..Manner::default() },
+        Mode::Passthrough => Manner { direct_io: asks, no_flush, ..Manner::default() },
         // A file open for writing only cannot be mapped, so it needs no cache, and closing it has nothing to write
         // back; the others need it for mappings.
-        Mode::Server if !access.read => Manner { direct_io: true, no_flush: !hear_close, keep_cache: false },
-        Mode::Server => Manner { direct_io: false, no_flush: !access.write, keep_cache },
+        Mode::Server if !access.read => Manner { direct_io: true, no_flush, keep_cache: false },
+        Mode::Server => Manner { direct_io: false, no_flush, keep_cache },
     }
 }
 
@@ -184,20 +184,17 @@ mod tests {
 
     #[test]
     fn flags_per_mode() {
-        let told = |mode, flags, hear_close| {
-            manner(Told { mode, access: Access::of(flags), asks: false, hear_close, keep_cache: false })
-        };
+        let told = |mode, flags| manner(Told { mode, access: Access::of(flags), asks: false, keep_cache: false });
         let quiet = Manner { no_flush: true, ..Manner::default() };
         let direct = Manner { direct_io: true, ..Manner::default() };
-        assert_eq!(told(Mode::Passthrough, libc::O_RDONLY, true), quiet);
-        assert_eq!(told(Mode::Passthrough, libc::O_WRONLY, false), quiet);
-        assert_eq!(told(Mode::Passthrough, libc::O_RDWR, true), Manner::default());
-        assert_eq!(told(Mode::Server, libc::O_WRONLY, true), direct);
-        assert_eq!(told(Mode::Server, libc::O_WRONLY, false), Manner { no_flush: true, ..direct });
-        assert_eq!(told(Mode::Server, libc::O_RDWR, false), Manner::default());
-        assert_eq!(told(Mode::Server, libc::O_RDONLY, true), quiet);
+        assert_eq!(told(Mode::Passthrough, libc::O_RDONLY), quiet);
+        assert_eq!(told(Mode::Passthrough, libc::O_WRONLY), Manner::default());
+        assert_eq!(told(Mode::Passthrough, libc::O_RDWR), Manner::default());
+        assert_eq!(told(Mode::Server, libc::O_WRONLY), direct);
+        assert_eq!(told(Mode::Server, libc::O_RDWR), Manner::default());
+        assert_eq!(told(Mode::Server, libc::O_RDONLY), quiet);
         let access = Access::of(libc::O_RDWR);
-        let asks = Told { mode: Mode::Passthrough, access, asks: true, hear_close: true, keep_cache: false };
+        let asks = Told { mode: Mode::Passthrough, access, asks: true, keep_cache: false };
         assert_eq!(manner(asks), direct);
     }
 }

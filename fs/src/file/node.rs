@@ -189,7 +189,7 @@ mod tests {
         let node = nodes.take(Ino(7));
         let mut serving = Serving::new(SegmentId(8));
         let fd = Arc::new(tempfile::tempfile().unwrap().into());
-        serving.writing = Some(Writing { fd, valued: None, unheard: false });
+        serving.writing = Some(Writing::new(fd, false));
         node.state.lock().serving = Some(serving);
         drop(node);
         let node = nodes.peek(Ino(7)).unwrap();

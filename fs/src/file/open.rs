@@ -9,7 +9,7 @@ use tensorfs_layout::pool::Edit;
 use tensorfs_layout::tree::View;
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Ending};
 use crate::error::{Fault, Result};
 use crate::handover::{Entry, Kept};
 use crate::lane::Lane;
@@ -36,6 +36,10 @@ pub(crate) struct Handle {
     pub(super) direct: bool,
     /// The kernel opened it to execute it, and keeps it as long as the program runs.
     pub(super) executes: bool,
+    /// Who opened it, a process or one of its threads. 0 if that is not known.
+    pub(super) opener: u32,
+    /// The file was being replaced, so that each close may say something.
+    pub(super) replaces: bool,
     /// The next server is to know of it.
     pub(super) _kept: Option<Kept>,
 }
@@ -153,8 +157,16 @@ impl Files {
         if !handle.access.write {
             return Ok(());
         }
+        let ending = caller.ending();
+        // As a rule nothing follows from it, and nobody waits.
+        if ending == Ending::OfItself && !handle.replaces && !self.close_commits() {
+            return Ok(());
+        }
         let mut file = self.lock(&handle.node);
-        file.note_close(caller);
+        file.note_close(ending);
+        if ending == Ending::BySignal && file.was_its_writer(&handle, caller) {
+            file.note_interrupted();
+        }
         if self.close_commits() {
             return file.make_durable_at_close(caller);
         }
@@ -320,7 +332,6 @@ impl Locked<'_> {
             mode,
             access,
             asks,
-            hear_close: store.durability() != Durability::Fsync || replacing,
             // Where the mode is always the server's, the kernel's cache has seen every change, but for those of
             // programs that have had files in passthrough since an earlier mount.
             keep_cache: (!store.link().has_passthrough() || store.durability() == Durability::Write)
@@ -341,7 +352,16 @@ impl Locked<'_> {
         };
         let kept = store.link().handover().and_then(|handover| handover.keep(entry));
         let direct = manner.direct_io;
-        let handle = Handle { node: self.node.clone(), access, served, direct, executes, _kept: kept };
+        let handle = Handle {
+            node: self.node.clone(),
+            access,
+            served,
+            direct,
+            executes,
+            opener: caller.pid,
+            replaces: replacing,
+            _kept: kept,
+        };
         files.handles.insert_as(number, Arc::new(handle));
         Ok(OpenReply { handle: number, manner, backing })
     }

@@ -254,10 +254,10 @@ impl Locked<'_> {
     }
 
     /// A handle of a file that is being replaced is closed by one of the processes that share it.
-    pub(super) fn note_close(&mut self, caller: Caller) {
+    pub(super) fn note_close(&mut self, ending: Ending) {
         if let Some(replace) = self.serving_mut().and_then(|serving| serving.replacing.as_mut()) {
             // That another one goes on, and ends of itself, does not make whole what was cut short.
-            replace.ended = replace.ended.max(caller.ending());
+            replace.ended = replace.ended.max(ending);
             (replace.closed, replace.flushed) = (true, true);
         }
     }

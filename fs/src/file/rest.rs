@@ -76,6 +76,7 @@ impl Locked<'_> {
             return;
         }
         let seen = self.serving().and_then(|serving| serving.seen);
+        self.complete();
         if let (Some(from), Some(seen)) = (recorded, seen) {
             files.write_out_closed(ino, segment, from..seen.size);
         }

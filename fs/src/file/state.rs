@@ -156,6 +156,17 @@ pub(super) struct Writing {
     /// A handle could change bytes, or make them durable, without our hearing of it: through a mapping, or as one
     /// opened with `O_SYNC` does. Then a copy of them in the log could be older than what is durable in the segment.
     pub unheard: bool,
+    /// What the segment looked like before the first possible write. None if it had no bytes, or if that is not known.
+    pub began: Option<Seen>,
+    /// A process was killed since then that had it open to write.
+    pub interrupted: bool,
+}
+
+impl Writing {
+    /// Nobody has written it so far.
+    pub fn new(fd: Arc<OwnedFd>, unheard: bool) -> Self {
+        Self { fd, valued: None, unheard, began: None, interrupted: false }
+    }
 }
 
 /// How long the background waits before it tries again to set a version aside; twice as long each time, up to the last.

@@ -96,7 +96,7 @@ impl Locked<'_> {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         self.make_room_to_sync()?;
-        let (segment, unheard) = loop {
+        let (segment, unheard, outlived) = loop {
             let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
             let asks = changer.asks(store.has_passthrough_in(segment.tier()));
             let watched = self.writing().is_some();
@@ -112,7 +112,7 @@ impl Locked<'_> {
             let frozen = Frozen { asks: asks && !outlived, unheard };
             self.announce(files.thaw(ino, segment, frozen)?);
             if !self.commit_announced()? {
-                break (segment, unheard);
+                break (segment, unheard, outlived);
             }
         };
         let sealed_end = store.sealed_end(ino, segment);
@@ -128,6 +128,7 @@ impl Locked<'_> {
         }
         let fd = files.begin_write(segment)?;
         self.watch(fd, unheard);
+        self.begin_session(outlived || changer == Changer::Outlived);
         Ok(())
     }
 
@@ -151,7 +152,7 @@ impl Locked<'_> {
         self.node.begin_writing();
         let ino = self.ino();
         let Some(serving) = self.state.serving.as_mut() else { return };
-        serving.writing = Some(Writing { fd: fd.clone(), valued: None, unheard });
+        serving.writing = Some(Writing::new(fd.clone(), unheard));
         self.files.store().segments().belongs(serving.segment, ino);
         self.files.store().writers().insert(Written::new(ino, serving.segment, fd));
     }

@@ -57,6 +57,9 @@ impl Pool {
             let sealed: Vec<SealedRun> = sealed.collect();
             let attributes = Attributes { segment: Some(copy), ..object.attributes.clone() };
             let mut tx = Transaction::new(0).with(Record::Attributes { ino, attributes });
+            if object.is_interrupted() {
+                tx.push(Record::interrupted(ino, copy));
+            }
             let (segment, allocated) = (copy, stat.allocated);
             let runs = chain.map_or(&[][..], FileChain::runs);
             // Of a file with more of them, not much would fit into one transaction.

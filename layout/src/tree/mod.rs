@@ -6,6 +6,7 @@ mod apply;
 mod carry;
 pub(crate) mod chain;
 mod directory;
+mod interrupted;
 pub(crate) mod load;
 pub(crate) mod object;
 mod objects;

@@ -21,6 +21,9 @@ use crate::tensors::verdict::{self, Verdict};
 /// Damaged tensors of a file that are named, in text.
 const NAMED: usize = 20;
 
+/// Why a file is interrupted whose bytes do not say so.
+const KILLED: &str = "a process was killed while it had it open to write";
+
 /// Runs the command.
 pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
     if arguments.seal {
@@ -86,8 +89,11 @@ struct Tally {
 impl Tally {
     fn add(&mut self, verdict: &Verdict, size: u64) {
         match verdict {
-            Verdict::Unsealed { verified, .. } => {
-                self.unsealed += 1;
+            Verdict::Unsealed { state, verified } => {
+                match state {
+                    FileState::Interrupted => self.interrupted += 1,
+                    _ => self.unsealed += 1,
+                }
                 self.bytes += verified;
             }
             verdict => {
@@ -139,6 +145,9 @@ impl Printer {
         let path = text::plain(&path.to_string_lossy());
         let (recorded, runs) = match verdict {
             Verdict::Unsealed { state, verified } => {
+                if *state == FileState::Interrupted {
+                    return format!("{path}: {}: {KILLED}\n", self.colours.yellow("interrupted"));
+                }
                 let state = match state {
                     FileState::Committed => String::new(),
                     state => format!(" ({})", state.name()),
@@ -153,8 +162,11 @@ impl Printer {
         };
         let known = recorded.summary();
         if runs.is_empty() && recorded.state() == FileState::Interrupted {
-            let why = known.and_then(|known| known.reason).map(|why| format!(": {}", text::plain(&why)));
-            return format!("{path}: {}{}\n", self.colours.yellow("interrupted"), why.unwrap_or_default());
+            let why = match known {
+                Some(known) if known.cut => known.reason.unwrap_or_else(|| "it ends too early".to_owned()),
+                _ => KILLED.to_owned(),
+            };
+            return format!("{path}: {}: {}\n", self.colours.yellow("interrupted"), text::plain(&why));
         }
         if runs.is_empty() {
             if !self.all {
@@ -195,7 +207,7 @@ impl Printer {
                 let line = json!({
                     "path": path,
                     "state": state,
-                    "verdict": "unsealed",
+                    "verdict": if *state == FileState::Interrupted { "interrupted" } else { "unsealed" },
                     "bytes": size,
                     "verified_bytes": verified,
                 });
@@ -240,7 +252,10 @@ impl Printer {
                 FileState::Interrupted => "interrupted",
                 _ => "ok",
             },
-            "reason": known.as_ref().and_then(|known| known.reason.clone()),
+            "reason": known.as_ref().and_then(|known| known.reason.clone()).or_else(|| {
+                let is_cut = known.as_ref().is_some_and(|known| known.cut);
+                (recorded.state() == FileState::Interrupted && !is_cut).then(|| KILLED.to_owned())
+            }),
             "bytes": size,
             "format": known.as_ref().map(|known| known.format.name()),
             "tensors": tensors,

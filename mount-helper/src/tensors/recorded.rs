@@ -58,6 +58,7 @@ impl Recorded {
         });
         let state = match chain {
             _ if object.attributes.damaged || known_damaged => FileState::Damaged,
+            Some(_) if object.is_interrupted() => FileState::Interrupted,
             Some(chain) if chain.is_sealed() && chain.summary().is_some_and(|summary| summary.cut) => {
                 FileState::Interrupted
             }

@@ -1,0 +1,102 @@
+//! That a process was killed while it had a file open to write, so that nobody has said that it holds what it should.
+//!
+//! The kernel tells of each process that closes a descriptor, also of one that a signal ends, and not of who wrote. Who
+//! opened the file is taken for its writer; another process that has the descriptor is, once that one has it no longer.
+
+use tensorfs_layout::log::{Record, Transaction};
+
+use crate::caller::{Caller, process_of};
+use crate::clock;
+use crate::holder::has_open_to_write;
+
+use super::locked::Locked;
+use super::open::Handle;
+use super::state::Seen;
+
+impl Locked<'_> {
+    /// Something can write the file from now on. If it could before, by programs of an `earlier` mount, nobody knows
+    /// since when.
+    pub(super) fn begin_session(&mut self, earlier: bool) {
+        let began = if earlier { None } else { self.look().ok().map(|host| Seen::of(&host, clock::now())) };
+        let interrupted = earlier && self.is_marked();
+        if let Some(writing) = self.serving_mut().and_then(|serving| serving.writing.as_mut()) {
+            (writing.began, writing.interrupted) = (began, interrupted);
+        }
+    }
+
+    /// The server takes the place of another one, under which something could write the file already.
+    pub(super) fn go_on_with_session(&mut self) {
+        self.begin_session(true);
+    }
+
+    /// True if a process that was killed, and that has a handle, is taken for the writer of its file. Lets go of the
+    /// lock.
+    pub(super) fn was_its_writer(&mut self, handle: &Handle, caller: Caller) -> bool {
+        let (ino, device, opener) = (self.ino().0, self.files.store().options().device, handle.opener);
+        let has = |process: u32| process != 0 && has_open_to_write(process, device, ino);
+        self.unlocked(|| {
+            let opened = opener == caller.pid || (opener != 0 && process_of(opener) == Some(caller.process()));
+            // The thread that opened it may have ended; the process that it was one of has started this one.
+            opened || !(has(opener) || has(caller.parent()))
+        })
+    }
+
+    /// A process that had the file open to write was killed: that is noted, if the file has changed since it could be
+    /// written.
+    pub(super) fn note_interrupted(&mut self) {
+        let (files, ino) = (self.files, self.ino());
+        let Some(segment) = self.segment() else { return };
+        if self.writing().is_none_or(|writing| writing.interrupted) || !self.has_changed() {
+            return;
+        }
+        let is_named = files.store().view().object(ino).is_some_and(|object| object.names() > 0);
+        let mark = || Transaction::new(0).with(Record::interrupted(ino, segment));
+        if is_named && let Err(fault) = files.edit(|edit| Ok(edit.store_from_reserve(mark())?)) {
+            log::warn!("inode {ino}: that a process was killed which had it open to write is not recorded: {fault}");
+        }
+        if let Some(writing) = self.serving_mut().and_then(|serving| serving.writing.as_mut()) {
+            writing.interrupted = true;
+        }
+    }
+
+    /// Whoever could write the file has closed it, or it has been emptied: what one who was killed left there before is
+    /// what it should be now, if it has changed since.
+    pub(super) fn complete(&mut self) {
+        let (files, ino) = (self.files, self.ino());
+        let is_marked = files.store().view().object(ino).is_some_and(|object| object.left_by_killed().is_some());
+        if !is_marked || self.writing().is_none_or(|writing| writing.interrupted) || !self.surely_changed() {
+            return;
+        }
+        let done = || Transaction::new(0).with(Record::completed(ino));
+        if let Err(fault) = files.edit(|edit| Ok(edit.store_from_reserve(done())?)) {
+            log::debug!("inode {ino}: that it was written anew is not recorded: {fault}");
+        }
+    }
+
+    /// The file has been emptied in place: nothing of what a writer left who was killed is there any more.
+    pub(super) fn forget_interrupted(&mut self) {
+        if let Some(writing) = self.serving_mut().and_then(|serving| serving.writing.as_mut()) {
+            (writing.began, writing.interrupted) = (None, false);
+        }
+    }
+
+    /// True if a writer who was killed has left what the file holds.
+    fn is_marked(&self) -> bool {
+        let segment = self.segment();
+        let view = self.files.store().view();
+        view.object(self.ino()).is_some_and(|object| segment.is_some() && object.left_by_killed() == segment)
+    }
+
+    /// True unless it is known that the file is what it was before anything could write it.
+    fn has_changed(&self) -> bool {
+        let began = self.writing().and_then(|writing| writing.began);
+        !began.is_some_and(|began| self.look().is_ok_and(|host| began.still(&host)))
+    }
+
+    /// True if it is known that it is not.
+    fn surely_changed(&self) -> bool {
+        let began = self.writing().and_then(|writing| writing.began);
+        let differs = |began: Seen| self.look().is_ok_and(|host| (host.ctime, host.size) != (began.ctime, began.size));
+        began.is_none_or(differs)
+    }
+}

@@ -1,0 +1,279 @@
+//! Files whose writer was killed while it had them open to write.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+
+use serde_json::Value;
+use tensorfs_tests::{Mount, Setup, child, on_mounts, wait_until, xattr};
+
+const LEN: usize = 300_000;
+
+on_mounts!(
+    a_new_file_of_a_killed_writer_is_interrupted,
+    who_was_interrupted_is_not_forgotten,
+    who_writes_it_anew_and_closes_it_completes_it,
+    who_ends_of_himself_interrupts_nothing,
+    who_opened_it_is_taken_for_the_writer,
+    what_was_interrupted_is_no_checkpoint,
+);
+
+/// What the file is said to be, once it is closed.
+fn state(path: &Path) -> String {
+    let said = || String::from_utf8(xattr::get(path, "user.tensorfs.state").unwrap()).unwrap();
+    wait_until("it is closed", || said() != "open");
+    said()
+}
+
+/// A process that has the file open in some way, and has written it, is killed.
+fn killed_writer(path: &Path, mode: &str, signal: i32) {
+    let mut writer = child(["do"]);
+    assert_eq!(writer.ask(&format!("open f {mode} {}", path.display())), "ok");
+    assert_eq!(writer.ask(&format!("write f 0 2 {LEN}")), "ok");
+    writer.kill(signal);
+}
+
+/// What a shell does that gets the path of the file as `$1`.
+fn shell(path: &Path, script: &str) -> std::process::ExitStatus {
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script, "bash"]).arg(path).stdin(Stdio::null()).stderr(Stdio::null());
+    shell.status().unwrap()
+}
+
+/// Status and verdict of `tensorfs verify`.
+fn verify(mount: &Mount, path: &Path) -> (Option<i32>, Value) {
+    let output = mount.tensorfs(["verify".as_ref(), "--json".as_ref(), path.as_os_str()]);
+    (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// Proves T7, T12.
+fn a_new_file_of_a_killed_writer_is_interrupted(setup: Setup) {
+    for durability in ["fsync", "close", "write"] {
+        let mount = setup.clone().mount_with(["--durability", durability]).mount();
+        if mount.is_plain() {
+            return;
+        }
+        for (n, signal) in [libc::SIGKILL, libc::SIGABRT, libc::SIGTERM].into_iter().enumerate() {
+            let path = mount.at(format!("f{n}"));
+            killed_writer(&path, "wc", signal);
+            assert_eq!(state(&path), "interrupted", "{durability}, signal {signal}");
+            assert_eq!(fs::metadata(&path).unwrap().len(), LEN as u64);
+            let (status, said) = verify(&mount, &path);
+            assert_eq!((status, &said["verdict"], &said["state"]), (Some(5), &"interrupted".into(), &"interrupted".into()));
+        }
+        // Nothing was written yet.
+        assert_eq!(shell(&mount.at("empty"), "exec 3>\"$1\"; kill -9 $$").signal(), Some(libc::SIGKILL));
+        assert_eq!(state(&mount.at("empty")), "interrupted");
+        let listed = mount.tensorfs_ok(["ls".as_ref(), mount.path().as_os_str()]);
+        assert_eq!(listed.matches("interrupted").count(), 4, "{listed}");
+        // Nothing else shows it, and nobody sets it.
+        assert_eq!(xattr::list(&mount.at("f0")).unwrap(), Vec::<Vec<u8>>::new());
+        let name = "user.tensorfs.interrupted";
+        assert_eq!(xattr::set(&mount.at("f0"), name, b"", 0), Err(nix::errno::Errno::EPERM));
+        assert_eq!(xattr::remove(&mount.at("f0"), name), Err(nix::errno::Errno::EPERM));
+    }
+}
+
+/// Proves T12.
+fn who_was_interrupted_is_not_forgotten(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    fs::write(mount.at("replaced"), [1; 1000]).unwrap();
+    fs::write(mount.at("grown"), [1; 1000]).unwrap();
+    mount.wait_for_seals(2);
+    let made = ["new", "replaced", "grown"];
+    killed_writer(&mount.at("new"), "wc", libc::SIGKILL);
+    killed_writer(&mount.at("replaced"), "wct", libc::SIGKILL);
+    killed_writer(&mount.at("grown"), "w", libc::SIGKILL);
+    let all = |mount: &Mount, when: &str| {
+        for name in made {
+            assert_eq!(state(&mount.at(name)), "interrupted", "{name}: {when}");
+        }
+    };
+    all(&mount, "at once");
+    mount.kill9();
+    mount.mount();
+    all(&mount, "the server was killed");
+    mount.remount();
+    all(&mount, "mounted again");
+    mount.sync();
+    mount.power_loss();
+    mount.mount();
+    all(&mount, "power lost");
+    // Sealed, it is verified like any other file.
+    let seal = mount.tensorfs(["seal".as_ref(), mount.at("new").as_os_str()]);
+    assert!(seal.status.success(), "{seal:?}");
+    let (status, said) = verify(&mount, &mount.at("new"));
+    assert_eq!((status, &said["verdict"]), (Some(5), &"interrupted".into()), "{said}");
+    assert_eq!(said["reason"], "a process was killed while it had it open to write");
+    // Another name, another tier.
+    let tier = mount.host().join("tier");
+    fs::rename(mount.at("new"), mount.at("renamed")).unwrap();
+    mount.umount();
+    mount.add_tier("other", &tier);
+    mount.mount();
+    xattr::set(&mount.at("renamed"), "user.tensorfs.tier", b"other", 0).unwrap();
+    assert_eq!(state(&mount.at("renamed")), "interrupted");
+    mount.umount();
+    let listed = mount.tensorfs_ok(["ls".as_ref(), "-R".as_ref(), mount.pool().as_os_str()]);
+    assert_eq!(listed.matches("interrupted").count(), 3, "{listed}");
+}
+
+/// Proves T12.
+fn who_writes_it_anew_and_closes_it_completes_it(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let path = mount.at("f");
+    let complete: [(&str, &dyn Fn()); 4] = [
+        ("replaced", &|| fs::write(&path, [3; 5000]).unwrap()),
+        ("appended", &|| {
+            OpenOptions::new().append(true).open(&path).unwrap().write_all(&[4]).unwrap();
+        }),
+        ("in place", &|| OpenOptions::new().write(true).open(&path).unwrap().write_all(&[4]).unwrap()),
+        ("emptied in place", &|| {
+            let reader = File::open(&path).unwrap();
+            fs::write(&path, [3; 5000]).unwrap();
+            drop(reader);
+        }),
+    ];
+    for (how, complete) in complete {
+        killed_writer(&path, "wc", libc::SIGKILL);
+        assert_eq!(state(&path), "interrupted", "{how}");
+        mount.sync();
+        // Who opens it and leaves it as it is says nothing of it.
+        drop(OpenOptions::new().read(true).write(true).open(&path).unwrap());
+        drop(File::open(&path).unwrap());
+        assert_eq!(state(&path), "interrupted", "{how}: opened");
+        complete();
+        assert_ne!(state(&path), "interrupted", "{how}");
+        mount.remount();
+        assert_ne!(state(&path), "interrupted", "{how}: mounted again");
+    }
+    // One that is renamed over it has never been it.
+    killed_writer(&path, "wc", libc::SIGKILL);
+    fs::write(mount.at("g"), [1; 100]).unwrap();
+    fs::rename(mount.at("g"), &path).unwrap();
+    assert_ne!(state(&path), "interrupted");
+    // Whoever empties it while a child of the one that was killed has it makes it anew.
+    let (held, child) = killed_before_its_child(&mount.at("held"));
+    fs::write(&held, [5; 100]).unwrap();
+    drop(child);
+    assert_ne!(state(&held), "interrupted");
+}
+
+/// A file whose writer was killed, and a child of it, which never wrote, that has the file until the end of its input.
+fn killed_before_its_child(path: &Path) -> (PathBuf, ChildStdin) {
+    let mut shell = Command::new("bash")
+        .args(["-c", "exec 3>\"$1\"; echo half >&3; cat <&0 >/dev/null & kill -9 $$", "bash"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let child = shell.stdin.take().unwrap();
+    shell.wait().unwrap();
+    (path.to_owned(), child)
+}
+
+/// Proves T12.
+fn who_ends_of_himself_interrupts_nothing(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let path = mount.at("f");
+    // Without closing it.
+    assert!(shell(&path, "exec 3>\"$1\"; echo half >&3; exit 0").success());
+    assert_ne!(state(&path), "interrupted");
+    // A program that hears of the signal, and ends then.
+    let script = "exec 3>\"$1\"; trap 'exit 143' TERM; echo half >&3; kill -TERM $$; sleep 1000";
+    assert_eq!(shell(&path, script).code(), Some(143));
+    assert_ne!(state(&path), "interrupted");
+    // Who has closed it before.
+    assert_eq!(shell(&path, "echo all >\"$1\"; kill -9 $$").signal(), Some(libc::SIGKILL));
+    assert_ne!(state(&path), "interrupted");
+    // Who only reads it, and who could write it and did not.
+    mount.sync();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    for way in ["3<", "3<>"] {
+        let script = format!("exec {way}\"$1\"; kill -9 $$");
+        assert_eq!(shell(&path, &script).signal(), Some(libc::SIGKILL));
+        assert_ne!(state(&path), "interrupted", "{way}");
+    }
+}
+
+/// Proves T12.
+fn who_opened_it_is_taken_for_the_writer(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let path = mount.at("f");
+    // A child that never wrote is killed, and the writer closes it in order.
+    let script = "exec 3>\"$1\"; echo half >&3; sleep 1000 & kill -9 $!; wait; echo all >&3; exec 3>&-";
+    assert!(shell(&path, script).success());
+    assert_ne!(state(&path), "interrupted");
+    let script = "exec 3>\"$1\"; echo all >&3; sleep 1000 & kill -9 $!; wait; exit 0";
+    assert!(shell(&path, script).success());
+    assert_ne!(state(&path), "interrupted");
+    // The writer is killed, and a child that never wrote ends later, of itself.
+    let (_, child) = killed_before_its_child(&mount.at("g"));
+    assert_eq!(xattr::get(&mount.at("g"), "user.tensorfs.state").unwrap(), b"open");
+    drop(child);
+    assert_eq!(state(&mount.at("g")), "interrupted");
+    // Who opened it has left it to a child.
+    let script = "exec 3>\"$1\"; sleep 1000 & exec 3>&-; kill -9 $!; wait; exit 0";
+    assert!(shell(&mount.at("h"), script).success());
+    assert_eq!(state(&mount.at("h")), "interrupted");
+}
+
+/// All its bytes are there, but nobody has said so.
+///
+/// Proves T13.
+fn what_was_interrupted_is_no_checkpoint(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (100,), }\n";
+    let mut npz = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
+    npz.extend([7; 100]);
+    fs::write(mount.host().join("whole"), npz).unwrap();
+    let whole = mount.host().join("whole");
+    let directory = mount.at("run");
+    fs::create_dir(&directory).unwrap();
+    for step in [1, 2] {
+        fs::copy(&whole, directory.join(format!("step-{step}.npz"))).unwrap();
+    }
+    let complete = |path: &Path| xattr::get(path, "user.tensorfs.complete").map(|said| String::from_utf8(said).unwrap());
+    let latest = || {
+        let said = mount.tensorfs(["latest".as_ref(), directory.as_os_str()]);
+        String::from_utf8(said.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(latest(), directory.join("step-2.npz").to_str().unwrap());
+    let script = format!("exec 3>\"$1\"; cat '{}' >&3; kill -9 $$", whole.display());
+    let newest = directory.join("step-3.npz");
+    assert_eq!(shell(&newest, &script).signal(), Some(libc::SIGKILL));
+    assert_eq!(complete(&newest).as_deref(), Ok("incomplete"));
+    assert_eq!(latest(), directory.join("step-2.npz").to_str().unwrap());
+    let listed = mount.tensorfs_ok(["ls".as_ref(), "--complete".as_ref(), "-R".as_ref(), directory.as_os_str()]);
+    assert!(listed.contains("step-2.npz") && !listed.contains("step-3.npz"), "{listed}");
+    // Of what a trainer saves also what is of no format.
+    let trainers = mount.at("run/checkpoint-9");
+    fs::create_dir(&trainers).unwrap();
+    fs::copy(&whole, trainers.join("weights.npy")).unwrap();
+    fs::write(trainers.join("trainer_state.json"), "{\"global_step\": 9}").unwrap();
+    assert_eq!(complete(&trainers).as_deref(), Ok("complete"));
+    let script = "exec 3>\"$1\"; echo some >&3; kill -9 $$";
+    assert_eq!(shell(&trainers.join("scheduler"), script).signal(), Some(libc::SIGKILL));
+    assert_eq!(complete(&trainers).as_deref(), Ok("incomplete"));
+    fs::write(trainers.join("scheduler"), "all").unwrap();
+    assert_eq!(complete(&trainers).as_deref(), Ok("complete"));
+    fs::copy(&whole, &newest).unwrap();
+    assert_eq!(complete(&newest).as_deref(), Ok("complete"));
+}
