@@ -51,6 +51,7 @@ pub enum Command {
     Tier(Tier),
     Ls(Ls),
     Latest(Latest),
+    Rollback(Rollback),
     Records(Records),
     Verify(Verify),
     Seal(Seal),
@@ -377,6 +378,33 @@ pub struct Latest {
     /// A directory on a mount
     pub dir: PathBuf,
     /// Print JSON: also what is newer, and not complete
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Set aside what is newer than the newest complete checkpoint
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs rollback --dry-run /mnt/tensors/run-7
+  tensorfs rollback /mnt/tensors/run-7
+
+A program that goes on from whatever is newest then finds a checkpoint that is
+complete (tensorfs latest says which). What is not complete is renamed into
+DIR/.rolled-back, or into what --to names, and nothing is deleted. Nothing is done
+while something of it is still being written. It may be interrupted, and run again.
+
+Exit status: 0 the newest is complete now, 1 it is not, or nothing is complete.")]
+pub struct Rollback {
+    /// A directory on a mount
+    pub dir: PathBuf,
+    /// Rename into this directory, on the same mount [default: DIR/.rolled-back]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub to: Option<PathBuf>,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

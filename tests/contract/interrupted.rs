@@ -18,6 +18,7 @@ on_mounts!(
     who_ends_of_himself_interrupts_nothing,
     who_opened_it_is_taken_for_the_writer,
     what_was_interrupted_is_no_checkpoint,
+    what_is_newer_and_not_complete_is_rolled_back,
 );
 
 /// What the file is said to be, once it is closed.
@@ -61,7 +62,10 @@ fn a_new_file_of_a_killed_writer_is_interrupted(setup: Setup) {
             assert_eq!(state(&path), "interrupted", "{durability}, signal {signal}");
             assert_eq!(fs::metadata(&path).unwrap().len(), LEN as u64);
             let (status, said) = verify(&mount, &path);
-            assert_eq!((status, &said["verdict"], &said["state"]), (Some(5), &"interrupted".into(), &"interrupted".into()));
+            assert_eq!(
+                (status, &said["verdict"], &said["state"]),
+                (Some(5), &"interrupted".into(), &"interrupted".into())
+            );
         }
         // Nothing was written yet.
         assert_eq!(shell(&mount.at("empty"), "exec 3>\"$1\"; kill -9 $$").signal(), Some(libc::SIGKILL));
@@ -250,7 +254,8 @@ fn what_was_interrupted_is_no_checkpoint(setup: Setup) {
     for step in [1, 2] {
         fs::copy(&whole, directory.join(format!("step-{step}.npz"))).unwrap();
     }
-    let complete = |path: &Path| xattr::get(path, "user.tensorfs.complete").map(|said| String::from_utf8(said).unwrap());
+    let complete =
+        |path: &Path| xattr::get(path, "user.tensorfs.complete").map(|said| String::from_utf8(said).unwrap());
     let latest = || {
         let said = mount.tensorfs(["latest".as_ref(), directory.as_os_str()]);
         String::from_utf8(said.stdout).unwrap().trim().to_owned()
@@ -276,4 +281,89 @@ fn what_was_interrupted_is_no_checkpoint(setup: Setup) {
     assert_eq!(complete(&trainers).as_deref(), Ok("complete"));
     fs::copy(&whole, &newest).unwrap();
     assert_eq!(complete(&newest).as_deref(), Ok("complete"));
+}
+
+/// Proves T13.
+fn what_is_newer_and_not_complete_is_rolled_back(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let run = mount.at("run");
+    fs::create_dir(&run).unwrap();
+    let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (100,), }\n";
+    let mut npy = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
+    npy.extend([7; 100]);
+    let save = |step: u32, len: usize, last: bool| {
+        let directory = run.join(format!("checkpoint-{step}"));
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("weights.npy"), &npy[..len]).unwrap();
+        if last {
+            fs::write(directory.join("trainer_state.json"), "{}").unwrap();
+        }
+    };
+    let rollback = |mount: &Mount, more: &[&str]| {
+        let mut arguments = vec!["rollback", "--json", run.to_str().unwrap()];
+        arguments.extend(more);
+        let output = mount.tensorfs(arguments);
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.code(), said, String::from_utf8(output.stderr).unwrap())
+    };
+    let names = || {
+        let entries = fs::read_dir(&run).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = entries.collect();
+        names.sort();
+        names
+    };
+    let at = |name: &str| Value::from(run.join(name).to_str().unwrap());
+    // Nothing is complete: nothing is done.
+    save(10, npy.len() - 1, true);
+    let (status, _, said) = rollback(&mount, &[]);
+    assert!(status == Some(1) && said.contains("no complete checkpoint"), "{said}");
+    fs::write(run.join("checkpoint-10/weights.npy"), &npy).unwrap();
+    save(20, npy.len(), true);
+    save(30, npy.len(), false);
+    save(40, npy.len() - 1, true);
+    let done = serde_json::json!([
+        {"path": at("checkpoint-40"), "to": at(".rolled-back/checkpoint-40")},
+        {"path": at("checkpoint-30"), "to": at(".rolled-back/checkpoint-30")},
+    ]);
+    let before = names();
+    let (status, said, _) = rollback(&mount, &["--dry-run"]);
+    assert_eq!((status, &said["set_aside"], &said["complete"]), (Some(0), &done, &at("checkpoint-20")));
+    assert_eq!(names(), before);
+    // While one is being written, it is not known whether it will be complete.
+    let mut writer = child(["do"]);
+    assert_eq!(writer.ask(&format!("open f wc {}", run.join("checkpoint-40/optimizer.pt").display())), "ok");
+    let (status, _, said) = rollback(&mount, &[]);
+    assert!(status == Some(1) && said.contains("checkpoint-40/optimizer.pt: it is being written"), "{said}");
+    assert_eq!(names(), before);
+    writer.kill(libc::SIGKILL);
+    assert_eq!(state(&run.join("checkpoint-40/optimizer.pt")), "interrupted");
+    let (status, said, complaint) = rollback(&mount, &[]);
+    assert_eq!((status, &said["set_aside"]), (Some(0), &done), "{complaint}");
+    assert_eq!(names(), [".rolled-back", "checkpoint-10", "checkpoint-20"]);
+    assert_eq!(fs::read(run.join(".rolled-back/checkpoint-40/weights.npy")).unwrap(), npy[..npy.len() - 1]);
+    // There is nothing to do; and one of the same name is kept beside the first.
+    assert_eq!(rollback(&mount, &[]).1["set_aside"], serde_json::json!([]));
+    save(30, 0, false);
+    let (status, said, _) = rollback(&mount, &[]);
+    assert_eq!((status, &said["set_aside"][0]["to"]), (Some(0), &at(".rolled-back/checkpoint-30.1")));
+    // Elsewhere, if it is on the mount.
+    save(30, npy.len(), false);
+    let outside = mount.host().join("outside");
+    let (status, _, said) = rollback(&mount, &["--to", outside.to_str().unwrap()]);
+    assert!(status == Some(1) && said.contains("not on the same mount"), "{said}");
+    let to = mount.at("aside");
+    assert_eq!(rollback(&mount, &["--to", to.to_str().unwrap()]).0, Some(0));
+    assert!(to.join("checkpoint-30").is_dir());
+    // It outlives a power loss.
+    mount.power_loss();
+    mount.mount();
+    assert_eq!(names(), [".rolled-back", "checkpoint-10", "checkpoint-20"]);
+    // A directory that holds what is complete stays.
+    fs::write(run.join("trainer_state.json"), "{").unwrap();
+    let (status, said, complaint) = rollback(&mount, &[]);
+    assert_eq!((status, said["left"].as_array().unwrap().len()), (Some(1), 1), "{complaint}");
+    assert_eq!(said["complete"], at("checkpoint-20"));
 }

@@ -22,7 +22,37 @@ const UNFINISHED: &str = "tmp-";
 
 /// Runs the command.
 pub fn run(arguments: &Latest) -> Result<ExitCode, Failure> {
-    let dir = &arguments.dir;
+    let found = find(&arguments.dir)?;
+    let newest = found.complete(&arguments.dir)?;
+    let path = newest.place.path();
+    if arguments.json {
+        let modified = newest.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let passed = found.candidates.iter().take_while(|other| !std::ptr::eq(*other, newest));
+        let line = json!({
+            "path": path.to_string_lossy(),
+            "kind": if newest.is_dir { "directory" } else { "file" },
+            "modified": modified.as_secs_f64(),
+            "incomplete": passed.map(|other| other.place.path().to_string_lossy().into_owned()).collect::<Vec<_>>(),
+        });
+        output::print(&format!("{line}\n"))?;
+    } else {
+        output::print(&format!("{}\n", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What may be checkpoints below a directory.
+pub struct Found {
+    /// The newest first.
+    candidates: Vec<Candidate>,
+    /// Which is the newest that is complete.
+    complete: Option<usize>,
+    /// A directory of whose files it cannot be told which are one.
+    unclear: Option<Place>,
+}
+
+/// Looks for checkpoints below a directory on a mount.
+pub fn find(dir: &Path) -> Result<Found, Failure> {
     let real = paths::real(dir)?;
     let table = Table::here()?;
     if !table.around(&real).is_some_and(Mount::is_tensorfs) {
@@ -36,32 +66,53 @@ pub fn run(arguments: &Latest) -> Result<ExitCode, Failure> {
     let unclear = gather(&place, &mut candidates)?;
     // The newest first, and of those that are equally new the one with the larger number.
     candidates.sort_by_cached_key(|found| std::cmp::Reverse((found.modified, natural(found.place.path()))));
-    let Some(found) = candidates.iter().find(|found| found.is_complete()) else {
-        let none = "no complete checkpoint below it";
-        return Err(Failure::at(
-            dir,
-            match unclear {
+    let complete = candidates.iter().position(Candidate::is_complete);
+    Ok(Found { candidates, complete, unclear })
+}
+
+impl Found {
+    /// The newest that is complete.
+    pub fn complete(&self, dir: &Path) -> Result<&Candidate, Failure> {
+        let found = self.complete.and_then(|at| self.candidates.get(at));
+        found.ok_or_else(|| {
+            let none = "no complete checkpoint below it";
+            let why = match &self.unclear {
                 Some(other) => {
                     format!("{none}; of the files in {} it cannot be told which are one", other.path().display())
                 }
                 None => none.to_owned(),
-            },
-        ));
-    };
-    let (path, passed) = (found.place.path(), candidates.iter().take_while(|other| !std::ptr::eq(*other, found)));
-    if arguments.json {
-        let modified = found.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let line = json!({
-            "path": path.to_string_lossy(),
-            "kind": if found.is_dir { "directory" } else { "file" },
-            "modified": modified.as_secs_f64(),
-            "incomplete": passed.map(|other| other.place.path().to_string_lossy().into_owned()).collect::<Vec<_>>(),
-        });
-        output::print(&format!("{line}\n"))?;
-    } else {
-        output::print(&format!("{}\n", path.display()))?;
+            };
+            Failure::at(dir, why)
+        })
     }
-    Ok(ExitCode::SUCCESS)
+
+    /// Those that are newer than the newest that is complete, the newest first; and what is called, in the same
+    /// directory, as one that is newer would be, also if nothing tells yet that it is a checkpoint.
+    pub fn newer(&self) -> Vec<Candidate> {
+        let Some(at) = self.complete else { return Vec::new() };
+        let (newer, complete) = (&self.candidates[..at], &self.candidates[at]);
+        let path = complete.place.path();
+        let mut all = newer.to_vec();
+        let Some(Ok(beside)) = path.parent().map(|parent| Place::of(parent).and_then(|parent| parent.inside())) else {
+            return all;
+        };
+        let would_be = |place: &Place| {
+            let (one, other) = (natural(path), natural(place.path()));
+            let alike = one.iter().map(|part| &part.0).eq(other.iter().map(|part| &part.0));
+            let holds_one = |found: &Candidate| found.place.path() != place.path() && found.is_in(place.path());
+            alike && other > one && !self.candidates.iter().any(holds_one)
+        };
+        let mut later: Vec<Place> = beside.into_iter().filter(would_be).collect();
+        later.retain(|place| newer.iter().all(|known| known.place.path() != place.path()));
+        later.sort_by_cached_key(|place| std::cmp::Reverse(natural(place.path())));
+        let one = |place: Place| {
+            let known = self.candidates.iter().find(|known| known.place.path() == place.path());
+            let of_its_own = || Candidate { place, is_dir: true, modified: SystemTime::UNIX_EPOCH, is_unknown: false };
+            known.cloned().unwrap_or_else(of_its_own)
+        };
+        all.extend(later.into_iter().map(one));
+        all
+    }
 }
 
 /// Whether the server says that a checkpoint is all there. What cannot be told is not; why not is told to the user.
@@ -84,7 +135,8 @@ fn cannot_tell(place: &Place, error: &std::io::Error) -> Failure {
 const COMPLETE: &str = "user.tensorfs.complete";
 
 /// What may be a checkpoint.
-struct Candidate {
+#[derive(Clone)]
+pub struct Candidate {
     place: Place,
     is_dir: bool,
     /// When a file of it was last changed.
@@ -94,7 +146,22 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn is_complete(&self) -> bool {
+    fn is_in(&self, directory: &Path) -> bool {
+        self.place.path().starts_with(directory)
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// True if the server cannot tell whether it is complete.
+    pub fn is_unknown(&self) -> bool {
+        self.is_unknown
+    }
+
+    /// Whether it is complete now.
+    pub fn is_complete(&self) -> bool {
         !self.is_unknown && is_complete(&self.place)
     }
 }

@@ -16,6 +16,7 @@ pub mod mount8;
 mod records;
 mod resize;
 mod restore;
+mod rollback;
 mod scrub;
 mod seal;
 mod stat;
@@ -43,6 +44,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Scrub(arguments) => return scrub::run(&arguments),
         Command::Ls(arguments) => return ls::run(&arguments),
         Command::Latest(arguments) => return latest::run(&arguments),
+        Command::Rollback(arguments) => return rollback::run(&arguments),
         Command::Verify(arguments) => return verify::run(&arguments),
         Command::Health(arguments) => return Ok(health::run(&arguments)),
         Command::Info(arguments) => return info::run(&arguments),

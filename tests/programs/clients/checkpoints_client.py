@@ -233,6 +233,13 @@ def main():
         for step, path in there[:KEPT]:
             complete = state_of(path) == "complete"
             assert complete == ((step, path) in good), (kill, path, state_of(path))
+        if kill % 3 == 2:
+            # What takes the newest that is there takes a whole one then; and without one nothing is touched.
+            done = subprocess.run([TENSORFS, "rollback", where], capture_output=True, text=True)
+            left = steps(how)
+            assert (done.returncode == 0) == bool(good), (kill, done)
+            assert left[0] == good[0] if good else left == there, (kill, done, left, there)
+            assert all(one in left for one in good), (kill, done, left)
     print(f"{KILLS} kills, {partial} partial checkpoints")
 
 
