@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::fs;
 use std::io;
 
+use crate::privileged::privileged;
+
 /// How a process that closes a descriptor ends, if it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ending {
@@ -60,14 +62,11 @@ impl Caller {
         if has_memory(&status) {
             return Ending::OfItself;
         }
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        if exit_signal(&stat).is_some() {
-            return Ending::BySignal;
+        match privileged().exit_signal(pid) {
+            Ok(Some(_)) => Ending::BySignal,
+            Ok(None) => Ending::OfItself,
+            Err(_) => Ending::Unseen,
         }
-        // Who may not look reads that it has no exit code.
-        let refused = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-        let may_not_look = fs::read_link(format!("/proc/{pid}/exe")).is_err_and(refused);
-        if stat.is_empty() || may_not_look { Ending::Unseen } else { Ending::OfItself }
     }
 
     /// The process of the caller, which may be one of its threads; itself if that cannot be seen.
@@ -139,32 +138,9 @@ fn has_memory(status: &str) -> bool {
     status.lines().any(|line| line.starts_with("VmSize:"))
 }
 
-/// The signal in the exit code, the 52nd field of `/proc/PID/stat`, while its process exits.
-fn exit_signal(stat: &str) -> Option<i32> {
-    // The second field is the program's name, which may hold blanks and brackets.
-    let rest = &stat[stat.rfind(')')? + 1..];
-    let code: i32 = rest.split_whitespace().nth(49)?.parse().ok()?;
-    Some(code & 0x7f).filter(|signal| *signal != 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reads_the_signal_of_an_exiting_process() {
-        let stat = |code: i32| {
-            let mut fields = vec!["0".to_owned(); 49];
-            fields[0] = "X".into();
-            format!("7 (a) b (c)) {} {code}\n", fields.join(" "))
-        };
-        assert_eq!(exit_signal(&stat(9)), Some(9));
-        assert_eq!(exit_signal(&stat(0x80 | 11)), Some(11));
-        assert_eq!(exit_signal(&stat(0)), None);
-        assert_eq!(exit_signal(&stat(3 << 8)), None);
-        assert_eq!(exit_signal("nonsense"), None);
-        assert_eq!(exit_signal("1 (x) R 1"), None);
-    }
 
     #[test]
     fn who_was_killed_waits_no_more() {

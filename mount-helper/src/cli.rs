@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use tensorfs_formats::{Dtype, Mode};
 use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
 
+use crate::mounting::errands::Sockets;
 use crate::mounting::kept::{Adopted, Descriptors};
 use crate::mounting::options;
 use crate::show::{VERSION, size};
@@ -249,6 +250,9 @@ pub struct Mount {
     /// Descriptors that the keeper hands to this server
     #[arg(long, hide = true, value_name = "NUMBERS")]
     pub kept: Option<Descriptors>,
+    /// Descriptors by which this server has its keeper do what takes rights
+    #[arg(long, hide = true, value_name = "NUMBERS")]
+    pub errands: Option<Sockets>,
     /// Why this server takes the place of another one
     #[arg(long, hide = true, value_name = "REASON")]
     pub after: Option<String>,

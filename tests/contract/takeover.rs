@@ -33,6 +33,9 @@ on_mounts!(
     the_keeper_opens_its_log_again,
     a_server_that_hangs_is_replaced,
     what_was_not_changed_keeps_its_times,
+    a_server_gives_up_its_rights,
+    mounts_that_end_leave_each_other_alone,
+    a_server_without_rights_and_keeper_is_unmounted,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -779,4 +782,103 @@ fn what_was_not_changed_keeps_its_times(setup: Setup) {
         mount.kill_server();
         assert_eq!(times(fs::metadata(&path).unwrap()), before, "round {round}");
     }
+}
+
+fn status_of(pid: i32, name: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+}
+
+/// Proves P5.
+fn a_server_gives_up_its_rights(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() || !tensorfs_tests::is_root() {
+        return;
+    }
+    let passthrough = mount.passthrough() == Passthrough::On;
+    const OWNER: u32 = 54_321;
+    for owner in [0, OWNER] {
+        if owner != 0 {
+            mount.umount();
+            let give = ["-R", "54321:54321"].map(Path::new);
+            let chown = std::process::Command::new("chown").args(give).arg(mount.pool()).status().unwrap();
+            assert!(chown.success());
+            mount.mount();
+        }
+        for takeover in [false, true] {
+            if takeover {
+                mount.kill_server();
+            }
+            // Whoever answers has given them up.
+            let server = mount.info()["pid"].as_i64().unwrap() as i32;
+            assert_eq!(status_of(server, "Uid:"), vec![owner.to_string(); 4].join("\t"));
+            for set in ["CapEff:", "CapPrm:", "CapBnd:", "CapInh:", "CapAmb:"] {
+                assert_eq!(u64::from_str_radix(&status_of(server, set), 16), Ok(0), "{set}");
+            }
+            assert_eq!((&*status_of(server, "NoNewPrivs:"), &*status_of(server, "Seccomp:")), ("1", "2"));
+            assert_ne!(status_of(keeper_of(&mount), "CapEff:"), "0".repeat(16));
+            assert!(!mount.log().contains("could not give up"), "{}", mount.log());
+            // All goes on as if it had them: the kernel moves bytes, readers look into files, what is at rest is sealed.
+            let path = mount.at(format!("f{owner}{takeover}.npy"));
+            let mut array = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+            array.extend(b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }");
+            array.resize(127, b' ');
+            array.push(b'\n');
+            array.extend([0; 8]);
+            fs::write(&path, &array).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), array);
+            let told = mount.tensorfs([std::ffi::OsStr::new("tensors"), path.as_os_str()]);
+            assert!(told.status.success() && String::from_utf8_lossy(&told.stdout).contains("float32"), "{told:?}");
+            assert_eq!(mount.info()["counters"]["opened_passthrough"].as_u64().unwrap() > 0, passthrough);
+        }
+        // What the mount makes is the owner's, as before.
+        assert_eq!(fs::metadata(mount.pool().join("log")).unwrap().uid(), owner);
+    }
+    mount.umount();
+    assert_eq!(mount.info()["state"], "clean");
+    mount.mount();
+}
+
+/// The number of a filesystem that is gone is another one's next: ends and mounts of pools side by side.
+///
+/// Proves P5.
+fn mounts_that_end_leave_each_other_alone(setup: Setup) {
+    let mut mounts: Vec<Mount> = (0..4).map(|_| kept(setup.clone())).collect();
+    if mounts[0].is_plain() {
+        return;
+    }
+    thread::scope(|scope| {
+        for mount in &mut mounts {
+            scope.spawn(move || {
+                for round in 0..8_u8 {
+                    mount.umount();
+                    mount.mount();
+                    fs::write(mount.at("f"), [round]).unwrap();
+                    assert_eq!(mount.info()["state"], "mounted");
+                }
+            });
+        }
+    });
+}
+
+/// Proves K4.
+fn a_server_without_rights_and_keeper_is_unmounted(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    fs::write(mount.at("before"), "text").unwrap();
+    mount.kill_keeper();
+    // What the kernel was not given, the server reads and writes.
+    fs::write(mount.at("after"), "text").unwrap();
+    assert_eq!(fs::read(mount.at("before")).unwrap(), b"text");
+    let server = mount.pid().unwrap();
+    kill(server, libc::SIGTERM);
+    wait_until("word of it", || mount.log().contains("committing"));
+    assert_eq!(fs::read(mount.at("after")).unwrap(), b"text");
+    mount.umount();
+    assert!(!is_there(server));
+    assert_eq!(mount.info()["state"], "clean");
+    mount.mount();
+    assert_eq!(fs::read(mount.at("after")).unwrap(), b"text");
 }

@@ -4,5 +4,6 @@ mod attack;
 mod mutants;
 mod pools;
 mod readers;
+mod servers;
 mod strangers;
 mod users;

@@ -19,7 +19,7 @@ use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
 use crate::caller::{Caller, Ending};
 use crate::clock;
 use crate::error::{Fault, Host, Result};
-use crate::holder::has_open_to_write;
+use crate::privileged::privileged;
 use crate::store::host;
 
 use super::Files;
@@ -290,7 +290,7 @@ impl Locked<'_> {
         let (ino, device) = (self.ino().0, self.files.store().options().device);
         let Some(opener) = replace.opener else { return false };
         self.unlocked(|| {
-            let has = |process: &u32| *process != 0 && has_open_to_write(*process, device, ino);
+            let has = |process: &u32| *process != 0 && privileged().has_open_to_write(*process, device, ino);
             [opener, caller.pid].iter().any(has)
         })
     }

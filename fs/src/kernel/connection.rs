@@ -1,13 +1,14 @@
 //! What the server asks of the kernel of its own accord, on the connection that requests come from.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fuser::{BackingId, INodeNo, Notifier};
+use fuser::{INodeNo, Notifier};
 use tensorfs_layout::Ino;
 
 use crate::handover::Handover;
+use crate::privileged::privileged;
 use crate::store::{Backing, Kernel};
 
 /// The connection.
@@ -27,7 +28,7 @@ impl Connection {
 
 impl Kernel for Connection {
     fn register(&self, segment: BorrowedFd<'_>) -> io::Result<Backing> {
-        let id = BackingId::create_raw(&self.device, segment)?;
+        let id = privileged().give_segment(self.device.as_fd(), segment)?;
         let kept = self.handover.as_ref().and_then(|handover| handover.keep_number(id));
         Ok(Backing::new(&self.device, id, kept))
     }

@@ -1,11 +1,11 @@
 //! Processors that sleep deeply answer late: going to sleep between a client's request and its answer costs more than
-//! both. While requests arrive one after the other, the processors are asked to sleep lightly, which root may ask for
-//! as long as it keeps `/dev/cpu_dma_latency` open (the kernel's PM QoS interface). What that costs is power, so it is
-//! let go of as soon as there are no requests.
+//! both. While requests arrive one after the other, the processors are asked to sleep lightly, by what is written to
+//! `/dev/cpu_dma_latency`, which root may open (the kernel's PM QoS interface). What that costs is power, so it is taken
+//! back as soon as there are no requests.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -19,22 +19,27 @@ use crate::store::Counter;
 
 /// The kernel's interface.
 const DEVICE: &str = "/dev/cpu_dma_latency";
+/// The microseconds that waking up may take: none, and as long as it likes (`PM_QOS_CPU_LATENCY_DEFAULT_VALUE` of the
+/// kernel's `include/linux/pm_qos.h`).
+const NONE: i32 = 0;
+const ANY: i32 = 2_000_000_000;
 /// Without a request for so long, the processors may sleep as they like again. Two requests that are not further apart
 /// belong together.
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Keeps the processors from sleeping deeply while requests arrive.
 pub(crate) struct Latency {
-    device: PathBuf,
+    /// Open as long as the server serves, who may have given up the right to open it.
+    device: Option<File>,
     /// Why the processors are left alone, if they are.
     reason: Option<String>,
     /// When the last request came, in milliseconds.
     last: AtomicU64,
-    /// The device is open, or about to be.
+    /// They are kept from it, or about to be.
     held: AtomicBool,
     stop: Mutex<bool>,
     rung: Condvar,
-    /// How often the device was opened.
+    /// How often they were.
     holds: Counter,
 }
 
@@ -42,17 +47,20 @@ impl Latency {
     /// Finds out whether it can be done.
     pub fn new(mode: LatencyMode) -> Self {
         match mode {
-            LatencyMode::Off => Self::on(DEVICE.as_ref(), Some("switched off".to_owned())),
+            LatencyMode::Off => Self::on(Err("switched off".to_owned())),
             LatencyMode::Auto => {
-                let tried = hold(DEVICE.as_ref());
-                Self::on(DEVICE.as_ref(), tried.err().map(|error| format!("{DEVICE}: {}", reason(&error))))
+                Self::on(open(DEVICE.as_ref()).map_err(|error| format!("{DEVICE}: {}", reason(&error))))
             }
         }
     }
 
-    fn on(device: &Path, reason: Option<String>) -> Self {
+    fn on(device: Result<File, String>) -> Self {
+        let (device, reason) = match device {
+            Ok(device) => (Some(device), None),
+            Err(reason) => (None, Some(reason)),
+        };
         Self {
-            device: device.into(),
+            device,
             reason,
             last: AtomicU64::new(0),
             held: AtomicBool::new(false),
@@ -88,19 +96,27 @@ impl Latency {
                 continue;
             }
             drop(stop);
-            let device = hold(&self.device).inspect_err(|error| log::debug!("{}: {error}", self.device.display()));
+            self.ask_for(NONE);
             self.holds.add(1);
             stop = self.stop.lock();
             while !*stop && is_recent(self.last.load(Relaxed), now()) {
                 self.rung.wait_for(&mut stop, QUIET);
             }
-            drop(device);
+            self.ask_for(ANY);
             self.held.store(false, Relaxed);
+        }
+    }
+
+    /// Waking up may take so many microseconds.
+    fn ask_for(&self, microseconds: i32) {
+        let written = self.device.iter().try_for_each(|mut device| device.write_all(&microseconds.to_ne_bytes()));
+        if let Err(error) = written {
+            log::debug!("{DEVICE}: {error}");
         }
     }
 }
 
-/// The thread that opens and closes the device; it ends when this is dropped.
+/// The thread that writes to the device; it ends when this is dropped.
 pub(crate) struct Vigil {
     latency: Arc<Latency>,
     thread: Option<JoinHandle<()>>,
@@ -126,10 +142,10 @@ impl Drop for Vigil {
     }
 }
 
-/// Asks for no sleep that takes time to wake up from, until what is returned is dropped.
-fn hold(device: &Path) -> io::Result<File> {
+/// Opens the device, and asks for nothing yet.
+fn open(device: &Path) -> io::Result<File> {
     let mut file = File::options().write(true).open(device)?;
-    file.write_all(&0i32.to_ne_bytes())?;
+    file.write_all(&ANY.to_ne_bytes())?;
     Ok(file)
 }
 
@@ -165,7 +181,7 @@ mod tests {
     #[test]
     fn requests_in_a_row_hold_the_device_and_quiet_lets_go() {
         let device = tempfile::NamedTempFile::new().unwrap();
-        let latency = Arc::new(Latency::on(device.path(), None));
+        let latency = Arc::new(Latency::on(Ok(open(device.path()).unwrap())));
         let vigil = Vigil::start(latency.clone()).unwrap();
         for holds in 1..3 {
             // The first of a row is not enough: nobody knows yet that there will be another one.
@@ -176,12 +192,15 @@ mod tests {
             wait_until(|| !latency.held.load(Relaxed));
         }
         drop(vigil);
-        assert_eq!(std::fs::read(device.path()).unwrap(), 0i32.to_ne_bytes());
+        let written = std::fs::read(device.path()).unwrap();
+        let asked: Vec<_> = written.chunks(4).map(|bytes| i32::from_ne_bytes(bytes.try_into().unwrap())).collect();
+        assert_eq!(asked, [ANY, NONE, ANY, NONE, ANY]);
     }
 
     #[test]
     fn a_request_on_its_own_holds_nothing() {
-        let latency = Latency::on(Path::new("/nonexistent"), None);
+        let device = tempfile::NamedTempFile::new().unwrap();
+        let latency = Latency::on(Ok(open(device.path()).unwrap()));
         latency.last.store(0, Relaxed);
         latency.note();
         assert!(!latency.held.load(Relaxed));
@@ -190,7 +209,7 @@ mod tests {
     #[test]
     fn says_why_it_does_nothing() {
         assert_eq!(Latency::new(LatencyMode::Off).reason(), Some("switched off"));
-        let missing = hold(Path::new("/nonexistent")).unwrap_err();
+        let missing = open(Path::new("/nonexistent")).unwrap_err();
         assert_eq!(reason(&missing), "the kernel has no such device");
     }
 }

@@ -19,7 +19,8 @@ use crate::content::control::Info;
 use crate::error::Error;
 use crate::handover::{Beginning, Handover};
 use crate::options::{Durability, Options, PassthroughMode};
-use crate::store::{Store, close_backing};
+use crate::privileged::take_back;
+use crate::store::Store;
 
 use super::adapter::Adapter;
 use super::awake::Awake;
@@ -82,6 +83,9 @@ impl Server {
         awake.serve(Some(device.clone()));
         fs.store().link().connect(Arc::new(Connection::new(device.clone(), session.notifier(), handover)));
         probe(&fs, &mountpoint).inspect_err(|_| close_unused(&fs))?;
+        if !fs.store().link().has_passthrough() {
+            raise_read_ahead(fs.store().options().device);
+        }
         fs.files().inherit();
         Ok(Server { fs, lanes, crew, latency, awake, device, session })
     }
@@ -89,7 +93,7 @@ impl Server {
     /// Has the kernel let go of what a server has given it that died, and that belongs to no open file. Before the pool
     /// is opened: it would look as if programs had it open.
     pub fn forget_unused(handover: &Arc<Handover>, fuse: &OwnedFd) {
-        handover.close_unused(|number| close_backing(fuse, number));
+        handover.close_unused(|number| take_back(fuse, number));
     }
 
     /// Serves until the filesystem is unmounted, then commits everything and closes the pool. One that has a keeper
@@ -98,9 +102,6 @@ impl Server {
         let Server { fs, lanes, crew, latency, awake, device, session } = self;
         let store = fs.store();
         let mountpoint = store.options().mountpoint.clone();
-        if !store.link().has_passthrough() {
-            raise_read_ahead(store.options().device);
-        }
         let no_thread = |source| Error::Thread { mountpoint: mountpoint.clone(), source };
         let background = Background::start(fs.files()).map_err(no_thread)?;
         let vigil = Vigil::start(latency).map_err(no_thread)?;

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 
 use landlock::{ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetStatus, Scope};
 use nix::sys::resource::{Resource, setrlimit};
-use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid, setsid};
+use nix::unistd::setsid;
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter, SeccompRule,
     apply_filter,
 };
 use tensorfs_formats::MEMORY;
+
+use crate::rights::{become_user, drop_capabilities, empty_bounding_set, is_locked_in, no_new_privileges, prctl};
 
 /// Nobody.
 const NOBODY: u32 = 65_534;
@@ -42,7 +43,7 @@ pub(crate) fn lock_in() -> Vec<String> {
         libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
     }
     try_to("capabilities", drop_rights());
-    try_to("privileges", prctl(libc::PR_SET_NO_NEW_PRIVS, 1));
+    try_to("privileges", no_new_privileges());
     // Behind the change of the user, which takes both back.
     try_to("being looked into", prctl(libc::PR_SET_DUMPABLE, 0));
     try_to("its end", prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong));
@@ -68,51 +69,12 @@ fn address_space() -> u64 {
     pages.map_or(64 << 20, |pages| pages * 4096)
 }
 
-fn prctl(option: libc::c_int, value: libc::c_ulong) -> Result<(), String> {
-    // SAFETY: the options used here take integers.
-    match unsafe { libc::prctl(option, value, 0, 0, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error().to_string()),
-    }
-}
-
-#[repr(C)]
-struct CapHeader {
-    version: u32,
-    pid: libc::c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CapData {
-    effective: u32,
-    permitted: u32,
-    inheritable: u32,
-}
-
-/// No user of its own, no group, and no capability, whoever runs the server.
+/// No user of its own, no group, and no capability, whoever runs the server. A server that was locked in itself has no
+/// more than its user, and cannot give that up.
 fn drop_rights() -> Result<(), String> {
-    const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-    const CAPABILITIES: libc::c_ulong = 64;
-    for capability in 0..CAPABILITIES {
-        // Those that the kernel does not know, and all for whoever has none, are refused.
-        let _ = prctl(libc::PR_CAPBSET_DROP, capability);
-    }
-    let _ = prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong);
-    let mut changed = Ok(());
-    if geteuid().is_root() {
-        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-        // Each for itself: a container may have been forbidden one of them, and then the others go all the same.
-        let all = [setgroups(&[]), setresgid(gid, gid, gid), setresuid(uid, uid, uid)];
-        changed = all.into_iter().collect::<Result<(), _>>().map_err(|errno| errno.desc().to_owned());
-    }
-    let header = CapHeader { version: CAPABILITY_VERSION_3, pid: 0 };
-    let none = [CapData { effective: 0, permitted: 0, inheritable: 0 }; 2];
-    // SAFETY: both have the layout of version 3 and live through the call.
-    match unsafe { libc::syscall(libc::SYS_capset, &header, none.as_ptr()) } {
-        0 => changed,
-        _ => Err(io::Error::last_os_error().to_string()),
-    }
+    empty_bounding_set();
+    let changed = if is_locked_in() { Ok(()) } else { become_user(NOBODY, NOBODY) };
+    drop_capabilities().and(changed)
 }
 
 /// No file, no network, no signal to anybody outside.

@@ -1,11 +1,10 @@
 //! Segments that the kernel knows by a number, so that it can read, write and map them itself (passthrough).
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use crate::handover::Kept;
-
-nix::ioctl_write_ptr!(backing_close, 229, 2, u32);
+use crate::privileged::take_back;
 
 /// A segment's number. The kernel keeps its own reference to the open file, and opens it again with each client's
 /// flags; it lets go when this is dropped.
@@ -38,14 +37,6 @@ impl Backing {
 impl Drop for Backing {
     fn drop(&mut self) {
         let Some(device) = self.device.upgrade() else { return };
-        close_backing(&device, self.id);
-    }
-}
-
-/// Has the kernel forget a number.
-pub(crate) fn close_backing(device: &OwnedFd, id: u32) {
-    // SAFETY: the descriptor is open, and the kernel only reads the number.
-    if let Err(errno) = unsafe { backing_close(device.as_raw_fd(), &id) } {
-        log::debug!("backing {id}: {errno}");
+        take_back(&device, self.id);
     }
 }

@@ -39,7 +39,7 @@ use tensorfs_layout::segment::Segments;
 use tensorfs_layout::tree::View;
 
 pub(crate) use attributes::{check_attributes, frees};
-pub(crate) use backing::{Backing, close_backing};
+pub(crate) use backing::Backing;
 pub(crate) use bell::{Bell, Bells};
 pub(crate) use capacity::{Admitted, Space};
 pub use counters::Counts;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -101,6 +101,18 @@ impl Pool {
     /// The pool's directory, opened.
     pub(crate) fn dir(&self) -> &Arc<Dir> {
         self.lock.dir()
+    }
+
+    /// The directories of the pool and of those of its tiers that are there, for a process that is to reach nothing else.
+    pub fn directories(&self) -> io::Result<Vec<OwnedFd>> {
+        let tiers = self.segments().tier_directories().map(|(_, above)| (*above).as_fd().try_clone_to_owned());
+        std::iter::once((**self.dir()).as_fd().try_clone_to_owned()).chain(tiers).collect()
+    }
+
+    /// Whose the pool is: user and group.
+    pub fn owner(&self) -> io::Result<(u32, u32)> {
+        let found = self.dir().stat_self()?;
+        Ok((found.st_uid, found.st_gid))
     }
 
     /// The pool's lock, for whoever is to hold on to it when this process has died.

@@ -171,7 +171,7 @@ impl Segments {
     }
 
     /// The directories of the tiers that are there, but for the pool's own.
-    pub(super) fn tier_directories(&self) -> impl Iterator<Item = (u8, Arc<Dir>)> {
+    pub(crate) fn tier_directories(&self) -> impl Iterator<Item = (u8, Arc<Dir>)> {
         self.above.iter().map(|(tier, above)| (*tier, above.clone()))
     }
 

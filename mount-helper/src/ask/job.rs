@@ -48,7 +48,7 @@ pub fn run(mount: &Path, work: Work, bar: &Bar) -> Result<Outcome, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
     signals::block(&[Signal::SIGTERM, Signal::SIGINT])?;
     let told = interrupted.clone();
-    signals::watch(&signals::TO_END, move |_| told.store(true, Ordering::Relaxed))?;
+    signals::watch(&signals::TO_END, None, move |_| told.store(true, Ordering::Relaxed))?;
     let job = match request(mount, &Request::Start(work))? {
         Reply::Started(job) => job,
         _ => return Err(unknown(mount)),

@@ -16,6 +16,7 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
     let options = options(&arguments).map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
     let request = MountRequest::new(arguments.pool, arguments.mountpoint, options)
         .kept(arguments.kept, arguments.after)
+        .errands(arguments.errands)
         .adopted(arguments.adopted);
     if request.options().is_remount() {
         return remount::run(&request, &arguments.options);

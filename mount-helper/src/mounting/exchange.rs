@@ -22,8 +22,8 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use nix::unistd::{Pid, geteuid};
 
-use crate::mounting::process;
 use crate::mounting::signals::TO_LEAVE;
+use crate::mounting::{adoption, process};
 use crate::show::failure::{Failure, reason};
 
 /// The name of a keeper's process, as `ps` shows it.
@@ -148,6 +148,11 @@ impl Watch {
 
 /// Has a server whose keeper has died leave to one that is watched over. Returns who does so.
 pub fn watch_again(pool: &Path, server: Pid) -> Result<Pid, Failure> {
+    if adoption::is_confined(server) {
+        let failed =
+            |error| Failure::at(pool, format!("cannot start a keeper for process {server}: {}", reason(&error)));
+        adoption::adopt(pool, server).map_err(failed)?;
+    }
     kill(server, TO_LEAVE).map_err(|errno| Failure::at(pool, format!("process {server}: {}", errno.desc())))?;
     let until = Instant::now() + AGAIN;
     while Instant::now() < until {

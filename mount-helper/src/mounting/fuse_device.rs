@@ -121,7 +121,8 @@ pub enum Ending {
 impl Mounted {
     /// The mount of a server that died, wherever it is to be seen. If nothing of it is, it was unmounted meanwhile.
     pub fn inherited(fuse: &OwnedFd, pool: &Path, mountpoint: &Path) -> Mounted {
-        let mount = given::mount_of(fuse).or_else(|| {
+        // Once it is gone, another pool's may have its number.
+        let mount = given::mount_of(fuse).filter(|mount| mount.is_tensorfs() && mount.source() == pool).or_else(|| {
             // A kernel that does not tell which it is. The pool is locked: nobody else serves it.
             let table = Table::read().ok()?;
             let top = table.top_at(mountpoint).filter(|mount| mount.is_tensorfs() && mount.source() == pool);
@@ -197,6 +198,25 @@ impl Mounted {
             }
         }
         Ok(ending)
+    }
+
+    /// As [`Mounted::unmount`], where nobody but the log can be told how it went.
+    pub fn stop(&self) {
+        let path = self.mountpoint().display();
+        let ended = self.unmount();
+        if let (Ok(_), Some(why)) = (&ended, self.held()) {
+            log::warn!("{path}: serving on: {why}");
+        }
+        match ended {
+            Ok(Ending::Unmounted) => {}
+            Ok(Ending::Detached) => log::warn!("{path}: detached; serving until the last open file is closed"),
+            Err(error) => self.cannot_unmount(&error),
+        }
+    }
+
+    /// Tells the log.
+    pub fn cannot_unmount(&self, error: &io::Error) {
+        log::error!("{}: cannot unmount: {}", self.mountpoint.display(), reason(error));
     }
 
     /// Who has it, once it is unmounted here; nothing if nobody is seen.

@@ -27,6 +27,7 @@ use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, S
 use nix::unistd::{Pid, dup2_stdout};
 use tensorfs_fs::Handover;
 
+use crate::mounting::errands;
 use crate::mounting::exchange::{self, Wish};
 use crate::mounting::kept::{Adopted, KEEPER_DIED, LEFT, READY, SERVES, UPGRADE, WOULD_SERVE};
 use crate::mounting::request::{MountRequest, PROGRAM};
@@ -187,11 +188,7 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
     };
     let mut life = match keeper.inherited {
         None => keeper.begin(None).map_err(cannot_start)?,
-        Some(_) => {
-            // The server has standard input open as long as it lives.
-            io::copy(&mut io::stdin(), &mut io::sink()).map_err(cannot_watch)?;
-            keeper.begin_again(KEEPER_DIED)?
-        }
+        Some(_) => keeper.begin_again(KEEPER_DIED)?,
     };
     let mut deaths = Deaths::default();
     loop {
@@ -256,12 +253,20 @@ impl Keeper<'_> {
         let (socket, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         let handed: Vec<&OwnedFd> =
             [&theirs, &self.handover].into_iter().chain(self.inherited.iter().flatten()).collect();
+        let errands =
+            if self.request.options().is_confined() { Some(errands::run(&self.request.into())?) } else { None };
+        let numbers = |all: &[&OwnedFd]| -> String {
+            all.iter().map(|one| one.as_raw_fd().to_string()).collect::<Vec<_>>().join(",")
+        };
+        let kept = numbers(&handed);
+        let errands: Vec<&OwnedFd> = errands.iter().flatten().collect();
+        let sockets = (!errands.is_empty()).then(|| numbers(&errands));
+        let handed: Vec<&OwnedFd> = handed.into_iter().chain(errands).collect();
         for descriptor in &handed {
             fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
-        let numbers: Vec<String> = handed.iter().map(|descriptor| descriptor.as_raw_fd().to_string()).collect();
         let mut command = Command::new(self.program.path());
-        command.arg0(PROGRAM).args(self.arguments(&numbers.join(","), after));
+        command.arg0(PROGRAM).args(self.arguments(&kept, sockets.as_deref(), after));
         if self.handshake {
             command.stdin(Stdio::null()).stderr(Stdio::null());
         }
@@ -286,13 +291,15 @@ impl Keeper<'_> {
         Err(stays_dead(self.request, "no other one could be started"))
     }
 
-    fn arguments(&self, numbers: &str, after: Option<&str>) -> Vec<OsString> {
+    fn arguments(&self, kept: &str, errands: Option<&str>, after: Option<&str>) -> Vec<OsString> {
         let mut arguments = self.request.arguments_with(&self.options);
         arguments.retain(|word| self.handshake || word != "--handshake");
-        arguments.insert(1, format!("--kept={numbers}").into());
-        if let Some(why) = after {
-            arguments.insert(2, format!("--after={why}").into());
-        }
+        let more = [
+            Some(format!("--kept={kept}")),
+            errands.map(|numbers| format!("--errands={numbers}")),
+            after.map(|why| format!("--after={why}")),
+        ];
+        arguments.splice(1..1, more.into_iter().flatten().map(OsString::from));
         arguments
     }
 
@@ -490,7 +497,7 @@ impl Keeper<'_> {
     fn pass_on(&mut self, signal: Signal, life: &Life) {
         match signal {
             Signal::SIGCHLD => return,
-            Signal::SIGHUP => logging::open_again(),
+            Signal::SIGHUP => logging::open_again(None),
             Signal::SIGUSR1 => logging::change_level(true),
             Signal::SIGUSR2 => logging::change_level(false),
             _ => self.stopping = Some(signal),

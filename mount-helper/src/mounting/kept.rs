@@ -1,11 +1,13 @@
 //! The server's side of the keeper: what it is handed, and what it hands over so that another can take its place.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use tensorfs_fs::Handover;
@@ -53,9 +55,9 @@ impl FromStr for Descriptors {
 }
 
 /// The numbers of descriptors that a server hands to a keeper that is to watch over the next one: the handover,
-/// `/dev/fuse` and the pool's lock.
+/// `/dev/fuse` and the pool's lock; and the server itself, if whoever started the keeper is not that server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Adopted([RawFd; 3]);
+pub struct Adopted([RawFd; 3], Option<RawFd>);
 
 impl FromStr for Adopted {
     type Err = String;
@@ -63,15 +65,36 @@ impl FromStr for Adopted {
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers: Result<Vec<RawFd>, _> = text.split(',').map(str::parse).collect();
         let numbers = numbers.ok().filter(|numbers| numbers.iter().all(|number| *number > 2));
-        numbers.and_then(|numbers| numbers.try_into().ok()).map(Self).ok_or_else(|| "not what a server says".into())
+        match numbers.as_deref() {
+            Some([handover, fuse, lock]) => Ok(Self([*handover, *fuse, *lock], None)),
+            Some([handover, fuse, lock, server]) => Ok(Self([*handover, *fuse, *lock], Some(*server))),
+            _ => Err("not what a server says".into()),
+        }
     }
 }
 
 impl Adopted {
-    /// Takes the descriptors over.
+    /// Takes the descriptors over, as soon as the server has ended.
     pub fn take(self) -> Result<[OwnedFd; 3], Failure> {
         let [handover, fuse, lock] = self.0;
-        Ok([own(handover)?, own(fuse)?, own(lock)?])
+        let taken = [own(handover)?, own(fuse)?, own(lock)?];
+        let ended = match self.1.map(own).transpose()? {
+            Some(server) => wait_for(&server),
+            // It has standard input open as long as it lives.
+            None => io::copy(&mut io::stdin(), &mut io::sink()).map(drop),
+        };
+        ended.map_err(|error| Failure::new(format!("cannot wait for the end of a server: {}", reason(&error))))?;
+        Ok(taken)
+    }
+}
+
+/// Waits for the end of a process (pidfd_open(2)).
+fn wait_for(process: &OwnedFd) -> io::Result<()> {
+    loop {
+        match poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+            Err(Errno::EINTR) => {}
+            result => return Ok(result.map(drop)?),
+        }
     }
 }
 
@@ -122,7 +145,8 @@ impl Kept {
     }
 }
 
-fn own(number: RawFd) -> Result<OwnedFd, Failure> {
+/// Takes a descriptor over that was inherited.
+pub fn own(number: RawFd) -> Result<OwnedFd, Failure> {
     // SAFETY: the keeper has opened it for this process, and nothing here has it. If it is not open, the call says so.
     let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
     fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))

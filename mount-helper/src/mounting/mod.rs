@@ -1,8 +1,10 @@
 //! What mounts a pool, serves it in a process of its own, and unmounts it.
 
+mod adoption;
 pub mod background;
 pub mod busy;
 pub mod elsewhere;
+pub mod errands;
 pub mod exchange;
 mod fuse_device;
 mod fusermount;

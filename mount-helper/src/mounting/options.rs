@@ -56,6 +56,8 @@ pub(super) struct ServerOptions {
     pub(super) threads: Option<usize>,
     /// Somebody keeps watch, and has another server take over from one that dies.
     pub(super) keeper: bool,
+    /// The server keeps the rights that its keeper has.
+    pub(super) privileged: bool,
     /// A server that does not answer for so long is replaced.
     pub(super) watchdog: Option<Duration>,
 }
@@ -110,6 +112,11 @@ impl MountOptions {
     /// Whether a mount that is there is to be changed.
     pub fn is_remount(&self) -> bool {
         self.remount
+    }
+
+    /// True if a server with a keeper gives up its rights.
+    pub(super) fn is_confined(&self) -> bool {
+        self.server.keeper && !self.server.privileged
     }
 
     /// For how long a server may not answer, if that is watched.
@@ -192,6 +199,8 @@ impl MountOptions {
             "remount" => self.remount = true,
             "keeper" => self.server.keeper = true,
             "nokeeper" => self.server.keeper = false,
+            "privileged" => self.server.privileged = true,
+            "unprivileged" => self.server.privileged = false,
             // for mount(8), systemd and the kernel's own defaults
             "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "group" | "owner" | "_netdev"
             | "nofail" | "async" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime"
@@ -217,6 +226,7 @@ impl MountOptions {
             (self.flags.nosymfollow, "nosymfollow"),
             (self.allow_other, "allow_other"),
             (self.server.keeper, "keeper"),
+            (self.server.privileged, "privileged"),
         ] {
             if set {
                 words.push(name.to_owned());
@@ -269,6 +279,7 @@ impl MountOptions {
             (changed(&new.threads, &old.threads, Some(default.threads)), "threads"),
             (changed(&self.log, &running.log, None), "log"),
             (new.keeper && !old.keeper, "keeper"),
+            (new.privileged && !old.privileged, "privileged"),
             (changed(&new.watchdog, &old.watchdog, None), "watchdog"),
         ];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()

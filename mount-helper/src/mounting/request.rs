@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
+use crate::mounting::errands::{self, Sockets};
 use crate::mounting::kept::{Adopted, Descriptors};
 use crate::mounting::mountinfo::Table;
 use crate::mounting::options::MountOptions;
@@ -26,6 +27,8 @@ pub struct MountRequest {
     pub(super) kept: Option<Descriptors>,
     /// Why it takes the place of another one.
     pub(super) after: Option<String>,
+    /// Whom this server asks for what it has no right to, once it has given up its rights.
+    pub(super) errands: Option<Sockets>,
     /// What a server whose keeper has died handed to this one.
     pub(super) adopted: Option<Adopted>,
 }
@@ -33,12 +36,17 @@ pub struct MountRequest {
 impl MountRequest {
     /// A mount of `pool` at `mountpoint`, as paths on the command line.
     pub fn new(pool: PathBuf, mountpoint: PathBuf, options: MountOptions) -> MountRequest {
-        MountRequest { pool, mountpoint, options, kept: None, after: None, adopted: None }
+        MountRequest { pool, mountpoint, options, kept: None, after: None, errands: None, adopted: None }
     }
 
     /// As the server of a keeper, who handed these over.
     pub fn kept(self, kept: Option<Descriptors>, after: Option<String>) -> MountRequest {
         MountRequest { kept, after, ..self }
+    }
+
+    /// As a server that gives up its rights.
+    pub fn errands(self, errands: Option<Sockets>) -> MountRequest {
+        MountRequest { errands, ..self }
     }
 
     /// As a keeper of what a server has handed over.
@@ -164,6 +172,13 @@ impl MountRequest {
         arguments.push(self.pool.clone().into());
         arguments.push(self.mountpoint.clone().into());
         arguments
+    }
+}
+
+impl From<&MountRequest> for errands::Mount {
+    fn from(request: &MountRequest) -> Self {
+        let (pool, mountpoint) = (request.pool.clone(), request.mountpoint.clone());
+        Self { pool, mountpoint, log: request.options.log.clone() }
     }
 }
 

@@ -1,18 +1,19 @@
 //! The server's life: open the pool, mount, serve, unmount, close the pool.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use nix::sys::signal::Signal;
-use tensorfs_fs::{Error, Handover, Options, Server, ServerHandle};
+use tensorfs_fs::{Confinement, Error, Handover, Options, Server, ServerHandle, confine, leave_privileged_to};
 use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Shutdown;
 use tensorfs_layout::pool::{Inherited, OpenOptions, Pool, READ_ONLY_HOST};
 
-use crate::mounting::fuse_device::{self, Ending, Mounted};
+use crate::mounting::errands::{Errands, Sockets};
+use crate::mounting::fuse_device::{self, Mounted};
 use crate::mounting::kept::{KEEPER_DIED, Kept, LEFT, UPGRADE};
 use crate::mounting::request::MountRequest;
 use crate::mounting::{given, keeper, notify, signals};
@@ -41,7 +42,9 @@ impl Hands {
     /// Leaves, to a server that the keeper starts. Returns only if there is no keeper to be had.
     fn leave(&self, request: &MountRequest, server: &ServerHandle) {
         let pool = request.pool.display();
+        // One that has given up its rights is asked to leave by whoever has started a keeper.
         if !self.handover.is_watched()
+            && request.errands.is_none()
             && let Err(error) = keeper::start(request, &self.handed)
         {
             log::error!("{pool}: cannot start a keeper: {}", reason(&error));
@@ -76,6 +79,7 @@ impl Listener for Heard<'_> {
 /// Serves until the mount is gone.
 pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), Failure> {
     let mut kept = request.kept.map(|numbers| Kept::take(numbers, request.after.clone())).transpose()?;
+    let errands = request.errands.map(Sockets::take).transpose()?.map(Arc::new);
     signals::block(&signals::OF_THE_LOG)?;
     let inherited = kept.as_mut().and_then(Kept::inherited);
     if let (Some(kept), Some((fuse, _))) = (&kept, &inherited) {
@@ -119,8 +123,12 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
     let shared = kept.is_some().then(share);
     let options =
         Options { handover: kept.as_ref().map(|kept| kept.handover().clone()), ..server_options(request, &mounted) };
+    let device = errands.is_some().then(|| fuse.try_clone()).transpose();
     match Server::start(pool, fuse, options) {
         Ok(server) => {
+            if let (Some(errands), Ok(Some(device))) = (&errands, &device) {
+                give_up_rights(&server.pool(), device, errands)?;
+            }
             let mut hands = None;
             if let (Some(kept), Some(shared)) = (&kept, shared) {
                 let told = shared.and_then(|(fuse, lock): (OwnedFd, OwnedFd)| {
@@ -132,14 +140,15 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
                     Err(error) => log::warn!("{}: nobody keeps watch: {}", request.pool.display(), reason(&error)),
                 }
             }
-            serve_mount(server, &mounted, request, (&mut Heard { listener, keeper: kept.as_ref() }, hands))
+            let mount = Mount { mounted, errands };
+            serve_mount(server, &mount, request, (&mut Heard { listener, keeper: kept.as_ref() }, hands))
         }
         // Requests wait for the next server; the keeper sees to what is left if there is none.
         Err(error) if taken_over => Err(error.into()),
         Err(error) => {
             // While the device is open the kernel waits for an answer of ours.
-            drop(shared);
-            mounted.clean_up().unwrap_or_else(|error| cannot_unmount(&mounted, error));
+            drop((shared, device));
+            mounted.clean_up().unwrap_or_else(|error| mounted.cannot_unmount(&error));
             Err(error.into())
         }
     }
@@ -168,15 +177,53 @@ fn open(request: &MountRequest, mountpoint: &Path, inherited: Option<Inherited>)
     })
 }
 
+/// From here on this process has the rights of the pool's owner, and reaches the pool alone.
+fn give_up_rights(pool: &Pool, fuse: &OwnedFd, errands: &Arc<Errands>) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::at(pool.path(), format!("giving up rights: {}", reason(&error)));
+    let directories = pool.directories().map_err(failed)?;
+    let owner = pool.owner().map_err(failed)?;
+    errands.begin(fuse.as_fd(), &directories).map_err(failed)?;
+    leave_privileged_to(errands.clone());
+    let missing = confine(Confinement { owner, directories: &directories })
+        .map_err(|why| Failure::at(pool.path(), format!("giving up rights: {why}")))?;
+    for what in missing {
+        log::warn!("{}: the server could not give up all rights: {what}", pool.path().display());
+    }
+    Ok(())
+}
+
+/// A mount, and who unmounts it if this process may not.
+struct Mount {
+    mounted: Mounted,
+    errands: Option<Arc<Errands>>,
+}
+
+impl Mount {
+    fn stop(&self) {
+        match &self.errands {
+            None => self.mounted.stop(),
+            Some(errands) => errands.unmount().unwrap_or_else(|error| self.mounted.cannot_unmount(&error)),
+        }
+    }
+
+    /// Normally it is gone by now. It is not if nobody wanted it, or if the connection was aborted.
+    fn end(&self) {
+        if self.errands.is_some() {
+            return self.stop();
+        }
+        self.mounted.unmount().map_or_else(|error| self.mounted.cannot_unmount(&error), drop);
+    }
+}
+
 fn serve_mount(
     server: Server,
-    mounted: &Mounted,
+    mount: &Mount,
     request: &MountRequest,
     (listener, hands): (&mut dyn Listener, Option<Hands>),
 ) -> Result<(), Failure> {
     // Keeps the pool locked until the mount is gone for certain.
     let pool = server.pool();
-    let result = match announce(&server, mounted, request, (listener, hands)) {
+    let result = match announce(&server, mount, request, (listener, hands)) {
         Err(failure) => {
             drop(server);
             Err(failure)
@@ -187,8 +234,7 @@ fn serve_mount(
             served => served.map_err(Failure::from),
         },
     };
-    // Normally it is gone by now. It is not if nobody wanted it, or if the connection was aborted.
-    mounted.unmount().map_or_else(|error| cannot_unmount(mounted, error), drop);
+    mount.end();
     pool.close()?;
     if request.kept.is_some()
         && let Err(error) = pool.release_lock()
@@ -207,14 +253,15 @@ fn serve_mount(
 /// Sees to signals, and tells everybody that the mount serves.
 fn announce(
     server: &Server,
-    mounted: &Mounted,
+    mount: &Mount,
     request: &MountRequest,
     (listener, hands): (&mut dyn Listener, Option<Hands>),
 ) -> Result<(), Failure> {
     let handle = server.handle();
-    let stopping = mounted.clone();
+    let mounted = &mount.mounted;
+    let stopping = Mount { mounted: mounted.clone(), errands: mount.errands.clone() };
     let (pool, own) = (request.pool.clone(), request.clone());
-    signals::watch(to_end(request), move |signal| {
+    signals::watch(to_end(request), mount.errands.clone(), move |signal| {
         if signal == signals::TO_LEAVE {
             return hands.iter().for_each(|hands| hands.leave(&own, &handle));
         }
@@ -223,7 +270,7 @@ fn announce(
         handle.look_no_more();
         let commit = || handle.commit().unwrap_or_else(|error| log::error!("{error}"));
         commit();
-        if stopping.write_back(|| handle.written()) {
+        if stopping.mounted.write_back(|| handle.written()) {
             commit();
         }
         stop(&stopping);
@@ -239,7 +286,8 @@ fn to_end(request: &MountRequest) -> &'static [Signal] {
     if request.kept.is_some() { &signals::TO_END_KEPT } else { &signals::TO_END }
 }
 
-fn stop(mounted: &Mounted) {
+fn stop(mount: &Mount) {
+    let mounted = &mount.mounted;
     if mounted.is_given() {
         let path = mounted.mountpoint().display();
         let Err(why) = mounted.abort() else { return };
@@ -247,22 +295,7 @@ fn stop(mounted: &Mounted) {
         // All is committed. Requests wait in the kernel, which answers them when nobody has the device any more.
         std::process::exit(0);
     }
-    let ended = mounted.unmount();
-    if let (Ok(_), Some(why)) = (&ended, mounted.held()) {
-        log::warn!("{}: serving on: {why}", mounted.mountpoint().display());
-    }
-    match ended {
-        Ok(Ending::Unmounted) => {}
-        Ok(Ending::Detached) => {
-            let path = mounted.mountpoint().display();
-            log::warn!("{path}: detached; serving until the last open file is closed");
-        }
-        Err(error) => cannot_unmount(mounted, error),
-    }
-}
-
-fn cannot_unmount(mounted: &Mounted, error: io::Error) {
-    log::error!("{}: cannot unmount: {}", mounted.mountpoint().display(), reason(&error));
+    mount.stop();
 }
 
 fn server_options(request: &MountRequest, mounted: &Mounted) -> Options {

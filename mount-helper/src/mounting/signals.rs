@@ -1,10 +1,12 @@
 //! Signals of the server: SIGTERM and SIGINT ask it to end, SIGQUIT of a keeper to leave the rest to another server,
 //! SIGHUP to open its log again, SIGUSR1 and SIGUSR2 to log more or less.
 
+use std::sync::Arc;
 use std::thread;
 
 use nix::sys::signal::{SigSet, Signal};
 
+use crate::mounting::errands::Errands;
 use crate::show::failure::Failure;
 use crate::show::logging;
 
@@ -25,15 +27,22 @@ pub fn block(signals: &[Signal]) -> Result<(), Failure> {
 }
 
 /// Calls `stop` for every one `to_end`, and does what the others ask for, in a thread of its own: no code runs inside a
-/// signal handler.
-pub fn watch(to_end: &[Signal], stop: impl Fn(Signal) + Send + 'static) -> Result<(), Failure> {
+/// signal handler. Who has given up the right to open the log has it opened by errand.
+pub fn watch(
+    to_end: &[Signal],
+    errands: Option<Arc<Errands>>,
+    stop: impl Fn(Signal) + Send + 'static,
+) -> Result<(), Failure> {
     let set: SigSet = to_end.iter().copied().chain(OF_THE_LOG).collect();
     thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
             loop {
                 match set.wait() {
-                    Ok(Signal::SIGHUP) => logging::open_again(),
+                    Ok(Signal::SIGHUP) => match &errands {
+                        Some(errands) => logging::open_again(Some(&|| errands.log())),
+                        None => logging::open_again(None),
+                    },
                     Ok(Signal::SIGUSR1) => logging::change_level(true),
                     Ok(Signal::SIGUSR2) => logging::change_level(false),
                     Ok(signal) => stop(signal),

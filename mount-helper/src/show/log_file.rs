@@ -6,6 +6,8 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::show::failure::reason;
+
 /// The file.
 #[derive(Clone, Debug)]
 pub struct LogFile(Arc<Inner>);
@@ -19,8 +21,8 @@ struct Inner {
 /// The owner writes it, and a group may be let read it.
 const MODE: u32 = 0o640;
 
-/// Waits for nobody: if the name is a FIFO's, that fails while nobody reads from it.
-fn open(path: &Path) -> io::Result<File> {
+/// Opens a file to log to; it is made if it is not there. Waits for nobody: if the name is a FIFO's, that fails while nobody reads from it.
+pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).custom_flags(libc::O_NONBLOCK);
     match options.open(path) {
@@ -41,10 +43,14 @@ impl LogFile {
 
     /// Opens what has the name now. If that fails, it goes on with the file that it has.
     pub fn open_again(&self) -> Result<(), String> {
-        let file = open(&self.0.path).map_err(|error| format!("{}: {error}", self.0.path.display()))?;
+        let opened = open(&self.0.path).map_err(|error| format!("{}: {}", self.0.path.display(), reason(&error)));
+        opened.map(|file| self.go_on_with(file))
+    }
+
+    /// Goes on with a file that somebody else has opened.
+    pub fn go_on_with(&self, file: File) {
         let before = std::mem::replace(&mut *self.0.file.lock().unwrap_or_else(PoisonError::into_inner), file);
         drop(before);
-        Ok(())
     }
 }
 

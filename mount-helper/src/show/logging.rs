@@ -1,6 +1,7 @@
 //! Where log lines go. `RUST_LOG` chooses among them, as everywhere in Rust; syslog gets from `info` up.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +11,7 @@ use env_logger::{Builder, Target};
 use log::{Level, LevelFilter};
 use nix::sys::stat::fstat;
 
-use crate::show::failure::{At, Failure};
+use crate::show::failure::{At, Failure, reason};
 use crate::show::limit::Limit;
 use crate::show::log_file::LogFile;
 use crate::show::log_line::{UNHEARD_REPLIES, line};
@@ -81,9 +82,14 @@ pub fn to_syslog() -> Option<String> {
     syslog::unheard()
 }
 
-/// What is logged to may have another name by now: goes on with what has the name.
-pub fn open_again() {
-    match FILE.get().map(LogFile::open_again) {
+/// What is logged to may have another name by now: goes on with what has the name, which is opened by `somebody` if
+/// this process may not.
+pub fn open_again(somebody: Option<&dyn Fn() -> io::Result<File>>) {
+    let again = |log: &LogFile| match somebody {
+        None => log.open_again(),
+        Some(open) => open().map(|file| log.go_on_with(file)).map_err(|error| reason(&error)),
+    };
+    match FILE.get().map(again) {
         Some(Err(why)) => log::error!("the log cannot be opened again: {why}"),
         Some(Ok(())) => log::info!("the log was opened again"),
         None => {}

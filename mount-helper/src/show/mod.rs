@@ -5,7 +5,7 @@ pub mod colours;
 pub mod failure;
 pub mod info;
 mod limit;
-mod log_file;
+pub mod log_file;
 mod log_line;
 pub mod logging;
 pub mod metrics;

@@ -39,6 +39,9 @@
 //!
 //! `tensorfs-test-child locked WHAT` locks itself in as a reader is, and tries WHAT; see `locked`.
 //!
+//! `tensorfs-test-child confined POOL WHAT` gives up its rights as a server of this pool does, and tries WHAT; see
+//! `confined`.
+//!
 //! `tensorfs-test-child write LEDGER DIR SEED` is a writer for the kill test; see `contract/kill.rs`.
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -56,6 +59,7 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["do"] => interpret(),
         ["locked", what] => locked(what),
+        ["confined", pool, what] => confined(pool.as_ref(), what),
         ["write", ledger, directory, seed] => {
             let error = write(ledger.as_ref(), directory.as_ref(), seed.parse().unwrap());
             // What a dead mount says; anything else is a fault of the filesystem.
@@ -617,4 +621,76 @@ fn locked(what: &str) {
     let code = if done < 0 { io::Error::last_os_error().raw_os_error().unwrap_or(255) } else { done as i32 };
     // SAFETY: nothing of this process is needed any more.
     unsafe { libc::_exit(code) }
+}
+
+/// Tries what a server that is taken over could: ends with status 0 if it is done, with the error number if it is not,
+/// and with 255 if rights could not be given up.
+fn confined(pool: &Path, what: &str) {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    use std::os::fd::OwnedFd;
+    let parent = nix::unistd::getppid();
+    let directory: OwnedFd = File::open(pool).expect("a directory").into();
+    let found = std::fs::metadata(pool).expect("a directory");
+    let outside = Path::new(what.split_once(' ').map_or("/etc/passwd", |(_, path)| path));
+    let owner = (found.uid(), found.gid());
+    let missing = tensorfs_fs::confine(tensorfs_fs::Confinement { owner, directories: &[directory] });
+    if !missing.as_ref().is_ok_and(Vec::is_empty) {
+        eprintln!("{missing:?}");
+        std::process::exit(255);
+    }
+    let file = || std::ffi::CString::new(outside.as_os_str().as_encoded_bytes()).expect("a path");
+    let call = |number: libc::c_long, arguments: [libc::c_long; 5]| -> io::Result<()> {
+        let [a, b, c, d, e] = arguments;
+        // SAFETY: every pointer among the arguments is to what lives until the end of this call.
+        let done = unsafe { libc::syscall(number, a, b, c, d, e) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    let at = libc::c_long::from(libc::AT_FDCWD);
+    let new_socket = |family, kind| socket(family, kind, SockFlag::empty(), None).map(drop).map_err(io::Error::from);
+    let done = match what.split(' ').next().unwrap_or_default() {
+        "pool" => std::fs::write(pool.join("new"), "text").and_then(|()| std::fs::remove_file(pool.join("new"))),
+        "process" => std::process::Command::new("/proc/self/exe").arg("nothing").status().map(drop),
+        "thread" => std::thread::Builder::new().spawn(|| {}).map(drop),
+        "read" => std::fs::read(outside).map(drop),
+        "write" => OpenOptions::new().write(true).open(outside).map(drop),
+        "make" => File::create_new(outside.with_extension("new")).map(drop),
+        "remove" => std::fs::remove_file(outside),
+        "rename" => std::fs::rename(outside, pool.join("moved")),
+        "link" => std::fs::hard_link(outside, pool.join("linked")),
+        "chmod" => call(libc::SYS_fchmodat, [at, file().as_ptr() as _, 0o666, 0, 0]),
+        "chmod2" => call(452, [at, file().as_ptr() as _, 0o666, 0, 0]),
+        "chown" => call(libc::SYS_fchownat, [at, file().as_ptr() as _, 1, 1, 0]),
+        "utimes" => call(libc::SYS_utimensat, [at, file().as_ptr() as _, 0, 0, 0]),
+        "setxattr" => call(libc::SYS_setxattr, [file().as_ptr() as _, c"user.x".as_ptr() as _, at, 0, 0]),
+        "list" => std::fs::read_dir(outside.parent().unwrap_or(outside)).map(drop),
+        "exec" => std::process::Command::new("/bin/true").status().map(drop),
+        "setuid" => call(libc::SYS_setuid, [0, 0, 0, 0, 0]),
+        "kill" => nix::sys::signal::kill(parent, nix::sys::signal::Signal::SIGWINCH).map_err(io::Error::from),
+        "ptrace" => call(libc::SYS_ptrace, [16, parent.as_raw().into(), 0, 0, 0]),
+        "memory" => std::fs::read(format!("/proc/{parent}/mem")).map(drop),
+        "environment" => std::fs::read(format!("/proc/{parent}/environ")).map(drop),
+        "copy" => call(libc::SYS_pidfd_getfd, [0, 0, 0, 0, 0]),
+        "limit" => call(libc::SYS_prlimit64, [parent.as_raw().into(), libc::RLIMIT_CPU as _, 0, 0, 0]),
+        "tcp" => new_socket(AddressFamily::Inet, SockType::Stream),
+        "udp" => new_socket(AddressFamily::Inet, SockType::Datagram),
+        "netlink" => new_socket(AddressFamily::Netlink, SockType::Raw),
+        "stream" => new_socket(AddressFamily::Unix, SockType::Stream),
+        "mount" => call(libc::SYS_mount, [c"none".as_ptr() as _, file().as_ptr() as _, c"tmpfs".as_ptr() as _, 0, 0]),
+        "unmount" => call(libc::SYS_umount2, [file().as_ptr() as _, 0, 0, 0, 0]),
+        "namespace" => call(libc::SYS_unshare, [libc::CLONE_NEWUSER.into(), 0, 0, 0, 0]),
+        "clone" => {
+            let flags = libc::c_long::from(libc::CLONE_NEWUSER | libc::SIGCHLD);
+            call(libc::SYS_clone, [flags, 0, 0, 0, 0])
+        }
+        "clone3" => call(libc::SYS_clone3, [0, 0, 0, 0, 0]),
+        "bpf" => call(libc::SYS_bpf, [0, 0, 0, 0, 0]),
+        "io_uring" => call(libc::SYS_io_uring_setup, [1, 0, 0, 0, 0]),
+        "module" => call(libc::SYS_init_module, [0, 0, 0, 0, 0]),
+        "chroot" => call(libc::SYS_chroot, [c"/".as_ptr() as _, 0, 0, 0, 0]),
+        "handle" => call(libc::SYS_open_by_handle_at, [0, 0, 0, 0, 0]),
+        "kernel" => OpenOptions::new().write(true).open("/proc/sys/kernel/core_pattern").map(drop),
+        "device" => OpenOptions::new().read(true).write(true).open("/dev/fuse").map(drop),
+        _ => panic!("nobody knows how to try {what}"),
+    };
+    std::process::exit(done.map_or_else(|error| error.raw_os_error().unwrap_or(254), |()| 0));
 }

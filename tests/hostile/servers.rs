@@ -1,0 +1,106 @@
+//! What a server can do that is taken over: the process that `tensorfs-test-child confined` becomes has given up its
+//! rights as a server with a keeper does.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::process::Stdio;
+
+use tensorfs_tests::{is_root, program, skip};
+
+/// What is refused, and how. `OUTSIDE` is a file beside the pool, of the same owner.
+const REFUSED: [(&str, i32); 37] = [
+    ("read OUTSIDE", libc::EACCES),
+    ("read /etc/shadow", libc::EACCES),
+    ("read /root/.bashrc", libc::EACCES),
+    ("write OUTSIDE", libc::EACCES),
+    ("make OUTSIDE", libc::EACCES),
+    ("remove OUTSIDE", libc::EACCES),
+    ("rename OUTSIDE", libc::EACCES),
+    ("link OUTSIDE", libc::EXDEV),
+    ("list OUTSIDE", libc::EACCES),
+    ("chmod OUTSIDE", libc::EPERM),
+    ("chmod2 OUTSIDE", libc::EPERM),
+    ("chown OUTSIDE", libc::EPERM),
+    ("utimes OUTSIDE", libc::EPERM),
+    ("setxattr OUTSIDE", libc::EPERM),
+    ("exec", libc::EACCES),
+    ("setuid", libc::EPERM),
+    ("kill", libc::EPERM),
+    ("ptrace", libc::EPERM),
+    ("memory", libc::EACCES),
+    ("environment", libc::EACCES),
+    ("copy", libc::EPERM),
+    ("limit", libc::EPERM),
+    ("tcp", libc::EPERM),
+    ("udp", libc::EPERM),
+    ("netlink", libc::EPERM),
+    ("stream", libc::EPERM),
+    ("mount", libc::EPERM),
+    ("unmount", libc::EPERM),
+    ("namespace", libc::EPERM),
+    ("clone", libc::EPERM),
+    ("clone3", libc::ENOSYS),
+    ("bpf", libc::EPERM),
+    ("io_uring", libc::EPERM),
+    ("module", libc::EPERM),
+    ("chroot", libc::EPERM),
+    ("handle", libc::EPERM),
+    ("kernel", libc::EACCES),
+];
+
+/// A user that is nobody's in particular.
+const SOMEBODY: u32 = 54_321;
+
+/// A server that is taken over reaches its pool, and can do nothing elsewhere, whether the pool is root's or not.
+/// Proves P5.
+#[test]
+fn a_server_that_is_taken_over_reaches_its_pool_alone() {
+    let name = "a_server_that_is_taken_over_reaches_its_pool_alone";
+    if !is_root() {
+        return skip(name, "root's rights are to be given up");
+    }
+    for owner in [0, SOMEBODY] {
+        let room = tempfile::tempdir().unwrap();
+        // Others may pass, as at the way to a pool.
+        fs::set_permissions(room.path(), Permissions::from_mode(0o755)).unwrap();
+        let (pool, outside) = (room.path().join("pool"), room.path().join("outside"));
+        fs::create_dir(&pool).unwrap();
+        fs::write(&outside, "secret").unwrap();
+        for path in [&pool, &outside] {
+            chown(path, Some(owner), Some(owner)).unwrap();
+        }
+        let child = program("tensorfs-test-child").get_program().to_owned();
+        // The way to a test's program need not be open to others.
+        let own = room.path().join("child");
+        fs::copy(child, &own).unwrap();
+        let try_to = |what: &str| {
+            let what = what.replace("OUTSIDE", outside.to_str().unwrap());
+            let mut command = std::process::Command::new(&own);
+            command.arg("confined").arg(&pool).arg(what).stdout(Stdio::null());
+            command.output().unwrap()
+        };
+        let first = try_to("pool");
+        if first.status.code() == Some(255) {
+            return skip(name, &format!("the kernel cannot lock it in: {}", String::from_utf8_lossy(&first.stderr)));
+        }
+        for what in ["pool", "thread", "process", "read /proc/self/status", "read /proc/1/status"] {
+            let ended = try_to(what);
+            assert_eq!(ended.status.code(), Some(0), "{what}: {}", String::from_utf8_lossy(&ended.stderr));
+        }
+        let before = look(&outside);
+        for (what, how) in REFUSED {
+            let ended = try_to(what);
+            let expected = if owner != 0 && what.starts_with("device") { libc::EACCES } else { how };
+            assert_eq!(ended.status.code(), Some(expected), "owner {owner}, {what}: {}", ended.status);
+        }
+        assert!(try_to("device").status.code() != Some(0));
+        assert_eq!(look(&outside), before);
+        assert_eq!(fs::read_dir(&pool).unwrap().count(), 0);
+    }
+}
+
+fn look(path: &Path) -> (u32, u32, i64, Vec<u8>) {
+    let found = fs::metadata(path).unwrap();
+    (found.mode(), found.uid(), found.mtime(), fs::read(path).unwrap())
+}
