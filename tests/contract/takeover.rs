@@ -818,7 +818,7 @@ fn a_server_gives_up_its_rights(setup: Setup) {
             assert_eq!((&*status_of(server, "NoNewPrivs:"), &*status_of(server, "Seccomp:")), ("1", "2"));
             assert_ne!(status_of(keeper_of(&mount), "CapEff:"), "0".repeat(16));
             assert!(!mount.log().contains("could not give up"), "{}", mount.log());
-            // All goes on as if it had them: the kernel moves bytes, readers look into files, what is at rest is sealed.
+            // All goes on as if it had them: the kernel moves bytes, and readers look into files.
             let path = mount.at(format!("f{owner}{takeover}.npy"));
             let mut array = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
             array.extend(b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }");

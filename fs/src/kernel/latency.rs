@@ -1,7 +1,7 @@
 //! Processors that sleep deeply answer late: going to sleep between a client's request and its answer costs more than
 //! both. While requests arrive one after the other, the processors are asked to sleep lightly, by what is written to
-//! `/dev/cpu_dma_latency`, which root may open (the kernel's PM QoS interface). What that costs is power, so it is taken
-//! back as soon as there are no requests.
+//! `/dev/cpu_dma_latency`, which root may open (the kernel's PM QoS interface). What that costs is power, so it is
+//! taken back as soon as there are no requests.
 
 use std::fs::File;
 use std::io::{self, Write};

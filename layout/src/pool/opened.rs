@@ -103,7 +103,7 @@ impl Pool {
         self.lock.dir()
     }
 
-    /// The directories of the pool and of those of its tiers that are there, for a process that is to reach nothing else.
+    /// The directories of the pool and of its tiers that are there, for a process that is to reach nothing else.
     pub fn directories(&self) -> io::Result<Vec<OwnedFd>> {
         let tiers = self.segments().tier_directories().map(|(_, above)| (*above).as_fd().try_clone_to_owned());
         std::iter::once((**self.dir()).as_fd().try_clone_to_owned()).chain(tiers).collect()

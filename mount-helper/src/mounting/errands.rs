@@ -247,7 +247,7 @@ pub fn run(mount: &Mount) -> io::Result<[OwnedFd; 2]> {
     let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let reach = Arc::new(OnceLock::new());
     let ((segments, theirs), (looks, theirs_too)) = (pair()?, pair()?);
-    for (name, socket) in [("segments", segments), ("errands", looks)] {
+    for (name, socket) in [("giving", segments), ("looking", looks)] {
         let mut runner = Runner { mount: mount.clone(), reach: reach.clone() };
         thread::Builder::new().name(name.to_owned()).spawn(move || runner.run(&socket))?;
     }
@@ -327,8 +327,8 @@ impl Reach {
         Ok(Self { owner: fstat(pool)?.st_uid, fuse, directories })
     }
 
-    /// That what is open is a regular file of the pool's owner, and has a name in a directory that segments are in. The
-    /// path that the kernel has for it is only where to look: in another mount namespace it can be made to say anything.
+    /// That what is open is a regular file of the owner's, and has a name beneath a directory that segments are in.
+    /// The path that the kernel has for it only says where to look: seen from another mount namespace, it may be any.
     fn check(&self, segment: &OwnedFd) -> io::Result<()> {
         let found = fstat(segment)?;
         let is_regular = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;

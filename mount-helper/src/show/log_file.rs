@@ -21,7 +21,8 @@ struct Inner {
 /// The owner writes it, and a group may be let read it.
 const MODE: u32 = 0o640;
 
-/// Opens a file to log to; it is made if it is not there. Waits for nobody: if the name is a FIFO's, that fails while nobody reads from it.
+/// Opens a file to log to; it is made if it is not there. Waits for nobody: if the name is a FIFO's, that fails while
+/// nobody reads from it.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).custom_flags(libc::O_NONBLOCK);

@@ -28,7 +28,9 @@ const ROOMS: [Rooms; 3] = [
             "file",
             "store reader",
             "protocol options",
-            "acl caller clock error handover holder lane workers",
+            "acl caller clock confine error handover lane workers",
+            "privileged",
+            "holder rights",
         ],
         also: &[],
     },
@@ -111,9 +113,11 @@ const BY_PATH: &[Exception] = &[
     ("layout/src/segment/host_errors.rs", "/sys"),
     ("layout/src/pool/tiers.rs", "whether a new tier is in the pool, which its user names, is asked of paths"),
     ("fs/src/caller.rs", "/proc"),
+    ("fs/src/confine.rs", "what a server reaches beside its pool"),
     ("fs/src/holder.rs", "/proc"),
     ("fs/src/kernel/latency.rs", "/dev/cpu_dma_latency"),
     ("fs/src/kernel/server.rs", "/proc and /sys"),
+    ("fs/src/privileged.rs", "/proc"),
     ("fs/src/reader/jail.rs", "/proc"),
 ];
 
