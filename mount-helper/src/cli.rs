@@ -447,7 +447,7 @@ Examples:
 
 Exit status: 0 nothing is damaged, 1 a file could not be read, 4 a file is damaged,
 5 a file is interrupted: its bytes are as they were written, and who wrote them was
-killed, or it ends too early.")]
+killed, or it ends too early; or a checkpoint lacks files.")]
 pub struct Verify {
     /// Files or directories on a mount; pools; POOL:/path
     #[arg(required = true)]
@@ -639,7 +639,7 @@ Examples:
   tensorfs cat model.safetensors layer.0.weight > x.npy
   tensorfs cat events.tfevents loss@last > loss.npy")]
 pub struct Cat {
-    /// The file that the tensor is in
+    /// The file that the tensor is in, or the directory of a checkpoint
     pub path: PathBuf,
     /// Its name, with @STEP or @last if there are several of that name
     #[arg(value_name = "TENSOR[@STEP]")]
@@ -651,7 +651,7 @@ pub struct Cat {
 /// Minimum, maximum, mean and standard deviation are those of the finite numbers.
 #[derive(Debug, Args)]
 pub struct Stat {
-    /// The file that the tensor is in
+    /// The file that the tensor is in, or the directory of a checkpoint
     pub path: PathBuf,
     /// Its name, with @STEP or @last if there are several of that name
     #[arg(value_name = "TENSOR[@STEP]")]
@@ -670,7 +670,7 @@ pub struct Stat {
 #[command(after_help = "\
 Exit status: 0 all the same, 1 some differ, 2 could not be compared.")]
 pub struct Diff {
-    /// A file
+    /// A file, or the directory of a checkpoint
     pub old: PathBuf,
     /// Another one
     pub new: PathBuf,

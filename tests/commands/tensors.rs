@@ -259,3 +259,82 @@ fn sealed_files_agree_with_numpy(setup: Setup) {
     let mut command = client(&python, "tensors_client.py");
     run_ok(command.arg(tensorfs().get_program()).arg(mount.at("samples")).arg(mount.host()));
 }
+
+/// Two parts of one checkpoint, with their index, and a file beside them.
+fn in_parts(dir: &Path, last: &[u8]) {
+    fs::create_dir(dir).unwrap();
+    safetensors(&dir.join("model-00001-of-00002.safetensors"), &[("a.w", b"0123"), ("a.b", b"45")]);
+    safetensors(&dir.join("model-00002-of-00002.safetensors"), &[("c", last)]);
+    safetensors(&dir.join("other.safetensors"), &[("c", b"x")]);
+    let index = r#"{"metadata": {"total_size": 9}, "weight_map": {
+        "a.w": "model-00001-of-00002.safetensors", "a.b": "model-00001-of-00002.safetensors",
+        "c": "model-00002-of-00002.safetensors"}}"#;
+    fs::write(dir.join("model.safetensors.index.json"), index).unwrap();
+}
+
+#[test]
+fn checkpoints_in_parts_are_one_thing() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    in_parts(Path::new(&at("old")), b"678");
+    in_parts(Path::new(&at("new")), b"679");
+    let listed = names(&["tensors", &at("old")]);
+    assert_eq!(listed, ["a.w", "a.b", "c", "c"]);
+    let text = prints(0, &["tensors", &at("old")]);
+    assert!(text.contains("old: checkpoint in parts, 3 tensors in 2 parts, 9 B"), "{text}");
+    assert_eq!(prints(0, &["diff", &at("old"), &at("old")]), "0 different, 4 the same\n");
+    let different = prints(1, &["diff", "--json", &at("old"), &at("new")]);
+    assert!(different.lines().count() == 1 && different.contains(r#""name":"c""#), "{different}");
+    assert!(prints(0, &["stat", "--json", &at("old"), "other.safetensors/c"]).contains(r#""count":1"#));
+    assert!(prints(0, &["stat", "--json", &at("old"), "c"]).contains(r#""count":3"#));
+    // One that is not there, and one that no index names.
+    fs::rename(at("new/model-00002-of-00002.safetensors"), at("new/model-00003-of-00003.safetensors")).unwrap();
+    let output = call(&["tensors", "--json", &at("new")]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    for said in [
+        "new: model-00002-of-00002.safetensors is missing",
+        "new: c: its part in model-00002-of-00002.safetensors is not there",
+        "new: model-00003-of-00003.safetensors is no part of the checkpoint",
+    ] {
+        assert!(errors.contains(said), "{errors}");
+    }
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let places: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["place"].clone()).collect();
+    assert_eq!(places, ["sharded", "sharded", "missing", "raw", "raw"]);
+    assert!(complains(2, &["diff", &at("old"), &at("new")]).contains("is missing"));
+    assert!(complains(1, &["stat", &at("new"), "c"]).contains("is not there"));
+    // An index that is cut short, and one that names what is elsewhere: the files are listed all the same.
+    for index in [r#"{"weight_map": {"a.w": "mod"#, r#"{"weight_map": {"c": "../old/other.safetensors"}}"#] {
+        fs::write(at("new/model.safetensors.index.json"), index).unwrap();
+        let output = call(&["tensors", "--json", &at("new")]);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 4);
+        assert!(String::from_utf8(output.stderr).unwrap().contains("index.json: the plan of a checkpoint that cannot"));
+    }
+}
+
+/// What torch saved by itself: the names that the program gave its tensors.
+#[test]
+fn distributed_checkpoints_have_the_names_of_the_program() {
+    let scratch = scratch();
+    let dir = scratch.path().join("step-1");
+    fs::create_dir(&dir).unwrap();
+    let path = dir.to_str().unwrap();
+    fs::copy(sample("torch2-dcp.metadata"), dir.join(".metadata")).unwrap();
+    fs::copy(sample("torch2-dcp.distcp"), dir.join("__0_0.distcp")).unwrap();
+    let mut listed = names(&["tensors", path]);
+    listed.sort();
+    assert_eq!(listed, ["half", "model.bias", "model.weight"]);
+    let text = prints(0, &["tensors", path]);
+    assert!(text.contains("distributed checkpoint, 3 tensors and 1 object in 1 part"), "{text}");
+    let found: Value = serde_json::from_str(&prints(0, &["stat", "--json", path, "model.bias"])).unwrap();
+    assert_eq!((&found["min"], &found["max"]), (&0.into(), &4.into()), "{found}");
+    // The part is another file of the same format: its tensors are of other shapes, and elsewhere.
+    fs::copy(sample("torch2-several.pt"), dir.join("__0_0.distcp")).unwrap();
+    assert_eq!(call(&["tensors", path]).status.code(), Some(1));
+    fs::write(dir.join(".metadata"), b"\x80\x04}.").unwrap();
+    let output = call(&["tensors", path]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains(".metadata: the plan of a checkpoint that cannot be"));
+}

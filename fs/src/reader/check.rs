@@ -2,7 +2,8 @@
 
 use std::io;
 
-use tensorfs_formats::{Recognised, Tensor};
+use serde::de::DeserializeOwned;
+use tensorfs_formats::{Planned, Recognised, Tensor};
 
 use super::protocol::{LOT_MAX, Summary};
 
@@ -22,20 +23,34 @@ pub(super) fn nonsense(what: &'static str) -> io::Error {
 /// it wanted more.
 pub(super) fn tensors(
     count: u32,
-    mut bytes: &[u8],
+    bytes: &[u8],
     size: u64,
     each: &mut dyn FnMut(Tensor) -> bool,
 ) -> io::Result<(u64, bool)> {
+    lot(count, bytes, &|tensor: &Tensor| tensor.fault(size), each)
+}
+
+/// As [`tensors`], of the pieces of a plan.
+pub(super) fn pieces(count: u32, bytes: &[u8], each: &mut dyn FnMut(Planned) -> bool) -> io::Result<(u64, bool)> {
+    lot(count, bytes, &Planned::fault, each)
+}
+
+fn lot<T: DeserializeOwned>(
+    count: u32,
+    mut bytes: &[u8],
+    fault: &dyn Fn(&T) -> Option<&'static str>,
+    each: &mut dyn FnMut(T) -> bool,
+) -> io::Result<(u64, bool)> {
     if count > LOT_MAX || count == 0 {
-        return Err(nonsense("a lot of no tensors, or of too many"));
+        return Err(nonsense("a lot of nothing, or of too many"));
     }
     for n in 1..=u64::from(count) {
-        let (tensor, rest) = postcard::take_from_bytes::<Tensor>(bytes).map_err(|_| nonsense("no tensor"))?;
+        let (one, rest) = postcard::take_from_bytes::<T>(bytes).map_err(|_| nonsense("no tensor"))?;
         bytes = rest;
-        if let Some(fault) = tensor.fault(size) {
+        if let Some(fault) = fault(&one) {
             return Err(nonsense(fault));
         }
-        if !each(tensor) {
+        if !each(one) {
             return Ok((n, false));
         }
     }

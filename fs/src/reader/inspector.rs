@@ -7,14 +7,11 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use tensorfs_formats::{Recognised, Sink, Tensor, copy_stored, is_stored_as_read, tensor_len};
+use tensorfs_formats::{Planned, Recognised, Sink, Tensor, copy_stored, is_stored_as_read, tensor_len};
 
 use super::ask::Ask;
 use super::protocol::Wanted;
 use super::readers::{Broken, Decoder, Readers};
-
-/// What is read of a tensor at a time.
-const PIECE: usize = 1 << 20;
 
 /// Has files looked into that this program has open: in a process that is locked in, never in this one. The program
 /// has to be one that is a reader when it is called by that name ([`super::READER`]).
@@ -39,29 +36,40 @@ impl Inspector {
         found
     }
 
+    /// Reads the plan of a distributed checkpoint, or the index of one in parts, and gives all that it says to `sink`.
+    pub fn pieces(&self, file: &File, sink: &mut dyn FnMut(Planned) -> ControlFlow<()>) -> Recognised {
+        let told = RefCell::default();
+        let mut found = match asking(file, &told, |ask| self.0.pieces(ask, sink)) {
+            Ok(found) => found,
+            Err(error) => Recognised::unread(error),
+        };
+        found.error = found.error.map(|error| said(error, told));
+        found
+    }
+
     /// A tensor of a file, to be read.
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] if its elements are no plain bytes.
-    pub fn bytes<'a>(&self, file: &'a File, tensor: &Tensor) -> io::Result<TensorBytes<'a>> {
+    pub fn bytes(&self, file: &Arc<File>, tensor: &Tensor) -> io::Result<TensorBytes> {
         let len = tensor_len(tensor)
             .ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "its elements are not stored as plain bytes"))?;
         let tensor = Arc::new(tensor.clone());
         let decoder = (!is_stored_as_read(&tensor)).then(|| self.0.decoder(tensor.clone()));
-        Ok(TensorBytes { file, tensor, len, decoder })
+        Ok(TensorBytes { file: file.clone(), tensor, len, decoder })
     }
 }
 
 /// The bytes of a tensor in the order of its `.npy` header. Those that stand in the file as they are to be read are
 /// copied; others come from a reader.
-pub struct TensorBytes<'a> {
-    file: &'a File,
+pub struct TensorBytes {
+    file: Arc<File>,
     tensor: Arc<Tensor>,
     len: u64,
     decoder: Option<Decoder>,
 }
 
-impl TensorBytes<'_> {
+impl TensorBytes {
     /// Bytes of the whole tensor.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
@@ -71,33 +79,19 @@ impl TensorBytes<'_> {
     /// Fills `buffer` with the bytes from `offset` on, as far as there are any. What lies compressed is fast to read
     /// only from front to back.
     pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let Some(decoder) = &mut self.decoder else { return copy_stored(self.file, &self.tensor, offset, buffer) };
+        let Some(decoder) = &mut self.decoder else { return copy_stored(&*self.file, &self.tensor, offset, buffer) };
         let want = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
         let mut done = 0;
         while done < want {
             let told = RefCell::default();
             let rest = &mut buffer[done..want];
-            let read = asking(self.file, &told, |ask| decoder.read_at(ask, offset + done as u64, rest));
+            let read = asking(&self.file, &told, |ask| decoder.read_at(ask, offset + done as u64, rest));
             match read.map_err(|error| said(error, told))? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 count => done += count,
             }
         }
         Ok(done)
-    }
-
-    /// Gives all of them to `sink`, piece by piece. The sizes of all elements divide a piece.
-    pub fn each(&mut self, sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<()> {
-        let mut piece = vec![0; usize::try_from(self.len).unwrap_or(PIECE).min(PIECE)];
-        let mut at = 0;
-        while at < self.len {
-            let count = self.read_at(at, &mut piece)?;
-            if sink(&piece[..count]).is_break() {
-                break;
-            }
-            at += count as u64;
-        }
-        Ok(())
     }
 }
 

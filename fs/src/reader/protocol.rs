@@ -38,6 +38,8 @@ pub(crate) enum Wanted {
     Shards,
     /// No tensors, but the files that the plan of a distributed checkpoint names.
     Plan,
+    /// No tensors, but all that the plan of a distributed checkpoint says, or the index of one in parts.
+    Pieces,
     /// No tensors, but whether a file in which nothing is recognised may be a part of a distributed checkpoint.
     Part,
 }
@@ -46,7 +48,7 @@ impl Wanted {
     /// Where it is begun.
     pub(super) fn start(self) -> u64 {
         match self {
-            Wanted::All | Wanted::First | Wanted::Shards | Wanted::Plan | Wanted::Part => 0,
+            Wanted::All | Wanted::First | Wanted::Shards | Wanted::Plan | Wanted::Pieces | Wanted::Part => 0,
             Wanted::From { at, .. } => at,
         }
     }
@@ -83,6 +85,8 @@ pub(super) enum Answer {
     Hole { offset: u64 },
     /// So many tensors come with this. Are more wanted?
     Tensors(u32),
+    /// So many pieces of a plan come with this. Are more wanted?
+    Pieces(u32),
     /// That is all.
     Recognised(Summary),
     /// The bytes that were to be decoded come with this.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tensorfs_formats::{self as formats, Recognised, Sink, Source, Tensor};
+use tensorfs_formats::{self as formats, Planned, Recognised, Sink, Source, Tensor};
 
 use super::ask::{Ask, Mark};
 use super::check;
@@ -146,7 +146,7 @@ impl Readers {
                     ControlFlow::Break(())
                 }),
                 Wanted::Shards => formats::shards(ask.source),
-                Wanted::Plan => formats::planned(ask.source),
+                Wanted::Plan | Wanted::Pieces => formats::planned(ask.source),
                 Wanted::Part => formats::part(ask.source),
                 Wanted::From { at, limit } => formats::resume_some(ask.source, at, limit, sink),
             };
@@ -189,6 +189,28 @@ impl Readers {
             _ => Err(check::nonsense("an answer to another question")),
         };
         let order = (Order::Recognise { size, wanted }, head);
+        let found = self.request(ask, &mut process, order, &mut hear);
+        self.put(ask.owner, process);
+        found
+    }
+
+    /// Reads a plan or an index in full, and gives each piece of it to `sink`: as [`formats::pieces`] does.
+    pub fn pieces(&self, ask: &Ask<'_>, sink: &mut dyn FnMut(Planned) -> ControlFlow<()>) -> io::Result<Recognised> {
+        if self.0.here.load(Relaxed) {
+            return Ok(formats::pieces(ask.source, sink));
+        }
+        let size = ask.source.size()?;
+        let wanted = Wanted::Pieces;
+        let mut process = None;
+        let mut hear = |answer, bytes: &[u8]| match answer {
+            Answer::Pieces(count) => {
+                let (_, more) = check::pieces(count, bytes, &mut |piece| sink(piece).is_continue())?;
+                Ok(Next::Say(if more { Order::More } else { Order::Enough }))
+            }
+            Answer::Recognised(summary) => Ok(Next::Done(check::summary(summary, size, 0, 0)?)),
+            _ => Err(check::nonsense("an answer to another question")),
+        };
+        let order = (Order::Recognise { size, wanted }, head(ask.source, 0, size));
         let found = self.request(ask, &mut process, order, &mut hear);
         self.put(ask.owner, process);
         found

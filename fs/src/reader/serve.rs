@@ -7,7 +7,8 @@ use std::ops::ControlFlow;
 use std::os::fd::FromRawFd;
 use std::rc::Rc;
 
-use tensorfs_formats::{self as formats, Reader, Source, Tensor};
+use serde::Serialize;
+use tensorfs_formats::{self as formats, Reader, Recognised, Source, Tensor};
 
 use super::jail;
 use super::protocol::{Answer, DECODE_MAX, LOT_BYTES, LOT_MAX, Order, READ_MAX, Wanted, Wire};
@@ -89,25 +90,28 @@ fn decode(
 
 fn recognise(remote: &Remote, wanted: Wanted) -> io::Result<()> {
     let first = wanted == Wanted::First;
-    let mut lot = Lot { remote, bytes: Vec::new(), count: 0, most: 1, first, failed: None };
+    let of = if wanted == Wanted::Pieces { Answer::Pieces } else { Answer::Tensors };
+    let mut lot = Lot { remote, of, bytes: Vec::new(), count: 0, most: 1, first, failed: None };
+    if wanted == Wanted::Pieces {
+        let found = formats::pieces(remote, &mut |piece| lot.add(&piece));
+        return lot.end(found);
+    }
     let mut sink = |tensor: Tensor| lot.add(&tensor);
     let found = match wanted {
         Wanted::All | Wanted::First => formats::recognise(remote, &mut sink),
         Wanted::Shards => formats::shards(remote),
-        Wanted::Plan => formats::planned(remote),
+        Wanted::Plan | Wanted::Pieces => formats::planned(remote),
         Wanted::Part => formats::part(remote),
         Wanted::From { at, limit } => formats::resume_some(remote, at, limit, &mut sink),
     };
-    if lot.count > 0 {
-        let _ = lot.send();
-    }
-    lot.failed.map_or(Ok(()), Err)?;
-    remote.server.wire.borrow_mut().send(&Answer::Recognised(found.into()), &[])
+    lot.end(found)
 }
 
-/// Tensors that are to be sent. The first comes alone, as it may be all that is wanted; more and more come together.
+/// Tensors, or pieces of a plan, that are to be sent. The first comes alone, as it may be all that is wanted; more and more come together.
 struct Lot<'a> {
     remote: &'a Remote,
+    /// The answer with so many of them.
+    of: fn(u32) -> Answer,
     bytes: Vec<u8>,
     count: u32,
     most: u32,
@@ -117,8 +121,17 @@ struct Lot<'a> {
 }
 
 impl Lot<'_> {
-    fn add(&mut self, tensor: &Tensor) -> ControlFlow<()> {
-        match postcard::to_extend(tensor, std::mem::take(&mut self.bytes)) {
+    /// Sends what is left, and what came of all.
+    fn end(mut self, found: Recognised) -> io::Result<()> {
+        if self.count > 0 {
+            let _ = self.send();
+        }
+        self.failed.map_or(Ok(()), Err)?;
+        self.remote.server.wire.borrow_mut().send(&Answer::Recognised(found.into()), &[])
+    }
+
+    fn add(&mut self, one: &impl Serialize) -> ControlFlow<()> {
+        match postcard::to_extend(one, std::mem::take(&mut self.bytes)) {
             Ok(bytes) => self.bytes = bytes,
             Err(_) => {
                 self.failed = Some(io::ErrorKind::InvalidData.into());
@@ -131,7 +144,7 @@ impl Lot<'_> {
 
     fn send(&mut self) -> ControlFlow<()> {
         let mut wire = self.remote.server.wire.borrow_mut();
-        let sent = wire.send(&Answer::Tensors(self.count), &self.bytes);
+        let sent = wire.send(&(self.of)(self.count), &self.bytes);
         let answer = match sent {
             Ok(()) if self.first => Ok(Order::Enough),
             sent => sent.and_then(|()| Ok(wire.receive::<Order>()?.0)),

@@ -1,8 +1,11 @@
 //! Tells a file's format by its first bytes, and has the recogniser of that format look at it.
 
+use std::ops::ControlFlow;
+
 use crate::fault::{Fault, Result, malformed};
 use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
+use crate::plan::Planned;
 use crate::source::{Source, read_up_to};
 use crate::{ends, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
 
@@ -58,7 +61,7 @@ pub fn resume_some(source: &dyn Source, from: u64, limit: u64, sink: &mut Sink<'
 /// Reads JSON that stands beside a checkpoint: whether it is whole, and which files it names as parts of it
 /// (values in [`Recognised::metadata`]).
 pub fn shards(source: &dyn Source) -> Recognised {
-    let mut found = run(source, &mut |_| std::ops::ControlFlow::Break(()), |source, out| parts::read(source, out));
+    let mut found = run(source, &mut |_| ControlFlow::Break(()), |source, out| parts::read(source, out));
     found.stopped = false;
     found
 }
@@ -66,20 +69,26 @@ pub fn shards(source: &dyn Source) -> Recognised {
 /// Reads the plan of a distributed checkpoint: whether it is whole, which files it names, and the end of the last item
 /// in each (names and numbers in [`Recognised::metadata`]).
 pub fn planned(source: &dyn Source) -> Recognised {
-    let mut found = run(source, &mut |_| std::ops::ControlFlow::Break(()), |source, out| plan::read(source, out));
+    let mut found = run(source, &mut |_| ControlFlow::Break(()), |source, out| plan::read(source, out));
     found.stopped = false;
     found
+}
+
+/// Reads the plan of a distributed checkpoint, or the index of a checkpoint in parts, and gives all that it says to
+/// `sink`: of each tensor first its parts, then itself, and at last where everything is.
+pub fn pieces(source: &dyn Source, sink: &mut dyn FnMut(Planned) -> ControlFlow<()>) -> Recognised {
+    run(source, &mut |_| ControlFlow::Break(()), |source, out| plan::read_in_full(source, out, sink))
 }
 
 /// Says whether a file in which nothing is recognised may be a part of a distributed checkpoint all the same: objects
 /// without tensors, or items that torch was told to write in a way of its own, which begin neither as a zip nor with
 /// zeroes. If not, [`Recognised::reason`] says why.
 pub fn part(source: &dyn Source) -> Recognised {
-    let found = recognise(source, &mut |_| std::ops::ControlFlow::Continue(()));
+    let found = recognise(source, &mut |_| ControlFlow::Continue(()));
     if !found.calls.is_empty() {
         return Recognised { reason: None, ..found };
     }
-    run(source, &mut |_| std::ops::ControlFlow::Break(()), |source, _| {
+    run(source, &mut |_| ControlFlow::Break(()), |source, _| {
         let mut head = [0; 512];
         let len = read_up_to(source, 0, &mut head)?;
         let is_foreign = head.iter().any(|&byte| byte != 0) && !head[..len].starts_with(zip::LOCAL_MAGIC);

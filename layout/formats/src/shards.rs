@@ -7,7 +7,7 @@ use std::io::{self, BufReader, Read};
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use crate::fault::{Result, malformed, short};
+use crate::fault::{Fault, Result, malformed, short};
 use crate::found::Out;
 use crate::safetensors::Strings;
 use crate::source::{Part, Source};
@@ -22,15 +22,27 @@ const SHARDS_MAX: usize = 4096;
 const NAME_MAX: usize = 255;
 
 pub(crate) fn read(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
+    read_with(source, out, &mut |_, _| Ok(()))
+}
+
+/// Who is given the name of each tensor, and of the part that it is in.
+type Each<'a> = dyn FnMut(&str, &str) -> Result<()> + 'a;
+
+pub(crate) fn read_with(source: &dyn Source, out: &mut Out<'_, '_>, each: &mut Each<'_>) -> Result<()> {
     let size = source.size()?;
     if size > JSON_MAX {
         return malformed(format!("JSON of {size} bytes"));
     }
-    let mut shards = BTreeSet::new();
+    let (mut shards, mut refused) = (BTreeSet::new(), None);
     let strings = Strings::of(Part { source, at: 0, end: size });
     let words = Words::of(BufReader::with_capacity(64 << 10, strings));
     let mut json = serde_json::Deserializer::from_reader(words);
-    match Index(&mut shards).deserialize(&mut json).and_then(|()| json.end()) {
+    let index = Index(&mut shards, each, &mut refused);
+    let read = index.deserialize(&mut json).and_then(|()| json.end());
+    if let Some(fault) = refused {
+        return Err(fault);
+    }
+    match read {
         Ok(()) => {}
         Err(error) if error.is_io() => return Err(std::io::Error::from(error).into()),
         Err(error) if error.is_eof() => {
@@ -115,16 +127,16 @@ impl<R: Read> Read for Words<R> {
 }
 
 /// The whole of it.
-struct Index<'a>(&'a mut BTreeSet<String>);
+struct Index<'a, 'b>(&'a mut BTreeSet<String>, &'a mut Each<'b>, &'a mut Option<Fault>);
 
-impl<'de> DeserializeSeed<'de> for Index<'_> {
+impl<'de> DeserializeSeed<'de> for Index<'_, '_> {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for Index<'_> {
+impl<'de> Visitor<'de> for Index<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -134,7 +146,7 @@ impl<'de> Visitor<'de> for Index<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "weight_map" => map.next_value_seed(Shards(self.0))?,
+                "weight_map" => map.next_value_seed(Shards(&mut *self.0, &mut *self.1, &mut *self.2))?,
                 _ => map.next_value::<IgnoredAny>().map(drop)?,
             }
         }
@@ -143,16 +155,16 @@ impl<'de> Visitor<'de> for Index<'_> {
 }
 
 /// Which tensor is in which part.
-struct Shards<'a>(&'a mut BTreeSet<String>);
+struct Shards<'a, 'b>(&'a mut BTreeSet<String>, &'a mut Each<'b>, &'a mut Option<Fault>);
 
-impl<'de> DeserializeSeed<'de> for Shards<'_> {
+impl<'de> DeserializeSeed<'de> for Shards<'_, '_> {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for Shards<'_> {
+impl<'de> Visitor<'de> for Shards<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -160,9 +172,13 @@ impl<'de> Visitor<'de> for Shards<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some((_, name)) = map.next_entry::<IgnoredAny, String>()? {
+        while let Some((tensor, name)) = map.next_entry::<String, String>()? {
             if name.is_empty() || name.len() > NAME_MAX || name.contains(['/', '\0']) {
                 return Err(de::Error::custom("a part that cannot be the name of a file"));
+            }
+            if let Err(fault) = (self.1)(&tensor, &name) {
+                *self.2 = Some(fault);
+                return Err(de::Error::custom("refused"));
             }
             if !self.0.contains(&name) {
                 self.0.insert(name);

@@ -17,8 +17,8 @@ pub fn run(arguments: &Cat) -> Result<(), Failure> {
         return Err(Failure::new("not onto a terminal: redirect it, as in `tensorfs cat PATH TENSOR > x.npy`"));
     }
     let path = &arguments.path;
-    let (file, tensor) = choice::one(path, &arguments.tensor)?;
-    let Some(header) = npy_header(&tensor) else {
+    let (file, listed) = choice::one(path, &arguments.tensor)?;
+    let Some(header) = npy_header(&listed.tensor) else {
         return Err(Failure::at(path, "its elements are not stored as plain bytes, and are not unpickled"));
     };
     let mut written = out.write_all(&header);
@@ -27,7 +27,7 @@ pub fn run(arguments: &Cat) -> Result<(), Failure> {
             written = out.write_all(bytes);
             if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        file.bytes(&tensor).and_then(|mut bytes| bytes.each(&mut sink)).at(path)?;
+        file.bytes(&listed).and_then(|mut bytes| bytes.each(&mut sink)).at(path)?;
     }
     unless_closed(written.and_then(|()| out.flush())).map_err(|error| Failure::new(format!("cannot write: {error}")))
 }

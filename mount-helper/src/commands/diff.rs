@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -15,6 +14,7 @@ use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{output, table, text};
 use crate::tensors::compare::{Change, compare};
+use crate::tensors::listed::Listed;
 use crate::tensors::place::Place;
 use crate::tensors::tensor_file::TensorFile;
 
@@ -39,31 +39,27 @@ type Key = (Vec<u8>, Option<i64>, Option<&'static str>, u64);
 
 struct Side {
     file: TensorFile,
-    tensors: BTreeMap<Key, Numbered>,
-}
-
-/// A tensor, its place in the file's order, and lengths and checksums of its bytes, if the file is sealed.
-struct Numbered {
-    order: u64,
-    tensor: Tensor,
-    checksums: Vec<(u64, u32)>,
+    tensors: BTreeMap<Key, Listed>,
 }
 
 impl Side {
     fn open(path: &Path, inspector: &Inspector) -> Result<Side, Failure> {
         let opened = TensorFile::open(&Place::of(path)?, inspector)?;
-        let (mut tensors, mut seen, mut order) = (BTreeMap::new(), BTreeMap::new(), 0);
-        let found = opened.tensors(&mut |tensor, checksums| {
+        let (mut tensors, mut seen) = (BTreeMap::new(), BTreeMap::new());
+        opened.tensors(&mut |listed| {
+            let tensor = &listed.tensor;
             let name = (tensor.name.clone(), tensor.step, tensor.mode.map(Mode::name));
             let count: &mut u64 = seen.entry(name.clone()).or_default();
-            tensors.insert((name.0, name.1, name.2, *count), Numbered { order, tensor, checksums });
+            tensors.insert((name.0, name.1, name.2, *count), listed);
             *count += 1;
-            order += 1;
-            ControlFlow::Continue(())
-        });
-        match found.failure(path) {
-            Some(failure) => Err(failure),
-            None => Ok(Side { file: opened, tensors }),
+        })?;
+        // What is not there cannot be compared, and is not the same.
+        match opened.faults() {
+            [] => Ok(Side { file: opened, tensors }),
+            [first, rest @ ..] => {
+                let more = if rest.is_empty() { String::new() } else { format!("; and {} more", rest.len()) };
+                Err(Failure::at(path, format!("{first}{more}")))
+            }
         }
     }
 }
@@ -73,16 +69,16 @@ fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
     let (a, b) = (Side::open(&arguments.old, &inspector)?, Side::open(&arguments.new, &inspector)?);
     // In the order of the old file, then what is only in the new one.
     let mut old: Vec<_> = a.tensors.iter().collect();
-    old.sort_by_key(|(_, found)| found.order);
+    old.sort_by_key(|(_, found)| found.number());
     let mut new: Vec<_> = b.tensors.iter().filter(|(key, _)| !a.tensors.contains_key(*key)).collect();
-    new.sort_by_key(|(_, found)| found.order);
+    new.sort_by_key(|(_, found)| found.number());
     let mut printer = Printer::new(arguments.json);
     for (key, found) in old {
         let tensor = &found.tensor;
         let change = match b.tensors.get(key) {
             None => Change::Removed,
             Some(other) if !arguments.bytes && have_equal_checksums(found, other) => Change::Same,
-            Some(other) => compare((&a.file, tensor), (&b.file, &other.tensor))?,
+            Some(other) => compare((&a.file, found), (&b.file, other))?,
         };
         printer.add(tensor, &change)?;
     }
@@ -95,7 +91,7 @@ fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
 
 /// True if two tensors of sealed files are the same in all that tells how bytes are read, and their bytes had the same
 /// checksums, part by part.
-fn have_equal_checksums(a: &Numbered, b: &Numbered) -> bool {
+fn have_equal_checksums(a: &Listed, b: &Listed) -> bool {
     let how = |tensor: &Tensor| {
         let raw = matches!(tensor.location, Location::Raw { .. });
         raw.then(|| (tensor.dtype, tensor.descr.clone(), tensor.shape.clone(), tensor.order.clone(), tensor.big_endian))

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use serde_json::json;
-use tensorfs_fs::FileState;
+use tensorfs_fs::{FileState, Inspector};
 use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Summary;
 
@@ -14,10 +14,14 @@ use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{clock, output, size, table, text};
 use crate::tensors::place::{About, Kind, Place};
+use crate::tensors::plan::Plan;
 use crate::tensors::recorded::is_looked_into;
 
 /// Lines are printed in lots of so many: the first decides how wide columns are.
 const LOT: usize = 1000;
+
+/// What is missing of a checkpoint is told so often.
+const FAULTS: usize = 20;
 
 /// Runs the command.
 pub fn run(arguments: &Ls) -> Result<ExitCode, Failure> {
@@ -57,14 +61,50 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table) -> Result<(), Failure>
         })?;
         return Ok(());
     }
-    for found in place.inside()? {
+    let inside = place.inside()?;
+    for found in &inside {
         let Ok(about) = found.about(false) else { continue };
-        if !is_wanted(&found) {
+        if !is_wanted(found) {
             continue;
         }
-        table.add(Row::of(&found, about, Some(place))?)?;
+        table.add(Row::of(found, about, Some(place))?)?;
+    }
+    if !arguments.complete {
+        table.flush()?;
+        for plan in Plan::all_in(place, &inside, &Inspector::default())? {
+            print_plan(&plan, arguments.json)?;
+        }
     }
     Ok(())
+}
+
+/// What the files of a directory are together, if they are parts of one checkpoint.
+fn print_plan(plan: &Plan, json: bool) -> Result<(), Failure> {
+    let (faults, extra) = (plan.faults(), plan.extra());
+    let path = plan.dir().path().to_string_lossy();
+    if json {
+        let (tensors, parts) = (plan.tensors().len(), plan.parts().len());
+        let line = json!({
+            "path": path,
+            "kind": "checkpoint",
+            "tensors": tensors,
+            "parts": parts,
+            "missing": faults,
+            "extra": extra,
+        });
+        return output::print(&format!("{line}\n"));
+    }
+    let mut lines = format!("{}: {}\n", text::plain(&path), plan.summary());
+    for fault in faults.iter().take(FAULTS) {
+        lines += &format!("    {}\n", text::plain(fault));
+    }
+    if faults.len() > FAULTS {
+        lines += &format!("    and {} more\n", faults.len() - FAULTS);
+    }
+    for extra in extra {
+        lines += &format!("    {} is no part of it\n", text::plain(extra));
+    }
+    output::print(&lines)
 }
 
 /// What is said of a file.

@@ -19,14 +19,15 @@ const BAR: usize = 40;
 /// Runs the command.
 pub fn run(arguments: &Stat) -> Result<(), Failure> {
     let path = &arguments.path;
-    let (file, tensor) = choice::one(path, &arguments.tensor)?;
-    let Some(decoder) = Decoder::of(&tensor) else {
+    let (file, listed) = choice::one(path, &arguments.tensor)?;
+    let tensor = &listed.tensor;
+    let Some(decoder) = Decoder::of(tensor) else {
         return Err(Failure::at(path, format!("{} is no type of numbers", text::plain(&tensor.dtype_text()))));
     };
-    let found = Statistics::of(&file, &tensor, decoder).at(path)?;
+    let found = Statistics::of(&file, &listed, decoder).at(path)?;
     match arguments.json {
-        true => output::print(&format!("{}\n", describe(&tensor, &found))),
-        false => output::print(&lines(&tensor, decoder, &found, Colours::of_stdout())),
+        true => output::print(&format!("{}\n", describe(tensor, &found))),
+        false => output::print(&lines(tensor, decoder, &found, Colours::of_stdout())),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `tensorfs tensors`: which tensors are in these files.
 
+use std::cell::RefCell;
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -15,69 +16,140 @@ use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{output, size, table, text};
 use crate::tensors::filter::Filter;
+use crate::tensors::listed::Listed;
+use crate::tensors::model::Model;
 use crate::tensors::place::{Kind, Place};
+use crate::tensors::plan::{Plan, name_of};
 use crate::tensors::recorded::is_looked_into;
-use crate::tensors::tensor_file::{Listing, TensorFile};
+use crate::tensors::single::{Listing, Single};
 
 /// So many rows decide how wide the columns are.
 const ROWS_MEASURED: usize = 1000;
+/// What is missing of a checkpoint is told so often.
+const FAULTS: usize = 20;
 
 /// Runs the command.
 pub fn run(arguments: &Tensors) -> Result<ExitCode, Failure> {
     let filter = Filter::new(&arguments.name, arguments.step, arguments.mode, arguments.dtype);
     let mut out = BufWriter::new(io::stdout().lock());
     let inspector = Inspector::default();
-    let (mut failed, mut damaged) = (false, false);
-    let mut closed = false;
+    let mut run = Run { arguments, inspector, filter, out: &mut out, failed: false, damaged: false };
     for path in &arguments.paths {
         let place = Place::of(path)?;
-        let is_directory = place.about(true)?.kind() == Kind::Directory;
-        let mut each = |file: &Place| {
-            let found = match list(file, &inspector, &filter, arguments.json, &mut out) {
-                Ok(found) => found,
-                Err(Problem::Printing(error)) => {
-                    output::printed(Err(error))?;
-                    closed = true;
-                    return Ok(false);
-                }
-                Err(Problem::Reading(failure)) => {
-                    output::complain(failure);
-                    failed = true;
-                    return Ok(true);
-                }
-            };
-            // In a directory there are other files, too; a file that is named is meant to have tensors.
-            if let Some(failure) = found.failure(file.path())
-                && (!is_directory || found.is_cut_short())
-            {
-                output::complain(failure);
-                failed = true;
-            } else if found.bad_frames() > 0 {
-                let what = found.reason().unwrap_or_default();
-                output::complain(Failure::at(file.path(), format!("{} bad frames; {what}", found.bad_frames())));
-                damaged = true;
-            }
-            for call in found.calls() {
-                let what = format!("loading it with torch would call {}", text::plain(call));
-                output::complain(Failure::at(file.path(), what));
-            }
-            Ok(true)
-        };
-        if is_directory {
-            place.files(&mut |file, _| each(file))?;
+        let goes_on = if place.about(true)?.kind() == Kind::Directory {
+            run.directory(&place)?
         } else {
-            each(&place)?;
-        }
-        if closed {
+            run.file(&place, false)?
+        };
+        if !goes_on {
             return Ok(ExitCode::SUCCESS);
         }
     }
+    let Run { failed, damaged, .. } = run;
     output::printed(out.flush())?;
     Ok(match (failed, damaged) {
         (true, _) => ExitCode::FAILURE,
         (false, true) => ExitCode::from(DAMAGED),
         (false, false) => ExitCode::SUCCESS,
     })
+}
+
+/// What is printed, and what came of it so far.
+struct Run<'a> {
+    arguments: &'a Tensors,
+    inspector: Inspector,
+    filter: Filter<'a>,
+    out: &'a mut dyn Write,
+    failed: bool,
+    damaged: bool,
+}
+
+impl Run<'_> {
+    /// Lists what is in a directory: checkpoints as one thing each, and other files. Says whether to go on.
+    fn directory(&mut self, place: &Place) -> Result<bool, Failure> {
+        let run = RefCell::new(self);
+        place.walk(
+            &mut |dir, inside| {
+                let mut run = run.borrow_mut();
+                let plans = match Plan::all_in(dir, inside, &run.inspector) {
+                    Ok(plans) => plans,
+                    Err(failure) => {
+                        run.fail(failure);
+                        return Ok(true);
+                    }
+                };
+                for plan in &plans {
+                    if !run.plan(plan)? {
+                        return Ok(false);
+                    }
+                }
+                let parts = |place: &Place| plans.iter().any(|plan| plan.has_part(&name_of(place)));
+                inside.retain(|place| !parts(place));
+                Ok(true)
+            },
+            &mut |file, _| run.borrow_mut().file(file, true),
+        )
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        output::complain(failure);
+        self.failed = true;
+    }
+
+    /// Lists the tensors of a checkpoint. Says whether to go on.
+    fn plan(&mut self, plan: &Plan) -> Result<bool, Failure> {
+        let model = Model::of_plan(plan, &self.inspector);
+        let path = plan.dir().path();
+        let mut table = Table::new(self.arguments.json);
+        let mut printed = Ok(());
+        for listed in model.tensors().filter(|listed| self.filter.takes(&listed.tensor)) {
+            let shards = model.shards(listed);
+            printed = printed.and_then(|()| table.add_sharded(path, listed, shards.as_deref(), self.out));
+        }
+        let out = &mut *self.out;
+        match printed.and_then(|()| table.end_plan(plan, out)) {
+            Ok(()) => {}
+            Err(error) => return output::printed(Err(error)).map(|()| false),
+        }
+        let faults = model.faults();
+        for fault in faults.iter().take(FAULTS) {
+            self.fail(Failure::at(path, text::plain(fault)));
+        }
+        if faults.len() > FAULTS {
+            self.fail(Failure::at(path, format!("{} more of it are not there", faults.len() - FAULTS)));
+        }
+        for extra in plan.extra() {
+            output::complain(Failure::at(path, format!("{} is no part of the checkpoint", text::plain(extra))));
+        }
+        Ok(true)
+    }
+
+    /// Lists the tensors of a file. Says whether to go on.
+    fn file(&mut self, file: &Place, is_found: bool) -> Result<bool, Failure> {
+        let found = match list(file, &self.inspector, &self.filter, self.arguments.json, self.out) {
+            Ok(found) => found,
+            Err(Problem::Printing(error)) => return output::printed(Err(error)).map(|()| false),
+            Err(Problem::Reading(failure)) => {
+                self.fail(failure);
+                return Ok(true);
+            }
+        };
+        // In a directory there are other files, too; a file that is named is meant to have tensors.
+        if let Some(failure) = found.failure(file.path())
+            && (!is_found || found.is_cut_short())
+        {
+            self.fail(failure);
+        } else if found.bad_frames() > 0 {
+            let what = found.reason().unwrap_or_default();
+            output::complain(Failure::at(file.path(), format!("{} bad frames; {what}", found.bad_frames())));
+            self.damaged = true;
+        }
+        for call in found.calls() {
+            let what = format!("loading it with torch would call {}", text::plain(call));
+            output::complain(Failure::at(file.path(), what));
+        }
+        Ok(true)
+    }
 }
 
 enum Problem {
@@ -92,7 +164,7 @@ fn list(
     json: bool,
     out: &mut dyn Write,
 ) -> Result<Listing, Problem> {
-    let opened = TensorFile::open(place, inspector).map_err(Problem::Reading)?;
+    let opened = Single::open(place, inspector).map_err(Problem::Reading)?;
     let mut table = Table::new(json);
     let mut printed = Ok(());
     let found = opened.tensors_and_calls(&mut |tensor, crc| {
@@ -104,6 +176,9 @@ fn list(
     printed.and_then(|()| table.end(place.path(), &found, out)).map_err(Problem::Printing)?;
     Ok(found)
 }
+
+/// A part of a tensor: first element and elements in each dimension, the file's name, and its first byte there.
+type Shard<'a> = (&'a [u64], &'a [u64], String, u64);
 
 /// Rows of one file. The first ones are held back until it is known how wide columns must be.
 struct Table {
@@ -144,6 +219,42 @@ impl Table {
         ];
         self.held.push(Row { columns, name: text::plain(&tensor.name_text()) });
         if self.widths.is_some() || self.held.len() >= ROWS_MEASURED { self.print(out) } else { Ok(()) }
+    }
+
+    /// A row of a tensor of a checkpoint, with where its parts are, if they are all there.
+    fn add_sharded(
+        &mut self,
+        path: &Path,
+        listed: &Listed,
+        shards: Option<&[Shard<'_>]>,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let tensor = &listed.tensor;
+        if !self.json {
+            return self.add(path, tensor, None, out);
+        }
+        self.count += 1;
+        let mut line = describe(path, tensor, None);
+        if let Some(line) = line.as_object_mut() {
+            line.insert("place".to_owned(), json!(if shards.is_some() { "sharded" } else { "missing" }));
+            for none in ["offset", "len"] {
+                line.insert(none.to_owned(), json!(null));
+            }
+            let shard = |(offsets, sizes, file, at): &Shard<'_>| json!({"file": file, "offset": at, "starts": offsets, "sizes": sizes});
+            line.insert("shards".to_owned(), json!(shards.map(|all| all.iter().map(shard).collect::<Vec<_>>())));
+        }
+        writeln!(out, "{line}")
+    }
+
+    fn end_plan(&mut self, plan: &Plan, out: &mut dyn Write) -> io::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        if self.count > 0 {
+            self.print(out)?;
+        }
+        let path = text::plain(&plan.dir().path().to_string_lossy());
+        writeln!(out, "{path}: {}, {}\n", plan.summary(), size::humane(self.bytes))
     }
 
     fn print(&mut self, out: &mut dyn Write) -> io::Result<()> {

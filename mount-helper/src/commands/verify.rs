@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tensorfs_formats::{Mode, Tensor};
-use tensorfs_fs::FileState;
+use tensorfs_fs::{FileState, Inspector};
 
 use crate::ask::sealing;
 use crate::cli::Verify;
@@ -16,6 +16,7 @@ use crate::show::failure::Failure;
 use crate::show::progress::Bar;
 use crate::show::{output, size, table, text};
 use crate::tensors::place::Place;
+use crate::tensors::plan::Plan;
 use crate::tensors::verdict::{self, Verdict};
 
 /// Damaged tensors of a file that are named, in text.
@@ -31,12 +32,19 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
         sealing::seal(&arguments.paths, false)?;
     }
     let bar = Bar::new(arguments.json);
-    let mut places = Vec::new();
+    let inspector = Inspector::default();
+    let (mut places, mut plans) = (Vec::new(), Vec::new());
     for path in &arguments.paths {
-        Place::of(path)?.files(&mut |place, about| {
-            places.push((place.clone(), about.size()));
-            Ok(true)
-        })?;
+        Place::of(path)?.walk(
+            &mut |dir, inside| {
+                plans.push(Plan::all_in(dir, inside, &inspector));
+                Ok(true)
+            },
+            &mut |place, about| {
+                places.push((place.clone(), about.size()));
+                Ok(true)
+            },
+        )?;
     }
     let total = places.iter().map(|(_, size)| size).sum();
     let printer = Printer { json: arguments.json, all: arguments.all, colours: Colours::of_stdout(), bar };
@@ -65,13 +73,22 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
         done += size;
     }
     printer.bar.clear();
+    for plans in plans {
+        match plans {
+            Ok(plans) => plans.iter().try_for_each(|plan| tally.plan(&printer, plan))?,
+            Err(failure) => {
+                tally.failed += 1;
+                output::complain(failure);
+            }
+        }
+    }
     if !arguments.json {
         output::print(&tally.line())?;
     }
     Ok(match tally {
         Tally { damaged, .. } if damaged > 0 => ExitCode::from(DAMAGED),
         Tally { failed, .. } if failed > 0 => ExitCode::FAILURE,
-        Tally { interrupted, .. } if interrupted > 0 => ExitCode::from(INTERRUPTED),
+        Tally { interrupted, incomplete, .. } if interrupted + incomplete > 0 => ExitCode::from(INTERRUPTED),
         _ => ExitCode::SUCCESS,
     })
 }
@@ -81,6 +98,8 @@ struct Tally {
     whole: u64,
     damaged: u64,
     interrupted: u64,
+    /// Checkpoints of several files of which something is missing.
+    incomplete: u64,
     unsealed: u64,
     failed: u64,
     bytes: u64,
@@ -107,11 +126,44 @@ impl Tally {
         }
     }
 
+    /// Says what a checkpoint of several files lacks, and which files are none of it.
+    fn plan(&mut self, printer: &Printer, plan: &Plan) -> Result<(), Failure> {
+        let (faults, extra) = (plan.faults(), plan.extra());
+        self.incomplete += u64::from(!faults.is_empty());
+        let path = plan.dir().path();
+        if printer.json {
+            let state = if faults.is_empty() { "complete" } else { "incomplete" };
+            let path = path.to_string_lossy();
+            let line = json!({"path": path, "kind": "checkpoint", "state": state, "missing": faults, "extra": extra});
+            return output::print(&format!("{line}\n"));
+        }
+        let path = text::plain(&path.to_string_lossy());
+        let mut lines = String::new();
+        if !faults.is_empty() {
+            lines += &format!("{path}: {}\n", printer.colours.yellow("incomplete"));
+        } else if printer.all {
+            lines += &format!("{path}: {}, {}\n", printer.colours.green("complete"), plan.summary());
+        } else if !extra.is_empty() {
+            lines += &format!("{path}:\n");
+        }
+        for fault in faults.iter().take(NAMED) {
+            lines += &format!("    {}\n", text::plain(fault));
+        }
+        if faults.len() > NAMED {
+            lines += &format!("    and {} more\n", faults.len() - NAMED);
+        }
+        for extra in extra {
+            lines += &format!("    {} is no part of the checkpoint\n", text::plain(extra));
+        }
+        output::print(&lines)
+    }
+
     fn line(&self) -> String {
         let mut parts = vec![format!("{} whole", self.whole)];
         for (count, what) in [
             (self.damaged, "damaged"),
             (self.interrupted, "interrupted"),
+            (self.incomplete, "incomplete"),
             (self.unsealed, "without checksums"),
             (self.failed, "not read"),
         ] {

@@ -1,19 +1,18 @@
 //! The one tensor of a file that a person means.
 
 use std::cmp::Ordering;
-use std::ops::ControlFlow;
 use std::path::Path;
 
-use tensorfs_formats::Tensor;
 use tensorfs_fs::Inspector;
 
 use crate::show::failure::Failure;
 use crate::show::text;
+use crate::tensors::listed::Listed;
 use crate::tensors::place::Place;
 use crate::tensors::tensor_file::TensorFile;
 
 /// Opens a file and finds the tensor that a person means by `NAME`, `NAME@STEP` or `NAME@last`.
-pub fn one(path: &Path, wanted: &str) -> Result<(TensorFile, Tensor), Failure> {
+pub fn one(path: &Path, wanted: &str) -> Result<(TensorFile, Listed), Failure> {
     let opened = TensorFile::open(&Place::of(path)?, &Inspector::default())?;
     let at_step = wanted.rsplit_once('@').and_then(|(name, step)| match step {
         "last" => Some((name, None)),
@@ -22,26 +21,22 @@ pub fn one(path: &Path, wanted: &str) -> Result<(TensorFile, Tensor), Failure> {
     // A name may have an @ in it: the whole of it goes first.
     let mut whole = Candidates::default();
     let mut stepped = Candidates::default();
-    let found = opened.tensors(&mut |tensor, _| {
-        let name = tensor.name_text();
+    opened.tensors(&mut |listed| {
+        let name = listed.tensor.name_text();
         if name == wanted {
-            whole.add(tensor, false);
+            whole.add(listed, false);
         } else if let Some((wanted, step)) = at_step
             && name == wanted
-            && (step.is_none() || step == tensor.step)
+            && (step.is_none() || step == listed.tensor.step)
         {
-            stepped.add(tensor, step.is_none());
+            stepped.add(listed, step.is_none());
         }
-        ControlFlow::Continue(())
-    });
-    if let Some(failure) = found.failure(path) {
-        return Err(failure);
-    }
+    })?;
     let candidates = if whole.count > 0 { whole } else { stepped };
     match (candidates.last, candidates.count) {
         (None, _) => Err(Failure::at(path, format!("no tensor {:?}; `tensorfs tensors` lists what there is", wanted))),
-        (Some(tensor), 1) => Ok((opened, tensor)),
-        (Some(tensor), count) => {
+        (Some(listed), 1) => Ok((opened, listed)),
+        (Some(Listed { tensor, .. }), count) => {
             let name = text::plain(&tensor.name_text());
             let hint = match candidates.steps {
                 Some((first, last)) if first != last => {
@@ -57,16 +52,17 @@ pub fn one(path: &Path, wanted: &str) -> Result<(TensorFile, Tensor), Failure> {
 /// Tensors of one name: how many, at which steps, and the last one.
 #[derive(Default)]
 struct Candidates {
-    last: Option<Tensor>,
+    last: Option<Listed>,
     count: u64,
     steps: Option<(i64, i64)>,
 }
 
 impl Candidates {
     /// With `newest`, only those of the highest step count.
-    fn add(&mut self, tensor: Tensor, newest: bool) {
+    fn add(&mut self, listed: Listed, newest: bool) {
+        let tensor = &listed.tensor;
         if newest && let Some(last) = &self.last {
-            match tensor.step.cmp(&last.step) {
+            match tensor.step.cmp(&last.tensor.step) {
                 Ordering::Less => return,
                 Ordering::Equal => {}
                 Ordering::Greater => *self = Candidates::default(),
@@ -77,6 +73,6 @@ impl Candidates {
             self.steps = Some((first.min(step), last.max(step)));
         }
         self.count += 1;
-        self.last = Some(tensor);
+        self.last = Some(listed);
     }
 }

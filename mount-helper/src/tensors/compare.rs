@@ -1,13 +1,15 @@
 //! How two tensors differ, and by how much.
 
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use tensorfs_formats::{Location, Order, Tensor, crc32c_append};
-use tensorfs_fs::TensorBytes;
+use tensorfs_formats::{Order, Tensor, crc32c_append};
 
 use crate::show::failure::{At, Failure};
 use crate::show::text;
+use crate::tensors::assembled::by_rows;
+use crate::tensors::listed::{Bytes, Listed};
 use crate::tensors::numbers::{Decoder, Number};
 use crate::tensors::tensor_file::TensorFile;
 
@@ -93,24 +95,29 @@ impl Distance {
 }
 
 /// A tensor, with the file that it is in.
-pub type Part<'a> = (&'a TensorFile, &'a Tensor);
+pub type Part<'a> = (&'a TensorFile, &'a Listed);
 
 /// Reads both tensors, as far as that is needed to tell how they differ.
 pub fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
-    let (from, to) = (kind(a.1), kind(b.1));
+    let (from, to) = (kind(&a.1.tensor), kind(&b.1.tensor));
     if from != to {
         return Ok(Change::Kind { from, to });
     }
     let ((file_a, _), (file_b, _)) = (a, b);
     let (path_a, path_b) = (file_a.path(), file_b.path());
-    let (tensor_a, tensor_b) = if a.1.order == b.1.order || readable_order(a.1, b.1) {
-        (a.1.clone(), b.1.clone())
-    } else {
-        (by_rows(a.1), by_rows(b.1))
-    };
-    let comparable = readable_order(&tensor_a, &tensor_b);
-    let (Ok(mut reader_a), Ok(mut reader_b)) = (file_a.bytes(&tensor_a), file_b.bytes(&tensor_b)) else {
-        return encoded(a, b);
+    let (mut listed_a, mut listed_b) = (a.1.clone(), b.1.clone());
+    if !readable_order(&listed_a.tensor, &listed_b.tensor) {
+        listed_a.tensor = by_rows(&listed_a.tensor);
+        listed_b.tensor = by_rows(&listed_b.tensor);
+    }
+    let (tensor_a, tensor_b) = (&listed_a.tensor, &listed_b.tensor);
+    let comparable = readable_order(tensor_a, tensor_b);
+    let (mut reader_a, mut reader_b) = match (file_a.bytes(&listed_a), file_b.bytes(&listed_b)) {
+        (Ok(a), Ok(b)) => (a, b),
+        // A part of it is not there.
+        (Err(error), _) if error.kind() == io::ErrorKind::NotFound => return Err(error).at(path_a),
+        (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => return Err(error).at(path_b),
+        _ => return encoded(a, b),
     };
     if !comparable || reader_a.len() != reader_b.len() {
         return Ok(Change::Bytes);
@@ -124,7 +131,7 @@ pub fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     if equal {
         return Ok(Change::Same);
     }
-    let Some((decoder_a, decoder_b)) = Decoder::of(&tensor_a).zip(Decoder::of(&tensor_b)) else {
+    let Some((decoder_a, decoder_b)) = Decoder::of(tensor_a).zip(Decoder::of(tensor_b)) else {
         return Ok(Change::Bytes);
     };
     let mut distance = Distance::default();
@@ -154,7 +161,7 @@ struct Pieces {
 
 impl Pieces {
     /// Reads the next piece, if there is one.
-    fn next(&mut self, a: (&Path, &mut TensorBytes), b: (&Path, &mut TensorBytes)) -> Result<bool, Failure> {
+    fn next(&mut self, a: (&Path, &mut Bytes), b: (&Path, &mut Bytes)) -> Result<bool, Failure> {
         fill(a, self.at, &mut self.a)?;
         fill(b, self.at, &mut self.b)?;
         self.at += self.a.len() as u64;
@@ -162,7 +169,7 @@ impl Pieces {
     }
 }
 
-fn fill((path, reader): (&Path, &mut TensorBytes), at: u64, piece: &mut Vec<u8>) -> Result<(), Failure> {
+fn fill((path, reader): (&Path, &mut Bytes), at: u64, piece: &mut Vec<u8>) -> Result<(), Failure> {
     piece.resize(PIECE, 0);
     let count = reader.read_at(at, piece).at(path)?;
     piece.truncate(count);
@@ -174,30 +181,16 @@ fn readable_order(a: &Tensor, b: &Tensor) -> bool {
     (a.order == Order::ColumnMajor) == (b.order == Order::ColumnMajor)
 }
 
-/// The tensor, to be read in row-major order, if it can be.
-fn by_rows(tensor: &Tensor) -> Tensor {
-    let mut tensor = tensor.clone();
-    if tensor.order == Order::ColumnMajor && matches!(tensor.location, Location::Raw { .. }) {
-        let steps = tensor.shape.iter().scan(1_u64, |stride, &size| {
-            let this = *stride;
-            *stride = stride.saturating_mul(size);
-            Some(this)
-        });
-        tensor.order = Order::Strides(steps.collect());
-    }
-    tensor
-}
-
 /// What is not plain bytes is the same if its encoding is.
 fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
-    let bytes = |(file, tensor): Part<'_>| -> Result<_, Failure> {
-        let Location::Encoded { offset, len } = tensor.location else { return Ok(None) };
+    let bytes = |(file, listed): Part<'_>| -> Result<_, Failure> {
+        let Some((opened, offset, len)) = file.encoded(listed)? else { return Ok(None) };
         let mut crc = 0;
         let mut piece = vec![0; PIECE];
         let mut at = 0;
         while at < len {
             let count = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
-            file.file().read_exact_at(&mut piece[..count], offset + at).at(file.path())?;
+            opened.read_exact_at(&mut piece[..count], offset + at).at(file.path())?;
             crc = crc32c_append(crc, &piece[..count]);
             at += count as u64;
         }

@@ -305,6 +305,16 @@ impl Place {
     /// The regular file that this is, or all those below the directory that it is, in the order of their paths. Links
     /// are not followed. `visit` says whether to go on.
     pub fn files(&self, visit: &mut dyn FnMut(&Place, &About) -> Result<bool, Failure>) -> Result<bool, Failure> {
+        self.walk(&mut |_, _| Ok(true), visit)
+    }
+
+    /// As [`Place::files`]. Before it goes into a directory `enter` is shown it and what is in it, may take some of
+    /// that out, and says whether to go on.
+    pub fn walk(
+        &self,
+        enter: &mut dyn FnMut(&Place, &mut Vec<Place>) -> Result<bool, Failure>,
+        visit: &mut dyn FnMut(&Place, &About) -> Result<bool, Failure>,
+    ) -> Result<bool, Failure> {
         let about = self.about(true)?;
         match about.kind {
             Kind::File => return visit(self, &about),
@@ -312,6 +322,9 @@ impl Place {
             Kind::Link | Kind::Other => return Err(Failure::at(&self.path, "neither a file nor a directory")),
         }
         let mut left = self.inside()?;
+        if !enter(self, &mut left)? {
+            return Ok(false);
+        }
         left.reverse();
         while let Some(place) = left.pop() {
             let about = match place.about(false) {
@@ -324,6 +337,9 @@ impl Place {
                 Kind::File if !visit(&place, &about)? => return Ok(false),
                 Kind::Directory => {
                     let mut inside = place.inside()?;
+                    if !enter(&place, &mut inside)? {
+                        return Ok(false);
+                    }
                     inside.reverse();
                     left.append(&mut inside);
                 }

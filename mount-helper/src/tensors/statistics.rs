@@ -3,8 +3,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use tensorfs_formats::Tensor;
-
+use crate::tensors::listed::Listed;
 use crate::tensors::numbers::{Decoder, Number};
 use crate::tensors::tensor_file::TensorFile;
 
@@ -19,7 +18,7 @@ pub struct Statistics {
 
 impl Statistics {
     /// Reads the tensor twice, or once if none of its numbers is finite.
-    pub fn of(file: &TensorFile, tensor: &Tensor, decoder: Decoder) -> io::Result<Statistics> {
+    pub fn of(file: &TensorFile, tensor: &Listed, decoder: Decoder) -> io::Result<Statistics> {
         let mut totals = Totals::default();
         each(file, tensor, decoder, &mut |number| totals.add(number))?;
         let mut spread = Spread::new(&totals);
@@ -81,7 +80,7 @@ impl Statistics {
 }
 
 /// Calls `visit` for each element.
-fn each(file: &TensorFile, tensor: &Tensor, decoder: Decoder, visit: &mut dyn FnMut(Number)) -> io::Result<()> {
+fn each(file: &TensorFile, tensor: &Listed, decoder: Decoder, visit: &mut dyn FnMut(Number)) -> io::Result<()> {
     // Pieces are whole elements: their size divides what is read at a time.
     file.bytes(tensor)?.each(&mut |bytes| {
         decoder.each(bytes, &mut *visit);

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use tensorfs_formats::{TensorReader, crc32c, npy_header, planned, read_tensor, recognise, resume, shards};
+use tensorfs_formats::{TensorReader, crc32c, npy_header, pieces, planned, read_tensor, recognise, resume, shards};
 use tensorfs_layout::check::fault_of_run;
 use tensorfs_layout::segment::{Before, examine};
 
@@ -33,6 +33,7 @@ pub fn any(bytes: &[u8]) {
 
 /// JSON beside a checkpoint.
 pub fn named_shards(bytes: &[u8]) {
+    in_full(bytes);
     let found = shards(&bytes);
     assert!(found.end <= bytes.len() as u64 && found.error.is_none() && found.tensors == 0);
     assert!(found.reason.is_none() || found.metadata.is_empty());
@@ -46,6 +47,7 @@ pub fn named_shards(bytes: &[u8]) {
 
 /// The plan of a distributed checkpoint.
 pub fn plan(bytes: &[u8]) {
+    in_full(bytes);
     let found = planned(&bytes);
     assert!(found.end <= bytes.len() as u64 && found.tensors == 0);
     assert!((found.reason.is_none() && found.error.is_none()) || found.metadata.is_empty());
@@ -58,6 +60,17 @@ pub fn plan(bytes: &[u8]) {
     }
     // Whatever it is cut to is not whole.
     assert!(found.reason.is_some() || planned(&&bytes[..found.end as usize - 1]).cut);
+}
+
+/// All that a plan or an index says.
+fn in_full(bytes: &[u8]) {
+    let mut count = 0;
+    let found = pieces(&bytes, &mut |piece| {
+        assert_eq!(piece.fault(), None, "{piece:?}");
+        count += 1;
+        if count < 10_000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert!(found.end <= bytes.len() as u64 && found.tensors == 0);
 }
 
 /// Plans of distributed checkpoints.

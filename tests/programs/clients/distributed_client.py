@@ -1,10 +1,13 @@
-"""torch's distributed checkpoints: which of them are told to be all there.
+"""torch's distributed checkpoints: which of them are told to be all there, and what is in them.
 
     distributed_client.py DIRECTORY TENSORFS
 
-Two processes save one, and one alone saves others; of each, everything is removed, cut and falsified in turn."""
+Two processes save one, and one alone saves others; of each, everything is removed, cut and falsified in turn. Tensors
+of which each process has a part are read as one, and have the bytes that torch loads."""
 
 import datetime
+import io
+import json
 import os
 import pickle
 import shutil
@@ -13,6 +16,7 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -44,12 +48,104 @@ def rank(number, path, port):
     os._exit(0)
 
 
-def save_by_two(path):
+def rank_of_sharded(number, path, port):
+    """One of two processes, each with a part of tensors that are cut in other ways, and of a model and an optimizer."""
+    from torch.distributed._tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from torch.distributed.fsdp import ShardedOptimStateDictConfig, ShardedStateDictConfig, StateDictType
+
+    meeting, patience = f"tcp://127.0.0.1:{port}", datetime.timedelta(minutes=2)
+    dist.init_process_group("gloo", init_method=meeting, rank=number, world_size=2, timeout=patience)
+    mesh = init_device_mesh("cpu", (2,))
+    torch.manual_seed(0)
+    several = {
+        "rows": (torch.randn(10, 6), Shard(0)),
+        "columns": (torch.randn(4, 7, 3).to(torch.bfloat16), Shard(1)),
+        "last": (torch.arange(2 * 3 * 5).reshape(2, 3, 5), Shard(2)),
+        "odd": (torch.randn(3, 3, dtype=torch.float64), Shard(0)),
+        "one": (torch.randn(1, 4) > 0, Shard(0)),
+        "turned": (torch.randn(6, 4).t().contiguous(), Shard(1)),
+        "both": (torch.arange(5), Replicate()),
+    }
+    state = {name: distribute_tensor(tensor, mesh, [how]) for name, (tensor, how) in several.items()}
+    state |= {"plain": torch.ones(3, dtype=torch.int8), "scalar": torch.tensor(5.0), "transposed": torch.randn(3, 5).t()}
+    layers = torch.nn.Linear(7, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)
+    model = FSDP(torch.nn.Sequential(*layers), device_id=torch.device("cpu"), use_orig_params=True, device_mesh=mesh)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 7)).sum().backward()
+    optimizer.step()
+    on_cpu = ShardedStateDictConfig(offload_to_cpu=True), ShardedOptimStateDictConfig(offload_to_cpu=True)
+    FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT, *on_cpu)
+    optim = FSDP.optim_state_dict(model, optimizer)
+    dcp.save({"several": state, "model": model.state_dict(), "optim": optim, "step": 5}, checkpoint_id=path)
+    dist.barrier()
+    os._exit(0)
+
+
+def flat(value, path=""):
+    """Each tensor of a state with its name."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from flat(item, f"{path}.{key}" if path else str(key))
+
+
+def tell(*arguments, status=0):
+    done = subprocess.run([sys.argv[2], *arguments], capture_output=True)
+    check(done.returncode == status, arguments, done.returncode, done.stderr)
+    return done.stdout
+
+
+def same_as_torch(path):
+    """Every tensor is listed with its full shape, and has the bytes that torch loads."""
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    whole = path + ".pt"
+    dcp_to_torch_save(path, whole)
+    loaded = dict(flat(torch.load(whole, weights_only=False)))
+    os.unlink(whole)
+    listed = {line["name"]: line for line in map(json.loads, tell("tensors", "--json", path).splitlines())}
+    check(sorted(listed) == sorted(loaded), sorted(listed), sorted(loaded))
+    for name, tensor in loaded.items():
+        line = listed[name]
+        check(line["shape"] == list(tensor.shape) and f"torch.{line['dtype']}" == str(tensor.dtype), name, line)
+        check(sum(np.prod(shard["sizes"], dtype=int) for shard in line["shards"]) == tensor.numel(), name, line)
+        read = np.load(io.BytesIO(tell("cat", path, name)))
+        expected = tensor.contiguous().view(torch.uint8) if tensor.dim() else tensor.reshape(1).view(torch.uint8)
+        check(np.ascontiguousarray(read).tobytes() == expected.numpy().tobytes(), name)
+    return len(loaded), sum(len(line["shards"]) > 1 for line in listed.values())
+
+
+def sharded():
+    """Checkpoints of which each process has a part are one thing for all commands."""
+    old, new = (os.path.join(DIRECTORY, name) for name in ["sharded", "sharded-later"])
+    for path in [old, new]:
+        save_by_two(path, "sharded")
+    count, cut = same_as_torch(old)
+    check(cut >= 10, cut)
+    check(b"0 different" in tell("diff", old, new), "the same saved twice")
+    check(b"count" in tell("stat", "--json", old, "several.columns"))
+    part = os.path.join(new, "__1_0.distcp")
+    os.rename(part, new + ".part")
+    open(os.path.join(new, "__7_0.distcp"), "w").close()
+    for command in ["verify", "ls"]:
+        told = tell(command, new, status=5 if command == "verify" else 0).decode()
+        check("__1_0.distcp is missing" in told and "__7_0.distcp is no part" in told, told)
+    missing = [line for line in tell("tensors", "--json", new, status=1).splitlines() if b'"missing"' in line]
+    check(0 < len(missing) <= count, missing)
+    tell("diff", old, new, status=2)
+    for path in [old, new]:
+        shutil.rmtree(path)
+    return count
+
+
+def save_by_two(path, *how):
     again = [sys.executable, __file__, DIRECTORY, sys.argv[2]]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ranks = [subprocess.Popen([*again, str(number), path, str(port)]) for number in range(2)]
+    ranks = [subprocess.Popen([*again, str(number), path, str(port), *how]) for number in range(2)]
     ends = [process.wait(timeout=300) for process in ranks]
     check(ends == [0, 0], "processes of two ended with", ends)
 
@@ -170,10 +266,10 @@ def main():
     objects = os.path.join(DIRECTORY, "objects")
     save(objects, {"step": 5, "arguments": types.SimpleNamespace(lr=0.1)}, single_file_per_rank=False)
     check(said(objects) == "complete", said(objects))
-    print(f"{count} parts of checkpoints")
+    print(f"{count} parts of checkpoints, {sharded()} tensors of one by two")
 
 
 if len(sys.argv) > 3:
-    rank(int(sys.argv[3]), *sys.argv[4:])
+    (rank_of_sharded if len(sys.argv) > 6 else rank)(int(sys.argv[3]), *sys.argv[4:6])
 else:
     main()

@@ -3,7 +3,7 @@
 
 use crate::dtype::Dtype;
 use crate::fault::{Result, malformed};
-use crate::limits::push;
+use crate::limits::{DIMENSIONS_MAX, push};
 
 /// What the objects may take, in bytes.
 const OBJECTS_MAX: usize = 23 << 20;
@@ -83,6 +83,14 @@ pub(super) enum Class {
     Plan,
     /// Where something is.
     Place,
+    /// What is there.
+    Index,
+    /// A tensor.
+    Tensor,
+    /// A part of one.
+    Chunk,
+    /// What a tensor is, but for its shape.
+    Properties,
     /// Anything else.
     Other,
 }
@@ -197,6 +205,11 @@ impl Heap {
     pub fn numbers(&self, Slice { start, len }: Slice) -> Option<Vec<u64>> {
         let values = self.values.get(start as usize..(start + len) as usize)?;
         values.iter().map(|&value| if let Value::Int(n) = value { u64::try_from(n.get()).ok() } else { None }).collect()
+    }
+
+    /// The numbers of a tuple of sizes, none of which is negative.
+    pub fn sizes(&self, value: Value) -> Option<Vec<u64>> {
+        self.tuple_of(value).filter(|(_, values)| values.len() <= DIMENSIONS_MAX).and_then(|(at, _)| self.numbers(at))
     }
 
     /// The type of a storage's elements, if it has one, and the bytes of what its length counts.

@@ -19,7 +19,7 @@ use crate::dtype::Dtype;
 use crate::fault::{Fault, Result, malformed};
 use crate::limits::{DIMENSIONS_MAX, NAME_MAX};
 
-use heap::{Class, Heap, Object, Value};
+use heap::{Class, Heap, Object, Slice, Value};
 use memo::Memo;
 
 pub(crate) use heap::View;
@@ -57,21 +57,47 @@ pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Pickle> {
 
 /// Bytes of a file that something is in, as a plan says.
 pub(crate) struct Place<'a> {
+    /// What is there: a name, and which part of what has it.
+    pub of: Option<(&'a [u8], &'a Index)>,
     /// The file's name.
     pub file: &'a [u8],
     pub offset: u64,
     pub len: u64,
 }
 
-/// Who is given the places of a plan.
-type Visit<'v> = dyn FnMut(&Place<'_>) -> Result<()> + 'v;
+/// Which part of a tensor something is: where it begins in it, and its number. Either may be unknown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    name: Option<Slice>,
+    pub offsets: Option<Vec<u64>>,
+    pub number: Option<u64>,
+}
 
-/// Reads the plan of a distributed checkpoint, and gives each place in it to `visit`.
+/// What a plan says, piece by piece.
+pub(crate) enum Said<'a> {
+    Place(Place<'a>),
+    /// A part of the tensor that comes next.
+    Chunk {
+        offsets: Vec<u64>,
+        sizes: Vec<u64>,
+    },
+    Tensor {
+        name: &'a [u8],
+        dtype: Option<Dtype>,
+        shape: Vec<u64>,
+    },
+}
+
+/// Who is given what a plan says.
+type Visit<'v> = dyn FnMut(Said<'_>) -> Result<()> + 'v;
+
+/// Reads the plan of a distributed checkpoint, and gives each place in it to `visit`; in full, its tensors and their
+/// parts, too.
 ///
 /// # Errors
 /// [`Fault::Io`] if it may be a plan, but takes more than it may or is of another kind.
-pub(crate) fn plan<'v>(cursor: &'v mut Cursor<'_>, visit: &'v mut Visit<'v>) -> Result<()> {
-    let mut machine = Machine { places: Some(visit), ..Machine::new(cursor, Heap::keeping_all(), Memo::few()) };
+pub(crate) fn plan<'v>(cursor: &'v mut Cursor<'_>, in_full: bool, visit: &'v mut Visit<'v>) -> Result<()> {
+    let mut machine = Machine { visit: Some(visit), in_full, ..Machine::new(cursor, Heap::keeping_all(), Memo::few()) };
     let root = match machine.run() {
         Err(_) if machine.heap.is_full() => return Err(Fault::Io(io::Error::other("a plan of too many objects"))),
         root => root?,
@@ -115,7 +141,11 @@ struct Machine<'c, 's> {
     marks: Vec<usize>,
     memo: Memo,
     /// If a plan is read.
-    places: Option<&'c mut Visit<'c>>,
+    visit: Option<&'c mut Visit<'c>>,
+    in_full: bool,
+    /// What was seen last of what the next place or tensor is told with: an index, and the type of elements.
+    index: Option<Index>,
+    dtype: Option<Dtype>,
     /// Hashes of the calls that were seen.
     known: HashSet<String>,
     calls: Vec<String>,
@@ -124,7 +154,19 @@ struct Machine<'c, 's> {
 impl<'c, 's> Machine<'c, 's> {
     fn new(cursor: &'c mut Cursor<'s>, heap: Heap, memo: Memo) -> Self {
         let (stack, marks, known, calls) = (Vec::new(), Vec::new(), HashSet::new(), Vec::new());
-        Machine { cursor, heap, stack, marks, memo, places: None, known, calls }
+        Machine {
+            cursor,
+            heap,
+            stack,
+            marks,
+            memo,
+            visit: None,
+            in_full: false,
+            index: None,
+            dtype: None,
+            known,
+            calls,
+        }
     }
 
     fn run(&mut self) -> Result<Value> {
@@ -404,6 +446,11 @@ impl<'c, 's> Machine<'c, 's> {
             }
             Class::Place => self.place(state)?,
             Class::Other => {}
+            _ if !self.in_full => {}
+            Class::Index => self.index = Some(self.index_of(state)),
+            Class::Properties => self.dtype = self.dtype_of(state),
+            Class::Chunk => self.chunk(state)?,
+            Class::Tensor => self.tensor(state)?,
         }
         self.pop()?;
         self.memo.forget(part, &mut self.heap);
@@ -412,6 +459,7 @@ impl<'c, 's> Machine<'c, 's> {
     }
 
     fn place(&mut self, state: Value) -> Result<()> {
+        let index = self.index.take();
         let heap = &self.heap;
         let number = |name| match heap.attribute(state, name) {
             Some(Value::Int(number)) => u64::try_from(number.get()).ok(),
@@ -419,10 +467,61 @@ impl<'c, 's> Machine<'c, 's> {
         };
         match (heap.attribute(state, b"relative_path"), number(b"offset"), number(b"length")) {
             (Some(Value::Text(file)), Some(offset), Some(len)) => {
-                let place = Place { file: heap.bytes(file), offset, len };
-                self.places.as_mut().map_or(Ok(()), |visit| visit(&place))
+                let of = index.as_ref().and_then(|index| Some((heap.bytes(index.name?), index)));
+                let place = Place { of, file: heap.bytes(file), offset, len };
+                self.visit.as_mut().map_or(Ok(()), |visit| visit(Said::Place(place)))
             }
             _ => malformed("a plan with a place that is none"),
+        }
+    }
+
+    fn index_of(&self, state: Value) -> Index {
+        let attribute = |name| self.heap.attribute(state, name);
+        Index {
+            name: if let Some(Value::Text(name)) = attribute(b"fqn") { Some(name) } else { None },
+            offsets: attribute(b"offset").and_then(|offsets| self.heap.sizes(offsets)),
+            number: match attribute(b"index") {
+                Some(Value::Int(number)) => u64::try_from(number.get()).ok(),
+                _ => None,
+            },
+        }
+    }
+
+    /// The type of a tensor's elements, which comes first, as the plan has it.
+    fn dtype_of(&self, state: Value) -> Option<Dtype> {
+        let named = |value| match value {
+            Value::Global(name) => self.heap.bytes(name).strip_prefix(b"torch ").and_then(Dtype::of_torch),
+            _ => None,
+        };
+        match self.heap.values(state) {
+            Some(&[first, ..]) => named(first),
+            _ => self.heap.attribute(state, b"dtype").and_then(named),
+        }
+    }
+
+    fn chunk(&mut self, state: Value) -> Result<()> {
+        let heap = &self.heap;
+        let sizes = |name| heap.attribute(state, name).and_then(|sizes| heap.sizes(sizes));
+        match (sizes(b"offsets"), sizes(b"sizes"), &mut self.visit) {
+            (Some(offsets), Some(sizes), Some(visit)) if offsets.len() == sizes.len() => {
+                visit(Said::Chunk { offsets, sizes })
+            }
+            _ => malformed("a plan with a part of a tensor that is none"),
+        }
+    }
+
+    fn tensor(&mut self, state: Value) -> Result<()> {
+        let dtype = self.dtype.take();
+        let heap = &self.heap;
+        // The key that it is to stand under came before it.
+        let name = match self.stack.iter().rev().nth(1) {
+            Some(Value::Text(name)) => Some(heap.bytes(*name)),
+            _ => None,
+        };
+        let shape = heap.attribute(state, b"size").and_then(|size| heap.sizes(size));
+        match (name, shape, &mut self.visit) {
+            (Some(name), Some(shape), Some(visit)) => visit(Said::Tensor { name, dtype, shape }),
+            _ => malformed("a plan with a tensor that is none"),
         }
     }
 
@@ -504,7 +603,7 @@ impl<'c, 's> Machine<'c, 's> {
             }
             ("torch._utils _rebuild_parameter" | "torch._utils _rebuild_parameter_with_state", &[data, ..]) => Ok(data),
             ("torch Size" | "builtins tuple" | "__builtin__ tuple", &[values @ Value::Object(_)]) => Ok(values),
-            _ if self.places.is_some()
+            _ if self.visit.is_some()
                 && let Some(class) = class_of(&name) =>
             {
                 self.heap.part(class)
@@ -578,7 +677,11 @@ fn class_of(name: &str) -> Option<Class> {
     Some(match name.rsplit_once(' ')?.1 {
         "Metadata" => Class::Plan,
         "_StorageInfo" => Class::Place,
-        "MetadataIndex" | "TensorStorageMetadata" | "BytesStorageMetadata" | "ChunkStorageMetadata" => Class::Other,
+        "MetadataIndex" => Class::Index,
+        "TensorStorageMetadata" => Class::Tensor,
+        "TensorProperties" => Class::Properties,
+        "ChunkStorageMetadata" => Class::Chunk,
+        "BytesStorageMetadata" => Class::Other,
         _ => return None,
     })
 }

@@ -1,0 +1,294 @@
+//! The tensors of a directory: those of the checkpoints in it, each with its parts, and those of other files.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use tensorfs_formats::{Dtype, Location, Tensor};
+use tensorfs_fs::{Inspector, TensorBytes};
+
+use crate::show::failure::Failure;
+use crate::tensors::assembled::{Assembled, Part, by_rows};
+use crate::tensors::listed::{Bytes, Listed};
+use crate::tensors::place::{Kind, Place};
+use crate::tensors::plan::{Plan, Whole, name_of};
+use crate::tensors::single::Single;
+
+/// A directory and the tensors in it.
+pub struct Model {
+    inspector: Inspector,
+    files: Vec<Place>,
+    tensors: Vec<Known>,
+    faults: Vec<String>,
+}
+
+/// A tensor, and what it is read from.
+struct Known {
+    listed: Listed,
+    from: From,
+}
+
+enum From {
+    /// A tensor of a file.
+    File(usize),
+    /// Its parts.
+    Shards(Vec<Piece>),
+    /// A part is not there, or is another: why.
+    Nothing(String),
+}
+
+/// A part of a tensor: where it begins, and the tensor of a file that it is.
+struct Piece {
+    offsets: Vec<u64>,
+    file: usize,
+    tensor: Rc<Tensor>,
+}
+
+impl Model {
+    /// All tensors below a directory. Those of a checkpoint have the names that the program gave them; those of other
+    /// files stand behind the file's name, and what is in directories behind theirs.
+    pub fn of_all(dir: &Place, inspector: &Inspector) -> Result<Model, Failure> {
+        let mut model = Model::empty(inspector);
+        model.add_directory(dir, "")?;
+        Ok(model)
+    }
+
+    /// The tensors of one checkpoint.
+    pub fn of_plan(plan: &Plan, inspector: &Inspector) -> Model {
+        let mut model = Model::empty(inspector);
+        model.add_plan(plan, "");
+        model
+    }
+
+    fn empty(inspector: &Inspector) -> Model {
+        Model { inspector: inspector.clone(), files: Vec::new(), tensors: Vec::new(), faults: Vec::new() }
+    }
+
+    /// The tensors, and checksums of their bytes as far as there are any.
+    pub fn tensors(&self) -> impl Iterator<Item = &Listed> {
+        self.tensors.iter().map(|known| &known.listed)
+    }
+
+    /// What of the checkpoints is not there, in words.
+    pub fn faults(&self) -> &[String] {
+        &self.faults
+    }
+
+    /// Where the parts of a tensor are, if it has some that are all there: for each its first element and elements in
+    /// each dimension, the name of the file, and the first byte.
+    pub fn shards(&self, listed: &Listed) -> Option<Vec<(&[u64], &[u64], String, u64)>> {
+        let From::Shards(pieces) = &self.tensors.get(listed.number())?.from else { return None };
+        let mut shards = Vec::new();
+        for Piece { offsets, file, tensor } in pieces {
+            shards.push((offsets.as_slice(), tensor.shape.as_slice(), name_of(&self.files[*file]), tensor.range().0));
+        }
+        Some(shards)
+    }
+
+    /// A tensor, to be read.
+    pub fn bytes(&self, listed: &Listed) -> io::Result<Bytes> {
+        let missing = |why: &str| io::Error::new(io::ErrorKind::NotFound, why.to_owned());
+        let known = self.tensors.get(listed.number()).ok_or_else(|| missing("no such tensor"))?;
+        let pieces = match &known.from {
+            From::File(file) => return self.open(*file, &listed.tensor).map(Bytes::One),
+            From::Nothing(why) => return Err(missing(why)),
+            From::Shards(pieces) => pieces,
+        };
+        let part = |piece: &Piece| {
+            let (place, inspector, tensor) =
+                (self.files[piece.file].clone(), self.inspector.clone(), piece.tensor.clone());
+            let open = Box::new(move || open(&place, &inspector, &tensor));
+            Part { offsets: piece.offsets.clone(), sizes: piece.tensor.shape.clone(), open, bytes: None }
+        };
+        let tensor = &listed.tensor;
+        let parts = pieces.iter().map(part).collect();
+        Ok(Bytes::Many(Assembled::new(tensor.shape.clone(), tensor.item_size, parts)))
+    }
+
+    /// Where a tensor of a file is that it is not read from: the file.
+    pub fn place_of(&self, listed: &Listed) -> Option<&Place> {
+        match self.tensors.get(listed.number())?.from {
+            From::File(file) => self.files.get(file),
+            _ => None,
+        }
+    }
+
+    fn open(&self, file: usize, tensor: &Tensor) -> io::Result<TensorBytes> {
+        open(&self.files[file], &self.inspector, tensor)
+    }
+
+    fn add(&mut self, tensor: Tensor, checksums: Vec<(u64, u32)>, from: From) {
+        let listed = Listed::new(tensor, checksums, self.tensors.len());
+        self.tensors.push(Known { listed, from });
+    }
+
+    fn add_directory(&mut self, dir: &Place, prefix: &str) -> Result<(), Failure> {
+        let inside = dir.inside()?;
+        let mut parts = HashSet::new();
+        for (number, plan) in Plan::all_in(dir, &inside, &self.inspector)?.iter().enumerate() {
+            // Two checkpoints in one directory have mostly the same names.
+            let prefix = if number == 0 { prefix.to_owned() } else { format!("{prefix}{}/", number + 1) };
+            self.add_plan(plan, &prefix);
+            parts.extend(plan.parts().iter().map(|part| part.name.clone()));
+        }
+        for place in inside {
+            let name = name_of(&place);
+            match place.about(false)?.kind() {
+                Kind::Directory => self.add_directory(&place, &format!("{prefix}{name}/"))?,
+                Kind::File if !parts.contains(&name) => self.add_file(&place, &format!("{prefix}{name}/"))?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn add_file(&mut self, place: &Place, prefix: &str) -> Result<(), Failure> {
+        let number = self.files.len();
+        let before = self.tensors.len();
+        let found = Single::open(place, &self.inspector)?.tensors(&mut |mut tensor, checksums| {
+            tensor.name = [prefix.as_bytes(), &tensor.name].concat();
+            self.add(tensor, checksums, From::File(number));
+            ControlFlow::Continue(())
+        });
+        match found.failure(place.path()) {
+            Some(failure) if found.is_cut_short() => return Err(failure),
+            _ => {}
+        }
+        if self.tensors.len() > before {
+            self.files.push(place.clone());
+        }
+        Ok(())
+    }
+
+    fn add_plan(&mut self, plan: &Plan, prefix: &str) {
+        self.faults.extend(plan.faults());
+        let first = self.files.len();
+        let mut parts = Vec::new();
+        for part in plan.parts() {
+            let mut found = InPart::default();
+            if let Some((place, _)) = &part.there {
+                found.look(place, &self.inspector);
+                self.files.push(place.clone());
+            } else {
+                // The numbers of files are those of parts.
+                self.files.push(plan.dir().clone());
+            }
+            parts.push(found);
+        }
+        for whole in plan.tensors() {
+            let name = [prefix.as_bytes(), &whole.name].concat();
+            let made = Made::of(plan, whole, &parts, first);
+            let shape = whole.shape.clone().or(made.shape).unwrap_or_default();
+            let dtype = whole.dtype.or(made.dtype).unwrap_or(Dtype::Other);
+            let len = shape.iter().fold(dtype.size().unwrap_or(0), |len, size| len.saturating_mul(*size));
+            // Elements of less than a byte cannot be put together from parts.
+            let location = match dtype.size() {
+                Some(_) => Location::Raw { offset: 0, len },
+                None => Location::Encoded { offset: 0, len: 0 },
+            };
+            let mut tensor = Tensor::new(name, dtype, shape, location);
+            tensor.big_endian = made.big_endian;
+            if let From::Nothing(why) = &made.from {
+                self.faults.push(format!("{}: {why}", tensor.name_text()));
+            }
+            self.add(tensor, made.checksums, made.from);
+        }
+    }
+}
+
+fn open(place: &Place, inspector: &Inspector, tensor: &Tensor) -> io::Result<TensorBytes> {
+    let file = place.open().map_err(|failure| io::Error::other(failure.to_string()))?;
+    inspector.bytes(&file.into(), tensor)
+}
+
+/// A tensor of a file, with the checksums of its bytes.
+type InFile = (Rc<Tensor>, Vec<(u64, u32)>);
+
+/// The tensors of a part, by where they begin and by their names.
+#[derive(Default)]
+struct InPart {
+    by_offset: BTreeMap<u64, Vec<InFile>>,
+    by_name: BTreeMap<Vec<u8>, InFile>,
+    /// Why there are none.
+    why: Option<String>,
+}
+
+impl InPart {
+    fn look(&mut self, place: &Place, inspector: &Inspector) {
+        let opened = match Single::open(place, inspector) {
+            Ok(opened) => opened,
+            Err(failure) => return self.why = Some(failure.to_string()),
+        };
+        let found = opened.tensors(&mut |tensor, checksums| {
+            let (offset, _) = tensor.range();
+            let one = (Rc::new(tensor), checksums);
+            self.by_name.insert(one.0.name.clone(), one.clone());
+            self.by_offset.entry(offset).or_default().push(one);
+            ControlFlow::Continue(())
+        });
+        self.why = found.failure(place.path()).map(|failure| failure.to_string());
+    }
+}
+
+/// A tensor that was put together from what its parts are.
+struct Made {
+    from: From,
+    shape: Option<Vec<u64>>,
+    dtype: Option<Dtype>,
+    big_endian: bool,
+    checksums: Vec<(u64, u32)>,
+}
+
+impl Made {
+    fn of(plan: &Plan, whole: &Whole, parts: &[InPart], first: usize) -> Made {
+        let mut made =
+            Made { from: From::Shards(Vec::new()), shape: None, dtype: None, big_endian: false, checksums: Vec::new() };
+        match made.put_together(plan, whole, parts, first) {
+            Ok(pieces) => made.from = From::Shards(pieces),
+            Err(why) => made.from = From::Nothing(why),
+        }
+        made
+    }
+
+    fn put_together(
+        &mut self,
+        plan: &Plan,
+        whole: &Whole,
+        parts: &[InPart],
+        first: usize,
+    ) -> Result<Vec<Piece>, String> {
+        let mut pieces = Vec::new();
+        for shard in &whole.shards {
+            let Some(at) = shard.at else { return Err("the plan does not say where a part of it is".to_owned()) };
+            let (name, part) = (plan.name_of_part(at), &parts[at.part]);
+            let found = match at.len {
+                0 => part.by_name.get(&whole.name),
+                len => {
+                    let mut within = part.by_offset.range(at.offset..at.offset.saturating_add(len));
+                    let one = within.next().and_then(|(_, all)| if let [one] = &all[..] { Some(one) } else { None });
+                    one.filter(|_| within.next().is_none())
+                }
+            };
+            let Some((tensor, checksums)) = found else {
+                let why = part.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+                return Err(format!("its part in {name} is not there{why}"));
+            };
+            let fits = whole.shape.is_none() || tensor.shape == shard.sizes;
+            let dtype = self.dtype.or(whole.dtype).unwrap_or(tensor.dtype);
+            if !fits || tensor.dtype != dtype || !pieces.is_empty() && tensor.big_endian != self.big_endian {
+                return Err(format!("its part in {name} is of another shape or type than the plan says"));
+            }
+            (self.dtype, self.big_endian) = (Some(dtype), tensor.big_endian);
+            let offsets = if whole.shape.is_none() { vec![0; tensor.shape.len()] } else { shard.offsets.clone() };
+            if whole.shape.is_none() {
+                self.shape = Some(tensor.shape.clone());
+            }
+            if whole.shards.len() == 1 && matches!(tensor.location, Location::Raw { .. }) {
+                self.checksums = checksums.clone();
+            }
+            pieces.push(Piece { offsets, file: first + at.part, tensor: Rc::new(by_rows(tensor)) });
+        }
+        Ok(pieces)
+    }
+}

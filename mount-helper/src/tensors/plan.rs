@@ -1,0 +1,282 @@
+//! Directories that are one checkpoint: what the plan in them says, or the index, and which of it is there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
+
+use tensorfs_formats::{Dtype, Planned};
+use tensorfs_fs::Inspector;
+
+use crate::show::failure::{self, Failure};
+use crate::show::text;
+use crate::tensors::place::{Kind, Place};
+
+/// How torch calls the plan of a distributed checkpoint, and how its parts end.
+const DISTRIBUTED: &str = ".metadata";
+const DISTRIBUTED_PART: &str = ".distcp";
+/// How indexes of checkpoints in parts end, and the parts that they name.
+const INDEXES: [(&str, &str); 2] = [(".safetensors.index.json", ".safetensors"), (".bin.index.json", ".bin")];
+
+/// What a plan says.
+pub struct Plan {
+    dir: Place,
+    is_distributed: bool,
+    tensors: Vec<Whole>,
+    objects: usize,
+    parts: Vec<Part>,
+    /// Their numbers, by their names.
+    numbers: BTreeMap<String, usize>,
+    extra: Vec<String>,
+}
+
+/// A file that a plan names.
+pub struct Part {
+    /// Its name in the directory.
+    pub name: String,
+    /// Where it is, and how long, if it is there.
+    pub there: Option<(Place, u64)>,
+    /// How long it is at least, as the plan says.
+    pub needed: u64,
+}
+
+/// A tensor of a plan.
+pub struct Whole {
+    /// Its name, as the program has it.
+    pub name: Vec<u8>,
+    /// The type of its elements, if the plan says one that is known.
+    pub dtype: Option<Dtype>,
+    /// Its dimensions. An index says none.
+    pub shape: Option<Vec<u64>>,
+    /// What it consists of.
+    pub shards: Vec<Shard>,
+}
+
+/// A part of a tensor.
+pub struct Shard {
+    /// Its first element, in each dimension.
+    pub offsets: Vec<u64>,
+    /// Elements in each dimension.
+    pub sizes: Vec<u64>,
+    /// Where it is, if the plan says so.
+    pub at: Option<Bytes>,
+}
+
+/// Bytes of a part.
+#[derive(Clone, Copy)]
+pub struct Bytes {
+    /// Which part of the plan.
+    pub part: usize,
+    /// The first byte.
+    pub offset: u64,
+    /// How many. 0 if only the file is known.
+    pub len: u64,
+}
+
+impl Plan {
+    /// The plans in a directory, of which the contents are given.
+    pub fn all_in(dir: &Place, inside: &[Place], inspector: &Inspector) -> Result<Vec<Plan>, Failure> {
+        let plans = inside.iter().filter_map(|place| {
+            let name = name_of(place);
+            let index = INDEXES.iter().find(|(end, _)| name.ends_with(end)).map(|(_, part)| *part);
+            (name == DISTRIBUTED).then_some(DISTRIBUTED_PART).or(index).map(|part| (place, part))
+        });
+        let mut found = Vec::new();
+        for (place, part) in plans {
+            if place.about(false)?.kind() == Kind::File
+                && let Some(plan) = Plan::read(dir, place, inside, part, inspector)?
+            {
+                found.push(plan);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads a plan. None if it is another file of that name.
+    fn read(
+        dir: &Place,
+        place: &Place,
+        inside: &[Place],
+        part: &str,
+        inspector: &Inspector,
+    ) -> Result<Option<Plan>, Failure> {
+        let is_distributed = part == DISTRIBUTED_PART;
+        let mut reading = Reading::default();
+        let found = inspector.pieces(&place.open()?, &mut |piece| {
+            reading.add(piece);
+            ControlFlow::Continue(())
+        });
+        if let Some(error) = &found.error {
+            return Err(Failure::at(place.path(), failure::reason(error)));
+        }
+        if let Some(why) = found.reason {
+            return Err(Failure::at(place.path(), format!("the plan of a checkpoint that cannot be read: {why}")));
+        }
+        if reading.names.is_empty() {
+            return Ok(None);
+        }
+        let mut there: HashMap<String, &Place> = inside.iter().map(|place| (name_of(place), place)).collect();
+        let mut parts = Vec::new();
+        for (name, needed) in std::mem::take(&mut reading.parts) {
+            let there = match there.remove(&name) {
+                Some(place) => {
+                    let about = place.about(true)?;
+                    (about.kind() == Kind::File).then(|| (place.clone(), about.size()))
+                }
+                None => None,
+            };
+            parts.push(Part { name, there, needed });
+        }
+        let mut extra: Vec<String> = there.into_keys().filter(|name| name.ends_with(part)).collect();
+        extra.sort();
+        let Reading { tensors, objects, numbers, .. } = reading;
+        Ok(Some(Plan { dir: dir.clone(), is_distributed, tensors, objects, parts, numbers, extra }))
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Place {
+        &self.dir
+    }
+
+    /// What it is, in print.
+    pub fn summary(&self) -> String {
+        let kind = if self.is_distributed { "distributed checkpoint" } else { "checkpoint in parts" };
+        let tensors = text::count(self.tensors.len() as u64, "tensor", "tensors");
+        let objects = match self.objects as u64 {
+            0 => String::new(),
+            count => format!(" and {}", text::count(count, "object", "objects")),
+        };
+        format!("{kind}, {tensors}{objects} in {}", text::count(self.parts.len() as u64, "part", "parts"))
+    }
+
+    /// Whether a file is one of those that it names.
+    pub fn has_part(&self, name: &str) -> bool {
+        self.numbers.contains_key(name)
+    }
+
+    /// The tensors, in the plan's order.
+    pub fn tensors(&self) -> &[Whole] {
+        &self.tensors
+    }
+
+    /// The files that it names.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Files that seem to be parts, and are none.
+    pub fn extra(&self) -> &[String] {
+        &self.extra
+    }
+
+    /// The name of the tensor's part.
+    pub fn name_of_part(&self, bytes: Bytes) -> &str {
+        &self.parts[bytes.part].name
+    }
+
+    /// What is missing, in words.
+    pub fn faults(&self) -> Vec<String> {
+        let part = |part: &Part| match &part.there {
+            None => Some(format!("{} is missing", part.name)),
+            Some((_, size)) if *size < part.needed => {
+                let name = &part.name;
+                Some(format!("{name} is cut short: it has {size} bytes of at least {}", part.needed))
+            }
+            Some(_) => None,
+        };
+        let tensor = |whole: &Whole| {
+            let lacks = whole.shards.iter().filter(|shard| shard.at.is_none()).count();
+            let name = String::from_utf8_lossy(&whole.name).into_owned();
+            match whole.shards.len() {
+                _ if !whole.is_covered() => Some(format!("the parts of {name} do not make up the whole")),
+                count if lacks > 0 => {
+                    Some(format!("the plan does not say where {lacks} of {count} parts of {name} are"))
+                }
+                _ => None,
+            }
+        };
+        self.parts.iter().filter_map(part).chain(self.tensors.iter().filter_map(tensor)).collect()
+    }
+}
+
+impl Whole {
+    /// Whether the parts have as many elements as the whole, and lie in it.
+    fn is_covered(&self) -> bool {
+        let Some(shape) = &self.shape else { return true };
+        let within = |shard: &Shard| {
+            let mut dims = shard.offsets.iter().zip(&shard.sizes).zip(shape);
+            shard.sizes.len() == shape.len() && dims.all(|((offset, size), whole)| offset + size <= *whole)
+        };
+        let count = |sizes: &[u64]| sizes.iter().map(|&size| u128::from(size)).product::<u128>();
+        self.shards.iter().all(within)
+            && self.shards.iter().map(|shard| count(&shard.sizes)).sum::<u128>() == count(shape)
+    }
+}
+
+/// What a file or directory is called in its directory.
+pub fn name_of(place: &Place) -> String {
+    place.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// A plan that is being read.
+#[derive(Default)]
+struct Reading {
+    tensors: Vec<Whole>,
+    /// Where tensors are in that list.
+    names: HashMap<Vec<u8>, Option<usize>>,
+    objects: usize,
+    /// Parts of the tensor that is named next.
+    chunks: Vec<Shard>,
+    /// Files, with their least lengths, in the order of their names, and their numbers.
+    parts: Vec<(String, u64)>,
+    numbers: BTreeMap<String, usize>,
+}
+
+impl Reading {
+    fn add(&mut self, piece: Planned) {
+        match piece {
+            Planned::Chunk { offsets, sizes } => self.chunks.push(Shard { offsets, sizes, at: None }),
+            Planned::Tensor { name, dtype, shape } => {
+                let shards = std::mem::take(&mut self.chunks);
+                self.names.insert(name.clone(), Some(self.tensors.len()));
+                self.tensors.push(Whole { name, dtype, shape: Some(shape), shards });
+            }
+            Planned::Place { name, offsets, chunk, file, offset, len } => {
+                let part = *self.numbers.entry(file).or_insert_with_key(|file| {
+                    self.parts.push((file.clone(), 0));
+                    self.parts.len() - 1
+                });
+                let needed = &mut self.parts[part].1;
+                *needed = offset.saturating_add(len).max(*needed);
+                self.place(name, offsets.as_deref(), chunk, Bytes { part, offset, len });
+            }
+        }
+    }
+
+    fn place(&mut self, name: Vec<u8>, offsets: Option<&[u64]>, chunk: Option<u64>, at: Bytes) {
+        let tensor = match self.names.get(&name) {
+            Some(Some(number)) => &mut self.tensors[*number],
+            // An index has nothing but places, each of a whole tensor.
+            _ if at.len == 0 => {
+                self.names.insert(name.clone(), Some(self.tensors.len()));
+                let shards = vec![Shard { offsets: Vec::new(), sizes: Vec::new(), at: Some(at) }];
+                return self.tensors.push(Whole { name, dtype: None, shape: None, shards });
+            }
+            known => {
+                self.objects += usize::from(known.is_none());
+                self.names.insert(name, None);
+                return;
+            }
+        };
+        let count = tensor.shards.len();
+        let by_number = chunk.and_then(|chunk| usize::try_from(chunk).ok()).filter(|chunk| *chunk < count);
+        let begins = |shard: &Shard| offsets.is_none_or(|offsets| offsets == shard.offsets);
+        let by_number = by_number.filter(|number| begins(&tensor.shards[*number]));
+        let found = match (by_number, offsets) {
+            (Some(number), _) => Some(number),
+            (None, Some(_)) => tensor.shards.iter().position(begins),
+            (None, None) => (count == 1).then_some(0),
+        };
+        if let Some(found) = found {
+            tensor.shards[found].at = Some(at);
+        }
+    }
+}
