@@ -35,7 +35,10 @@ pub fn one(path: &Path, wanted: &str) -> Result<(TensorFile, Listed), Failure> {
     let candidates = if whole.count > 0 { whole } else { stepped };
     match (candidates.last, candidates.count) {
         (None, _) => Err(Failure::at(path, format!("no tensor {:?}; `tensorfs tensors` lists what there is", wanted))),
-        (Some(listed), 1) => Ok((opened, listed)),
+        (Some(listed), 1) => match opened.why_missing(&listed) {
+            Some(why) => Err(Failure::at(path, format!("{}: {why}", text::plain(&listed.tensor.name_text())))),
+            None => Ok((opened, listed)),
+        },
         (Some(Listed { tensor, .. }), count) => {
             let name = text::plain(&tensor.name_text());
             let hint = match candidates.steps {

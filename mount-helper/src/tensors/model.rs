@@ -86,6 +86,14 @@ impl Model {
         Some(shards)
     }
 
+    /// Why a tensor cannot be read, if a part of it is not there.
+    pub fn why_missing(&self, listed: &Listed) -> Option<&str> {
+        match &self.tensors.get(listed.number())?.from {
+            From::Nothing(why) => Some(why),
+            _ => None,
+        }
+    }
+
     /// A tensor, to be read.
     pub fn bytes(&self, listed: &Listed) -> io::Result<Bytes> {
         let missing = |why: &str| io::Error::new(io::ErrorKind::NotFound, why.to_owned());

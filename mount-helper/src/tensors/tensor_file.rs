@@ -71,6 +71,14 @@ impl TensorFile {
         }
     }
 
+    /// Why a tensor cannot be read, if a part of it is not there.
+    pub fn why_missing(&self, listed: &Listed) -> Option<&str> {
+        match &self.held {
+            Held::File(_) => None,
+            Held::Directory(model) => model.why_missing(listed),
+        }
+    }
+
     /// One of its tensors, to be read. Fails if its elements are no plain bytes, or are not there.
     pub fn bytes(&self, listed: &Listed) -> io::Result<Bytes> {
         match &self.held {
