@@ -17,7 +17,7 @@ use crate::show::failure::Failure;
 use crate::show::{output, size, table, text};
 use crate::tensors::filter::Filter;
 use crate::tensors::listed::Listed;
-use crate::tensors::model::Model;
+use crate::tensors::model::{At, Model};
 use crate::tensors::place::{Kind, Place};
 use crate::tensors::plan::{Plan, name_of};
 use crate::tensors::recorded::is_looked_into;
@@ -177,9 +177,6 @@ fn list(
     Ok(found)
 }
 
-/// A part of a tensor: first element and elements in each dimension, the file's name, and its first byte there.
-type Shard<'a> = (&'a [u64], &'a [u64], String, u64);
-
 /// Rows of one file. The first ones are held back until it is known how wide columns must be.
 struct Table {
     json: bool,
@@ -226,7 +223,7 @@ impl Table {
         &mut self,
         path: &Path,
         listed: &Listed,
-        shards: Option<&[Shard<'_>]>,
+        shards: Option<&[At<'_>]>,
         out: &mut dyn Write,
     ) -> io::Result<()> {
         let tensor = &listed.tensor;
@@ -240,7 +237,7 @@ impl Table {
             for none in ["offset", "len"] {
                 line.insert(none.to_owned(), json!(null));
             }
-            let shard = |(offsets, sizes, file, at): &Shard<'_>| json!({"file": file, "offset": at, "starts": offsets, "sizes": sizes});
+            let shard = |(offsets, sizes, file, at): &At<'_>| json!({"file": file, "offset": at, "starts": offsets, "sizes": sizes});
             line.insert("shards".to_owned(), json!(shards.map(|all| all.iter().map(shard).collect::<Vec<_>>())));
         }
         writeln!(out, "{line}")

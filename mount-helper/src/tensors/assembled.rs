@@ -49,7 +49,8 @@ impl Assembled {
     /// Fills `buffer` with the bytes from `offset` on, as far as there are any. Both are to be whole elements.
     pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let want = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
-        if self.item == 0 || offset % self.item != 0 || want as u64 % self.item != 0 {
+        let is_whole = |bytes: u64| self.item > 0 && bytes.is_multiple_of(self.item);
+        if !is_whole(offset) || !is_whole(want as u64) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut done = 0;

@@ -15,6 +15,10 @@ use crate::tensors::place::{Kind, Place};
 use crate::tensors::plan::{Plan, Whole, name_of};
 use crate::tensors::single::Single;
 
+/// Where a part of a tensor is: its first element and its elements in each dimension, the name of the file, and its
+/// first byte there.
+pub type At<'a> = (&'a [u64], &'a [u64], String, u64);
+
 /// A directory and the tensors in it.
 pub struct Model {
     inspector: Inspector,
@@ -75,9 +79,8 @@ impl Model {
         &self.faults
     }
 
-    /// Where the parts of a tensor are, if it has some that are all there: for each its first element and elements in
-    /// each dimension, the name of the file, and the first byte.
-    pub fn shards(&self, listed: &Listed) -> Option<Vec<(&[u64], &[u64], String, u64)>> {
+    /// Where the parts of a tensor are, if it has some that are all there.
+    pub fn shards(&self, listed: &Listed) -> Option<Vec<At<'_>>> {
         let From::Shards(pieces) = &self.tensors.get(listed.number())?.from else { return None };
         let mut shards = Vec::new();
         for Piece { offsets, file, tensor } in pieces {

@@ -40,6 +40,9 @@ enum Where {
     Pool(Rc<Contents>, Ino),
 }
 
+/// Who is shown a directory and what is in it, before that is gone through.
+pub type Enter<'a> = dyn FnMut(&Place, &mut Vec<Place>) -> Result<bool, Failure> + 'a;
+
 /// What it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -312,7 +315,7 @@ impl Place {
     /// that out, and says whether to go on.
     pub fn walk(
         &self,
-        enter: &mut dyn FnMut(&Place, &mut Vec<Place>) -> Result<bool, Failure>,
+        enter: &mut Enter<'_>,
         visit: &mut dyn FnMut(&Place, &About) -> Result<bool, Failure>,
     ) -> Result<bool, Failure> {
         let about = self.about(true)?;
