@@ -107,7 +107,8 @@ fn recognise(remote: &Remote, wanted: Wanted) -> io::Result<()> {
     lot.end(found)
 }
 
-/// Tensors, or pieces of a plan, that are to be sent. The first comes alone, as it may be all that is wanted; more and more come together.
+/// Tensors, or pieces of a plan, that are to be sent. The first comes alone, as it may be all that is wanted; more
+/// and more come together.
 struct Lot<'a> {
     remote: &'a Remote,
     /// The answer with so many of them.

@@ -13,7 +13,7 @@ use crate::fault::{Fault, Result, malformed};
 use crate::found::Out;
 use crate::limits::{self, DIMENSIONS_MAX, TENSORS_MAX};
 use crate::pickle::{self, Place, Said};
-use crate::shards;
+use crate::shards::read_with;
 use crate::source::{Source, read_up_to};
 use crate::tensor::elements;
 
@@ -90,7 +90,7 @@ pub(crate) fn read_in_full(
     };
     let mut first = [0];
     if read_up_to(source, 0, &mut first)? == 1 && first != [PICKLE] {
-        return shards::read_with(source, out, &mut |name, file| {
+        return read_with(source, out, &mut |name, file| {
             let (name, file) = (name.as_bytes().to_vec(), file.to_owned());
             give(Planned::Place { name, offsets: None, chunk: None, file, offset: 0, len: 0 })
         });

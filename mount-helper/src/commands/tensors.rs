@@ -237,7 +237,10 @@ impl Table {
             for none in ["offset", "len"] {
                 line.insert(none.to_owned(), json!(null));
             }
-            let shard = |(offsets, sizes, file, at): &At<'_>| json!({"file": file, "offset": at, "starts": offsets, "sizes": sizes});
+            let shard = |(starts, sizes, file, offset): &At<'_>| {
+                let (file, offset) = (json!(file), json!(offset));
+                json!({"file": file, "offset": offset, "starts": starts, "sizes": sizes})
+            };
             line.insert("shards".to_owned(), json!(shards.map(|all| all.iter().map(shard).collect::<Vec<_>>())));
         }
         writeln!(out, "{line}")

@@ -71,7 +71,7 @@ const FORMATS: &str = "tensorfs_formats";
 const READER: [&str; 1] = ["fs/src/reader"];
 
 /// What others may name of it: what was found, how bytes are had, checksums, and copying. None of it takes bytes apart.
-const NO_PARSER: [&str; 26] = [
+const NO_PARSER: [&str; 27] = [
     "DIMENSIONS_MAX",
     "Dtype",
     "Format",
@@ -81,6 +81,7 @@ const NO_PARSER: [&str; 26] = [
     "Mode",
     "NAME_MAX",
     "Order",
+    "Planned",
     "Recognised",
     "Sink",
     "Source",
