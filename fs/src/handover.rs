@@ -130,7 +130,7 @@ impl Entry {
 /// right.
 pub(crate) fn left_behind(head: Option<&[u8]>, handles: &[([u8; 60], bool)], numbers: &[u8]) -> io::Result<OwnedFd> {
     let file = File::from(Handover::create()?);
-    let first = Handover::open(file.try_clone()?.into(), None)?;
+    let first = Handover::open(file.try_clone()?.into(), None, getppid())?;
     first.begin(vec![0; 8], vec![0; 8], Beginning::default())?;
     if let Some(head) = head {
         file.write_all_at(&head[..head.len().min(HEAD as usize)], 0)?;
@@ -214,8 +214,8 @@ impl Handover {
 
     /// The file as a server finds it that starts, which is the next one from now on.
     ///
-    /// `after` says how the one before died. Whoever has started this process keeps watch over it.
-    pub fn open(file: OwnedFd, after: Option<String>) -> io::Result<Arc<Self>> {
+    /// `after` says how the one before died. The process `keeper` keeps watch over this one as long as that is its child.
+    pub fn open(file: OwnedFd, after: Option<String>, keeper: Pid) -> io::Result<Arc<Self>> {
         let file = File::from(file);
         let mut head = read_head(&file)?;
         if head.server >= SERVERS {
@@ -232,7 +232,7 @@ impl Handover {
         let handover = Self {
             file,
             head: RwLock::default(),
-            keeper: getppid(),
+            keeper,
             after,
             numbers: Mutex::new(numbers),
             handles: Mutex::new(handles),
@@ -247,7 +247,7 @@ impl Handover {
         self.head.read().server <= 1
     }
 
-    /// True if whoever has started this process keeps watch over it.
+    /// True if its keeper keeps watch over it.
     pub fn is_watched(&self) -> bool {
         getppid() == self.keeper
     }
@@ -460,12 +460,12 @@ mod tests {
 
     /// The next server's.
     fn next(handover: &Handover) -> Arc<Handover> {
-        Handover::open(handover.file.try_clone().unwrap().into(), None).unwrap()
+        Handover::open(handover.file.try_clone().unwrap().into(), None, getppid()).unwrap()
     }
 
     #[test]
     fn the_next_server_finds_what_is_open() {
-        let first = Handover::open(Handover::create().unwrap(), None).unwrap();
+        let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
         assert!(first.is_first() && first.handshake().is_none());
         let pool = Beginning { since: TxId(9), damaged: vec![Ino(7)] };
         first.begin(vec![1, 2], vec![3], pool).unwrap();
@@ -488,7 +488,7 @@ mod tests {
 
     #[test]
     fn a_place_is_used_again() {
-        let first = Handover::open(Handover::create().unwrap(), None).unwrap();
+        let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
         for n in 0..10_000 {
             drop(first.keep(entry(n)).unwrap());
         }
@@ -504,7 +504,7 @@ mod tests {
 
     #[test]
     fn bytes_from_anywhere_are_no_handles() {
-        let first = Handover::open(Handover::create().unwrap(), None).unwrap();
+        let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
         std::mem::forget((first.keep(entry(1)).unwrap(), first.keep(entry(2)).unwrap()));
         for at in 0..60 {
             let mut bytes = entry(2).to_bytes();
@@ -521,9 +521,9 @@ mod tests {
             let mut bytes = head.to_vec();
             bytes.resize(HEAD as usize, 0);
             first.file.write_all_at(&bytes, 0).unwrap();
-            assert!(Handover::open(first.file.try_clone().unwrap().into(), None).is_err());
+            assert!(Handover::open(first.file.try_clone().unwrap().into(), None, getppid()).is_err());
         }
         first.file.set_len(100).unwrap();
-        assert!(Handover::open(first.file.try_clone().unwrap().into(), None).is_err());
+        assert!(Handover::open(first.file.try_clone().unwrap().into(), None, getppid()).is_err());
     }
 }

@@ -86,7 +86,8 @@ impl Direct {
         handles: &[([u8; 60], bool)],
         numbers: &[u8],
     ) -> io::Result<Self> {
-        let handover = Handover::open(left_behind(head, handles, numbers)?, None)?;
+        let keeper = nix::unistd::getppid();
+        let handover = Handover::open(left_behind(head, handles, numbers)?, None, keeper)?;
         handover.close_unused(|_| ());
         let options = Options { handover: Some(handover), ..Options::default() };
         let files = Arc::new(Files::new(Arc::new(Store::new(pool, options, Durability::Fsync, 1024))));

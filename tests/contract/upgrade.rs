@@ -21,6 +21,8 @@ on_mounts!(
     only_whoever_mounted_upgrades,
     without_a_keeper_there_is_no_upgrade,
     a_server_whose_keeper_died_is_watched_again,
+    a_lock_that_names_another_server_is_followed_by_nobody,
+    a_program_on_a_mount_serves_none,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -335,4 +337,45 @@ fn a_server_whose_keeper_died_is_watched_again(setup: Setup) {
     wait_until("the end of the keeper", || !Path::new(&format!("/proc/{keeper}")).exists());
     assert_eq!(mount.info()["state"], "clean");
     mount.mount();
+}
+
+/// The pool's owner writes into the lock whom he likes.
+///
+/// Proves K7.
+fn a_lock_that_names_another_server_is_followed_by_nobody(setup: Setup) {
+    let (mount, other) = (kept(setup.clone()), kept(setup));
+    if mount.is_plain() {
+        return;
+    }
+    let lock = mount.pool().join("lock");
+    let own = fs::read_to_string(&lock).unwrap();
+    let (pid, victim) = (mount.info()["pid"].to_string(), other.info());
+    assert!(own.contains(&pid), "{own}");
+    fs::write(&lock, own.replacen(&pid, &victim["pid"].to_string(), 1)).unwrap();
+    let refused = upgrade(&mount, None);
+    assert!(!refused.status.success() && said(&refused).contains("does not serve"), "{}", said(&refused));
+    if is_root() {
+        let refused = remount(&mount, "durability=close,commit=900");
+        assert!(!refused.status.success() && said(&refused).contains("does not serve"), "{}", said(&refused));
+    }
+    assert_eq!((&other.info()["pid"], &other.info()["durability"]), (&victim["pid"], &victim["durability"]));
+    fs::write(&lock, own).unwrap();
+    assert_eq!(upgrade(&mount, None).status.code(), Some(0));
+}
+
+/// The keeper would wait for the server that it is to exchange.
+///
+/// Proves K7.
+fn a_program_on_a_mount_serves_none(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let program = mount.at("program");
+    fs::copy(tensorfs_tests::tensorfs().get_program(), &program).unwrap();
+    let refused = upgrade(&mount, Some(&program));
+    assert!(!refused.status.success() && said(&refused).contains("copy it elsewhere"), "{}", said(&refused));
+    fs::remove_file(program).unwrap();
+    assert_eq!(upgrade(&mount, None).status.code(), Some(0));
+    mount.adopt();
 }

@@ -16,10 +16,9 @@ pub fn run(arguments: &Upgrade) -> Result<(), Failure> {
     }
     let path = arguments.to.as_deref().unwrap_or(Path::new("/proc/self/exe"));
     let program = exchange::program(path).at(path)?;
-    let pool = mount.source();
-    let keeper = match Watch::over(pool)? {
+    let keeper = match Watch::over(&mount)? {
         Watch::By(keeper) => keeper,
-        Watch::NoMore(server) => exchange::watch_again(pool, server)?,
+        Watch::NoMore(server) => exchange::watch_again(&mount, server)?,
         Watch::Never => {
             let reason = "it is mounted without a keeper (-o keeper): unmount it, and mount it again";
             return Err(Failure::at(mount.mount_point(), reason));

@@ -19,11 +19,14 @@ use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
     connect, getsockopt, listen, recvmsg, send, sendmsg, setsockopt, socket,
 };
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::sys::time::TimeVal;
 use nix::unistd::{Pid, geteuid};
 
+use crate::mounting::holder::has_locked;
+use crate::mounting::mountinfo::Mount;
 use crate::mounting::signals::TO_LEAVE;
-use crate::mounting::{adoption, process};
+use crate::mounting::{adoption, given, process};
 use crate::show::failure::{Failure, reason};
 
 /// The name of a keeper's process, as `ps` shows it.
@@ -112,6 +115,9 @@ fn receive<'a>(socket: &OwnedFd, bytes: &'a mut [u8]) -> io::Result<(&'a str, Ve
                 descriptors.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
             }
         }
+        if message.flags.contains(MsgFlags::MSG_TRUNC) {
+            return Err(Errno::EMSGSIZE.into());
+        }
         message.bytes
     };
     let text = std::str::from_utf8(&bytes[..len]).map_err(|_| Errno::EPROTO)?;
@@ -130,9 +136,9 @@ pub enum Watch {
 }
 
 impl Watch {
-    /// Over the server of this pool.
-    pub fn over(pool: &Path) -> Result<Self, Failure> {
-        let server = tensorfs_layout::pool::holder(pool)?.ok_or_else(|| Failure::at(pool, "no server has it"))?.pid;
+    /// Over the server of this mount.
+    pub fn over(mount: &Mount) -> Result<Self, Failure> {
+        let server = server_of(mount)?;
         let words = std::fs::read(format!("/proc/{server}/cmdline")).unwrap_or_default();
         if !words.split(|byte| *byte == 0).any(|word| word.starts_with(b"--kept=")) {
             return Ok(Self::Never);
@@ -146,8 +152,24 @@ impl Watch {
     }
 }
 
+/// The server of a mount. Who it is the pool's lock says, and so its owner, who could name any process: it counts only
+/// if that process has the connection of this mount; or, where the kernel tells nobody's, the lock.
+pub fn server_of(mount: &Mount) -> Result<u32, Failure> {
+    let pool = mount.source();
+    let server = tensorfs_layout::pool::holder(pool)?.ok_or_else(|| Failure::at(pool, "no server has it"))?.pid;
+    let serves = given::is_served_by(mount, server).or_else(|| has_locked(server, pool)).unwrap_or(false);
+    if serves {
+        return Ok(server);
+    }
+    Err(Failure::at(
+        pool,
+        format!("its lock names process {server}, which does not serve {}", mount.mount_point().display()),
+    ))
+}
+
 /// Has a server whose keeper has died leave to one that is watched over. Returns who does so.
-pub fn watch_again(pool: &Path, server: Pid) -> Result<Pid, Failure> {
+pub fn watch_again(mount: &Mount, server: Pid) -> Result<Pid, Failure> {
+    let pool = mount.source();
     if adoption::is_confined(server) {
         let failed =
             |error| Failure::at(pool, format!("cannot start a keeper for process {server}: {}", reason(&error)));
@@ -156,7 +178,7 @@ pub fn watch_again(pool: &Path, server: Pid) -> Result<Pid, Failure> {
     kill(server, TO_LEAVE).map_err(|errno| Failure::at(pool, format!("process {server}: {}", errno.desc())))?;
     let until = Instant::now() + AGAIN;
     while Instant::now() < until {
-        match Watch::over(pool) {
+        match Watch::over(mount) {
             Ok(Watch::By(keeper)) => return Ok(keeper),
             // It has not left yet, or the next one has not begun.
             _ => thread::sleep(Duration::from_millis(5)),
@@ -203,6 +225,12 @@ pub fn program(path: &Path) -> io::Result<File> {
     // A script could not be started so.
     if !file.metadata()?.is_file() || file.read_exact(&mut magic).is_err() || &magic != b"\x7fELF" {
         return Err(io::Error::other("not a program"));
+    }
+    // The keeper would wait for the server that is to go.
+    if fstatfs(&file)?.filesystem_type() == FUSE_SUPER_MAGIC {
+        return Err(io::Error::other(
+            "it lies on a FUSE filesystem, which may be the one to be exchanged; copy it elsewhere",
+        ));
     }
     Ok(file)
 }

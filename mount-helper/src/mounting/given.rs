@@ -132,7 +132,19 @@ fn flush(mount: &Mount) -> io::Result<()> {
 /// The number of the connection (Linux 6.18 and newer): that of its filesystem's device.
 fn connection(device: &impl AsFd) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_fd().as_raw_fd())).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok())
+    connection_in(&text)
+}
+
+fn connection_in(fdinfo: &str) -> Option<u32> {
+    fdinfo.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok())
+}
+
+/// Whether a process serves a mount, by the connections that it has. None if the kernel tells of none.
+pub fn is_served_by(mount: &Mount, pid: u32) -> Option<bool> {
+    let found = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()?.flatten();
+    let mut of = found.filter_map(|one| connection_in(&std::fs::read_to_string(one.path()).ok()?)).peekable();
+    of.peek()?;
+    Some(of.any(|number| number == mount.device().1))
 }
 
 /// Ends the connection of a mount: it is dead then, until whoever made it unmounts it.

@@ -117,7 +117,7 @@ impl ServerProcess {
 }
 
 /// Whether a process has the lock of a pool open, as far as that can be told.
-fn has_locked(pid: u32, pool: &Path) -> Option<bool> {
+pub fn has_locked(pid: u32, pool: &Path) -> Option<bool> {
     let of = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
     let lock = of(&pool.join(LOCK))?;
     let mut open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();

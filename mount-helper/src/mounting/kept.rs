@@ -9,7 +9,9 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
+use nix::unistd::Pid;
 use tensorfs_fs::Handover;
 
 use crate::mounting::touching;
@@ -115,9 +117,13 @@ impl Kept {
             Some((fuse, lock)) => Some((own(fuse)?, own(lock)?)),
             None => None,
         };
-        let handover = Handover::open(own(numbers.handover)?, after)
+        let socket = own(numbers.socket)?;
+        // Who has made the socket; by now it may have died.
+        let keeper = getsockopt(&socket, PeerCredentials).map(|peer| Pid::from_raw(peer.pid()));
+        let keeper = keeper.map_err(|errno| Failure::new(format!("the keeper's socket: {}", errno.desc())))?;
+        let handover = Handover::open(own(numbers.handover)?, after, keeper)
             .map_err(|error| Failure::new(format!("what the server before left cannot be used: {}", reason(&error))))?;
-        Ok(Kept { socket: own(numbers.socket)?, handover, inherited })
+        Ok(Kept { socket, handover, inherited })
     }
 
     /// What the next server takes over.

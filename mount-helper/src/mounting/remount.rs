@@ -36,7 +36,7 @@ pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
         return Err(Failure::at(&mountpoint, "its server is gone; mount it again"));
     }
     let now = running(&found)?;
-    let kept = match Watch::over(found.source())? {
+    let kept = match Watch::over(&found)? {
         Watch::By(keeper) => Some(keeper),
         _ => None,
     };
@@ -57,9 +57,8 @@ pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
 
 /// The options that the server was started with, as far as they can be seen.
 fn running(mount: &Mount) -> Result<MountOptions, Failure> {
-    let server = tensorfs_layout::pool::holder(mount.source())?;
-    let line =
-        server.and_then(|server| std::fs::read(format!("/proc/{}/cmdline", server.pid)).ok()).unwrap_or_default();
+    let server = exchange::server_of(mount).ok();
+    let line = server.and_then(|server| std::fs::read(format!("/proc/{server}/cmdline")).ok()).unwrap_or_default();
     let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
     let mut options = MountOptions::of_command_line(&words.collect::<Vec<_>>());
     let found = statvfs(mount.mount_point()).at(mount.mount_point())?;

@@ -131,13 +131,16 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
             }
             let mut hands = None;
             if let (Some(kept), Some(shared)) = (&kept, shared) {
-                let told = shared.and_then(|(fuse, lock): (OwnedFd, OwnedFd)| {
-                    kept.tell(&fuse, &lock)?;
+                let handed = shared.and_then(|(fuse, lock): (OwnedFd, OwnedFd)| {
+                    // It may have died meanwhile. Then this one leaves to another keeper's, if it is asked to.
+                    if let Err(error) = kept.tell(&fuse, &lock) {
+                        log::warn!("{}: nobody keeps watch: {}", request.pool.display(), reason(&error));
+                    }
                     Ok([kept.handover().share()?, fuse, lock])
                 });
-                match told {
+                match handed {
                     Ok(handed) => hands = Some(Hands { handover: kept.handover().clone(), handed }),
-                    Err(error) => log::warn!("{}: nobody keeps watch: {}", request.pool.display(), reason(&error)),
+                    Err(error) => log::warn!("{}: cannot be exchanged: {}", request.pool.display(), reason(&error)),
                 }
             }
             let mount = Mount { mounted, errands };
