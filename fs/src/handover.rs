@@ -214,7 +214,7 @@ impl Handover {
 
     /// The file as a server finds it that starts, which is the next one from now on.
     ///
-    /// `after` says how the one before died. The process `keeper` keeps watch over this one as long as that is its child.
+    /// `after` says how the one before died. The process `keeper` keeps watch over this one while that is its child.
     pub fn open(file: OwnedFd, after: Option<String>, keeper: Pid) -> io::Result<Arc<Self>> {
         let file = File::from(file);
         let mut head = read_head(&file)?;
