@@ -70,7 +70,7 @@ macro_rules! targets {
     };
 }
 
-targets!(record description block handover log tfrecord safetensors npy npz shards plan torch);
+targets!(record description block handover log tfrecord safetensors npy npz shards plan gguf ends torch);
 
 /// Mutants of files of each format do to a reader what they do in this process: no more than its work. There
 /// are as many as `TENSORFS_FUZZ` says, divided by 30.
@@ -79,7 +79,7 @@ fn readers_survive_mutants_too() {
     let dir = tensorfs_tests::scratch();
     let from = number("TENSORFS_FUZZ_FROM", 0);
     let mut expected = Vec::new();
-    for name in ["tfrecord", "safetensors", "npy", "npz", "torch"] {
+    for name in ["tfrecord", "safetensors", "npy", "npz", "gguf", "ends", "torch"] {
         let seeds = (target(name).seeds)();
         for n in from..from + number("TENSORFS_FUZZ", 3000) / 30 {
             let bytes = Mutator::new(n).mutant(&seeds);

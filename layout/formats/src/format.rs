@@ -21,6 +21,8 @@ pub enum Format {
     Torch,
     /// HDF5, which is told apart but not looked into.
     Hdf5,
+    /// GGUF, the format of llama.cpp.
+    Gguf,
 }
 
 impl Format {
@@ -34,6 +36,7 @@ impl Format {
             Format::Npz => "npz",
             Format::Torch => "torch",
             Format::Hdf5 => "hdf5",
+            Format::Gguf => "gguf",
         }
     }
 }

@@ -20,6 +20,7 @@ mod event;
 mod fault;
 mod format;
 mod found;
+mod gguf;
 mod limits;
 mod npy;
 mod npz;

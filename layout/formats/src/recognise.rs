@@ -7,7 +7,7 @@ use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
 use crate::plan::Planned;
 use crate::source::{Source, read_up_to};
-use crate::{ends, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
+use crate::{ends, gguf, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
 
 /// Says what the file is, and gives each of its tensors to `sink`.
 pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
@@ -27,6 +27,8 @@ pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
         } else if safetensors::ends_in_header(head, size) {
             out.found.cut = true;
             malformed("a safetensors file that ends inside its header")
+        } else if gguf::starts(head) {
+            gguf::recognise(source, out)
         } else if let Some(at) = ends::hdf5(source, size)? {
             out.found.format = Format::Hdf5;
             match ends::hdf5_len(source, at)? {

@@ -2,7 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use tensorfs_formats::{TensorReader, crc32c, npy_header, pieces, planned, read_tensor, recognise, resume, shards};
+use tensorfs_formats::{
+    Format, TensorReader, crc32c, npy_header, pieces, planned, read_tensor, recognise, resume, shards,
+};
 use tensorfs_layout::check::fault_of_run;
 use tensorfs_layout::segment::{Before, examine};
 
@@ -157,6 +159,41 @@ pub fn npy() -> Vec<Vec<u8>> {
 /// Zips of NumPy arrays.
 pub fn npz() -> Vec<Vec<u8>> {
     samples(&[".npz"])
+}
+
+/// GGUF files.
+pub fn gguf() -> Vec<Vec<u8>> {
+    samples(&[".gguf"])
+}
+
+/// Files that are not looked into, but for whether their end is there.
+pub fn ends(bytes: &[u8]) {
+    any(bytes);
+    let found = |bytes: &[u8]| recognise(&bytes, &mut |_| ControlFlow::Continue(()));
+    // An HDF5 file that is whole is not cut short by more behind it.
+    let (whole, more) = (found(bytes), found(&[bytes, &[0; 600]].concat()));
+    if whole.format == Format::Hdf5 && more.format == Format::Hdf5 && !whole.cut {
+        assert!(!more.cut, "{:?}", more.reason);
+    }
+}
+
+/// Files of formats that tell where they end: superblocks of HDF5 of each version, behind a user block, too; Parquet;
+/// Arrow.
+pub fn with_ends() -> Vec<Vec<u8>> {
+    let addresses = |all: [u64; 4]| all.map(u64::to_le_bytes).concat();
+    let old = |version: u8, more: &[u8], end: u64| {
+        let head = [version, 0, 0, 0, 0, 8, 8, 0, 4, 0, 16, 0, 0, 0, 0, 0];
+        [b"\x89HDF\r\n\x1a\n", &head[..], more, &addresses([0, u64::MAX, end, u64::MAX]), &[0; 100]].concat()
+    };
+    let new = |version: u8| {
+        let head = [version, 8, 8, 0];
+        [b"\x89HDF\r\n\x1a\n", &head[..], &addresses([0, u64::MAX, 144, 48]), &[0; 100]].concat()
+    };
+    let behind = [&[0; 512][..], &old(0, &[], 156)].concat();
+    let others = [&b"PAR1\x15\x04\x15\x10rows\x04\0\0\0PAR1"[..], b"ARROW1\0\0batches\x08\0\0\0ARROW1"];
+    let mut all = vec![old(0, &[], 156), old(1, &[32, 0, 0, 0], 160), old(0, &[], 1 << 40), new(2), new(3), behind];
+    all.extend(others.map(<[u8]>::to_vec));
+    all
 }
 
 /// torch checkpoints.

@@ -24,7 +24,7 @@ pub struct Target {
 }
 
 /// Everything that is fuzzed.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 14] = [
     Target { name: "record", run: tensorfs_layout::testing::decode_record, seeds: log::records, cost: 1 },
     Target {
         name: "description",
@@ -41,5 +41,7 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "npz", run: formats::any, seeds: formats::npz, cost: 4 },
     Target { name: "shards", run: formats::named_shards, seeds: formats::indexes, cost: 1 },
     Target { name: "plan", run: formats::plan, seeds: formats::plans, cost: 1 },
+    Target { name: "gguf", run: formats::any, seeds: formats::gguf, cost: 2 },
+    Target { name: "ends", run: formats::ends, seeds: formats::with_ends, cost: 1 },
     Target { name: "torch", run: formats::any, seeds: formats::torch, cost: 4 },
 ];

@@ -9,6 +9,7 @@ library is not installed here is left out; run it once for each environment.
 layout/formats/tests/formats.rs compares them with what is recognised; its copies are in layout/formats/tests/samples.
 """
 
+import importlib.metadata
 import io
 import json
 import os
@@ -543,12 +544,72 @@ def make_opaque(samples):
         samples.expect(name, "opaque", "none", [])
 
 
+# --- GGUF ------------------------------------------------------------------------------------------
+
+
+def make_gguf(samples):
+    import gguf
+    from gguf.quants import quantize
+
+    kinds = gguf.GGMLQuantizationType
+    plain = {"F32": "float32", "F16": "float16", "F64": "float64", "BF16": "bfloat16"}
+    plain |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
+    library = f"gguf {importlib.metadata.version('gguf')}"
+
+    def write(name, **options):
+        writer = gguf.GGUFWriter(samples.path(name), "llama", **options)
+        writer.add_block_count(2)
+        writer.add_float32("some.number", 0.5)
+        writer.add_bool("some.truth", True)
+        writer.add_array("some.words", ["a", "bc", ""])
+        writer.add_array("some.numbers", [1, 2, 3])
+        for code in ["f4", "f2", "f8", "i1", "i2", "i4", "i8"]:
+            writer.add_tensor(f"blk.0.{code}", array(code, (3, 5), code))
+        # The writer fills up what is behind the last one, which readers can do without.
+        writer.add_tensor("line", array("line", (8,), "f4"))
+        if not options:
+            bits = quantize(array("bf16", (4, 6), "f4"), kinds.BF16)
+            writer.add_tensor("half", bits, raw_dtype=kinds.BF16)
+            for kind in [kinds.Q8_0, kinds.Q4_0, kinds.Q5_1]:
+                writer.add_tensor(f"blk.1.{kind.name}", quantize(array("q", (2, 64), "f4"), kind), raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        expect(name, options)
+
+    def expect(name, options):
+        reader = gguf.GGUFReader(samples.path(name))
+        listed = []
+        for tensor in reader.tensors:
+            kind = tensor.tensor_type.name
+            listed.append({
+                "name": tensor.name,
+                "dtype": plain.get(kind, "other"),
+                "shape": [int(size) for size in reversed(tensor.shape)],
+                "fortran": False,
+                "crc32c": crc32c(tensor.data.tobytes()) if kind in plain else None,
+            })
+        metadata = {}
+        for key, field in reader.fields.items():
+            kind = field.types[0] if field.types else None
+            if key.startswith("GGUF.") or kind == gguf.GGUFValueType.ARRAY:
+                continue
+            value = field.parts[-1]
+            text = kind == gguf.GGUFValueType.STRING
+            metadata[key] = bytes(value).decode() if text else str(value[0]).lower()
+        samples.expect(name, "gguf", library, listed, metadata=metadata)
+
+    write("model.gguf")
+    write("big.gguf", endianess=gguf.GGUFEndian.BIG)
+
+
 def main():
     samples = Samples(sys.argv[1])
     warnings.simplefilter("ignore")
     only = sys.argv[2:]
     for make in [make_numpy, make_ml_dtypes, make_safetensors, make_safetensors_torch, make_torch, make_smdebug,
-                 make_tensorboardx, make_h5py, make_opaque]:
+                 make_tensorboardx, make_h5py, make_gguf, make_opaque]:
         what = make.__name__.removeprefix("make_")
         if only and what not in only:
             continue
