@@ -21,6 +21,7 @@ use crate::workers::Workers;
 
 use super::copy::copy_all;
 use super::moves::Moves;
+use super::places::{Place, Places};
 use super::task::guarded;
 
 /// Threads that move files.
@@ -33,6 +34,8 @@ pub(crate) struct Mover {
     files: Arc<Files>,
     /// Those that were asked for and are not waited for.
     moves: Moves,
+    /// Those who wait for a move, and moves that nobody waits for.
+    places: Places,
     /// They may take as long as they like.
     threads: Workers,
 }
@@ -49,12 +52,17 @@ fn written_meanwhile() -> Fault {
 impl Mover {
     /// For the files of a mount.
     pub fn new(files: Arc<Files>) -> Self {
-        Self { files, moves: Moves::default(), threads: Workers::new(THREADS) }
+        Self { files, moves: Moves::default(), places: Places::default(), threads: Workers::new(THREADS) }
     }
 
     /// The threads that move files: whoever waits for a move waits there.
     pub fn threads(&self) -> &Workers {
         &self.threads
+    }
+
+    /// A place among those who wait for a move, or why there is none.
+    pub fn place(&self, caller: Caller) -> Result<Place> {
+        self.places.take(caller.uid)
     }
 
     /// Has a file moved to a tier; or, if that was begun before, says what came of it.
@@ -66,8 +74,18 @@ impl Mover {
         if let Some(known) = self.moves.ask(ino, begin) {
             return known;
         }
+        let place = match self.place(caller) {
+            Ok(place) => place,
+            Err(fault) => {
+                self.moves.forget(ino);
+                return Moving::Refused(fault.to_string());
+            }
+        };
         let mover = self.clone();
-        self.threads.run(ino, move || mover.move_as_asked(ino, tier));
+        self.threads.run(ino, move || {
+            mover.move_as_asked(ino, tier);
+            drop(place);
+        });
         Moving::Working { done: 0, total: 0 }
     }
 
@@ -268,4 +286,51 @@ pub fn move_in_pool(pool: Pool, ino: Ino, tier: &str) -> std::result::Result<std
     };
     store.pool().close()?;
     Ok(moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use tensorfs_layout::ROOT;
+    use tensorfs_layout::pool::{CreateOptions, OpenOptions};
+
+    use crate::testing::Direct;
+
+    use super::*;
+
+    /// Proves B10.
+    #[test]
+    fn moves_that_nobody_waits_for_have_a_bound() {
+        const ONE_USERS: usize = 1365;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        Pool::create(&path, &CreateOptions::default()).unwrap();
+        let pool = Arc::new(Pool::open(&path, &OpenOptions::default()).unwrap());
+        let files: Vec<Ino> = {
+            let direct = Direct::new(pool.clone(), Durability::Fsync);
+            (0..=ONE_USERS).map(|n| direct.make(ROOT, &format!("f{n}"), libc::S_IFREG | 0o600).unwrap()).collect()
+        };
+        let store = Arc::new(Store::new(pool.clone(), Options::default(), Durability::Fsync, 1024));
+        let mover = Arc::new(Mover::new(Arc::new(Files::new(store))));
+        let gate = Arc::new(Mutex::new(()));
+        let shut = gate.lock();
+        for busy in 0..2 {
+            let gate = gate.clone();
+            mover.threads().run(Ino(1 << 40 | busy), move || drop(gate.lock()));
+        }
+        let caller = Caller { unique: 0, again: false, uid: 0, gid: 0, pid: 1 };
+        let (last, first) = files.split_last().unwrap();
+        for ino in first {
+            let begun = mover.ask_for_move(caller, *ino, "pm", true);
+            assert_eq!(begun, Moving::Working { done: 0, total: 0 });
+        }
+        let refused = |moving| matches!(moving, Moving::Refused(why) if why.contains("too many"));
+        assert!(refused(mover.ask_for_move(caller, *last, "pm", true)));
+        assert_eq!(mover.place(caller).err().map(|fault| fault.errno), Some(libc::EAGAIN));
+        assert!(mover.place(Caller { uid: 7, ..caller }).is_ok(), "another user");
+        // What waits is not begun: there is nothing to move, and what is to be shown was seen.
+        drop(shut);
+        mover.threads().finish();
+        pool.close().unwrap();
+    }
 }

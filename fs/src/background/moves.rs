@@ -41,6 +41,11 @@ impl Moves {
         None
     }
 
+    /// A move that counts as under way is not to be.
+    pub fn forget(&self, ino: Ino) {
+        self.0.lock().remove(&ino);
+    }
+
     /// So much of a file is copied.
     pub fn report(&self, ino: Ino, done: u64, total: u64) {
         self.0.lock().insert(ino, Move::UnderWay { done, total });

@@ -636,12 +636,19 @@ impl fuser::Filesystem for Adapter {
             let set = |fs: &Filesystem| fs.setxattr(caller, number, name.as_bytes(), value, flags);
             return answer::empty(reply, self.here("setxattr", |c| &c.setxattr, set));
         }
+        let place = match attempt(&self.fs, "setxattr", || self.fs.setxattr_place(caller, lane)) {
+            Ok(place) => place,
+            Err(errno) => return answer::empty(reply, Err(errno)),
+        };
         let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
         self.lane(
             (lane, number),
             "setxattr",
             |c| &c.setxattr,
-            move |fs| fs.setxattr(caller, number, &name, &value, flags),
+            move |fs| {
+                let _place = place;
+                fs.setxattr(caller, number, &name, &value, flags)
+            },
             |done| answer::empty(reply, done),
         );
     }

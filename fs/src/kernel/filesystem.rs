@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorfs_layout::Ino;
 
 use crate::ask::Answers;
-use crate::background::{Jobs, Mover};
+use crate::background::{Jobs, Mover, Place};
 use crate::caller::Caller;
 use crate::content::Content;
 use crate::content::control::{Control, Who};
@@ -399,6 +399,11 @@ impl Filesystem {
     /// Where [`Filesystem::setxattr`] is done: the tier, set on a file, moves it.
     pub fn setxattr_lane(&self, name: &[u8]) -> Lane {
         if name == TIER { Lane::Mover } else { Lane::Here }
+    }
+
+    /// What whoever waits in that lane has to have.
+    pub fn setxattr_place(&self, caller: Caller, lane: Lane) -> Result<Option<Place>> {
+        if lane == Lane::Mover { self.mover.place(caller).map(Some) } else { Ok(None) }
     }
 
     /// Sets an attribute.

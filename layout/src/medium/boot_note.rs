@@ -18,6 +18,9 @@ pub(crate) const NEW_FAILED: &str = "failed.new";
 const DIRECTORY: &str = "tensorfs";
 /// No note is longer.
 const MOST: u64 = 64 << 20;
+/// In the machine's memory none is longer than this, and there are no more than so many.
+const MOST_IN_MEMORY: usize = 1 << 20;
+const NOTES: usize = 256;
 
 /// A note on a pool, which counts during one boot.
 #[derive(Debug)]
@@ -41,10 +44,37 @@ impl<'a> BootNote<'a> {
     pub fn write(&self, text: &str) -> io::Result<()> {
         let beside = self.write_in(self.pool, FAILED, NEW_FAILED, text);
         let in_memory = in_memory(true).and_then(|dir| {
+            self.check_room(&dir, text)?;
             let new = format!("{}.new", self.name);
             self.write_in(&dir, &self.name, &new, text)
         });
         beside.or(in_memory)
+    }
+
+    /// That a note may be written in the machine's memory. Where there are too many, those of earlier boots go, which
+    /// count for nobody.
+    fn check_room(&self, dir: &Dir, text: &str) -> io::Result<()> {
+        if text.len() > MOST_IN_MEMORY {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let names = || -> io::Result<Vec<String>> {
+            Ok(dir.entries()?.iter().filter_map(|entry| entry.text().map(str::to_owned)).collect())
+        };
+        let have = names()?;
+        if have.len() < NOTES || have.contains(&self.name) {
+            return Ok(());
+        }
+        let boot = self.head.split_once(' ').map_or("", |(_, boot)| boot);
+        for name in have {
+            let read = dir.read(name.as_str(), MOST);
+            let of_this_boot = |text: &[u8]| {
+                text.split_inclusive(|byte| *byte == b'\n').next().map(|head| head.ends_with(boot.as_bytes()))
+            };
+            if read.is_ok_and(|text| of_this_boot(&text) != Some(true)) {
+                dir.unlink_if_there(name.as_str())?;
+            }
+        }
+        if names()?.len() < NOTES { Ok(()) } else { Err(io::ErrorKind::QuotaExceeded.into()) }
     }
 
     fn write_in(&self, dir: &Dir, name: &str, new: &str, text: &str) -> io::Result<()> {
@@ -111,5 +141,28 @@ mod tests {
         note.remove().unwrap();
         assert_eq!(note.read(), None);
         assert!(dir.is_empty().unwrap());
+    }
+
+    /// Proves B11.
+    #[test]
+    fn notes_in_the_machines_memory_have_a_bound() {
+        let (room, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (pool, dir) = (Dir::open(room.path()).unwrap(), Dir::open(memory.path()).unwrap());
+        let note = BootNote::on(&pool, "mine", [1; 16]);
+        assert!(note.check_room(&dir, &"x".repeat(MOST_IN_MEMORY)).is_ok());
+        assert!(note.check_room(&dir, &"x".repeat(MOST_IN_MEMORY + 1)).is_err(), "too long");
+        let of = |name: &str, boot: u8| BootNote { name: name.to_owned(), ..BootNote::on(&pool, name, [boot; 16]) };
+        let write = |name: &str, boot: u8| of(name, boot).write_in(&dir, name, "new", "text\n").unwrap();
+        for n in 0..NOTES - 1 {
+            write(&format!("n{n}"), 1);
+        }
+        assert!(note.check_room(&dir, "text").is_ok(), "the last one");
+        write("last", 1);
+        assert!(note.check_room(&dir, "text").is_err(), "one too many");
+        assert!(of("n3", 1).check_room(&dir, "text").is_ok(), "it is there already");
+        // What an earlier boot has left makes room.
+        write("n5", 9);
+        assert!(note.check_room(&dir, "text").is_ok());
+        assert!(!dir.has("n5") && dir.has("n6"));
     }
 }
