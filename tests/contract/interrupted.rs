@@ -211,9 +211,16 @@ fn who_ends_of_himself_interrupts_nothing(setup: Setup) {
     }
 }
 
+/// A server that has given up its rights (P5) sees it, too.
+///
 /// Proves T12.
 fn who_opened_it_is_taken_for_the_writer(setup: Setup) {
-    let mount = setup.mount();
+    for options in ["rw", "keeper"] {
+        is_taken_for_the_writer(&setup.clone().mount_with(["-o", options]).mount());
+    }
+}
+
+fn is_taken_for_the_writer(mount: &Mount) {
     if mount.is_plain() {
         return;
     }

@@ -7,7 +7,7 @@ use tensorfs_layout::log::{Record, Transaction};
 
 use crate::caller::{Caller, process_of};
 use crate::clock;
-use crate::holder::has_open_to_write;
+use crate::privileged::privileged;
 
 use super::locked::Locked;
 use super::open::Handle;
@@ -33,7 +33,7 @@ impl Locked<'_> {
     /// lock.
     pub(super) fn was_its_writer(&mut self, handle: &Handle, caller: Caller) -> bool {
         let (ino, device, opener) = (self.ino().0, self.files.store().options().device, handle.opener);
-        let has = |process: u32| process != 0 && has_open_to_write(process, device, ino);
+        let has = |process: u32| process != 0 && privileged().has_open_to_write(process, device, ino);
         self.unlocked(|| {
             let opened = opener == caller.pid || (opener != 0 && process_of(opener) == Some(caller.process()));
             // The thread that opened it may have ended; the process that it was one of has started this one.
