@@ -12,6 +12,7 @@ mod built;
 mod children;
 mod disk;
 pub mod fuzz;
+mod hang;
 mod host_calls;
 pub mod model;
 mod mount;

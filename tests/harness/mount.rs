@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::built::binary;
 use crate::children::{c_path, has_ended, program_path, run, run_ok, wait_for_end, wait_until};
+use crate::hang::{self, Watch};
 use crate::host_calls::HostCalls;
 
 /// Who moves the bytes.
@@ -54,6 +55,7 @@ impl Setup {
         if let Some(reason) = cannot(passthrough) {
             return skip(name, &reason);
         }
+        let _watch = Watch::begin(name);
         test(Setup::new(name, passthrough));
     }
 
@@ -138,6 +140,7 @@ impl Setup {
         let pool = self.pool.clone().unwrap_or_else(|| base.path().join("pool"));
         let path = base.path().join("mnt");
         std::fs::create_dir(&path).unwrap();
+        hang::note_mount(&path);
         std::fs::create_dir(base.path().join("host")).unwrap();
         let mut mount = Mount { base: Some(base), pool, path, pid: None, keeper: None, setup: self };
         if !plain() {
