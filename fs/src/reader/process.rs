@@ -1,6 +1,7 @@
 //! One reader, from the server's side: a process, and the socket to it.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -114,6 +115,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // One that could not be killed ends when nobody speaks with it any more.
+        let _ = self.socket.shutdown(Shutdown::Both);
         // Neither fails but for a process that has been waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();

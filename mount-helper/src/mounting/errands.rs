@@ -29,8 +29,10 @@ use crate::mounting::kept;
 use crate::show::failure::{Failure, reason};
 use crate::show::log_file;
 
-/// A keeper that does not answer for so many seconds about a segment is asked no more.
+/// A keeper that does not answer for so many seconds is asked no more: about a segment; and about what takes looking
+/// around.
 const TO_ANSWER: i64 = 10;
+const TO_LOOK: i64 = 60;
 /// So many descriptors come with one message at the most: `/dev/fuse`, the pool's directory and those of its tiers.
 const DESCRIPTORS: usize = 100;
 const MESSAGE: usize = 32;
@@ -116,6 +118,7 @@ impl Sockets {
         let errands = Errands { segments: Socket::new(kept::own(segments)?), looks: Socket::new(kept::own(looks)?) };
         // What fails is told by the first answer that does not come.
         let _ = errands.segments.set_patience(TO_ANSWER);
+        let _ = errands.looks.set_patience(TO_LOOK);
         Ok(errands)
     }
 }
