@@ -12,10 +12,9 @@ use crate::log::file::{LOG, NEW_LOG};
 use crate::log::scan::ScannedBlock;
 use crate::log::superblock::{BLOCKS_OFFSET, MARK_OFFSETS, OFFSETS, Superblock};
 use crate::medium::boot::boot_id;
-use crate::medium::boot_note::{FAILED, NEW_FAILED};
 use crate::medium::dir::{Dir, Entry};
 use crate::medium::domain::Medium;
-use crate::medium::scrub_note::{NEW_SCRUBBED, SCRUBBED};
+use crate::pool::create::BESIDE;
 use crate::pool::lock::LOCK;
 use crate::segment::gone::Gone;
 use crate::segment::home::{SEGMENTS, Stray};
@@ -293,8 +292,7 @@ impl Checker<'_> {
 
 /// True for what may be in a pool's directory; or in any, as that of a filesystem.
 fn is_part(name: &str) -> bool {
-    let own = [LOG, NEW_LOG, LOCK, SEGMENTS, QUARANTINE, FAILED, NEW_FAILED, SCRUBBED, NEW_SCRUBBED];
-    own.contains(&name) || name == "lost+found"
+    [LOG, LOCK, SEGMENTS, QUARANTINE, "lost+found"].contains(&name) || BESIDE.contains(&name)
 }
 
 fn join(view: &View, dir: Ino, name: &[u8]) -> String {

@@ -4,6 +4,7 @@
 
 mod checker;
 mod closed;
+mod committed;
 mod in_use;
 pub(crate) mod inspect;
 mod repair;
@@ -12,6 +13,7 @@ mod scrubbed;
 mod verify;
 
 pub use closed::{Depth, check};
+pub use committed::Committed;
 pub use in_use::{KeepStill, check_in_use};
 pub use inspect::{Contents, Inspection, inspect, limit_of, was_closed};
 pub use repair::{Repair, repair};

@@ -18,6 +18,7 @@ mod host;
 mod opening;
 pub(crate) mod owner;
 pub(crate) mod read_only;
+pub(crate) mod remote_note;
 pub(crate) mod scrub_note;
 
 pub use acting::Acting;

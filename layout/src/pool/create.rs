@@ -18,6 +18,7 @@ use crate::medium;
 use crate::medium::boot_note::{FAILED, NEW_FAILED};
 use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
+use crate::medium::remote_note::{NEW_REMOTE, REMOTE, REMOTE_LOCK};
 use crate::medium::scrub_note::{NEW_SCRUBBED, SCRUBBED};
 use crate::pool::lock::{Holder, LOCK, PoolLock};
 use crate::pool::opened::Pool;
@@ -31,6 +32,10 @@ pub const LIMIT_MIN: u64 = 16 << 20;
 
 /// Log blocks of a new pool.
 pub(crate) const INITIAL_BLOCKS: u32 = 4;
+
+/// What an interrupted repair, a server without a log, a scrub and a carrier leave beside the log.
+pub(crate) const BESIDE: [&str; 8] =
+    [NEW_LOG, FAILED, NEW_FAILED, SCRUBBED, NEW_SCRUBBED, REMOTE, NEW_REMOTE, REMOTE_LOCK];
 
 /// How to make a pool.
 #[derive(Clone, Debug)]
@@ -171,9 +176,9 @@ fn prepare_directory(dir: &Path, force: bool) -> Result<Dir> {
 /// True if every name in the directory is one that a pool has, so that a pool, or what is left of one, is all that
 /// `--force` can destroy.
 fn holds_only_a_pool(dir: &Dir) -> io::Result<bool> {
-    // The last ones are what an interrupted repair, a server without a log, and a scrub leave.
-    const PARTS: [&str; 9] = [LOCK, LOG, QUARANTINE, SEGMENTS, NEW_LOG, FAILED, NEW_FAILED, SCRUBBED, NEW_SCRUBBED];
-    Ok(dir.entries()?.iter().all(|entry| entry.text().is_some_and(|name| PARTS.contains(&name))))
+    const PARTS: [&str; 4] = [LOCK, LOG, QUARANTINE, SEGMENTS];
+    let is_part = |name: &str| PARTS.contains(&name) || BESIDE.contains(&name);
+    Ok(dir.entries()?.iter().all(|entry| entry.text().is_some_and(is_part)))
 }
 
 /// True if a directory holds nothing, or no more than what is left of making a pool that was interrupted: the
@@ -221,7 +226,7 @@ fn has_superblock(dir: &Dir) -> io::Result<bool> {
 
 /// Removes what a pool is made of, and nothing else. The log goes first: without it nothing is a pool.
 fn remove_pool(dir: &Dir) -> io::Result<()> {
-    for part in [LOG, NEW_LOG, FAILED, NEW_FAILED, SCRUBBED, NEW_SCRUBBED] {
+    for part in [LOG].into_iter().chain(BESIDE) {
         dir.unlink_if_there(part)?;
     }
     dir.remove_all(SEGMENTS)?;

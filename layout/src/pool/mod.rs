@@ -5,6 +5,7 @@
 
 mod append;
 mod budget;
+mod carrying;
 mod clean;
 mod close;
 mod commit;
@@ -30,6 +31,7 @@ pub(crate) mod untold;
 pub(crate) mod usage;
 mod values;
 
+pub use carrying::{Carrying, carried};
 pub use create::{CreateOptions, LIMIT_MIN, is_unfinished, looks_like_pool};
 pub use edit::Edit;
 pub use lock::{Holder, holder};

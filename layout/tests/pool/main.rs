@@ -2,6 +2,7 @@
 
 mod check;
 mod closing;
+mod committed;
 mod common;
 mod crashes;
 mod failed_syncs;

@@ -1,0 +1,71 @@
+//! What a pool's carrier notes beside the log: where the second copy is, and how far it has come. The pool itself does
+//! not rest on it.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+
+use crate::error::{Error, Result};
+use crate::log::file::open_pool;
+use crate::medium::dir::Dir;
+use crate::medium::file_lock::exclusive;
+use crate::medium::remote_note::{NEW_REMOTE, REMOTE, REMOTE_LOCK};
+
+/// The most that is read of a note.
+const MOST: u64 = 64 << 10;
+
+/// The one carrier of a pool, as long as this lives. It may use the pool while others have it open.
+#[derive(Debug)]
+pub struct Carrying {
+    dir: Dir,
+    _lock: File,
+}
+
+impl Carrying {
+    /// Takes the place of the pool's carrier; `None` if there is one.
+    pub fn take(pool: &Path) -> Result<Option<Self>> {
+        let dir = open_pool(pool)?;
+        let failed = |error| Error::in_pool(pool, REMOTE_LOCK, "lock", error);
+        let lock = match dir.create(REMOTE_LOCK) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open_only(REMOTE_LOCK, libc::O_RDWR),
+            made => made,
+        };
+        let lock = lock.map_err(failed)?;
+        match fcntl(lock.as_fd(), FcntlArg::F_OFD_SETLK(&exclusive())) {
+            Ok(_) => Ok(Some(Self { dir, _lock: lock })),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+
+    /// Keeps a note, durably, in the place of the one before.
+    pub fn write(&self, note: &[u8]) -> Result<()> {
+        let written = || {
+            let mut file = self.dir.create_anew(NEW_REMOTE)?;
+            file.write_all(note)?;
+            file.sync_all()?;
+            self.dir.rename(NEW_REMOTE, &self.dir, REMOTE)?;
+            self.dir.sync()
+        };
+        written().map_err(|error| Error::in_pool(self.dir.path(), REMOTE, "write", error))
+    }
+
+    /// Forgets the note.
+    pub fn forget(&self) -> Result<()> {
+        let forgotten = self.dir.unlink_if_there(REMOTE).and_then(|()| self.dir.sync());
+        forgotten.map_err(|error| Error::in_pool(self.dir.path(), REMOTE, "remove", error))
+    }
+}
+
+/// The note of a pool's carrier, if there is one.
+pub fn carried(pool: &Path) -> Result<Option<Vec<u8>>> {
+    match open_pool(pool)?.read(REMOTE, MOST) {
+        Ok(note) => Ok(Some(note)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::in_pool(pool, REMOTE, "read", error)),
+    }
+}
