@@ -53,6 +53,7 @@ pub enum Command {
     Ls(Ls),
     Latest(Latest),
     Rollback(Rollback),
+    Remote(Remote),
     Records(Records),
     Verify(Verify),
     Seal(Seal),
@@ -82,6 +83,26 @@ pub struct Create {
     /// Destroy the pool that is there, after saying what it holds
     #[arg(long)]
     pub force: bool,
+}
+
+/// Keep a second copy of a pool in an object store, and make a pool from it
+#[derive(Debug, Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "\
+Examples:
+  tensorfs remote set /var/lib/tensors s3://bucket/run-7
+  tensorfs remote carry /var/lib/tensors --watch
+  tensorfs remote wait /mnt/tensors/checkpoint-1000
+  tensorfs remote restore s3://bucket/run-7 /var/lib/tensors
+
+`tensorfs remote --help` lists its commands: set, off, status, carry, wait, list, check,
+gc, restore. The program tensorfs-carrier does them."
+)]
+pub struct Remote {
+    /// A command of `tensorfs remote`, and what belongs to it
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub arguments: Vec<OsString>,
 }
 
 /// Print what a shell needs to complete commands and flags

@@ -15,6 +15,7 @@ mod kill;
 mod mapping;
 mod passthrough;
 mod posix;
+mod remote;
 mod replace;
 mod seal;
 mod semantics;

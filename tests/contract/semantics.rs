@@ -40,7 +40,9 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
 /// Which tests say that they prove which sentence. Fails where the line does not belong to a test.
 fn proofs() -> BTreeMap<String, Vec<String>> {
     let mut files = Vec::new();
-    for directory in ["tests", "layout/formats/tests", "layout/tests", "layout/src", "fs/src", "mount-helper/src"] {
+    for directory in
+        ["tests", "layout/formats/tests", "layout/tests", "layout/src", "fs/src", "mount-helper/src", "remote"]
+    {
         sources(&repository().join(directory), &mut files);
     }
     let mut proofs: BTreeMap<String, Vec<String>> = BTreeMap::new();

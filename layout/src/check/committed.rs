@@ -2,9 +2,9 @@
 //!
 //! The log is read while somebody may be appending to it and cleaning it. Transactions are numbered without gaps and an
 //! incarnation of a block is never used again: so whoever finds all transactions up to a horizon in blocks, and finds
-//! these blocks unchanged afterwards, has seen what the next mount would find after a power loss at that moment. Whoever
-//! proposes a horizon has synced the segments before and is about to flush the log; this flushes it, too, and so need not
-//! wait until it is told that this was done.
+//! these blocks unchanged afterwards, has seen what the next mount would find after a power loss at that moment.
+//! Whoever proposes a horizon has synced the segments before and is about to flush the log; this flushes it, too, and
+//! so need not wait until it is told that this was done.
 
 use std::collections::HashSet;
 use std::fs::File;

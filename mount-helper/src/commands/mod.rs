@@ -14,6 +14,7 @@ mod metrics;
 mod mount;
 pub mod mount8;
 mod records;
+mod remote;
 mod resize;
 mod restore;
 mod rollback;
@@ -49,6 +50,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Health(arguments) => return Ok(health::run(&arguments)),
         Command::Info(arguments) => return info::run(&arguments),
         Command::Metrics(arguments) => return metrics::run(&arguments),
+        Command::Remote(arguments) => match remote::run(&arguments)? {},
         Command::Records(arguments) => return records::run(&arguments),
         Command::Seal(arguments) => return seal::run(&arguments),
         Command::Diff(arguments) => return Ok(diff::run(&arguments)),

@@ -12,11 +12,11 @@ use tensorfs_house::source::Files;
 use tensorfs_house::workspace::Workspace;
 
 /// The crates that are installed, from the top down: each may depend on those below it, and on no other crate of the
-/// workspace.
-const CRATES: [&str; 4] = ["tensorfs", "tensorfs-fs", "tensorfs-layout", "tensorfs-formats"];
+/// workspace. The remote's program is above the one that serves, so that this has nothing of it.
+const CRATES: [&str; 5] = ["tensorfs-remote", "tensorfs", "tensorfs-fs", "tensorfs-layout", "tensorfs-formats"];
 
 /// The rooms of each crate, from the top down. The lowest level is what everybody may use.
-const ROOMS: [Rooms; 3] = [
+const ROOMS: [Rooms; 4] = [
     Rooms { of: "tensorfs", levels: &["commands", "cli ask", "tensors", "mounting", "show"], also: &[] },
     Rooms {
         of: "tensorfs-fs",
@@ -32,6 +32,11 @@ const ROOMS: [Rooms; 3] = [
             "privileged",
             "holder rights",
         ],
+        also: &[],
+    },
+    Rooms {
+        of: "tensorfs-remote",
+        levels: &["commands", "restore check gc", "carry", "repository", "place", "error"],
         also: &[],
     },
     Rooms {

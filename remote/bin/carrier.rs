@@ -1,0 +1,21 @@
+//! The program `tensorfs-carrier`, which does what `tensorfs remote` is asked for: the one with tokio and TLS in it, so
+//! that the program which serves mounts has neither.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tensorfs_remote::commands::{self, Cli};
+
+fn main() -> ExitCode {
+    let mut log = env_logger::Builder::new();
+    log.filter_level(log::LevelFilter::Warn).filter_module("object_store", log::LevelFilter::Error);
+    log.format_target(false).parse_default_env().init();
+    match commands::run(Cli::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("tensorfs remote: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

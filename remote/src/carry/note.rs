@@ -1,0 +1,70 @@
+//! What the carrier keeps in the pool's directory: where the remote is, and how far it has come.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use tensorfs_layout::pool::{Carrying, carried};
+
+use crate::error::{Error, Result};
+use crate::place::Access;
+use crate::repository::Hash;
+
+/// What was asked for with `remote set`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Where the remote is.
+    pub url: String,
+    /// How it is reached.
+    #[serde(flatten)]
+    pub access: Access,
+}
+
+/// A batch that is being put: it may have got there though nobody heard of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intended {
+    /// Its number.
+    pub number: u64,
+    /// Its BLAKE3.
+    pub hash: Hash,
+}
+
+/// The note.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// What was asked for.
+    pub settings: Settings,
+    /// The pool's uuid: the note of a pool that was here before says nothing.
+    pub pool: String,
+    /// The newest batch that this pool has put, or that it has taken over.
+    pub number: u64,
+    /// Its BLAKE3.
+    pub hash: Option<Hash>,
+    /// The batch that it was going to put.
+    pub intended: Option<Intended>,
+    /// The transaction that the remote's tree is of.
+    pub transaction: u64,
+    /// When that was carried, in seconds since 1970.
+    pub carried: Option<i64>,
+    /// Files of that tree whose parts are not all of them.
+    pub incomplete: u64,
+    /// Why the last pass failed, if it did.
+    pub error: Option<String>,
+}
+
+impl Note {
+    /// The note of a pool, if it has a remote.
+    pub fn of(pool: &Path, uuid: &str) -> Result<Option<Self>> {
+        let Some(bytes) = carried(pool)? else { return Ok(None) };
+        let note: Self = serde_json::from_slice(&bytes).map_err(|error| {
+            let pool = pool.display();
+            Error::Refused(format!("{pool}: its file \"remote\" cannot be read ({error}); set the remote again"))
+        })?;
+        Ok(Some(note).filter(|note| note.pool == uuid))
+    }
+
+    /// Keeps it.
+    pub fn keep(&self, carrying: &Carrying) -> Result<()> {
+        let bytes = serde_json::to_vec(self).map_err(|error| Error::Refused(error.to_string()))?;
+        Ok(carrying.write(&bytes)?)
+    }
+}

@@ -1,0 +1,80 @@
+//! `carry`: one pass, or one after the other.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::carry::{Carrier, Outcome, Passed};
+use crate::commands::cli;
+use crate::commands::show;
+use crate::error::{Error, Result};
+
+/// Between two looks while files are about to come to rest.
+const SOON: Duration = Duration::from_secs(1);
+/// The longest pause after a failure.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+#[derive(Serialize)]
+struct Told {
+    batch: u64,
+    transaction: u64,
+    read_bytes: u64,
+    put_bytes: u64,
+    incomplete_files: u64,
+}
+
+pub fn run(arguments: &cli::Carry) -> Result<()> {
+    make_way();
+    let new = || Carrier::new(&arguments.pool, Duration::from_secs(arguments.patience));
+    let mut carrier = new()?;
+    let mut pause = SOON;
+    loop {
+        let next = match carrier.pass() {
+            Ok(passed) => {
+                pause = SOON;
+                tell(arguments, &carrier, passed);
+                match passed.outcome {
+                    Outcome::Waiting(_) => SOON,
+                    _ if !arguments.watch => return Ok(()),
+                    _ => Duration::from_secs(arguments.interval),
+                }
+            }
+            // Nothing that waiting would mend.
+            Err(error @ (Error::Fenced { .. } | Error::Damaged { .. })) => return Err(error),
+            Err(error) if !arguments.watch => return Err(error),
+            Err(error) => {
+                log::error!("{error}; trying again in {} seconds", pause.as_secs());
+                let next = (pause * 2).min(PAUSE_MAX);
+                std::mem::replace(&mut pause, next)
+            }
+        };
+        sleep(next);
+    }
+}
+
+fn tell(arguments: &cli::Carry, carrier: &Carrier, passed: Passed) {
+    let batch = carrier.note().number;
+    let Passed { outcome, transaction, read, put, incomplete } = passed;
+    let told = Told { batch, transaction, read_bytes: read, put_bytes: put, incomplete_files: incomplete };
+    match outcome {
+        Outcome::Waiting(_) => {}
+        Outcome::Nothing if arguments.watch => {}
+        _ if arguments.json => show::json(&told),
+        Outcome::Nothing => show::line("nothing to carry"),
+        Outcome::Carried => {
+            let (read, put) = (show::bytes(read), show::bytes(put));
+            let open = if incomplete > 0 { format!(", {incomplete} files are open or damaged") } else { String::new() };
+            show::line(&format!("batch {batch}: {read} read, {put} put{open}"));
+        }
+    }
+}
+
+/// Everybody else comes first, for the processor and for the disk.
+fn make_way() {
+    const IDLE: libc::c_int = 3 << 13;
+    // SAFETY: setpriority takes integers and touches no memory of ours; who may not do it goes on as before.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+    // SAFETY: as above; 1 is this process, by its number 0.
+    unsafe { libc::syscall(libc::SYS_ioprio_set, 1, 0, IDLE) };
+}

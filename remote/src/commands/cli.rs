@@ -1,0 +1,189 @@
+//! Every command and every flag, as plain data that its command reads.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  tensorfs remote set /var/lib/tensors s3://bucket/run-7
+  tensorfs remote carry /var/lib/tensors --watch
+  tensorfs remote wait /mnt/tensors/checkpoint-1000
+  tensorfs remote restore s3://bucket/run-7 /var/lib/tensors
+
+A URL is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY.
+Credentials are those of the environment (AWS_ACCESS_KEY_ID and its like; for s3 also
+~/.aws/credentials). They are kept nowhere.
+
+Exit status: 0 done, 1 failed or something is wrong (one line says what), 2 wrong usage.";
+
+/// Keep a second copy of a pool in an object store
+#[derive(Debug, Parser)]
+#[command(name = "tensorfs remote", version, after_help = EXAMPLES, max_term_width = 80)]
+pub struct Cli {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Give a pool a remote; nothing is carried yet
+    Set(Set),
+    /// Take a pool's remote away; what is there stays there
+    Off(Pool),
+    /// Tell where a pool's remote is, how far it has come, and what went wrong last
+    Status(Status),
+    /// Carry what is committed and at rest to the remote, once or for as long as this runs
+    Carry(Carry),
+    /// Return when files are in the remote, whole, as they are now
+    Wait(Wait),
+    /// List what a remote holds
+    List(List),
+    /// Check that everything a remote names is there
+    Check(Check),
+    /// Remove from a remote what its retention does not need
+    Gc(Gc),
+    /// Make a pool from a remote; what was interrupted is gone on with
+    Restore(Restore),
+}
+
+/// How a store is reached.
+#[derive(Debug, Default, Clone, Args)]
+pub struct Reach {
+    /// Where an S3 store is that is not Amazon's, such as http://ceph:7480
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// The store's region
+    #[arg(long)]
+    pub region: Option<String>,
+}
+
+/// A pool.
+#[derive(Debug, Args)]
+pub struct Pool {
+    /// The pool's directory
+    pub pool: PathBuf,
+}
+
+/// `set`
+#[derive(Debug, Args)]
+pub struct Set {
+    /// The pool's directory
+    pub pool: PathBuf,
+    /// Where its remote is to be; a place of its own
+    pub url: String,
+    #[command(flatten)]
+    pub reach: Reach,
+    /// The most MiB a second that are put
+    #[arg(long, value_name = "MIB")]
+    pub bandwidth: Option<u64>,
+    /// Go on with what another pool has put there, which may put nothing more
+    #[arg(long)]
+    pub take_over: bool,
+}
+
+/// `status`
+#[derive(Debug, Args)]
+pub struct Status {
+    /// The pool's directory
+    pub pool: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `carry`
+#[derive(Debug, Args)]
+pub struct Carry {
+    /// The pool's directory, mounted or not
+    pub pool: PathBuf,
+    /// Go on until this is ended
+    #[arg(long)]
+    pub watch: bool,
+    /// Seconds between two looks at the pool
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub interval: u64,
+    /// Seconds that a batch waits for files which are about to come to rest; then these are carried as far as they are
+    /// sealed
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub patience: u64,
+    /// Print JSON, a line for each batch
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `wait`
+#[derive(Debug, Args)]
+pub struct Wait {
+    /// Files and directories on a mount, or a pool that is not mounted
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+}
+
+/// `list`
+#[derive(Debug, Args)]
+pub struct List {
+    /// A remote's URL, or a pool that has one
+    pub remote: String,
+    /// What to list, from the root on
+    #[arg(default_value = "/")]
+    pub path: String,
+    #[command(flatten)]
+    pub reach: Reach,
+    /// As it was after this batch
+    #[arg(long, value_name = "BATCH")]
+    pub at: Option<u64>,
+    /// Print JSON, a line for each object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `check`
+#[derive(Debug, Args)]
+pub struct Check {
+    /// A remote's URL, or a pool that has one
+    pub remote: String,
+    #[command(flatten)]
+    pub reach: Reach,
+    /// Read all objects and compare them with their checksums
+    #[arg(long)]
+    pub data: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gc`
+#[derive(Debug, Args)]
+pub struct Gc {
+    /// The pool's directory
+    pub pool: PathBuf,
+    /// Days back to which any tree can be restored afterwards
+    #[arg(long, value_name = "DAYS", default_value_t = 7)]
+    pub keep: u32,
+    /// Only tell what would be removed
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `restore`
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// The remote's URL
+    pub url: String,
+    /// The new pool's directory, which is not there or empty
+    pub pool: PathBuf,
+    #[command(flatten)]
+    pub reach: Reach,
+    /// As it was after this batch
+    #[arg(long, value_name = "BATCH")]
+    pub at: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

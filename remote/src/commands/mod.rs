@@ -1,0 +1,33 @@
+//! What is asked for with `tensorfs remote`, one file a command.
+
+mod carry;
+mod cli;
+mod list;
+mod mount;
+mod place;
+mod restore;
+mod set;
+mod show;
+mod status;
+mod tidy;
+mod wait;
+
+pub use cli::Cli;
+
+use crate::commands::cli::Command;
+use crate::error::Result;
+
+/// Does what was asked for. False if that found something wrong.
+pub fn run(command: Command) -> Result<bool> {
+    match command {
+        Command::Set(arguments) => set::set(arguments).map(|()| true),
+        Command::Off(arguments) => set::off(&arguments).map(|()| true),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Carry(arguments) => carry::run(&arguments).map(|()| true),
+        Command::Wait(arguments) => wait::run(&arguments).map(|()| true),
+        Command::List(arguments) => list::run(&arguments).map(|()| true),
+        Command::Check(arguments) => tidy::check(&arguments),
+        Command::Gc(arguments) => tidy::gc(&arguments).map(|()| true),
+        Command::Restore(arguments) => restore::run(&arguments),
+    }
+}

@@ -1,0 +1,32 @@
+//! The remote that is meant: by its URL, or by the pool that has it.
+
+use std::path::Path;
+
+use tensorfs_layout::check::Committed;
+
+use crate::carry::Note;
+use crate::commands::cli::Reach;
+use crate::error::{Error, Result};
+use crate::place::{Access, Place};
+use crate::repository::Repository;
+
+impl Reach {
+    pub fn access(&self) -> Access {
+        Access { endpoint: self.endpoint.clone(), region: self.region.clone(), bandwidth: None }
+    }
+}
+
+pub fn repository(remote: &str, reach: &Reach) -> Result<Repository> {
+    if remote.contains("://") {
+        return Ok(Repository::new(Place::open(remote, &reach.access())?));
+    }
+    let note = note_of(Path::new(remote))?;
+    Ok(Repository::new(Place::open(&note.settings.url, &note.settings.access)?))
+}
+
+/// What the pool's carrier keeps.
+pub fn note_of(pool: &Path) -> Result<Note> {
+    let uuid = Committed::read(pool)?.superblock().uuid_text();
+    let none = || Error::Refused(format!("{}: it has no remote; `tensorfs remote set` gives it one", pool.display()));
+    Note::of(pool, &uuid)?.ok_or_else(none)
+}

@@ -1,0 +1,39 @@
+//! `restore`: a pool from a remote.
+
+use serde::Serialize;
+
+use crate::commands::cli;
+use crate::commands::place::repository;
+use crate::commands::show;
+use crate::error::Result;
+use crate::restore;
+
+#[derive(Serialize)]
+struct Told {
+    batch: u64,
+    transaction: u64,
+    files: u64,
+    bytes: u64,
+    incomplete: Vec<String>,
+}
+
+/// False if some file is not whole.
+pub fn run(arguments: &cli::Restore) -> Result<bool> {
+    let repository = repository(&arguments.url, &arguments.reach)?;
+    let newest = repository.tree_at(arguments.at)?;
+    let bar = show::Bar::new("restored", true);
+    let restored = restore::restore(&repository, &newest, &arguments.pool, &|done, total| bar.show(done, total))?;
+    drop(bar);
+    let transaction = newest.head.as_ref().map_or(0, |head| head.transaction);
+    let restore::Restored { files, bytes, incomplete } = restored;
+    let told = Told { batch: newest.number(), transaction, files, bytes, incomplete };
+    let whole = told.incomplete.is_empty();
+    if arguments.json {
+        show::json(&told);
+        return Ok(whole);
+    }
+    told.incomplete.iter().for_each(|line| show::line(line));
+    let (batch, files, bytes) = (told.batch, told.files, show::bytes(told.bytes));
+    show::line(&format!("{}: batch {batch}, {files} files with {bytes}", arguments.pool.display()));
+    Ok(whole)
+}

@@ -1,0 +1,56 @@
+//! `check` and `gc`: whether a remote is whole, and removing what it does not need.
+
+use std::time::Duration;
+
+use crate::carry::Carrier;
+use crate::check;
+use crate::commands::cli;
+use crate::commands::place::{note_of, repository};
+use crate::commands::show;
+use crate::error::Result;
+use crate::gc;
+use crate::place::Place;
+use crate::repository::Repository;
+
+const DAY: i64 = 24 * 60 * 60;
+/// What is not named yet may be about to be.
+const HOUR: i64 = 60 * 60;
+
+/// False if anything is wrong.
+pub fn check(arguments: &cli::Check) -> Result<bool> {
+    let repository = repository(&arguments.remote, &arguments.reach)?;
+    let bar = show::Bar::new("checking", false);
+    let report = check::check(&repository, arguments.data, &|done, total| bar.show(done, total))?;
+    drop(bar);
+    let sound = report.findings.is_empty();
+    if arguments.json {
+        show::json(&report);
+        return Ok(sound);
+    }
+    report.findings.iter().for_each(|finding| show::line(finding));
+    let (files, objects, bytes) = (report.files, report.objects, show::bytes(report.bytes));
+    show::line(&format!("batch {}: {files} files in {objects} objects with {bytes}", report.batch));
+    if report.incomplete > 0 {
+        show::line(&format!("{} files were open or damaged when they were carried", report.incomplete));
+    }
+    Ok(sound)
+}
+
+pub fn gc(arguments: &cli::Gc) -> Result<()> {
+    // As long as this is the carrier, nobody else puts anything.
+    let _carrier = Carrier::new(&arguments.pool, Duration::ZERO)?;
+    let note = note_of(&arguments.pool)?;
+    let repository = Repository::new(Place::open(&note.settings.url, &note.settings.access)?);
+    let keep = gc::Keep { trees: i64::from(arguments.keep) * DAY, objects: HOUR };
+    let removed = gc::collect(&repository, keep, arguments.dry_run)?;
+    if arguments.json {
+        show::json(&removed);
+    } else {
+        let (verb, bytes) = (if arguments.dry_run { "would remove" } else { "removed" }, show::bytes(removed.bytes));
+        show::line(&format!(
+            "{verb} {} bases and batches, and {} objects with {bytes}",
+            removed.trees, removed.objects
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! What can go wrong, each as one line that a person can act on.
+
+use std::io;
+
+use tensorfs_layout::reason;
+
+/// An error of a remote, or of the pool that it is of.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The pool's own.
+    #[error(transparent)]
+    Pool(#[from] tensorfs_layout::Error),
+    /// The object store refused, failed, or was not reached.
+    #[error("{object}: cannot {what}: {}{}", first_line(source), hint(source))]
+    Store {
+        /// What was asked for.
+        object: String,
+        /// What was to be done with it.
+        what: &'static str,
+        /// The library's answer.
+        source: object_store::Error,
+    },
+    /// An object is there and not what was put, or is not there though another one names it.
+    #[error("{object}: {what}")]
+    Damaged {
+        /// Its name in the repository.
+        object: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Somebody else has put the batch that was to come next.
+    #[error(
+        "{remote}: batch {number} was put by another pool or carrier ({by}); of two only one may write here: give this \
+         pool a remote of its own, or take this one over with `tensorfs remote set --take-over`"
+    )]
+    Fenced {
+        /// The remote.
+        remote: String,
+        /// The number of the batch.
+        number: u64,
+        /// Whose it is.
+        by: String,
+    },
+    /// A call of the host failed.
+    #[error("{path}: {what}: {}", reason(source))]
+    Host {
+        /// The file.
+        path: String,
+        /// What was being done.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Whatever else keeps something from being done.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Error {
+    /// As [`Error::Damaged`].
+    pub fn damaged(object: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::Damaged { object: object.into(), what: what.into() }
+    }
+}
+
+/// The result of what is done with a remote.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Without what libraries put around it on further lines.
+fn first_line(error: &object_store::Error) -> String {
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().trim_end_matches(['.', ' ']).to_owned()
+}
+
+/// What a person can do about it, if that is known.
+fn hint(error: &object_store::Error) -> &'static str {
+    let text = error.to_string();
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    if says(&["RequestTimeTooSkewed"]) {
+        "; the clock of this machine is wrong"
+    } else if says(&["InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "Missing AccessKey"])
+        || matches!(error, object_store::Error::Unauthenticated { .. })
+    {
+        "; look at the credentials in the environment (AWS_ACCESS_KEY_ID and its like)"
+    } else if matches!(error, object_store::Error::PermissionDenied { .. }) || says(&["AccessDenied"]) {
+        "; these credentials may not do that here"
+    } else if says(&["NoSuchBucket"]) {
+        "; the bucket is not there"
+    } else if says(&["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"]) {
+        "; the bucket is in another region (--region)"
+    } else if says(&["certificate", "UnknownIssuer"]) {
+        "; the store's certificate is not trusted by this machine"
+    } else if says(&["HTTP error: error sending request", "dns error", "Connection refused"]) {
+        "; the store cannot be reached"
+    } else {
+        ""
+    }
+}

@@ -1,0 +1,25 @@
+//! The second copy of a pool, in an object store: the format of the repository, and what brings a pool there and back.
+//!
+//! docs/REMOTE.md has the repository byte by byte. tokio and TLS come with this crate and no other, and its program
+//! `tensorfs-carrier` is a process of its own: what serves a mount is built with neither.
+//!
+//! # Rooms
+//!
+//! Each imports those behind it in this list.
+//!
+//! * [`commands`]: what is asked for on the command line;
+//! * [`carry`]: from a pool to its remote;
+//! * [`restore`], [`check`], [`gc`]: what is done with a repository;
+//! * [`repository`]: batches, bases and objects, and the tree that they make;
+//! * [`place`]: the object store: put, get, list, delete.
+
+pub mod carry;
+pub mod check;
+pub mod commands;
+mod error;
+pub mod gc;
+pub mod place;
+pub mod repository;
+pub mod restore;
+
+pub use error::{Error, Result};

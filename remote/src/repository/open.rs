@@ -1,0 +1,259 @@
+//! Reading the newest tree, and putting the batch that comes next.
+
+use bytes::Bytes;
+
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::repository::batch::{Head, Line, lines, open, seal};
+use crate::repository::names::{BASES, Hash, LOG, base_name, batch_name, number_in, object_name};
+use crate::repository::tree::Tree;
+
+/// Longer lists of lines stand in pages.
+const INLINE: usize = 256 << 10;
+/// Bytes of a page, as a rule.
+const PAGE: usize = 8 << 20;
+/// A base is put when the batches since the last one have more bytes than it, and this many.
+const BASE_EVERY: u64 = 1 << 20;
+/// Or when there are so many.
+const BASE_BATCHES: u64 = 256;
+
+/// A repository in an object store.
+#[derive(Debug)]
+pub struct Repository {
+    place: Place,
+}
+
+/// The newest tree of a repository, or the one that a batch made.
+#[derive(Debug, Default)]
+pub struct Newest {
+    /// The tree.
+    pub tree: Tree,
+    /// The head of the batch that made it; none before the first one.
+    pub head: Option<Head>,
+    /// The BLAKE3 of that batch.
+    pub hash: Option<Hash>,
+    /// What it was made from.
+    pub came: Came,
+}
+
+/// What a tree was read from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Came {
+    /// The base, and how many bytes it has.
+    pub base: (u64, u64),
+    /// Bytes of the batches behind it.
+    pub since: u64,
+}
+
+impl Newest {
+    /// The number of the newest batch; 0 before the first one.
+    pub fn number(&self) -> u64 {
+        self.head.as_ref().map_or(0, |head| head.number)
+    }
+
+    /// True if it is time for a base.
+    pub fn wants_base(&self) -> bool {
+        let batches = self.number() - self.came.base.0.min(self.number());
+        self.came.since > self.came.base.1.max(BASE_EVERY) || batches >= BASE_BATCHES
+    }
+}
+
+impl Repository {
+    /// The repository at a place, which need not be there yet.
+    pub fn new(place: Place) -> Self {
+        Self { place }
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The newest tree.
+    pub fn newest(&self) -> Result<Newest> {
+        self.tree_at(None)
+    }
+
+    /// The tree that a batch made; the newest one if none is named.
+    pub fn tree_at(&self, wanted: Option<u64>) -> Result<Newest> {
+        let upto = wanted.unwrap_or(u64::MAX);
+        let newest_base = |name: &str| number_in(name).filter(|number| *number <= upto);
+        let mut bases = Vec::new();
+        self.place.list(BASES, |found| bases.extend(newest_base(&found.name)))?;
+        let (mut listed, mut first) = (0, u64::MAX);
+        self.place.list(LOG, |found| {
+            if let Some(number) = number_in(&found.name) {
+                (listed, first) = (number.max(listed), number.min(first));
+            }
+        })?;
+        bases.sort_unstable_by(|a, b| b.cmp(a));
+        let mut why = None;
+        // A base that is damaged is as none: the batches behind the one before it say as much.
+        for base in bases.into_iter().map(Some).chain([None]) {
+            if base.is_none() && first > 1 && listed > 0 {
+                break;
+            }
+            match self.from_base(base) {
+                Ok(start) => match self.follow(start, upto, listed) {
+                    Ok(newest) if wanted.is_none_or(|wanted| wanted == newest.number()) => return Ok(newest),
+                    Ok(newest) => {
+                        let what = format!("there is no batch {upto}; the newest is {}", newest.number());
+                        return Err(Error::damaged(self.place.shown(), what));
+                    }
+                    Err(error) => drop(why.get_or_insert(error)),
+                },
+                Err(error @ Error::Damaged { .. }) => {
+                    log::warn!("{error}; an older base is used");
+                    why.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(why.unwrap_or_else(|| Error::damaged(self.place.shown(), "it has batches, and no base before them")))
+    }
+
+    /// The tree of a base, or of nothing.
+    pub fn from_base(&self, base: Option<u64>) -> Result<Newest> {
+        let Some(number) = base else { return Ok(Newest::default()) };
+        let name = base_name(number);
+        let bytes = self.place.get(&name)?.ok_or_else(|| Error::damaged(&name, "it is gone"))?;
+        let (head, _) = open(&bytes).map_err(|what| Error::damaged(&name, what))?;
+        if !head.base || head.number != number {
+            return Err(Error::damaged(name, "it is another one than its name says"));
+        }
+        let mut tree = Tree::default();
+        let len = self.each_line(&name, &bytes, |line| tree.apply(line))?;
+        let (hash, came) = (head.before, Came { base: (number, len), since: 0 });
+        Ok(Newest { tree, head: Some(head), hash, came })
+    }
+
+    /// Applies the batches behind a tree, up to one of them. The listing saw batches up to `listed`.
+    fn follow(&self, mut at: Newest, upto: u64, listed: u64) -> Result<Newest> {
+        while at.number() < upto {
+            let number = at.number() + 1;
+            let name = batch_name(number);
+            let Some(bytes) = self.place.get(&name)? else {
+                if number <= listed.min(upto) {
+                    return Err(Error::damaged(name, "it is missing, and there are later ones"));
+                }
+                break;
+            };
+            let head = self.check_batch(&name, &bytes, number, at.hash)?;
+            let tree = &mut at.tree;
+            at.came.since += self.each_line(&name, &bytes, |line| tree.apply(line))?;
+            (at.head, at.hash) = (Some(head), Some(Hash::of(&bytes)));
+        }
+        Ok(at)
+    }
+
+    /// That a batch is the one of this number, and follows the one before it.
+    pub fn check_batch(&self, name: &str, bytes: &[u8], number: u64, before: Option<Hash>) -> Result<Head> {
+        let (head, _) = open(bytes).map_err(|what| Error::damaged(name, what))?;
+        if head.base || head.number != number {
+            return Err(Error::damaged(name, "it is another one than its name says"));
+        }
+        if head.before != before {
+            return Err(Error::damaged(name, "it does not follow the batch before it"));
+        }
+        Ok(head)
+    }
+
+    /// Calls back with each line between the first and the last one, those of pages included. Returns all their bytes.
+    pub fn each_line(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        mut each: impl FnMut(Line) -> std::result::Result<(), String>,
+    ) -> Result<u64> {
+        let damaged = |what| Error::damaged(name, what);
+        let (_, rest) = open(bytes).map_err(damaged)?;
+        let mut len = rest.len() as u64;
+        for line in lines(rest) {
+            match line.map_err(damaged)? {
+                Line::Page(hash) => {
+                    let page = self.object(hash)?;
+                    len += page.len() as u64;
+                    for line in lines(&page) {
+                        line.and_then(&mut each).map_err(|what| Error::damaged(object_name(hash), what))?;
+                    }
+                }
+                line => each(line).map_err(damaged)?,
+            }
+        }
+        Ok(len)
+    }
+
+    /// Calls back with each page that a batch or a base names.
+    pub fn each_page(&self, name: &str, bytes: &[u8], mut each: impl FnMut(Hash)) -> Result<()> {
+        let (_, rest) = open(bytes).map_err(|what| Error::damaged(name, what))?;
+        for line in lines(rest) {
+            if let Line::Page(hash) = line.map_err(|what| Error::damaged(name, what))? {
+                each(hash);
+            }
+        }
+        Ok(())
+    }
+
+    /// An object, whose bytes are those that it is named after.
+    pub fn object(&self, hash: Hash) -> Result<Bytes> {
+        let name = object_name(hash);
+        let bytes = self.place.get(&name)?.ok_or_else(|| Error::damaged(&name, "it is gone"))?;
+        if Hash::of(&bytes) != hash {
+            return Err(Error::damaged(name, "its bytes are not those that it is named after"));
+        }
+        Ok(bytes)
+    }
+
+    /// The bytes of a batch or a base, with pages put where lines are many; and how many bytes all lines have.
+    pub fn compose(&self, head: Head, lines: impl Iterator<Item = Line>) -> Result<(Vec<u8>, u64)> {
+        let (mut text, mut pages, mut len) = (Vec::new(), Vec::new(), 0);
+        let mut puts = self.place.puts();
+        let mut page = |text: &mut Vec<u8>, pages: &mut Vec<u8>| {
+            let bytes = Bytes::from(std::mem::take(text));
+            len += bytes.len() as u64;
+            let hash = Hash::of(&bytes);
+            Line::Page(hash).write(pages)?;
+            puts.put(object_name(hash), bytes)
+        };
+        for line in lines {
+            line.write(&mut text)?;
+            if text.len() >= PAGE {
+                page(&mut text, &mut pages)?;
+            }
+        }
+        if text.len() > INLINE || !pages.is_empty() && !text.is_empty() {
+            page(&mut text, &mut pages)?;
+        }
+        len += text.len() as u64;
+        puts.finish()?;
+        pages.append(&mut text);
+        Ok((seal(head, &pages)?, len))
+    }
+
+    /// Puts a batch, if nobody has put one of its number; else says whose that is, and whether it is this very one.
+    pub fn put_batch(&self, number: u64, bytes: &[u8]) -> Result<()> {
+        let name = batch_name(number);
+        if self.place.put_new(&name, Bytes::copy_from_slice(bytes))? {
+            return Ok(());
+        }
+        // An answer that was lost on its way looks like somebody else.
+        let there = self.place.get(&name)?.unwrap_or_default();
+        if there == bytes {
+            return Ok(());
+        }
+        let by = open(&there).map_or_else(|what| format!("which {what}"), |(head, _)| format!("pool {}", head.pool));
+        Err(Error::Fenced { remote: self.place.shown().into(), number, by })
+    }
+
+    /// Puts a base: the whole tree, after the batch that made it.
+    pub fn put_base(&self, newest: &mut Newest) -> Result<()> {
+        let Some(head) = newest.head.clone() else { return Ok(()) };
+        let number = head.number;
+        let head = Head { base: true, before: newest.hash, ..head };
+        let (bytes, len) = self.compose(head, newest.tree.lines())?;
+        // Another carrier may have put one of the same tree, in another order.
+        self.place.put_new(&base_name(number), bytes.into())?;
+        newest.came = Came { base: (number, len), since: 0 };
+        Ok(())
+    }
+}

@@ -1,0 +1,343 @@
+//! From a remote to a new pool.
+//!
+//! The pool is made beside the place where it is to be, and gets its name when it is whole. What is interrupted is gone
+//! on with: a file that has a name there has all its bytes.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use nix::sys::stat::futimens;
+use nix::sys::time::TimeSpec;
+use tensorfs_layout::check::Contents;
+use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
+use tensorfs_layout::pool::{Carrying, CreateOptions, OpenOptions, Pool, carried, is_unfinished};
+use tensorfs_layout::segment::SealedRun;
+use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
+
+use crate::carry::{Note, Settings};
+use crate::error::{Error, Result};
+use crate::repository::{Content, Entry, Hash, Newest, Part, Repository, State, name_of, object_name};
+
+/// So many files, or so many bytes, are committed and sealed together.
+const LOT: (usize, u64) = (256, 256 << 20);
+/// So many packs are kept at hand.
+const PACKS: usize = 4;
+/// The attribute of a file whose writer was killed, which names the file's segment.
+const INTERRUPTED: &[u8] = b"user.tensorfs.interrupted";
+
+/// Hears how many bytes of how many are there.
+pub type Progress<'a> = &'a dyn Fn(u64, u64);
+
+/// What came of a restore.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// Files that the pool has now.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Files that are not whole, with what they lack.
+    pub incomplete: Vec<String>,
+}
+
+/// A file that waits to be committed and sealed.
+struct Waiting {
+    ino: Ino,
+    segment: SegmentId,
+    allocated: u64,
+    runs: Vec<SealedRun>,
+}
+
+struct Restore<'a> {
+    repository: &'a Repository,
+    newest: &'a Newest,
+    pool: Pool,
+    /// What became of the objects.
+    made: HashMap<u64, Ino>,
+    waiting: Vec<Waiting>,
+    waiting_bytes: u64,
+    packs: Vec<(Hash, Bytes)>,
+    restored: Restored,
+    total: u64,
+    progress: Progress<'a>,
+}
+
+/// Makes a pool with the tree of a repository.
+pub fn restore(repository: &Repository, newest: &Newest, to: &Path, progress: Progress<'_>) -> Result<Restored> {
+    let refused = |what: String| Error::Refused(format!("{}: {what}", to.display()));
+    let Some(head) = &newest.head else { return Err(Error::damaged(repository.place().shown(), "it holds no pool")) };
+    let host = |what| move |source| Error::Host { path: to.display().to_string(), what, source };
+    match fs::read_dir(to).map(|mut there| there.next().is_some()) {
+        Ok(true) => return Err(refused("there is something already".into())),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(host("read")(error)),
+        _ => {}
+    }
+    let staged = beside(to).ok_or_else(|| refused("names no directory".into()))?;
+    let mark = serde_json::to_vec(&Note {
+        settings: Settings { url: repository.place().shown().to_owned(), ..Settings::default() },
+        pool: "restoring".into(),
+        number: head.number,
+        hash: newest.hash,
+        ..Note::default()
+    })
+    .map_err(|error| refused(error.to_string()))?;
+    let now = Timestamp::from(SystemTime::now());
+    if !is_begun(&staged, &mark)? {
+        let options = CreateOptions { layout: head.layout.clone(), force: true, now, ..CreateOptions::default() };
+        Pool::create(&staged, &options)?;
+        let carrying = Carrying::take(&staged)?.ok_or_else(|| refused("somebody else restores it".into()))?;
+        carrying.write(&mark)?;
+    }
+    let pool = Pool::open(&staged, &OpenOptions { now, ..OpenOptions::default() })?;
+    let total = newest.tree.entries().filter_map(|entry| entry.file.as_ref()).map(bytes_of).sum();
+    let mut restore = Restore {
+        repository,
+        newest,
+        pool,
+        made: HashMap::new(),
+        waiting: Vec::new(),
+        waiting_bytes: 0,
+        packs: Vec::new(),
+        restored: Restored::default(),
+        total,
+        progress,
+    };
+    restore.all()?;
+    let restored = restore.restored;
+    restore.pool.close()?;
+    drop(restore.pool);
+    if let Some(carrying) = Carrying::take(&staged)? {
+        carrying.forget()?;
+    }
+    fs::rename(&staged, to).map_err(host("give its name to what was restored beside it"))?;
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|parent| parent.sync_all()).map_err(host("make its name durable"))?;
+    Ok(restored)
+}
+
+/// Whether this very restore has been begun there. Fails if something else is there.
+fn is_begun(staged: &Path, mark: &[u8]) -> Result<bool> {
+    if !staged.exists() || is_unfinished(staged).unwrap_or(false) {
+        return Ok(false);
+    }
+    match carried(staged)? {
+        Some(found) if found == mark => Ok(true),
+        // It was interrupted before there was anything in it.
+        None if Contents::read(staged)?.view().totals().objects <= 1 => Ok(false),
+        _ => {
+            let what = "holds something else, such as the restore of another batch; remove it, or finish that first";
+            Err(Error::Refused(format!("{}: {what}", staged.display())))
+        }
+    }
+}
+
+/// Where a pool is made before it has its name.
+fn beside(to: &Path) -> Option<PathBuf> {
+    let mut name = to.file_name()?.to_owned();
+    name.push(".restoring");
+    Some(to.with_file_name(name))
+}
+
+/// The bytes that the parts of a file have.
+fn bytes_of(content: &Content) -> u64 {
+    content.parts.iter().fold(0, |sum, part| sum.saturating_add(part.len()))
+}
+
+impl Restore<'_> {
+    fn all(&mut self) -> Result<()> {
+        let (newest, shown) = (self.newest, self.repository.place().shown());
+        let root = newest.tree.entry(ROOT.0).filter(|root| root.is_dir());
+        let root = root.ok_or_else(|| Error::damaged(shown, "its tree has no root"))?;
+        self.store(object(root, ROOT, None))?;
+        self.made.insert(ROOT.0, ROOT);
+        let mut left = vec![(String::new(), ROOT.0, ROOT)];
+        while let Some((path, dir, made)) = left.pop() {
+            for (name, ino) in newest.tree.names(dir) {
+                let path = format!("{path}/{name}");
+                let Some(entry) = newest.tree.entry(ino) else {
+                    return Err(Error::damaged(shown, format!("{path} is a name of nothing")));
+                };
+                let bytes = name_of(name).ok_or_else(|| Error::damaged(shown, format!("{path}: no name")))?;
+                let child = self.one(&path, entry, made, &bytes)?;
+                if entry.is_dir() {
+                    left.push((path, ino, child));
+                }
+            }
+        }
+        self.commit()
+    }
+
+    /// An object and its name, unless it is there.
+    fn one(&mut self, path: &str, entry: &Entry, dir: Ino, name: &[u8]) -> Result<Ino> {
+        let there = self.pool.view().lookup(dir, name);
+        let other = self.made.get(&entry.ino).copied();
+        if other.is_some() && entry.is_dir() {
+            return Err(Error::damaged(self.repository.place().shown(), format!("{path}: a directory of two names")));
+        }
+        let named = |ino| Record::Name { dir, name: name.into(), ino };
+        let ino = match (there, other) {
+            (Some(ino), _) => ino,
+            (None, Some(ino)) => {
+                self.store(Transaction::new(0).with(named(ino)))?;
+                return Ok(ino);
+            }
+            (None, None) => {
+                let ino = Ino(self.pool.edit().next_id());
+                match &entry.file {
+                    Some(content) if entry.is_file() && !content.parts.is_empty() => {
+                        self.file(path, entry, content, ino, named(ino))?;
+                    }
+                    _ => self.store(object(entry, ino, None).with(named(ino)))?,
+                }
+                ino
+            }
+        };
+        if other.is_none() {
+            self.made.insert(entry.ino, ino);
+            if let Some(content) = &entry.file {
+                self.count(path, content);
+            }
+        }
+        Ok(ino)
+    }
+
+    fn count(&mut self, path: &str, content: &Content) {
+        let bytes = bytes_of(content);
+        self.restored.files += 1;
+        self.restored.bytes += bytes;
+        let what = match content.state {
+            State::Whole => None,
+            State::Open => Some(format!("was open to write: {bytes} of its {} bytes are here", content.size)),
+            State::Damaged => {
+                Some("was damaged in its pool: it is as it was carried before that, if it was".to_owned())
+            }
+        };
+        self.restored.incomplete.extend(what.map(|what| format!("{path}: {what}")));
+        (self.progress)(self.restored.bytes, self.total);
+    }
+
+    /// A file with bytes: these first, then what names them.
+    fn file(&mut self, path: &str, entry: &Entry, content: &Content, ino: Ino, name: Record) -> Result<()> {
+        let host = |what| move |source| Error::Host { path: path.to_owned(), what, source };
+        let serial = self.pool.edit().next_id();
+        let segment = SegmentId::in_tier(0, serial).ok_or_else(|| Error::Refused("no number is left".into()))?;
+        drop(self.pool.segments().create(segment).map_err(host("make"))?);
+        let file = File::from(self.pool.segments().open(segment, libc::O_RDWR).map_err(host("open"))?);
+        let size = bytes_of(content);
+        let mut at = 0;
+        for part in &content.parts {
+            if let Some(bytes) = self.bytes(part).map_err(|error| about(path, error))? {
+                file.write_all_at(&bytes, at).map_err(host("write"))?;
+            }
+            at += part.len();
+        }
+        file.set_len(size).map_err(host("make as long as it was"))?;
+        let (sec, nsec) = entry.mtime;
+        let time = TimeSpec::new(sec, nsec.into());
+        futimens(&file, &time, &time).map_err(io::Error::from).map_err(host("set the times of"))?;
+        let allocated = file.metadata().map_err(host("stat"))?.blocks() * 512;
+        let data = Record::Data { ino, segment, offset: 0, len: size, allocated, origin: Origin::default() };
+        let mut tx = object(entry, ino, Some((segment, content.segment)));
+        tx.push(data);
+        tx.push(name);
+        self.store(tx)?;
+        let runs = self.runs(content, size);
+        self.waiting.push(Waiting { ino, segment, allocated, runs });
+        self.waiting_bytes += size;
+        if self.waiting.len() >= LOT.0 || self.waiting_bytes >= LOT.1 {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    /// The seals of a file that is whole, as far as they describe it.
+    fn runs(&self, content: &Content, size: u64) -> Vec<SealedRun> {
+        let room = self.pool.description_room();
+        let (mut runs, mut offset) = (Vec::new(), 0_u64);
+        for sealed in &content.seals {
+            let Some(mut seal) = sealed.seal() else { return Vec::new() };
+            if seal.description.len() > room {
+                seal.description = Box::default();
+            }
+            runs.push(SealedRun { offset, len: sealed.0, seal, origin: Origin::default() });
+            offset = offset.saturating_add(sealed.0);
+        }
+        if content.state == State::Whole && offset == size { runs } else { Vec::new() }
+    }
+
+    /// The bytes of a part; `None` of zeroes.
+    fn bytes(&mut self, part: &Part) -> Result<Option<Bytes>> {
+        let (hash, (object, at)) = match (part.hash(), part.object()) {
+            (Some(hash), Some(object)) => (hash, object),
+            _ => return Ok(None),
+        };
+        let whole = match self.packs.iter().find(|(pack, _)| *pack == object) {
+            Some((_, bytes)) => bytes.clone(),
+            None => {
+                let bytes = self.repository.object(object)?;
+                if matches!(part, Part::Packed(_)) {
+                    self.packs.truncate(PACKS - 1);
+                    self.packs.insert(0, (object, bytes.clone()));
+                }
+                bytes
+            }
+        };
+        let end = at.checked_add(part.len()).filter(|end| *end <= whole.len() as u64);
+        let bytes = end.map(|end| whole.slice(at as usize..end as usize));
+        let bytes = bytes.filter(|bytes| Hash::of(bytes) == hash);
+        bytes.map(Some).ok_or_else(|| Error::damaged(object_name(object), "it has not the bytes that a file names"))
+    }
+
+    fn store(&self, tx: Transaction) -> Result<()> {
+        let stored = self.pool.edit().store(tx.clone());
+        match stored {
+            Err(tensorfs_layout::Error::NoSpace { .. }) => {
+                self.pool.reclaim()?;
+                self.pool.edit().store(tx)?;
+            }
+            stored => drop(stored?),
+        }
+        Ok(())
+    }
+
+    /// Makes durable what there is, and then seals it.
+    fn commit(&mut self) -> Result<()> {
+        self.pool.commit(self.pool.newest())?;
+        for Waiting { ino, segment, allocated, runs } in self.waiting.drain(..).filter(|one| !one.runs.is_empty()) {
+            self.pool.seal(ino, segment, allocated, runs)?;
+        }
+        self.waiting_bytes = 0;
+        Ok(())
+    }
+}
+
+fn about(path: &str, error: Error) -> Error {
+    match error {
+        Error::Damaged { object, what } => Error::Damaged { object, what: format!("{what}; {path} needs it") },
+        error => error,
+    }
+}
+
+/// The records of an object, whose segment is another one than it was.
+fn object(entry: &Entry, ino: Ino, segment: Option<(SegmentId, u64)>) -> Transaction {
+    let attributes = Attributes { segment: segment.map(|(segment, _)| segment), ..entry.attributes() };
+    let mut tx = Transaction::new(0).with(Record::Attributes { ino, attributes });
+    if let Some(target) = entry.target.as_deref().and_then(name_of) {
+        tx.push(Record::Target { ino, target: target.into() });
+    }
+    for (name, mut value) in entry.xattrs() {
+        if name == INTERRUPTED {
+            // It says something of a segment that has another number here.
+            match segment.filter(|(_, was)| value == was.to_le_bytes()) {
+                Some((now, _)) => value = now.0.to_le_bytes().to_vec(),
+                None => continue,
+            }
+        }
+        tx.push(Record::Xattr { ino, name: name.into(), value: value.into() });
+    }
+    tx
+}

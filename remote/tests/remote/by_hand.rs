@@ -1,0 +1,55 @@
+//! The script of docs/REMOTE.md, as it stands there, on a plain HTTP server.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tensorfs_layout::ROOT;
+use tensorfs_remote::place::{Access, Place};
+
+use crate::pools::{TestPool, noise};
+
+fn has(program: &str) -> bool {
+    Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+#[test]
+fn a_file_comes_back_with_curl_alone() {
+    if let Some(missing) = ["curl", "jq", "b3sum", "python3", "bash"].into_iter().find(|program| !has(program)) {
+        println!("SKIPPED: {missing} is not there");
+        return;
+    }
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/REMOTE.md")).unwrap();
+    let behind = text.split_once("## A file with curl alone").unwrap().1;
+    let script = behind.split_once("```sh\n").unwrap().1.split_once("```").unwrap().0;
+    let mut pool = TestPool::new();
+    let runs = [noise(1, 70), noise(2, 2 << 20), vec![0; 1 << 20], noise(3, 100_000)];
+    let remote = pool.dir.path().join("remote");
+    for last in 0..2 {
+        pool.edit(|edit| {
+            let dir = edit.make(ROOT, format!("d{last}").as_bytes(), libc::S_IFDIR | 0o755, |_, _| {});
+            for file in 0..2000 {
+                edit.make(dir, format!("something-{file}").as_bytes(), libc::S_IFREG | 0o600, |_, _| {});
+            }
+            let runs: Vec<&[u8]> = runs.iter().map(Vec::as_slice).collect();
+            edit.file(ROOT, format!("model {last}.bin").as_bytes(), &runs, true);
+        });
+        let place = Place::open(&format!("file://{}", remote.display()), &Access::default()).unwrap();
+        pool.carrier(place).unwrap().pass().unwrap();
+    }
+    let mut server = Command::new("python3");
+    server.args(["-u", "-m", "http.server", "0", "--bind", "127.0.0.1"]).current_dir(&remote);
+    let mut server = server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    let url = said.split_once('(').unwrap().1.split_once(')').unwrap().0.trim_end_matches('/').to_owned();
+    let scratch = tempfile::tempdir().unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["-e", "-c", script, "bash", &url, "model 1.bin", "log/000000000001", "log/000000000002"]);
+    let output = bash.current_dir(scratch.path()).output().unwrap();
+    let _ = server.kill();
+    server.wait().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(fs::read(scratch.path().join("model 1.bin")).unwrap() == runs.concat());
+}

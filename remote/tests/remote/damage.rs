@@ -1,0 +1,45 @@
+//! Flipped bits, cut and lost objects: found by `check --data`, and by whoever restores.
+
+use bytes::Bytes;
+use tensorfs_remote::check::check;
+use tensorfs_remote::repository::Repository;
+
+use crate::pools::{noise, restored, seen, varied};
+use crate::stores::Recorded;
+
+/// Proves E4.
+#[test]
+fn what_is_damaged_in_any_object_is_found_and_never_restored() {
+    let mut pool = varied();
+    let store = Recorded::new();
+    pool.carrier(store.place()).unwrap().pass().unwrap();
+    pool.edit(|edit| edit.file(tensorfs_layout::ROOT, b"second", &[&noise(9, 70_000)], true));
+    pool.carrier(store.place()).unwrap().pass().unwrap();
+    let repository = Repository::new(store.place());
+    repository.put_base(&mut repository.newest().unwrap()).unwrap();
+    let sound = check(&repository, true, &|_, _| {}).unwrap();
+    assert!(sound.findings.is_empty() && sound.files == 5, "{sound:?}");
+    let expected = seen(&pool.path());
+    let (scratch, mut count) = (tempfile::tempdir().unwrap(), 0);
+    for (path, whole) in store.objects() {
+        let mut spoiled: Vec<Bytes> = vec![Bytes::new(), whole.slice(..whole.len() - 1)];
+        for at in [0, whole.len() / 3, whole.len() / 2, whole.len() - 1] {
+            let mut bytes = whole.to_vec();
+            bytes[at] ^= 0x10;
+            spoiled.push(bytes.into());
+        }
+        for bytes in spoiled {
+            store.spoil(&path, bytes);
+            let report = check(&repository, true, &|_, _| {}).unwrap();
+            assert!(!report.findings.is_empty(), "{path} is spoiled, and nothing is found");
+            count += 1;
+            // The base may stand in for a batch, and the batches for the base: but nothing else is ever given.
+            if let Ok((_, found)) = restored(store.place(), &scratch.path().join(count.to_string())) {
+                assert!(found == expected, "{path} is spoiled");
+                let stands_in = ["log/", "base/"].iter().any(|part| path.as_ref().starts_with(part));
+                assert!(stands_in, "{path} is spoiled, and nobody noticed");
+            }
+        }
+        store.spoil(&path, whole);
+    }
+}

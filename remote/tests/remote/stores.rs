@@ -1,0 +1,168 @@
+//! A store in memory that remembers every put and delete, and fails when told to.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use tensorfs_remote::place::{Access, Place};
+use tokio::runtime::{Builder, Runtime};
+
+/// What happened to a store.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Put(Path, Bytes),
+    Delete(Path),
+}
+
+/// The store.
+#[derive(Debug)]
+pub struct Recorded {
+    inner: InMemory,
+    events: Mutex<Vec<Event>>,
+    /// So many more changes are made; then all fail.
+    left: AtomicI64,
+    /// Batches are put, and whoever asked hears that they were not.
+    loses_answers: AtomicBool,
+}
+
+impl fmt::Display for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("recorded")
+    }
+}
+
+impl Recorded {
+    pub fn new() -> Arc<Self> {
+        Self::of(&[])
+    }
+
+    /// A store to which these things happened.
+    pub fn of(events: &[Event]) -> Arc<Self> {
+        let inner = InMemory::new();
+        runtime().block_on(async {
+            for event in events {
+                match event {
+                    Event::Put(path, bytes) => drop(inner.put(path, bytes.clone().into()).await.unwrap()),
+                    Event::Delete(path) => inner.delete(path).await.unwrap(),
+                }
+            }
+        });
+        Arc::new(Self {
+            inner,
+            events: Mutex::new(events.to_vec()),
+            left: AtomicI64::new(i64::MAX),
+            loses_answers: AtomicBool::new(false),
+        })
+    }
+
+    pub fn place(self: &Arc<Self>) -> Place {
+        Place::new(self.clone(), Path::default(), "memory://".into(), &Access::default()).unwrap()
+    }
+
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+
+    /// After so many more changes, all fail.
+    pub fn fail_after(&self, changes: i64) {
+        self.left.store(changes, Ordering::SeqCst);
+    }
+
+    /// From now on batches are put, and whoever asked hears that they were not; or no more.
+    pub fn lose_answers(&self, lost: bool) {
+        self.loses_answers.store(lost, Ordering::SeqCst);
+    }
+
+    /// Everything that is there.
+    pub fn objects(&self) -> Vec<(Path, Bytes)> {
+        runtime().block_on(async {
+            let mut all = Vec::new();
+            let mut found = self.inner.list(None);
+            while let Some(one) = found.next().await {
+                let path = one.unwrap().location;
+                let bytes = self.inner.get(&path).await.unwrap().bytes().await.unwrap();
+                all.push((path, bytes));
+            }
+            all.sort();
+            all
+        })
+    }
+
+    /// Other bytes in the place of an object's, as a store that is damaged would give.
+    pub fn spoil(&self, path: &Path, bytes: Bytes) {
+        runtime().block_on(self.inner.put(path, bytes.into())).unwrap();
+    }
+
+    fn change(&self, event: impl FnOnce() -> Event) -> Result<()> {
+        if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
+            return Err(object_store::Error::Generic { store: "recorded", source: "it was told to fail".into() });
+        }
+        self.events.lock().unwrap().push(event());
+        Ok(())
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().build().unwrap()
+}
+
+#[async_trait]
+impl ObjectStore for Recorded {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
+        let bytes = Bytes::from(payload.clone());
+        if opts.mode == object_store::PutMode::Create && self.inner.head(location).await.is_ok() {
+            return self.inner.put_opts(location, payload, opts).await;
+        }
+        self.change(|| Event::Put(location.clone(), bytes))?;
+        let put = self.inner.put_opts(location, payload, opts).await;
+        if location.as_ref().starts_with("log/") && self.loses_answers.load(Ordering::SeqCst) {
+            return Err(object_store::Error::Generic { store: "recorded", source: "the answer was lost".into() });
+        }
+        put
+    }
+
+    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        unimplemented!("nobody does")
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.inner.get_opts(location, options).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let all: Vec<Path> = runtime_free(locations);
+        let outcome: Vec<Result<Path>> =
+            all.into_iter().map(|path| self.change(|| Event::Delete(path.clone())).map(|()| path)).collect();
+        let (good, bad): (Vec<_>, Vec<_>) = outcome.into_iter().partition(Result::is_ok);
+        let deleted = self.inner.delete_stream(futures_util::stream::iter(good).boxed());
+        deleted.chain(futures_util::stream::iter(bad)).boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
+        unimplemented!("nobody does")
+    }
+}
+
+/// What a stream of things that are at hand has.
+fn runtime_free(locations: BoxStream<'static, Result<Path>>) -> Vec<Path> {
+    let all = locations.filter_map(|path| async move { path.ok() }).collect::<Vec<_>>();
+    futures_util::FutureExt::now_or_never(all).unwrap_or_default()
+}
