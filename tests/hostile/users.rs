@@ -14,6 +14,7 @@ on_mounts!(
     groups,
     set_user_id_goes_at_the_first_chance_to_write,
     no_name_target_or_attribute_leads_out,
+    a_rollback_by_root_follows_nobodys_links,
 );
 
 /// Whether a shell script works for a user with these groups, from the first one on.
@@ -230,4 +231,80 @@ fn no_name_target_or_attribute_leads_out(setup: Setup) {
         assert!(own, "{name:?} is no name of a pool's");
     }
     mount.mount();
+}
+
+/// Root rolls back in a directory of a user's, who has put links there, or puts them there meanwhile.
+///
+/// Proves P3, T13.
+fn a_rollback_by_root_follows_nobodys_links(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (run, victim) = (mount.at("run"), mount.at("victim"));
+    let save = |directory: PathBuf, complete: bool| {
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("weights.npy"), npy(if complete { 100 } else { 99 })).unwrap();
+        std::fs::write(directory.join("trainer_state.json"), "{}").unwrap();
+    };
+    save(victim.join("checkpoint-30"), false);
+    save(run.join("sub/checkpoint-20"), true);
+    save(run.join("sub/checkpoint-30"), false);
+    let rollback = || mount.tensorfs(["rollback".as_ref(), run.as_os_str()]);
+    let names = |path: &Path| {
+        let mut names: Vec<_> = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    // Where it would go.
+    symlink("../victim", run.join(".rolled-back")).unwrap();
+    let refused = rollback();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains(".rolled-back") && said.lines().count() == 1, "{said}");
+    assert_eq!(names(&victim), ["checkpoint-30"]);
+    std::fs::remove_file(run.join(".rolled-back")).unwrap();
+    // On the way to it: a directory and a link take turns.
+    symlink("../victim", run.join("link")).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let swapping = scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                exchange(&run.join("sub"), &run.join("link"));
+            }
+        });
+        let mut set_aside = 0;
+        for _ in 0..200 {
+            rollback();
+            for sub in ["sub", "link"].map(|name| run.join(".rolled-back").join(name)) {
+                set_aside += usize::from(std::fs::remove_dir_all(&sub).is_ok());
+            }
+            for sub in ["sub", "link"].map(|name| run.join(name)) {
+                if !sub.is_symlink() && !sub.join("checkpoint-30").exists() && sub.join("checkpoint-20").exists() {
+                    save(sub.join("checkpoint-30"), false);
+                }
+            }
+            assert!(victim.join("checkpoint-30/weights.npy").exists(), "what is elsewhere was set aside");
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        swapping.join().unwrap();
+        assert!(set_aside > 0);
+    });
+    assert!(victim.join("checkpoint-30/weights.npy").exists());
+}
+
+fn exchange(one: &Path, other: &Path) {
+    let path = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+    let (one, other) = (path(one), path(other));
+    // SAFETY: two paths that end with NUL.
+    let done =
+        unsafe { libc::renameat2(libc::AT_FDCWD, one.as_ptr(), libc::AT_FDCWD, other.as_ptr(), libc::RENAME_EXCHANGE) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// An array of 100 bytes, of which so many are there.
+fn npy(len: usize) -> Vec<u8> {
+    let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (100,), }\n";
+    let mut npy = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
+    npy.extend(vec![7; len]);
+    npy
 }

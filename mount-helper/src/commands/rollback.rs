@@ -3,14 +3,23 @@
 //!
 //! Each is renamed at once, and none is deleted. Interrupted in between, some are where they were: the next run sets
 //! them aside. The one that is complete is never touched.
+//!
+//! The directory may be a user's whom whoever runs this does not trust, and who changes it meanwhile. So both
+//! directories are opened once, and nothing is renamed that is not below the one to where it is not below the other,
+//! with no link on the way.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, fstatat, mkdirat};
 use serde_json::{Value, json};
 use tensorfs_fs::FileState;
 
@@ -38,7 +47,8 @@ enum Outcome {
 pub fn run(arguments: &Rollback) -> Result<ExitCode, Failure> {
     let dir = &arguments.dir;
     // What was closed just before is at rest then, and what is open still is being written.
-    File::open(dir).and_then(|opened| opened.sync_all()).at(dir)?;
+    let opened = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).at(dir)?;
+    opened.sync_all().at(dir)?;
     let found = find(dir)?;
     let complete = found.complete(dir)?;
     let mut newer = found.newer();
@@ -48,7 +58,7 @@ pub fn run(arguments: &Rollback) -> Result<ExitCode, Failure> {
             return Err(Failure::at(&path, "it is being written; end the program that saves, and try again"));
         }
     }
-    let aside = arguments.to.clone().unwrap_or_else(|| dir.join(ASIDE));
+    let aside = Aside { dir, opened: opened.as_fd(), to: arguments.to.as_deref() };
     let mut outcomes: Vec<(PathBuf, Outcome)> = Vec::new();
     for other in newer {
         let path = other.place().path();
@@ -59,13 +69,14 @@ pub fn run(arguments: &Rollback) -> Result<ExitCode, Failure> {
         }
         let outcome = match why_not(&other, complete.place().path(), dir) {
             Some(why) => Outcome::Left(why),
-            None => set_aside(path, dir, &aside, arguments.dry_run)?,
+            None if arguments.dry_run => Outcome::Aside(aside.would_be(path)?),
+            None => aside.set(path)?,
         };
         say(arguments, path, &outcome)?;
         outcomes.push((path.to_owned(), outcome));
     }
     if !arguments.dry_run && outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Aside(_))) {
-        File::open(dir).and_then(|opened| opened.sync_all()).at(dir)?;
+        opened.sync_all().at(dir)?;
     }
     let is_left = outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Left(_)));
     if arguments.json {
@@ -102,38 +113,84 @@ fn why_not(other: &Candidate, complete: &Path, dir: &Path) -> Option<String> {
     (path == dir).then(|| "it is the directory itself".to_owned())
 }
 
-/// Renames it to where it lies below the directory, in the other one.
-fn set_aside(path: &Path, dir: &Path, aside: &Path, dry_run: bool) -> Result<Outcome, Failure> {
-    let below = path.strip_prefix(dir).unwrap_or(path);
-    let below: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
-    let to = aside.join(below);
-    if dry_run {
-        return Ok(Outcome::Aside(free_name(&to)));
-    }
-    if let Some(parent) = to.parent() {
-        fs::create_dir_all(parent).at(parent)?;
-    }
-    for number in 0..MOST {
-        let to = numbered(&to, number);
-        match rename_to_new(path, &to) {
-            Ok(()) => return Ok(Outcome::Aside(to)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            // Gone since it was found.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
-                return Ok(Outcome::Aside(to));
-            }
-            Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {
-                return Err(Failure::at(aside, "not on the same mount, so that nothing can be renamed there"));
-            }
-            Err(error) => return Err(error).at(path),
-        }
-    }
-    Ok(Outcome::Left(format!("{} has too many of that name", aside.display())))
+/// Where what is not complete goes.
+struct Aside<'a> {
+    /// Where it is, as it was named.
+    dir: &'a Path,
+    opened: BorrowedFd<'a>,
+    /// Another directory, if one was named.
+    to: Option<&'a Path>,
 }
 
-fn free_name(to: &Path) -> PathBuf {
-    let free = (0..MOST).map(|number| numbered(to, number)).find(|to| fs::symlink_metadata(to).is_err());
-    free.unwrap_or_else(|| to.to_owned())
+impl Aside<'_> {
+    /// The directory, as it is called in print.
+    fn path(&self) -> PathBuf {
+        self.to.map_or_else(|| self.dir.join(ASIDE), Path::to_owned)
+    }
+
+    fn would_be(&self, path: &Path) -> Result<PathBuf, Failure> {
+        let to = self.path().join(self.below(path)?);
+        let free = (0..MOST).map(|number| numbered(&to, number)).find(|to| fs::symlink_metadata(to).is_err());
+        Ok(free.unwrap_or(to))
+    }
+
+    /// The way to it from the directory.
+    fn below<'a>(&self, path: &'a Path) -> Result<&'a Path, Failure> {
+        let below = path.strip_prefix(self.dir).ok().filter(|below| {
+            below.file_name().is_some() && below.components().all(|part| matches!(part, Component::Normal(_)))
+        });
+        below.ok_or_else(|| Failure::at(path, format!("not below {}", self.dir.display())))
+    }
+
+    /// Renames it to where it lies below the directory, in the other one.
+    fn set(&self, path: &Path) -> Result<Outcome, Failure> {
+        let below = self.below(path)?;
+        let (parent, name) = (below.parent().unwrap_or(Path::new("")), below.file_name().unwrap_or_default());
+        let from = open_below(self.opened, parent, false).at(path)?;
+        let there = self.path();
+        let to = match self.to {
+            None => open_below(self.opened, &Path::new(ASIDE).join(parent), true),
+            Some(named) => fs::create_dir_all(named)
+                .and_then(|()| File::options().read(true).custom_flags(libc::O_DIRECTORY).open(named))
+                .and_then(|named| open_below(named.as_fd(), parent, true)),
+        }
+        .at(&there.join(parent))?;
+        for number in 0..MOST {
+            let name_there = numbered(Path::new(name), number);
+            let outcome = || Outcome::Aside(numbered(&there.join(below), number));
+            match rename_to_new((&from, name), (&to, name_there.as_os_str())) {
+                Ok(()) => return Ok(outcome()),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                // Gone since it was found.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && is_gone(&from, name) => return Ok(outcome()),
+                Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {
+                    return Err(Failure::at(&there, "not on the same mount, so that nothing can be renamed there"));
+                }
+                Err(error) => return Err(error).at(path),
+            }
+        }
+        Ok(Outcome::Left(format!("{} has too many of that name", there.display())))
+    }
+}
+
+/// Opens a directory below another one, and makes those that are missing. A link on the way is no directory.
+fn open_below(from: BorrowedFd<'_>, below: &Path, make: bool) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut opened = openat(from, ".", flags, Mode::empty())?;
+    for part in below.components() {
+        if make {
+            match mkdirat(&opened, part.as_os_str(), Mode::from_bits_truncate(0o777)) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        opened = openat(&opened, part.as_os_str(), flags, Mode::empty())?;
+    }
+    Ok(opened)
+}
+
+fn is_gone(directory: &OwnedFd, name: &OsStr) -> bool {
+    fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) == Err(Errno::ENOENT)
 }
 
 /// The name with a number behind it, from the second of that name on.
@@ -148,12 +205,12 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     }
 }
 
-/// Renames, and replaces nothing.
-fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
-    let (from, to) = (CString::new(from.as_os_str().as_bytes())?, CString::new(to.as_os_str().as_bytes())?);
-    let (here, flags) = (libc::AT_FDCWD, libc::RENAME_NOREPLACE);
-    // SAFETY: two paths that end with NUL.
-    let done = unsafe { libc::renameat2(here, from.as_ptr(), here, to.as_ptr(), flags) };
+/// Renames a name in one directory to one in another, and replaces nothing.
+fn rename_to_new(from: (&OwnedFd, &OsStr), to: (&OwnedFd, &OsStr)) -> io::Result<()> {
+    let (name, new) = (CString::new(from.1.as_bytes())?, CString::new(to.1.as_bytes())?);
+    let (from, to, flags) = (from.0.as_raw_fd(), to.0.as_raw_fd(), libc::RENAME_NOREPLACE);
+    // SAFETY: two descriptors that are open, and two names that end with NUL.
+    let done = unsafe { libc::renameat2(from, name.as_ptr(), to, new.as_ptr(), flags) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
