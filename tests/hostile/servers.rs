@@ -9,7 +9,7 @@ use std::process::Stdio;
 use tensorfs_tests::{is_root, program, skip};
 
 /// What is refused, and how. `OUTSIDE` is a file beside the pool, of the same owner.
-const REFUSED: [(&str, i32); 37] = [
+const REFUSED: [(&str, i32); 38] = [
     ("read OUTSIDE", libc::EACCES),
     ("read /etc/shadow", libc::EACCES),
     ("read /root/.bashrc", libc::EACCES),
@@ -47,6 +47,7 @@ const REFUSED: [(&str, i32); 37] = [
     ("chroot", libc::EPERM),
     ("handle", libc::EPERM),
     ("kernel", libc::EACCES),
+    ("terminal", libc::EPERM),
 ];
 
 /// A user that is nobody's in particular.

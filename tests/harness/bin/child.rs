@@ -690,6 +690,8 @@ fn confined(pool: &Path, what: &str) {
         "handle" => call(libc::SYS_open_by_handle_at, [0, 0, 0, 0, 0]),
         "kernel" => OpenOptions::new().write(true).open("/proc/sys/kernel/core_pattern").map(drop),
         "device" => OpenOptions::new().read(true).write(true).open("/dev/fuse").map(drop),
+        // It is none; what is allowed says so.
+        "terminal" => call(libc::SYS_ioctl, [2, libc::TIOCSTI as _, c"\n".as_ptr() as _, 0, 0]),
         _ => panic!("nobody knows how to try {what}"),
     };
     std::process::exit(done.map_or_else(|error| error.raw_os_error().unwrap_or(254), |()| 0));
