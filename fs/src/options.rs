@@ -136,6 +136,8 @@ pub struct Options {
     pub device: Option<(u32, u32)>,
     /// Whether users other than the mounting one are served.
     pub allow_other: bool,
+    /// What names and records of users' files may take of the server's memory; `None` is what the machine has.
+    pub names: Option<u64>,
     /// What the next server takes over should this one die, if there is to be one.
     pub handover: Option<Arc<Handover>>,
 }
@@ -160,6 +162,7 @@ impl Default for Options {
             mountpoint: PathBuf::new(),
             device: None,
             allow_other: false,
+            names: None,
             handover: None,
         }
     }

@@ -23,6 +23,8 @@ on_mounts!(
     one_owners_attributes_take_no_more_than_there_may_be,
     the_server_runs_out_of_descriptors,
     texts_that_are_open_take_no_more_than_there_may_be,
+    names_and_records_of_one_owner_take_no_more_than_there_may_be,
+    one_user_leaves_descriptors_for_others,
 );
 
 #[track_caller]
@@ -399,4 +401,119 @@ fn texts_that_are_open_take_no_more_than_there_may_be(setup: Setup) {
         shell(mount.path(), &format!("ulimit -n {}; {as_other}", fits + 1000)).trim().ends_with(&format!("\n{fits}"))
     });
     assert!(mount.info()["read_only"].is_null());
+}
+
+/// A script, as somebody who has nothing but what a test gives him.
+fn as_owner(mount: &Mount, uid: u32, script: &str) -> String {
+    let command = "setpriv --reuid $0 --regid $0 --clear-groups bash -c \"$1\" 2>&1";
+    let words = ["-c", command, &uid.to_string(), script];
+    let output = tensorfs_tests::run(std::process::Command::new("bash").args(words).current_dir(mount.path()));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Proves B12.
+fn names_and_records_of_one_owner_take_no_more_than_there_may_be(setup: Setup) {
+    if !tensorfs_tests::is_root() {
+        return setup.skip("needs root, to become somebody else");
+    }
+    // Half of that are 200 files.
+    let mut mount = setup.mount_with(["-o", "names=400K"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::set_permissions(mount.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    // The directory is one of them.
+    let fill = "mkdir $USER.d; cd $USER.d; n=0; while mkdir d$n; do n=$((n + 1)); done; echo made $n";
+    let said = as_owner(&mount, OWNER, &fill.replace("$USER", "one"));
+    assert!(said.contains("quota") && said.contains("made 199\n"), "{said}");
+    let refused = |script: &str| {
+        let said = as_owner(&mount, OWNER, &format!("cd one.d; {script}"));
+        assert!(said.contains("quota exceeded"), "{script}: {said}");
+    };
+    let done = |script: &str| {
+        let said = as_owner(&mount, OWNER, &format!("cd one.d; {script} && echo done"));
+        assert_eq!(said, "done\n", "{script}");
+    };
+    refused(": > file");
+    refused("ln -s target link");
+    refused("mkfifo fifo");
+    done("rmdir d0; : > file");
+    refused("ln file other");
+    // A name is half of a file, and what a link leads to counts.
+    done("rmdir d1; ln file other; ln file third");
+    refused("ln file fourth");
+    done("rmdir d2");
+    refused("ln -s $(printf %01000d 0)x link");
+    done("rmdir d3; ln -s $(printf %01000d 0) link");
+    // Renaming, writing and replacing go on; what is more than one record is one.
+    done("mv file moved; echo text > moved");
+    done("mv -f moved d; for n in 1 2 3; do echo $n >> d; sync d; done");
+    let chain = mount.tensorfs_ok(["records".as_ref(), "--json".as_ref(), mount.at("one.d/d").as_os_str()]);
+    assert_eq!(chain.lines().count(), 1, "{chain}");
+    // Others have half of what is left, and root has what it likes.
+    let said = as_owner(&mount, OWNER + 1, &fill.replace("$USER", "two"));
+    let made: u32 = said.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    assert!((95..=105).contains(&made), "{said}");
+    shell(mount.path(), "mkdir roots; cd roots; for n in $(seq 300); do mkdir $n; done");
+    // So it is after the next mount.
+    mount.remount();
+    let said = as_owner(&mount, OWNER, "cd one.d; rmdir d4; mkdir new && mkdir more");
+    assert!(said.contains("quota"), "{said}");
+    // What tensors are called is in memory, too: without room for that a file has no seal.
+    let path = mount.at("one.d/tensors");
+    let names: Vec<String> = (0..300).map(|n| format!("{n:0500}")).collect();
+    let tensors: Vec<(&str, &[u8])> = names.iter().map(|name| (&**name, &b"abcd"[..])).collect();
+    let bytes = tensorfs_tests::safetensors(&tensors);
+    shell(mount.path(), "rm -r two.d");
+    assert_eq!(as_owner(&mount, OWNER, "cd one.d; rmdir d5 d6 d7 && : > tensors && echo made"), "made\n");
+    std::fs::write(&path, &bytes).unwrap();
+    let roots = mount.at("roots/tensors");
+    std::fs::write(&roots, &bytes).unwrap();
+    mount.wait_for_seals(1);
+    mount.remount();
+    let state = |path: &Path| String::from_utf8(xattr::get(path, "user.tensorfs.state").unwrap()).unwrap();
+    wait_until("root's to be sealed", || state(&roots) == "sealed");
+    assert_eq!(state(&path), "committed");
+    assert_eq!(xattr::get(&path, "user.tensorfs.tensors").unwrap(), b"300");
+    assert!(mount.info()["read_only"].is_null());
+}
+
+/// Proves B6, B13.
+fn one_user_leaves_descriptors_for_others(setup: Setup) {
+    if !tensorfs_tests::is_root() {
+        return setup.skip("needs root, to become somebody else");
+    }
+    let mount = setup.few_descriptors(700).mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::set_permissions(mount.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let hold = "ulimit -n 1000; n=0; while exec {fd}>$1.$n; do n=$((n + 1)); done; echo $n; read";
+    let holder = |uid: u32| {
+        let mut command = std::process::Command::new("prlimit");
+        let uid = uid.to_string();
+        command.args(["--nofile=2000:2000", "setpriv", "--reuid", &uid, "--regid", &uid, "--clear-groups"]);
+        command.args(["bash", "-c", hold, "bash", &uid]).current_dir(mount.path());
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+        (child, line.trim().parse::<usize>().unwrap())
+    };
+    let (mut first, one) = holder(OWNER);
+    // A third of what there is: half of what is free then.
+    assert!((100..=150).contains(&one), "{one}");
+    let (mut second, two) = holder(OWNER + 1);
+    assert!((60..one).contains(&two), "{two}");
+    // Whoever only reads is not counted, nor is root.
+    assert_eq!(as_owner(&mount, OWNER, &format!("cat {OWNER}.0 && echo read")), "read\n");
+    let roots: Vec<File> = (0..100).map(|n| File::create(mount.at(format!("root.{n}"))).unwrap()).collect();
+    for child in [&mut first, &mut second] {
+        child.stdin.take();
+        child.wait().unwrap();
+    }
+    drop(roots);
+    wait_until("what was closed to be free", || {
+        as_owner(&mount, OWNER, &format!("echo text > {OWNER}.0 && echo done")) == "done\n"
+    });
 }

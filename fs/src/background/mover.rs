@@ -16,16 +16,17 @@ use crate::error::{Error, Fault, Host, Result};
 use crate::file::{Files, Locked, QUIET};
 use crate::options::{Durability, Options};
 use crate::protocol::Moving;
-use crate::store::{Store, host};
+use crate::store::{Share, Shares, Store, host};
 use crate::workers::Workers;
 
 use super::copy::copy_all;
 use super::moves::Moves;
-use super::places::{Place, Places};
 use super::task::guarded;
 
 /// Threads that move files.
 const THREADS: usize = 2;
+/// So many moves may wait or be under way.
+const MOST: usize = 4096;
 /// RELEASE comes after `close` has returned: so long is waited for one that may be on its way.
 const RELEASES: Duration = Duration::from_millis(50);
 
@@ -35,7 +36,7 @@ pub(crate) struct Mover {
     /// Those that were asked for and are not waited for.
     moves: Moves,
     /// Those who wait for a move, and moves that nobody waits for.
-    places: Places,
+    places: Shares,
     /// They may take as long as they like.
     threads: Workers,
 }
@@ -52,7 +53,7 @@ fn written_meanwhile() -> Fault {
 impl Mover {
     /// For the files of a mount.
     pub fn new(files: Arc<Files>) -> Self {
-        Self { files, moves: Moves::default(), places: Places::default(), threads: Workers::new(THREADS) }
+        Self { files, moves: Moves::default(), places: Shares::new(MOST), threads: Workers::new(THREADS) }
     }
 
     /// The threads that move files: whoever waits for a move waits there.
@@ -61,8 +62,12 @@ impl Mover {
     }
 
     /// A place among those who wait for a move, or why there is none.
-    pub fn place(&self, caller: Caller) -> Result<Place> {
-        self.places.take(caller.uid)
+    pub fn place(&self, caller: Caller) -> Result<Share> {
+        let full = || Fault {
+            level: Level::Debug,
+            ..Fault::warn(libc::EAGAIN, "too many files wait to be moved already; try again later")
+        };
+        self.places.take(caller.uid).ok_or_else(full)
     }
 
     /// Has a file moved to a tier; or, if that was begun before, says what came of it.

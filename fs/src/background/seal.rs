@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tensorfs_formats::{Format, Sink, Source};
 use tensorfs_layout::segment::{Before, GoneOn, Known, SealedRun, examine};
-use tensorfs_layout::tree::Object;
+use tensorfs_layout::tree::{Object, Run};
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Host, Result};
@@ -30,7 +30,7 @@ pub(crate) enum Outcome {
     InUse,
     /// Something was in the way, such as a process of an earlier mount that can write it: to be tried again.
     Later,
-    /// It has no name any more, or is damaged: it is not to be sealed.
+    /// It has no name any more, or is damaged, or its owner's files take too much memory: it is not to be sealed.
     Unfit,
 }
 
@@ -99,12 +99,25 @@ pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn()
     if again && says_no_more(store, ino, &runs) {
         return Ok(Outcome::Already);
     }
+    if !has_memory(store, ino, &runs) {
+        return Ok(Outcome::Unfit);
+    }
     if store.pool().seal(ino, segment, after.allocated, runs)? {
         store.counters().sealed.add(1);
         store.counters().sealed_bytes.add(before.size);
         return Ok(Outcome::Sealed);
     }
     Ok(Outcome::Unfit)
+}
+
+/// True if there may be so much in memory of the file's records and tensors.
+fn has_memory(store: &Store, ino: Ino, runs: &[SealedRun]) -> bool {
+    let view = store.view();
+    let Some(object) = view.object(ino) else { return false };
+    let said = |run: &SealedRun| (size_of::<Run>() + run.seal.description.len()) as u64;
+    let more = runs.iter().map(said).sum::<u64>().saturating_sub(object.taken());
+    let room = store.memory().check(&view, object.attributes.uid, more);
+    room.inspect_err(|_| log::debug!("inode {ino}: not sealed: the files of its owner take too much memory")).is_ok()
 }
 
 /// The segment of a file that can be sealed now, or why it cannot. A sealed one can be sealed `again`.

@@ -111,6 +111,8 @@ impl Locked<'_> {
             executes,
             opener: 0,
             replaces: true,
+            // Nobody knows who opened it.
+            _share: None,
             _kept: Some(kept),
         })
     }

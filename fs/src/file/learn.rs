@@ -102,7 +102,7 @@ impl Locked<'_> {
             let changed = host.size != object.size() || allocated != object.allocated() || object.is_cut_unconfirmed();
             match &value {
                 Some(bytes) if !stored => {
-                    let offset = object.next_record(host.size);
+                    let offset = store.memory().next_record(edit, object, host.size);
                     tx.push(Record::Data { ino, segment, offset, len: host.size - offset, allocated, origin });
                     tx.push(Record::Value { ino, segment, bytes: bytes[..].into() });
                 }
@@ -110,7 +110,7 @@ impl Locked<'_> {
                 _ if stored => {}
                 // A value that is there is not the last word any more.
                 _ if changed || object.has_value() => {
-                    let offset = object.next_record(host.size);
+                    let offset = store.memory().next_record(edit, object, host.size);
                     tx.push(Record::Data { ino, segment, offset, len: host.size - offset, allocated, origin });
                 }
                 _ => {}

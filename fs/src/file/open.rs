@@ -14,7 +14,7 @@ use crate::error::{Fault, Result};
 use crate::handover::{Entry, Kept};
 use crate::lane::Lane;
 use crate::options::Durability;
-use crate::store::{Backing, Store};
+use crate::store::{Backing, Share, Store};
 
 use super::Files;
 use super::locked::{Locked, Opening};
@@ -40,6 +40,8 @@ pub(crate) struct Handle {
     pub(super) opener: u32,
     /// The file was being replaced, so that each close may say something.
     pub(super) replaces: bool,
+    /// What it takes of the descriptors, by who has opened it.
+    pub(super) _share: Option<Share>,
     /// The next server is to know of it.
     pub(super) _kept: Option<Kept>,
 }
@@ -106,6 +108,7 @@ impl Files {
         describe: impl Fn(&Edit<'_>, Ino, SegmentId) -> Result<Transaction>,
     ) -> Result<(Stat, OpenReply)> {
         let store = self.store();
+        let share = self.share(caller, flags)?;
         let new_segment = self.new_segment(store.place(dir, name), None)?;
         let segment = new_segment.segment;
         let ino = Ino(store.pool().edit().next_id());
@@ -138,12 +141,17 @@ impl Files {
             if let Some(serving) = file.serving_mut() {
                 serving.seen = Some(Seen::of(&host, now));
             }
-            Ok((file.stat_with(&host)?, file.finish_open(caller, flags)?))
+            Ok((file.stat_with(&host)?, file.finish_open(caller, flags, share)?))
         });
         if opened.is_err() {
             file.settle(caller.unique);
         }
         opened
+    }
+
+    /// What an open takes of the descriptors.
+    fn share(&self, caller: Caller, flags: i32) -> Result<Option<Share>> {
+        if Access::of(flags).write { self.store().descriptors().share(caller) } else { Ok(None) }
     }
 
     /// Where [`Files::flush`] is done.
@@ -237,6 +245,7 @@ impl Locked<'_> {
         if writes {
             store.check_writable()?;
         }
+        let share = self.files.share(caller, flags)?;
         // For an open that can write, the kernel itself has looked before it asks here.
         if writes && !access.write && self.is_executed() {
             return Err(Fault::new(libc::ETXTBSY));
@@ -254,7 +263,7 @@ impl Locked<'_> {
         if empties {
             self.truncate_at_open(caller, segment, access)?;
         }
-        self.finish_open(caller, flags)
+        self.finish_open(caller, flags, share)
     }
 
     /// Who moves the bytes of an open file.
@@ -263,7 +272,7 @@ impl Locked<'_> {
     }
 
     /// Decides who moves the bytes, and makes the handle.
-    fn finish_open(&mut self, caller: Caller, flags: i32) -> Result<OpenReply> {
+    fn finish_open(&mut self, caller: Caller, flags: i32, share: Option<Share>) -> Result<OpenReply> {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         let access = Access::of(flags);
@@ -360,6 +369,7 @@ impl Locked<'_> {
             executes,
             opener: caller.pid,
             replaces: replacing,
+            _share: share,
             _kept: kept,
         };
         files.handles.insert_as(number, Arc::new(handle));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorfs_layout::Ino;
 
 use crate::ask::Answers;
-use crate::background::{Jobs, Mover, Place};
+use crate::background::{Jobs, Mover};
 use crate::caller::Caller;
 use crate::content::Content;
 use crate::content::control::{Control, Who};
@@ -15,7 +15,7 @@ use crate::file::{Files, Handle, Listed, ListedPlus, OpenReply, Stat, WriteReque
 use crate::lane::Lane;
 use crate::protocol::Request;
 use crate::store::reserved::{TIER, is_control_name, is_own_xattr};
-use crate::store::{Space, Store};
+use crate::store::{Share, Space, Store};
 use crate::tree::{Change, New, Tree};
 
 use super::realm::Realm;
@@ -402,7 +402,7 @@ impl Filesystem {
     }
 
     /// What whoever waits in that lane has to have.
-    pub fn setxattr_place(&self, caller: Caller, lane: Lane) -> Result<Option<Place>> {
+    pub fn setxattr_place(&self, caller: Caller, lane: Lane) -> Result<Option<Share>> {
         if lane == Lane::Mover { self.mover.place(caller).map(Some) } else { Ok(None) }
     }
 

@@ -4,11 +4,15 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use log::Level;
 use parking_lot::Mutex;
 use tensorfs_layout::SegmentId;
 use tensorfs_layout::pool::Pool;
 
-use crate::error::{Host, Result};
+use crate::caller::Caller;
+use crate::error::{Fault, Host, Result};
+
+use super::shares::{Share, Shares};
 
 /// At most this many are kept, and never more than a sixteenth of what the process may open.
 const MOST: usize = 1024;
@@ -21,6 +25,8 @@ pub(crate) struct Descriptors {
     cache: Mutex<Cache>,
     bound: usize,
     for_syncing: usize,
+    /// Those of files that are open to write, by who has opened them.
+    shares: Shares,
 }
 
 #[derive(Default)]
@@ -40,12 +46,22 @@ impl Descriptors {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let bound = (limit / 16).clamp(16, MOST);
         let for_syncing = limit.saturating_sub(bound + OTHERS).max(limit / 2);
-        Self { cache: Mutex::default(), bound, for_syncing }
+        Self { cache: Mutex::default(), bound, for_syncing, shares: Shares::new(for_syncing) }
     }
 
     /// How many descriptors are left for syncing.
     pub fn for_syncing(&self) -> usize {
         self.for_syncing
+    }
+
+    /// One of them for who opens a file to write it; none where it is not counted who does.
+    pub fn share(&self, caller: Caller) -> Result<Option<Share>> {
+        if caller.is_trusted() {
+            return Ok(None);
+        }
+        let full =
+            || Fault { level: Level::Debug, ..Fault::warn(libc::ENFILE, "a user has too many files open to write") };
+        self.shares.take(caller.uid).map(Some).ok_or_else(full)
     }
 
     /// A descriptor to read a segment, or with `write` to read and write it.

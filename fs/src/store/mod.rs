@@ -17,12 +17,14 @@ pub(crate) mod host;
 mod latencies;
 mod limit;
 mod link;
+mod memory;
 mod place;
 mod placement;
 mod records;
 mod removed;
 pub(crate) mod reserved;
 mod segments;
+mod shares;
 mod spares;
 mod tiers;
 pub(crate) mod writers;
@@ -52,6 +54,7 @@ pub(crate) use link::{Kernel, Link};
 pub use placement::{check_placement, tiers_of_placement};
 pub(crate) use records::{changed, touched, with};
 pub(crate) use removed::Removed;
+pub(crate) use shares::{Share, Shares};
 pub(crate) use spares::{NewSegment, Spares};
 pub(crate) use writers::Writers;
 
@@ -60,6 +63,7 @@ use crate::options::{Durability, Options};
 
 use damage::Damage;
 use limit::Limit;
+use memory::Memory;
 use placement::Placement;
 use tiers::Tiers;
 
@@ -74,6 +78,7 @@ pub(crate) struct Store {
     placement: Placement,
     spares: Spares,
     descriptors: Descriptors,
+    memory: Memory,
     counters: Counters,
     writers: Arc<Writers>,
     removed: Removed,
@@ -94,10 +99,11 @@ impl Store {
             placement: Placement::new(&pool),
             pool,
             link: Link::new(options.handover.clone()),
-            options,
             durability,
             spares: Spares::new(descriptors),
             descriptors: Descriptors::new(descriptors),
+            memory: Memory::new(options.names),
+            options,
             counters: Counters::default(),
             writers,
             removed: Removed::default(),
@@ -144,6 +150,11 @@ impl Store {
     /// The descriptors by which the server reads and writes files that are open.
     pub fn descriptors(&self) -> &Descriptors {
         &self.descriptors
+    }
+
+    /// How much of the server's memory users may take.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// How often what happened.

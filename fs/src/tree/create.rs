@@ -2,6 +2,7 @@
 
 use tensorfs_layout::log::{Attributes, Record, TARGET_MAX, Transaction};
 use tensorfs_layout::pool::Edit;
+use tensorfs_layout::tree::OBJECT_TAKES;
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 use crate::acl::{self, Acl};
@@ -28,7 +29,7 @@ pub(crate) struct New {
 impl Tree {
     /// Makes a directory, a special file, or a regular file that is not opened yet.
     pub fn make(&self, caller: Caller, dir: Ino, name: &[u8], new: New) -> Result<Stat> {
-        self.make_with(caller, dir, name, new, |_, _| {})
+        self.make_with(caller, (dir, name), new, OBJECT_TAKES, |_, _| {})
     }
 
     /// Makes a symbolic link.
@@ -37,19 +38,23 @@ impl Tree {
             return Err(Fault::new(libc::ENAMETOOLONG));
         }
         let new = New { mode: libc::S_IFLNK | 0o777, umask: 0, rdev: 0 };
-        self.make_with(caller, dir, name, new, |tx, ino| tx.push(Record::Target { ino, target: target.into() }))
+        let takes = OBJECT_TAKES + target.len() as u64;
+        let push = |tx: &mut Transaction, ino| tx.push(Record::Target { ino, target: target.into() });
+        self.make_with(caller, (dir, name), new, takes, push)
     }
 
+    /// Makes what takes so much memory.
     fn make_with(
         &self,
         caller: Caller,
-        dir: Ino,
-        name: &[u8],
+        (dir, name): (Ino, &[u8]),
         new: New,
+        takes: u64,
         more: impl Fn(&mut Transaction, Ino),
     ) -> Result<Stat> {
         check_new_name(name)?;
         self.files.edit(|edit| {
+            self.store().memory().check(edit, caller.uid, takes)?;
             let ino = Ino(edit.next_id());
             let mut tx = new_object(edit, caller, ino, (dir, name), &new, clock::now(), None)?;
             more(&mut tx, ino);
@@ -66,8 +71,10 @@ impl Tree {
         if self.store().view().lookup(dir, name).is_some() {
             return Err(Fault::new(libc::EEXIST));
         }
-        let now = clock::coarse();
+        let (now, memory) = (clock::coarse(), self.store().memory());
+        memory.check(&self.store().view(), caller.uid, OBJECT_TAKES)?;
         self.files.create(caller, (dir, name), flags, now, |edit, ino, segment| {
+            memory.check(edit, caller.uid, OBJECT_TAKES)?;
             new_object(edit, caller, ino, (dir, name), &new, now, Some(segment))
         })
     }

@@ -14,6 +14,15 @@ use crate::tree::run::Run;
 use crate::tree::view::View;
 use crate::tree::xattrs::Xattrs;
 
+/// What is counted of an object.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    /// Of a file: the tier that counts it, and the bytes that it counts.
+    in_tier: Option<(u8, u64)>,
+    /// Its owner, and the memory that it counts.
+    owned: Option<(u32, u64)>,
+}
+
 impl View {
     /// Why a record cannot be stored now, if it cannot.
     pub(crate) fn objection(&self, record: &Record) -> Option<String> {
@@ -93,24 +102,29 @@ impl View {
         self.ledger.add(placed, len);
     }
 
-    /// A file was as `before` says, and is as it is now.
-    fn count_again(&mut self, ino: Ino, before: Option<(u8, u64)>) {
-        if let Some((tier, allocated)) = before {
+    /// An object was as `before` says, and is as it is now.
+    fn count_again(&mut self, ino: Ino, before: Counted) {
+        let now = self.counted(ino);
+        self.owned.change(before.owned, now.owned);
+        if let Some((tier, allocated)) = before.in_tier {
             let totals = self.by_tier.entry(tier).or_default();
             totals.files -= 1;
             totals.allocated = totals.allocated.saturating_sub(allocated);
         }
-        if let Some((tier, allocated)) = self.counted(ino) {
+        if let Some((tier, allocated)) = now.in_tier {
             let totals = self.by_tier.entry(tier).or_default();
             totals.files += 1;
             totals.allocated = totals.allocated.saturating_add(allocated);
         }
     }
 
-    /// The tier that counts a file, and the bytes that it counts.
-    fn counted(&self, ino: Ino) -> Option<(u8, u64)> {
-        let object = self.objects.get(&ino).filter(|object| object.is_file() && object.names > 0)?;
-        Some((object.attributes.segment.map_or(PM, SegmentId::tier), object.allocated()))
+    fn counted(&self, ino: Ino) -> Counted {
+        let Some(object) = self.objects.get(&ino) else { return Counted::default() };
+        let in_tier = || (object.attributes.segment.map_or(PM, SegmentId::tier), object.allocated());
+        Counted {
+            in_tier: (object.is_file() && object.names > 0).then(in_tier),
+            owned: Some((object.attributes.uid, object.taken())),
+        }
     }
 
     pub(super) fn apply_attributes(&mut self, ino: Ino, attributes: Attributes, placed: Placed) {
@@ -253,6 +267,12 @@ impl View {
     }
 
     fn apply_target(&mut self, ino: Ino, path: Box<[u8]>, placed: Placed) {
+        let counted = self.counted(ino);
+        self.set_target(ino, path, placed);
+        self.count_again(ino, counted);
+    }
+
+    fn set_target(&mut self, ino: Ino, path: Box<[u8]>, placed: Placed) {
         let Some(Object { content: Content::Symlink(current), last_seq, .. }) = self.objects.get_mut(&ino) else {
             return;
         };
@@ -297,6 +317,12 @@ impl View {
     }
 
     fn apply_thaw(&mut self, ino: Ino, segment: SegmentId, placed: Placed) {
+        let counted = self.counted(ino);
+        self.thaw(ino, segment, placed);
+        self.count_again(ino, counted);
+    }
+
+    fn thaw(&mut self, ino: Ino, segment: SegmentId, placed: Placed) {
         let Some(object) = self.objects.get_mut(&ino) else { return };
         object.last_seq = object.last_seq.max(placed.seq);
         if let Content::File(chain) = &mut object.content

@@ -44,6 +44,8 @@ pub struct FileChain {
     /// So many of the runs behind them have seals, too.
     sealed_behind: usize,
     allocated: u64,
+    /// What the runs take in memory.
+    taken: u64,
     // Few files have one of these, and there may be millions of files.
     replacing: Option<Box<Replacing>>,
     /// Where the record is that voids the seals of all runs before it. Kept while such runs are there.
@@ -61,6 +63,11 @@ impl FileChain {
     /// Bytes in the file.
     pub fn size(&self) -> u64 {
         self.runs.last().map_or(0, Run::end)
+    }
+
+    /// What the runs take in memory.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// True if every byte is in a run whose seal holds.
@@ -200,12 +207,15 @@ impl FileChain {
                 }
                 ledger.sub(last.placed, last.record_len);
                 let sealed = last.seal.is_some();
+                self.taken -= last.taken();
                 self.runs.pop();
                 self.unsealed(sealed);
             } else {
                 if last.end() > run.offset {
                     last.len = run.offset - last.offset;
+                    self.taken -= last.taken();
                     let sealed = last.seal.take().is_some();
+                    self.taken += last.taken();
                     self.unsealed(sealed);
                     self.tell_last();
                 }
@@ -218,6 +228,7 @@ impl FileChain {
             self.runs.reserve_exact(1);
         }
         let sealed = run.seal.is_some();
+        self.taken += run.taken();
         self.runs.push(run);
         if sealed && self.sealed + 1 == self.runs.len() {
             self.sealed += 1;
@@ -257,6 +268,7 @@ impl FileChain {
         for run in &mut self.runs {
             (run.seal, run.said) = (None, 0);
         }
+        self.taken = self.runs.iter().map(Run::taken).sum();
         (self.sealed, self.sealed_behind) = (0, 0);
         // Without a run that the record could void again when the log is read back, it need not be kept.
         self.set_thaw(ledger, (!self.runs.is_empty()).then_some(placed));
@@ -298,7 +310,7 @@ impl FileChain {
         self.set_thaw(ledger, None);
         self.drop_value(ledger);
         (self.sealed, self.sealed_behind) = (0, 0);
-        self.allocated = 0;
+        (self.allocated, self.taken) = (0, 0);
     }
 
     pub(crate) fn set_replacing(&mut self, ledger: &mut Ledger, replacing: Option<(SegmentId, Placed)>) {
@@ -382,6 +394,7 @@ mod tests {
                     }
                 }
                 let runs = chain.runs();
+                prop_assert_eq!(chain.taken(), runs.iter().map(Run::taken).sum::<u64>());
                 let sealed = runs.iter().take_while(|run| run.seal.is_some()).last().map_or(0, Run::end);
                 prop_assert_eq!(chain.sealed_end(), sealed);
                 prop_assert_eq!(chain.has_seals(), runs.iter().any(|run| run.seal.is_some()));

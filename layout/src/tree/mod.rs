@@ -10,6 +10,7 @@ mod interrupted;
 pub(crate) mod load;
 pub(crate) mod object;
 mod objects;
+mod owned;
 pub(crate) mod paths;
 mod reach;
 mod run;
@@ -17,6 +18,6 @@ pub(crate) mod view;
 mod xattrs;
 
 pub use chain::FileChain;
-pub use object::Object;
+pub use object::{NAME_TAKES, OBJECT_TAKES, Object};
 pub use run::Run;
 pub use view::{Totals, View};

@@ -18,6 +18,11 @@ const RECORD_MIN: u64 = 4096;
 /// As behind one that is shorter than this part of the file: its size, shifted by so many bits.
 const RECORDS_SHIFT: u32 = 14;
 
+/// What is counted for an object, with one name of it. It takes somewhat less memory, with a name of a common length.
+pub const OBJECT_TAKES: u64 = 1 << 10;
+/// As [`OBJECT_TAKES`], for each further name.
+pub const NAME_TAKES: u64 = 1 << 9;
+
 /// One object of the tree as its chain describes it.
 #[derive(Debug)]
 pub struct Object {
@@ -73,6 +78,16 @@ impl Object {
             Content::Directory(dir) => 2 + dir.subdirectories,
             _ => self.names,
         }
+    }
+
+    /// The memory that is counted of it for its owner: for its names, its target, and its records with what they say.
+    pub fn taken(&self) -> u64 {
+        let more = match &self.content {
+            Content::File(chain) => chain.taken(),
+            Content::Symlink(target) => target.as_ref().map_or(0, |target| target.path.len() as u64),
+            _ => 0,
+        };
+        OBJECT_TAKES + NAME_TAKES * u64::from(self.names.saturating_sub(1)) + more
     }
 
     fn directory(&self) -> Option<&Directory> {
@@ -142,6 +157,14 @@ impl Object {
         let stays = last.seal.is_some() && !runs.iter().rev().nth(1).is_some_and(short);
         let shares = runs.len() >= RECORDS_ALONE && short(last) && !stays;
         if shares || last.cut_from.is_some() { last.offset } else { last.end() }
+    }
+
+    /// As [`Object::next_record`], where a file is to have no more records than it has, if that can be.
+    pub fn last_record(&self, size: u64) -> u64 {
+        match self.chain().and_then(|chain| chain.runs().last()) {
+            Some(last) if size > last.end() && last.seal.is_none() => last.offset,
+            _ => self.next_record(size),
+        }
     }
 
     /// Where the bytes of the last record come from.

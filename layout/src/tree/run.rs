@@ -25,6 +25,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// What it takes in memory.
+    pub(super) fn taken(&self) -> u64 {
+        let said = self.seal.as_ref().map_or(0, |seal| seal.description.len());
+        (size_of::<Self>() + said) as u64
+    }
+
     /// The first byte behind the run.
     pub fn end(&self) -> u64 {
         self.offset + self.len

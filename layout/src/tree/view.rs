@@ -15,6 +15,7 @@ use crate::log::record::Record;
 use crate::log::tier::{PM, PM_NAME, Tier};
 use crate::tree::object::{Content, FIRST_SEQ, Object};
 use crate::tree::objects::Objects;
+use crate::tree::owned::Owned;
 use crate::tree::xattrs::{Names, Xattrs};
 
 /// The longest path that a call takes.
@@ -37,6 +38,8 @@ pub struct View {
     pub(super) by_tier: BTreeMap<u8, TierTotals>,
     /// What is counted of extended attributes for each owner who has some.
     pub(super) by_owner: BTreeMap<u32, u64>,
+    /// What is counted of objects for their owners.
+    pub(super) owned: Owned,
     /// Files that are marked as damaged.
     pub(super) damaged: BTreeSet<Ino>,
     /// Segments that an applied record took from their file; whoever applied it queues them for removal.
@@ -104,6 +107,7 @@ impl Default for View {
             totals: Totals::default(),
             by_tier: BTreeMap::new(),
             by_owner: BTreeMap::new(),
+            owned: Owned::default(),
             damaged: BTreeSet::new(),
             freed: Vec::new(),
         }
@@ -156,6 +160,12 @@ impl View {
     /// The memory that the extended attributes of an owner's objects take, but for the first KiB of each object.
     pub fn xattrs_of(&self, uid: u32) -> u64 {
         self.by_owner.get(&uid).copied().unwrap_or(0)
+    }
+
+    /// The memory that is counted of an owner's objects, and of those of all owners but root
+    /// ([`Object::taken`]).
+    pub fn taken_by(&self, uid: u32) -> (u64, u64) {
+        (self.owned.of(uid), self.owned.of_users())
     }
 
     /// By how much more that would be if these attributes of an object, which need not be there yet, were set.

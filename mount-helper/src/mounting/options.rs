@@ -54,6 +54,8 @@ pub(super) struct ServerOptions {
     pub(super) passthrough: Option<PassthroughMode>,
     pub(super) latency: Option<LatencyMode>,
     pub(super) threads: Option<usize>,
+    /// What names and records of users' files may take of the server's memory.
+    pub(super) names: Option<u64>,
     /// Somebody keeps watch, and has another server take over from one that dies.
     pub(super) keeper: bool,
     /// The server keeps the rights that its keeper has.
@@ -83,6 +85,8 @@ pub enum Setting {
     Latency(LatencyMode),
     /// Threads that answer the kernel.
     Threads(usize),
+    /// What names and records of users' files may take of the server's memory.
+    Names(u64),
     /// For how long a server may not answer.
     Watchdog(Duration),
     /// The file to log to.
@@ -101,6 +105,7 @@ impl Setting {
             "passthrough" => Setting::Passthrough(parse_passthrough(value)?),
             "latency" => Setting::Latency(parse_latency(value)?),
             "threads" => Setting::Threads(parse_threads(value)?),
+            "names" => Setting::Names(size::parse(value)?),
             "watchdog" => Setting::Watchdog(parse_seconds(value)?),
             "log" => Setting::Log(value.into()),
             _ => return Ok(None),
@@ -141,6 +146,7 @@ impl MountOptions {
             Setting::Passthrough(mode) => self.server.passthrough = Some(mode),
             Setting::Latency(mode) => self.server.latency = Some(mode),
             Setting::Threads(threads) => self.server.threads = Some(threads),
+            Setting::Names(bytes) => self.server.names = Some(bytes),
             Setting::Watchdog(patience) => self.server.watchdog = Some(patience),
             Setting::Log(path) => self.log = Some(path),
         }
@@ -206,7 +212,7 @@ impl MountOptions {
             | "nofail" | "async" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime"
             | "nolazytime" | "iversion" | "noiversion" | "silent" | "loud" | "mand" | "nomand" => {}
             "size" | "layout" | "durability" | "commit" | "replace" | "passthrough" | "latency" | "threads"
-            | "watchdog" | "log" => {
+            | "names" | "watchdog" | "log" => {
                 return Err(format!("option {name:?} needs a value: {name}=..."));
             }
             _ => return Ok(is_private(name)),
@@ -253,6 +259,9 @@ impl MountOptions {
         if let Some(threads) = self.server.threads {
             words.push(format!("threads={threads}"));
         }
+        if let Some(names) = self.server.names {
+            words.push(format!("names={names}"));
+        }
         if let Some(watchdog) = self.server.watchdog {
             words.push(format!("watchdog={}", watchdog.as_secs_f64()));
         }
@@ -277,6 +286,7 @@ impl MountOptions {
             (changed(&new.passthrough, &old.passthrough, Some(default.passthrough)), "passthrough"),
             (changed(&new.latency, &old.latency, Some(default.latency)), "latency"),
             (changed(&new.threads, &old.threads, Some(default.threads)), "threads"),
+            (changed(&new.names, &old.names, None), "names"),
             (changed(&self.log, &running.log, None), "log"),
             (new.keeper && !old.keeper, "keeper"),
             (new.privileged && !old.privileged, "privileged"),
@@ -285,7 +295,8 @@ impl MountOptions {
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }
 
-    /// These options, with what is `wanted` of those that another server in the place of the one that runs can have.
+    /// These options, with what is `wanted` of those that another server in the place of the one that runs can have:
+    /// no others, whoever wants them.
     pub(super) fn exchanged(&self, wanted: &MountOptions) -> MountOptions {
         let (old, new) = (self.server.clone(), wanted.server.clone());
         let server = ServerOptions {
@@ -294,9 +305,18 @@ impl MountOptions {
             replace: new.replace.or(old.replace),
             latency: new.latency.or(old.latency),
             threads: new.threads.or(old.threads),
+            names: new.names.or(old.names),
             ..old
         };
         MountOptions { server, ..self.clone() }
+    }
+
+    /// Those of a server that a keeper is to watch over who knows them from that server alone: what is the server's own
+    /// business, and who it logs to as was told otherwise.
+    pub(super) fn of_adopted(self, log: Option<PathBuf>) -> MountOptions {
+        let server = ServerOptions { keeper: true, privileged: false, ..self.server };
+        let (flags, allow_other, layout) = (self.flags, self.allow_other, self.layout);
+        MountOptions { flags, allow_other, layout, server, log, ..MountOptions::default() }
     }
 
     /// The options that are in the command line of a server, as far as they are the server's.
@@ -419,6 +439,19 @@ mod tests {
         assert_eq!(options.server.latency, Some(LatencyMode::Off));
         assert_eq!(options.server.threads, Some(2));
         assert_eq!(options.log, Some("/var/log/t".into()));
+    }
+
+    #[test]
+    fn what_a_server_says_of_itself_gives_it_nothing() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let said = "tensorfs mount -o keeper,privileged,create,commit=7,log=/etc/shadow,layout=l --log /etc/passwd";
+        let told = MountOptions::of_command_line(&words(said));
+        assert_eq!(told.clone().of_adopted(None), parse("keeper,commit=7,layout=l").unwrap());
+        let log = told.clone().of_adopted(Some("/var/log/t".into())).log;
+        assert_eq!(log, Some("/var/log/t".into()));
+        let own = parse("keeper,commit=3,log=/var/log/t,passthrough=off").unwrap();
+        let expected = parse("keeper,commit=7,log=/var/log/t,passthrough=off").unwrap();
+        assert_eq!(own.exchanged(&parse("privileged,commit=7,log=/etc/passwd,nokeeper").unwrap()), expected);
     }
 
     #[test]

@@ -311,6 +311,7 @@ fn server_options(request: &MountRequest, mounted: &Mounted) -> Options {
         passthrough: wanted.passthrough.unwrap_or(default.passthrough),
         latency: wanted.latency.unwrap_or(default.latency),
         threads: wanted.threads.unwrap_or(default.threads),
+        names: wanted.names,
         mountpoint: mounted.mountpoint().into(),
         device: mounted.device(),
         // Whom it lets in, the kernel knows from whoever mounted it.
