@@ -534,6 +534,9 @@ pub struct Upgrade {
     /// The program [default: this one]
     #[arg(long, value_name = "PROGRAM")]
     pub to: Option<PathBuf>,
+    /// Where to log, if the server's keeper has died
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
 }
 
 /// Show what a pool is, holds and does

@@ -36,6 +36,7 @@ on_mounts!(
     a_server_gives_up_its_rights,
     mounts_that_end_leave_each_other_alone,
     a_server_without_rights_and_keeper_is_unmounted,
+    a_server_that_was_taken_over_hands_nothing_on,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -881,4 +882,38 @@ fn a_server_without_rights_and_keeper_is_unmounted(setup: Setup) {
     assert_eq!(mount.info()["state"], "clean");
     mount.mount();
     assert_eq!(fs::read(mount.at("after")).unwrap(), b"text");
+}
+
+/// What the next server goes on with its keeper has from the first one: one that was taken over says something else.
+///
+/// Proves P5.
+fn a_server_that_was_taken_over_hands_nothing_on(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() || !tensorfs_tests::is_root() {
+        return;
+    }
+    let mut open = read_write(&mount.at("f"));
+    for _ in 0..2 {
+        let server = mount.pid().unwrap();
+        let line = fs::read(format!("/proc/{server}/cmdline")).unwrap();
+        let line = String::from_utf8(line).unwrap();
+        let kept = line.split('\0').find_map(|word| word.strip_prefix("--kept=")).expect("what it was handed");
+        let number: libc::c_long = kept.split(',').next().unwrap().parse().unwrap();
+        // SAFETY: the calls take integers.
+        let socket = unsafe {
+            let process = libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(server), 0);
+            libc::syscall(libc::SYS_pidfd_getfd, process, number, 0) as i32
+        };
+        assert!(socket >= 0, "{}", io::Error::last_os_error());
+        let null = File::open("/dev/null").unwrap();
+        let numbers = [null.as_raw_fd(), null.as_raw_fd()];
+        let with = [nix::sys::socket::ControlMessage::ScmRights(&numbers)];
+        let flags = nix::sys::socket::MsgFlags::empty();
+        nix::sys::socket::sendmsg::<()>(socket, &[io::IoSlice::new(b"+")], &with, flags, None).unwrap();
+        // SAFETY: it was opened above, and nobody else has it.
+        unsafe { libc::close(socket) };
+        mount.kill_server();
+        open.write_all(b"on").unwrap();
+    }
+    assert_eq!(fs::read(mount.at("f")).unwrap(), b"onon");
 }

@@ -23,6 +23,7 @@ on_mounts!(
     a_server_whose_keeper_died_is_watched_again,
     a_lock_that_names_another_server_is_followed_by_nobody,
     a_program_on_a_mount_serves_none,
+    a_server_that_was_taken_over_has_no_say_in_its_keeper,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -321,8 +322,9 @@ fn a_server_whose_keeper_died_is_watched_again(setup: Setup) {
         wait_until("word of the death", || mount.info()["keeper"]["pid"].is_null());
         let before = mount.info()["pid"].as_i64();
         open.write_all(&[round]).unwrap();
-        let done = upgrade(&mount, None);
-        assert!(done.status.success(), "{}{}", said(&done), mount.log());
+        let done =
+            mount.program().arg("upgrade").arg(mount.path()).arg("--log").arg(mount.log_path()).output().unwrap();
+        assert!(done.status.success() && done.stderr.is_empty(), "{}{}", said(&done), mount.log());
         mount.adopt();
         assert_ne!(mount.info()["pid"].as_i64(), before);
         let health = mount.tensorfs(["health", mount.path().to_str().unwrap()]);
@@ -378,4 +380,45 @@ fn a_program_on_a_mount_serves_none(setup: Setup) {
     fs::remove_file(program).unwrap();
     assert_eq!(upgrade(&mount, None).status.code(), Some(0));
     mount.adopt();
+}
+
+/// Where a process has its command line: `arg_start` and `arg_end`, fields 48 and 49 of proc_pid_stat(5).
+fn words_of(pid: i32) -> (u64, u64) {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 1..].split_whitespace().collect();
+    (fields[45].parse().unwrap(), fields[46].parse().unwrap())
+}
+
+/// It has its own memory, and whatever it says of itself: a file of root's to log to, the pool of somebody else.
+///
+/// Proves P5, K7.
+fn a_server_that_was_taken_over_has_no_say_in_its_keeper(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() || !is_root() {
+        return;
+    }
+    let log = mount.log_path();
+    let victim = log.with_file_name("victim.txt");
+    assert_eq!(victim.as_os_str().len(), log.as_os_str().len());
+    fs::write(&victim, "root's\n").unwrap();
+    let mut open = OpenOptions::new().append(true).create(true).open(mount.at("f")).unwrap();
+    mount.kill_keeper();
+    wait_until("word of the death", || mount.info()["keeper"]["pid"].is_null());
+    let server = mount.pid().unwrap();
+    let (start, end) = words_of(server);
+    let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{server}/mem")).unwrap();
+    let mut words = vec![0; (end - start) as usize];
+    memory.read_exact_at(&mut words, start).unwrap();
+    let at = memchr(&words, log.as_os_str().as_encoded_bytes()).expect("where it logs");
+    memory.write_all_at(victim.as_os_str().as_encoded_bytes(), start + at as u64).unwrap();
+    let at = memchr(&words, mount.pool().as_os_str().as_encoded_bytes()).expect("its pool");
+    memory.write_all_at(&vec![b'x'; mount.pool().as_os_str().len()], start + at as u64).unwrap();
+    let done = upgrade(&mount, None);
+    assert!(done.status.success(), "{}{}", said(&done), mount.log());
+    assert!(said(&done).contains("for which nobody vouches"), "{}", said(&done));
+    mount.adopt();
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "root's\n");
+    open.write_all(b"goes on").unwrap();
+    assert_eq!(fs::read(mount.at("f")).unwrap(), b"goes on");
+    assert_ne!(mount.pid().unwrap(), server);
 }

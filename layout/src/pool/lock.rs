@@ -159,6 +159,12 @@ pub fn holder(pool: &Path) -> Result<Option<Holder>> {
     }
 }
 
+/// The device and the number of the file that is a pool's lock. Nothing is followed on the way, and nothing waited for.
+pub fn lock_of(pool: &Path) -> Option<(u64, u64)> {
+    let found = File::from(Dir::open(pool).ok()?.open_file(LOCK, libc::O_RDONLY).ok()?).metadata().ok()?;
+    Some((found.dev(), found.ino()))
+}
+
 /// As [`holder`], of a pool whose directory is open.
 pub(crate) fn holder_of(dir: &Dir) -> Result<Option<Holder>> {
     let failed = |what, error| Error::in_pool(dir.path(), LOCK, what, error);

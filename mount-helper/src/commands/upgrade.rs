@@ -18,7 +18,7 @@ pub fn run(arguments: &Upgrade) -> Result<(), Failure> {
     let program = exchange::program(path).at(path)?;
     let keeper = match Watch::over(&mount)? {
         Watch::By(keeper) => keeper,
-        Watch::NoMore(server) => exchange::watch_again(&mount, server)?,
+        Watch::NoMore(server) => exchange::watch_again(&mount, server, arguments.log.as_deref())?,
         Watch::Never => {
             let reason = "it is mounted without a keeper (-o keeper): unmount it, and mount it again";
             return Err(Failure::at(mount.mount_point(), reason));

@@ -1,24 +1,32 @@
 //! A keeper for a server whose own has died, and which has not the rights to start one: whoever asks for it takes the
 //! descriptors from the server (pidfd_getfd(2)), which root may, and starts it.
+//!
+//! The server may have been taken over, and be any process of the pool's owner: it has a say in nothing that the
+//! keeper, who has the rights of whoever asks, is started with. The program is that of whoever asks; pool and mount point
+//! are those of the mount; of the server's own words the options count that are the server's business. What it hands
+//! over has to be what it is to be.
 
-use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::unistd::Pid;
+use nix::sys::stat::{SFlag, fstat};
+use nix::unistd::{Pid, geteuid};
+use tensorfs_layout::pool::lock_of;
 
-use crate::mounting::request::PROGRAM;
+use crate::mounting::given;
+use crate::mounting::mountinfo::Mount;
+use crate::mounting::options::MountOptions;
+use crate::mounting::request::{MountRequest, PROGRAM};
+use crate::show::failure::{At, Failure, reason};
+use crate::show::output;
 
-/// How the links of its descriptors begin or end.
-const FUSE: &str = "/dev/fuse";
+/// Where its name begins so.
 const HANDOVER: &str = "/memfd:tensorfs-handover";
-const LOCK: &str = "lock";
 
 /// True if a server has given up its rights.
 pub fn is_confined(server: Pid) -> bool {
@@ -26,32 +34,36 @@ pub fn is_confined(server: Pid) -> bool {
     status.lines().any(|line| line.strip_prefix("NoNewPrivs:").is_some_and(|value| value.trim() == "1"))
 }
 
-/// Starts a keeper that has another server take over as soon as this one has ended.
-pub fn adopt(pool: &Path, server: Pid) -> io::Result<()> {
-    let process = open_process(server)?;
-    let find = |is_it: &dyn Fn(&Path) -> bool| -> io::Result<OwnedFd> {
-        for entry in fs::read_dir(format!("/proc/{server}/fd"))?.flatten() {
-            if fs::read_link(entry.path()).is_ok_and(|link| is_it(&link)) {
-                let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
-                return take_copy(&process, number.ok_or(io::ErrorKind::InvalidData)?);
-            }
-        }
-        Err(io::ErrorKind::NotFound.into())
-    };
-    let handed = [
-        find(&|link| link.as_os_str().as_bytes().starts_with(HANDOVER.as_bytes()))?,
-        find(&|link| link == Path::new(FUSE))?,
-        find(&|link| link.parent() == Some(pool) && link.file_name() == Some(OsStr::new(LOCK)))?,
-        process,
-    ];
+/// Starts a keeper that has another server take over as soon as this one has ended. It logs to that file, if there is
+/// one.
+pub fn adopt(mount: &Mount, server: Pid, log: Option<&Path>) -> Result<(), Failure> {
+    let pool = mount.source();
+    if let Some(user) = mount.user().filter(|user| *user != geteuid().as_raw()) {
+        let why = format!("it is a mount of user {user}'s, who can do this himself");
+        return Err(Failure::at(mount.mount_point(), why));
+    }
+    let failed =
+        |error: io::Error| Failure::at(pool, format!("cannot start a keeper for process {server}: {}", reason(&error)));
+    let log = log.map(|path| std::path::absolute(path).at(path)).transpose()?;
+    let options = options_of(server);
+    if let (Some(own), None) = (options.log(), &log) {
+        let file = own.display();
+        output::complain(format!(
+            "{}: its server says that it logs to {file}, for which nobody vouches; the log goes to syslog from now on \
+             (--log {file} goes on there)",
+            pool.display()
+        ));
+    }
+    let handed = take_from(server, mount).map_err(failed)?;
     for descriptor in &handed {
-        fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|errno| failed(errno.into()))?;
     }
     let numbers = handed.each_ref().map(|descriptor| descriptor.as_raw_fd().to_string());
-    let mut arguments = arguments_of(server)?;
+    let request = MountRequest::new(pool.into(), mount.mount_point().into(), options.of_adopted(log));
+    let mut arguments = request.server_arguments();
     arguments.insert(1, format!("--adopted={}", numbers.join(",")).into());
     // Nothing of the environment of whoever asks is for it.
-    Command::new(format!("/proc/{server}/exe"))
+    Command::new("/proc/self/exe")
         .arg0(PROGRAM)
         .args(arguments)
         .env_clear()
@@ -61,20 +73,47 @@ pub fn adopt(pool: &Path, server: Pid) -> io::Result<()> {
         .stderr(Stdio::null())
         .spawn()
         .map(drop)
+        .map_err(failed)
 }
 
-/// What the server was started with, but for what its keeper handed to it.
-fn arguments_of(server: Pid) -> io::Result<Vec<OsString>> {
-    let line = fs::read(format!("/proc/{server}/cmdline"))?;
-    let words = line.strip_suffix(b"\0").unwrap_or(&line).split(|byte| *byte == 0).skip(1);
-    let handed = ["--kept=", "--errands=", "--after=", "--handshake"];
-    let own = words.filter(|word| !handed.iter().any(|name| word.starts_with(name.as_bytes())));
-    let mut arguments: Vec<OsString> = own.map(|word| OsString::from_vec(word.to_vec())).collect();
-    if arguments.first().is_none_or(|word| word != "mount") {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    arguments.insert(1, "--handshake".into());
-    Ok(arguments)
+/// The handover, `/dev/fuse`, the pool's lock, and the server itself.
+fn take_from(server: Pid, mount: &Mount) -> io::Result<[OwnedFd; 4]> {
+    let process = open_process(server)?;
+    let find = |is_it: &dyn Fn(&Path, &OwnedFd) -> bool| -> io::Result<OwnedFd> {
+        for entry in fs::read_dir(format!("/proc/{server}/fd"))?.flatten() {
+            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            // It may have closed it by now, or made it another one.
+            let Some(copy) = number.and_then(|number| take_copy(&process, number).ok()) else { continue };
+            let link = fs::read_link(format!("/proc/self/fd/{}", copy.as_raw_fd()))?;
+            if is_it(&link, &copy) {
+                return Ok(copy);
+            }
+        }
+        Err(io::ErrorKind::NotFound.into())
+    };
+    Ok([
+        find(&|link, copy| link.as_os_str().as_encoded_bytes().starts_with(HANDOVER.as_bytes()) && is_memory(copy))?,
+        find(&|_, copy| given::is_of(mount, copy))?,
+        find(&|_, copy| lock_of(mount.source()).is_some_and(|lock| is_file(copy, lock)))?,
+        process,
+    ])
+}
+
+/// True if it is a file in memory (memfd_create(2)): no other has seals.
+fn is_memory(file: &OwnedFd) -> bool {
+    let is_regular = fstat(file).is_ok_and(|found| found.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits());
+    is_regular && fcntl(file, FcntlArg::F_GET_SEALS).is_ok()
+}
+
+fn is_file(open: &OwnedFd, number: (u64, u64)) -> bool {
+    fstat(open).is_ok_and(|found| (found.st_dev, found.st_ino) == number)
+}
+
+/// The options that a server says it was started with.
+fn options_of(server: Pid) -> MountOptions {
+    let line = fs::read(format!("/proc/{server}/cmdline")).unwrap_or_default();
+    let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    MountOptions::of_command_line(&words.collect::<Vec<_>>())
 }
 
 fn open_process(pid: Pid) -> io::Result<OwnedFd> {
@@ -93,4 +132,31 @@ fn owned(number: libc::c_long) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just opened it for this process.
     Ok(unsafe { OwnedFd::from_raw_fd(number as RawFd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever may mount by `fusermount3` says what is mounted, and is what serves it.
+    #[test]
+    fn nobody_starts_a_keeper_for_what_others_have_mounted() {
+        let user = geteuid().as_raw() + 1;
+        let line = format!("40 27 0:33 / /home/mnt rw,nosuid,nodev - fuse.tensorfs /home/pool rw,user_id={user}");
+        let refused = adopt(&Mount::of_line(&line), Pid::this(), None).unwrap_err().to_string();
+        assert_eq!(refused, format!("/home/mnt: it is a mount of user {user}'s, who can do this himself"));
+    }
+
+    #[test]
+    fn what_is_handed_over_is_what_it_is_to_be() {
+        let memory =
+            nix::sys::memfd::memfd_create(c"tensorfs-handover", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap();
+        assert!(is_memory(&memory));
+        // In memory other files would have seals, too.
+        let room = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = room.path().join("memfd:tensorfs-handover");
+        assert!(!is_memory(&fs::File::create(&path).unwrap().into()));
+        let mount = Mount::of_line("40 27 0:33 / /mnt rw - fuse.tensorfs /pool rw,user_id=0");
+        assert!(!given::is_of(&mount, &fs::File::open("/dev/null").unwrap().into()));
+    }
 }

@@ -167,13 +167,11 @@ pub fn server_of(mount: &Mount) -> Result<u32, Failure> {
     ))
 }
 
-/// Has a server whose keeper has died leave to one that is watched over. Returns who does so.
-pub fn watch_again(mount: &Mount, server: Pid) -> Result<Pid, Failure> {
+/// Has a server whose keeper has died leave to one that is watched over, and that logs to a file. Returns who does so.
+pub fn watch_again(mount: &Mount, server: Pid, log: Option<&Path>) -> Result<Pid, Failure> {
     let pool = mount.source();
     if adoption::is_confined(server) {
-        let failed =
-            |error| Failure::at(pool, format!("cannot start a keeper for process {server}: {}", reason(&error)));
-        adoption::adopt(pool, server).map_err(failed)?;
+        adoption::adopt(mount, server, log)?;
     }
     kill(server, TO_LEAVE).map_err(|errno| Failure::at(pool, format!("process {server}: {}", errno.desc())))?;
     let until = Instant::now() + AGAIN;

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::stat::{SFlag, fstat, major, minor};
+use nix::sys::stat::{FileStat, SFlag, fstat, major, minor};
 use nix::unistd::syncfs;
 
 use crate::mounting::mountinfo::{Mount, Table};
@@ -45,8 +45,7 @@ pub fn check(number: RawFd) -> Result<(), Failure> {
     // SAFETY: only looked at. If it is not open, the calls say so.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     let found = fstat(descriptor).map_err(|_| fail("not open here; the descriptor has to be inherited"))?;
-    let is_device = SFlag::from_bits_truncate(found.st_mode & libc::S_IFMT) == SFlag::S_IFCHR;
-    if !is_device || (major(found.st_rdev), minor(found.st_rdev)) != DEVICE {
+    if !is_device(&found) {
         return Err(fail("not a descriptor of /dev/fuse"));
     }
     Ok(())
@@ -145,6 +144,17 @@ pub fn is_served_by(mount: &Mount, pid: u32) -> Option<bool> {
     let mut of = found.filter_map(|one| connection_in(&std::fs::read_to_string(one.path()).ok()?)).peekable();
     of.peek()?;
     Some(of.any(|number| number == mount.device().1))
+}
+
+/// Whether a descriptor is one of `/dev/fuse`, and of the connection of a mount as far as the kernel tells.
+pub fn is_of(mount: &Mount, device: &OwnedFd) -> bool {
+    let Ok(found) = fstat(device) else { return false };
+    is_device(&found) && connection(device).is_none_or(|number| number == mount.device().1)
+}
+
+fn is_device(found: &FileStat) -> bool {
+    let is_character = SFlag::from_bits_truncate(found.st_mode & libc::S_IFMT) == SFlag::S_IFCHR;
+    is_character && (major(found.st_rdev), minor(found.st_rdev)) == DEVICE
 }
 
 /// Ends the connection of a mount: it is dead then, until whoever made it unmounts it.

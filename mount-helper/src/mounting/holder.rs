@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tensorfs_layout::Error;
 use tensorfs_layout::check::was_closed;
-use tensorfs_layout::pool::{Holder, holder};
+use tensorfs_layout::pool::{Holder, holder, lock_of};
 
 use crate::mounting::elsewhere;
 use crate::mounting::mountinfo::{Mount, Table};
@@ -21,8 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// After this time of waiting in silence, say what for. Mounting straight after unmounting is ordinary, and closing a
 /// pool mostly takes no time.
 const SILENCE: Duration = Duration::from_secs(2);
-/// What whoever has a pool open holds.
-const LOCK: &str = "lock";
 /// How long to watch a server that may go on for a long time.
 const A_MOMENT: Duration = Duration::from_millis(500);
 /// What is so if a server has ended and could not close the pool.
@@ -118,8 +116,8 @@ impl ServerProcess {
 
 /// Whether a process has the lock of a pool open, as far as that can be told.
 pub fn has_locked(pid: u32, pool: &Path) -> Option<bool> {
+    let lock = lock_of(pool)?;
     let of = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-    let lock = of(&pool.join(LOCK))?;
     let mut open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
     Some(open.any(|entry| of(&entry.path()) == Some(lock)))
 }

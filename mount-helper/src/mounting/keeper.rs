@@ -30,6 +30,7 @@ use tensorfs_fs::Handover;
 use crate::mounting::errands;
 use crate::mounting::exchange::{self, Wish};
 use crate::mounting::kept::{Adopted, KEEPER_DIED, LEFT, READY, SERVES, UPGRADE, WOULD_SERVE};
+use crate::mounting::options::MountOptions;
 use crate::mounting::request::{MountRequest, PROGRAM};
 use crate::mounting::signals::TO_LEAVE;
 use crate::mounting::watchdog::{self, Watchdog};
@@ -81,7 +82,7 @@ struct Keeper<'a> {
     /// What the next server is.
     program: Program,
     /// And its options.
-    options: String,
+    options: MountOptions,
     /// Where the keeper can be asked for another one, if that could be had.
     listener: Option<OwnedFd>,
     /// What it was asked for, while the server leaves.
@@ -181,7 +182,7 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
         stopping: None,
         handshake,
         program: Program::Own,
-        options: request.options().to_list(),
+        options: request.options().clone(),
         listener: listener.ok(),
         wish: None,
         watchdog: request.options().watchdog().map(|patience| Watchdog::new(request.mountpoint(), patience)),
@@ -292,7 +293,7 @@ impl Keeper<'_> {
     }
 
     fn arguments(&self, kept: &str, errands: Option<&str>, after: Option<&str>) -> Vec<OsString> {
-        let mut arguments = self.request.arguments_with(&self.options);
+        let mut arguments = self.request.arguments_with(&self.options.to_list());
         arguments.retain(|word| self.handshake || word != "--handshake");
         let more = [
             Some(format!("--kept={kept}")),
@@ -385,12 +386,19 @@ impl Keeper<'_> {
         }
     }
 
+    /// The options of the server that is wished for: those of this one, but for what others can be had.
+    fn options_of(&self, wish: &Wish) -> Result<MountOptions, String> {
+        let mut wanted = MountOptions::default();
+        wish.options.iter().try_for_each(|list| wanted.apply(list, false))?;
+        Ok(self.options.exchanged(&wanted))
+    }
+
     /// Asks a program whether it could serve.
     fn would_serve(&self, wish: &Wish) -> Result<(), String> {
+        let options = self.options_of(wish)?.to_list();
         let ask = || -> io::Result<String> {
             let mut said = File::from(memfd_create(c"tensorfs-answer", MFdFlags::MFD_CLOEXEC)?);
-            let options = wish.options.as_ref().unwrap_or(&self.options);
-            let mut arguments = self.request.arguments_with(options);
+            let mut arguments = self.request.arguments_with(&options);
             arguments.insert(1, "--would-serve".into());
             let (out, err) = (said.try_clone()?, said.try_clone()?);
             let program = wish.program.as_ref().map_or_else(|| self.program.path(), path_of);
@@ -426,7 +434,7 @@ impl Keeper<'_> {
     /// Starts the server that was wished for, in the place of one that has left; if it does not serve, one as before.
     fn fulfil(&mut self, mut wish: Wish) -> Result<Life, Failure> {
         let program = wish.program.take().map(|file| std::mem::replace(&mut self.program, Program::Other(file)));
-        let options = wish.options.take().map(|list| std::mem::replace(&mut self.options, list));
+        let options = self.options_of(&wish).map(|options| std::mem::replace(&mut self.options, options));
         let why = match self.begin(Some(UPGRADE)) {
             Err(error) => reason(&error),
             Ok(mut life) => match self.until_it_serves(&mut life).map_err(cannot_watch)? {
@@ -472,8 +480,11 @@ impl Keeper<'_> {
     fn hear(&mut self, life: &mut Life) -> io::Result<bool> {
         let Some(socket) = &life.socket else { return Ok(false) };
         match receive(socket)? {
+            // Once is enough, and the next one could be anybody's word.
+            Said::Serves(_) if life.serves.is_some() => {}
             Said::Serves(descriptors) => {
-                self.inherited = Some(descriptors);
+                // The first one had them before it looked at any request. They stay the same.
+                self.inherited.get_or_insert(descriptors);
                 life.serves = Some(Instant::now());
                 if let Some(signal) = self.stopping {
                     // The one before died of it, or before it had heard of it.

@@ -32,6 +32,12 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// That of a line of the table.
+    #[cfg(test)]
+    pub fn of_line(line: &str) -> Self {
+        parse_line(line.as_bytes()).expect("a line of the table")
+    }
+
     /// Major and minor number of the filesystem.
     pub fn device(&self) -> (u32, u32) {
         self.device
