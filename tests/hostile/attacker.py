@@ -1,9 +1,10 @@
-"""`attack SEED UID SECONDS`: does all that an ordinary user of a mount can think of, in the directory it is started in.
+"""`attack SEED UID SECONDS SAMPLES`: does all that an ordinary user of a mount can think of, in the directory it is
+started in. SAMPLES is a directory with a file of each format.
 `save UID SECONDS`: saves checkpoints there; prints how long each took, and what was promised.
 
 Both begin as root, so that Python is theirs whatever its directories allow, and become somebody else at once. What a
-call of the attacker gives does not matter, only that it gives something: what it does to others does. What it makes is
-bounded, so that the test can say how much memory that may take.
+call of the attacker gives does not matter, only that it gives something: what it does to others does. How much it may
+have is for the server to say.
 """
 
 import fcntl
@@ -21,9 +22,10 @@ import sys
 import time
 import zipfile
 
-FILES = 5000
 OPEN = 500
 MIB = 1 << 20
+# Of a sample.
+LARGEST = 1 << 20
 
 
 def become(uid):
@@ -52,8 +54,9 @@ def save(seconds):
 
 
 class Attack:
-    def __init__(self, seed):
+    def __init__(self, seed, samples):
         self.random = random.Random(seed)
+        self.samples = samples
         self.home = f"attack-{seed}"
         os.mkdir(self.home)
         self.held = []
@@ -88,7 +91,7 @@ class Attack:
             self.held.remove(fd)
 
     def by_names(self):
-        for _ in range(min(300, FILES - self.files)):
+        for _ in range(300):
             self.files += 1
             os.close(os.open(self.path(f"{self.files}-" + "n" * self.random.randrange(240)), os.O_CREAT | os.O_WRONLY))
 
@@ -111,6 +114,14 @@ class Attack:
         for number in range(40):
             os.setxattr(self.path(), f"user.{number}", os.urandom(self.random.randrange(64 << 10)))
 
+    def by_targets(self):
+        for _ in range(100):
+            self.files += 1
+            os.symlink("t" * self.random.randrange(1, 4095), self.path(f"{self.files}-link"))
+
+    def by_tiers(self):
+        os.setxattr(self.path(), "user.tensorfs.tier", self.random.choice([b"pm", b"none", b"x" * 1000]))
+
     def by_listing(self):
         for entry in os.scandir(self.home):
             entry.stat(follow_symlinks=False)
@@ -124,6 +135,16 @@ class Attack:
                 os.pwrite(fd, os.urandom(self.random.randrange(1, 100_000)), self.random.randrange(MIB))
             os.fsync(fd)
             os.ftruncate(fd, self.random.randrange(MIB))
+        finally:
+            os.close(fd)
+
+    def by_records(self):
+        """Each is one, in memory, until there are too many."""
+        fd = self.file(os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            for _ in range(100):
+                os.write(fd, b"x")
+                os.fdatasync(fd)
         finally:
             os.close(fd)
 
@@ -171,11 +192,19 @@ class Attack:
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             for number in range(self.random.randrange(1, 30)):
                 archive.writestr(f"{number}.npy", b"\0" * self.random.randrange(MIB))
+        sample = bytearray(self.random.choice(self.samples))
+        for _ in range(self.random.randrange(4)):
+            sample[self.random.randrange(len(sample))] = self.random.randrange(256)
         return [
+            bytes(sample),
+            bytes(sample[: self.random.randrange(len(sample))]),
             struct.pack("<QI", self.random.randrange(1 << 45), 0) + b"x" * 100,
             b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header,
             struct.pack("<Q", self.random.randrange(1 << 20)) + b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
             packed.getvalue(),
+            b"\x89HDF\r\n\x1a\n" + bytes([self.random.randrange(4)]) + os.urandom(100),
+            b"PAR1" + os.urandom(100) + struct.pack("<I", self.random.randrange(1 << 32)) + b"PAR1",
+            b"ARROW1\0\0" + os.urandom(100) + struct.pack("<I", self.random.randrange(1 << 32)) + b"ARROW1",
             b"PK\x05\x06" + os.urandom(18),
             b"\x80\x02" + b"(" * 10_000,
         ]
@@ -189,8 +218,26 @@ class Attack:
             file.write(content)
         self.ask(path)
 
+    def by_long_names(self):
+        """Tensors are called something, which is in memory once the file is sealed."""
+        count, tensors, place = self.random.randrange(1, 5000), {}, 0
+        for number in range(count):
+            tensors[f"{number}" + "n" * 500] = {"dtype": "U8", "shape": [1], "data_offsets": [place, place + 1]}
+            place += 1
+        header = json.dumps(tensors).encode()
+        with open(self.path(), "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header + b"\0" * count)
+
+    def by_checkpoints(self):
+        directory = self.path(f"checkpoint-{self.random.randrange(50)}")
+        os.makedirs(directory, exist_ok=True)
+        name = self.random.choice([".metadata", "model.safetensors.index.json", "trainer_state.json", "__0_0.distcp"])
+        with open(os.path.join(directory, name), "wb") as file:
+            file.write(self.random.choice(self.hostile()))
+        os.getxattr(directory, "user.tensorfs.complete")
+
     def ask(self, path):
-        for name in ("state", "tensors", "records", "checksum"):
+        for name in ("state", "tensors", "records", "checksum", "tier", "complete"):
             try:
                 os.getxattr(path, f"user.tensorfs.{name}")
             except OSError:
@@ -261,5 +308,7 @@ if __name__ == "__main__":
         become(int(sys.argv[2]))
         save(float(sys.argv[3]))
     else:
+        paths = [entry.path for entry in os.scandir(sys.argv[5]) if entry.is_file() and entry.stat().st_size > 0]
+        samples = [open(path, "rb").read(LARGEST) for path in sorted(paths)]
         become(int(sys.argv[3]))
-        Attack(int(sys.argv[2])).run(float(sys.argv[4]))
+        Attack(int(sys.argv[2]), samples).run(float(sys.argv[4]))

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use tensorfs_tests::fuzz::{Mutator, TARGETS, Target};
+use tensorfs_tests::{Passthrough, Setup, xattr};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
@@ -100,6 +101,35 @@ fn readers_survive_mutants_too() {
     for (path, tensors) in expected {
         assert_eq!(found.get(path.to_str().unwrap()).copied().unwrap_or(0), tensors, "{}", path.display());
     }
+}
+
+/// So do plans and indexes, which readers are asked for where a directory is a checkpoint.
+#[test]
+fn readers_survive_mutants_of_plans_too() {
+    if !Setup::can(Passthrough::Off) {
+        return tensorfs_tests::skip("readers_survive_mutants_of_plans_too", "nothing can be mounted");
+    }
+    let mount = Setup::new("plans", Passthrough::Off).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let from = number("TENSORFS_FUZZ_FROM", 0);
+    let names = [("plan", ".metadata"), ("shards", "model.safetensors.index.json")];
+    for (name, file) in names {
+        let seeds = (target(name).seeds)();
+        for n in from..from + number("TENSORFS_FUZZ", 3000) / 30 {
+            let directory = mount.at(format!("{name}.{n}"));
+            std::fs::create_dir(&directory).unwrap();
+            std::fs::write(directory.join(file), Mutator::new(n).mutant(&seeds)).unwrap();
+            match xattr::get(&directory, "user.tensorfs.complete") {
+                Ok(said) => assert!([&b"complete"[..], b"incomplete"].contains(&&said[..]), "{name} {n}"),
+                // Of one that takes more than it may.
+                Err(errno) => assert_eq!(errno, nix::errno::Errno::EIO, "{name} {n}"),
+            }
+        }
+    }
+    let info = mount.info();
+    assert!(info["readers"]["failed"] == 0 && info["readers"]["started"].as_u64() > Some(0), "{info}");
 }
 
 #[test]
