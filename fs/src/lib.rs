@@ -40,6 +40,7 @@ mod handover;
 mod holder;
 mod kernel;
 mod lane;
+mod machine;
 mod options;
 mod privileged;
 mod protocol;

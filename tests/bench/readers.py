@@ -80,7 +80,9 @@ class Served:
     def unseal(self, name):
         """Opening it to write voids its seals; its bytes are what they were."""
         with open(self.top + "/" + name, "r+b") as file:
-            file.write(file.read(1))
+            first = file.read(1)
+            file.seek(0)
+            file.write(first)
 
     def wait_for_seal(self, name):
         while state(self.top + "/" + name) != "sealed":

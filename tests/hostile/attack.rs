@@ -18,8 +18,8 @@ const MIB: u64 = 1 << 20;
 /// What names and records may take, in MiB: an owner has half of it.
 const NAMES: u64 = 96;
 
-/// What docs/SECURITY.md says that the server takes: its own, for names and records, for each file that is open, for the
-/// attributes of the one owner who fills them, for texts, and for what was seen of files.
+/// What docs/SECURITY.md says that the server takes: its own, for names and records, for each file that is open, for
+/// the attributes of the one owner who fills them, for texts, and for what was seen of files.
 fn most(open: u64) -> u64 {
     80 * MIB + NAMES * MIB / 2 + open * 2048 + 256 * MIB + 16 * MIB + 32 * MIB
 }

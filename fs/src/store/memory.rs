@@ -1,11 +1,10 @@
 //! How much of the server's memory there may be of what users make: their files' names, links' targets, and the records
 //! of files with what is said of tensors in them, are all in memory.
 
-use std::fs;
-
 use tensorfs_layout::tree::{Object, View};
 
 use crate::error::{Fault, Result};
+use crate::machine;
 
 /// What a record more takes.
 const RECORD: u64 = 128;
@@ -20,7 +19,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// So much, or as much as the machine has.
     pub fn new(most: Option<u64>) -> Self {
-        Self { most: most.unwrap_or_else(of_the_machine), server: nix::unistd::geteuid().as_raw() }
+        Self { most: most.unwrap_or_else(machine::memory), server: nix::unistd::geteuid().as_raw() }
     }
 
     /// True if an owner's files may take so much more: no user's take more than half of what those of others leave.
@@ -43,25 +42,5 @@ impl Memory {
     pub fn next_record(&self, view: &View, object: &Object, size: u64) -> u64 {
         let has = self.has(view, object.attributes.uid, RECORD);
         if has { object.next_record(size) } else { object.last_record(size) }
-    }
-}
-
-/// What the machine has, or what is left to the control group of this process.
-fn of_the_machine() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let all = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
-    let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let path = group.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    let limit = fs::read_to_string(format!("/sys/fs/cgroup{path}/memory.max")).unwrap_or_default();
-    all.map_or(u64::MAX, |kib: u64| kib << 10).min(limit.trim().parse().unwrap_or(u64::MAX))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_machine_has_some() {
-        assert!((64 << 20..1 << 50).contains(&of_the_machine()), "{}", of_the_machine());
     }
 }

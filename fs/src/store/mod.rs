@@ -7,6 +7,7 @@
 mod attributes;
 mod backing;
 mod bell;
+mod bounds;
 mod capacity;
 mod counters;
 mod damage;
@@ -61,6 +62,7 @@ pub(crate) use writers::Writers;
 use crate::error::{Fault, Result};
 use crate::options::{Durability, Options};
 
+use bounds::Bounds;
 use damage::Damage;
 use limit::Limit;
 use memory::Memory;
@@ -77,8 +79,7 @@ pub(crate) struct Store {
     tiers: Tiers,
     placement: Placement,
     spares: Spares,
-    descriptors: Descriptors,
-    memory: Memory,
+    bounds: Bounds,
     counters: Counters,
     writers: Arc<Writers>,
     removed: Removed,
@@ -101,8 +102,7 @@ impl Store {
             link: Link::new(options.handover.clone()),
             durability,
             spares: Spares::new(descriptors),
-            descriptors: Descriptors::new(descriptors),
-            memory: Memory::new(options.names),
+            bounds: Bounds { descriptors: Descriptors::new(descriptors), memory: Memory::new(options.names) },
             options,
             counters: Counters::default(),
             writers,
@@ -149,12 +149,12 @@ impl Store {
 
     /// The descriptors by which the server reads and writes files that are open.
     pub fn descriptors(&self) -> &Descriptors {
-        &self.descriptors
+        &self.bounds.descriptors
     }
 
     /// How much of the server's memory users may take.
     pub fn memory(&self) -> &Memory {
-        &self.memory
+        &self.bounds.memory
     }
 
     /// How often what happened.

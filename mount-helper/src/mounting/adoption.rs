@@ -1,10 +1,10 @@
 //! A keeper for a server whose own has died, and which has not the rights to start one: whoever asks for it takes the
 //! descriptors from the server (pidfd_getfd(2)), which root may, and starts it.
 //!
-//! The server may have been taken over, and be any process of the pool's owner: it has a say in nothing that the
-//! keeper, who has the rights of whoever asks, is started with. The program is that of whoever asks; pool and mount point
-//! are those of the mount; of the server's own words the options count that are the server's business. What it hands
-//! over has to be what it is to be.
+//! The server may have been taken over, and be any process of the pool's owner: it has no say in what the keeper is
+//! started with, who has the rights of whoever asks. The program is that of whoever asks; pool and mount point are
+//! those of the mount; of the server's own words the options count that are the server's business. What it hands over
+//! has to be what it is to be.
 
 use std::fs;
 use std::io;

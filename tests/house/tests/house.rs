@@ -30,7 +30,7 @@ const ROOMS: [Rooms; 4] = [
             "protocol options",
             "acl caller clock confine error handover lane workers",
             "privileged",
-            "holder rights",
+            "holder machine rights",
         ],
         also: &[],
     },
@@ -123,6 +123,7 @@ const BY_PATH: &[Exception] = &[
     ("fs/src/holder.rs", "/proc"),
     ("fs/src/kernel/latency.rs", "/dev/cpu_dma_latency"),
     ("fs/src/kernel/server.rs", "/proc and /sys"),
+    ("fs/src/machine.rs", "/proc and /sys"),
     ("fs/src/privileged.rs", "/proc"),
     ("fs/src/reader/jail.rs", "/proc"),
 ];
