@@ -265,16 +265,21 @@ fn a_rollback_by_root_follows_nobodys_links(setup: Setup) {
     std::fs::remove_file(run.join(".rolled-back")).unwrap();
     // On the way to it: a directory and a link take turns.
     symlink("../victim", run.join("link")).unwrap();
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let (done, turn) = (std::sync::atomic::AtomicBool::new(false), std::sync::Mutex::new(()));
     std::thread::scope(|scope| {
         let swapping = scope.spawn(|| {
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let exchanging = turn.lock().unwrap();
                 exchange(&run.join("sub"), &run.join("link"));
+                drop(exchanging);
+                std::thread::yield_now();
             }
         });
         let mut set_aside = 0;
         for _ in 0..200 {
             rollback();
+            // What is made anew is made where it is to be.
+            let _still = turn.lock().unwrap();
             for sub in ["sub", "link"].map(|name| run.join(".rolled-back").join(name)) {
                 set_aside += usize::from(std::fs::remove_dir_all(&sub).is_ok());
             }
