@@ -50,6 +50,10 @@ fn written_meanwhile() -> Fault {
     busy("it was written meanwhile")
 }
 
+fn cannot_be_synced() -> Fault {
+    Fault::warn(libc::EIO, "the file's segment could not be synced")
+}
+
 impl Mover {
     /// For the files of a mount.
     pub fn new(files: Arc<Files>) -> Self {
@@ -133,6 +137,7 @@ impl Mover {
     fn move_file(&self, ino: Ino, tier: u8, report: &dyn Fn(u64, u64)) -> Result<()> {
         let (files, store) = (&*self.files, self.files.store());
         store.check_writable()?;
+        store.settle_value(ino)?;
         let node = files.node(ino);
         let mut file = files.lock(&node);
         if file.is_quiet() {
@@ -140,6 +145,10 @@ impl Mover {
         }
         store.check_gone(ino)?;
         let from = wait_until_unused(files, &mut file)?;
+        if store.is_in_log_alone(ino) {
+            let failed = from.is_some_and(|from| store.segments().failed(from));
+            return Err(if failed { cannot_be_synced() } else { written_meanwhile() });
+        }
         if !store.segments().is_there(tier) {
             let name = store.view().tier_name(tier);
             return Err(Fault::warn(libc::EIO, format!("tier {name} is missing")));
@@ -208,7 +217,7 @@ fn copy_and_switch(
         return Err(written_meanwhile());
     }
     if store.segments().failed(from) {
-        return Err(Fault::warn(libc::EIO, "the file's segment could not be synced"));
+        return Err(cannot_be_synced());
     }
     store.descriptors().forget(from);
     if !store.pool().switch_to_copy(ino, from, copy, size)? {

@@ -49,6 +49,7 @@ enum Found {
 /// say of them.
 pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn() -> bool) -> Result<Outcome> {
     let store = files.store();
+    store.settle_value(ino)?;
     let own = store.view().object(ino).and_then(|object| object.attributes.segment);
     if let Some(segment) = own {
         // Once without the lock, so that the host need not read anything from its disk for the calls that are made with
@@ -63,6 +64,8 @@ pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn()
         return Ok(Outcome::InUse);
     }
     let segment = match may_seal(store, &file, again)? {
+        // A seal is of what the segment holds, and ends what the log does.
+        Ok(_) if store.is_in_log_alone(ino) => return Ok(Outcome::Later),
         Ok(segment) => segment,
         Err(outcome) => return Ok(outcome),
     };

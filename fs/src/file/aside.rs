@@ -147,6 +147,7 @@ impl Store {
         };
         let shown = path.clone().unwrap_or_else(|| format!("inode {ino}"));
         let note = Note { ino: Some(ino), path, reason: Reason::InterruptedReplace, offset: 0, time: clock::now() };
+        self.mend_from_log(ino, old)?;
         let entry = self.pool().quarantine().keep_version(self.segments(), old, left, &note, user);
         if let Err(error) = &entry
             && self.segments().is_not_there(old, error)

@@ -15,6 +15,7 @@ mod descriptors;
 mod findings;
 mod gone;
 pub(crate) mod host;
+mod in_log;
 mod latencies;
 mod limit;
 mod link;

@@ -174,7 +174,7 @@ impl Segments {
     }
 
     /// True if a segment has lost bytes of its value, as far as can be seen.
-    pub(crate) fn has_lost(&self, id: SegmentId, value: &[u8]) -> bool {
+    pub fn has_lost(&self, id: SegmentId, value: &[u8]) -> bool {
         self.open(id, libc::O_RDONLY).and_then(|fd| lost_in(fd, value)).unwrap_or(true)
     }
 

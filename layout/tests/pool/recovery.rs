@@ -324,6 +324,42 @@ fn files_that_programs_can_still_write_are_found_and_sealed_ones_are_not_asked()
     assert_eq!((pool.recovery().kind, pool.recovery().outlived), (Default::default(), false));
 }
 
+/// The host never had to make durable in the old segment what the log held of it.
+#[test]
+fn an_old_version_that_only_the_log_holds_is_set_aside_whole() {
+    for power_loss in [true, false] {
+        let scratch = Scratch::new(4096);
+        let (pool, medium) = scratch.first_open();
+        let (ino, old) = file_by_value(&pool, "f", b"the old version");
+        let new = SegmentId(pool.edit().next_id());
+        pool.segments().create(new).unwrap();
+        store(&pool, [Record::Replace { ino, segment: new }]);
+        write_unrecorded(&pool, new, b"new");
+        let origin = Origin::default();
+        store(&pool, [Record::Data { ino, segment: new, offset: 0, len: 3, allocated: 4096, origin }]);
+        pool.commit(pool.newest()).unwrap();
+        let image = medium.stored();
+        // Lost with the power, or dropped by a host that found no place for it.
+        match power_loss {
+            true => lose(&pool, old),
+            false => fs::File::create(pool.segments().path_of(old)).unwrap().set_len(15).unwrap(),
+        }
+        drop(pool);
+        let (pool, medium) = scratch.open(image, if power_loss { NEXT_BOOT } else { BOOT });
+        assert_eq!(pool.view().object(ino).unwrap().attributes.segment, Some(new));
+        assert_eq!(read_segment(&pool, new), b"new");
+        let entries = pool.quarantine().list().unwrap();
+        let [entry] = &entries[..] else { panic!("{entries:?}") };
+        assert_eq!(entry.note.as_ref().unwrap().reason, Reason::InterruptedReplace);
+        assert_eq!(fs::read(pool.path().join("quarantine").join(&entry.name)).unwrap(), b"the old version");
+        let image = medium.after_power_loss(|| false);
+        drop(pool);
+        let (pool, _) = scratch.open(image, NEXT_BOOT);
+        assert_eq!(pool.quarantine().list().unwrap().len(), 1);
+        assert!(!pool.view().object(ino).unwrap().attributes.damaged);
+    }
+}
+
 #[test]
 fn a_truncation_that_was_not_done_undoes_no_write_behind_it() {
     let scratch = Scratch::new(1 << 20);

@@ -303,9 +303,18 @@ impl<'a> Settler<'a> {
     }
 
     /// Sets aside the version of a file that is about to be replaced by the segment that is `left`. Where that cannot
-    /// be done, nothing is: the next recovery finds the same again. One that the host cannot give is lost anyway.
+    /// be done, nothing is: the next recovery finds the same again. One that the host cannot give is lost anyway,
+    /// unless the log has it.
     fn keep_old(&mut self, ino: Ino, attributes: &Attributes, left: SegmentId) -> Result<()> {
         let Some(old) = attributes.segment else { return Ok(()) };
+        let value = self.pool.view().object(ino).and_then(Object::chain).and_then(FileChain::to_restore);
+        if let Some((seq, bytes)) = value
+            && (self.tiers.kind(old) == Some(Shutdown::PowerLoss)
+                || self.pool.segments.failed(old)
+                || self.pool.segments.has_lost(old, &bytes))
+        {
+            self.restore(ino, attributes, old, seq, &bytes)?;
+        }
         let (pool, note) = (self.pool, self.note(ino, Reason::InterruptedReplace, 0));
         let kept = pool.quarantine().keep_version(&pool.segments, old, left, &note, None);
         if let Err(error) = &kept
