@@ -12,7 +12,7 @@ use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
 use tensorfs_layout::medium::{Domain, Medium};
 use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
 use tensorfs_layout::tree::View;
-use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp, TxId};
+use tensorfs_layout::{Error, Ino, ROOT, SegmentId, Timestamp, TxId};
 
 /// What a power loss may tear a store into.
 const SECTOR: usize = 512;
@@ -367,7 +367,13 @@ impl Scratch {
     /// Opens the pool on a medium that was told what to do.
     pub fn open_on(&self, medium: Arc<SimMedium>, boot: [u8; 16]) -> tensorfs_layout::Result<Pool> {
         let options = OpenOptions { boot_id: Some(boot), ..OpenOptions::default() };
-        Pool::open_with_medium(&self.pool(), &options, medium)
+        loop {
+            match Pool::open_with_medium(&self.pool(), &options, medium.clone()) {
+                // A program that another test is just starting holds this one's lock until it is executed.
+                Err(Error::Busy { pid, .. }) if pid == std::process::id() => std::thread::yield_now(),
+                opened => return opened,
+            }
+        }
     }
 
     /// A fresh pool, opened on a simulated medium.
