@@ -69,7 +69,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Without what libraries put around it on further lines.
 fn first_line(error: &object_store::Error) -> String {
     let text = error.to_string();
-    text.lines().next().unwrap_or_default().trim_end_matches(['.', ' ']).to_owned()
+    // An answer in XML says no more than its number.
+    let text = text.split("<?xml").next().unwrap_or_default();
+    text.lines().next().unwrap_or_default().trim_end_matches(['.', ' ', ':']).to_owned()
 }
 
 /// What a person can do about it, if that is known.

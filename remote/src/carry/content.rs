@@ -1,7 +1,7 @@
 //! The bytes of files: read, proved to be what was sealed, cut into parts, and put where no object has them yet.
 //!
-//! A part begins where a run of the file begins, and so where a tensor does. Runs that are too short to be parts share
-//! one; long ones are cut.
+//! A part begins and ends where a tensor does, as far as seals say where that is, so that a tensor is the same parts in
+//! whatever file it stands, and however that was written. Long ones are cut.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::io;
 
 use bytes::Bytes;
 use tensorfs_formats::{Source, crc32c_append, crc32c_zeroes, read_exact};
-use tensorfs_layout::tree::Run;
+use tensorfs_layout::tree::{FileChain, Run};
 
 use crate::error::Result;
 use crate::place::Puts;
@@ -17,7 +17,7 @@ use crate::repository::{Hash, Part, Stored, object_name};
 
 /// The most bytes of a part.
 const PART_MAX: u64 = 64 << 20;
-/// Runs that are shorter share a part with what is next to them.
+/// Tensors that are shorter share a part with what is next to them.
 const PART_MIN: u64 = 64 << 10;
 /// Parts that are shorter share an object with others.
 const ALONE: usize = 1 << 20;
@@ -25,6 +25,9 @@ const ALONE: usize = 1 << 20;
 const PACK: usize = 16 << 20;
 /// A hole that is shorter is read and stored as zeroes.
 const HOLE: u64 = 64 << 10;
+
+/// What came of reading a file.
+type Outcome<T> = std::result::Result<T, Trouble>;
 
 /// Why a file's bytes are not to be had.
 #[derive(Debug)]
@@ -91,48 +94,21 @@ impl<'a> Cutter<'a> {
         Self { puts, placed, pack: Vec::new(), packed: Vec::new() }
     }
 
-    /// The parts of a file whose runs these are. Where a run is sealed, its bytes are compared with the seal.
-    pub fn parts(&mut self, file: &File, runs: &[Run]) -> std::result::Result<Vec<Part>, Trouble> {
-        let (mut parts, mut short) = (Vec::new(), Vec::new());
-        for run in runs.iter().filter(|run| run.len > 0) {
-            let mut crc = 0;
-            if run.len < PART_MIN {
-                let piece = self.read(file, run.offset, run.len)?;
-                crc = crc32c_append(crc, &piece);
-                short.extend_from_slice(&piece);
-                if short.len() as u64 >= PART_MIN {
-                    parts.push(self.part(std::mem::take(&mut short))?);
-                }
-            } else {
-                if !short.is_empty() {
-                    parts.push(self.part(std::mem::take(&mut short))?);
-                }
-                self.long_run(file, run, &mut crc, &mut parts)?;
+    /// The parts of a file whose runs these are, cut at these places. Where a run is sealed, its bytes are compared
+    /// with the seal.
+    pub fn parts(&mut self, file: &File, runs: &[Run], cuts: &[u64]) -> Outcome<Vec<Part>> {
+        let end = runs.last().map_or(0, Run::end);
+        let (mut parts, mut proof, mut at) = (Vec::new(), Proof::new(runs), 0);
+        let mut cuts = cuts.iter().copied().filter(|cut| *cut < end).chain([end]);
+        let mut until = 0;
+        while at < end {
+            while until <= at {
+                until = cuts.next().unwrap_or(end);
             }
-            if run.seal.as_ref().is_some_and(|seal| seal.crc != crc) {
-                let what = format!("{} bytes from offset {} are not those that were sealed", run.len, run.offset);
-                return Err(Trouble::Different(what));
-            }
-        }
-        if !short.is_empty() {
-            parts.push(self.part(short)?);
-        }
-        Ok(parts)
-    }
-
-    fn long_run(
-        &mut self,
-        file: &File,
-        run: &Run,
-        crc: &mut u32,
-        parts: &mut Vec<Part>,
-    ) -> std::result::Result<(), Trouble> {
-        let mut at = run.offset;
-        while at < run.end() {
-            let left = run.end() - at;
+            let left = until - at;
             let hole = file.hole(at).unwrap_or(0).min(left);
             if hole >= HOLE.min(left) && hole > 0 {
-                *crc = crc32c_zeroes(*crc, hole);
+                proof.zeroes(hole)?;
                 match parts.last_mut() {
                     Some(Part::Zeroes((len,))) => *len += hole,
                     _ => parts.push(Part::Zeroes((hole,))),
@@ -141,14 +117,14 @@ impl<'a> Cutter<'a> {
                 continue;
             }
             let piece = self.read(file, at, left.min(PART_MAX))?;
-            *crc = crc32c_append(*crc, &piece);
+            proof.bytes(&piece)?;
             at += piece.len() as u64;
             parts.push(self.part(piece)?);
         }
-        Ok(())
+        Ok(parts)
     }
 
-    fn read(&mut self, file: &File, offset: u64, len: u64) -> std::result::Result<Vec<u8>, Trouble> {
+    fn read(&mut self, file: &File, offset: u64, len: u64) -> Outcome<Vec<u8>> {
         let mut piece = vec![0; len as usize];
         read_exact(file, offset, &mut piece).map_err(|error| different(&error))?;
         self.placed.read += len;
@@ -192,6 +168,70 @@ impl<'a> Cutter<'a> {
     pub fn finish(mut self) -> Result<()> {
         self.close_pack()?;
         self.puts.finish()
+    }
+}
+
+/// Where the parts of a file begin and end: where its tensors do that are not too small.
+pub fn cuts(chain: &FileChain) -> Vec<u64> {
+    let ranges = chain.tensors().map(|entry| entry.tensor.range()).filter(|(_, len)| *len >= PART_MIN);
+    let mut cuts: Vec<u64> = ranges.flat_map(|(start, len)| [start, start.saturating_add(len)]).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts
+}
+
+/// Compares the bytes of a file, from its first one on, with the seals of its runs.
+struct Proof<'a> {
+    runs: &'a [Run],
+    /// Bytes of the first run that were seen, and their checksum.
+    seen: u64,
+    crc: u32,
+}
+
+impl<'a> Proof<'a> {
+    fn new(runs: &'a [Run]) -> Self {
+        Self { runs, seen: 0, crc: 0 }
+    }
+
+    fn bytes(&mut self, mut bytes: &[u8]) -> Outcome<()> {
+        while !bytes.is_empty() {
+            let (now, rest) = bytes.split_at(self.left().min(bytes.len() as u64) as usize);
+            self.crc = crc32c_append(self.crc, now);
+            self.go_on(now.len() as u64)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    fn zeroes(&mut self, mut len: u64) -> Outcome<()> {
+        while len > 0 {
+            let now = self.left().min(len);
+            self.crc = crc32c_zeroes(self.crc, now);
+            self.go_on(now)?;
+            len -= now;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the run that is looked at; there are as many in all runs as are shown.
+    fn left(&mut self) -> u64 {
+        while let [run, rest @ ..] = self.runs
+            && run.len == 0
+        {
+            self.runs = rest;
+        }
+        self.runs.first().map_or(u64::MAX, |run| run.len - self.seen)
+    }
+
+    fn go_on(&mut self, len: u64) -> Outcome<()> {
+        self.seen += len;
+        let Some(run) = self.runs.first().filter(|run| run.len == self.seen) else { return Ok(()) };
+        if run.seal.as_ref().is_some_and(|seal| seal.crc != self.crc) {
+            let what = format!("{} bytes from offset {} are not those that were sealed", run.len, run.offset);
+            return Err(Trouble::Different(what));
+        }
+        (self.runs, self.seen, self.crc) = (&self.runs[1..], 0, 0);
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ use tensorfs_layout::pool::{Carrying, Holder, holder};
 use tensorfs_layout::tree::{FileChain, Object};
 
 use crate::carry::changes::changes;
-use crate::carry::content::{Cutter, Placed, Trouble, different};
+use crate::carry::content::{Cutter, Placed, Trouble, cuts, different};
 use crate::carry::note::{Intended, Note};
 use crate::error::{Error, Result};
 use crate::place::Place;
@@ -317,7 +317,10 @@ fn content(
     let runs = if object.attributes.damaged { &[][..] } else { runs };
     let read = match runs {
         [] => Ok(Vec::new()),
-        runs => committed.open(segment).map_err(|error| different(&error)).and_then(|file| cutter.parts(&file, runs)),
+        runs => committed
+            .open(segment)
+            .map_err(|error| different(&error))
+            .and_then(|file| cutter.parts(&file, runs, &cuts(chain))),
     };
     let open = if object.attributes.damaged { State::Damaged } else { State::Open };
     match read {

@@ -125,6 +125,7 @@ fn a_carrier_goes_on_after_its_store_has_failed() {
                 let runs: [&[u8]; 4] =
                     [b"header", &noise(7, 1 << 20), &noise(round + 20, 1 << 20), &noise(round + 40, 90_000)];
                 edit.file(ROOT, format!("step-{round}").as_bytes(), &runs, true);
+                edit.file(ROOT, format!("other-{round}").as_bytes(), &[&noise(round + 60, 1 << 20)], true);
             });
             let mut carrier = pool.carrier(store.place()).unwrap();
             if round == 1 {

@@ -6,10 +6,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tensorfs_formats::{Sink, Source, recognise};
 use tensorfs_layout::check::{Committed, Contents, Depth, check};
 use tensorfs_layout::log::{Attributes, Origin, Record, Seal, Transaction};
 use tensorfs_layout::pool::{Carrying, CreateOptions, OpenOptions, Pool};
-use tensorfs_layout::segment::SealedRun;
+use tensorfs_layout::segment::{Before, Known, SealedRun, examine};
 use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 use tensorfs_remote::carry::{Carrier, Note};
 use tensorfs_remote::place::Place;
@@ -122,6 +123,25 @@ impl Editor<'_> {
         let ino = Ino(self.next());
         self.write(ino, runs, sealed, Some(Record::Name { dir, name: name.into(), ino }));
         ino
+    }
+
+    /// A file that is sealed as a server does it, which was written in pieces that end at these places.
+    pub fn tensors(&mut self, dir: Ino, name: &[u8], bytes: &[u8], pieces: &[u64]) {
+        let ino = self.file(dir, name, &[bytes], false);
+        let view = self.pool.view();
+        let segment = view.object(ino).unwrap().attributes.segment.unwrap();
+        drop(view);
+        self.pool.commit(self.pool.newest()).unwrap();
+        let starts = [0].iter().chain(pieces).copied();
+        let ends = pieces.iter().copied().chain([bytes.len() as u64]);
+        let records =
+            starts.zip(ends).map(|(start, end)| Known { offset: start, len: end - start, seal: None }).collect();
+        let before = Before { records, gone_on: None };
+        let recognise = |source: &dyn Source, sink: &mut Sink<'_>| recognise(source, sink);
+        let size = bytes.len() as u64;
+        let runs = examine(&bytes, size, self.pool.description_room(), &before, &|| true, &recognise).unwrap().unwrap();
+        assert!(runs.len() > 8 + pieces.len(), "{}", runs.len());
+        assert!(self.pool.seal(ino, segment, size, runs).unwrap());
     }
 
     /// New bytes for a file, in a segment of their own.
