@@ -42,6 +42,14 @@ fn users_found_in_time(mountpoint: &Path) -> Vec<String> {
     name_in_time(move |process| uses(process, &mountpoint))
 }
 
+/// What comes of looking around in /proc, if that is known soon.
+pub fn in_time<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, hear) = mpsc::channel();
+    // Nobody may wait for it any more.
+    thread::Builder::new().spawn(move || drop(tell.send(look()))).ok()?;
+    hear.recv_timeout(PATIENCE * 2).ok()
+}
+
 /// `pid (name)` of processes of which something holds, given their directories in /proc: a few, and only as far as they
 /// are found soon.
 pub fn name_in_time(holds: impl Fn(&Path) -> bool + Send + 'static) -> Vec<String> {
@@ -74,7 +82,7 @@ fn users(holds: &dyn Fn(&Path) -> bool) -> impl Iterator<Item = String> + '_ {
 
 /// Whether a process waits in the kernel for something that no signal interrupts. To look at what it has open may mean
 /// to wait with it; its `status` can always be read.
-fn is_stuck(process: &DirEntry) -> bool {
+pub fn is_stuck(process: &DirEntry) -> bool {
     let status = fs::read_to_string(process.path().join("status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:\tD"))
 }
@@ -120,6 +128,13 @@ mod tests {
         let said = reason(&path);
         let me = format!("in use by {} (", std::process::id());
         assert!(said.contains(&me), "{said}");
+    }
+
+    #[test]
+    fn nobody_waits_for_who_looks_around_for_long() {
+        let (_gate, shut) = mpsc::channel::<()>();
+        assert_eq!(in_time(move || shut.recv().is_ok()), None);
+        assert_eq!(in_time(|| 1), Some(1));
     }
 
     #[test]

@@ -11,8 +11,13 @@ use crate::mounting::busy;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::process;
 
-/// Where a filesystem is mounted, or else who has something of it open, in one clause; nothing if nobody is seen.
+/// Where a filesystem is mounted, or else who has something of it open, in one clause; nothing if nobody is seen soon.
 pub fn holders(mount: &Mount) -> Option<String> {
+    let mount = mount.clone();
+    busy::in_time(move || look_around(&mount)).flatten()
+}
+
+fn look_around(mount: &Mount) -> Option<String> {
     let mounts = mounts(mount);
     if !mounts.is_empty() {
         return Some(format!("it is mounted {}", mounts.join(", ")));
@@ -31,6 +36,9 @@ fn tables() -> impl Iterator<Item = (u32, PathBuf, Table)> {
     let mut seen = HashSet::new();
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |process| {
         let pid = process.file_name().to_str()?.parse().ok()?;
+        if busy::is_stuck(&process) {
+            return None;
+        }
         let of = namespace(&process.path()).filter(|of| seen.insert(of.clone()))?;
         Some((pid, of, Table::of(pid).ok()?))
     })
