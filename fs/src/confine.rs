@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
@@ -33,6 +35,8 @@ pub struct Confinement<'a> {
 /// What it reads beside the pool: of processes that ask and of the program's own descriptors; how often a disk failed;
 /// random numbers; and what the loader of a reader looks at.
 const READ: [&str; 5] = ["/proc", "/sys", "/dev/urandom", "/etc/ld.so.cache", "/etc/ld.so.preload"];
+/// So long a thread may take that is ending.
+const ENDING: Duration = Duration::from_secs(5);
 /// Of `include/uapi/linux/ioprio.h`.
 const IOPRIO_WHO_PROCESS: u64 = 1;
 /// Of `include/uapi/asm-generic/ioctls.h`.
@@ -43,11 +47,7 @@ const NULL: &str = "/dev/null";
 /// Locks this process in, which has one thread. Returns what of that was not to be had; an error says that nothing of
 /// it was done.
 pub fn confine(what: Confinement<'_>) -> Result<Vec<String>, String> {
-    // What is done below is done for the thread that does it, and for those that it starts.
-    let threads = fs::read_dir("/proc/self/task").map_err(|error| error.to_string())?.count();
-    if threads != 1 {
-        return Err(format!("it has {threads} threads already"));
-    }
+    alone()?;
     let mut missing = Vec::new();
     let mut try_to = |what: &str, done: Result<(), String>| {
         if let Err(why) = done {
@@ -62,6 +62,19 @@ pub fn confine(what: Confinement<'_>) -> Result<Vec<String>, String> {
     try_to("Landlock", rules.and_then(|rules| landlock(rules, &what)));
     try_to("seccomp", seccomp());
     Ok(missing)
+}
+
+/// What is done here is done for the thread that does it, and for those that it starts: there must be no other. One
+/// that has ended, and whose end was waited for, is seen for a moment more.
+fn alone() -> Result<(), String> {
+    let until = Instant::now() + ENDING;
+    loop {
+        match fs::read_dir("/proc/self/task").map_err(|error| error.to_string())?.count() {
+            1 => return Ok(()),
+            threads if Instant::now() > until => return Err(format!("it has {threads} threads already")),
+            _ => thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }
 
 type Rules = Vec<PathBeneath<PathFd>>;
