@@ -285,8 +285,12 @@ impl Mount {
             .arg(&self.path)
             .args(["--passthrough", self.setup.passthrough.argument()])
             .arg("--log")
-            .arg(self.log_path())
-            .args(&self.setup.mount);
+            .arg(self.log_path());
+        // What the test itself wants goes over it.
+        if let Some(options) = std::env::var_os("TENSORFS_TEST_OPTIONS") {
+            command.arg("-o").arg(options);
+        }
+        command.args(&self.setup.mount);
         if let Some(calls) = &self.setup.host_calls {
             calls.preload(&mut command);
         }
@@ -381,11 +385,15 @@ impl Mount {
         ended
     }
 
-    /// Kills the server. The dead mount point stays until the next mount.
+    /// Kills the server, and first who would have another one take over. The dead mount point stays until the next
+    /// mount.
     #[track_caller]
     pub fn kill9(&mut self) {
         if plain() {
             return;
+        }
+        if self.keeper.is_some() {
+            self.kill_keeper();
         }
         let pid = self.pid.take().expect("a server to kill");
         // SAFETY: plain system call. The pid was asked of the server that runs.
