@@ -21,6 +21,16 @@ pub(super) const TOP: DirId = DirId(0);
 pub(super) struct DirId(u64);
 
 impl DirId {
+    /// That of a number which [`DirId::number`] has given.
+    pub fn of(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// A number that stands for it.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
     fn child(self, name: &[u8]) -> DirId {
         // Never that of a file's own directory.
         DirId(number((self.0, name)) | 1)

@@ -46,6 +46,9 @@ pub(crate) struct Content {
 impl Content {
     /// Nothing is known of any file yet.
     pub fn new(files: Arc<Files>) -> Self {
+        if let Some(handover) = files.store().link().handover() {
+            hash::agree(handover.secret());
+        }
         Self { files, cache: TensorCache::default(), decoders: Decoders::default(), stop: Arc::default() }
     }
 

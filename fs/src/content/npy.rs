@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use tensorfs_formats::{Format, Source, Tensor, copy_stored, is_stored_as_read, npy_header};
-use tensorfs_layout::Ino;
+use tensorfs_formats::{Format, Source, Tensor, copy_stored, is_stored_as_read, npy_header, npy_len};
+use tensorfs_layout::{Ino, Timestamp};
 
 use crate::error::{Fault, Result};
 use crate::file::Version;
@@ -29,6 +29,16 @@ pub(super) struct OpenTensor {
     decoding: Held,
 }
 
+/// What tells whether another server has the same tensor of a segment open: the file's version, and of event files,
+/// which may have grown, the bytes in front of the tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TensorMark {
+    pub size: u64,
+    pub mtime: Timestamp,
+    /// Their checksum.
+    pub guard: u32,
+}
+
 impl OpenTensor {
     /// A tensor of that version of a file.
     pub fn new(
@@ -42,6 +52,23 @@ impl OpenTensor {
         let guard = if format == Format::TfRecord { guard(&source, &tensor)? } else { Vec::new() };
         let (tensor, decoding) = (Arc::new(tensor), Arc::default());
         Ok(Self { file, format, version, header, tensor, source, guard, decoding })
+    }
+
+    /// How many bytes it has, with its header.
+    pub fn len(&self) -> u64 {
+        npy_len(&self.tensor).unwrap_or(0)
+    }
+
+    /// What tells whether another server has the same tensor open.
+    pub fn mark(&self) -> TensorMark {
+        TensorMark { size: self.version.size, mtime: self.version.mtime, guard: crc32c::crc32c(&self.guard) }
+    }
+
+    /// True if this is the tensor that had that mark when it was opened.
+    pub fn has_mark(&self, mark: &TensorMark) -> bool {
+        let now = self.mark();
+        let grown = self.format == Format::TfRecord && now.size > mark.size && now.guard == mark.guard;
+        now == *mark || grown
     }
 
     /// Reads, the header first.

@@ -35,13 +35,6 @@ impl<T> Handles<T> {
 }
 
 impl<T: Clone> Handles<T> {
-    /// Keeps an open under a new number.
-    pub fn insert(&self, opened: T) -> u64 {
-        let number = self.next_number();
-        self.insert_as(number, opened);
-        number
-    }
-
     /// A number that nothing else has, for what is about to be opened.
     pub fn next_number(&self) -> u64 {
         self.next.fetch_add(1, Relaxed)

@@ -8,6 +8,7 @@ mod files;
 mod interrupted;
 mod many;
 mod names;
+mod takeover;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -12,6 +12,7 @@ mod accesses;
 mod draft;
 mod fixed;
 mod info;
+mod inherit;
 mod listing;
 mod lookup;
 mod metrics;
@@ -32,7 +33,7 @@ use crate::file::Handles;
 use super::Content;
 
 use numbers::{Look, Numbers, Origin};
-use opened::{Opened, Texts};
+use opened::{Inherited, Open, Texts};
 
 pub(crate) use draft::Who;
 pub(crate) use fixed::is_control;
@@ -45,17 +46,22 @@ pub(crate) struct Control {
     content: Arc<Content>,
     /// What the kernel knows of the tree.
     numbers: Numbers,
-    handles: Handles<Opened>,
+    handles: Handles<Open>,
     texts: Texts,
+    inherited: Inherited,
 }
 
 impl Control {
     /// The tree of what these files hold.
     pub fn new(content: Arc<Content>) -> Self {
         // None of a server before is taken for one of these.
-        let first = content.files().store().link().handover().map(|handover| handover.first_handle());
+        let handover = content.files().store().link().handover().cloned();
+        let first = handover.as_ref().map(|handover| handover.first_handle());
         let handles = first.map_or_else(Handles::default, Handles::starting_at);
-        Self { content, numbers: Numbers::default(), handles, texts: Texts::default() }
+        let (numbers, texts, inherited) = (Numbers::new(handover), Texts::default(), Inherited::default());
+        let control = Self { content, numbers, handles, texts, inherited };
+        control.inherit();
+        control
     }
 
     /// The kernel is gone: whatever is still open is forgotten.

@@ -2,9 +2,10 @@
 //!
 //! A number is a hash of what it stands for, so it is the same whenever it is asked for. What the kernel knows of is
 //! kept until it forgets it; for a file that is the place of its tensor, not its name, so that a million of them are
-//! affordable.
+//! affordable. A server that takes over from one that died knows them, too ([`Handover`]).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
@@ -12,6 +13,7 @@ use tensorfs_layout::{Ino, SegmentId, Timestamp};
 use super::fixed::{FIRST, MIRROR};
 use crate::content::hash::number;
 use crate::content::index::DirId;
+use crate::handover::{Handover, Kept, Slip, long, short};
 
 /// What an object of the tree stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,12 +36,56 @@ pub(super) struct Look {
 
 /// What the kernel knows of.
 #[derive(Default)]
-pub(super) struct Numbers(Mutex<HashMap<Ino, Known>>);
+pub(super) struct Numbers {
+    known: Mutex<HashMap<Ino, Known>>,
+    handover: Option<Arc<Handover>>,
+}
 
 struct Known {
     origin: Origin,
     look: Look,
     lookups: u64,
+    /// Servers before have told it, too: nobody knows how often, but once at least.
+    told_before: bool,
+    /// Where it stands for the next server.
+    _kept: Option<Kept>,
+}
+
+/// In the place of nanoseconds: it is a directory.
+const DIRECTORY: u32 = u32::MAX;
+
+/// What the next server has to know of a number.
+fn to_slip(ino: Ino, origin: &Origin, look: Look) -> Slip {
+    let (words, nanoseconds) = match *origin {
+        // Its number says it all.
+        Origin::Mirror(dir) => ([dir.0, 0, 0, 0], DIRECTORY),
+        Origin::Directory { file, dir, parent, place } => ([file.0, dir.number(), parent.0, place], DIRECTORY),
+        Origin::Tensor { file, segment, stamp, ordinal } => {
+            ([file.0, segment.0, stamp, u64::from(ordinal)], look.mtime.nsec)
+        }
+    };
+    let mut slip = [0; 60];
+    let longs = [ino.0].into_iter().chain(words).chain([look.size, look.mtime.sec as u64]);
+    for (place, word) in slip.chunks_exact_mut(8).zip(longs) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    slip[56..].copy_from_slice(&nanoseconds.to_le_bytes());
+    slip
+}
+
+/// The number that a slip is of, if it is that of what the slip says it stands for.
+fn of_slip(slip: &Slip) -> Option<(Ino, Origin, Look)> {
+    let [ino, file, second, third, fourth, size, seconds] = std::array::from_fn(|n| long(slip, n * 8));
+    let (ino, file, nanoseconds) = (Ino(ino), Ino(file), short(slip, 56));
+    let (origin, look) = if nanoseconds == DIRECTORY {
+        let origin = Origin::Directory { file, dir: DirId::of(second), parent: Ino(third), place: fourth };
+        (origin, Look::default())
+    } else {
+        let (segment, ordinal) = (SegmentId(second), u32::try_from(fourth).ok()?);
+        let mtime = Timestamp { sec: seconds as i64, nsec: nanoseconds };
+        (Origin::Tensor { file, segment, stamp: third, ordinal }, Look { size, mtime })
+    };
+    (of(&origin) == ino).then_some((ino, origin, look))
 }
 
 /// Numbers below this, counted from [`FIRST`], belong to the part of the tree that does not change.
@@ -54,15 +100,28 @@ pub(super) fn of(origin: &Origin) -> Ino {
 }
 
 impl Numbers {
+    /// With what the kernel knows from servers before.
+    pub(super) fn new(handover: Option<Arc<Handover>>) -> Self {
+        let inherited = handover.iter().flat_map(Handover::inherited_shown);
+        let known = inherited.filter_map(|(slip, kept)| {
+            let (ino, origin, look) = of_slip(&slip)?;
+            Some((ino, Known { origin, look, lookups: 0, told_before: true, _kept: Some(kept) }))
+        });
+        Self { known: Mutex::new(known.collect()), handover }
+    }
+
     /// The number of a origin that the kernel is about to be told of.
     pub(super) fn tell(&self, origin: Origin, look: Look) -> Ino {
         let mut ino = of(&origin);
         if let Origin::Mirror(_) = origin {
             return ino;
         }
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         loop {
-            let entry = known.entry(ino).or_insert(Known { origin, look, lookups: 0 });
+            let entry = known.entry(ino).or_insert_with(|| {
+                let kept = self.handover.as_ref().and_then(|it| it.keep_shown(&to_slip(ino, &origin, look)));
+                Known { origin, look, lookups: 0, told_before: false, _kept: kept }
+            });
             if entry.origin == origin {
                 entry.lookups += 1;
                 return ino;
@@ -73,7 +132,7 @@ impl Numbers {
 
     /// What a origin looked like when the kernel was told of it, if it knows it still.
     pub(super) fn look(&self, origin: &Origin) -> Option<Look> {
-        self.0.lock().get(&of(origin)).filter(|known| known.origin == *origin).map(|known| known.look)
+        self.known.lock().get(&of(origin)).filter(|known| known.origin == *origin).map(|known| known.look)
     }
 
     /// What a number stands for.
@@ -81,15 +140,18 @@ impl Numbers {
         if ino.0 & MIRROR != 0 {
             return Some((Origin::Mirror(Ino(ino.0 & (MIRROR - 1))), Look::default()));
         }
-        self.0.lock().get(&ino).map(|known| (known.origin, known.look))
+        self.known.lock().get(&ino).map(|known| (known.origin, known.look))
     }
 
     /// The kernel has forgotten so many of the times that it was told.
     pub fn forget(&self, ino: Ino, lookups: u64) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         if let Some(entry) = known.get_mut(&ino) {
+            // It forgets all at once, as a rule; what it was told by servers before is forgotten with more than what
+            // it was told by this one.
+            let all = if entry.told_before { lookups > entry.lookups } else { lookups >= entry.lookups };
             entry.lookups = entry.lookups.saturating_sub(lookups);
-            if entry.lookups == 0 {
+            if all {
                 known.remove(&ino);
             }
         }
@@ -115,13 +177,49 @@ mod tests {
     }
 
     #[test]
+    fn the_next_server_knows_what_the_kernel_knows() {
+        let open = |file| Handover::open(file, None, nix::unistd::getppid()).unwrap();
+        let first = open(Handover::create().unwrap());
+        let numbers = Numbers::new(Some(first.clone()));
+        let directory = Origin::Directory { file: Ino(7), dir: TOP, parent: Ino(FIRST), place: 3 };
+        let tensor = Origin::Tensor { file: Ino(7), segment: SegmentId(8), stamp: 9, ordinal: u32::MAX };
+        let look = Look { size: 5, mtime: Timestamp { sec: -3, nsec: 999_999_999 } };
+        let gone = numbers.tell(Origin::Tensor { file: Ino(1), segment: SegmentId(8), stamp: 9, ordinal: 1 }, look);
+        let all = [numbers.tell(directory, Look::default()), numbers.tell(tensor, look)];
+        numbers.tell(tensor, look);
+        numbers.forget(gone, 1);
+        let next = Numbers::new(Some(open(first.share().unwrap())));
+        assert_eq!(all.map(|ino| next.get(ino)), [Some((directory, Look::default())), Some((tensor, look))]);
+        assert_eq!(next.get(gone), None);
+        // What was told here alone is not all.
+        next.tell(tensor, look);
+        next.forget(all[1], 1);
+        assert!(next.get(all[1]).is_some());
+        next.forget(all[1], 2);
+        assert_eq!(next.get(all[1]), None);
+        std::mem::forget(numbers);
+    }
+
+    #[test]
+    fn a_slip_is_of_the_number_that_it_stands_for() {
+        let tensor = Origin::Tensor { file: Ino(7), segment: SegmentId(8), stamp: 9, ordinal: 2 };
+        let slip = to_slip(of(&tensor), &tensor, Look::default());
+        assert_eq!(of_slip(&slip), Some((of(&tensor), tensor, Look::default())));
+        for at in 0..40 {
+            let mut other = slip;
+            other[at] ^= 1;
+            assert_eq!(of_slip(&other), None, "byte {at}");
+        }
+    }
+
+    #[test]
     fn two_nodes_never_share_a_number() {
         let numbers = Numbers::default();
         let tensor = |ordinal| Origin::Tensor { file: Ino(7), segment: SegmentId(8), stamp: 9, ordinal };
         let ino = numbers.tell(tensor(0), Look { size: 1, ..Look::default() });
         // As if the hash had collided.
         let other = {
-            let mut known = numbers.0.lock();
+            let mut known = numbers.known.lock();
             let taken = known.remove(&ino).unwrap();
             known.insert(of(&tensor(1)), taken);
             drop(known);
@@ -137,6 +235,6 @@ mod tests {
         let numbers = Numbers::default();
         let ino = numbers.tell(Origin::Mirror(Ino(5)), Look::default());
         assert_eq!(numbers.get(ino), Some((Origin::Mirror(Ino(5)), Look::default())));
-        assert!(numbers.0.lock().is_empty());
+        assert!(numbers.known.lock().is_empty());
     }
 }

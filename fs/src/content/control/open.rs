@@ -16,12 +16,21 @@ use super::fixed::{ACCESSES, INFO, METRICS, PLACEMENT, README, README_TEXT, is_s
 use super::info::Info;
 use super::metrics;
 use super::numbers::Origin;
-use super::opened::Opened;
+use super::opened::{Open, Opened};
 use crate::content::bytes::fault;
 use crate::content::npy::OpenTensor;
+use crate::content::tensors::Tensors;
 
 /// The size that the kernel was told of a text is not to be gone by: it is made when it is opened.
 const TEXT: Manner = Manner { direct_io: true, no_flush: false, keep_cache: false };
+
+/// How the kernel is to treat what is open.
+pub(super) fn manner_of(what: &Opened) -> Manner {
+    match what {
+        Opened::Tensor(_) | Opened::Left(_) => Manner::default(),
+        Opened::Text(_) | Opened::Accesses(_) | Opened::Draft(_) => TEXT,
+    }
+}
 
 impl Control {
     /// Where [`Control::open`] is done.
@@ -36,6 +45,9 @@ impl Control {
 
     /// Opens a file.
     pub fn open(&self, caller: Caller, ino: Ino, flags: i32) -> Result<OpenReply> {
+        if let Some(opened) = self.opened_before(caller) {
+            return Ok(opened);
+        }
         if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
             return if ino == PLACEMENT { self.open_draft(caller, flags) } else { Err(Fault::new(libc::EACCES)) };
         }
@@ -50,19 +62,22 @@ impl Control {
             ACCESSES if !caller.is_trusted() => return Err(Fault::new(libc::EACCES)),
             ACCESSES => {
                 let accesses = Arc::new(Accesses::new(self.content.files()));
-                return Ok(self.opened(Opened::Accesses(accesses), TEXT));
+                return Ok(self.opened((caller, ino), Opened::Accesses(accesses)));
             }
             _ => {
                 let tensor = Opened::Tensor(Arc::new(self.open_tensor(ino)?));
-                return Ok(self.opened(tensor, Manner::default()));
+                return Ok(self.opened((caller, ino), tensor));
             }
         };
         let text = self.texts.keep(caller, text)?;
-        Ok(self.opened(Opened::Text(text), TEXT))
+        Ok(self.opened((caller, ino), Opened::Text(text)))
     }
 
-    fn opened(&self, opened: Opened, manner: Manner) -> OpenReply {
-        OpenReply { handle: self.handles.insert(opened), manner, backing: None }
+    fn opened(&self, (caller, ino): (Caller, Ino), what: Opened) -> OpenReply {
+        let (handle, manner) = (self.handles.next_number(), manner_of(&what));
+        let kept = self.keep(caller, (ino, handle), &what).map(Arc::new);
+        self.handles.insert_as(handle, Open { what, _kept: kept });
+        OpenReply { handle, manner, backing: None }
     }
 
     /// What there is to know about the pool and the mount, as a text.
@@ -83,7 +98,7 @@ impl Control {
         }
         let emptied = flags & libc::O_TRUNC != 0;
         let text = if emptied { Vec::new() } else { store.view().placement().as_bytes().to_vec() };
-        Ok(self.opened(Opened::Draft(Arc::new(Draft::new(text, emptied))), TEXT))
+        Ok(self.opened((caller, PLACEMENT), Opened::Draft(Arc::new(Draft::new(text, emptied)))))
     }
 
     fn open_tensor(&self, ino: Ino) -> Result<OpenTensor> {
@@ -93,6 +108,11 @@ impl Control {
         // The kernel looks the name up again if what it knows is out of date.
         let stale = || Fault::new(libc::ESTALE);
         let tensors = self.content.tensors_of(file)?.filter(|tensors| tensors.stamp == stamp).ok_or_else(stale)?;
+        self.open_one(file, tensors, ordinal)
+    }
+
+    /// Opens one of the tensors of a file.
+    pub(super) fn open_one(&self, file: Ino, tensors: Arc<Tensors>, ordinal: u32) -> Result<OpenTensor> {
         let tensor = self.read_tensor(file, &tensors, ordinal)?;
         let source = self.content.bytes_of(file, &tensors.version);
         let opened = OpenTensor::new(file, tensors.format, tensors.version, tensor, source.clone());
@@ -107,13 +127,14 @@ impl Control {
 
     /// Reads, and hands what was read to `take`.
     pub fn read<T>(&self, handle: u64, offset: u64, size: u32, take: impl FnOnce(&[u8]) -> T) -> Result<T> {
-        match self.handles.get(handle)? {
+        match self.handles.get(handle)?.what {
             Opened::Text(text) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
                 let end = start.saturating_add(size as usize).min(text.len());
                 Ok(take(&text[start..end]))
             }
             Opened::Tensor(tensor) => Ok(take(&tensor.read(&self.content, offset, size)?)),
+            Opened::Left(left) => Ok(take(&self.open_left(&left)?.read(&self.content, offset, size)?)),
             Opened::Accesses(accesses) => Ok(take(&accesses.read(self.content.files(), offset, size))),
             Opened::Draft(draft) => Ok(take(&draft.read(offset, size))),
         }
@@ -121,9 +142,9 @@ impl Control {
 
     /// Writes at an offset, or at the end. `who` has the handle among its files, if the kernel says.
     pub fn write(&self, handle: u64, who: Option<Who>, offset: u64, data: &[u8], append: bool) -> Result<u32> {
-        match self.handles.get(handle)? {
+        match self.handles.get(handle)?.what {
             Opened::Draft(draft) => draft.write(who, offset, data, append),
-            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) => Err(Fault::new(libc::EBADF)),
+            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) | Opened::Left(_) => Err(Fault::new(libc::EBADF)),
         }
     }
 
@@ -134,27 +155,27 @@ impl Control {
 
     /// A handle is closed by one of the processes that share it.
     pub fn flush(&self, caller: Caller, who: Who, handle: u64) -> Result<()> {
-        match self.handles.get(handle)? {
+        match self.handles.get(handle)?.what {
             Opened::Draft(draft) => {
                 let killed = caller.ending() == Ending::BySignal;
                 let moment = if killed { Moment::Killed } else { Moment::Closed(who) };
                 self.finish_draft(&draft, moment)
             }
-            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) => Ok(()),
+            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) | Opened::Left(_) => Ok(()),
         }
     }
 
     /// `fsync` of a file.
     pub fn fsync(&self, handle: u64) -> Result<()> {
-        match self.handles.get(handle)? {
+        match self.handles.get(handle)?.what {
             Opened::Draft(draft) => self.finish_draft(&draft, Moment::Synced),
-            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) => Ok(()),
+            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) | Opened::Left(_) => Ok(()),
         }
     }
 
     /// The last use of a handle is over.
     pub fn release(&self, handle: u64) {
-        if let Some(Opened::Draft(draft)) = self.handles.remove(handle)
+        if let Some(Open { what: Opened::Draft(draft), .. }) = self.handles.remove(handle)
             && let Err(fault) = self.finish_draft(&draft, Moment::Released)
         {
             log::warn!("the placement map stays as it was: {fault}");

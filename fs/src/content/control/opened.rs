@@ -1,14 +1,19 @@
 //! What a handle of the control tree stands for.
 
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
+use tensorfs_layout::Ino;
+
 use super::accesses::Accesses;
 use super::draft::Draft;
 use crate::caller::Caller;
-use crate::content::npy::OpenTensor;
+use crate::content::npy::{OpenTensor, TensorMark};
 use crate::error::{Fault, Result};
+use crate::handover::Kept;
 
 /// What texts that are open have together, of those that anybody may open.
 const MOST: usize = 16 << 20;
@@ -26,12 +31,17 @@ pub(super) struct Text {
 impl Texts {
     /// Keeps a text until it is closed. Who could use up the machine otherwise is not kept from it.
     pub fn keep(&self, caller: Caller, bytes: Arc<[u8]>) -> Result<Arc<Text>> {
-        let before = self.0.fetch_add(bytes.len(), Ordering::Relaxed);
-        let text = Text { bytes, all: self.0.clone() };
-        if before + text.bytes.len() > MOST && !caller.is_trusted() {
+        let text = self.keep_left(bytes);
+        if self.0.load(Ordering::Relaxed) > MOST && !caller.is_trusted() {
             return Err(Fault::new(libc::ENFILE));
         }
-        Ok(Arc::new(text))
+        Ok(text)
+    }
+
+    /// Keeps a text that a server before had kept.
+    pub fn keep_left(&self, bytes: Arc<[u8]>) -> Arc<Text> {
+        self.0.fetch_add(bytes.len(), Ordering::Relaxed);
+        Arc::new(Text { bytes, all: self.0.clone() })
     }
 }
 
@@ -48,11 +58,31 @@ impl Drop for Text {
     }
 }
 
-/// An open file of the tree.
+/// Handles that were taken over, by the requests that they were made for. Such a request may come again.
+pub(super) type Inherited = Mutex<HashMap<u64, u64>>;
+
+/// A tensor that a server before had open.
+pub(super) struct Left {
+    pub ino: Ino,
+    pub mark: TensorMark,
+    /// Once it was read again.
+    pub opened: Mutex<Option<Arc<OpenTensor>>>,
+}
+
+/// An open file of the tree, and where it stands for the next server.
+#[derive(Clone)]
+pub(super) struct Open {
+    pub what: Opened,
+    pub _kept: Option<Arc<Kept>>,
+}
+
+/// What is open.
 #[derive(Clone)]
 pub(super) enum Opened {
     /// A text, as it was when it was opened.
     Text(Arc<Text>),
+    /// A tensor that a server before had open.
+    Left(Arc<Left>),
     /// The uses of files.
     Accesses(Arc<Accesses>),
     /// A tensor.

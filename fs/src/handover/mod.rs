@@ -13,9 +13,16 @@
 //! | 0 | the head, as JSON, with zeroes behind it |
 //! | 4096 | numbers of segments, 8 bytes each: the number and its complement |
 //! | 16777216 | handles, 64 bytes each: those of [`Entry`] and their CRC-32C |
+//! | 100663296 | objects of the control tree that the kernel knows, 64 bytes each, with their CRC-32C |
+//! | 201326592 | open files of the control tree, the same |
+//! | 1073741824 | the texts of those that have one, each in 16 MiB of its own |
+
+mod entry;
+mod places;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -26,29 +33,25 @@ use nix::unistd::{Pid, getppid};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use tensorfs_layout::pool::Pool;
-use tensorfs_layout::{Ino, SegmentId, TxId};
+use tensorfs_layout::{Ino, TxId};
+
+use entry::{number_bytes, number_of, sealed};
+use places::{
+    HANDLES, KINDS, NUMBERS, Places, Region, SHOWN, TEXT_MAX, VIEWS, drop_text, read_places, read_slips, text_at,
+};
+
+pub(crate) use entry::{Entry, Slip, long, short};
 
 /// What the file says of itself.
 const FORMAT: &str = "tensorfs handover 1";
 /// The head takes so many bytes at most.
 const HEAD: u64 = 4096;
-const NUMBERS: Region = Region { start: HEAD, size: 8, most: 1 << 20 };
-const HANDLES: Region = Region { start: 16 << 20, size: 64, most: 1 << 20 };
 /// So many damaged files are noted.
 const DAMAGED: usize = 64;
 /// Each server gives out handles with another number above this bit: none of one before is mistaken for its own.
 const SERVER_SHIFT: u32 = 40;
 /// So many servers may follow each other.
 const SERVERS: u32 = 1 << 20;
-
-/// Places of one kind.
-#[derive(Clone, Copy, Debug)]
-struct Region {
-    start: u64,
-    size: usize,
-    /// So many places are there; what finds none cannot be taken over.
-    most: u32,
-}
 
 /// What has been said since the mount began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +65,9 @@ struct Head {
     greeting: Vec<u8>,
     /// What it was answered.
     answer: Vec<u8>,
+    /// What numbers are made from that nobody outside can foresee.
+    #[serde(default)]
+    secret: (u64, u64),
 }
 
 /// What is to be known of the pool as it was when the mount began.
@@ -80,52 +86,6 @@ impl Beginning {
     }
 }
 
-/// A handle that the kernel has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    /// The request that it was made for.
-    pub unique: u64,
-    pub handle: u64,
-    pub ino: Ino,
-    pub segment: SegmentId,
-    /// Those of `open`.
-    pub flags: i32,
-    /// The kernel's number of the segment.
-    pub backing: Option<u32>,
-    /// How the kernel was told to treat it, in bits that only the room of files reads.
-    pub manner: u32,
-}
-
-impl Entry {
-    fn to_bytes(self) -> [u8; 64] {
-        let mut bytes = [0; 64];
-        bytes[..8].copy_from_slice(&self.unique.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.handle.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.ino.0.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.segment.0.to_le_bytes());
-        bytes[32..36].copy_from_slice(&self.flags.to_le_bytes());
-        bytes[36..40].copy_from_slice(&self.backing.unwrap_or(0).to_le_bytes());
-        bytes[40..44].copy_from_slice(&self.manner.to_le_bytes());
-        let sum = crc32c::crc32c(&bytes[..60]);
-        bytes[60..].copy_from_slice(&sum.to_le_bytes());
-        bytes
-    }
-
-    fn of(bytes: &[u8; 64]) -> Option<Self> {
-        let long = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
-        let short = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).unwrap_or_default();
-        (crc32c::crc32c(&bytes[..60]) == short(60)).then(|| Self {
-            unique: long(0),
-            handle: long(8),
-            ino: Ino(long(16)),
-            segment: SegmentId(long(24)),
-            flags: short(32) as i32,
-            backing: Some(short(36)).filter(|number| *number != 0),
-            manner: short(40),
-        })
-    }
-}
-
 /// For tests: what a server might have left. A handle is what [`Entry`] is but for its checksum, and whether that is
 /// right.
 pub(crate) fn left_behind(head: Option<&[u8]>, handles: &[([u8; 60], bool)], numbers: &[u8]) -> io::Result<OwnedFd> {
@@ -141,23 +101,6 @@ pub(crate) fn left_behind(head: Option<&[u8]>, handles: &[([u8; 60], bool)], num
     }
     file.write_all_at(numbers, NUMBERS.start)?;
     Ok(file.into())
-}
-
-fn number_bytes(number: u32) -> [u8; 8] {
-    (u64::from(number) | u64::from(!number) << 32).to_le_bytes()
-}
-
-fn number_of(bytes: &[u8; 8]) -> Option<u32> {
-    let both = u64::from_le_bytes(*bytes);
-    (both as u32 == !((both >> 32) as u32)).then_some(both as u32)
-}
-
-/// Which places of a region are free.
-#[derive(Debug, Default)]
-struct Places {
-    /// From here on all are.
-    next: u32,
-    free: Vec<u32>,
 }
 
 /// Who keeps watch over the server of a mount.
@@ -179,8 +122,7 @@ pub struct Handover {
     keeper: Pid,
     /// How the server before died.
     after: Option<String>,
-    numbers: Mutex<Places>,
-    handles: Mutex<Places>,
+    places: [Mutex<Places>; KINDS],
     inherited: Inheritance,
 }
 
@@ -190,14 +132,28 @@ struct Inheritance {
     handles: Vec<(u32, Entry)>,
     /// The place of each.
     numbers: HashMap<u32, u32>,
+    shown: Vec<(u32, Slip)>,
+    views: Vec<(u32, Slip)>,
 }
 
 /// A place that is taken until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Kept {
     handover: Arc<Handover>,
-    region: Region,
+    region: &'static Region,
     place: u32,
+}
+
+impl Kept {
+    /// The text behind it, if it is as long as that.
+    pub fn text(&self, len: usize) -> io::Result<Vec<u8>> {
+        if !self.region.has_texts || len > TEXT_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut text = vec![0; len];
+        self.handover.file.read_exact_at(&mut text, text_at(self.place))?;
+        Ok(text)
+    }
 }
 
 impl Drop for Kept {
@@ -225,19 +181,25 @@ impl Handover {
         let inherited = if head.server == 1 {
             Inheritance::default()
         } else {
-            Inheritance { handles: read_handles(&file)?, numbers: read_numbers(&file)? }
+            Inheritance {
+                handles: read_handles(&file)?,
+                numbers: read_numbers(&file)?,
+                shown: read_slips(&file, &SHOWN)?,
+                views: read_slips(&file, &VIEWS)?,
+            }
         };
-        let handles = places(inherited.handles.iter().map(|(place, _)| *place));
-        let numbers = places(inherited.numbers.values().copied());
-        let handover = Self {
-            file,
-            head: RwLock::default(),
-            keeper,
-            after,
-            numbers: Mutex::new(numbers),
-            handles: Mutex::new(handles),
-            inherited,
-        };
+        if head.secret == (0, 0) {
+            let random = RandomState::new();
+            head.secret = (random.hash_one(0), random.hash_one(1));
+        }
+        let of_slips = |slips: &[(u32, Slip)]| Places::without(slips.iter().map(|(place, _)| *place));
+        let places = [
+            Places::without(inherited.numbers.values().copied()),
+            Places::without(inherited.handles.iter().map(|(place, _)| *place)),
+            of_slips(&inherited.shown),
+            of_slips(&inherited.views),
+        ];
+        let handover = Self { file, head: RwLock::default(), keeper, after, places: places.map(Mutex::new), inherited };
         handover.write_head(head)?;
         Ok(Arc::new(handover))
     }
@@ -286,7 +248,7 @@ impl Handover {
     pub(crate) fn close_unused(self: &Arc<Self>, close: impl Fn(u32)) {
         for (number, place) in self.unused_numbers() {
             close(number);
-            drop(Kept { handover: self.clone(), region: NUMBERS, place });
+            drop(self.kept(&NUMBERS, place));
         }
     }
 
@@ -316,59 +278,77 @@ impl Handover {
 
     /// The handles that the server before left.
     pub(crate) fn inherited(self: &Arc<Self>) -> impl Iterator<Item = (Entry, Kept)> {
-        let kept = |place| Kept { handover: self.clone(), region: HANDLES, place };
-        self.inherited.handles.iter().map(move |(place, entry)| (*entry, kept(*place)))
+        self.inherited.handles.iter().map(|(place, entry)| (*entry, self.kept(&HANDLES, *place)))
+    }
+
+    /// The objects of the control tree that the kernel knows from the server before.
+    pub(crate) fn inherited_shown(self: &Arc<Self>) -> impl Iterator<Item = (Slip, Kept)> {
+        self.inherited.shown.iter().map(|(place, slip)| (*slip, self.kept(&SHOWN, *place)))
+    }
+
+    /// The open files of the control tree that the server before left.
+    pub(crate) fn inherited_views(self: &Arc<Self>) -> impl Iterator<Item = (Slip, Kept)> {
+        self.inherited.views.iter().map(|(place, slip)| (*slip, self.kept(&VIEWS, *place)))
     }
 
     /// The place of a number that the server before left.
     pub(crate) fn inherited_number(self: &Arc<Self>, number: u32) -> Option<Kept> {
         let place = *self.inherited.numbers.get(&number)?;
-        Some(Kept { handover: self.clone(), region: NUMBERS, place })
+        Some(self.kept(&NUMBERS, place))
     }
 
     /// Notes a handle, before the kernel has it. None if there is no place: then it dies with this server.
     pub(crate) fn keep(self: &Arc<Self>, entry: Entry) -> Option<Kept> {
-        self.put(HANDLES, &entry.to_bytes())
+        self.put(&HANDLES, &sealed(&entry.to_slip()))
+    }
+
+    /// Notes an object of the control tree, before the kernel knows it.
+    pub(crate) fn keep_shown(self: &Arc<Self>, slip: &Slip) -> Option<Kept> {
+        self.put(&SHOWN, &sealed(slip))
+    }
+
+    /// Notes an open file of the control tree, before the kernel has it, with its text.
+    pub(crate) fn keep_view(self: &Arc<Self>, slip: &Slip, text: &[u8]) -> Option<Kept> {
+        if text.len() > TEXT_MAX {
+            return None;
+        }
+        let place = self.places[VIEWS.kind].lock().take(&VIEWS)?;
+        let kept = self.kept(&VIEWS, place);
+        let written = self.file.write_all_at(text, text_at(place));
+        self.said(written.and_then(|()| self.file.write_all_at(&sealed(slip), VIEWS.at(place)))).then_some(kept)
+    }
+
+    /// What numbers are made from that nobody outside can foresee, and that stay the same from server to server.
+    pub(crate) fn secret(&self) -> (u64, u64) {
+        self.head.read().secret
+    }
+
+    fn kept(self: &Arc<Self>, region: &'static Region, place: u32) -> Kept {
+        Kept { handover: self.clone(), region, place }
     }
 
     /// Notes a number by which the kernel knows a segment.
     pub(crate) fn keep_number(self: &Arc<Self>, number: u32) -> Option<Kept> {
-        self.put(NUMBERS, &number_bytes(number))
+        self.put(&NUMBERS, &number_bytes(number))
     }
 
-    fn places(&self, region: Region) -> &Mutex<Places> {
-        if region.start == NUMBERS.start { &self.numbers } else { &self.handles }
-    }
-
-    fn put(self: &Arc<Self>, region: Region, bytes: &[u8]) -> Option<Kept> {
-        let place = {
-            let mut places = self.places(region).lock();
-            match places.free.pop() {
-                Some(place) => place,
-                None if places.next < region.most => {
-                    places.next += 1;
-                    places.next - 1
-                }
-                None => return None,
-            }
-        };
+    fn put(self: &Arc<Self>, region: &'static Region, bytes: &[u8]) -> Option<Kept> {
+        let place = self.places[region.kind].lock().take(region)?;
         // It is given back if this fails.
-        let kept = Kept { handover: self.clone(), region, place };
-        match self.file.write_all_at(bytes, region.at(place)) {
-            Ok(()) => Some(kept),
-            Err(error) => {
-                log::warn!("the handover to the next server: {error}");
-                None
-            }
+        let kept = self.kept(region, place);
+        self.said(self.file.write_all_at(bytes, region.at(place))).then_some(kept)
+    }
+
+    fn clear(&self, region: &Region, place: u32) {
+        let cleared = if region.has_texts { drop_text(&self.file, place) } else { Ok(()) };
+        // If it cannot be cleared, nobody knows what stands there now: the place is not used again.
+        if self.said(cleared.and_then(|()| self.file.write_all_at(&[0; 64][..region.size], region.at(place)))) {
+            self.places[region.kind].lock().give_back(place);
         }
     }
 
-    fn clear(&self, region: Region, place: u32) {
-        match self.file.write_all_at(&[0; 64][..region.size], region.at(place)) {
-            Ok(()) => self.places(region).lock().free.push(place),
-            // What stands there now, nobody knows: the place is not used again.
-            Err(error) => log::warn!("the handover to the next server: {error}"),
-        }
+    fn said(&self, done: io::Result<()>) -> bool {
+        done.inspect_err(|error| log::warn!("the handover to the next server: {error}")).is_ok()
     }
 
     fn write_head(&self, head: Head) -> io::Result<()> {
@@ -381,12 +361,6 @@ impl Handover {
         self.file.write_all_at(&text, 0)?;
         *self.head.write() = head;
         Ok(())
-    }
-}
-
-impl Region {
-    fn at(self, place: u32) -> u64 {
-        self.start + u64::from(place) * self.size as u64
     }
 }
 
@@ -405,48 +379,15 @@ fn read_head(file: &File) -> io::Result<Head> {
     if head.format == FORMAT { Ok(head) } else { Err(damaged()) }
 }
 
-/// What is in the places of a region that are taken.
-fn read_places<const SIZE: usize>(file: &File, region: Region) -> io::Result<Vec<(u32, [u8; SIZE])>> {
-    let end = file.metadata()?.len().min(region.at(region.most));
-    let mut found = Vec::new();
-    let mut buffer = vec![0; SIZE << 12];
-    let mut at = region.start;
-    while at < end {
-        let len = buffer.len().min((end - at) as usize);
-        file.read_exact_at(&mut buffer[..len], at)?;
-        for (n, bytes) in buffer[..len].chunks_exact(SIZE).enumerate() {
-            if let Ok(bytes) = <[u8; SIZE]>::try_from(bytes)
-                && bytes != [0; SIZE]
-            {
-                found.push((((at - region.start) / SIZE as u64) as u32 + n as u32, bytes));
-            }
-        }
-        at += len as u64;
-    }
-    Ok(found)
-}
-
 fn read_handles(file: &File) -> io::Result<Vec<(u32, Entry)>> {
-    let (mut seen, mut entries) = (HashSet::new(), Vec::new());
-    for (place, bytes) in read_places(file, HANDLES)? {
-        match Entry::of(&bytes).filter(|entry| seen.insert(entry.handle)) {
-            Some(entry) => entries.push((place, entry)),
-            None => log::warn!("the handover of the server before: place {place} is damaged; its handle is lost"),
-        }
-    }
-    Ok(entries)
+    let mut seen = HashSet::new();
+    let entries = read_slips(file, &HANDLES)?.into_iter().map(|(place, slip)| (place, Entry::of(&slip)));
+    Ok(entries.filter(|(_, entry)| seen.insert(entry.handle)).collect())
 }
 
 fn read_numbers(file: &File) -> io::Result<HashMap<u32, u32>> {
-    let places = read_places(file, NUMBERS)?;
+    let places = read_places(file, &NUMBERS)?;
     Ok(places.into_iter().filter_map(|(place, bytes)| Some((number_of(&bytes)?, place))).collect())
-}
-
-/// All other places are free.
-fn places(taken: impl Iterator<Item = u32>) -> Places {
-    let taken: HashSet<u32> = taken.collect();
-    let next = taken.iter().max().map_or(0, |last| last + 1);
-    Places { next, free: (0..next).filter(|place| !taken.contains(place)).collect() }
 }
 
 #[cfg(test)]
@@ -454,7 +395,7 @@ mod tests {
     use super::*;
 
     fn entry(handle: u64) -> Entry {
-        let (ino, segment) = (Ino(handle + 1), SegmentId(handle + 2));
+        let (ino, segment) = (Ino(handle + 1), tensorfs_layout::SegmentId(handle + 2));
         Entry { unique: 2, handle, ino, segment, flags: libc::O_RDWR, backing: Some(3), manner: 5 }
     }
 
@@ -487,12 +428,33 @@ mod tests {
     }
 
     #[test]
+    fn texts_are_there_until_they_are_closed() {
+        let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
+        let slip = |number| [number; 60];
+        let blocks = || std::os::unix::fs::MetadataExt::blocks(&first.file.metadata().unwrap());
+        let before = blocks();
+        let closed = first.keep_view(&slip(1), &[7; 1 << 20]).unwrap();
+        let open = first.keep_view(&slip(2), b"text").unwrap();
+        let known = first.keep_shown(&slip(3)).unwrap();
+        drop(closed);
+        assert!(blocks() < before + 100, "what is closed takes no memory");
+        assert!(first.keep_view(&slip(4), &vec![0; TEXT_MAX + 1]).is_none());
+        let second = next(&first);
+        assert_eq!(second.secret(), first.secret());
+        let (left, kept) = second.inherited_views().next().unwrap();
+        assert_eq!((left, kept.text(4).unwrap()), (slip(2), b"text".to_vec()));
+        assert!(kept.text(TEXT_MAX + 1).is_err() && kept.text(TEXT_MAX).is_err());
+        assert_eq!((second.inherited_views().count(), second.inherited_shown().next().unwrap().0), (1, slip(3)));
+        std::mem::forget((open, known));
+    }
+
+    #[test]
     fn a_place_is_used_again() {
         let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
         for n in 0..10_000 {
             drop(first.keep(entry(n)).unwrap());
         }
-        assert_eq!(first.handles.lock().next, 1);
+        assert_eq!(first.places[HANDLES.kind].lock().next, 1);
         let _kept = first.keep(entry(1)).unwrap();
         let second = next(&first);
         let other = second.keep(entry(2)).unwrap();
@@ -507,13 +469,13 @@ mod tests {
         let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
         std::mem::forget((first.keep(entry(1)).unwrap(), first.keep(entry(2)).unwrap()));
         for at in 0..60 {
-            let mut bytes = entry(2).to_bytes();
+            let mut bytes = sealed(&entry(2).to_slip());
             bytes[at] ^= 0x40;
             first.file.write_all_at(&bytes, HANDLES.at(1)).unwrap();
             assert_eq!(next(&first).inherited.handles.len(), 1, "byte {at}");
         }
         // Twice the same.
-        first.file.write_all_at(&entry(1).to_bytes(), HANDLES.at(1)).unwrap();
+        first.file.write_all_at(&sealed(&entry(1).to_slip()), HANDLES.at(1)).unwrap();
         assert_eq!(next(&first).inherited.handles.len(), 1);
         first.file.write_all_at(&[7; 8], NUMBERS.at(0)).unwrap();
         assert_eq!(next(&first).unused_numbers().len(), 0);
