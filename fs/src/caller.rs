@@ -74,6 +74,14 @@ impl Caller {
         process_of(self.pid).unwrap_or(self.pid)
     }
 
+    /// The process of the caller and what its program is called, if that can be seen. It may be one of its threads that
+    /// asks.
+    pub fn program(&self) -> Option<(u32, Box<str>)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let named = status.lines().next()?.strip_prefix("Name:")?.trim().into();
+        Some((number_in(&status, "Tgid:")?, named))
+    }
+
     /// The process that has started that of the caller, or has taken its place; 0 if that cannot be seen.
     pub fn parent(&self) -> u32 {
         number_in_status(self.pid, "PPid:").unwrap_or(0)
@@ -86,7 +94,10 @@ pub(crate) fn process_of(thread: u32) -> Option<u32> {
 }
 
 fn number_in_status(pid: u32, field: &str) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    number_in(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, field)
+}
+
+fn number_in(status: &str, field: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok())
 }
 

@@ -25,7 +25,7 @@
 //! | `store` | what changes the pool, and knows no open file |
 //!
 //! What all may know is beside them: who asks (`caller`), on which thread something is done (`lane`), what goes wrong
-//! (`error`), how programs ask (`protocol`), what outlives a server (`handover`). `file` has the order of locks.
+//! (`error`), how programs ask (`protocol`), what outlives a server (`handover`), what a request waits for (`waits`). `file` has the order of locks.
 
 mod acl;
 mod ask;
@@ -49,6 +49,7 @@ mod rights;
 mod store;
 pub mod testing;
 mod tree;
+mod waits;
 mod workers;
 
 pub use background::{move_in_pool, seal_pool};

@@ -81,6 +81,8 @@ pub struct Work {
     pub data: bool,
     /// Read so many bytes in a second, at most.
     pub rate: Option<u64>,
+    /// Go on where the last scrub was interrupted, if it was. An older program leaves this out, which reads as false.
+    pub resume: bool,
 }
 
 /// What is answered.

@@ -43,6 +43,9 @@ pub enum Command {
     Info(Info),
     Health(Health),
     Metrics(Metrics),
+    Alarm(Alarm),
+    Top(Top),
+    Trace(Trace),
     Upgrade(Upgrade),
     Sync(Sync),
     Restore(Restore),
@@ -351,6 +354,9 @@ pub struct Scrub {
     /// Read as fast as it goes
     #[arg(long, conflicts_with = "rate")]
     pub no_limit: bool,
+    /// Go on where the last scrub was interrupted, if it was
+    #[arg(long)]
+    pub resume: bool,
     /// Print JSON, as check does
     #[arg(long)]
     pub json: bool,
@@ -588,6 +594,92 @@ pub struct Metrics {
     /// Write the file tensorfs.prom into this directory, as node exporter reads it, in one step
     #[arg(long, value_name = "DIR")]
     pub textfile: Option<PathBuf>,
+    /// Wait this long for the answer of each mount [default: 5]
+    #[arg(long, value_name = "SECONDS", value_parser = options::parse_seconds)]
+    pub timeout: Option<Duration>,
+    /// This process is the one that asks, and may have to be left behind
+    #[arg(long, hide = true)]
+    pub ask: bool,
+}
+
+/// Show who does what on a mount, now: by process and by directory
+///
+/// What the kernel does by itself is not seen: reads and writes of files that are
+/// open in passthrough, and what it has in its cache.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs top /mnt/tensors
+  tensorfs top --interval 10 --count 1 --json /mnt/tensors
+
+Only root and the user who runs the server may look. OPENS tells how many files were
+opened in passthrough, and how many through the server (+).")]
+pub struct Top {
+    /// A mount point, or a pool that is mounted
+    #[arg(value_name = "POOL|MOUNTPOINT")]
+    pub target: PathBuf,
+    /// Tell each so many seconds [default: 2]
+    #[arg(short, long, value_name = "SECONDS", value_parser = options::parse_seconds)]
+    pub interval: Option<Duration>,
+    /// Tell so many times, and end
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// So many rows of each table at most
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub rows: usize,
+    /// Print JSON, a line each time
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print a line for each request of a mount, with the reason if it was slow
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs trace /mnt/tensors
+  tensorfs trace --slow 0.1 /mnt/tensors
+  tensorfs trace --json /mnt/tensors | jq 'select(.error)'
+
+Only root and the user who runs the server may look.")]
+pub struct Trace {
+    /// A mount point, or a pool that is mounted
+    #[arg(value_name = "POOL|MOUNTPOINT")]
+    pub target: PathBuf,
+    /// Only requests that took so long
+    #[arg(long, value_name = "SECONDS", value_parser = options::parse_seconds)]
+    pub slow: Option<Duration>,
+    /// End after so many
+    #[arg(short = 'n', long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Print a line of JSON for each
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Run a program when damage is found
+///
+/// Asks the mount now and then, until it is unmounted. The mount option on-damage=PROGRAM starts this.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs alarm --run /usr/local/sbin/tell /mnt/tensors
+  mount -t tensorfs -o on-damage=/usr/local/sbin/tell /var/lib/tensors /mnt/tensors
+
+PROGRAM gets the mount point as its argument and in TENSORFS_MOUNTPOINT, the pool in
+TENSORFS_POOL, and what is new on standard input, a line each. It is run with the
+rights of whoever runs this, never with less said: if it fails, it is run again.")]
+pub struct Alarm {
+    /// Where a pool is mounted
+    pub mountpoint: PathBuf,
+    /// The program
+    #[arg(long, value_name = "PROGRAM", value_parser = options::parse_program)]
+    pub run: PathBuf,
+    /// Ask each so many seconds [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = options::parse_seconds)]
+    pub every: Option<Duration>,
+    /// Nobody hears what this says: it goes to syslog
+    #[arg(long, hide = true)]
+    pub detached: bool,
 }
 
 /// Make everything written so far durable, now

@@ -1,7 +1,9 @@
 //! The program `tensorfs` from outside: every command, what it prints, and how it ends.
 
+mod alerts;
 mod cli;
 mod metrics;
+mod requests;
 mod resize;
 mod tensors;
 mod verify;

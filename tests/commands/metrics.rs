@@ -195,9 +195,13 @@ fn alerts_are_about_what_is_told(setup: Setup) {
     mount.tensorfs_ok(["scrub".as_ref(), mount.path().as_os_str()]);
     let told = mount.tensorfs_ok(["metrics".as_ref(), mount.path().as_os_str()]);
     let told: BTreeSet<&str> = told.lines().filter_map(|line| line.split_once('{')).map(|(name, _)| name).collect();
-    let alerts = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/prometheus/alerts.yml");
-    let alerts = fs::read_to_string(alerts).unwrap();
-    let expressions = alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
+    let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/prometheus");
+    let alerts = fs::read_to_string(examples.join("alerts.yml")).unwrap();
+    let dashboard = fs::read_to_string(examples.join("dashboard.json")).unwrap();
+    let panels: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    assert!(panels["panels"].as_array().unwrap().len() > 10);
+    let shown = dashboard.lines().filter_map(|line| line.trim().strip_prefix("\"expr\": "));
+    let expressions = alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).chain(shown);
     let words = expressions.flat_map(|line| line.split(|char: char| !char.is_ascii_lowercase() && char != '_'));
     let names: BTreeSet<&str> = words.filter(|word| word.starts_with("tensorfs_")).collect();
     assert!(names.len() > 10 && names.is_subset(&told), "{:?}", names.difference(&told));

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 use tensorfs_tests::{
-    Call, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, child, is_root, on_mounts, run_ok, samples,
+    Call, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, child, is_root, on_mounts, run_ok, samples, wait_until,
 };
 
 on_mounts!(
@@ -21,6 +21,7 @@ on_mounts!(
     what_a_scrub_found_is_known_to_the_next_mount,
     what_the_host_refuses_is_said_in_words,
     scrub_waits_for_nobody_and_keeps_its_pace,
+    a_scrub_that_was_interrupted_goes_on,
     a_scrub_whose_program_is_gone_ends,
     what_is_written_meanwhile_is_not_damaged,
     bytes_behind_the_end_of_a_sealed_file_are_damage,
@@ -434,11 +435,62 @@ fn blocks_sigint(pid: u32) -> bool {
     u64::from_str_radix(blocked.trim(), 16).unwrap() & 1 << (libc::SIGINT - 1) != 0
 }
 
+/// True if a signal is still to reach a process.
+fn has_pending(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap_or("0");
+    u64::from_str_radix(pending.trim(), 16).unwrap() != 0
+}
+
 /// True if a server runs a job.
 fn has_job(pid: i32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
     threads.flatten().any(|thread| name(thread).trim_end() == "tensorfs-job")
+}
+
+/// What was interrupted goes on where it was, also after another mount, and tells of both parts.
+fn a_scrub_that_was_interrupted_goes_on(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let second = Pattern(2).bytes(0, 2 << 20);
+    fs::write(mount.at("first"), Pattern(1).bytes(0, 1 << 20)).unwrap();
+    fs::write(mount.at("second"), &second).unwrap();
+    fs::write(mount.at("third"), Pattern(3).bytes(0, 4 << 20)).unwrap();
+    seal(&mount, mount.path());
+    let segments = fs::read_dir(mount.pool().join("segments")).unwrap();
+    let mut segments = segments.flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap());
+    let segment = segments.find(|entry| fs::read(entry.as_ref().unwrap().path()).unwrap() == second).unwrap().unwrap();
+    let segment = segment.path().strip_prefix(mount.pool()).unwrap().to_str().unwrap().to_owned();
+    let held = calls.add(Rule::of(Call::Open).on(&format!("/{segment}")).held());
+    let mut command = mount.program();
+    command.args(["scrub", "--no-limit"]).arg(mount.path()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut scrub = command.spawn().unwrap();
+    held.wait_for_waiting(1);
+    // SAFETY: a plain system call; the child is ours and not waited for yet.
+    assert_eq!(unsafe { libc::kill(scrub.id() as i32, libc::SIGINT) }, 0);
+    // It has heard of it before the file can be opened: it would go on with the next one.
+    wait_until("it has heard", || !has_pending(scrub.id()));
+    let asked = |mount: &Mount| mount.info()["counters"]["ioctl"].as_u64().unwrap();
+    let before = asked(&mount);
+    wait_until("the server has heard", || asked(&mount) > before + 2);
+    drop(held);
+    assert_eq!(scrub.wait().unwrap().code(), Some(130));
+    let unfinished = |mount: &Mount| {
+        let text: Value = serde_json::from_slice(&fs::read(mount.pool().join("scrubbed")).unwrap()).unwrap();
+        text["unfinished"].clone()
+    };
+    let ino = fs::metadata(mount.at("second")).unwrap().ino();
+    assert_eq!((&unfinished(&mount)["next"], &unfinished(&mount)["verified_bytes"]), (&ino.into(), &(1 << 20).into()));
+    assert!(mount.info()["last_scrub"].is_null(), "it has not ended");
+    mount.remount();
+    let (code, report) = self::report(&mount, &["scrub", "--resume", "--json"], mount.path());
+    assert_eq!((code, &report["verified_bytes"]), (Some(0), &(7 << 20).into()), "{report}");
+    assert!(unfinished(&mount).is_null());
+    assert_eq!(mount.info()["last_scrub"]["verified_bytes"], 7 << 20);
 }
 
 /// Interrupted, a scrub says so; and it does not keep the mount from being unmounted.

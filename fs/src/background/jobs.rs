@@ -15,6 +15,7 @@ use crate::clock;
 use crate::error::{Fault, Result};
 use crate::file::Files;
 use crate::protocol::{Event, Output, Work};
+use crate::store::Scrub;
 
 use super::job::Job;
 use super::scrub::scrub;
@@ -150,14 +151,17 @@ fn check(files: &Files, job: &Job, work: &Work) -> std::result::Result<(), Strin
         }
     }
     if work.data {
-        let busy = scrub(files, job, work.rate, &told, &mut report);
         let store = files.store();
-        if !job.is_wanted() {
-            store.keep_damage(None);
-            return Err("it was interrupted".into());
-        }
+        let before = store.unfinished_scrub().filter(|_| work.resume);
+        let busy = match scrub(files, job, work.rate, &told, before, &mut report) {
+            Ok(busy) => busy,
+            Err(stopped) => {
+                store.keep_damage(Scrub::Stopped(stopped));
+                return Err("it was interrupted".into());
+            }
+        };
         let found = store.known_damage().len() as u64;
-        store.keep_damage(Some(LastScrub::new(clock::now(), &report, busy, found)));
+        store.keep_damage(Scrub::Ended(LastScrub::new(clock::now(), &report, busy, found)));
         if busy > 0 {
             job.say(&Event::Busy(busy));
         }

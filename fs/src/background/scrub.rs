@@ -12,13 +12,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tensorfs_formats::Source;
-use tensorfs_layout::check::{Finding, Report, fault_of_size};
+use tensorfs_layout::check::{Finding, Report, Unfinished, fault_of_size};
 use tensorfs_layout::medium::Direct;
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, SegmentId, reason};
 
 use crate::file::Files;
-use crate::store::{BadRun, Store};
+use crate::store::{BadRun, Scrub, Store};
 
 use super::checksums::{bad_runs, checksums};
 use super::job::Job;
@@ -91,25 +91,47 @@ enum Look {
     Disturbed,
 }
 
-/// Verifies every sealed file. Returns how many were busy again and again; what was found and counted is in the report.
-/// Ends early if the job is not wanted any more. What was told of a file before is not told again.
+/// How far a scrub has come is kept so often, for one that goes on after the server was killed.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// Verifies every sealed file, from where another scrub was interrupted on if there was one. Returns how many were busy
+/// again and again, or how far it has come if the job is not wanted any more; what was found and counted is in the
+/// report. What was told of a file before is not told again.
 pub(super) fn scrub(
     files: &Files,
     job: &Job,
     rate: Option<u64>,
     told: &HashSet<(Option<Ino>, String)>,
+    before: Option<Unfinished>,
     report: &mut Report,
-) -> u64 {
+) -> Result<u64, Unfinished> {
     let all = files_with_bytes(files.store());
     let total = all.iter().map(|(_, size)| size).sum();
-    let (mut done, mut busy) = (0, 0);
+    let (mut done, mut busy, mut first) = (0, 0, Ino(0));
+    if let Some(before) = before {
+        report.verified_bytes += before.verified_bytes;
+        report.unsealed_bytes += before.unsealed_bytes;
+        (busy, first) = (before.busy_files, before.next);
+        done = all.iter().filter(|(ino, _)| *ino < first).map(|(_, size)| size).sum();
+    }
     let mut pace = Pace::new(rate);
-    for (ino, size) in all {
+    let mut kept = Instant::now();
+    for (ino, size) in all.into_iter().filter(|(ino, _)| *ino >= first) {
         job.progress("data", done, total);
+        let so_far = |report: &Report| Unfinished {
+            next: ino,
+            verified_bytes: report.verified_bytes,
+            unsealed_bytes: report.unsealed_bytes,
+            busy_files: busy,
+        };
+        if kept.elapsed() > KEPT {
+            files.store().keep_damage(Scrub::Stopped(so_far(report)));
+            kept = Instant::now();
+        }
         let mut look = Look::Disturbed;
         for _ in 0..TRIES {
             if !job.is_wanted() {
-                return busy;
+                return Err(so_far(report));
             }
             let read = |bytes| job.progress("data", done + bytes, total);
             look = verify_file(files, ino, job, &mut pace, &read);
@@ -117,6 +139,9 @@ pub(super) fn scrub(
                 break;
             }
             thread::sleep(NAP * 4);
+        }
+        if !job.is_wanted() {
+            return Err(so_far(report));
         }
         match look {
             Look::Verified(findings) => {
@@ -130,7 +155,7 @@ pub(super) fn scrub(
         done += size;
     }
     job.progress("data", total, total);
-    busy
+    Ok(busy)
 }
 
 /// The files that have a name and bytes, with their sizes.

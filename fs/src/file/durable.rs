@@ -3,6 +3,7 @@
 use crate::caller::Caller;
 use crate::error::{Fault, Result};
 use crate::options::Durability;
+use crate::waits::{self, Wait};
 
 use super::Files;
 use super::learn::{Learned, Switch};
@@ -111,7 +112,7 @@ impl Locked<'_> {
         // Also if it looks as it did after the last sync: a write that was under way then shows the time at which it
         // began.
         let pool = self.files.store().pool();
-        let done = self.unlocked(|| pool.sync_early(segment));
+        let done = self.unlocked(|| waits::during(Wait::Sync, || pool.sync_early(segment)));
         done.unwrap_or(false).then_some(Synced { segment, before })
     }
 }

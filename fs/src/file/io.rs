@@ -14,6 +14,7 @@ use crate::error::{Fault, Host, Result, is_no_space};
 use crate::lane::Lane;
 use crate::options::Durability;
 use crate::store::host;
+use crate::waits::{self, Wait};
 
 use super::Files;
 use super::mode::is_synchronous;
@@ -92,7 +93,9 @@ impl Files {
             if buffer.len() < size as usize {
                 buffer.resize(size as usize, 0);
             }
-            let read = host::read_at(&fd, &mut buffer[..size as usize], offset).host("reading a segment")?;
+            let read = waits::during(Wait::Host, || host::read_at(&fd, &mut buffer[..size as usize], offset));
+            let read = read.host("reading a segment")?;
+            waits::note(|notes| notes.bytes = Some(read as u64));
             drop(fd);
             self.store().counters().read_bytes.add(read as u64);
             self.accesses().read(handle.node.ino(), read as u64);
@@ -155,6 +158,7 @@ impl Files {
         drop(fd);
         self.store().segments().touch(segment).host("opening a segment to sync it")?;
         self.store().counters().write_bytes.add(written as u64);
+        waits::note(|notes| notes.bytes = Some(written as u64));
         self.accesses().written(handle.node.ino(), written as u64);
         // The kernel follows a synchronous write to a cached file with an FSYNC of its own.
         let waits = self.store().durability() == Durability::Write || (is_synchronous(request.flags) && handle.direct);
@@ -172,10 +176,10 @@ impl Files {
         if data.is_empty() {
             return Err(Fault::new(libc::ENOSPC));
         }
-        let written = match host::write_at(&fd, data, offset) {
+        let written = waits::during(Wait::Host, || match host::write_at(&fd, data, offset) {
             Err(errno) if is_no_space(errno as i32) && self.relieve() => host::write_at(&fd, data, offset),
             other => other,
-        };
+        });
         admitted.done();
         written.host("writing a segment")
     }
@@ -301,6 +305,7 @@ impl Files {
         let copied = host::copy(from.as_fd(), start, to.as_fd(), at, len.min(COPY_STEP));
         let copied = copied.host("copying between segments")?;
         self.store().counters().copied_bytes.add(copied);
+        waits::note(|notes| notes.bytes = Some(copied));
         Ok(copied)
     }
 }

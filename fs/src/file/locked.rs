@@ -7,6 +7,7 @@ use parking_lot::MutexGuard;
 use tensorfs_layout::{Ino, SegmentId, TxId};
 
 use crate::error::Result;
+use crate::waits::{self, Wait};
 
 use super::Files;
 use super::node::NodeRef;
@@ -45,7 +46,8 @@ impl Drop for Locked<'_> {
 impl<'a> Locked<'a> {
     /// Takes the inode's lock.
     pub(super) fn of(files: &'a Files, node: &'a NodeRef) -> Self {
-        Self { files, node, state: node.state.lock() }
+        let waited = || waits::during(Wait::Lock, || node.state.lock());
+        Self { files, node, state: node.state.try_lock().unwrap_or_else(waited) }
     }
 
     /// The inode's number.
@@ -87,19 +89,19 @@ impl<'a> Locked<'a> {
     /// until the deadline.
     pub fn wait_until(&mut self, deadline: Instant) -> bool {
         self.node.show(&self.state);
-        self.node.released.wait_until(&mut self.state, deadline).timed_out()
+        waits::during(Wait::Others, || self.node.released.wait_until(&mut self.state, deadline).timed_out())
     }
 
     /// Lets go of the lock until something was released, or for a while.
     pub(super) fn wait_for(&mut self, time: Duration) {
         self.node.show(&self.state);
-        self.node.released.wait_for(&mut self.state, time);
+        waits::during(Wait::Others, || self.node.released.wait_for(&mut self.state, time));
     }
 
     /// Lets go of the lock until something was released.
     pub(super) fn wait(&mut self) {
         self.node.show(&self.state);
-        self.node.released.wait(&mut self.state);
+        waits::during(Wait::Others, || self.node.released.wait(&mut self.state));
     }
 
     /// The segment that serves the file, if something has it in use.

@@ -15,6 +15,7 @@ use crate::handover::{Entry, Kept};
 use crate::lane::Lane;
 use crate::options::Durability;
 use crate::store::{Backing, Share, Store};
+use crate::waits;
 
 use super::Files;
 use super::locked::{Locked, Opening};
@@ -333,6 +334,7 @@ impl Locked<'_> {
         let replacing = self.is_replacing();
         let executes = executes(flags);
         self.state.opens.count(access, executes);
+        waits::note(|notes| notes.passthrough = Some(mode == Mode::Passthrough));
         match mode {
             Mode::Passthrough => store.counters().opened_passthrough.add(1),
             Mode::Server => store.counters().opened_server.add(1),

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, INodeNo, InitFlags, IoctlFlags, KernelConfig,
@@ -22,12 +22,13 @@ use crate::file::{WriteRequest, Written};
 use crate::lane::Lane;
 use crate::options::PassthroughMode;
 use crate::protocol;
-use crate::store::{Counters, Requests};
 use crate::tree::{Change, New, When};
+use crate::waits;
 
 use super::answer;
 use super::awake::{Awake, Serving};
 use super::backlog::Backlog;
+use super::begun::{Begun, Kind};
 use super::convert::{caller, client_time, ino};
 use super::filesystem::{Filesystem, Found};
 use super::lanes::Lanes;
@@ -68,19 +69,21 @@ pub(super) struct Adapter {
     backlog: Arc<Backlog>,
 }
 
-type Which = fn(&Counters) -> &Requests;
-
-/// A request that has come, and is to be answered.
+/// Who asks, and what about: a file, or a name in a directory.
 #[derive(Clone, Copy)]
-struct Begun {
-    at: Instant,
-    which: Which,
-}
+struct Asked<'a>(Caller, Ino, Option<&'a [u8]>);
 
-impl Begun {
-    /// It was answered, or is about to be.
-    fn answered(self, fs: &Filesystem) {
-        (self.which)(fs.store().counters()).answered(self.at.elapsed());
+impl<'a> Asked<'a> {
+    fn of(req: &Request, number: INodeNo) -> Self {
+        Self(caller(req), ino(number), None)
+    }
+
+    fn named(req: &Request, dir: INodeNo, name: &'a OsStr) -> Self {
+        Self(caller(req), ino(dir), Some(name.as_bytes()))
+    }
+
+    fn begin(self, fs: &Filesystem, kind: Kind) -> Begun {
+        Begun::new(fs, kind, self.0, (self.1, self.2))
     }
 }
 
@@ -90,11 +93,13 @@ fn attempt<T>(fs: &Filesystem, name: &str, work: impl FnOnce() -> Result<T>) -> 
         Ok(Ok(value)) => Ok(value),
         Ok(Err(fault)) => {
             log::log!(fault.level, "{name}: {fault}");
+            waits::note(|notes| notes.errno = fault.errno);
             Err(Errno::from_i32(fault.errno))
         }
         Err(_) => {
             fs.store().counters().panics.add(1);
             log::error!("{name}: the request panicked and got an I/O error");
+            waits::note(|notes| notes.errno = libc::EIO);
             Err(Errno::EIO)
         }
     }
@@ -111,9 +116,19 @@ impl Adapter {
         self.awake.serving()
     }
 
-    fn count(&self, which: Which) -> Begun {
-        which(self.fs.store().counters()).add(1);
-        Begun { at: Instant::now(), which }
+    /// A request has come.
+    fn count(&self, asked: Asked<'_>, kind: Kind) -> Begun {
+        (kind.1)(self.fs.store().counters()).add(1);
+        asked.begin(&self.fs, kind)
+    }
+
+    /// One has come that this filesystem does not know.
+    fn refuse(&self, asked: Asked<'_>, kind: Kind) -> Errno {
+        let mut begun = self.count(asked, kind);
+        begun.start();
+        waits::note(|notes| notes.errno = libc::ENOSYS);
+        begun.answered(&self.fs);
+        Errno::ENOSYS
     }
 
     /// Answers a request that took names away. A file that has no name left, but is held by somebody else just now, is
@@ -145,12 +160,13 @@ impl Adapter {
     /// Does the work of a request here.
     fn here<T>(
         &self,
-        name: &'static str,
-        counter: Which,
+        asked: Asked<'_>,
+        kind: Kind,
         work: impl FnOnce(&Filesystem) -> Result<T>,
     ) -> std::result::Result<T, Errno> {
-        let begun = self.count(counter);
-        let done = attempt(&self.fs, name, || work(&self.fs));
+        let mut begun = self.count(asked, kind);
+        begun.start();
+        let done = attempt(&self.fs, kind.0, || work(&self.fs));
         begun.answered(&self.fs);
         done
     }
@@ -159,14 +175,15 @@ impl Adapter {
     fn lane<T>(
         &self,
         (lane, about): (Lane, Ino),
-        name: &'static str,
-        counter: Which,
+        asked: Asked<'_>,
+        kind: Kind,
         work: impl FnOnce(&Filesystem) -> Result<T> + Send + 'static,
         answer: impl FnOnce(std::result::Result<T, Errno>) + Send + 'static,
     ) {
-        let begun = self.count(counter);
+        let mut begun = self.count(asked, kind);
         self.lanes.run(lane, about, &self.fs, move |fs| {
-            let done = attempt(fs, name, || work(fs));
+            begun.start();
+            let done = attempt(fs, kind.0, || work(fs));
             // Before the answer, so that whoever gets it finds it counted.
             begun.answered(fs);
             answer(done);
@@ -189,7 +206,7 @@ fn run_for(
 fn finish_write(
     fs: &Arc<Filesystem>,
     lanes: &Lanes,
-    (caller, number, begun): (Caller, Ino, Begun),
+    (caller, number, mut begun): (Caller, Ino, Begun),
     written: std::result::Result<Written, Errno>,
     reply: ReplyWrite,
 ) {
@@ -200,7 +217,9 @@ fn finish_write(
             return begun.answered(fs);
         }
     };
+    begun.hand_on();
     lanes.run(fs.commit_lane(), number, fs, move |fs| {
+        begun.start();
         answer::written(reply, attempt(fs, "write", || fs.finish_write(caller, &durable)).map(|()| count));
         begun.answered(fs);
     });
@@ -241,17 +260,26 @@ impl fuser::Filesystem for Adapter {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _serving = self.serving();
+        let asked = Asked::named(req, parent, name);
         let (dir, name) = (ino(parent), name.as_bytes().to_vec());
         let (about, lanes, fs) = (about(dir, &name), self.lanes.clone(), self.fs.clone());
         let caller = caller(req);
-        let begun = self.count(|c| &c.lookup);
+        let mut begun = self.count(asked, ("lookup", |c| &c.lookup));
         self.lanes.run(Lane::Records, about, &self.fs, move |here| {
+            begun.start();
             match attempt(here, "lookup", || here.lookup(dir, &name, false)) {
-                Ok(Found::MustRead) => run_for(&lanes, &fs, caller, (Lane::Reader, about), move |fs| {
-                    answer::lookup(reply, attempt(fs, "lookup", || fs.lookup(dir, &name, true)));
-                    begun.answered(fs);
-                }),
+                Ok(Found::MustRead) => {
+                    begun.hand_on();
+                    run_for(&lanes, &fs, caller, (Lane::Reader, about), move |fs| {
+                        begun.start();
+                        answer::lookup(reply, attempt(fs, "lookup", || fs.lookup(dir, &name, true)));
+                        begun.answered(fs);
+                    })
+                }
                 found => {
+                    if matches!(found, Ok(Found::Nothing | Found::NothingYet)) {
+                        waits::note(|notes| notes.errno = libc::ENOENT);
+                    }
                     answer::lookup(reply, found);
                     begun.answered(here);
                 }
@@ -259,13 +287,14 @@ impl fuser::Filesystem for Adapter {
         });
     }
 
-    fn forget(&self, _req: &Request, number: INodeNo, nlookup: u64) {
+    fn forget(&self, req: &Request, number: INodeNo, nlookup: u64) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let number = ino(number);
         self.lane(
             (Lane::Records, number),
-            "forget",
-            |c| &c.forget,
+            asked,
+            ("forget", |c| &c.forget),
             move |fs| {
                 fs.forget(number, nlookup);
                 Ok(())
@@ -274,13 +303,14 @@ impl fuser::Filesystem for Adapter {
         );
     }
 
-    fn getattr(&self, _req: &Request, number: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, number: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let number = ino(number);
         self.lane(
             (Lane::Records, number),
-            "getattr",
-            |c| &c.getattr,
+            asked,
+            ("getattr", |c| &c.getattr),
             move |fs| fs.getattr(number),
             |stat| answer::attr(reply, stat),
         );
@@ -305,6 +335,7 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let when = |time: TimeOrNow| match time {
             TimeOrNow::Now => When::Now,
             TimeOrNow::SpecificTime(time) => When::At(client_time(time)),
@@ -313,16 +344,17 @@ impl fuser::Filesystem for Adapter {
         let (caller, number) = (caller(req), ino(number));
         self.lane(
             (self.fs.setattr_lane(number, &change), number),
-            "setattr",
-            |c| &c.setattr,
+            asked,
+            ("setattr", |c| &c.setattr),
             move |fs| fs.setattr(caller, number, change),
             |stat| answer::attr(reply, stat),
         );
     }
 
-    fn readlink(&self, _req: &Request, number: INodeNo, reply: ReplyData) {
+    fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {
         let _serving = self.serving();
-        match self.here("readlink", |c| &c.readlink, |fs| fs.readlink(ino(number))) {
+        let asked = Asked::of(req, number);
+        match self.here(asked, ("readlink", |c| &c.readlink), |fs| fs.readlink(ino(number))) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
         }
@@ -330,24 +362,27 @@ impl fuser::Filesystem for Adapter {
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
         let _serving = self.serving();
+        let asked = Asked::named(req, parent, name);
         let (dir, name, new) = (ino(parent), name.as_bytes(), New { mode, umask, rdev });
-        answer::entry(reply, self.here("mknod", |c| &c.mknod, |fs| fs.make(caller(req), dir, name, new)));
+        answer::entry(reply, self.here(asked, ("mknod", |c| &c.mknod), |fs| fs.make(caller(req), dir, name, new)));
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let _serving = self.serving();
+        let asked = Asked::named(req, parent, name);
         let new = New { mode: libc::S_IFDIR | mode & 0o7777, umask, rdev: 0 };
         let (dir, name) = (ino(parent), name.as_bytes());
-        answer::entry(reply, self.here("mkdir", |c| &c.mkdir, |fs| fs.make(caller(req), dir, name, new)));
+        answer::entry(reply, self.here(asked, ("mkdir", |c| &c.mkdir), |fs| fs.make(caller(req), dir, name, new)));
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _serving = self.serving();
+        let asked = Asked::named(req, parent, name);
         let (caller, dir, name) = (caller(req), ino(parent), name.as_bytes().to_vec());
         self.lane(
             (self.fs.removal_lane(), about(dir, &name)),
-            "unlink",
-            |c| &c.unlink,
+            asked,
+            ("unlink", |c| &c.unlink),
             move |fs| fs.unlink(caller, dir, &name),
             self.removal(|done| answer::empty(reply, done)),
         );
@@ -355,11 +390,12 @@ impl fuser::Filesystem for Adapter {
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _serving = self.serving();
+        let asked = Asked::named(req, parent, name);
         let (caller, dir, name) = (caller(req), ino(parent), name.as_bytes().to_vec());
         self.lane(
             (Lane::Records, about(dir, &name)),
-            "rmdir",
-            |c| &c.rmdir,
+            asked,
+            ("rmdir", |c| &c.rmdir),
             move |fs| fs.rmdir(caller, dir, &name),
             self.removal(|done| answer::empty(reply, done)),
         );
@@ -367,8 +403,12 @@ impl fuser::Filesystem for Adapter {
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let _serving = self.serving();
+        let asked = Asked::named(req, parent, link_name);
         let (dir, name, target) = (ino(parent), link_name.as_bytes(), target.as_os_str().as_bytes());
-        answer::entry(reply, self.here("symlink", |c| &c.symlink, |fs| fs.symlink(caller(req), dir, name, target)));
+        answer::entry(
+            reply,
+            self.here(asked, ("symlink", |c| &c.symlink), |fs| fs.symlink(caller(req), dir, name, target)),
+        );
     }
 
     fn rename(
@@ -382,12 +422,13 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _serving = self.serving();
+        let asked = Asked::named(req, parent, name);
         let (from, to) = ((ino(parent), name.as_bytes().to_vec()), (ino(newparent), newname.as_bytes().to_vec()));
         let (caller, flags) = (caller(req), flags.bits());
         self.lane(
             (self.fs.removal_lane(), about(from.0, &from.1)),
-            "rename",
-            |c| &c.rename,
+            asked,
+            ("rename", |c| &c.rename),
             move |fs| fs.rename(caller, (from.0, &from.1), (to.0, &to.1), flags),
             self.removal(|done| answer::empty(reply, done)),
         );
@@ -395,11 +436,12 @@ impl fuser::Filesystem for Adapter {
 
     fn link(&self, req: &Request, number: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let _serving = self.serving();
+        let asked = Asked::named(req, newparent, newname);
         let (caller, number, dir, name) = (caller(req), ino(number), ino(newparent), newname.as_bytes().to_vec());
         self.lane(
             (Lane::Here, number),
-            "link",
-            |c| &c.link,
+            asked,
+            ("link", |c| &c.link),
             move |fs| fs.link(caller, number, dir, &name),
             |made| answer::entry(reply, made),
         );
@@ -407,9 +449,11 @@ impl fuser::Filesystem for Adapter {
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let (caller, number) = (caller(req), ino(number));
-        let begun = self.count(|c| &c.open);
+        let mut begun = self.count(asked, ("open", |c| &c.open));
         self.run_for(caller, self.fs.open_lane(number, flags.0), number, move |fs| {
+            begun.start();
             answer::open(reply, attempt(fs, "open", || fs.open(caller, number, flags.0)));
             begun.answered(fs);
         });
@@ -426,12 +470,13 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let _serving = self.serving();
+        let asked = Asked::named(req, parent, name);
         let new = New { mode: libc::S_IFREG | mode & 0o7777, umask, rdev: 0 };
         let (caller, dir, name) = (caller(req), ino(parent), name.as_bytes().to_vec());
         self.lane(
             (Lane::Here, about(dir, &name)),
-            "create",
-            |c| &c.create,
+            asked,
+            ("create", |c| &c.create),
             move |fs| fs.create(caller, dir, &name, new, flags),
             |created| answer::create(reply, created),
         );
@@ -449,11 +494,13 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyData,
     ) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let on = (ino(number), fh.0);
-        let begun = self.count(|c| &c.read);
+        let mut begun = self.count(asked, ("read", |c| &c.read));
         // `sendfile` and `splice` fill the kernel's cache all the same, and such a read has no owner.
         let stale = lock_owner.is_none() && self.fs.is_uncached(on.0, on.1);
         self.run_for(caller(req), self.fs.read_lane(on.0), on.0, move |fs| {
+            begun.start();
             let mut reply = Some(reply);
             let take = |bytes: &[u8]| {
                 if let Some(reply) = reply.take() {
@@ -484,6 +531,7 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let (caller, number) = (caller(req), ino(number));
         let who = lock_owner.map(|owner| owner.0);
         let request = WriteRequest {
@@ -493,15 +541,17 @@ impl fuser::Filesystem for Adapter {
             drops_privileges: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
             flags: flags.0,
         };
-        let begun = self.count(|c| &c.write);
+        let mut begun = self.count(asked, ("write", |c| &c.write));
         // What is written is copied only where much waits.
         let here = self.fs.write_lane(number, &request) == Lane::Here;
         if here && let Some(_admitted) = self.lanes.admit(number) {
+            begun.start();
             let written = attempt(&self.fs, "write", || self.fs.write(caller, number, who, request, data));
             return finish_write(&self.fs, &self.lanes, (caller, number, begun), written, reply);
         }
         let (data, lanes, fs) = (self.backlog.copy(data), self.lanes.clone(), self.fs.clone());
         self.lanes.run(Lane::Worker, number, &self.fs, move |here| {
+            begun.start();
             let written = attempt(here, "write", || here.write(caller, number, who, request, data.bytes()));
             drop(data);
             finish_write(&fs, &lanes, (caller, number, begun), written, reply);
@@ -510,11 +560,12 @@ impl fuser::Filesystem for Adapter {
 
     fn flush(&self, req: &Request, number: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let (caller, on) = (caller(req), (ino(number), fh.0));
         self.lane(
             (self.fs.flush_lane(on.0), on.0),
-            "flush",
-            |c| &c.flush,
+            asked,
+            ("flush", |c| &c.flush),
             move |fs| fs.flush(caller, lock_owner.0, on),
             |done| answer::empty(reply, done),
         );
@@ -531,9 +582,11 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let (caller, on) = (caller(req), (ino(number), fh.0));
-        let begun = Begun { at: Instant::now(), which: |c| &c.release };
+        let mut begun = asked.begin(&self.fs, ("release", |c| &c.release));
         self.lanes.run(self.fs.release_lane(on.0), on.0, &self.fs, move |fs| {
+            begun.start();
             let done = attempt(fs, "release", || {
                 fs.release(caller, on);
                 Ok(())
@@ -548,29 +601,31 @@ impl fuser::Filesystem for Adapter {
 
     fn fsync(&self, req: &Request, number: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let (caller, on) = (caller(req), (ino(number), fh.0));
         self.lane(
             (self.fs.commit_lane(), on.0),
-            "fsync",
-            |c| &c.fsync,
+            asked,
+            ("fsync", |c| &c.fsync),
             move |fs| fs.fsync(caller, on),
             |done| answer::empty(reply, done),
         );
     }
 
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         // Listings need no handle; the kernel does not ask again.
-        let begun = self.count(|c| &c.opendir);
-        reply.error(Errno::ENOSYS);
-        begun.answered(&self.fs);
+        reply.error(self.refuse(asked, ("opendir", |c| &c.opendir)));
     }
 
     fn readdir(&self, req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let dir = ino(number);
-        let begun = self.count(|c| &c.readdir);
+        let mut begun = self.count(asked, ("readdir", |c| &c.readdir));
         self.run_for(caller(req), self.fs.list_lane(dir), dir, move |fs| {
+            begun.start();
             let listed =
                 attempt(fs, "readdir", || fs.readdir(dir, offset, |entry| answer::add_entry(&mut reply, &entry)));
             match listed {
@@ -583,9 +638,11 @@ impl fuser::Filesystem for Adapter {
 
     fn readdirplus(&self, req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let dir = ino(number);
-        let begun = self.count(|c| &c.readdirplus);
+        let mut begun = self.count(asked, ("readdirplus", |c| &c.readdirplus));
         self.run_for(caller(req), self.fs.list_lane(dir), dir, move |fs| {
+            begun.start();
             let listed = attempt(fs, "readdirplus", || {
                 fs.readdirplus(dir, offset, |entry| answer::add_entry_plus(&mut reply, &entry))
             });
@@ -597,26 +654,24 @@ impl fuser::Filesystem for Adapter {
         });
     }
 
-    fn fsyncdir(&self, _req: &Request, number: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, req: &Request, number: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         self.lane(
             (self.fs.commit_lane(), ino(number)),
-            "fsyncdir",
-            |c| &c.fsyncdir,
+            asked,
+            ("fsyncdir", |c| &c.fsyncdir),
             Filesystem::sync_all,
             |done| answer::empty(reply, done),
         );
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, req: &Request, number: INodeNo, reply: ReplyStatfs) {
         let _serving = self.serving();
-        self.lane(
-            (Lane::Here, HOST),
-            "statfs",
-            |c| &c.statfs,
-            Filesystem::statfs,
-            |space| answer::statfs(reply, space),
-        );
+        let asked = Asked::of(req, number);
+        self.lane((Lane::Here, HOST), asked, ("statfs", |c| &c.statfs), Filesystem::statfs, |space| {
+            answer::statfs(reply, space)
+        });
     }
 
     fn setxattr(
@@ -630,11 +685,12 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let (caller, number) = (caller(req), ino(number));
         let lane = self.fs.setxattr_lane(name.as_bytes());
         if lane == Lane::Here {
             let set = |fs: &Filesystem| fs.setxattr(caller, number, name.as_bytes(), value, flags);
-            return answer::empty(reply, self.here("setxattr", |c| &c.setxattr, set));
+            return answer::empty(reply, self.here(asked, ("setxattr", |c| &c.setxattr), set));
         }
         let place = match attempt(&self.fs, "setxattr", || self.fs.setxattr_place(caller, lane)) {
             Ok(place) => place,
@@ -643,8 +699,8 @@ impl fuser::Filesystem for Adapter {
         let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
         self.lane(
             (lane, number),
-            "setxattr",
-            |c| &c.setxattr,
+            asked,
+            ("setxattr", |c| &c.setxattr),
             move |fs| {
                 let _place = place;
                 fs.setxattr(caller, number, &name, &value, flags)
@@ -655,21 +711,27 @@ impl fuser::Filesystem for Adapter {
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let (caller, number) = (caller(req), ino(number));
         if !self.fs.may_read_for(name.as_bytes()) {
             let get = |fs: &Filesystem| fs.getxattr(number, name.as_bytes(), false);
-            let found = self.here("getxattr", |c| &c.getxattr, get);
+            let found = self.here(asked, ("getxattr", |c| &c.getxattr), get);
             return answer::xattr(reply, size, found.map(Option::unwrap_or_default));
         }
         let (name, lanes, fs) = (name.as_bytes().to_vec(), self.lanes.clone(), self.fs.clone());
-        let begun = self.count(|c| &c.getxattr);
+        let mut begun = self.count(asked, ("getxattr", |c| &c.getxattr));
         self.lanes.run(Lane::Records, number, &self.fs, move |here| {
+            begun.start();
             match attempt(here, "getxattr", || here.getxattr(number, &name, false)) {
-                Ok(None) => run_for(&lanes, &fs, caller, (Lane::Reader, number), move |fs| {
-                    let found = attempt(fs, "getxattr", || fs.getxattr(number, &name, true));
-                    answer::xattr(reply, size, found.map(Option::unwrap_or_default));
-                    begun.answered(fs);
-                }),
+                Ok(None) => {
+                    begun.hand_on();
+                    run_for(&lanes, &fs, caller, (Lane::Reader, number), move |fs| {
+                        begun.start();
+                        let found = attempt(fs, "getxattr", || fs.getxattr(number, &name, true));
+                        answer::xattr(reply, size, found.map(Option::unwrap_or_default));
+                        begun.answered(fs);
+                    })
+                }
                 found => {
                     answer::xattr(reply, size, found.map(Option::unwrap_or_default));
                     begun.answered(here);
@@ -680,28 +742,28 @@ impl fuser::Filesystem for Adapter {
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let list = |fs: &Filesystem| Ok(fs.listxattr(caller(req), ino(number)));
-        answer::xattr(reply, size, self.here("listxattr", |c| &c.listxattr, list));
+        answer::xattr(reply, size, self.here(asked, ("listxattr", |c| &c.listxattr), list));
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let remove = |fs: &Filesystem| fs.removexattr(caller(req), ino(number), name.as_bytes());
-        answer::empty(reply, self.here("removexattr", |c| &c.removexattr, remove));
+        answer::empty(reply, self.here(asked, ("removexattr", |c| &c.removexattr), remove));
     }
 
-    fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+    fn access(&self, req: &Request, number: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         // The kernel checks permissions itself (default_permissions) and does not ask again.
-        let begun = self.count(|c| &c.access);
-        reply.error(Errno::ENOSYS);
-        begun.answered(&self.fs);
+        reply.error(self.refuse(asked, ("access", |c| &c.access)));
     }
 
-    fn bmap(&self, _req: &Request, _ino: INodeNo, _blocksize: u32, _idx: u64, reply: ReplyBmap) {
-        let begun = self.count(|c| &c.other);
-        reply.error(Errno::ENOSYS);
-        begun.answered(&self.fs);
+    fn bmap(&self, req: &Request, number: INodeNo, _blocksize: u32, _idx: u64, reply: ReplyBmap) {
+        let asked = Asked::of(req, number);
+        reply.error(self.refuse(asked, ("bmap", |c| &c.other)));
     }
 
     fn ioctl(
@@ -716,17 +778,18 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyIoctl,
     ) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let request = if cmd == protocol::COMMAND { protocol::decode(in_data) } else { None };
         let Some(request) = request else {
-            let begun = self.count(|c| &c.ioctl);
+            let begun = self.count(asked, ("ioctl", |c| &c.ioctl));
             reply.error(Errno::ENOTTY);
             return begun.answered(&self.fs);
         };
         let (caller, on) = (caller(req), (ino(number), fh.0));
         self.lane(
             (self.fs.answer_lane(), on.0),
-            "ioctl",
-            |c| &c.ioctl,
+            asked,
+            ("ioctl", |c| &c.ioctl),
             move |fs| fs.answer(caller, on, request),
             |answered| answer::ioctl(reply, answered),
         );
@@ -734,17 +797,16 @@ impl fuser::Filesystem for Adapter {
 
     fn poll(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        number: INodeNo,
         _fh: FileHandle,
         _ph: PollNotifier,
         _events: PollEvents,
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        let begun = self.count(|c| &c.other);
-        reply.error(Errno::ENOSYS);
-        begun.answered(&self.fs);
+        let asked = Asked::of(req, number);
+        reply.error(self.refuse(asked, ("poll", |c| &c.other)));
     }
 
     fn fallocate(
@@ -758,23 +820,25 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let (caller, on) = (caller(req), (ino(number), fh.0));
         self.lane(
             (self.fs.fallocate_lane(mode), on.0),
-            "fallocate",
-            |c| &c.fallocate,
+            asked,
+            ("fallocate", |c| &c.fallocate),
             move |fs| fs.fallocate(caller, on, offset, length, mode),
             |done| answer::empty(reply, done),
         );
     }
 
-    fn lseek(&self, _req: &Request, number: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, req: &Request, number: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let _serving = self.serving();
+        let asked = Asked::of(req, number);
         let on = (ino(number), fh.0);
         self.lane(
             (Lane::Here, on.0),
-            "lseek",
-            |c| &c.lseek,
+            asked,
+            ("lseek", |c| &c.lseek),
             move |fs| fs.lseek(on, offset, whence),
             |found| match found {
                 Ok(offset) => reply.offset(offset),
@@ -797,12 +861,13 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let _serving = self.serving();
+        let asked = Asked::of(req, ino_out);
         let caller = caller(req);
         let (from, to) = (((ino(ino_in), fh_in.0), offset_in), ((ino(ino_out), fh_out.0), offset_out));
         self.lane(
             (self.fs.copy_lane(to.0, to.1, len), to.0.0),
-            "copy_file_range",
-            |c| &c.copy_file_range,
+            asked,
+            ("copy_file_range", |c| &c.copy_file_range),
             move |fs| fs.copy_file_range(caller, from, to, len),
             |copied| answer::written(reply, copied),
         );

@@ -17,6 +17,7 @@ use crate::protocol::Request;
 use crate::store::reserved::{TIER, is_control_name, is_own_xattr};
 use crate::store::{Share, Space, Store};
 use crate::tree::{Change, New, Tree};
+use crate::waits;
 
 use super::realm::Realm;
 
@@ -62,6 +63,11 @@ impl Filesystem {
     /// The store.
     pub fn store(&self) -> &Arc<Store> {
         self.files.store()
+    }
+
+    /// True if somebody looks at requests.
+    pub fn is_traced(&self) -> bool {
+        waits::noted()
     }
 
     /// The tensors of files.

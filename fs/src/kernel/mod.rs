@@ -5,6 +5,7 @@ mod adapter;
 mod answer;
 mod awake;
 mod backlog;
+mod begun;
 mod connection;
 mod convert;
 mod crew;

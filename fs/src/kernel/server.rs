@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::handover::{Beginning, Handover};
 use crate::options::{Durability, Options, PassthroughMode};
 use crate::privileged::take_back;
-use crate::store::Store;
+use crate::store::{Scrub, Store};
 
 use super::adapter::Adapter;
 use super::awake::Awake;
@@ -128,7 +128,7 @@ impl Server {
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.
         let recorded = fs.close_all();
         seal_the_rest(fs.files());
-        store.keep_damage(None);
+        store.keep_damage(Scrub::Unchanged);
         let pool = store.pool();
         // Programs of an earlier mount may go on writing when this one has gone.
         let outlived = !all_watched || store.writers().len() > 0;

@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tensorfs_formats::{self as formats, Planned, Recognised, Sink, Source, Tensor};
 
+use crate::waits::{self, Wait};
+
 use super::ask::{Ask, Mark};
 use super::check;
 use super::process::{Process, Spent, Talk, Unwanted, Watch};
@@ -241,7 +243,8 @@ impl Readers {
         let watch = Watch { pause: ask.pause, wanted: ask.wanted, budget, at_leisure: ask.at_leisure };
         // What reading the file gave: the reader is not asked what it made of it.
         let mut unreadable = None;
-        match converse(ask, &mut taken.talk(watch), order, hear, &mut unreadable) {
+        let said = waits::during(Wait::Reader, || converse(ask, &mut taken.talk(watch), order, hear, &mut unreadable));
+        match said {
             Ok(done) => {
                 *process = Some(taken);
                 match unreadable {

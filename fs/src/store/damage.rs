@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 use parking_lot::{Mutex, MutexGuard};
-use tensorfs_layout::check::{DamagedFile, Finding, LastScrub, Scrubbed};
+use tensorfs_layout::check::{DamagedFile, Finding, LastScrub, Scrubbed, Unfinished};
 use tensorfs_layout::segment::{Changes, QuarantineEntry};
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
@@ -14,6 +14,16 @@ use tensorfs_layout::{Ino, SegmentId, Timestamp};
 const MOST: usize = 1000;
 /// A segment, and how often what is recorded of it has changed.
 pub(super) type Version = (SegmentId, u64);
+
+/// How far a scrub has come.
+pub(crate) enum Scrub {
+    /// To its end.
+    Ended(LastScrub),
+    /// So far.
+    Stopped(Unfinished),
+    /// None has come any further.
+    Unchanged,
+}
 
 /// What has been found.
 #[derive(Default)]
@@ -60,12 +70,22 @@ impl Damage {
         self.kept.lock().last().cloned()
     }
 
-    /// What is known is handed to `write`, unless it is what was kept last. `last` is a scrub that has just ended.
-    pub fn keep_all(&self, last: Option<LastScrub>, write: impl FnOnce(&Scrubbed) -> io::Result<()>) -> io::Result<()> {
+    /// The last scrub, if it was interrupted.
+    pub fn unfinished(&self) -> Option<Unfinished> {
+        self.kept.lock().unfinished().cloned()
+    }
+
+    /// What is known is handed to `write`, with how far a scrub has come, unless it is what was kept last.
+    pub fn keep_all(&self, scrub: Scrub, write: impl FnOnce(&Scrubbed) -> io::Result<()>) -> io::Result<()> {
         let mut kept = self.kept.lock();
         let hurt = self.hurt.lock();
         let damaged = hurt.iter().map(|(ino, hurt)| DamagedFile::new(*ino, hurt.version, hurt.findings.clone()));
-        let now = Scrubbed::new(last.or_else(|| kept.last().cloned()), damaged.collect());
+        let (last, unfinished) = match scrub {
+            Scrub::Ended(last) => (Some(last), None),
+            Scrub::Stopped(unfinished) => (kept.last().cloned(), Some(unfinished)),
+            Scrub::Unchanged => (kept.last().cloned(), kept.unfinished().cloned()),
+        };
+        let now = Scrubbed::new(last, damaged.collect(), unfinished);
         drop(hurt);
         if now != *kept {
             write(&now)?;

@@ -2,14 +2,14 @@
 
 use tensorfs_formats::Source;
 use tensorfs_layout::Ino;
-use tensorfs_layout::check::{Finding, LastScrub, Subject, is_hurt, segment_path};
+use tensorfs_layout::check::{Finding, LastScrub, Subject, Unfinished, is_hurt, segment_path};
 use tensorfs_layout::segment::QuarantineEntry;
 use tensorfs_layout::tree::View;
 
 use crate::clock;
 
 use super::Store;
-use super::damage::{BadRun, Version};
+use super::damage::{BadRun, Scrub, Version};
 
 /// So many paths are kept in mind.
 const SHOWN: usize = 4096;
@@ -113,14 +113,19 @@ impl Store {
         self.damage.last_scrub()
     }
 
-    /// Keeps in the pool what is known, and a scrub that has just come to its end.
-    pub fn keep_damage(&self, last: Option<LastScrub>) {
+    /// The last scrub, if it was interrupted.
+    pub fn unfinished_scrub(&self) -> Option<Unfinished> {
+        self.damage.unfinished()
+    }
+
+    /// Keeps in the pool what is known, and how far a scrub has come.
+    pub fn keep_damage(&self, scrub: Scrub) {
         if self.pool.is_read_only().is_some() {
             return;
         }
         // What was written again since is forgotten.
         self.known_damage();
-        if let Err(error) = self.damage.keep_all(last, |scrubbed| scrubbed.write(&self.pool)) {
+        if let Err(error) = self.damage.keep_all(scrub, |scrubbed| scrubbed.write(&self.pool)) {
             log::warn!("{}: the next mount will not know what scrubbing found: {error}", self.pool.path().display());
         }
     }

@@ -29,6 +29,7 @@ mod segments;
 mod shares;
 mod spares;
 mod tiers;
+mod trace;
 pub(crate) mod writers;
 
 use std::os::fd::AsFd;
@@ -48,7 +49,7 @@ pub(crate) use bell::{Bell, Bells};
 pub(crate) use capacity::{Admitted, Space};
 pub use counters::Counts;
 pub(crate) use counters::{Counter, Counters};
-pub(crate) use damage::BadRun;
+pub(crate) use damage::{BadRun, Scrub};
 pub(crate) use descriptors::Descriptors;
 pub(crate) use latencies::{Latencies, Requests};
 pub(crate) use limit::BLOCK;
@@ -58,10 +59,12 @@ pub(crate) use records::{changed, touched, with};
 pub(crate) use removed::Removed;
 pub(crate) use shares::{Share, Shares};
 pub(crate) use spares::{NewSegment, Spares};
+pub(crate) use trace::{Trace, Traced, Watch};
 pub(crate) use writers::Writers;
 
 use crate::error::{Fault, Result};
 use crate::options::{Durability, Options};
+use crate::waits::{self, Wait};
 
 use bounds::Bounds;
 use damage::Damage;
@@ -82,6 +85,7 @@ pub(crate) struct Store {
     spares: Spares,
     bounds: Bounds,
     counters: Counters,
+    trace: Trace,
     writers: Arc<Writers>,
     removed: Removed,
     damage: Damage,
@@ -106,6 +110,7 @@ impl Store {
             bounds: Bounds { descriptors: Descriptors::new(descriptors), memory: Memory::new(options.names) },
             options,
             counters: Counters::default(),
+            trace: Trace::default(),
             writers,
             removed: Removed::default(),
             damage,
@@ -163,6 +168,11 @@ impl Store {
         &self.counters
     }
 
+    /// The requests, for whoever looks.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
     /// The segments that something may still write.
     pub fn writers(&self) -> &Writers {
         &self.writers
@@ -185,7 +195,7 @@ impl Store {
 
     /// Runs a change of the pool.
     pub fn edit<T>(&self, change: impl FnOnce(&mut Edit<'_>) -> Result<T>) -> Result<T> {
-        let changed = change(&mut self.pool.edit());
+        let changed = waits::during(Wait::Log, || change(&mut self.pool.edit()));
         if self.pool.is_short() {
             self.bells.grow().ring();
         }
@@ -208,7 +218,7 @@ impl Store {
     }
 
     fn commit_by(&self, commit: impl FnOnce(&Pool) -> tensorfs_layout::Result<()>) -> Result<()> {
-        commit(&self.pool).map_err(|error| {
+        waits::during(Wait::Commit, || commit(&self.pool)).map_err(|error| {
             self.counters.commits_failed.add(1);
             Fault { errno: libc::EIO, ..Fault::from(error) }
         })

@@ -143,8 +143,18 @@ impl Contents {
 /// Looks at a pool that is not in use. One that is gives [`Error::Busy`].
 pub fn inspect(dir: &Path) -> Result<Inspection> {
     let pool = Arc::new(open_pool(dir)?);
-    let log = open_log(&pool, false)?;
     check_unused(&pool)?;
+    look_at(dir, pool)
+}
+
+/// Looks at a pool that somebody has in use: what its log said at one moment, if it could be read while it changed.
+pub fn inspect_in_use(dir: &Path) -> Result<Option<Inspection>> {
+    let found = look_at(dir, Arc::new(open_pool(dir)?))?;
+    Ok(Some(found).filter(|found| found.damage.is_none()))
+}
+
+fn look_at(dir: &Path, pool: Arc<Dir>) -> Result<Inspection> {
+    let log = open_log(&pool, false)?;
     let medium = medium::open_to_read(log).map_err(|error| Error::in_pool(dir, LOG, "open", error))?;
     let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium));
     let (superblock, _) = Superblock::read(dir, &*medium)?;

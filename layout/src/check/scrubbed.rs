@@ -61,11 +61,26 @@ impl DamagedFile {
     }
 }
 
+/// A scrub that was interrupted: another one can go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unfinished {
+    /// The first file that was not looked at. They are looked at in the order of their numbers.
+    pub next: Ino,
+    /// Bytes whose checksums were verified.
+    pub verified_bytes: u64,
+    /// Bytes that had none.
+    pub unsealed_bytes: u64,
+    /// Files that were written again and again.
+    pub busy_files: u64,
+}
+
 /// What is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scrubbed {
     last: Option<LastScrub>,
     damaged: Vec<DamagedFile>,
+    #[serde(default)]
+    unfinished: Option<Unfinished>,
 }
 
 /// As it is written: with the number of the pool that it is about.
@@ -78,8 +93,8 @@ struct Kept {
 
 impl Scrubbed {
     /// The last scrub, and the files that are damaged.
-    pub fn new(last: Option<LastScrub>, damaged: Vec<DamagedFile>) -> Self {
-        Self { last, damaged }
+    pub fn new(last: Option<LastScrub>, damaged: Vec<DamagedFile>, unfinished: Option<Unfinished>) -> Self {
+        Self { last, damaged, unfinished }
     }
 
     /// What was kept of a pool that is open.
@@ -99,9 +114,9 @@ impl Scrubbed {
             }
         };
         let kept = serde_json::from_slice::<Kept>(&bytes).ok().filter(|kept| kept.pool == uuid);
-        let Some(Kept { scrubbed: Self { last, damaged }, .. }) = kept else { return Self::default() };
+        let Some(Kept { scrubbed: Self { last, damaged, unfinished }, .. }) = kept else { return Self::default() };
         let damaged = damaged.into_iter().filter(|file| file.is_still(view)).map(|file| file.named(view));
-        Self { last, damaged: damaged.collect() }
+        Self { last, damaged: damaged.collect(), unfinished }
     }
 
     /// Keeps it, durably, in the place of what was kept before.
@@ -118,6 +133,11 @@ impl Scrubbed {
     /// The last scrub that came to its end, if there was one.
     pub fn last(&self) -> Option<&LastScrub> {
         self.last.as_ref()
+    }
+
+    /// The last scrub, if it was interrupted.
+    pub fn unfinished(&self) -> Option<&Unfinished> {
+        self.unfinished.as_ref()
     }
 
     /// The files that are known to be damaged.

@@ -64,5 +64,5 @@ pub trait Medium: Send + Sync + fmt::Debug {
 
 /// True for a filesystem in memory: nothing on it survives the end of the machine's boot.
 pub(crate) fn is_volatile(fs: nix::sys::statfs::FsType) -> bool {
-    fs == nix::sys::statfs::TMPFS_MAGIC || fs == nix::sys::statfs::FsType(RAMFS_MAGIC)
+    fs == nix::sys::statfs::TMPFS_MAGIC || fs == nix::sys::statfs::FsType(RAMFS_MAGIC as _)
 }

@@ -14,7 +14,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{Uid, User, geteuid};
 use tensorfs_fs::{Counts, Info, State};
 use tensorfs_layout::Error;
-use tensorfs_layout::check::{Inspection, inspect};
+use tensorfs_layout::check::{Inspection, inspect, inspect_in_use};
 use tensorfs_layout::log::PoolState;
 use tensorfs_layout::medium::Flushes;
 
@@ -35,6 +35,10 @@ const MOST: u64 = 64 << 20;
 
 /// So long root waits for the server of another user.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// So often the log of a pool is read that changes meanwhile, with a pause in between.
+const LOOKS: usize = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// What there is to know about a pool or a mount.
 pub struct About {
@@ -124,10 +128,7 @@ fn become_user(user: u32, group: u32) -> io::Result<()> {
 
 fn of_pool(pool: &Path) -> Result<String, Failure> {
     match inspect(pool) {
-        Ok(inspection) => {
-            let json = serde_json::to_string_pretty(&unmounted(pool, inspection));
-            json.map(|json| json + "\n").map_err(|error| Failure::at(pool, error))
-        }
+        Ok(inspection) => text(pool, &unmounted(pool, inspection)),
         Err(Error::Busy { pid, mountpoint, .. }) => of_server(pool, pid, mountpoint),
         Err(Error::NotAPool { reason, .. }) => {
             Err(Failure::at(pool, format!("not a tensorfs pool (no tensorfs is mounted here, and {reason})")))
@@ -152,12 +153,26 @@ fn of_server(pool: &Path, pid: u32, mountpoint: Option<PathBuf>) -> Result<Strin
         return Err(Failure::at(pool, unknown));
     }
     match elsewhere(pid, &mountpoint) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(Failure::at(
-            pool,
-            format!("process {pid} is closing it, or serves files that are still open after an unmount"),
-        )),
+        Err(error) if error.kind() == ErrorKind::NotFound => detached(pool, pid),
         said => said.at(pool),
     }
+}
+
+/// What is in a pool whose server nobody can ask any more: it closes the pool, or serves those who have files open. The
+/// log may be too much in motion to be read.
+fn detached(pool: &Path, pid: u32) -> Result<String, Failure> {
+    for _ in 0..LOOKS {
+        if let Ok(Some(found)) = inspect_in_use(pool) {
+            return text(pool, &Info { state: State::Detached, pid: Some(pid), ..unmounted(pool, found) });
+        }
+        thread::sleep(BETWEEN_LOOKS);
+    }
+    let reason = format!("process {pid} is closing it, or serves files that are still open after an unmount");
+    Err(Failure::at(pool, reason))
+}
+
+fn text(pool: &Path, info: &Info) -> Result<String, Failure> {
+    serde_json::to_string_pretty(info).map(|json| json + "\n").map_err(|error| Failure::at(pool, error))
 }
 
 /// What a server in another mount namespace says. The process and the path are as the pool's lock has them, and so as

@@ -1,6 +1,8 @@
 //! What is asked of the server of a mount, and of the pool itself where there is no server.
 
 pub mod about;
+pub mod apart;
 pub mod job;
 pub mod question;
+pub mod requests;
 pub mod sealing;

@@ -46,7 +46,7 @@ fn check(arguments: &Check) -> Result<ExitCode, Failure> {
         }
         let mount = target.mount()?;
         let root = mount.mount_point();
-        let outcome = job::run(root, Work { structure: true, data: arguments.data, rate: None }, &bar)?;
+        let outcome = job::run(root, Work { structure: true, data: arguments.data, rate: None, resume: false }, &bar)?;
         if outcome.was_interrupted() {
             return Err(Failure::at(&arguments.pool, "interrupted"));
         }

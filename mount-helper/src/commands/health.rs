@@ -1,14 +1,7 @@
 //! `tensorfs health`: whether a mount serves, for probes.
-//!
-//! A server may hang, and whoever asks it cannot be ended then, not even by SIGKILL: the kernel waits for an answer to
-//! what a server has been given. So a process of its own asks, which is left behind if that takes too long.
 
-use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::mpsc::channel;
-use std::thread;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,14 +9,11 @@ use tensorfs_fs::{Info, State};
 use tensorfs_layout::check::LastScrub;
 use tensorfs_layout::pool::READ_ONLY_HOST;
 
-use crate::ask::about;
+use crate::ask::{about, apart};
 use crate::cli::Health;
 use crate::mounting::target::Target;
-use crate::show::failure::{Failure, reason};
+use crate::show::failure::Failure;
 use crate::show::{output, size};
-
-/// So long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Of what a pool can hold, less than one part in so many is left: it is nearly full.
 const NEARLY_FULL: u64 = 20;
@@ -62,7 +52,7 @@ pub fn run(arguments: &Health) -> ExitCode {
     let answer = if arguments.ask {
         look(&arguments.target).unwrap_or_else(|failure| Answer::down(failure.to_string()))
     } else {
-        ask(&arguments.target, arguments.timeout.unwrap_or(PATIENCE))
+        ask(&arguments.target, arguments.timeout.unwrap_or(apart::PATIENCE))
     };
     // Who reads nothing has the exit status.
     let _ = match serde_json::to_string(&answer) {
@@ -84,38 +74,8 @@ fn lines(target: &Path, answer: &Answer) -> String {
 
 /// Has another process look, for so long.
 fn ask(target: &Path, patience: Duration) -> Answer {
-    let cannot = |error: io::Error| Answer::down(format!("{}: cannot ask: {}", target.display(), reason(&error)));
-    let mut asking = Command::new("/proc/self/exe");
-    asking.arg0("tensorfs").args(["health", "--ask", "--"]).arg(target);
-    asking.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let (tell, hear) = channel();
-    let mut child = match asking.spawn() {
-        Ok(child) => child,
-        Err(error) => return cannot(error),
-    };
-    let Some(mut pipe) = child.stdout.take() else { return cannot(io::ErrorKind::BrokenPipe.into()) };
-    let said = thread::Builder::new().spawn(move || {
-        let mut text = String::new();
-        let read = pipe.read_to_string(&mut text);
-        // Nobody may listen any more.
-        let _ = tell.send(read.map(|_| text));
-    });
-    if let Err(error) = said {
-        return cannot(error);
-    }
-    let answer = match hear.recv_timeout(patience) {
-        Ok(Ok(text)) => serde_json::from_str(&text)
-            .unwrap_or_else(|_| Answer::down(format!("{}: whoever asked ended without an answer", target.display()))),
-        Ok(Err(error)) => cannot(error),
-        Err(_) => {
-            let seconds = patience.as_secs_f64();
-            Answer::down(format!("{}: the server did not answer within {seconds} s", target.display()))
-        }
-    };
-    // It is waited for by nobody: it may be held for as long as the server is.
-    let _ = child.kill();
-    let _ = child.try_wait();
-    answer
+    let arguments = ["health".as_ref(), "--ask".as_ref(), "--".as_ref(), target.as_os_str()];
+    apart::ask(&arguments, patience).unwrap_or_else(|why| Answer::down(format!("{}: {why}", target.display())))
 }
 
 /// Asks the server.

@@ -5,8 +5,11 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use crate::ask::about;
+use serde::{Deserialize, Serialize};
+
+use crate::ask::{about, apart};
 use crate::cli::Metrics;
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
@@ -16,17 +19,21 @@ use crate::show::output;
 /// The file that node exporter finds in its directory.
 const NAME: &str = "tensorfs.prom";
 
-/// Runs the command. A mount that does not answer keeps nobody from hearing of the others.
+/// Runs the command. A mount that does not answer, or not in time, keeps nobody from hearing of the others.
 pub fn run(arguments: &Metrics) -> Result<ExitCode, Failure> {
+    if let ([target], true) = (&*arguments.targets, arguments.ask) {
+        return tell(&of(target));
+    }
+    let patience = arguments.timeout.unwrap_or(apart::PATIENCE);
     let (mut all, mut up) = (Families::default(), Vec::new());
     for target in &arguments.targets {
-        match of(target) {
-            Ok((mount, text)) => {
+        match ask(target, patience) {
+            Answer::Says { mount, text } => {
                 all.add(&text);
                 up.push((mount, true));
             }
-            Err(failure) => {
-                output::complain(failure);
+            Answer::Silent { why } => {
+                output::complain(why);
                 up.push((target.to_string_lossy().into_owned(), false));
             }
         }
@@ -39,13 +46,36 @@ pub fn run(arguments: &Metrics) -> Result<ExitCode, Failure> {
     Ok(if up.iter().all(|(_, up)| *up) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// What comes of asking about a mount.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    Says { mount: String, text: String },
+    Silent { why: String },
+}
+
+/// Has another process ask, for so long.
+fn ask(target: &Path, patience: Duration) -> Answer {
+    let arguments = ["metrics".as_ref(), "--ask".as_ref(), "--".as_ref(), target.as_os_str()];
+    let silent = |why| Answer::Silent { why: format!("{}: {why}", target.display()) };
+    apart::ask(&arguments, patience).unwrap_or_else(silent)
+}
+
+fn tell(answer: &Answer) -> Result<ExitCode, Failure> {
+    let json = serde_json::to_string(answer).map_err(|error| Failure::new(error.to_string()))?;
+    output::print(&json).map(|()| ExitCode::SUCCESS)
+}
+
 /// Where it is mounted, and what its server says.
-fn of(target: &Path) -> Result<(String, String), Failure> {
-    let mount = Target::of(target)?.mount()?;
-    if mount.is_dead() {
-        return Err(Failure::new(about::gone(&mount)));
-    }
-    Ok((mount.mount_point().to_string_lossy().into_owned(), about::metrics(&mount)?))
+fn of(target: &Path) -> Answer {
+    let said = Target::of(target).and_then(Target::mount).and_then(|mount| {
+        if mount.is_dead() {
+            return Err(Failure::new(about::gone(&mount)));
+        }
+        let text = about::metrics(&mount)?;
+        Ok(Answer::Says { mount: mount.mount_point().to_string_lossy().into_owned(), text })
+    });
+    said.unwrap_or_else(|failure| Answer::Silent { why: failure.to_string() })
 }
 
 /// Whoever reads the file finds all of it, or all of what was there before.

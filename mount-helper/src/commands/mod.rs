@@ -1,5 +1,6 @@
 //! What each command does, one file a command.
 
+mod alarm;
 mod cat;
 mod check;
 mod completions;
@@ -25,6 +26,8 @@ mod status;
 mod sync;
 mod tensors;
 mod tier;
+mod top;
+mod trace;
 mod umount;
 mod upgrade;
 mod verify;
@@ -37,7 +40,12 @@ use crate::show::logging;
 
 /// Does what was asked for. The exit status says what came of it; a failure is for the caller to print.
 pub fn run(command: Command) -> Result<ExitCode, Failure> {
-    if !matches!(command, Command::Mount(_)) {
+    let has_own_log = match &command {
+        Command::Mount(_) => true,
+        Command::Alarm(arguments) => arguments.detached,
+        _ => false,
+    };
+    if !has_own_log {
         logging::to_terminal(log::LevelFilter::Warn);
     }
     match command {
@@ -57,11 +65,14 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Tier(arguments) => return tier::run(&arguments),
         Command::Umount(arguments) => return umount::run(&arguments),
         Command::Tensors(arguments) => return tensors::run(&arguments),
+        Command::Alarm(arguments) => alarm::run(&arguments),
         Command::Cat(arguments) => cat::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Create(arguments) => create::run(&arguments),
         Command::Mount(arguments) => mount::run(arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Sync(arguments) => sync::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),

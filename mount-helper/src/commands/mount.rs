@@ -7,7 +7,7 @@ use crate::mounting::kept::WOULD_SERVE;
 use crate::mounting::options::{MountOptions, Setting};
 use crate::mounting::request::MountRequest;
 use crate::mounting::server::{self, Listener};
-use crate::mounting::{background, keeper, remount};
+use crate::mounting::{alarm, background, keeper, remount};
 use crate::show::failure::Failure;
 use crate::show::{logging, output};
 
@@ -34,10 +34,13 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
     }
     if !arguments.foreground {
         logging::to_terminal(LevelFilter::Warn);
-        return background::start(&request.prepare()?);
+        let request = request.prepare()?;
+        background::start(&request)?;
+        return alarm::start(&request);
     }
     log_here(&request)?;
     let request = request.prepare()?;
+    alarm::start(&request)?;
     if request.is_to_be_kept() { keeper::keep(&request, false) } else { server::serve(&request, &mut Terminal) }
 }
 

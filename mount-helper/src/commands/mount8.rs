@@ -5,7 +5,7 @@ use log::LevelFilter;
 use crate::cli::Mount8;
 use crate::mounting::options::{MountOptions, Setting};
 use crate::mounting::request::MountRequest;
-use crate::mounting::{background, remount};
+use crate::mounting::{alarm, background, remount};
 use crate::show::failure::Failure;
 use crate::show::{logging, output};
 
@@ -27,6 +27,7 @@ pub fn run(arguments: Mount8) -> Result<(), Failure> {
     let request = request.prepare()?;
     if !fake {
         background::start(&request)?;
+        alarm::start(&request)?;
     }
     if arguments.verbose > 0 {
         let (pool, mountpoint) = (request.pool().display(), request.mountpoint().display());

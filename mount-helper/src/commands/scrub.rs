@@ -20,7 +20,8 @@ pub fn run(arguments: &Scrub) -> Result<ExitCode, Failure> {
     let mount = Target::of(&arguments.target)?.mount()?;
     let bar = Bar::new(arguments.json);
     let rate = (!arguments.no_limit).then_some(arguments.rate);
-    let outcome = job::run(mount.mount_point(), Work { structure: false, data: true, rate }, &bar)?;
+    let outcome =
+        job::run(mount.mount_point(), Work { structure: false, data: true, rate, resume: arguments.resume }, &bar)?;
     bar.clear();
     let name = mount.mount_point().display().to_string();
     if arguments.json {

@@ -1,6 +1,7 @@
 //! What mounts a pool, serves it in a process of its own, and unmounts it.
 
 mod adoption;
+pub mod alarm;
 pub mod background;
 pub mod busy;
 pub mod elsewhere;

@@ -20,6 +20,7 @@ pub struct MountOptions {
     pub(super) layout: Option<String>,
     pub(super) server: ServerOptions,
     pub(super) log: Option<PathBuf>,
+    on_damage: Option<PathBuf>,
 }
 
 /// What the kernel decides by itself, on the way to the server.
@@ -91,6 +92,8 @@ pub enum Setting {
     Watchdog(Duration),
     /// The file to log to.
     Log(PathBuf),
+    /// The program that is told of damage.
+    OnDamage(PathBuf),
 }
 
 impl Setting {
@@ -108,6 +111,7 @@ impl Setting {
             "names" => Setting::Names(size::parse(value)?),
             "watchdog" => Setting::Watchdog(parse_seconds(value)?),
             "log" => Setting::Log(value.into()),
+            "on-damage" => Setting::OnDamage(parse_program(value)?),
             _ => return Ok(None),
         }))
     }
@@ -134,6 +138,11 @@ impl MountOptions {
         self.log.as_deref()
     }
 
+    /// The program that is told of damage, if there is to be one.
+    pub fn on_damage(&self) -> Option<&Path> {
+        self.on_damage.as_deref()
+    }
+
     /// Takes a setting over the one there was.
     pub fn set(&mut self, setting: Setting) {
         match setting {
@@ -149,6 +158,7 @@ impl MountOptions {
             Setting::Names(bytes) => self.server.names = Some(bytes),
             Setting::Watchdog(patience) => self.server.watchdog = Some(patience),
             Setting::Log(path) => self.log = Some(path),
+            Setting::OnDamage(program) => self.on_damage = Some(program),
         }
     }
 
@@ -212,7 +222,7 @@ impl MountOptions {
             | "nofail" | "async" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime"
             | "nolazytime" | "iversion" | "noiversion" | "silent" | "loud" | "mand" | "nomand" => {}
             "size" | "layout" | "durability" | "commit" | "replace" | "passthrough" | "latency" | "threads"
-            | "names" | "watchdog" | "log" => {
+            | "names" | "watchdog" | "log" | "on-damage" => {
                 return Err(format!("option {name:?} needs a value: {name}=..."));
             }
             _ => return Ok(is_private(name)),
@@ -400,6 +410,11 @@ pub fn parse_threads(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A program that is started from wherever: by its path from `/` on.
+pub fn parse_program(text: &str) -> Result<PathBuf, String> {
+    if text.starts_with('/') { Ok(text.into()) } else { Err("must be a path that begins with /".to_owned()) }
+}
+
 /// A value of `--layout`.
 pub fn parse_layout(text: &str) -> Result<String, String> {
     if text.is_empty() || text.chars().any(|c| c.is_control() || c == '"') {
@@ -427,7 +442,7 @@ mod tests {
     #[test]
     fn reads_its_own() {
         let list = "ro,noexec,noatime,allow_other,create,size=10G,layout=\"a,b\",durability=close,commit=0.5,\
-                    passthrough=off,latency=off,threads=2,log=/var/log/t";
+                    passthrough=off,latency=off,threads=2,log=/var/log/t,on-damage=/bin/tell";
         let options = parse(list).unwrap();
         assert!(options.flags.read_only && options.flags.noexec && options.flags.noatime && options.allow_other);
         assert!(options.create);
@@ -439,6 +454,7 @@ mod tests {
         assert_eq!(options.server.latency, Some(LatencyMode::Off));
         assert_eq!(options.server.threads, Some(2));
         assert_eq!(options.log, Some("/var/log/t".into()));
+        assert_eq!(options.on_damage(), Some(Path::new("/bin/tell")));
     }
 
     #[test]
@@ -480,6 +496,7 @@ mod tests {
             "dev",
             "sync",
             "layout=\"open",
+            "on-damage=tell",
         ] {
             assert!(parse(list).is_err(), "{list}");
         }

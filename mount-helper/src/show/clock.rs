@@ -8,6 +8,13 @@ pub fn utc(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
+/// Seconds since 1970 as the time of that day, `06:15:00.123456`, in UTC.
+pub fn time_of_day(seconds: f64) -> String {
+    let (whole, micros) = (seconds.floor() as i64, (seconds.fract() * 1e6) as u32);
+    let rest = whole.rem_euclid(86_400);
+    format!("{:02}:{:02}:{:02}.{micros:06}", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
 /// Counts in eras of 400 years from the first of March, so that leap days come last.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
@@ -36,5 +43,6 @@ mod tests {
         ] {
             assert_eq!(utc(seconds), text);
         }
+        assert_eq!(time_of_day(1_763_619_300.25), "06:15:00.250000");
     }
 }

@@ -82,6 +82,10 @@ fn state(info: &Info) -> String {
     match (info.state, info.pid) {
         (State::Mounted, Some(pid)) => format!("mounted by process {pid}, tensorfs {}", info.version),
         (State::Mounted, None) => "mounted".to_owned(),
+        (State::Detached, pid) => format!(
+            "not mounted; {} closes it, or serves files that are still open",
+            pid.map_or_else(|| "a server".to_owned(), |pid| format!("process {pid}"))
+        ),
         (State::Clean, _) => "not mounted, closed in order".to_owned(),
         (State::UnsafeShutdown, _) => "not mounted; its server did not close it, the next mount recovers it".to_owned(),
     }

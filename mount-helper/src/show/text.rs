@@ -25,6 +25,15 @@ pub fn number(x: f64) -> String {
     }
 }
 
+/// A time, such as `7us`, `1.2ms`, `3.45s`.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 0.000_999_5 => format!("{:.0}us", seconds * 1e6),
+        _ if seconds < 0.999_5 => format!("{:.1}ms", seconds * 1e3),
+        _ => format!("{seconds:.2}s"),
+    }
+}
+
 /// `1 file`, `2 files`: a number of things, in the form of the word that goes with it.
 pub fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
@@ -37,6 +46,12 @@ mod tests {
     #[test]
     fn disarms_names() {
         assert_eq!(plain("a\x1b[2Jb\nc ä"), "a\\u{1b}[2Jb\\nc ä");
+    }
+
+    #[test]
+    fn writes_times() {
+        let said: Vec<_> = [0.0, 7.2e-6, 0.001_23, 0.25, 3.456].into_iter().map(duration).collect();
+        assert_eq!(said, ["0us", "7us", "1.2ms", "250.0ms", "3.46s"]);
     }
 
     #[test]

@@ -97,3 +97,24 @@ fn what_is_wrong_with_a_mount_that_serves_is_told() {
     assert_eq!((code, &json["health"]), (Some(1), &"degraded".into()));
     assert!(json["problems"][0].as_str().unwrap().contains("scrubbing found damage"), "{json}");
 }
+
+/// What looks at a server that hangs ends in time, and tells of the others.
+#[test]
+fn a_server_that_hangs_does_not_hang_metrics() {
+    needs_mount!();
+    let room = Room::mounted();
+    room.ok(["create", "pool2"]);
+    room.mount("pool2", "other");
+    let server = room.pid("pool");
+    kill(server, libc::SIGSTOP);
+    let begun = Instant::now();
+    let output = room.run(["metrics", "--timeout", "0.5", "mnt", "other"]);
+    let took = begun.elapsed();
+    kill(server, libc::SIGCONT);
+    let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(complaint.contains("mnt: the server did not answer within 0.5 s"), "{complaint}");
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    let up = |name: &str| said.lines().filter(|line| line.starts_with("tensorfs_up{") && line.ends_with(name)).count();
+    assert!(up(" 0") + up(" 1") == 2 && up(" 0") >= 1, "{said}");
+}

@@ -1,5 +1,6 @@
 //! The program from outside: every command, and what it says on a bad day.
 
+mod alarm;
 mod check;
 mod create;
 mod every;

@@ -52,7 +52,10 @@ fn sigterm_with_open_files_serves_until_the_last_close() {
     let mut text = [0; 6];
     file.read_exact_at(&mut text, 0).unwrap();
     assert_eq!(&text, b"after!");
-    let info = room.fails(["info", "pool"]);
+    // Nobody can ask the server any more, and its log tells.
+    let info = room.info("pool");
+    assert_eq!((&info["state"], &info["pid"], &info["files"]), (&"detached".into(), &pid.into(), &1.into()));
+    let info = room.ok(["info", "pool"]);
     assert!(info.contains(&format!("process {pid}")), "{info}");
     drop(file);
     wait_for_end(pid);

@@ -137,7 +137,7 @@ fn what_is_no_tensor_is_not_there(setup: Setup) {
     assert_eq!(listed(&tree(&mount, "objects.npy")), BTreeSet::new());
     assert_eq!(
         text(&listed(&mount.at(".tensorfs"))),
-        ["README", "accesses", "info", "metrics", "placement", "tensors"]
+        ["README", "accesses", "info", "metrics", "placement", "tensors", "trace"]
     );
     let readme = fs::read_to_string(mount.at(".tensorfs/README")).unwrap();
     assert!(

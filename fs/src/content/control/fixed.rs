@@ -13,16 +13,18 @@ pub(super) const README: Ino = Ino(FIRST + 2);
 pub(super) const PLACEMENT: Ino = Ino(FIRST + 3);
 pub(super) const ACCESSES: Ino = Ino(FIRST + 4);
 pub(super) const METRICS: Ino = Ino(FIRST + 5);
+pub(super) const TRACE: Ino = Ino(FIRST + 6);
 /// The root of the pool in the tree.
 pub(super) const TENSORS: Ino = Ino(FIRST | MIRROR | ROOT.0);
 
 /// What is in the control directory: number, name, type.
-pub(super) const FIXED: [(Ino, &[u8], u32); 6] = [
+pub(super) const FIXED: [(Ino, &[u8], u32); 7] = [
     (INFO, b"info", libc::S_IFREG),
     (README, b"README", libc::S_IFREG),
     (PLACEMENT, b"placement", libc::S_IFREG),
     (ACCESSES, b"accesses", libc::S_IFREG),
     (METRICS, b"metrics", libc::S_IFREG),
+    (TRACE, b"trace", libc::S_IFREG),
     (TENSORS, b"tensors", libc::S_IFDIR),
 ];
 
@@ -33,9 +35,14 @@ pub(crate) fn is_control(ino: Ino) -> bool {
     ino.0 >= FIRST
 }
 
+/// True of the file by which requests are looked at.
+pub(crate) fn is_trace(ino: Ino) -> bool {
+    ino == TRACE
+}
+
 /// True for an object whose directory has to be looked into, which may take long.
 pub(super) fn is_slow(ino: Ino) -> bool {
-    is_control(ino) && ![DIRECTORY, INFO, METRICS, README, PLACEMENT, ACCESSES].contains(&ino)
+    is_control(ino) && ![DIRECTORY, INFO, METRICS, README, PLACEMENT, ACCESSES, TRACE].contains(&ino)
 }
 
 #[cfg(test)]

@@ -22,6 +22,9 @@ pub enum State {
     /// A server has it in use.
     #[serde(rename = "mounted")]
     Mounted,
+    /// It is unmounted, and a server serves those who still have files open, or closes it.
+    #[serde(rename = "detached")]
+    Detached,
     /// It was closed in order.
     #[serde(rename = "clean")]
     Clean,

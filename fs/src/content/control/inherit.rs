@@ -73,7 +73,7 @@ impl Control {
             Opened::Text(text) => (What::Text(u32::try_from(text.len()).ok()?), &text[..]),
             Opened::Tensor(tensor) => (What::Tensor(tensor.mark()), &[][..]),
             // Uses are counted anew, and what is being written is not there until it has been.
-            Opened::Left(_) | Opened::Accesses(_) | Opened::Draft(_) => return None,
+            Opened::Left(_) | Opened::Accesses(_) | Opened::Requests(_) | Opened::Draft(_) => return None,
         };
         handover.keep_view(&View { unique: caller.unique, handle, ino, what }.to_slip(), text)
     }

@@ -1,7 +1,7 @@
 //! The control tree: `.tensorfs` in the root of the mount, found by name and not listed there.
 //!
-//! `info`, `metrics`, `README`, `placement` and `accesses` are made when they are opened; `placement` can be written,
-//! too. Below `tensors` are the directories of the pool again, with a directory in the place of each file that holds
+//! `info`, `metrics`, `README`, `placement` and `accesses` are made when they are opened, `trace` as it is read;
+//! `placement` can be written, too. Below `tensors` are the directories of the pool again, with a directory in the place of each file that holds
 //! tensors, and in that its tensors as `.npy` files.
 //!
 //! Nobody reads a byte through the tree that is kept from him outside of it: each object shows owner, mode and access
@@ -19,8 +19,10 @@ mod metrics;
 mod numbers;
 mod open;
 mod opened;
+mod paths;
 mod rights;
 mod stat;
+mod trace;
 mod xattr;
 
 use std::sync::Arc;
@@ -36,7 +38,7 @@ use numbers::{Look, Numbers, Origin};
 use opened::{Inherited, Open, Texts};
 
 pub(crate) use draft::Who;
-pub(crate) use fixed::is_control;
+pub(crate) use fixed::{is_control, is_trace};
 pub use info::{Info, State};
 pub(crate) use stat::name_ttl;
 

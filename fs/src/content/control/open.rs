@@ -12,11 +12,12 @@ use crate::lane::Lane;
 use super::Control;
 use super::accesses::Accesses;
 use super::draft::{Draft, Moment, Who};
-use super::fixed::{ACCESSES, INFO, METRICS, PLACEMENT, README, README_TEXT, is_slow};
+use super::fixed::{ACCESSES, INFO, METRICS, PLACEMENT, README, README_TEXT, TRACE, is_slow};
 use super::info::Info;
 use super::metrics;
 use super::numbers::Origin;
 use super::opened::{Open, Opened};
+use super::trace::Requests;
 use crate::content::bytes::fault;
 use crate::content::npy::OpenTensor;
 use crate::content::tensors::Tensors;
@@ -28,7 +29,7 @@ const TEXT: Manner = Manner { direct_io: true, no_flush: false, keep_cache: fals
 pub(super) fn manner_of(what: &Opened) -> Manner {
     match what {
         Opened::Tensor(_) | Opened::Left(_) => Manner::default(),
-        Opened::Text(_) | Opened::Accesses(_) | Opened::Draft(_) => TEXT,
+        Opened::Text(_) | Opened::Accesses(_) | Opened::Requests(_) | Opened::Draft(_) => TEXT,
     }
 }
 
@@ -59,7 +60,11 @@ impl Control {
             }
             README => Arc::from(README_TEXT),
             PLACEMENT => Arc::from(self.content.files().store().view().placement().as_bytes()),
-            ACCESSES if !caller.is_trusted() => return Err(Fault::new(libc::EACCES)),
+            ACCESSES | TRACE if !caller.is_trusted() => return Err(Fault::new(libc::EACCES)),
+            TRACE => {
+                let watch = self.content.files().store().trace().watch().ok_or(Fault::new(libc::ENFILE))?;
+                return Ok(self.opened((caller, ino), Opened::Requests(Arc::new(Requests::new(watch)))));
+            }
             ACCESSES => {
                 let accesses = Arc::new(Accesses::new(self.content.files()));
                 return Ok(self.opened((caller, ino), Opened::Accesses(accesses)));
@@ -122,7 +127,7 @@ impl Control {
 
     /// Where [`Control::read`] is done.
     pub fn read_lane(&self, ino: Ino) -> Lane {
-        if is_slow(ino) { Lane::Reader } else { Lane::waiting(ino == ACCESSES) }
+        if is_slow(ino) { Lane::Reader } else { Lane::waiting(ino == ACCESSES || ino == TRACE) }
     }
 
     /// Reads, and hands what was read to `take`.
@@ -136,6 +141,7 @@ impl Control {
             Opened::Tensor(tensor) => Ok(take(&tensor.read(&self.content, offset, size)?)),
             Opened::Left(left) => Ok(take(&self.open_left(&left)?.read(&self.content, offset, size)?)),
             Opened::Accesses(accesses) => Ok(take(&accesses.read(self.content.files(), offset, size))),
+            Opened::Requests(requests) => Ok(take(&requests.read(self.content.files().store(), size))),
             Opened::Draft(draft) => Ok(take(&draft.read(offset, size))),
         }
     }
@@ -144,7 +150,9 @@ impl Control {
     pub fn write(&self, handle: u64, who: Option<Who>, offset: u64, data: &[u8], append: bool) -> Result<u32> {
         match self.handles.get(handle)?.what {
             Opened::Draft(draft) => draft.write(who, offset, data, append),
-            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) | Opened::Left(_) => Err(Fault::new(libc::EBADF)),
+            Opened::Text(_) | Opened::Accesses(_) | Opened::Requests(_) | Opened::Tensor(_) | Opened::Left(_) => {
+                Err(Fault::new(libc::EBADF))
+            }
         }
     }
 
@@ -161,7 +169,7 @@ impl Control {
                 let moment = if killed { Moment::Killed } else { Moment::Closed(who) };
                 self.finish_draft(&draft, moment)
             }
-            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) | Opened::Left(_) => Ok(()),
+            Opened::Text(_) | Opened::Accesses(_) | Opened::Requests(_) | Opened::Tensor(_) | Opened::Left(_) => Ok(()),
         }
     }
 
@@ -169,7 +177,7 @@ impl Control {
     pub fn fsync(&self, handle: u64) -> Result<()> {
         match self.handles.get(handle)?.what {
             Opened::Draft(draft) => self.finish_draft(&draft, Moment::Synced),
-            Opened::Text(_) | Opened::Accesses(_) | Opened::Tensor(_) | Opened::Left(_) => Ok(()),
+            Opened::Text(_) | Opened::Accesses(_) | Opened::Requests(_) | Opened::Tensor(_) | Opened::Left(_) => Ok(()),
         }
     }
 

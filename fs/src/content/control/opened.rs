@@ -10,6 +10,7 @@ use tensorfs_layout::Ino;
 
 use super::accesses::Accesses;
 use super::draft::Draft;
+use super::trace::Requests;
 use crate::caller::Caller;
 use crate::content::npy::{OpenTensor, TensorMark};
 use crate::error::{Fault, Result};
@@ -85,6 +86,8 @@ pub(super) enum Opened {
     Left(Arc<Left>),
     /// The uses of files.
     Accesses(Arc<Accesses>),
+    /// The requests that are answered meanwhile.
+    Requests(Arc<Requests>),
     /// A tensor.
     Tensor(Arc<OpenTensor>),
     /// A text that is being written.

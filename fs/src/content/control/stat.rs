@@ -10,7 +10,7 @@ use crate::error::{Fault, Result};
 use crate::file::{LONG, Stat};
 
 use super::Control;
-use super::fixed::{ACCESSES, DIRECTORY, PLACEMENT, README, README_TEXT, is_slow};
+use super::fixed::{ACCESSES, DIRECTORY, PLACEMENT, README, README_TEXT, TRACE, is_slow};
 use super::numbers::Look;
 use super::rights::Role;
 
@@ -57,14 +57,14 @@ impl Control {
         let (mode, links, size) = match ino {
             DIRECTORY => (libc::S_IFDIR | 0o555, 2, 0),
             README => (libc::S_IFREG | 0o444, 1, README_TEXT.len() as u64),
-            PLACEMENT | ACCESSES => return Ok(self.private_stat(ino, root)),
+            PLACEMENT | ACCESSES | TRACE => return Ok(self.private_stat(ino, root)),
             // Its size is not known before it is opened.
             _ => (libc::S_IFREG | 0o444, 1, 0),
         };
         Ok(Stat { ino, attributes: Attributes { mode, ..root }, links, size, allocated: 0, volatile: false })
     }
 
-    /// What belongs to whoever runs the server: the placement map, which others may read, and the uses of files.
+    /// What belongs to whoever runs the server: the placement map, which others may read, the uses of files, and who asks for what.
     fn private_stat(&self, ino: Ino, root: Attributes) -> Stat {
         let (mode, size) = match ino {
             PLACEMENT => (0o644, self.content.files().store().view().placement().len() as u64),

@@ -1,0 +1,44 @@
+//! Asking a server that may hang. Whoever asks one cannot be ended then, not even by SIGKILL: the kernel waits for an
+//! answer to what a server has been given. So a process of its own asks, which is left behind if that takes too long.
+
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::show::failure::reason;
+
+/// So long an answer is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What this program says, as JSON, when it is started with these arguments; or why it says nothing.
+pub fn ask<T: DeserializeOwned>(arguments: &[&OsStr], patience: Duration) -> Result<T, String> {
+    let cannot = |error: io::Error| format!("cannot ask: {}", reason(&error));
+    let mut asking = Command::new("/proc/self/exe");
+    asking.arg0("tensorfs").args(arguments);
+    asking.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let (tell, hear) = channel();
+    let mut child = asking.spawn().map_err(cannot)?;
+    let mut pipe = child.stdout.take().ok_or_else(|| cannot(io::ErrorKind::BrokenPipe.into()))?;
+    let said = thread::Builder::new().spawn(move || {
+        let mut text = String::new();
+        let read = pipe.read_to_string(&mut text);
+        // Nobody may listen any more.
+        let _ = tell.send(read.map(|_| text));
+    });
+    said.map_err(cannot)?;
+    let answer = match hear.recv_timeout(patience) {
+        Ok(Ok(text)) => serde_json::from_str(&text).map_err(|_| "whoever asked ended without an answer".to_owned()),
+        Ok(Err(error)) => Err(cannot(error)),
+        Err(_) => Err(format!("the server did not answer within {} s", patience.as_secs_f64())),
+    };
+    // It is waited for by nobody: it may be held for as long as the server is.
+    let _ = child.kill();
+    let _ = child.try_wait();
+    answer
+}

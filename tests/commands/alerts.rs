@@ -1,0 +1,170 @@
+//! The alerts of examples/prometheus, in a real Prometheus that scrapes a real node exporter.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tensorfs_tests::{Mount, Pattern, Setup, on_mounts, run_ok, skip, wait_until};
+
+on_mounts!(filled_damaged_and_killed_it_is_told,);
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/prometheus");
+
+fn is_there(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|run| run.status.success())
+}
+
+/// By Prometheus' own rules, with made-up series: each of them, and not too early.
+#[test]
+fn each_alert_fires_when_it_should() {
+    if !is_there("promtool") {
+        return skip("alerts::each_alert_fires_when_it_should", "no promtool (Debian: prometheus)");
+    }
+    run_ok(Command::new("promtool").args(["test", "rules", "alerts_test.yml"]).current_dir(EXAMPLES));
+    let names = |file: &str, word: &str| {
+        let text = fs::read_to_string(Path::new(EXAMPLES).join(file)).unwrap();
+        let words: Vec<&str> = text.split([' ', ',', '\n']).collect();
+        let pairs = words.windows(2).filter(|pair| pair[0] == word);
+        pairs.map(|pair| pair[1].to_owned()).collect::<BTreeSet<String>>()
+    };
+    assert_eq!(names("alerts.yml", "alert:"), names("alerts_test.yml", "alertname:"));
+}
+
+/// A program that serves at a port, and ends with the test.
+struct Daemon(Child);
+
+impl Daemon {
+    fn start(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// What an address says, if it answers.
+fn get(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).ok()?;
+    Some(said.split_once("\r\n\r\n")?.1.to_owned())
+}
+
+/// Prometheus, with the rules as they are but for their pauses.
+struct Prometheus {
+    port: u16,
+    textfile: PathBuf,
+    _daemons: [Daemon; 2],
+}
+
+impl Prometheus {
+    fn start(dir: &Path) -> Self {
+        let (textfile, exporter, port) = (dir.join("textfile"), free_port(), free_port());
+        fs::create_dir(&textfile).unwrap();
+        let rules = fs::read_to_string(Path::new(EXAMPLES).join("alerts.yml")).unwrap();
+        let at_once = rules.lines().filter(|line| !line.trim_start().starts_with("for: "));
+        fs::write(dir.join("alerts.yml"), at_once.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        let config = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [alerts.yml]\nscrape_configs:\n\
+             - {{job_name: node, static_configs: [{{targets: ['127.0.0.1:{exporter}']}}]}}\n"
+        );
+        fs::write(dir.join("prometheus.yml"), config).unwrap();
+        let node = Daemon::start(
+            Command::new("prometheus-node-exporter")
+                .args(["--collector.disable-defaults", "--collector.textfile"])
+                .arg(format!("--collector.textfile.directory={}", textfile.display()))
+                .arg(format!("--web.listen-address=127.0.0.1:{exporter}")),
+        );
+        let server = Daemon::start(
+            Command::new("prometheus")
+                .current_dir(dir)
+                .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
+                .arg(format!("--web.listen-address=127.0.0.1:{port}")),
+        );
+        let prometheus = Self { port, textfile, _daemons: [node, server] };
+        wait_until("Prometheus is ready", || get(port, "/-/ready").is_some_and(|said| said.contains("Ready")));
+        prometheus
+    }
+
+    /// Writes the numbers of a mount again and again until the alert fires.
+    #[track_caller]
+    fn wait_for(&self, mount: &Mount, alert: &str) {
+        wait_until(alert, || {
+            // Of a mount that does not answer it says so, and fails.
+            let _ = mount.program().arg("metrics").arg(mount.path()).arg("--textfile").arg(&self.textfile).output();
+            self.firing().iter().any(|name| name == alert)
+        });
+    }
+
+    fn firing(&self) -> Vec<String> {
+        let said = get(self.port, "/api/v1/alerts").unwrap_or_default();
+        let said: Value = serde_json::from_str(&said).unwrap_or_default();
+        let alerts = said["data"]["alerts"].as_array().cloned().unwrap_or_default();
+        let firing = alerts.iter().filter(|alert| alert["state"] == "firing");
+        firing.map(|alert| alert["labels"]["alertname"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    fn value(&self, query: &str) -> Option<f64> {
+        let said: Value = serde_json::from_str(&get(self.port, &format!("/api/v1/query?query={query}"))?).ok()?;
+        said["data"]["result"][0]["value"][1].as_str()?.parse().ok()
+    }
+}
+
+fn filled_damaged_and_killed_it_is_told(setup: Setup) {
+    if !["prometheus", "prometheus-node-exporter"].iter().all(|program| is_there(program)) {
+        return setup.skip("no Prometheus (Debian: prometheus, prometheus-node-exporter)");
+    }
+    let mut mount = setup.create(["--size", "64M"]).mount_with(["-o", "keeper"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let prometheus = Prometheus::start(&mount.host());
+    wait_until("the numbers have come", || {
+        mount.tensorfs_ok([
+            "metrics".as_ref(),
+            mount.path().as_os_str(),
+            "--textfile".as_ref(),
+            prometheus.textfile.as_os_str(),
+        ]);
+        prometheus.value("tensorfs_up") == Some(1.0)
+    });
+    assert_eq!(prometheus.firing(), [""; 0], "all is well");
+    // Fill it.
+    let file = Pattern(2).bytes(0, 1 << 20);
+    fs::write(mount.at("file"), &file).unwrap();
+    mount.tensorfs_ok(["seal".as_ref(), mount.at("file").as_os_str()]);
+    fs::write(mount.at("large"), Pattern(1).bytes(0, 57 << 20)).unwrap();
+    prometheus.wait_for(&mount, "TensorfsNearlyFull");
+    fs::remove_file(mount.at("large")).unwrap();
+    // Kill it: another server takes over.
+    mount.kill_server();
+    prometheus.wait_for(&mount, "TensorfsServerDied");
+    // Damage it.
+    let segments = fs::read_dir(mount.pool().join("segments")).unwrap();
+    let mut segments =
+        segments.flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap()).map(|entry| entry.unwrap().path());
+    let segment = segments.find(|path| fs::read(path).is_ok_and(|bytes| bytes == file)).unwrap();
+    let mut spoiled = file;
+    spoiled[500_000] ^= 1;
+    fs::write(segment, spoiled).unwrap();
+    mount.tensorfs(["scrub".as_ref(), mount.path().as_os_str()]);
+    prometheus.wait_for(&mount, "TensorfsDamage");
+    // Kill it for good.
+    mount.adopt();
+    mount.kill_keeper();
+    mount.kill9();
+    prometheus.wait_for(&mount, "TensorfsDown");
+}

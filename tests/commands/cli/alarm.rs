@@ -1,0 +1,79 @@
+//! `tensorfs alarm`, and the mount option `on-damage`: damage tells somebody.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use tensorfs_tests::{Pattern, needs_mount, wait_until};
+
+use super::{Room, UNMOUNTING, servers_of};
+
+/// A program that writes down what it is told; it fails the first time.
+fn teller(room: &Room) -> String {
+    let (program, told) = (room.at("tell"), room.at("told"));
+    let script = format!(
+        "#!/bin/sh\nif [ ! -e {0}.failed ]; then touch {0}.failed; exit 1; fi\n\
+         {{ echo \"$1 $TENSORFS_MOUNTPOINT $TENSORFS_POOL\"; cat; echo end; }} >> {0}\n",
+        told.display()
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    program.to_str().unwrap().to_owned()
+}
+
+/// The server has given up its rights, and could run nothing.
+#[test]
+fn damage_that_is_found_is_told_once_by_whoever_mounted() {
+    needs_mount!();
+    let room = Room::with_pool();
+    let program = teller(&room);
+    room.mount("pool", "mnt");
+    let file = Pattern(2).bytes(0, 1 << 20);
+    fs::write(room.at("mnt/file"), &file).unwrap();
+    room.ok(["seal", "mnt/file"]);
+    room.ok(["umount", "mnt"]);
+    let segments =
+        fs::read_dir(room.at("pool/segments")).unwrap().flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap());
+    let segment = segments.map(|entry| entry.unwrap().path()).find(|path| fs::read(path).unwrap() == file).unwrap();
+    let mut spoiled = file;
+    spoiled[500_000] ^= 1;
+    fs::write(segment, spoiled).unwrap();
+    room.ok(["mount", "pool", "mnt", "--log", "server.log", "-o", &format!("keeper,on-damage={program}")]);
+    let alarm = alarms(&room);
+    assert_eq!(alarm.len(), 1, "it was started with the mount");
+    // One that asks more often than each ten seconds.
+    let mut often = {
+        let _unmounting = UNMOUNTING.read();
+        room.command().args(["alarm", "--every", "0.05", "--run", &program, "mnt"]).spawn().unwrap()
+    };
+    let told = || fs::read_to_string(room.at("told")).unwrap_or_default();
+    assert_eq!(told(), "", "nobody has looked");
+    assert_eq!(room.run(["scrub", "mnt"]).status.code(), Some(4));
+    wait_until("it is told, though the program failed at first", || told().contains("end\n"));
+    // Both tell of it, each once.
+    wait_until("so is the one of the mount", || told().matches("end\n").count() == 2);
+    let (mnt, pool) = (room.at("mnt"), room.at("pool"));
+    let first = format!("{0} {0} {1}\n/file: ", mnt.display(), pool.display());
+    assert!(told().starts_with(&first), "{}", told());
+    room.ok(["umount", "mnt"]);
+    assert!(often.wait().unwrap().success());
+    wait_until("it ends with the mount", || alarms(&room).is_empty());
+    assert_eq!(told().matches("end\n").count(), 2, "{}", told());
+    assert!(servers_of(room.dir.path()).is_empty());
+}
+
+/// Alarms of the room's mounts that a mount has started.
+fn alarms(room: &Room) -> Vec<String> {
+    let lines =
+        fs::read_dir("/proc").unwrap().flatten().filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
+    let named = room.at("mnt").display().to_string();
+    lines.filter(|line| line.contains("\0alarm\0--detached\0") && line.contains(&named)).collect()
+}
+
+#[test]
+fn a_program_is_named_by_its_whole_path() {
+    needs_mount!();
+    let room = Room::with_pool();
+    let line = room.fails(["mount", "pool", "mnt", "-o", "on-damage=tell"]);
+    assert!(line.contains("must be a path that begins with /"), "{line}");
+}
