@@ -25,7 +25,8 @@
 //! | `store` | what changes the pool, and knows no open file |
 //!
 //! What all may know is beside them: who asks (`caller`), on which thread something is done (`lane`), what goes wrong
-//! (`error`), how programs ask (`protocol`), what outlives a server (`handover`), what a request waits for (`waits`). `file` has the order of locks.
+//! (`error`), how programs ask (`protocol`), what outlives a server (`handover`), what a request waits for
+//! (`waits`). `file` has the order of locks.
 
 mod acl;
 mod ask;

@@ -144,7 +144,7 @@ fn work_is_told_by_process_and_by_directory(setup: Setup) {
         }
     }
     assert!(opened > 0);
-    // The same for people.
+    // People are told of the same directory.
     let mut looking = Looking::at(&mount, &["top", "--interval", "0.5"]);
     wait_until("the directory is named", || {
         fs::write(mount.at("a/b/more"), "x").unwrap();

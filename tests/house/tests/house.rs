@@ -62,6 +62,7 @@ const FIELDS: usize = 14;
 /// Structs with more fields.
 const LARGE: &[Exception] = &[
     ("superblock::Raw", "its fields are those of the superblock on media"),
+    ("store::Store", "it has what the store owns, each a type of its own"),
     ("info::Info", "what `tensorfs info` tells, one field a line"),
 ];
 

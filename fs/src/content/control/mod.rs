@@ -1,7 +1,8 @@
 //! The control tree: `.tensorfs` in the root of the mount, found by name and not listed there.
 //!
 //! `info`, `metrics`, `README`, `placement` and `accesses` are made when they are opened, `trace` as it is read;
-//! `placement` can be written, too. Below `tensors` are the directories of the pool again, with a directory in the place of each file that holds
+//! `placement` can be written, too. Below `tensors` are the directories of the pool again, with a directory in
+//! the place of each file that holds
 //! tensors, and in that its tensors as `.npy` files.
 //!
 //! Nobody reads a byte through the tree that is kept from him outside of it: each object shows owner, mode and access

@@ -64,7 +64,8 @@ impl Control {
         Ok(Stat { ino, attributes: Attributes { mode, ..root }, links, size, allocated: 0, volatile: false })
     }
 
-    /// What belongs to whoever runs the server: the placement map, which others may read, the uses of files, and who asks for what.
+    /// What belongs to whoever runs the server: the placement map, which others may read, the uses of files, and
+    /// who asks for what.
     fn private_stat(&self, ino: Ino, root: Attributes) -> Stat {
         let (mode, size) = match ino {
             PLACEMENT => (0o644, self.content.files().store().view().placement().len() as u64),
