@@ -465,7 +465,7 @@ fn a_scrub_that_was_interrupted_goes_on(setup: Setup) {
     let mut segments = segments.flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap());
     let segment = segments.find(|entry| fs::read(entry.as_ref().unwrap().path()).unwrap() == second).unwrap().unwrap();
     let segment = segment.path().strip_prefix(mount.pool()).unwrap().to_str().unwrap().to_owned();
-    let held = calls.add(Rule::of(Call::Open).on(&format!("/{segment}")).held());
+    let held = calls.add(Rule::of(Call::Open).on(format!("/{segment}")).held());
     let mut command = mount.program();
     command.args(["scrub", "--no-limit"]).arg(mount.path()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut scrub = command.spawn().unwrap();

@@ -633,6 +633,27 @@ fn a_move_that_is_interrupted_anywhere_leaves_one_whole_copy() {
 /// was discarded, which was the file's own by then.
 #[test]
 fn a_move_whose_seals_find_no_room_has_been_made() {
+    // The log is full but for one record: the switch takes less, the seals of a hundred parts more.
+    let all = log_full_beside_a_sealed_file(usize::MAX).attributes;
+    let full = log_full_beside_a_sealed_file(all - 1);
+    let (pool, ino) = (&full.pool, full.ino);
+    let copy = move_file(pool, ino, "ssd", &mut || {});
+    assert!(!pool.view().object(ino).unwrap().chain().unwrap().is_sealed(), "there was room after all");
+    assert_eq!(segment_of(pool, "model"), copy);
+    assert_eq!(read_segment(pool, copy), full.bytes);
+}
+
+struct Full {
+    pool: Pool,
+    ino: Ino,
+    bytes: Vec<u8>,
+    _ssd: tempfile::TempDir,
+    _scratch: Scratch,
+    attributes: usize,
+}
+
+/// A pool with a sealed file, into whose log no more attributes fit, or with so many of them.
+fn log_full_beside_a_sealed_file(most: usize) -> Full {
     let scratch = Scratch::new(4096);
     let ssd = durable();
     let (pool, medium) = scratch.first_open();
@@ -649,21 +670,11 @@ fn a_move_whose_seals_find_no_room_has_been_made() {
     };
     assert!(pool.seal(ino, from, 4096, (0..100).map(|n| sealed(n * 3)).collect()).unwrap());
     pool.commit(pool.newest()).unwrap();
-    // The log is full but for the little that the switch takes.
     medium.set_host_full(true);
-    let mut n = 0;
-    while try_store(
-        &pool,
-        [Record::Xattr { ino: ROOT, name: format!("user.{n}").into_bytes().into(), value: [7; 900].into() }],
-    )
-    .is_ok()
-    {
-        n += 1;
-    }
-    let copy = move_file(&pool, ino, "ssd", &mut || {});
-    assert!(!pool.view().object(ino).unwrap().chain().unwrap().is_sealed(), "there was room after all");
-    assert_eq!(segment_of(&pool, "model"), copy);
-    assert_eq!(read_segment(&pool, copy), bytes);
+    let name = |n: usize| format!("user.{n}").into_bytes().into();
+    let attribute = |n| Record::Xattr { ino: ROOT, name: name(n), value: [7; 900].into() };
+    let attributes = (0..most).take_while(|n| try_store(&pool, [attribute(*n)]).is_ok()).count();
+    Full { pool, ino, bytes, _ssd: ssd, _scratch: scratch, attributes }
 }
 
 /// A move that a crash interrupts at any store or persist of the log leaves the file whole, where it was or where it
