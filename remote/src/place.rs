@@ -25,6 +25,8 @@ use crate::error::{Error, Result};
 const IN_FLIGHT: usize = 192 << 20;
 /// What they are counted in.
 const GRAIN: usize = 64 << 10;
+/// Nothing that a carrier puts is larger.
+const LARGEST: u64 = 256 << 20;
 
 /// What is to be known of a store beside its URL. None of it is secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +115,10 @@ impl Place {
     pub fn get(&self, name: &str) -> Result<Option<Bytes>> {
         self.runtime.block_on(async {
             match self.store.get(&self.path(name)).await {
+                Ok(found) if found.meta.size > LARGEST => {
+                    let size = found.meta.size;
+                    Err(Error::Refused(format!("{}/{name}: {size} bytes, which no carrier has put", self.shown)))
+                }
                 Ok(found) => found.bytes().await.map(Some).map_err(self.failed(name, "read")),
                 Err(object_store::Error::NotFound { .. }) => Ok(None),
                 Err(error) => Err(self.failed(name, "read")(error)),

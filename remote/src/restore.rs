@@ -17,6 +17,7 @@ use tensorfs_layout::check::Contents;
 use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
 use tensorfs_layout::pool::{Carrying, CreateOptions, OpenOptions, Pool, carried, is_unfinished};
 use tensorfs_layout::segment::SealedRun;
+use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 
 use crate::carry::{Note, Settings};
@@ -180,7 +181,12 @@ impl Restore<'_> {
         }
         let named = |ino| Record::Name { dir, name: name.into(), ino };
         let ino = match (there, other) {
-            (Some(ino), _) => ino,
+            (Some(ino), _) => {
+                if let (Some(content), None) = (&entry.file, other) {
+                    self.seal_what_is_there(ino, content)?;
+                }
+                ino
+            }
             (None, Some(ino)) => {
                 self.store(Transaction::new(0).with(named(ino)))?;
                 return Ok(ino);
@@ -246,8 +252,28 @@ impl Restore<'_> {
         tx.push(name);
         self.store(tx)?;
         let runs = self.runs(content, size);
-        self.waiting.push(Waiting { ino, segment, allocated, runs });
-        self.waiting_bytes += size;
+        self.seal_later(Waiting { ino, segment, allocated, runs }, size)
+    }
+
+    /// A file that was there already: whoever made it may have been killed before he had sealed it. Whether it has the
+    /// bytes, its seals tell.
+    fn seal_what_is_there(&mut self, ino: Ino, content: &Content) -> Result<()> {
+        let size = bytes_of(content);
+        let unsealed = {
+            let view = self.pool.view();
+            let object = view.object(ino);
+            let chain = object.and_then(Object::chain).filter(|chain| !chain.is_sealed() && chain.size() == size);
+            let segment = object.and_then(|object| object.attributes.segment);
+            chain.and_then(|chain| Some((segment?, chain.allocated())))
+        };
+        let Some((segment, allocated)) = unsealed else { return Ok(()) };
+        let runs = self.runs(content, size);
+        self.seal_later(Waiting { ino, segment, allocated, runs }, 0)
+    }
+
+    fn seal_later(&mut self, waiting: Waiting, bytes: u64) -> Result<()> {
+        self.waiting.push(waiting);
+        self.waiting_bytes += bytes;
         if self.waiting.len() >= LOT.0 || self.waiting_bytes >= LOT.1 {
             self.commit()?;
         }

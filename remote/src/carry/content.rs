@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tensorfs_formats::{Source, crc32c_append, crc32c_zeroes, read_exact};
 use tensorfs_layout::tree::{FileChain, Run};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::place::Puts;
 use crate::repository::{Hash, Part, Stored, object_name};
 
@@ -237,5 +237,11 @@ impl<'a> Proof<'a> {
 
 /// What reading a segment failed with.
 pub fn different(error: &io::Error) -> Trouble {
+    // What this process may not have says nothing of the file.
+    const OWN: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EACCES, libc::EPERM];
+    if let Some(errno) = error.raw_os_error().filter(|errno| OWN.contains(errno)) {
+        let (path, source) = ("a segment".to_owned(), io::Error::from_raw_os_error(errno));
+        return Trouble::Remote(Error::Host { path, what: "read", source });
+    }
     Trouble::Different(format!("cannot be read: {}", tensorfs_layout::reason(error)))
 }

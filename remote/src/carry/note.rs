@@ -1,5 +1,7 @@
 //! What the carrier keeps in the pool's directory: where the remote is, and how far it has come.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -55,6 +57,7 @@ impl Note {
     /// The note of a pool, if it has a remote.
     pub fn of(pool: &Path, uuid: &str) -> Result<Option<Self>> {
         let Some(bytes) = carried(pool)? else { return Ok(None) };
+        is_believed(pool)?;
         let note: Self = serde_json::from_slice(&bytes).map_err(|error| {
             let pool = pool.display();
             Error::Refused(format!("{pool}: its file \"remote\" cannot be read ({error}); set the remote again"))
@@ -67,4 +70,19 @@ impl Note {
         let bytes = serde_json::to_vec(self).map_err(|error| Error::Refused(error.to_string()))?;
         Ok(carrying.write(&bytes)?)
     }
+}
+
+/// Where a pool's second copy is, its owner says. Root, who may write everywhere and has keys of its own, does not take
+/// another user's word for that.
+fn is_believed(pool: &Path) -> Result<()> {
+    let failed = |source| Error::Host { path: pool.display().to_string(), what: "look at", source };
+    let owner = fs::metadata(pool).map_err(failed)?.uid();
+    let own = fs::metadata("/proc/self").map_err(failed)?.uid();
+    if own != 0 || owner == 0 {
+        return Ok(());
+    }
+    let pool = pool.display();
+    Err(Error::Refused(format!(
+        "{pool}: it belongs to user {owner}, who says where its second copy is; run this as him"
+    )))
 }

@@ -183,7 +183,7 @@ impl Carrier {
             self.arrived(transaction, incomplete)?;
             return Ok(passed(self, Outcome::Nothing));
         }
-        committed.check_unchanged()?;
+        committed.check_unchanged().inspect_err(|_| self.ready.clear())?;
         self.put(&committed, lines, incomplete)?;
         Ok(passed(self, Outcome::Carried))
     }
@@ -299,8 +299,10 @@ fn content(
     let (size, version) = (chain.size(), chain.version());
     let settled = committed.is_settled(object);
     let seals = Sealed::of(chain);
+    // Without seals nothing says that bytes which were written in place are those of before.
     if let Some(before) = before.filter(|before| (before.segment, before.version) == (segment.0, version))
         && (before.size, &before.seals) == (size, &seals)
+        && (size == 0 || !seals.is_empty() || !settled)
         && (before.state == State::Whole) == settled
     {
         return Ok(before.clone());

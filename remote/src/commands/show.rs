@@ -12,11 +12,17 @@ pub fn json<T: Serialize>(value: &T) {
     }
 }
 
-/// A line. Whoever reads no more has read enough.
+/// A line, without control characters that a name has. Whoever reads no more has read enough.
 pub fn line(text: &str) {
-    if writeln!(io::stdout(), "{text}").is_err() {
+    if writeln!(io::stdout(), "{}", plain(text)).is_err() {
         std::process::exit(0);
     }
+}
+
+/// Words that cannot play with the terminal.
+pub fn plain(text: &str) -> String {
+    let shown = |char: char| if char.is_control() { char.escape_default().collect() } else { vec![char] };
+    text.chars().flat_map(shown).collect()
 }
 
 /// A progress bar on a terminal, and nothing elsewhere.

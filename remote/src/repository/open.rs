@@ -90,7 +90,7 @@ impl Repository {
         let mut why = None;
         // A base that is damaged is as none: the batches behind the one before it say as much.
         for base in bases.into_iter().map(Some).chain([None]) {
-            if base.is_none() && first > 1 && listed > 0 {
+            if base.is_none() && (why.is_some() && listed == 0 || first > 1 && listed > 0) {
                 break;
             }
             match self.from_base(base) {

@@ -22,9 +22,29 @@ fn what_is_restored_is_what_was_carried() {
     let (restored, found) = restored(store.place(), &pool.dir.path().join("copy")).unwrap();
     assert_eq!(found, seen(&pool.path()));
     assert_eq!((restored.files, restored.incomplete.len()), (4, 0));
-    // And nothing is left to carry.
+    // And nothing is left to carry. What has no checksum is read again: nothing else says that it is what it was.
     let passed = pool.carrier(store.place()).unwrap().pass().unwrap();
-    assert_eq!((passed.outcome, passed.read, passed.put), (Outcome::Nothing, 0, 0));
+    assert_eq!((passed.outcome, passed.read, passed.put), (Outcome::Nothing, 11, 0));
+}
+
+/// An unsealed file is written in place, which changes neither its size nor its records.
+///
+/// Proves E1.
+#[test]
+fn what_is_written_in_place_is_carried() {
+    let mut pool = varied();
+    let store = Recorded::new();
+    pool.carrier(store.place()).unwrap().pass().unwrap();
+    pool.edit(|edit| {
+        let ino = edit.lookup("/checkpoints/small");
+        let segment = edit.pool.view().object(ino).unwrap().attributes.segment.unwrap();
+        let file = edit.pool.segments().open(segment, libc::O_RDWR).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&std::fs::File::from(file), b"other", 0).unwrap();
+    });
+    let passed = pool.carrier(store.place()).unwrap().pass().unwrap();
+    assert_eq!(passed.outcome, Outcome::Carried);
+    let (_, found) = restored(store.place(), &pool.dir.path().join("copy")).unwrap();
+    assert_eq!(found, seen(&pool.path()));
 }
 
 /// As above, in a directory; and what is there already is not overwritten.
