@@ -255,7 +255,6 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_renameat,
     libc::SYS_renameat2,
     libc::SYS_linkat,
-    libc::SYS_fchmod,
     libc::SYS_fchown,
     libc::SYS_ftruncate,
     libc::SYS_truncate,

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use tensorfs_tests::{is_root, program, skip};
 
 /// What is refused, and how. `OUTSIDE` is a file beside the pool, of the same owner.
-const REFUSED: [(&str, i32); 38] = [
+const REFUSED: [(&str, i32); 39] = [
     ("read OUTSIDE", libc::EACCES),
     ("read /etc/shadow", libc::EACCES),
     ("read /root/.bashrc", libc::EACCES),
@@ -21,6 +21,7 @@ const REFUSED: [(&str, i32); 38] = [
     ("list OUTSIDE", libc::EACCES),
     ("chmod OUTSIDE", libc::EPERM),
     ("chmod2 OUTSIDE", libc::EPERM),
+    ("chmod_open", libc::EPERM),
     ("chown OUTSIDE", libc::EPERM),
     ("utimes OUTSIDE", libc::EPERM),
     ("setxattr OUTSIDE", libc::EPERM),

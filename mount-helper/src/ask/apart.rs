@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -13,12 +14,19 @@ use serde::de::DeserializeOwned;
 
 use crate::show::failure::reason;
 
+/// So many processes may be left behind at a time.
+const MOST: usize = 8;
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+
 /// So long an answer is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What this program says, as JSON, when it is started with these arguments; or why it says nothing.
 pub fn ask<T: DeserializeOwned>(arguments: &[&OsStr], patience: Duration) -> Result<T, String> {
     let cannot = |error: io::Error| format!("cannot ask: {}", reason(&error));
+    if LEFT.load(Relaxed) >= MOST {
+        return Err(format!("{MOST} processes that have asked still wait for servers that do not answer"));
+    }
     let mut asking = Command::new("/proc/self/exe");
     asking.arg0("tensorfs").args(arguments);
     asking.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -37,8 +45,15 @@ pub fn ask<T: DeserializeOwned>(arguments: &[&OsStr], patience: Duration) -> Res
         Ok(Err(error)) => Err(cannot(error)),
         Err(_) => Err(format!("the server did not answer within {} s", patience.as_secs_f64())),
     };
-    // It is waited for by nobody: it may be held for as long as the server is.
+    // It is waited for beside: it may be held for as long as the server is.
     let _ = child.kill();
-    let _ = child.try_wait();
+    LEFT.fetch_add(1, Relaxed);
+    let waiting = thread::Builder::new().spawn(move || {
+        let _ = child.wait();
+        LEFT.fetch_sub(1, Relaxed);
+    });
+    if waiting.is_err() {
+        LEFT.fetch_sub(1, Relaxed);
+    }
     answer
 }

@@ -12,7 +12,7 @@ use tensorfs_layout::pool::READ_ONLY_HOST;
 
 use crate::ask::apart;
 use crate::cli::Alarm;
-use crate::mounting::mountinfo::Table;
+use crate::mounting::mountinfo::{Mount, Table};
 use crate::show::failure::{At, Failure, reason};
 use crate::show::{logging, text};
 
@@ -33,25 +33,26 @@ pub fn run(arguments: &Alarm) -> Result<(), Failure> {
     let every = arguments.every.unwrap_or(EVERY);
     let (begun, mut seen, mut told) = (Instant::now(), false, HashSet::new());
     loop {
-        match is_mounted(&mountpoint)? {
-            false if seen || begun.elapsed() > TO_BE_MOUNTED => return Ok(()),
-            false => {}
-            true => {
+        match mounted(&mountpoint)? {
+            None if seen || begun.elapsed() > TO_BE_MOUNTED => return Ok(()),
+            None => {}
+            Some(mount) => {
                 seen = true;
-                look(&mountpoint, &arguments.run, &mut told);
+                look(&mount, &arguments.run, &mut told);
             }
         }
         thread::sleep(every);
     }
 }
 
-fn is_mounted(mountpoint: &Path) -> Result<bool, Failure> {
+fn mounted(mountpoint: &Path) -> Result<Option<Mount>, Failure> {
     let table = Table::read().at(mountpoint)?;
-    Ok(table.top_at(mountpoint).is_some_and(|mount| mount.is_tensorfs()))
+    Ok(table.top_at(mountpoint).filter(|mount| mount.is_tensorfs()).cloned())
 }
 
 /// Looks once. What the program could not be told it is told the next time.
-fn look(mountpoint: &Path, program: &Path, told: &mut HashSet<String>) {
+fn look(mount: &Mount, program: &Path, told: &mut HashSet<String>) {
+    let mountpoint = mount.mount_point();
     let asked = ["info".as_ref(), "--json".as_ref(), "--".as_ref(), mountpoint.as_os_str()];
     // That it does not answer is for others to tell.
     let Ok(info) = apart::ask::<Info>(&asked, apart::PATIENCE) else { return };
@@ -62,31 +63,33 @@ fn look(mountpoint: &Path, program: &Path, told: &mut HashSet<String>) {
     if news.is_empty() {
         return;
     }
-    match tell(mountpoint, &info, program, &news) {
+    match tell(mount, program, &news) {
         Ok(()) if told.len() < MOST => told.extend(news),
         Ok(()) => {}
         Err(error) => log::error!("{}: {}: {}", mountpoint.display(), program.display(), reason(&error)),
     }
 }
 
-/// What is wrong with what a pool holds, a line each.
+/// What is wrong with what a pool holds, a line each. None begins with a word of the pool's, as programs that send mail
+/// obey some words at the beginning of a line.
 fn damage(info: &Info) -> Vec<String> {
     let read_only = info.read_only.iter().filter(|why| *why != READ_ONLY_HOST);
     let read_only = read_only.map(|why| format!("the pool takes no changes: {why}"));
-    let lost = info.damaged_files.iter().map(|path| format!("{path}: may have lost bytes"));
+    let lost = info.damaged_files.iter().map(|path| format!("damage: {path}: may have lost bytes"));
     let found = info.damage_found.iter().map(|finding| {
         let path = finding.path.as_deref().unwrap_or(&finding.host_file);
         let place = finding.offset.map_or_else(String::new, |offset| format!(" at byte {offset}"));
         let tensors =
             if finding.tensors.is_empty() { String::new() } else { format!("; {}", finding.tensors.join(", ")) };
-        format!("{path}: {}{place}{tensors}", finding.what)
+        format!("damage: {path}: {}{place}{tensors}", finding.what)
     });
     read_only.chain(lost).chain(found).map(|line| text::plain(&line)).collect()
 }
 
-fn tell(mountpoint: &Path, info: &Info, program: &Path, news: &[String]) -> io::Result<()> {
-    let mut command = Command::new(program);
-    command.arg(mountpoint).env("TENSORFS_MOUNTPOINT", mountpoint).env("TENSORFS_POOL", &info.pool);
+/// Of the mount it hears what the kernel says, not its server.
+fn tell(mount: &Mount, program: &Path, news: &[String]) -> io::Result<()> {
+    let (mountpoint, mut command) = (mount.mount_point(), Command::new(program));
+    command.arg(mountpoint).env("TENSORFS_MOUNTPOINT", mountpoint).env("TENSORFS_POOL", mount.source());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     if let Some(mut pipe) = child.stdin.take() {
         // Who does not want to know more than that there is something need not read it.

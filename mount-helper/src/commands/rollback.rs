@@ -6,7 +6,7 @@
 //!
 //! The directory may be a user's whom whoever runs this does not trust, and who changes it meanwhile. So both
 //! directories are opened once, and nothing is renamed that is not below the one to where it is not below the other,
-//! with no link on the way.
+//! with no link on the way. What is looked at by its path and was another directory meanwhile can be no other user's.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::stat::{Mode, fstatat, mkdirat};
 use serde_json::{Value, json};
 use tensorfs_fs::FileState;
@@ -26,7 +26,7 @@ use tensorfs_fs::FileState;
 use crate::cli::Rollback;
 use crate::commands::latest::{Candidate, find};
 use crate::show::failure::{At, Failure};
-use crate::show::output;
+use crate::show::{output, text};
 use crate::tensors::attribute;
 use crate::tensors::place::Place;
 
@@ -45,9 +45,9 @@ enum Outcome {
 
 /// Runs the command.
 pub fn run(arguments: &Rollback) -> Result<ExitCode, Failure> {
-    let dir = &arguments.dir;
+    let dir = &fs::canonicalize(&arguments.dir).at(&arguments.dir)?;
     // What was closed just before is at rest then, and what is open still is being written.
-    let opened = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).at(dir)?;
+    let opened = open_without_links(dir).at(dir)?;
     opened.sync_all().at(dir)?;
     let found = find(dir)?;
     let complete = found.complete(dir)?;
@@ -83,7 +83,7 @@ pub fn run(arguments: &Rollback) -> Result<ExitCode, Failure> {
         output::print(&format!("{}\n", told(arguments, complete.place().path(), &outcomes)))?;
     } else {
         let how = if is_left { "complete" } else { "the newest, and complete" };
-        output::print(&format!("{}: {how}\n", complete.place().path().display()))?;
+        output::print(&format!("{}: {how}\n", text::plain(&complete.place().path().to_string_lossy())))?;
     }
     Ok(if is_left { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -173,6 +173,13 @@ impl Aside<'_> {
     }
 }
 
+/// Opens a directory that no link leads to.
+fn open_without_links(dir: &Path) -> io::Result<File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+    Ok(File::from(openat2(AT_FDCWD, dir, how)?))
+}
+
 /// Opens a directory below another one, and makes those that are missing. A link on the way is no directory.
 fn open_below(from: BorrowedFd<'_>, below: &Path, make: bool) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -220,7 +227,8 @@ fn say(arguments: &Rollback, path: &Path, outcome: &Outcome) -> Result<(), Failu
         Outcome::Aside(_) if arguments.json => {}
         Outcome::Aside(to) => {
             let what = if arguments.dry_run { "would be set aside as" } else { "set aside as" };
-            output::print(&format!("{}: incomplete, {what} {}\n", path.display(), to.display()))?;
+            let (path, to) = (text::plain(&path.to_string_lossy()), text::plain(&to.to_string_lossy()));
+            output::print(&format!("{path}: incomplete, {what} {to}\n"))?;
         }
     }
     Ok(())

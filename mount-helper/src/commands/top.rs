@@ -177,7 +177,7 @@ fn rows(title: &str, rows: &[Row], seconds: f64) -> String {
             format!("{:.0}", work.requests as f64 / seconds),
             text::duration(work.seconds / work.requests.max(1) as f64),
             text::duration(work.longest_seconds),
-            work.longest_kind.clone(),
+            text::plain(&work.longest_kind),
             rate(work.read_bytes),
             rate(work.written_bytes),
             opens,

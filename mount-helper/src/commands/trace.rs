@@ -51,5 +51,5 @@ fn line(request: &Request) -> String {
     for more in request.bytes.map(size::humane).into_iter().chain(by).chain(request.error.clone()).chain(reason) {
         said = said + "  " + &more;
     }
-    said + "\n"
+    text::plain(&said) + "\n"
 }

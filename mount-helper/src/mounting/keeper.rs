@@ -54,6 +54,8 @@ const TRIES: u32 = 60;
 /// And so long is waited in between.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// So much of what a server says is heard at once.
+const HEARD_AT_ONCE: u32 = 16;
 /// So long a server may take that is to leave to another one.
 const LEAVING: Duration = Duration::from_secs(10);
 /// So long a server may take to end that does not answer.
@@ -472,7 +474,12 @@ impl Keeper<'_> {
 
     /// Hears all that the server has said.
     fn hear_all(&mut self, life: &mut Life) -> io::Result<()> {
-        while self.hear(life)? {}
+        // One that has more to say than a server ever has is heard when others have been.
+        for _ in 0..HEARD_AT_ONCE {
+            if !self.hear(life)? {
+                break;
+            }
+        }
         Ok(())
     }
 
@@ -534,7 +541,9 @@ fn receive(socket: &OwnedFd) -> io::Result<Said> {
         message => message?,
     };
     let mut descriptors = Vec::new();
-    for part in message.cmsgs()? {
+    // More came with it than a server ever sends.
+    let Ok(parts) = message.cmsgs() else { return Ok(Said::Ended) };
+    for part in parts {
         if let ControlMessageOwned::ScmRights(numbers) = part {
             // SAFETY: the kernel has just opened them for this process.
             descriptors.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));

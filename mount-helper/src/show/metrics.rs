@@ -1,10 +1,21 @@
 //! Metrics of several mounts in one text: what each server says, put together family by family.
 
+use std::collections::HashMap;
 use std::fmt::Write;
+
+/// Servers say no more than so many bytes, and nothing of others.
+const MOST: usize = 1 << 20;
+const NAMES: &str = "tensorfs_";
+/// What is said here.
+const UP: &str = "tensorfs_up";
 
 /// The families of several OpenMetrics texts, in the order in which they came first.
 #[derive(Debug, Default)]
-pub struct Families(Vec<Family>);
+pub struct Families {
+    all: Vec<Family>,
+    /// Where each is, by its name.
+    places: HashMap<String, usize>,
+}
 
 #[derive(Debug)]
 struct Family {
@@ -17,23 +28,26 @@ struct Family {
 impl Families {
     /// Adds what a server says of one mount.
     pub fn add(&mut self, text: &str) {
+        if text.len() <= MOST {
+            self.add_lines(text, |name| name.starts_with(NAMES) && name != UP);
+        }
+    }
+
+    /// Adds families of which the name is one, with samples that are called as they are.
+    fn add_lines(&mut self, text: &str, is_one: impl Fn(&str) -> bool) {
         let mut at = None;
         for line in text.lines().filter(|line| !line.is_empty() && *line != "# EOF") {
             let Some(about) = line.strip_prefix("# ") else {
-                if let Some(at) = at {
-                    self.at(at).samples.push(line.to_owned());
+                if let Some(family) = at.map(|at: usize| &mut self.all[at])
+                    && line.starts_with(&family.name)
+                {
+                    family.samples.push(line.to_owned());
                 }
                 continue;
             };
             let name = about.split(' ').nth(1).unwrap_or_default();
-            let found = self.0.iter().position(|family| family.name == name);
-            let is_new = found.is_none();
-            if is_new {
-                self.0.push(Family { name: name.to_owned(), about: Vec::new(), samples: Vec::new() });
-            }
-            let index = found.unwrap_or(self.0.len() - 1);
-            at = Some(index);
-            let family = self.at(index);
+            at = is_one(name).then(|| self.place(name));
+            let Some(family) = at.map(|at| &mut self.all[at]) else { continue };
             // Of the same family, the first one has said it.
             if family.samples.is_empty() && !family.about.iter().any(|said| said == line) {
                 family.about.push(line.to_owned());
@@ -41,8 +55,13 @@ impl Families {
         }
     }
 
-    fn at(&mut self, index: usize) -> &mut Family {
-        &mut self.0[index]
+    fn place(&mut self, name: &str) -> usize {
+        if let Some(at) = self.places.get(name) {
+            return *at;
+        }
+        self.all.push(Family { name: name.to_owned(), about: Vec::new(), samples: Vec::new() });
+        self.places.insert(name.to_owned(), self.all.len() - 1);
+        self.all.len() - 1
     }
 
     /// Whether the server of each mount answers.
@@ -52,19 +71,19 @@ impl Families {
             let mount = mount.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             let _ = writeln!(text, "tensorfs_up{{mount=\"{mount}\"}} {}", u8::from(up));
         }
-        self.add(&text);
+        self.add_lines(&text, |name| name == UP);
     }
 
     /// As OpenMetrics text.
     pub fn open_metrics(&self) -> String {
-        let lines = self.0.iter().flat_map(|family| family.about.iter().chain(&family.samples));
+        let lines = self.all.iter().flat_map(|family| family.about.iter().chain(&family.samples));
         lines.map(|line| format!("{line}\n")).chain(["# EOF\n".to_owned()]).collect()
     }
 
     /// In Prometheus' own format, which node exporter reads: there a counter is called as its samples are.
     pub fn prometheus(&self) -> String {
         let mut text = String::new();
-        for family in &self.0 {
+        for family in &self.all {
             let kind = format!("# TYPE {} counter", family.name);
             let is_counter = family.about.contains(&kind);
             for line in family.about.iter().filter(|line| !line.starts_with("# UNIT ")) {
@@ -91,8 +110,10 @@ mod tests {
     fn a_family_of_two_mounts_is_one() {
         let of = |mount: &str| {
             format!(
-                "# HELP x_bytes Bytes.\n# TYPE x_bytes counter\nx_bytes_total{{m=\"{mount}\"}} 1\n# HELP y A y.\n\
-                 # TYPE y gauge\ny{{m=\"{mount}\"}} 2\n# EOF\n"
+                "# HELP tensorfs_x_bytes Bytes.\n# TYPE tensorfs_x_bytes counter\ntensorfs_x_bytes_total{{m=\"{mount}\"}} 1\n\
+                 # HELP tensorfs_y A y.\n# TYPE tensorfs_y gauge\ntensorfs_y{{m=\"{mount}\"}} 2\n\
+                 tensorfs_up{{mount=\"b\"}} 1\n# TYPE other gauge\nother 1\n# TYPE tensorfs_up gauge\n\
+                 tensorfs_up{{mount=\"b\"}} 1\n# EOF\n"
             )
         };
         let mut all = Families::default();
@@ -101,9 +122,14 @@ mod tests {
         all.add_up([("a\"", true), ("b", false)]);
         let about_up = "# HELP tensorfs_up 1 if the mount's server answers.\n# TYPE tensorfs_up gauge\n";
         let up = format!("{about_up}tensorfs_up{{mount=\"a\\\"\"}} 1\ntensorfs_up{{mount=\"b\"}} 0\n");
-        let y = "# HELP y A y.\n# TYPE y gauge\ny{m=\"a\"} 2\ny{m=\"b\"} 2\n";
-        let x = "x_bytes_total{m=\"a\"} 1\nx_bytes_total{m=\"b\"} 1\n";
-        assert_eq!(all.open_metrics(), format!("# HELP x_bytes Bytes.\n# TYPE x_bytes counter\n{x}{y}{up}# EOF\n"));
-        assert_eq!(all.prometheus(), format!("# HELP x_bytes_total Bytes.\n# TYPE x_bytes_total counter\n{x}{y}{up}"));
+        let y = "# HELP tensorfs_y A y.\n# TYPE tensorfs_y gauge\ntensorfs_y{m=\"a\"} 2\ntensorfs_y{m=\"b\"} 2\n";
+        let x = "tensorfs_x_bytes_total{m=\"a\"} 1\ntensorfs_x_bytes_total{m=\"b\"} 1\n";
+        let about = |name: &str| format!("# HELP {name} Bytes.\n# TYPE {name} counter\n{x}{y}{up}");
+        assert_eq!(all.open_metrics(), about("tensorfs_x_bytes") + "# EOF\n");
+        assert_eq!(all.prometheus(), about("tensorfs_x_bytes_total"));
+        // Of one that says more than any server does nothing is said.
+        let before = all.prometheus();
+        all.add(&of("a").repeat(20_000));
+        assert_eq!(all.prometheus(), before);
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::show::failure::{Failure, plain};
+use crate::show::text;
 
 /// Prints to standard output, in one write.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -38,5 +39,5 @@ pub fn unless_closed(result: io::Result<()>) -> io::Result<()> {
 /// One line on standard error, with the program's name in front.
 pub fn complain(line: impl Display) {
     // Standard error may be closed; there is nowhere left to say so.
-    let _ = writeln!(io::stderr().lock(), "tensorfs: {}", plain(&line.to_string()));
+    let _ = writeln!(io::stderr().lock(), "tensorfs: {}", text::plain(&plain(&line.to_string())));
 }
