@@ -110,7 +110,8 @@ mod tests {
     fn a_family_of_two_mounts_is_one() {
         let of = |mount: &str| {
             format!(
-                "# HELP tensorfs_x_bytes Bytes.\n# TYPE tensorfs_x_bytes counter\ntensorfs_x_bytes_total{{m=\"{mount}\"}} 1\n\
+                "# HELP tensorfs_x_bytes Bytes.\n# TYPE tensorfs_x_bytes counter\n\
+                 tensorfs_x_bytes_total{{m=\"{mount}\"}} 1\n\
                  # HELP tensorfs_y A y.\n# TYPE tensorfs_y gauge\ntensorfs_y{{m=\"{mount}\"}} 2\n\
                  tensorfs_up{{mount=\"b\"}} 1\n# TYPE other gauge\nother 1\n# TYPE tensorfs_up gauge\n\
                  tensorfs_up{{mount=\"b\"}} 1\n# EOF\n"

@@ -52,7 +52,7 @@ fn damage_that_is_found_is_told_once_by_whoever_mounted() {
     // Both tell of it, each once.
     wait_until("so is the one of the mount", || told().matches("end\n").count() == 2);
     let (mnt, pool) = (room.at("mnt"), room.at("pool"));
-    let first = format!("{0} {0} {1}\n/file: ", mnt.display(), pool.display());
+    let first = format!("{0} {0} {1}\ndamage: /file: ", mnt.display(), pool.display());
     assert!(told().starts_with(&first), "{}", told());
     room.ok(["umount", "mnt"]);
     assert!(often.wait().unwrap().success());
