@@ -5,6 +5,8 @@
 //! root's rights over files (CAP_DAC_OVERRIDE, CAP_CHOWN, CAP_FOWNER, … of capabilities(7)), and keeps the others,
 //! such as giving files to the kernel. What was opened stays open, so that it takes no identity to read or write it.
 
+use std::cell::OnceCell;
+use std::io;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
@@ -31,6 +33,7 @@ impl Acting {
         if !may() {
             return Self::itself();
         }
+        GROUPS.with(|groups| *groups.get_or_init(leave_groups));
         // The group first: without root's user id, that may no longer be changed.
         let group = setfsgid(gid);
         Self { before: Some((setfsuid(uid), group)), _here: PhantomData }
@@ -51,8 +54,22 @@ impl Drop for Acting {
     }
 }
 
+thread_local! {
+    /// Done once this thread has given up root's further groups, which would come along.
+    static GROUPS: OnceCell<()> = const { OnceCell::new() };
+}
+
+/// Gives up the further groups of this thread alone. The C library's call does so for all threads of the process, and
+/// waits for each of them: for good if one of them waits for a disk for good.
+fn leave_groups() {
+    // SAFETY: no group is read from the pointer, as there are none.
+    let done = unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) };
+    if done != 0 {
+        log::warn!("root's further groups cannot be given up: {}", crate::reason(&io::Error::last_os_error()));
+    }
+}
+
 /// Whether this process may act as others, which a container may have been forbidden. Tried once, and told if not.
-/// With it, root's further groups are given up: they would come along.
 fn may() -> bool {
     static MAY: OnceLock<bool> = OnceLock::new();
     *MAY.get_or_init(|| {
@@ -63,8 +80,6 @@ fn may() -> bool {
         setfsuid(before);
         if !taken {
             log::warn!("this process may not act as the pool's owner (CAP_SETUID): its own checks stand alone");
-        } else if let Err(errno) = nix::unistd::setgroups(&[]) {
-            log::warn!("root's further groups cannot be given up: {errno}");
         }
         taken
     })
@@ -76,6 +91,28 @@ mod tests {
 
     fn now() -> (Uid, Gid) {
         (setfsuid(Uid::from_raw(u32::MAX)), setfsgid(Gid::from_raw(u32::MAX)))
+    }
+
+    /// As the C library's call would be, which asks each thread to take part.
+    #[test]
+    fn groups_are_left_without_waiting_for_other_threads() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let groups = || {
+            // SAFETY: nothing is written, as there is no room.
+            unsafe { libc::syscall(libc::SYS_getgroups, 0, std::ptr::null_mut::<libc::gid_t>()) }
+        };
+        let (before, with_groups) = (groups(), [1_u32, 2]);
+        std::thread::spawn(move || {
+            // SAFETY: two groups are read.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setgroups, 2, with_groups.as_ptr()) }, 0);
+            drop(Acting::as_user(Uid::from_raw(12_345), Gid::from_raw(23_456)));
+            assert_eq!(groups(), 0);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(groups(), before, "those of this thread are its own");
     }
 
     #[test]
