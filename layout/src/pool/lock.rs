@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -25,13 +26,15 @@ pub struct Holder {
     pub mountpoint: Option<PathBuf>,
 }
 
-/// The lock of a pool's directory, held until dropped.
+/// The lock of a pool's directory, held until dropped; longer if it was shared.
 #[derive(Debug)]
 pub(crate) struct PoolLock {
     dir: Arc<Dir>,
     file: File,
     /// Nothing of the pool can be written, and the file says nothing of its holder.
     is_read_only: bool,
+    /// Another process holds on to it, too.
+    is_shared: AtomicBool,
 }
 
 /// The most that is read of what the holder says of itself.
@@ -63,7 +66,7 @@ impl PoolLock {
 
     fn take_file_to_read(dir: Arc<Dir>, mut file: File) -> Result<Self> {
         match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&shared())) {
-            Ok(_) => Ok(Self { dir, file, is_read_only: true }),
+            Ok(_) => Ok(Self { dir, file, is_read_only: true, is_shared: AtomicBool::new(false) }),
             Err(Errno::EAGAIN | Errno::EACCES) => {
                 let Holder { pid, mountpoint } = announced(&mut file);
                 Err(Error::Busy { pool: dir.path().into(), pid, mountpoint })
@@ -90,10 +93,11 @@ impl PoolLock {
             return Err(Error::Invalid { pool: dir.path().into(), what });
         }
         let flags = fcntl(file.as_fd(), FcntlArg::F_GETFL).map_err(|error| failed("ask", error.into()))?;
-        if flags & libc::O_ACCMODE == libc::O_RDONLY {
-            return Self::take_file_to_read(dir, file);
-        }
-        Self::take_file(dir, file, holder)
+        let inherited = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => Self::take_file_to_read(dir, file),
+            _ => Self::take_file(dir, file, holder),
+        };
+        inherited.inspect(|inherited| inherited.is_shared.store(true, Ordering::Relaxed))
     }
 
     /// Lets go of the lock, also where somebody else holds on to it.
@@ -105,7 +109,9 @@ impl PoolLock {
 
     /// The lock for whoever is to hold on to it.
     pub fn share(&self) -> io::Result<OwnedFd> {
-        self.file.try_clone().map(OwnedFd::from)
+        let shared = self.file.try_clone()?;
+        self.is_shared.store(true, Ordering::Relaxed);
+        Ok(shared.into())
     }
 
     /// Takes the lock of what is to become a pool, or is to be one again. Makes the file if it is not there.
@@ -133,12 +139,21 @@ impl PoolLock {
             Err(error) => return Err(failed("lock", error.into())),
         }
         announce(&file, holder).map_err(|error| failed("write", error))?;
-        Ok(Self { file, dir, is_read_only: false })
+        Ok(Self { file, dir, is_read_only: false, is_shared: AtomicBool::new(false) })
     }
 
     /// The directory.
     pub fn dir(&self) -> &Arc<Dir> {
         &self.dir
+    }
+}
+
+impl Drop for PoolLock {
+    /// Closing it is not enough: a child that another thread has just started holds a copy until it executes its program.
+    fn drop(&mut self) {
+        if !*self.is_shared.get_mut() {
+            let _ = self.release();
+        }
     }
 }
 
@@ -253,5 +268,24 @@ mod tests {
             drop(lock);
             assert!(holder(dir.path()).unwrap().is_none());
         }
+    }
+
+    #[test]
+    fn a_child_that_has_not_yet_executed_its_program_keeps_no_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Dir::open(dir.path()).unwrap();
+        let lock = PoolLock::make(open(), &Holder::default()).unwrap();
+        let copy = lock.file.try_clone().unwrap();
+        drop(lock);
+        let lock = PoolLock::make(open(), &Holder::default()).unwrap();
+        drop(copy);
+        // Who holds on to a shared one does so.
+        let shared = lock.share().unwrap();
+        drop(lock);
+        let inherited = PoolLock::inherit(open(), &shared, &Holder::default()).unwrap();
+        drop(inherited);
+        assert!(matches!(PoolLock::make(open(), &Holder::default()), Err(Error::Busy { .. })));
+        drop(shared);
+        assert!(holder(dir.path()).unwrap().is_none());
     }
 }
