@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::thread;
 
-use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Rule, Setup, on_mounts, wait_until, xattr};
+use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Rule, Setup, copy_program, on_mounts, wait_until, xattr};
 
 on_mounts!(
     what_is_open_goes_on,
@@ -496,8 +496,7 @@ fn programs_that_run_go_on(setup: Setup) {
         return;
     }
     let program = mount.at("sleep");
-    fs::copy("/bin/sleep", &program).unwrap();
-    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    copy_program("/bin/sleep", &program);
     let mut child = std::process::Command::new(&program).arg("1000").spawn().unwrap();
     mount.kill_server();
     let written = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(&program);

@@ -11,7 +11,7 @@ use std::thread;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg, socket,
 };
-use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, is_root, on_mounts, wait_until};
+use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, is_root, on_mounts, wait_until, write_program};
 
 on_mounts!(
     an_upgrade_is_not_noticed,
@@ -45,8 +45,7 @@ fn changed(mount: &Mount, name: &str, from: &str, to: &str) -> PathBuf {
     fs::create_dir_all(&directory).unwrap();
     fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
     let path = directory.join(name);
-    fs::write(&path, bytes).unwrap();
-    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(&path, &bytes);
     path
 }
 

@@ -85,6 +85,23 @@ pub fn program(name: &str) -> Command {
     Command::new(program_path(name))
 }
 
+/// Makes a program that is to be executed. Another process writes it: a file that this one has open for writing is so in
+/// each child, too, until that executes its program, and "text file busy" until then.
+#[track_caller]
+pub fn write_program(path: &Path, bytes: &[u8]) {
+    let mut writer = Command::new("sh");
+    writer.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(path).stdin(Stdio::piped());
+    let mut writer = writer.spawn().unwrap_or_else(|e| panic!("start sh: {e}"));
+    writer.stdin.take().unwrap().write_all(bytes).unwrap();
+    assert!(writer.wait().unwrap().success(), "{}: cannot be written", path.display());
+}
+
+/// Copies a program that is to be executed.
+#[track_caller]
+pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
+    write_program(to, &std::fs::read(from).unwrap());
+}
+
 /// Where it is.
 pub(crate) fn program_path(name: &str) -> PathBuf {
     let mut path = std::env::current_exe().expect("the test's own path");

@@ -28,7 +28,8 @@ pub mod xattr;
 
 pub use built::built;
 pub use children::{
-    Child, as_user, c_path, child, has_ended, program, run, run_ok, shell, start, wait_for_end, wait_until,
+    Child, as_user, c_path, child, copy_program, has_ended, program, run, run_ok, shell, start, wait_for_end,
+    wait_until, write_program,
 };
 pub use disk::{Disk, FailingDisk};
 pub use host_calls::{Call, HostCalls, Injected, Rule};

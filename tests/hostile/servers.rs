@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Stdio;
 
-use tensorfs_tests::{is_root, program, skip};
+use tensorfs_tests::{copy_program, is_root, program, skip};
 
 /// What is refused, and how. `OUTSIDE` is a file beside the pool, of the same owner.
 const REFUSED: [(&str, i32); 39] = [
@@ -75,7 +75,7 @@ fn a_server_that_is_taken_over_reaches_its_pool_alone() {
         let child = program("tensorfs-test-child").get_program().to_owned();
         // The way to a test's program need not be open to others.
         let own = room.path().join("child");
-        fs::copy(child, &own).unwrap();
+        copy_program(&child, &own);
         let try_to = |what: &str| {
             let what = what.replace("OUTSIDE", outside.to_str().unwrap());
             let mut command = std::process::Command::new(&own);

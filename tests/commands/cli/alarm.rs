@@ -1,9 +1,8 @@
 //! `tensorfs alarm`, and the mount option `on-damage`: damage tells somebody.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
-use tensorfs_tests::{Pattern, needs_mount, wait_until};
+use tensorfs_tests::{Pattern, needs_mount, wait_until, write_program};
 
 use super::{Room, UNMOUNTING, servers_of};
 
@@ -15,8 +14,7 @@ fn teller(room: &Room) -> String {
          {{ echo \"$1 $TENSORFS_MOUNTPOINT $TENSORFS_POOL\"; cat; echo end; }} >> {0}\n",
         told.display()
     );
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, script.as_bytes());
     program.to_str().unwrap().to_owned()
 }
 

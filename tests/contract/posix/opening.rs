@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
-use tensorfs_tests::{Pattern, Setup, c_path, is_root, on_mounts, run_ok, xattr};
+use tensorfs_tests::{Pattern, Setup, c_path, copy_program, is_root, on_mounts, xattr};
 
 use super::{errno, kind};
 
@@ -153,10 +153,8 @@ fn many_open_files(setup: Setup) {
 fn a_program_that_runs_is_not_emptied(setup: Setup) {
     let mount = setup.mount();
     let program = mount.at("program");
-    // Not by this process: a child that another test starts meanwhile would have it open for writing.
-    run_ok(Command::new("cp").arg("/bin/cat").arg(&program));
+    copy_program("/bin/cat", &program);
     let bytes = std::fs::read(&program).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     // CAP_NET_RAW, which goes with a program's content.
     let capability = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     if is_root() {
