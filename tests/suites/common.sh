@@ -16,7 +16,7 @@ target=${CARGO_TARGET_DIR:-$root/target}
 tools=${TENSORFS_SUITES:-$target/suites}
 suite=$(basename "$0")
 # How long a call of tensorfs itself may take: no suite waits for ever.
-patience=60
+patience=300
 
 die() {
     echo "$suite: $*" >&2

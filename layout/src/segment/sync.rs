@@ -22,6 +22,7 @@ use crate::segment::lost::{has_hole, holds, lost_in};
 use crate::segment::segments::Segments;
 use crate::segment::tracking::Due;
 use crate::segment::unsynced::{Grown, Tracked};
+use crate::time::Timestamp;
 
 /// So many segments are worth a thread that syncs them beside others: syncs that wait together share the disk's flush.
 const SEGMENTS_PER_THREAD: usize = 8;
@@ -32,6 +33,8 @@ pub(crate) struct FileSegment {
     pub id: SegmentId,
     /// So many bytes it has if nobody has written it since all of the file was sealed.
     pub sealed: Option<u64>,
+    /// When it was last written, as far as the log knows; nothing if the log knows nothing of what it has.
+    pub written: Option<Timestamp>,
 }
 
 impl Segments {
@@ -316,7 +319,8 @@ impl Segments {
     /// segment is asked first, as the host tells of a failure that nobody has heard of; one that failed is
     /// [`Segments::failed`] afterwards.
     /// As the host may not tell of a failure at all, where it met errors meanwhile, or since a server before looked
-    /// ([`Segments::recall_host_errors`]), each that was not sealed counts as failed if it has holes.
+    /// ([`Segments::recall_host_errors`]), each that was not sealed counts as failed if it has holes, or was written
+    /// after that was last recorded: how long it was nobody knows then.
     pub(crate) fn sync_host(&self, segments: &[FileSegment]) -> io::Result<()> {
         overlapping(segments.len(), 64, |at| {
             let id = segments[at].id;
@@ -337,8 +341,11 @@ impl Segments {
                 log::warn!("{}: a sync of the whole host failed: {error}", home.path().display());
                 self.sync_whole(home)?;
             }
-            let unwritten = |FileSegment { id, sealed }: &FileSegment| {
+            let unwritten = |FileSegment { id, sealed, .. }: &FileSegment| {
                 sealed.is_some_and(|size| self.stat(*id).is_ok_and(|stat| stat.size == size))
+            };
+            let unrecorded = |FileSegment { id, written, .. }: &FileSegment| {
+                self.stat(*id).is_ok_and(|stat| written.is_none_or(|written| stat.mtime > written))
             };
             let written = segments.iter().filter(|segment| segment.id.tier() == *tier && !unwritten(segment));
             match home.new_errors() {
@@ -346,9 +353,11 @@ impl Segments {
                 Ok(Some(errors)) => {
                     home.doubt();
                     log::error!("{}: the host's filesystem met errors", home.path().display());
-                    for FileSegment { id, .. } in written {
-                        if self.open(*id, libc::O_RDONLY).is_ok_and(|fd| has_hole(fd.as_fd())) {
-                            self.fail(*id, "it has holes, and the host may have dropped bytes");
+                    for segment in written {
+                        if self.open(segment.id, libc::O_RDONLY).is_ok_and(|fd| has_hole(fd.as_fd())) {
+                            self.fail(segment.id, "it has holes, and the host may have dropped bytes");
+                        } else if unrecorded(segment) {
+                            self.fail(segment.id, "it was being written, and the host may have dropped bytes");
                         }
                     }
                     home.heed_errors(errors);

@@ -130,8 +130,9 @@ fn segments_of_files(pool: &Pool) -> Vec<FileSegment> {
     let view = pool.view();
     let of = |(_, object): (Ino, &Object)| {
         let sealed = object.chain().filter(|chain| chain.is_sealed()).map(FileChain::size);
-        let own = object.attributes.segment.map(|id| FileSegment { id, sealed });
-        [own, object.pending_replace().map(|id| FileSegment { id, sealed: None })]
+        let written = Some(object.attributes.mtime);
+        let own = object.attributes.segment.map(|id| FileSegment { id, sealed, written });
+        [own, object.pending_replace().map(|id| FileSegment { id, sealed: None, written: None })]
     };
     view.objects().flat_map(of).flatten().filter(|segment| pool.segments.is_there(segment.id.tier())).collect()
 }
