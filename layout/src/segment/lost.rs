@@ -5,8 +5,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use crate::time::Timestamp;
 
 /// True if a file has a hole where a value has other bytes than zeroes, or ends before it.
 pub(super) fn lost_in(fd: impl AsFd, value: &[u8]) -> io::Result<bool> {
@@ -35,6 +37,14 @@ pub(super) fn holds(file: &File, value: &[u8]) -> io::Result<bool> {
 pub(super) fn has_hole(fd: impl AsFd) -> bool {
     let size = nix::sys::stat::fstat(&fd).map(|stat| stat.st_size as usize);
     size.is_ok_and(|size| size > 0 && !matches!(seek(&fd, 0, libc::SEEK_HOLE), Ok(Some(hole)) if hole >= size))
+}
+
+/// True if a file was written since it was made, but for a last time of which the log knows. A host's clock for files may
+/// be a little behind the one of which the log has the time, so that neither says which came first.
+pub(super) fn is_written(fd: OwnedFd, known: Option<Timestamp>) -> bool {
+    let Ok(found) = File::from(fd).metadata() else { return true };
+    let last = Timestamp::new(found.mtime(), found.mtime_nsec() as u32);
+    known != Some(last) && !matches!((found.created(), found.modified()), (Ok(made), Ok(last)) if made == last)
 }
 
 /// The next hole or data; none behind the end of the file.
@@ -67,5 +77,20 @@ mod tests {
         assert!(has_hole(&file));
         file.write_all_at(&value, 0).unwrap();
         assert!(!lost_in(&file, &value).unwrap() && !has_hole(&file));
+    }
+
+    #[test]
+    fn what_was_written_is_known_by_its_time() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || OwnedFd::from(File::open(file.path()).unwrap());
+        let found = || file.as_file().metadata().unwrap();
+        let Ok(made) = found().created() else { return };
+        assert!(!is_written(open(), None));
+        while found().modified().unwrap() == made {
+            file.as_file().write_all_at(b"x", 0).unwrap();
+        }
+        let last = Timestamp::new(found().mtime(), found().mtime_nsec() as u32);
+        assert!(is_written(open(), None) && !is_written(open(), Some(last)));
+        assert!(is_written(open(), Some(Timestamp::new(1, 0))));
     }
 }

@@ -18,7 +18,7 @@ use crate::medium::domain::Medium;
 use crate::parallel::overlapping;
 use crate::segment::home::{Home, shard};
 use crate::segment::host_errors::Mark;
-use crate::segment::lost::{has_hole, holds, lost_in};
+use crate::segment::lost::{has_hole, holds, is_written, lost_in};
 use crate::segment::segments::Segments;
 use crate::segment::tracking::Due;
 use crate::segment::unsynced::{Grown, Tracked};
@@ -320,7 +320,7 @@ impl Segments {
     /// [`Segments::failed`] afterwards.
     /// As the host may not tell of a failure at all, where it met errors meanwhile, or since a server before looked
     /// ([`Segments::recall_host_errors`]), each that was not sealed counts as failed if it has holes, or was written
-    /// after that was last recorded: how long it was nobody knows then.
+    /// otherwise than recorded: how long it was nobody knows then.
     pub(crate) fn sync_host(&self, segments: &[FileSegment]) -> io::Result<()> {
         overlapping(segments.len(), 64, |at| {
             let id = segments[at].id;
@@ -344,20 +344,18 @@ impl Segments {
             let unwritten = |FileSegment { id, sealed, .. }: &FileSegment| {
                 sealed.is_some_and(|size| self.stat(*id).is_ok_and(|stat| stat.size == size))
             };
-            let unrecorded = |FileSegment { id, written, .. }: &FileSegment| {
-                self.stat(*id).is_ok_and(|stat| written.is_none_or(|written| stat.mtime > written))
-            };
             let written = segments.iter().filter(|segment| segment.id.tier() == *tier && !unwritten(segment));
             match home.new_errors() {
                 Ok(None) => {}
                 Ok(Some(errors)) => {
                     home.doubt();
                     log::error!("{}: the host's filesystem met errors", home.path().display());
-                    for segment in written {
-                        if self.open(segment.id, libc::O_RDONLY).is_ok_and(|fd| has_hole(fd.as_fd())) {
-                            self.fail(segment.id, "it has holes, and the host may have dropped bytes");
-                        } else if unrecorded(segment) {
-                            self.fail(segment.id, "it was being written, and the host may have dropped bytes");
+                    for FileSegment { id, written, .. } in written {
+                        let Ok(fd) = self.open(*id, libc::O_RDONLY) else { continue };
+                        if has_hole(fd.as_fd()) {
+                            self.fail(*id, "it has holes, and the host may have dropped bytes");
+                        } else if is_written(fd, *written) {
+                            self.fail(*id, "it was being written, and the host may have dropped bytes");
                         }
                     }
                     home.heed_errors(errors);
