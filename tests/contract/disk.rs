@@ -290,7 +290,7 @@ fn write_out_without_finding_room(disk: &VolatileDisk) {
         disk.fail(Request::Read, block * size..(block + 1) * size, None);
     }
     // It may look for room for ever. Who has looked so often has given up on some.
-    const OFTEN: u64 = 20_000;
+    const OFTEN: u64 = 1000;
     let before = disk.failed(Request::Read);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
