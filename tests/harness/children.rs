@@ -85,8 +85,8 @@ pub fn program(name: &str) -> Command {
     Command::new(program_path(name))
 }
 
-/// Makes a program that is to be executed. Another process writes it: a file that this one has open for writing is so in
-/// each child, too, until that executes its program, and "text file busy" until then.
+/// Makes a program that is to be executed. Another process writes it: a file that this one has open for writing is so
+/// in each child, too, until that executes its program, and "text file busy" until then.
 #[track_caller]
 pub fn write_program(path: &Path, bytes: &[u8]) {
     let mut writer = Command::new("sh");

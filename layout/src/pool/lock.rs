@@ -149,7 +149,8 @@ impl PoolLock {
 }
 
 impl Drop for PoolLock {
-    /// Closing it is not enough: a child that another thread has just started holds a copy until it executes its program.
+    /// Closing it is not enough: a child that another thread has just started holds a copy until it executes its
+    /// program.
     fn drop(&mut self) {
         if !*self.is_shared.get_mut() {
             let _ = self.release();

@@ -39,8 +39,8 @@ pub(super) fn has_hole(fd: impl AsFd) -> bool {
     size.is_ok_and(|size| size > 0 && !matches!(seek(&fd, 0, libc::SEEK_HOLE), Ok(Some(hole)) if hole >= size))
 }
 
-/// True if a file was written since it was made, but for a last time of which the log knows. A host's clock for files may
-/// be a little behind the one of which the log has the time, so that neither says which came first.
+/// True if a file was written since it was made, but for a last time of which the log knows. A host's clock for files
+/// may be a little behind the one of which the log has the time, so that neither says which came first.
 pub(super) fn is_written(fd: OwnedFd, known: Option<Timestamp>) -> bool {
     let Ok(found) = File::from(fd).metadata() else { return true };
     let last = Timestamp::new(found.mtime(), found.mtime_nsec() as u32);
