@@ -8,7 +8,7 @@
 use std::cell::OnceCell;
 use std::io;
 use std::marker::PhantomData;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
@@ -65,7 +65,10 @@ fn leave_groups() {
     // SAFETY: no group is read from the pointer, as there are none.
     let done = unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) };
     if done != 0 {
-        log::warn!("root's further groups cannot be given up: {}", crate::reason(&io::Error::last_os_error()));
+        let error = io::Error::last_os_error();
+        // It is so for each thread.
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| log::warn!("root's further groups cannot be given up: {}", crate::reason(&error)));
     }
 }
 

@@ -5,27 +5,24 @@
 //! 32 bytes, its answer eight; one waits for the other.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, OpenHow, ResolveFlag, fcntl, openat2, readlink};
 use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, setsockopt,
-    socketpair,
-};
+use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, setsockopt, socketpair};
 use nix::sys::stat::{SFlag, fstat};
 use nix::sys::time::TimeVal;
 use tensorfs_fs::{Own, Privileged};
 
 use crate::mounting::fuse_device::Mounted;
 use crate::mounting::kept;
+use crate::mounting::message::{Patience, receive};
 use crate::show::failure::{Failure, reason};
 use crate::show::log_file;
 
@@ -33,8 +30,6 @@ use crate::show::log_file;
 /// around.
 const TO_ANSWER: i64 = 10;
 const TO_LOOK: i64 = 60;
-/// So many descriptors come with one message at the most: `/dev/fuse`, the pool's directory and those of its tiers.
-const DESCRIPTORS: usize = 100;
 const MESSAGE: usize = 32;
 const ANSWER: usize = 8;
 
@@ -142,7 +137,7 @@ impl Socket {
         let open = socket.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
         let asked = send(open, &errand.to_bytes(), with).and_then(|()| {
             let mut answer = [0; ANSWER];
-            match receive(open, &mut answer)? {
+            match receive(open, &mut answer, Patience::Wait)? {
                 (ANSWER, descriptors) => Ok((answer, descriptors)),
                 _ => Err(io::ErrorKind::NotConnected.into()),
             }
@@ -217,26 +212,6 @@ fn send(socket: &OwnedFd, bytes: &[u8], with: &[BorrowedFd<'_>]) -> io::Result<(
     Ok(())
 }
 
-/// A message: its length, and the descriptors that came with it.
-fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = cmsg_space!([RawFd; DESCRIPTORS]);
-    let mut buffer = [IoSliceMut::new(bytes)];
-    let message = loop {
-        match recvmsg::<()>(socket.as_raw_fd(), &mut buffer, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC) {
-            Err(Errno::EINTR) => {}
-            message => break message?,
-        }
-    };
-    let mut descriptors = Vec::new();
-    for part in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(numbers) = part {
-            // SAFETY: the kernel has just opened them for this process.
-            descriptors.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
-        }
-    }
-    Ok((message.bytes, descriptors))
-}
-
 /// What errands are run for.
 #[derive(Clone, Debug)]
 pub struct Mount {
@@ -275,7 +250,7 @@ impl Runner {
     /// Until the server has ended, or says what nobody says.
     fn run(&mut self, socket: &OwnedFd) {
         let mut bytes = [0; MESSAGE];
-        while let Ok((MESSAGE, descriptors)) = receive(socket, &mut bytes) {
+        while let Ok((MESSAGE, descriptors)) = receive(socket, &mut bytes, Patience::Wait) {
             let Some(errand) = Errand::from_bytes(&bytes) else { return };
             let done = self.run_one(errand, descriptors);
             let (errno, value, file) = match done {

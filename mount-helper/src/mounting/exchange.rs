@@ -5,25 +5,25 @@
 //! open file; one answer says why that was not done, or nothing.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::io::{self, IoSlice, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
-    connect, getsockopt, listen, recvmsg, send, sendmsg, setsockopt, socket,
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt,
+    listen, send, sendmsg, setsockopt, socket,
 };
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::sys::time::TimeVal;
 use nix::unistd::{Pid, geteuid};
 
 use crate::mounting::holder::has_locked;
+use crate::mounting::message::{Patience, receive};
 use crate::mounting::mountinfo::Mount;
 use crate::mounting::signals::TO_LEAVE;
 use crate::mounting::{adoption, given, process};
@@ -91,7 +91,7 @@ pub fn next(listener: &OwnedFd) -> Option<Wish> {
 fn hear(socket: OwnedFd) -> io::Result<Wish> {
     setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TO_ASK, 0))?;
     let mut bytes = vec![0; MOST];
-    let (text, programs) = receive(&socket, &mut bytes)?;
+    let (text, programs) = hear_one(&socket, &mut bytes)?;
     let program = programs.into_iter().next().map(File::from);
     let options = match text.split_at_checked(1) {
         Some(("o", list)) => Some(list.to_owned()),
@@ -102,24 +102,8 @@ fn hear(socket: OwnedFd) -> io::Result<Wish> {
 }
 
 /// One message: what it says, and the descriptors that came with it.
-fn receive<'a>(socket: &OwnedFd, bytes: &'a mut [u8]) -> io::Result<(&'a str, Vec<OwnedFd>)> {
-    let mut space = cmsg_space!([std::os::fd::RawFd; 1]);
-    let mut descriptors = Vec::new();
-    let len = {
-        let mut buffer = [IoSliceMut::new(bytes)];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffer, Some(&mut space), flags)?;
-        for part in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(numbers) = part {
-                // SAFETY: the kernel has just opened them for this process.
-                descriptors.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
-            }
-        }
-        if message.flags.contains(MsgFlags::MSG_TRUNC) {
-            return Err(Errno::EMSGSIZE.into());
-        }
-        message.bytes
-    };
+fn hear_one<'a>(socket: &OwnedFd, bytes: &'a mut [u8]) -> io::Result<(&'a str, Vec<OwnedFd>)> {
+    let (len, descriptors) = receive(socket, bytes, Patience::Wait)?;
     let text = std::str::from_utf8(&bytes[..len]).map_err(|_| Errno::EPROTO)?;
     Ok((text, descriptors))
 }
@@ -197,7 +181,7 @@ pub fn ask(keeper: Pid, program: Option<&File>, options: Option<&str>) -> Result
     sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(text.as_bytes())], with, MsgFlags::MSG_NOSIGNAL, None)
         .map_err(|errno| failed(errno.into()))?;
     let mut bytes = vec![0; MOST];
-    let (answer, _) = receive(&socket, &mut bytes).map_err(failed)?;
+    let (answer, _) = hear_one(&socket, &mut bytes).map_err(failed)?;
     match answer.strip_prefix('=') {
         Some("") => Ok(()),
         Some(why) => Err(Failure::new(why.to_owned())),

@@ -1,14 +1,15 @@
 //! fusermount3: the set-user-id program of the package fuse3, through which a user who is not root mounts and unmounts.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
+use crate::mounting::message::{self, Patience};
 use crate::mounting::options::MountOptions;
 use crate::show::failure::{Failure, reason};
 
@@ -126,19 +127,8 @@ fn escape(text: &OsStr) -> Vec<u8> {
 }
 
 fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
-    let mut byte = [0u8; 1];
-    let mut buffers = [IoSliceMut::new(&mut byte)];
-    let mut space = nix::cmsg_space!([RawFd; 1]);
-    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
-    for control in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(fds) = control
-            && let Some(&fd) = fds.first()
-        {
-            // SAFETY: the kernel has just installed this descriptor for us, and nobody else owns it.
-            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
-    }
-    Err(io::Error::other("did not hand over /dev/fuse"))
+    let (_, descriptors) = message::receive(socket, &mut [0], Patience::Wait)?;
+    descriptors.into_iter().next().ok_or_else(|| io::Error::other("did not hand over /dev/fuse"))
 }
 
 #[cfg(test)]

@@ -7,15 +7,14 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, IoSliceMut, Read, Seek};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -23,13 +22,15 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SigSet, SignalFd};
-use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{Pid, dup2_stdout};
 use tensorfs_fs::Handover;
 
 use crate::mounting::errands;
 use crate::mounting::exchange::{self, Wish};
 use crate::mounting::kept::{Adopted, KEEPER_DIED, LEFT, READY, SERVES, UPGRADE, WOULD_SERVE};
+use crate::mounting::message::{self, Patience};
+use crate::mounting::notify;
 use crate::mounting::options::MountOptions;
 use crate::mounting::request::{MountRequest, PROGRAM};
 use crate::mounting::signals::TO_LEAVE;
@@ -79,6 +80,8 @@ struct Keeper<'a> {
     stopping: Option<Signal>,
     /// Standard output is the pipe to somebody who waits for the first server.
     awaited: bool,
+    /// The service manager has not heard yet that it is mounted.
+    untold: bool,
     /// Servers say by that pipe how their start went.
     handshake: bool,
     /// What the next server is.
@@ -179,6 +182,7 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
         request,
         handover,
         awaited: handshake && inherited.is_none(),
+        untold: true,
         inherited,
         signals,
         stopping: None,
@@ -269,6 +273,7 @@ impl Keeper<'_> {
             fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
         let mut command = Command::new(self.program.path());
+        command.env_remove(notify::SOCKET);
         command.arg0(PROGRAM).args(self.arguments(&kept, sockets.as_deref(), after));
         if self.handshake {
             command.stdin(Stdio::null()).stderr(Stdio::null());
@@ -498,11 +503,7 @@ impl Keeper<'_> {
                     send(life, signal);
                 }
             }
-            Said::Ready if self.awaited => {
-                dup2_stdout(File::options().write(true).open("/dev/null")?)?;
-                self.awaited = false;
-            }
-            Said::Ready => {}
+            Said::Ready => self.ready()?,
             Said::Nothing => return Ok(false),
             Said::Ended => {
                 life.socket = None;
@@ -512,13 +513,27 @@ impl Keeper<'_> {
         Ok(true)
     }
 
+    /// Whoever waits for the mount is told, once.
+    fn ready(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.awaited) {
+            dup2_stdout(File::options().write(true).open("/dev/null")?)?;
+        }
+        if std::mem::take(&mut self.untold) {
+            notify::notify("READY=1");
+        }
+        Ok(())
+    }
+
     fn pass_on(&mut self, signal: Signal, life: &Life) {
         match signal {
             Signal::SIGCHLD => return,
             Signal::SIGHUP => logging::open_again(None),
             Signal::SIGUSR1 => logging::change_level(true),
             Signal::SIGUSR2 => logging::change_level(false),
-            _ => self.stopping = Some(signal),
+            _ => {
+                notify::notify("STOPPING=1");
+                self.stopping = Some(signal);
+            }
         }
         send(life, signal);
     }
@@ -532,23 +547,15 @@ fn send(life: &Life, signal: Signal) {
 /// What a server says next.
 fn receive(socket: &OwnedFd) -> io::Result<Said> {
     let mut byte = [0];
-    let mut space = cmsg_space!([std::os::fd::RawFd; 2]);
-    let mut buffer = [IoSliceMut::new(&mut byte)];
-    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = match recvmsg::<()>(socket.as_raw_fd(), &mut buffer, Some(&mut space), flags) {
-        Err(Errno::EAGAIN) => return Ok(Said::Nothing),
-        Err(Errno::ECONNRESET) => return Ok(Said::Ended),
-        message => message?,
+    let descriptors = match message::receive(socket, &mut byte, Patience::Now) {
+        Ok((_, descriptors)) => descriptors,
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EAGAIN) => return Ok(Said::Nothing),
+            // It has ended, or says more than a server ever does.
+            Some(libc::ECONNRESET | libc::EMSGSIZE) => return Ok(Said::Ended),
+            _ => return Err(error),
+        },
     };
-    let mut descriptors = Vec::new();
-    // More came with it than a server ever sends.
-    let Ok(parts) = message.cmsgs() else { return Ok(Said::Ended) };
-    for part in parts {
-        if let ControlMessageOwned::ScmRights(numbers) = part {
-            // SAFETY: the kernel has just opened them for this process.
-            descriptors.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
-        }
-    }
     Ok(match (byte[0], descriptors.try_into()) {
         (SERVES, Ok(descriptors)) => Said::Serves(descriptors),
         (READY, _) => Said::Ready,

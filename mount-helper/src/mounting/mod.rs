@@ -13,6 +13,7 @@ pub mod given;
 pub mod holder;
 pub mod keeper;
 pub mod kept;
+mod message;
 pub mod mountinfo;
 mod notify;
 pub mod options;

@@ -6,9 +6,12 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+/// The variable that says where it listens.
+pub const SOCKET: &str = "NOTIFY_SOCKET";
+
 /// Sends `state` (`READY=1`, `STOPPING=1`) to the service manager, if one asked for it.
 pub fn notify(state: &str) {
-    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
+    if let Some(socket) = std::env::var_os(SOCKET)
         && let Err(error) = send(&socket, state)
     {
         log::warn!("cannot notify the service manager: {error}");

@@ -269,7 +269,7 @@ fn announce(
             return hands.iter().for_each(|hands| hands.leave(&own, &handle));
         }
         log::info!("{}: {signal}: committing and unmounting", pool.display());
-        notify::notify("STOPPING=1");
+        tell(&own, "STOPPING=1");
         handle.look_no_more();
         let commit = || handle.commit().unwrap_or_else(|error| log::error!("{error}"));
         commit();
@@ -281,8 +281,15 @@ fn announce(
     let (pool, mountpoint) = (request.pool.display(), mounted.mountpoint().display());
     log::info!("{pool}: mounted at {mountpoint}");
     listener.ready()?;
-    notify::notify("READY=1");
+    tell(request, "READY=1");
     Ok(())
+}
+
+/// Tells the service manager, unless a keeper does, who is the unit's main process: then nobody else has a word there.
+fn tell(request: &MountRequest, state: &str) {
+    if request.kept.is_none() {
+        notify::notify(state);
+    }
 }
 
 fn to_end(request: &MountRequest) -> &'static [Signal] {

@@ -1,16 +1,53 @@
 //! The end of a mount: `tensorfs umount`, `umount`, signals, and servers that were killed.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, IoSliceMut, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::sync::PoisonError;
 
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, setsockopt, sockopt};
 use tensorfs_tests::{
     Call, HostCalls, Rule, child, has_ended, is_root, needs_mount, skip, tensorfs, wait_for_end, wait_until,
 };
 
 use super::{Room, UNMOUNTING, kill, said};
+
+/// A unit's main process, and so nobody whom a file or a client has taken over.
+#[test]
+fn the_service_manager_is_told_by_whom_it_has_started() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::the_service_manager_is_told_by_whom_it_has_started", "a keeper needs root");
+    }
+    let room = Room::with_pool();
+    let socket = UnixDatagram::bind(room.at("notify")).unwrap();
+    setsockopt(&socket, sockopt::PassCred, &true).unwrap();
+    let hear = || {
+        let (mut bytes, mut space) = ([0; 32], nix::cmsg_space!(UnixCredentials));
+        let (len, sender) = {
+            let mut buffer = [IoSliceMut::new(&mut bytes)];
+            let heard = recvmsg::<()>(socket.as_raw_fd(), &mut buffer, Some(&mut space), MsgFlags::empty()).unwrap();
+            let sender = heard.cmsgs().unwrap().find_map(|part| match part {
+                ControlMessageOwned::ScmCredentials(sender) => Some(sender.pid() as u32),
+                _ => None,
+            });
+            (heard.bytes, sender)
+        };
+        (String::from_utf8(bytes[..len].to_vec()).unwrap(), sender.unwrap())
+    };
+    for keeper in ["keeper", "nokeeper"] {
+        let mut command = room.command();
+        command.args(["mount", "-f", "-o", keeper, "pool", "mnt"]).env("NOTIFY_SOCKET", room.at("notify"));
+        let mut main = command.stderr(Stdio::null()).spawn().unwrap();
+        assert_eq!(hear(), ("READY=1".to_owned(), main.id()), "{keeper}");
+        kill(main.id() as i32, libc::SIGTERM);
+        assert_eq!(hear(), ("STOPPING=1".to_owned(), main.id()), "{keeper}");
+        assert_eq!(main.wait().unwrap().code(), Some(0));
+    }
+}
 
 #[test]
 fn foreground_ends_with_sigterm() {
