@@ -24,6 +24,8 @@ on_mounts!(
     the_server_runs_out_of_descriptors,
     texts_that_are_open_take_no_more_than_there_may_be,
     names_and_records_of_one_owner_take_no_more_than_there_may_be,
+    nobody_uses_up_what_is_another_owners,
+    what_is_given_away_counts_for_whom_it_was_given_to,
     one_user_leaves_descriptors_for_others,
 );
 
@@ -476,6 +478,80 @@ fn names_and_records_of_one_owner_take_no_more_than_there_may_be(setup: Setup) {
     assert_eq!(state(&path), "committed");
     assert_eq!(xattr::get(&path, "user.tensorfs.tensors").unwrap(), b"300");
     assert!(mount.info()["read_only"].is_null());
+}
+
+/// A file's names count for its owner, whoever makes them.
+///
+/// Proves B12.
+fn nobody_uses_up_what_is_another_owners(setup: Setup) {
+    if !tensorfs_tests::is_root() {
+        return setup.skip("needs root, to become somebody else");
+    }
+    // Half of that are 200 files.
+    let mount = setup.mount_with(["-o", "names=400K"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let open = "for name in one two; do mkdir $name; chmod 777 $name; done; : > one/roots; chmod 666 one/roots";
+    shell(mount.path(), open);
+    let owner = |script: &str| as_owner(&mount, OWNER, &format!("cd one; {script}"));
+    let other = |script: &str| as_owner(&mount, OWNER + 1, &format!("cd two; {script}"));
+    // Nothing but what one may write can be linked, where the kernel looks after that.
+    assert_eq!(owner("umask 0; : > f; : > g; echo made"), "made\n");
+    let link = "n=0; while ln ../one/NAME NAME$n; do n=$((n + 1)); done; echo made $n";
+    for name in ["f", "roots"] {
+        let said = other(&link.replace("NAME", name));
+        assert!(said.contains("Too many links") && said.ends_with("made 31\n"), "{name}: {said}");
+    }
+    assert_eq!(owner("ln f own && echo made"), "made\n");
+    // With these 32 names it takes as much as 17 files. With 83 more it is more than half.
+    assert_eq!(owner("for n in $(seq 82); do mkdir d$n; done; echo made"), "made\n");
+    let said = other("ln ../one/g g");
+    assert!(said.contains("quota exceeded"), "{said}");
+    assert_eq!(owner("ln g h && rm h && rmdir d1 d2 && echo made"), "made\n");
+    assert_eq!(other("ln ../one/g g && echo made"), "made\n");
+}
+
+/// Nobody but root gives anything away.
+///
+/// Proves B12.
+fn what_is_given_away_counts_for_whom_it_was_given_to(setup: Setup) {
+    if !tensorfs_tests::is_root() {
+        return setup.skip("needs root, to become somebody else");
+    }
+    let mut mount = setup.mount_with(["-o", "names=400K"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::set_permissions(mount.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let fill = |uid: u32, prefix: &str| {
+        let script = "mkdir -p $1; cd $1; n=0; while mkdir $0$n; do n=$((n + 1)); done; echo made $n";
+        let script = script.replace("$0", prefix).replace("$1", &uid.to_string());
+        let said = as_owner(&mount, uid, &script);
+        said.trim().rsplit(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    assert_eq!(fill(OWNER, "a"), 199);
+    let refused = as_owner(&mount, OWNER, &format!("chown {} {OWNER}/a*", OWNER + 1));
+    assert!(refused.contains("not permitted"), "{refused}");
+    let give = |count: u32| {
+        let script = format!("find {OWNER} -mindepth 1 -user {OWNER} | head -{count} | xargs chown {}", OWNER + 1);
+        shell(mount.path(), &script);
+    };
+    // The other may have half of what 50 files leave: 175, and a directory is one.
+    give(150);
+    let others = fill(OWNER + 1, "b");
+    assert_eq!(others, 24);
+    // Also beyond what he may have.
+    give(30);
+    let refused = |uid: u32| assert!(as_owner(&mount, uid, "mkdir more").contains("quota exceeded"), "{uid}");
+    refused(OWNER + 1);
+    // Of the 195 that are left the first may have 97, and has 20.
+    assert_eq!(fill(OWNER, "c"), 77);
+    refused(OWNER);
+    mount.remount();
+    let refused = |uid: u32| assert!(as_owner(&mount, uid, "mkdir more").contains("quota exceeded"), "{uid}");
+    refused(OWNER);
+    refused(OWNER + 1);
 }
 
 /// Proves B6, B13.

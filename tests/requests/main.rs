@@ -17,6 +17,7 @@ on_mounts!(
     a_warm_stat_takes_none,
     reading_a_file_takes_an_open_and_a_release,
     a_second_listing_with_attributes_takes_no_request_for_a_file,
+    locks_and_open_directories_are_nothing_to_the_server,
     spare_segments_come_and_go_unseen,
     a_killed_servers_spare_segments_are_removed,
     a_replacement_is_younger_than_what_it_replaces,
@@ -153,6 +154,31 @@ fn reading_a_file_takes_an_open_and_a_release(setup: Setup) {
     assert_eq!((more("flush"), more("lookup"), more("getxattr")), (0, 0, 0));
     // Through the server the first reading left it in the kernel's cache.
     assert_eq!(more("read"), 0);
+}
+
+/// The server does not hear of them, so that there is nothing that it could hold.
+///
+/// Proves B15.
+fn locks_and_open_directories_are_nothing_to_the_server(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let file = File::create(mount.at("f")).unwrap();
+    // The first one asks whether the server wants to know.
+    drop(File::open(mount.path()).unwrap());
+    let before = Counts::of(&mount);
+    for n in 0..FILES as i64 {
+        let (l_type, l_whence) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16);
+        let lock = libc::flock { l_type, l_whence, l_start: 2 * n, l_len: 1, l_pid: 0 };
+        nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETLK(&lock)).unwrap();
+    }
+    let open: Vec<File> = (0..FILES).map(|_| File::open(mount.path()).unwrap()).collect();
+    let more = before.more(&mount, 0);
+    for few in ["lookup", "getattr", "open", "opendir", "flush", "release"] {
+        assert!(more(few) <= 5, "{} {few}", more(few));
+    }
+    drop(open);
 }
 
 fn a_second_listing_with_attributes_takes_no_request_for_a_file(setup: Setup) {

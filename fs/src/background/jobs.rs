@@ -177,3 +177,34 @@ fn keep_still(files: &Files, ino: Ino, look: &mut dyn FnMut(bool)) {
     let file = files.lock(&node);
     look(!file.is_unwritten() || file.is_opening());
 }
+
+#[cfg(test)]
+mod tests {
+    use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+
+    use crate::options::{Durability, Options};
+    use crate::store::Store;
+
+    use super::*;
+
+    /// Proves B15.
+    #[test]
+    fn there_are_so_many_jobs_at_a_time_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        Pool::create(&path, &CreateOptions::default()).unwrap();
+        let pool = Arc::new(Pool::open(&path, &OpenOptions::default()).unwrap());
+        let store = Store::new(pool.clone(), Options::default(), Durability::Fsync, 1024);
+        let jobs = Jobs::new(Arc::new(Files::new(Arc::new(store))));
+        let others: Vec<Arc<Job>> = (0..MOST).map(|_| Arc::new(Job::new(false))).collect();
+        for (number, job) in (1000..).zip(&others) {
+            jobs.all.lock().insert(number, (job.clone(), None));
+        }
+        let start = || jobs.start(Work { structure: true, ..Work::default() });
+        assert_eq!(start().err().map(|fault| fault.errno), Some(libc::EBUSY));
+        others[0].end();
+        assert!(start().is_ok());
+        jobs.finish();
+        pool.close().unwrap();
+    }
+}

@@ -75,6 +75,7 @@ impl Accesses {
 mod tests {
     use super::*;
 
+    /// Proves B15.
     #[test]
     fn what_was_not_used_for_longest_is_forgotten_first() {
         let accesses = Accesses::default();

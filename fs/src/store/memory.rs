@@ -1,13 +1,16 @@
 //! How much of the server's memory there may be of what users make: their files' names, links' targets, and the records
 //! of files with what is said of tensors in them, are all in memory.
 
-use tensorfs_layout::tree::{Object, View};
+use tensorfs_layout::tree::{NAME_TAKES, Object, View};
 
+use crate::caller::Caller;
 use crate::error::{Fault, Result};
 use crate::machine;
 
 /// What a record more takes.
 const RECORD: u64 = 128;
+/// Others than its owner give a file no further name once it has so many.
+const NAMES: u32 = 32;
 
 /// How much there may be.
 pub(crate) struct Memory {
@@ -35,6 +38,20 @@ impl Memory {
     /// That an owner's files may take so much more.
     pub fn check(&self, view: &View, uid: u32, more: u64) -> Result<()> {
         if self.has(view, uid, more) { Ok(()) } else { Err(Fault::bound(libc::EDQUOT)) }
+    }
+
+    /// That somebody may give an object a further name, which counts for the object's owner. Others leave him half of
+    /// what he may have; and as what is root's does not count, few names of a file are theirs.
+    pub fn check_name(&self, view: &View, caller: Caller, object: &Object) -> Result<()> {
+        let owner = object.attributes.uid;
+        if caller.uid == owner || caller.is_trusted() {
+            return self.check(view, owner, NAME_TAKES);
+        }
+        if object.names() >= NAMES {
+            return Err(Fault::bound(libc::EMLINK));
+        }
+        let (own, _) = view.taken_by(owner);
+        self.check(view, owner, own.saturating_add(NAME_TAKES))
     }
 
     /// Where the next record of a file begins that has so many bytes now: it goes on with the last one where there may

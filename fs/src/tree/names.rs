@@ -1,7 +1,7 @@
 //! Names: what they stand for, a further name of an object, and the removal of one.
 
 use tensorfs_layout::log::{NAME_MAX, Record, Transaction};
-use tensorfs_layout::tree::{NAME_TAKES, Object};
+use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, ROOT};
 
 use crate::caller::Caller;
@@ -77,7 +77,7 @@ impl Tree {
             if edit.lookup(dir, name).is_some() {
                 return Err(Fault::new(libc::EEXIST));
             }
-            self.store().memory().check(edit, object.attributes.uid, NAME_TAKES)?;
+            self.store().memory().check_name(edit, caller, object)?;
             let now = clock::now();
             let tx = Transaction::new(caller.unique).with(Record::Name { dir, name: name.into(), ino });
             let tx = with(with(tx, touched(edit, dir, now)), changed(edit, ino, now));

@@ -172,6 +172,7 @@ mod tests {
         assert_eq!(left(&versions), [1, 4, 5]);
     }
 
+    /// Proves B15.
     #[test]
     fn of_a_user_so_many_stay_whatever_becomes_of_the_files() {
         let mut versions = Versions::default();

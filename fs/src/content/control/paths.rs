@@ -75,33 +75,84 @@ impl Paths {
         if self.missed.is_empty() || self.searched.is_some_and(|then| then.elapsed() < PAUSE) {
             return;
         }
-        let mut wanted = std::mem::take(&mut self.missed);
-        let (mut left, mut entered) = (vec![(ROOT, 0)], HashMap::<Ino, Name>::new());
-        while let Some((dir, mut cookie)) = left.pop() {
-            if wanted.is_empty() {
-                break;
-            }
-            let view = store.view();
-            let mut count = 0;
-            for (at, name, ino) in view.entries_after(dir, cookie).take(LOT) {
-                (count, cookie) = (count + 1, at);
-                if wanted.remove(&ino) {
-                    self.keep(ino, (dir, name.into()));
-                    let mut above = dir;
-                    while let Some((parent, name)) = entered.get(&above) {
-                        self.keep(above, (*parent, name.clone()));
-                        above = *parent;
-                    }
-                }
-                if count == LOT {
-                    left.push((dir, cookie));
-                }
-                if view.object(ino).is_some_and(Object::is_dir) && ino != ROOT && !entered.contains_key(&ino) {
-                    entered.insert(ino, (dir, name.into()));
-                    left.push((ino, 0));
-                }
+        let (found, entered) = walk(store, std::mem::take(&mut self.missed));
+        // From each up to the root, or to where another one has come by.
+        for (ino, name) in found {
+            let mut above = name.0;
+            self.keep(ino, name);
+            for _ in 0..STEPS {
+                let Some(name) = entered.get(&above).filter(|name| self.known.get(&above) != Some(name)) else { break };
+                self.keep(above, name.clone());
+                above = name.0;
             }
         }
         self.searched = Some(Instant::now());
+    }
+}
+
+/// What is found of what is wanted, and the directories that were looked through on the way. Others may change the tree
+/// meanwhile.
+fn walk(store: &Store, mut wanted: HashSet<Ino>) -> (Vec<(Ino, Name)>, HashMap<Ino, Name>) {
+    let (mut found, mut entered, mut left) = (Vec::new(), HashMap::<Ino, Name>::new(), vec![(ROOT, 0)]);
+    while let Some((dir, mut cookie)) = left.pop() {
+        if wanted.is_empty() {
+            break;
+        }
+        let view = store.view();
+        let mut count = 0;
+        for (at, name, ino) in view.entries_after(dir, cookie).take(LOT) {
+            (count, cookie) = (count + 1, at);
+            if wanted.remove(&ino) {
+                found.push((ino, (dir, name.into())));
+            }
+            if count == LOT {
+                left.push((dir, cookie));
+            }
+            if view.object(ino).is_some_and(Object::is_dir) && ino != ROOT && !entered.contains_key(&ino) {
+                entered.insert(ino, (dir, name.into()));
+                left.push((ino, 0));
+            }
+        }
+    }
+    (found, entered)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+
+    use crate::options::{Durability, Options};
+    use crate::testing::Direct;
+
+    use super::*;
+
+    /// Files of one deep chain of directories, each of which is searched for.
+    #[test]
+    fn what_is_deep_is_found_as_far_as_there_are_paths() {
+        const DEPTH: usize = 2 * STEPS;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        Pool::create(&path, &CreateOptions::default()).unwrap();
+        let pool = Arc::new(Pool::open(&path, &OpenOptions::default()).unwrap());
+        let mut chain = vec![ROOT];
+        {
+            let direct = Direct::new(pool.clone(), Durability::Fsync);
+            for above in 0..DEPTH {
+                chain.push(direct.make(chain[above], "d", libc::S_IFDIR | 0o700).unwrap());
+            }
+        }
+        let store = Store::new(pool.clone(), Options::default(), Durability::Fsync, 1024);
+        let mut paths = Paths::default();
+        let some: Vec<Ino> = chain.iter().copied().step_by(7).skip(1).collect();
+        some.iter().for_each(|ino| assert_eq!(paths.of(&store.view(), *ino), None));
+        paths.search(&store);
+        for (depth, ino) in chain.iter().enumerate().step_by(7).skip(1) {
+            let expected = (depth <= STEPS).then(|| b"/d".repeat(depth));
+            assert_eq!(paths.of(&store.view(), *ino), expected, "{depth}");
+        }
+        drop(store);
+        pool.close().unwrap();
     }
 }

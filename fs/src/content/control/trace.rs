@@ -87,8 +87,8 @@ impl Requests {
             }
             learn(store, paths, &lot);
             paths.search(store);
-            let view = store.view();
-            lot.iter().for_each(|traced| add(left, &Line::Request(Box::new(line(paths, &view, traced)))));
+            // Others may change the tree behind each: files can be deep.
+            lot.iter().for_each(|traced| add(left, &Line::Request(Box::new(line(paths, &store.view(), traced)))));
         }
         let size = size.min(left.len());
         let rest = left.split_off(size);
@@ -104,8 +104,8 @@ fn add(text: &mut Vec<u8>, line: &Line<'_>) {
 
 /// What these requests say about where files are, and what they leave to be searched for.
 fn learn(store: &Store, paths: &mut Paths, lot: &[Traced]) {
-    let view = store.view();
     for traced in lot.iter().filter(|traced| !is_control(traced.about)) {
+        let view = store.view();
         if let Some(name) = &traced.name {
             paths.saw(&view, traced.about, name);
         }
