@@ -2,8 +2,8 @@
 
     readers.py DIRECTORY PROGRAM [PROGRAM...]      (root; DIRECTORY gets pools and mount points, and takes 4 GiB)
 
-Each program serves a pool of its own, in turn, for some rounds; the median of each is printed. What a program cannot do
-is left out.
+Each program serves a pool of its own, in turn, for some rounds; the median of each is printed, and the least. Where
+nothing is looked into, as in the host's own files or in a file of the mount as it is, is what there is to compare it with.
 """
 
 import json
@@ -63,11 +63,8 @@ class Served:
         os.makedirs(self.top)
         run(program, "create", self.home + "/p")
         run(program, "mount", self.home + "/p", self.top, "--log", self.home + "/log")
-        os.mkdir(self.top + "/d")
-        one = safetensors(1)
-        for n in range(MANY):
-            with open(f"{self.top}/d/{n}", "wb") as file:
-                file.write(one if n % 2 else b"no tensors")
+        self.write_many(self.top + "/d")
+        self.write_many(self.home + "/d")
         with open(self.top + "/many", "wb") as file:
             file.write(safetensors(1000))
         with open(self.top + "/large.npy", "wb") as file:
@@ -91,6 +88,7 @@ class Served:
     def measure(self):
         took, tree = {}, self.top + "/.tensorfs/tensors"
         took["`ls -l` of 10,000 files"] = timed(lambda: run("ls", "-l", self.top + "/d"))
+        took["the same in a directory of the host"] = timed(lambda: run("ls", "-l", self.home + "/d"))
         self.unseal("many")
         took["`user.tensorfs.tensors` of 1,000, not sealed"] = timed(
             lambda: os.getxattr(self.top + "/many", "user.tensorfs.tensors"))
@@ -100,19 +98,32 @@ class Served:
         took["`tensorfs tensors` of 1,000, elsewhere"] = timed(lambda: run(self.program, "tensors", outside))
         tensor = f"{tree}/large.npy/{os.listdir(tree + '/large.npy')[0]}"
         took["`.npy` of 1 GiB through the tree"] = timed(lambda: drain(tensor))
+        took["the same file, as it is"] = timed(lambda: drain(self.top + "/large.npy"))
         took["the last MiB of a deflated `.npz` of 256 MiB"] = timed(
             lambda: drain(f"{tree}/packed.npz/a.npy", at=(256 << 20) - (1 << 20)))
         self.unseal("large.npy")
         took["sealing 1 GiB, from the close"] = timed(lambda: self.wait_for_seal("large.npy"))
         return took
 
-    def list_unsealed(self):
-        """Files that were just written, of each of which nobody knows yet what it is."""
+    def write_many(self, directory):
+        """Files of each of which nobody knows yet what it is."""
+        os.makedirs(directory, exist_ok=True)
         one = safetensors(1)
         for n in range(MANY):
-            with open(f"{self.top}/d/{n}", "wb") as file:
+            with open(f"{directory}/{n}", "wb") as file:
                 file.write(one if n % 2 else b"no tensors")
-        return timed(lambda: os.listdir(self.top + "/.tensorfs/tensors/d"))
+
+    def measure_unsealed(self):
+        took, directory = {}, self.top + "/d"
+        self.write_many(directory)
+        took["listing `.tensorfs/tensors/d` of 10,000 files, not sealed"] = timed(
+            lambda: os.listdir(self.top + "/.tensorfs/tensors/d"))
+        self.write_many(directory)
+        took["`ls -l`, and `user.tensorfs.state` of each of 10,000, not sealed"] = timed(
+            lambda: (run("ls", "-l", directory), [state(f"{directory}/{n}") for n in range(MANY)]))
+        took["and then `user.tensorfs.tensors` of each"] = timed(
+            lambda: [os.getxattr(f"{directory}/{n}", "user.tensorfs.tensors") for n in range(MANY)])
+        return took
 
     def end(self):
         run(self.program, "umount", self.top)
@@ -126,7 +137,7 @@ def main():
         order = list(enumerate(served))
         for which, one in order if n % 2 else reversed(order):
             took = one.measure()
-            took["listing `.tensorfs/tensors/d` of 10,000 files, not sealed"] = one.list_unsealed()
+            took |= one.measure_unsealed()
             for name, seconds in took.items():
                 rounds[which].setdefault(name, []).append(seconds)
     print("| | " + " | ".join(PROGRAMS) + " |\n|---|" + "---|" * len(PROGRAMS))

@@ -10,8 +10,11 @@ use std::time::Duration;
 
 use crate::children::c_path;
 
-/// Nothing that goes on takes so long, however busy the machine is.
-const FOR_GOOD: Duration = Duration::from_secs(15 * 60);
+/// Nothing that goes on takes so long, however busy the machine is, unless somebody made it longer.
+fn for_good() -> Duration {
+    let seconds = std::env::var("TENSORFS_HANG").map_or(15 * 60, |text| text.parse().expect("TENSORFS_HANG: seconds"));
+    Duration::from_secs(seconds)
+}
 
 /// Where the mounts of tests are, by the threads that run these.
 static MOUNTS: LazyLock<Mutex<HashMap<i32, Vec<PathBuf>>>> = LazyLock::new(Mutex::default);
@@ -43,9 +46,10 @@ impl Watch {
         let (done, ended) = channel();
         let (name, thread) = (test.to_owned(), this_thread());
         mounts().insert(thread, Vec::new());
+        let for_good = for_good();
         thread::spawn(move || {
-            if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(FOR_GOOD) {
-                eprintln!("{name} has not ended in {} s; it is ended\n{}", FOR_GOOD.as_secs(), report());
+            if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(for_good) {
+                eprintln!("{name} has not ended in {} s; it is ended\n{}", for_good.as_secs(), report());
                 end(thread);
             }
         });

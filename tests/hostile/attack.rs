@@ -113,6 +113,10 @@ fn saves_beside_attackers(setup: Setup, options: &str) {
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let seconds = number("TENSORFS_ATTACK", 4).to_string();
     let mut mount = setup.mount_with(["-o", options]).mount();
+    // Files can be moved to and fro.
+    mount.umount();
+    mount.add_tier("other", &mount.host().join("other"));
+    mount.mount();
     let victims = directory(&mount, "victim", VICTIM, 0o700);
     let attackers = directory(&mount, "attacker", ATTACKER, 0o755);
     let server = mount.pid().unwrap();

@@ -7,6 +7,7 @@ call of the attacker gives does not matter, only that it gives something: what i
 have is for the server to say.
 """
 
+import ctypes
 import fcntl
 import hashlib
 import io
@@ -36,9 +37,10 @@ def become(uid):
 
 
 def save(seconds):
-    """Each checkpoint as a careful program saves it. A line for each, when it is durable under its name."""
+    """Each checkpoint as a careful program saves it. A line for each that is durable under its name, when all are: nobody
+    reads before that, and whoever waits for a reader saves nothing."""
     end = time.monotonic() + seconds
-    number = 0
+    number, lines = 0, []
     while time.monotonic() < end:
         content = os.urandom(64 << 10) * 16
         begun = time.monotonic()
@@ -49,8 +51,9 @@ def save(seconds):
         name = f"checkpoint-{number % 16}"
         os.rename(".next", name)
         took = time.monotonic() - begun
-        print(json.dumps([name, hashlib.sha256(content).hexdigest(), took]), flush=True)
+        lines.append(json.dumps([name, hashlib.sha256(content).hexdigest(), took]))
         number += 1
+    print("\n".join(lines), flush=True)
 
 
 class Attack:
@@ -60,6 +63,7 @@ class Attack:
         self.home = f"attack-{seed}"
         os.mkdir(self.home)
         self.held = []
+        self.looks = []
         self.files = 0
 
     def run(self, seconds):
@@ -120,7 +124,32 @@ class Attack:
             os.symlink("t" * self.random.randrange(1, 4095), self.path(f"{self.files}-link"))
 
     def by_tiers(self):
-        os.setxattr(self.path(), "user.tensorfs.tier", self.random.choice([b"pm", b"none", b"x" * 1000]))
+        """Files go back and forth, many at a time, some of them while they are written."""
+        for _ in range(self.random.randrange(1, 40)):
+            tier = self.random.choice([b"pm", b"other", b"other", b"none", b"x" * 1000])
+            path = self.path(self.random.choice([None, None, None, "."]))
+            try:
+                os.setxattr(path, "user.tensorfs.tier", tier)
+            except OSError:
+                pass
+
+    def by_access_lists(self):
+        """What is made in the directory gets as long a list."""
+        entry = lambda tag, uid: struct.pack("<HHI", tag, 7, uid)
+        named = b"".join(entry(2, 100_000 + n) for n in range(self.random.randrange(480)))
+        none = (1 << 32) - 1
+        entries = [entry(1, none), named, entry(4, none), entry(16, none), entry(32, none)]
+        directory = self.path(f"lists{self.random.randrange(20)}")
+        os.makedirs(directory, exist_ok=True)
+        os.setxattr(directory, "system.posix_acl_default", struct.pack("<I", 2) + b"".join(entries))
+        for n in range(20):
+            os.makedirs(f"{directory}/{self.random.randrange(1000)}", exist_ok=True)
+
+    def by_special_files(self):
+        self.files += 1
+        path = self.path(f"{self.files}-special")
+        self.random.choice([os.mkfifo, lambda path: os.mknod(path, stat.S_IFSOCK | 0o666)])(path)
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
     def by_listing(self):
         for entry in os.scandir(self.home):
@@ -147,6 +176,21 @@ class Attack:
                 os.fdatasync(fd)
         finally:
             os.close(fd)
+
+    def by_space(self):
+        """Blocks come and go, and are shared."""
+        fd, other = self.file(), self.file()
+        libc = ctypes.CDLL(None, use_errno=True)
+        try:
+            for _ in range(20):
+                # Nothing, FALLOC_FL_KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE, and what is not known.
+                mode = self.random.choice([0, 1, 3, 0x10, 0x11, 0x20])
+                place, size = self.random.randrange(MIB), self.random.randrange(1, MIB)
+                libc.fallocate(fd, mode, ctypes.c_long(place), ctypes.c_long(size))
+                os.copy_file_range(fd, other, size, self.random.randrange(MIB), place)
+        finally:
+            os.close(fd)
+            os.close(other)
 
     def by_mapping(self):
         fd = self.file()
@@ -186,13 +230,17 @@ class Attack:
 
     # --- what the server looks into --------------------------------------------------------------
 
+    def sample(self, ending=""):
+        return self.random.choice([content for name, content in self.samples.items() if name.endswith(ending)])
+
     def hostile(self):
+        """A sample of any format, with bytes of it changed and cut; and what says that there is more than there is."""
         header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000, ), }"
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             for number in range(self.random.randrange(1, 30)):
                 archive.writestr(f"{number}.npy", b"\0" * self.random.randrange(MIB))
-        sample = bytearray(self.random.choice(self.samples))
+        sample = bytearray(self.sample())
         for _ in range(self.random.randrange(4)):
             sample[self.random.randrange(len(sample))] = self.random.randrange(256)
         return [
@@ -205,6 +253,9 @@ class Attack:
             b"\x89HDF\r\n\x1a\n" + bytes([self.random.randrange(4)]) + os.urandom(100),
             b"PAR1" + os.urandom(100) + struct.pack("<I", self.random.randrange(1 << 32)) + b"PAR1",
             b"ARROW1\0\0" + os.urandom(100) + struct.pack("<I", self.random.randrange(1 << 32)) + b"ARROW1",
+            b"PAR1\x15\x04\x15\x10rows\x04\0\0\0PAR1",
+            b"ARROW1\0\0batches\x08\0\0\0ARROW1",
+            b"GGUF" + struct.pack("<IQQ", self.random.randrange(5), *(self.random.randrange(1 << 40) for _ in range(2))),
             b"PK\x05\x06" + os.urandom(18),
             b"\x80\x02" + b"(" * 10_000,
         ]
@@ -229,12 +280,26 @@ class Attack:
             file.write(struct.pack("<Q", len(header)) + header + b"\0" * count)
 
     def by_checkpoints(self):
+        """Plans and indexes that are right, that are somewhat wrong, and that are something else."""
         directory = self.path(f"checkpoint-{self.random.randrange(50)}")
         os.makedirs(directory, exist_ok=True)
-        name = self.random.choice([".metadata", "model.safetensors.index.json", "trainer_state.json", "__0_0.distcp"])
-        with open(os.path.join(directory, name), "wb") as file:
-            file.write(self.random.choice(self.hostile()))
-        os.getxattr(directory, "user.tensorfs.complete")
+        parts = {f"t{n}": f"part-{n}.safetensors" for n in range(self.random.choice([1, 10, 10_000]))}
+        right = {
+            ".metadata": self.sample(".metadata"),
+            "__0_0.distcp": self.sample(".distcp"),
+            "model.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": parts}).encode(),
+            "part-0.safetensors": self.sample(".safetensors"),
+            "trainer_state.json": b'{"global_step": NaN, "log_history": ' + b"[" * self.random.choice([0, 100_000]),
+            "random_states_0.pkl": self.sample(".pt"),
+        }
+        for name, content in self.random.sample(sorted(right.items()), 3):
+            content = bytearray(self.random.choice([content, content, self.random.choice(self.hostile())]))
+            for _ in range(self.random.randrange(3)):
+                content[self.random.randrange(len(content))] = self.random.randrange(256)
+            with open(os.path.join(directory, name), "wb") as file:
+                file.write(content)
+        for path in (directory, self.home, "."):
+            os.getxattr(path, "user.tensorfs.complete")
 
     def ask(self, path):
         for name in ("state", "tensors", "records", "checksum", "tier", "complete"):
@@ -265,6 +330,49 @@ class Attack:
                     os.write(fd, os.urandom(1000))
                 finally:
                     os.close(fd)
+
+    def by_tensors(self):
+        """Tensors and listings that stay open, of files that become others."""
+        tree = f"{self.top()}/.tensorfs/tensors/{self.where()}/{self.home}"
+        if len(self.looks) > 200:
+            for fd in self.looks[::2]:
+                os.close(fd)
+                self.looks.remove(fd)
+        for file in self.random.sample(os.listdir(tree), 3):
+            self.looks.append(os.open(f"{tree}/{file}", os.O_RDONLY))
+            for name in os.listdir(self.looks[-1])[:3]:
+                self.looks.append(os.open(name, os.O_RDONLY, dir_fd=self.looks[-1]) if name.endswith(".npy") else -1)
+                if self.looks[-1] < 0:
+                    self.looks.pop()
+                else:
+                    os.pread(self.looks[-1], 100_000, self.random.randrange(MIB))
+
+    def by_texts(self):
+        """As many as he is given, all at once."""
+        fds = []
+        try:
+            while len(fds) < 400:
+                name = self.random.choice(["info", "metrics", "README", "placement"])
+                fds.append(os.open(f"{self.top()}/.tensorfs/{name}", os.O_RDONLY))
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def by_questions(self):
+        """The ioctl that programs ask the server by: what its messages begin with, and then anything."""
+        fd = self.file(self.random.choice([os.O_RDWR | os.O_CREAT, os.O_RDONLY, os.O_WRONLY]))
+        try:
+            for _ in range(20):
+                asked = bytearray(8184)
+                length = self.random.randrange(100)
+                asked[0] = self.random.randrange(10)
+                asked[1 : 1 + length] = os.urandom(length)
+                try:
+                    fcntl.ioctl(fd, 3 << 30 | 8184 << 16 | 0xA7 << 8 | 2, asked)
+                except OSError:
+                    pass
+        finally:
+            os.close(fd)
 
     def by_ioctls(self):
         fd = self.file()
@@ -309,6 +417,6 @@ if __name__ == "__main__":
         save(float(sys.argv[3]))
     else:
         paths = [entry.path for entry in os.scandir(sys.argv[5]) if entry.is_file() and entry.stat().st_size > 0]
-        samples = [open(path, "rb").read(LARGEST) for path in sorted(paths)]
+        samples = {os.path.basename(path): open(path, "rb").read(LARGEST) for path in sorted(paths)}
         become(int(sys.argv[3]))
         Attack(int(sys.argv[2]), samples).run(float(sys.argv[4]))

@@ -73,6 +73,22 @@ macro_rules! targets {
 
 targets!(record description block handover log tfrecord safetensors npy npz shards plan gguf ends torch);
 
+/// Targets that readers run, asked by a command; asked by a server; and what is no file of a user's, but of a pool, or
+/// of the server before.
+const BY_COMMANDS: [&str; 7] = ["tfrecord", "safetensors", "npy", "npz", "gguf", "ends", "torch"];
+const BY_SERVERS: [(&str, &str); 2] = [("plan", ".metadata"), ("shards", "model.safetensors.index.json")];
+const NOT_BY_READERS: [&str; 5] = ["record", "description", "block", "handover", "log"];
+
+#[test]
+fn every_target_of_users_files_is_run_in_readers() {
+    let servers = BY_SERVERS.map(|(name, _)| name);
+    let mut known = [&BY_COMMANDS[..], &servers[..], &NOT_BY_READERS[..]].concat();
+    let mut all = TARGETS.map(|target| target.name);
+    known.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(known, all);
+}
+
 /// Mutants of files of each format do to a reader what they do in this process: no more than its work. There
 /// are as many as `TENSORFS_FUZZ` says, divided by 30.
 #[test]
@@ -80,7 +96,7 @@ fn readers_survive_mutants_too() {
     let dir = tensorfs_tests::scratch();
     let from = number("TENSORFS_FUZZ_FROM", 0);
     let mut expected = Vec::new();
-    for name in ["tfrecord", "safetensors", "npy", "npz", "gguf", "ends", "torch"] {
+    for name in BY_COMMANDS {
         let seeds = (target(name).seeds)();
         for n in from..from + number("TENSORFS_FUZZ", 3000) / 30 {
             let bytes = Mutator::new(n).mutant(&seeds);
@@ -114,8 +130,7 @@ fn readers_survive_mutants_of_plans_too() {
         return;
     }
     let from = number("TENSORFS_FUZZ_FROM", 0);
-    let names = [("plan", ".metadata"), ("shards", "model.safetensors.index.json")];
-    for (name, file) in names {
+    for (name, file) in BY_SERVERS {
         let seeds = (target(name).seeds)();
         for n in from..from + number("TENSORFS_FUZZ", 3000) / 30 {
             let directory = mount.at(format!("{name}.{n}"));
