@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use tempfile::TempDir;
 
-use crate::children::{Child, run_ok, start, wait_until};
+use crate::children::{Child, run, run_ok, start, wait_until};
 use crate::disk::{Disk, extents};
 use crate::mount::{is_root, scratch};
 use crate::mounted::Mounted;
@@ -147,7 +147,13 @@ impl VolatileDisk {
     /// seed chooses, sector by sector.
     pub fn after_power_loss(&self, seed: u64) -> Disk {
         let copy = scratch();
-        self.ask(&format!("lose {seed} {}", copy.path().join("image").display()));
+        let image = copy.path().join("image");
+        self.ask(&format!("lose {seed} {}", image.display()));
+        if !self.is_xfs && !run(Command::new("dumpe2fs").arg("-h").arg(&image)).status.success() {
+            // ext4 writes its superblock by itself when something fails. That is two sectors, of which one may be old:
+            // nothing mounts before it is checked.
+            run(Command::new("e2fsck").arg("-fy").arg(&image));
+        }
         let options = if self.is_xfs { "loop,nouuid" } else { "loop" };
         Disk::mount_with(copy, options).expect("what another disk could do")
     }
