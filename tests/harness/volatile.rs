@@ -152,7 +152,8 @@ impl VolatileDisk {
         if !self.is_xfs && !run(Command::new("dumpe2fs").arg("-h").arg(&image)).status.success() {
             // ext4 writes its superblock by itself when something fails. That is two sectors, of which one may be old:
             // nothing mounts before it is checked.
-            run(Command::new("e2fsck").arg("-fy").arg(&image));
+            let checked = run(Command::new("e2fsck").arg("-fy").arg(&image));
+            assert!(matches!(checked.status.code(), Some(0 | 1)), "{checked:?}");
         }
         let options = if self.is_xfs { "loop,nouuid" } else { "loop" };
         Disk::mount_with(copy, options).expect("what another disk could do")

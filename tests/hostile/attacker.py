@@ -339,12 +339,11 @@ class Attack:
                 os.close(fd)
                 self.looks.remove(fd)
         for file in self.random.sample(os.listdir(tree), 3):
-            self.looks.append(os.open(f"{tree}/{file}", os.O_RDONLY))
-            for name in os.listdir(self.looks[-1])[:3]:
-                self.looks.append(os.open(name, os.O_RDONLY, dir_fd=self.looks[-1]) if name.endswith(".npy") else -1)
-                if self.looks[-1] < 0:
-                    self.looks.pop()
-                else:
+            listing = os.open(f"{tree}/{file}", os.O_RDONLY)
+            self.looks.append(listing)
+            for name in os.listdir(listing)[:3]:
+                if name.endswith(".npy"):
+                    self.looks.append(os.open(name, os.O_RDONLY, dir_fd=listing))
                     os.pread(self.looks[-1], 100_000, self.random.randrange(MIB))
 
     def by_texts(self):

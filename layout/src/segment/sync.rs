@@ -33,7 +33,8 @@ pub(crate) struct FileSegment {
     pub id: SegmentId,
     /// So many bytes it has if nobody has written it since all of the file was sealed.
     pub sealed: Option<u64>,
-    /// When it was last written, as far as the log knows; nothing if the log knows nothing of what it has.
+    /// When it was last written, as far as the log knows, where that is to be looked at: what the host drops of a file
+    /// whose inode a descriptor holds leaves a hole, and what the log has of a small file is compared by itself.
     pub written: Option<Timestamp>,
 }
 
@@ -354,7 +355,7 @@ impl Segments {
                         let Ok(fd) = self.open(*id, libc::O_RDONLY) else { continue };
                         if has_hole(fd.as_fd()) {
                             self.fail(*id, "it has holes, and the host may have dropped bytes");
-                        } else if is_written(fd, *written) {
+                        } else if written.is_some_and(|written| is_written(fd, written)) {
                             self.fail(*id, "it was being written, and the host may have dropped bytes");
                         }
                     }

@@ -530,12 +530,12 @@ impl Keeper<'_> {
             Signal::SIGHUP => logging::open_again(None),
             Signal::SIGUSR1 => logging::change_level(true),
             Signal::SIGUSR2 => logging::change_level(false),
-            _ => {
-                notify::notify("STOPPING=1");
-                self.stopping = Some(signal);
-            }
+            _ => self.stopping = Some(signal),
         }
         send(life, signal);
+        if self.stopping == Some(signal) {
+            notify::notify("STOPPING=1");
+        }
     }
 }
 

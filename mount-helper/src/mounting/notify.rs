@@ -23,7 +23,10 @@ fn send(socket: &OsString, state: &str) -> io::Result<()> {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(socket)?,
     };
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)?;
+    let from = UnixDatagram::unbound()?;
+    // A manager that does not listen is not waited for.
+    from.set_nonblocking(true)?;
+    from.send_to_addr(state.as_bytes(), &address)?;
     Ok(())
 }
 

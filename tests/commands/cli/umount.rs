@@ -25,6 +25,8 @@ fn the_service_manager_is_told_by_whom_it_has_started() {
     let room = Room::with_pool();
     let socket = UnixDatagram::bind(room.at("notify")).unwrap();
     setsockopt(&socket, sockopt::PassCred, &true).unwrap();
+    // Where nothing is mounted, nothing is said.
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(600))).unwrap();
     let hear = || {
         let (mut bytes, mut space) = ([0; 32], nix::cmsg_space!(UnixCredentials));
         let (len, sender) = {

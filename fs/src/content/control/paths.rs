@@ -56,7 +56,8 @@ impl Paths {
                     at = *dir;
                 }
                 _ => {
-                    if self.missed.len() < MISSED {
+                    let can_be_found = || view.object(at).is_some_and(|object| object.names() > 0);
+                    if known.is_none() && self.missed.len() < MISSED && can_be_found() {
                         self.missed.insert(at);
                     }
                     return None;

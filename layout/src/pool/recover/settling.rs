@@ -56,7 +56,7 @@ pub(crate) fn settle(
     if recovery.kind == Shutdown::ServerKilled {
         // Nobody knows any more which segments had not been synced. What is recorded comes under the horizon before
         // anything is done to the segments (rule 5).
-        pool.segments.sync_host(&segments_of_files(pool)).map_err(io("sync"))?;
+        pool.segments.sync_host(&segments_of_files(pool, open)).map_err(io("sync"))?;
         pool.commit(pool.newest())?;
     }
     let counted = pool.view().next_id();
@@ -125,14 +125,17 @@ fn restore_damaged(pool: &Pool, recovery: &mut Recovery, tiers: &Tiers, paths: &
     pool.commit(pool.newest())
 }
 
-/// The segments that files have, or are about to have.
-fn segments_of_files(pool: &Pool) -> Vec<FileSegment> {
+/// The segments that files have, or are about to have; programs have some `open`.
+fn segments_of_files(pool: &Pool, open: &HashSet<Ino>) -> Vec<FileSegment> {
     let view = pool.view();
-    let of = |(_, object): (Ino, &Object)| {
+    let of = |(ino, object): (Ino, &Object)| {
         let sealed = object.chain().filter(|chain| chain.is_sealed()).map(FileChain::size);
-        let written = Some(object.attributes.mtime);
+        let is_held = open.contains(&ino) || object.chain().and_then(FileChain::to_restore).is_some();
+        let written = (!is_held).then_some(object.attributes.mtime);
         let own = object.attributes.segment.map(|id| FileSegment { id, sealed, written });
-        [own, object.pending_replace().map(|id| FileSegment { id, sealed: None, written: None })]
+        // Whatever it has was written at a time that the log does not know.
+        let written = (!open.contains(&ino)).then(Timestamp::default);
+        [own, object.pending_replace().map(|id| FileSegment { id, sealed: None, written })]
     };
     view.objects().flat_map(of).flatten().filter(|segment| pool.segments.is_there(segment.id.tier())).collect()
 }
