@@ -10,6 +10,7 @@ mod disk;
 mod durability;
 mod errors;
 mod grown;
+mod in_log;
 mod interrupted;
 mod kill;
 mod mapping;

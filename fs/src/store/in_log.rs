@@ -2,15 +2,12 @@
 //! fails may have dropped what they had (D12): whoever goes by what such a segment holds, and by that ends what the log
 //! does, has it looked at first.
 
-use std::os::fd::AsFd;
-
-use nix::unistd::fdatasync;
 use tensorfs_layout::tree::{FileChain, Object};
 use tensorfs_layout::{Ino, SegmentId};
 
-use crate::error::{Fault, Host, Result};
+use crate::error::{Host, Result};
 
-use super::{Store, host};
+use super::Store;
 
 impl Store {
     /// True if only the log is known to hold a file's bytes durably.
@@ -26,23 +23,18 @@ impl Store {
         Ok(())
     }
 
-    /// Gives a segment, which its file is about to lose, back what the host has dropped of it and the log holds.
+    /// Has a segment, which its file is about to lose, hold durably what the log holds of it.
     pub fn mend_from_log(&self, ino: Ino, segment: SegmentId) -> Result<()> {
         let value = {
             let view = self.view();
             let object = view.object(ino).filter(|object| object.attributes.segment == Some(segment));
             object.and_then(Object::chain).and_then(FileChain::value).map(Box::<[u8]>::from)
         };
-        let Some(value) = value.filter(|value| self.segments().has_lost(segment, value)) else { return Ok(()) };
-        let fd = match self.segments().open(segment, libc::O_RDWR) {
+        let Some(value) = value.filter(|value| !self.segments().keeps(segment, value)) else { return Ok(()) };
+        match self.segments().put_back(segment, &value) {
             // Whoever sets it aside says so.
-            Err(error) if self.segments().is_not_there(segment, &error) => return Ok(()),
-            fd => fd.host("opening a segment")?,
-        };
-        let written = host::write_at(fd.as_fd(), &value, 0).host("writing a segment")?;
-        if written < value.len() {
-            return Err(Fault::warn(libc::EIO, "a segment did not take what the log holds of it"));
+            Err(error) if self.segments().is_not_there(segment, &error) => Ok(()),
+            put => put.host("writing a segment again"),
         }
-        fdatasync(&fd).host("syncing a segment")
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod examine;
 pub(crate) mod gone;
 pub(crate) mod home;
 pub(crate) mod host_errors;
-mod lost;
+pub(crate) mod lost;
 pub(crate) mod note;
 pub(crate) mod place;
 pub(crate) mod quarantine;

@@ -7,8 +7,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +19,7 @@ use crate::medium::domain::Medium;
 use crate::parallel::overlapping;
 use crate::segment::home::{Home, shard};
 use crate::segment::host_errors::Mark;
-use crate::segment::lost::{has_hole, holds, is_written, lost_in};
+use crate::segment::lost::{has_hole, holds, is_written, lost_in, write_anew};
 use crate::segment::segments::Segments;
 use crate::segment::tracking::Due;
 use crate::segment::unsynced::{Grown, Tracked};
@@ -178,8 +179,31 @@ impl Segments {
     }
 
     /// True if a segment has lost bytes of its value, as far as can be seen.
-    pub fn has_lost(&self, id: SegmentId, value: &[u8]) -> bool {
+    pub(crate) fn has_lost(&self, id: SegmentId, value: &[u8]) -> bool {
         self.open(id, libc::O_RDONLY).and_then(|fd| lost_in(fd, value)).unwrap_or(true)
+    }
+
+    /// Syncs a segment, whose value is put back if it is not there. False if it does not hold that durably, as far as the
+    /// host says.
+    pub fn keeps(&self, id: SegmentId, value: &[u8]) -> bool {
+        let synced = |fd: OwnedFd| {
+            self.sync_witnessed(id, fd.as_fd())?;
+            lost_in(fd, value)
+        };
+        // A sync that succeeds after one that failed says nothing.
+        let lost = || self.open(id, libc::O_RDONLY).and_then(synced);
+        self.is_volatile(id.tier()) || (!self.failed(id) && !lost().unwrap_or(true))
+    }
+
+    /// Has a segment that does not keep its value hold it durably.
+    pub fn put_back(&self, id: SegmentId, value: &[u8]) -> io::Result<()> {
+        let written = |fd: OwnedFd| {
+            let file = File::from(fd);
+            write_anew(&file, value)?;
+            self.medium.sync_segment(file.as_fd())
+        };
+        // The next sync of what the host has not taken would succeed.
+        self.open(id, libc::O_RDWR).and_then(written).inspect_err(|error| self.fail(id, error))
     }
 
     /// True if a segment holds these bytes and no others.

@@ -18,6 +18,7 @@ use crate::pool::recover::store::store;
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recovery::{OpenSegment, Recovery};
 use crate::segment::host_errors::is_of_segment;
+use crate::segment::lost::write_anew;
 use crate::segment::note::{Note, Reason};
 use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
@@ -260,7 +261,8 @@ impl<'a> Settler<'a> {
         if kind == Shutdown::ServerKilled {
             self.keep_old(ino, attributes, segment)?;
             self.recovery.learned_files += 1;
-            let attributes = Attributes { segment: Some(segment), ..attributes.clone() };
+            // What was wrong with the version before is nothing of this one.
+            let attributes = Attributes { segment: Some(segment), damaged: false, ..attributes.clone() };
             return self.learn(ino, &attributes, segment, stat);
         }
         if stat.size > 0 {
@@ -310,8 +312,8 @@ impl<'a> Settler<'a> {
         let value = self.pool.view().object(ino).and_then(Object::chain).and_then(FileChain::to_restore);
         if let Some((seq, bytes)) = value
             && (self.tiers.kind(old) == Some(Shutdown::PowerLoss)
-                || self.pool.segments.failed(old)
-                || self.pool.segments.has_lost(old, &bytes))
+                || attributes.damaged
+                || !self.pool.segments.keeps(old, &bytes))
         {
             self.restore(ino, attributes, old, seq, &bytes)?;
         }
@@ -367,12 +369,13 @@ impl<'a> Settler<'a> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at("create")(error)),
             _ => {}
         }
+        let failed = attributes.damaged || segments.failed(segment);
         segments.begin_restore(segment, ino, seq).map_err(at("open"))?;
         let file = File::from(segments.open(segment, libc::O_RDWR).map_err(at("open"))?);
         let mut found = Vec::new();
         (&file).take(bytes.len() as u64).read_to_end(&mut found).map_err(at("read"))?;
         // After a failed sync the host may have bytes in memory that it takes for written, and that are not.
-        if found != bytes || attributes.damaged {
+        if found != bytes || failed {
             let differ = found.iter().zip(bytes).any(|(found, byte)| found != byte && *found != 0);
             // Others are what was there before.
             let newer = host_mtime(&file).map_err(at("stat"))? > attributes.mtime;
@@ -390,7 +393,8 @@ impl<'a> Settler<'a> {
                     Err(error) => return Err(at("copy its bytes to quarantine")(error)),
                 }
             }
-            file.write_all_at(bytes, 0).map_err(at("write what the log has of"))?;
+            let written = if failed { write_anew(&file, bytes) } else { file.write_all_at(bytes, 0) };
+            written.map_err(at("write what the log has of"))?;
             // That they were written now is nobody's business.
             let time = |time: Timestamp| nix::sys::time::TimeSpec::new(time.sec, time.nsec.into());
             let timed = nix::sys::stat::futimens(&file, &time(attributes.atime), &time(attributes.mtime));
