@@ -279,7 +279,8 @@ fn killed_on_a_disk_to_read(setup: &Setup, disk: &mut VolatileDisk) -> (Mount, P
 }
 
 /// Has the host write out what it has in memory, while it cannot read which blocks of the disk are free. False if it
-/// looks for room without an end, as ext4 does where it takes all tables for bad that it would need; it is shut down then.
+/// looks for room without an end, as ext4 does where it takes all tables for bad that it would need; then it is shut
+/// down.
 fn write_out_without_finding_room(disk: &VolatileDisk) -> bool {
     /// Of the journal. Each search that begins anew makes one; writing all there is takes a few.
     const MANY: u64 = 2000;

@@ -183,8 +183,7 @@ impl Segments {
         self.open(id, libc::O_RDONLY).and_then(|fd| lost_in(fd, value)).unwrap_or(true)
     }
 
-    /// Syncs a segment, whose value is put back if it is not there. False if it does not hold that durably, as far as the
-    /// host says.
+    /// Syncs a segment. False if it does not hold its value durably, as far as the host says.
     pub fn keeps(&self, id: SegmentId, value: &[u8]) -> bool {
         let synced = |fd: OwnedFd| {
             self.sync_witnessed(id, fd.as_fd())?;
