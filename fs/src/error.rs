@@ -162,7 +162,7 @@ fn for_clients(errno: i32) -> i32 {
 mod tests {
     use super::*;
 
-    /// A quota cannot be set up everywhere, so the way of its error is tested here too; tests/crash/storms/machines.rs
+    /// A quota cannot be set up everywhere, so the way of its error is tested here too; tests/crash/storms/quotas.rs
     /// has a real one.
     ///
     /// Proves B4, B6.

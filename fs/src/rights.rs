@@ -53,21 +53,55 @@ struct CapHeader {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct CapData {
     effective: u32,
     permitted: u32,
     inheritable: u32,
 }
 
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+/// Two words of each set.
+type Capabilities = [CapData; 2];
+
+fn capabilities() -> io::Result<Capabilities> {
+    let header = CapHeader { version: CAPABILITY_VERSION_3, pid: 0 };
+    let mut capabilities = Capabilities::default();
+    // SAFETY: both have the layout of version 3 and live through the call.
+    match unsafe { libc::syscall(libc::SYS_capget, &header, capabilities.as_mut_ptr()) } {
+        0 => Ok(capabilities),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_capabilities(capabilities: &Capabilities) -> io::Result<()> {
+    let header = CapHeader { version: CAPABILITY_VERSION_3, pid: 0 };
+    // SAFETY: both have the layout of version 3 and live through the call.
+    match unsafe { libc::syscall(libc::SYS_capset, &header, capabilities.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// This thread, and those that it starts, have no capability.
 pub(crate) fn drop_capabilities() -> Result<(), String> {
-    const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-    let header = CapHeader { version: CAPABILITY_VERSION_3, pid: 0 };
-    let none = [CapData { effective: 0, permitted: 0, inheritable: 0 }; 2];
-    // SAFETY: both have the layout of version 3 and live through the call.
-    match unsafe { libc::syscall(libc::SYS_capset, &header, none.as_ptr()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error().to_string()),
+    set_capabilities(&Capabilities::default()).map_err(|error| error.to_string())
+}
+
+/// This thread, and those that it starts, are held to the quotas of the host's filesystems, as root is not elsewhere
+/// (`CAP_SYS_RESOURCE`): what they write, or have the kernel write, is written for others.
+pub fn keep_to_quotas() {
+    const SYS_RESOURCE: u32 = 1 << 24;
+    let dropped = capabilities().and_then(|mut had| {
+        let [low, _] = &mut had;
+        if (low.effective | low.permitted) & SYS_RESOURCE == 0 {
+            return Ok(());
+        }
+        low.effective &= !SYS_RESOURCE;
+        low.permitted &= !SYS_RESOURCE;
+        set_capabilities(&had)
+    });
+    if let Err(error) = dropped {
+        log::warn!("quotas of the host may not hold: {error}");
     }
 }

@@ -19,6 +19,7 @@ mod mount;
 mod mounted;
 mod pattern;
 mod python;
+mod quota;
 pub mod random;
 mod samples;
 pub mod storm;
@@ -37,6 +38,7 @@ pub use mount::{Mount, Passthrough, Setup, Started, is_root, scratch, skip, skip
 pub use mounted::Mounted;
 pub use pattern::Pattern;
 pub use python::{client, client_file, venv};
+pub use quota::{QuotaOf, put_in_project, set_quota};
 pub use samples::{safetensors, samples};
 pub use tree::{Tree, assert_same_tree, assert_same_tree_but};
 pub use volatile::{EVERYTHING, Request, VolatileDisk, forget_cached_files};

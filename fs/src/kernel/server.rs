@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::handover::{Beginning, Handover};
 use crate::options::{Durability, Options, PassthroughMode};
 use crate::privileged::take_back;
+use crate::rights::keep_to_quotas;
 use crate::store::{Scrub, Store};
 
 use super::adapter::Adapter;
@@ -54,6 +55,8 @@ impl Server {
     pub fn start(pool: Pool, fuse: OwnedFd, options: Options) -> Result<Server, Error> {
         ignore_lease_signals();
         let descriptors = raise_fd_limit();
+        // After that, which takes the same right.
+        keep_to_quotas();
         let durability = options.durability.unwrap_or(match pool.domain() {
             Domain::Dax => Durability::Close,
             _ => Durability::Fsync,

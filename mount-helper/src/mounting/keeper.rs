@@ -24,7 +24,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SigSet, SignalFd};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{Pid, dup2_stdout};
-use tensorfs_fs::Handover;
+use tensorfs_fs::{Handover, keep_to_quotas};
 
 use crate::mounting::errands;
 use crate::mounting::exchange::{self, Wish};
@@ -169,6 +169,8 @@ enum Said {
 /// the first one to serve, if there is a `handshake`.
 pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
     let _ = prctl::set_name(c"tensorfs-keeper");
+    // The kernel moves the bytes of segments with the rights of whoever has given them to it.
+    keep_to_quotas();
     let signals = take_signals().map_err(cannot_watch)?;
     let (handover, inherited) = match request.adopted.map(Adopted::take).transpose()? {
         Some([handover, fuse, lock]) => (handover, Some([fuse, lock])),

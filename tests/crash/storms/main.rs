@@ -1,6 +1,8 @@
 //! Crashes at random instants while writers are at work: of the server, and of a whole machine.
 
+mod guest;
 mod kills;
 mod machines;
 mod outliving;
+mod quotas;
 mod takeovers;

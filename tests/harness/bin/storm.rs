@@ -5,21 +5,21 @@
 //! tensorfs-test-storm write SEED MOUNT LEDGER STEPS [MAPPED-DEVICE]
 //! tensorfs-test-storm check server-killed|power-loss DURABILITY MOUNT LEDGERS
 //! tensorfs-test-storm map-sync FILE
-//! tensorfs-test-storm with-quota DEVICE BYTES PROGRAM [ARGUMENT ...]
+//! tensorfs-test-storm quota user|project NUMBER DEVICE BYTES
+//! tensorfs-test-storm in-project NUMBER DIRECTORY
 //! ```
 //!
 //! A writer ends when a call fails. `check` takes all files `ledger-SEED` in the directory LEDGERS. `map-sync` makes a
-//! file, and says whether it may be mapped with `MAP_SYNC`. `with-quota` gives the user a quota on a device, and
-//! becomes a program that has to keep to it.
+//! file, and says whether it may be mapped with `MAP_SYNC`. `quota` gives a user or a project one on a device, and
+//! `in-project` has what is made in a directory belong to a project.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use nix::sys::quota;
 use tensorfs_tests::storm::{self, Crash, Durability, Ledger, Plan, Writer, log_writes::Marker};
+use tensorfs_tests::{QuotaOf, put_in_project, set_quota};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -28,7 +28,8 @@ fn main() -> ExitCode {
         ["write", seed, mount, ledger, steps, device] => write(seed, mount, ledger, steps, Some(device)),
         ["check", crash, durability, mount, ledgers] => check(crash, durability, mount.as_ref(), ledgers.as_ref()),
         ["map-sync", file] => map_sync(file.as_ref()),
-        ["with-quota", device, bytes, ref command @ ..] => with_quota(device, bytes, command),
+        ["quota", whose, of, device, bytes] => quota(whose, of, device, bytes),
+        ["in-project", project, directory] => in_project(project, directory.as_ref()),
         _ => Err(format!("see the source for usage: {arguments:?}")),
     };
     match done {
@@ -82,20 +83,17 @@ fn check(crash: &str, durability: &str, mount: &Path, ledgers: &Path) -> Result<
     Ok(())
 }
 
-fn with_quota(device: &str, bytes: &str, command: &[&str]) -> Result<(), String> {
-    let [program, arguments @ ..] = command else { return Err("with-quota: no program".to_owned()) };
-    let mut quota = quota::Dqblk::default();
-    quota.set_blocks_hard_limit(number(bytes)? / 1024);
-    let user = nix::unistd::getuid().as_raw() as i32;
-    quota::quotactl_set(quota::QuotaType::USRQUOTA, device, user, &quota, quota::QuotaValidFlags::QIF_BLIMITS)
-        .map_err(|error| format!("{device}: quota: {error}"))?;
-    // Who has this capability may go beyond a quota. It is gone once the program is executed.
-    const CAP_SYS_RESOURCE: libc::c_ulong = 24;
-    // SAFETY: takes a number, and changes what this process may become.
-    if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_RESOURCE) } != 0 {
-        return Err(format!("PR_CAPBSET_DROP: {}", std::io::Error::last_os_error()));
-    }
-    Err(format!("{program}: {}", Command::new(program).args(arguments).exec()))
+fn quota(whose: &str, of: &str, device: &str, bytes: &str) -> Result<(), String> {
+    let of = match whose {
+        "user" => QuotaOf::User(number(of)? as u32),
+        "project" => QuotaOf::Project(number(of)? as u32),
+        _ => return Err(format!("not whose a quota can be: {whose:?}")),
+    };
+    set_quota(of, device.as_ref(), number(bytes)?).map_err(|error| format!("{device}: quota: {error}"))
+}
+
+fn in_project(project: &str, directory: &Path) -> Result<(), String> {
+    put_in_project(directory, number(project)? as u32).map_err(|error| format!("{}: {error}", directory.display()))
 }
 
 fn map_sync(path: &Path) -> Result<(), String> {
