@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("tensorfs remote: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(error.status())
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What can go wrong, each as one line that a person can act on.
 
 use std::io;
+use std::path::PathBuf;
 
 use tensorfs_layout::reason;
 
@@ -51,12 +52,28 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// What was waited for has not come to the remote in time.
+    #[error("{}: not in the remote after {seconds} seconds", path.display())]
+    Late {
+        /// What was waited for.
+        path: PathBuf,
+        /// For so long.
+        seconds: f64,
+    },
     /// Whatever else keeps something from being done.
     #[error("{0}")]
     Refused(String),
 }
 
 impl Error {
+    /// The exit status of a command that ends so. One that has not come in time may be tried again.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Late { .. } => 3,
+            _ => 1,
+        }
+    }
+
     /// As [`Error::Damaged`].
     pub fn damaged(object: impl Into<String>, what: impl Into<String>) -> Self {
         Self::Damaged { object: object.into(), what: what.into() }

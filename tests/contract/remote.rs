@@ -5,7 +5,10 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Output;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tensorfs_tests::{Mount, Pattern, Setup, on_mounts};
 
@@ -13,6 +16,7 @@ on_mounts!(
     what_was_waited_for_is_in_the_remote,
     a_file_that_stays_open_is_carried_as_far_as_it_is_sealed,
     a_pool_that_changes_all_the_time_is_carried_whole,
+    who_waits_for_so_long_is_told,
 );
 
 const SIZE: usize = 3 << 20;
@@ -129,6 +133,43 @@ fn a_file_that_stays_open_is_carried_as_far_as_it_is_sealed(setup: Setup) {
     mount.tensorfs_ok(["remote", "wait", text(mount.path())]);
     assert_eq!(file_of(&mount, &url, "/log")["state"], "whole");
     restores(&mut mount, &url);
+}
+
+/// A file that stays open, and a store that does not answer.
+///
+/// Proves E8.
+fn who_waits_for_so_long_is_told(setup: Setup) {
+    let mount = setup.clone().mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    // The store is on another mount, whose server can be stopped.
+    let store = setup.mount();
+    mount.tensorfs_ok(["remote", "set", text(mount.pool()), &format!("file://{}", store.at("remote").display())]);
+    fs::write(mount.at("closed"), "text").unwrap();
+    let mut held = OpenOptions::new().write(true).create_new(true).open(mount.at("held")).unwrap();
+    held.write_all(b"text").unwrap();
+    let (closed, open) = (mount.at("closed"), mount.at("held"));
+    let wait = |paths: &[&Path], timeout: &str| {
+        let paths = paths.iter().map(|path| text(path));
+        mount.tensorfs(["remote", "wait", "--timeout", timeout].into_iter().chain(paths))
+    };
+    let is_late = |ended: Output, path: &Path, seconds: &str| {
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(3), "{said}");
+        assert_eq!(said, format!("tensorfs remote: {}: not in the remote after {seconds} seconds\n", path.display()));
+    };
+    is_late(wait(&[&open], "1.5"), &open, "1.5");
+    let server = Pid::from_raw(store.pid().unwrap());
+    kill(server, Signal::SIGSTOP).unwrap();
+    let ended = wait(&[&closed, &open], "0.5");
+    kill(server, Signal::SIGCONT).unwrap();
+    is_late(ended, &closed, "0.5");
+    drop(held);
+    let ended = wait(&[&closed, &open], "600");
+    assert!(ended.status.success(), "{ended:?}");
+    let wrong = wait(&[&closed], "a while");
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
 }
 
 /// Files come, go and are written over while one pass comes after the other.

@@ -1,6 +1,7 @@
 //! Every command and every flag, as plain data that its command reads.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -15,7 +16,11 @@ A URL is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:/
 Credentials are those of the environment (AWS_ACCESS_KEY_ID and its like; for s3 also
 ~/.aws/credentials). They are kept nowhere.
 
-Exit status: 0 done, 1 failed or something is wrong (one line says what), 2 wrong usage.";
+Exit status: 0 done, 1 failed or something is wrong (one line says what), 2 wrong usage,
+3 what `wait --timeout` waited for has not come in time.";
+
+/// The longest that somebody may want to wait: a week.
+const LONGEST: f64 = 7.0 * 24.0 * 3600.0;
 
 /// Keep a second copy of a pool in an object store
 #[derive(Debug, Parser)]
@@ -120,6 +125,9 @@ pub struct Wait {
     /// Files and directories on a mount, or a pool that is not mounted
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
+    /// Wait no longer than this in all
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub timeout: Option<Duration>,
 }
 
 /// `list`
@@ -186,4 +194,11 @@ pub struct Restore {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=LONGEST).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("must be a number of seconds up to {LONGEST}")),
+    }
 }

@@ -4,8 +4,9 @@ use std::fs::{self, File, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::Duration;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
 
 use crate::carry::{Carrier, Outcome};
 use crate::commands::cli;
@@ -21,7 +22,26 @@ const PAUSE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn run(arguments: &cli::Wait) -> Result<()> {
-    arguments.paths.iter().try_for_each(|path| wait(path))
+    match arguments.timeout {
+        Some(timeout) => in_time(&arguments.paths, timeout),
+        None => arguments.paths.iter().try_for_each(|path| wait(path)),
+    }
+}
+
+/// A store may keep whoever asks it waiting for longer, so that it is asked elsewhere. What is being carried then ends
+/// with this process, as it may at any moment.
+fn in_time(paths: &[PathBuf], timeout: Duration) -> Result<()> {
+    let until = Instant::now() + timeout;
+    let (carried, told) = mpsc::channel();
+    let asked = paths.to_vec();
+    thread::spawn(move || asked.iter().all(|path| carried.send(wait(path)).is_ok()));
+    paths.iter().try_for_each(|path| {
+        let left = until.saturating_duration_since(Instant::now());
+        told.recv_timeout(left).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Error::Late { path: path.clone(), seconds: timeout.as_secs_f64() },
+            RecvTimeoutError::Disconnected => Error::Refused(format!("{}: waiting for it failed", path.display())),
+        })?
+    })
 }
 
 fn wait(path: &Path) -> Result<()> {
