@@ -172,11 +172,18 @@ fn locks_and_open_directories_are_nothing_to_the_server(setup: Setup) {
         let (l_type, l_whence) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16);
         let lock = libc::flock { l_type, l_whence, l_start: 2 * n, l_len: 1, l_pid: 0 };
         nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETLK(&lock)).unwrap();
+        let mut held = lock;
+        nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_GETLK(&mut held)).unwrap();
     }
+    let _whole = nix::fcntl::Flock::lock(file.try_clone().unwrap(), nix::fcntl::FlockArg::LockExclusive).unwrap();
     let open: Vec<File> = (0..FILES).map(|_| File::open(mount.path()).unwrap()).collect();
     let more = before.more(&mount, 0);
     for few in ["lookup", "getattr", "open", "opendir", "flush", "release"] {
         assert!(more(few) <= 5, "{} {few}", more(few));
+    }
+    // A server that knows no locks is asked once: then the kernel does without.
+    for never in ["getlk", "setlk"] {
+        assert_eq!(count(&mount.info()["counters"], never), 0, "{never}");
     }
     drop(open);
 }

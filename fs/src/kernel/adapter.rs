@@ -11,8 +11,8 @@ use std::time::SystemTime;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, INodeNo, InitFlags, IoctlFlags, KernelConfig,
     LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tensorfs_layout::Ino;
 
@@ -617,6 +617,40 @@ impl fuser::Filesystem for Adapter {
         let asked = Asked::of(req, number);
         // Listings need no handle; the kernel does not ask again.
         reply.error(self.refuse(asked, ("opendir", |c| &c.opendir)));
+    }
+
+    fn getlk(
+        &self,
+        req: &Request,
+        number: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        _start: u64,
+        _end: u64,
+        _kind: i32,
+        _pid: u32,
+        reply: ReplyLock,
+    ) {
+        let _serving = self.serving();
+        // Locks are the kernel's own, which does not ask.
+        reply.error(self.refuse(Asked::of(req, number), ("getlk", |c| &c.getlk)));
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        number: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        _start: u64,
+        _end: u64,
+        _kind: i32,
+        _pid: u32,
+        _sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let _serving = self.serving();
+        reply.error(self.refuse(Asked::of(req, number), ("setlk", |c| &c.setlk)));
     }
 
     fn readdir(&self, req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {

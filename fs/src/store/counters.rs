@@ -133,6 +133,10 @@ counters! {
     request opendir,
     /// ACCESS requests.
     request access,
+    /// GETLK requests.
+    request getlk,
+    /// SETLK requests, those that may wait among them.
+    request setlk,
     /// Other requests: POLL and BMAP.
     request other,
     /// Requests that ended in a panic and were answered with an I/O error.
