@@ -108,8 +108,8 @@ fn mapped() -> Result<BTreeSet<PathBuf>, String> {
     Ok(paths.map(PathBuf::from).collect())
 }
 
-/// Files: the pool's, and those of the rules. No TCP port. No signal to anybody but readers. Sockets with abstract
-/// names are let be where the service manager has one.
+/// Files: the pool's, and those of the rules. No TCP port. No signal to anybody but readers, and no
+/// socket of others with an abstract name.
 fn landlock(rules: Rules, what: &Confinement<'_>) -> Result<(), String> {
     let abi = ABI::V6;
     let pool = AccessFs::ReadFile
@@ -121,13 +121,10 @@ fn landlock(rules: Rules, what: &Confinement<'_>) -> Result<(), String> {
         | AccessFs::RemoveFile
         | AccessFs::RemoveDir
         | AccessFs::Refer;
-    let manager = std::env::var_os("NOTIFY_SOCKET");
-    let is_abstract = manager.is_some_and(|name| name.as_encoded_bytes().first() == Some(&b'@'));
-    let scopes = if is_abstract { Scope::Signal.into() } else { Scope::from_all(abi) };
     let made = Ruleset::default()
         .handle_access(AccessFs::from_all(abi))
         .and_then(|made| made.handle_access(AccessNet::from_all(abi)))
-        .and_then(|made| made.scope(scopes))
+        .and_then(|made| made.scope(Scope::from_all(abi)))
         .and_then(Ruleset::create);
     let of_pool = what.directories.iter().map(|directory| Ok(PathBeneath::new(directory, pool)));
     let of_others = rules.into_iter().map(Ok::<_, landlock::RulesetError>);
@@ -331,7 +328,7 @@ fn seccomp() -> Result<(), String> {
             rules.insert(call, vec![SeccompRule::new(conditions)?]);
             Ok(())
         };
-        // The log's and the service manager's; those who serve something listen on streams.
+        // The log's; those who serve something listen on streams.
         only_if(libc::SYS_socket, vec![is(0, unix)?, has(1, kind, datagram)?])?;
         only_if(libc::SYS_socketpair, vec![is(0, unix)?])?;
         only_if(libc::SYS_clone, vec![has(0, namespaces, 0)?])?;

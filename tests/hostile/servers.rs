@@ -2,14 +2,17 @@
 //! rights as a server with a keeper does.
 
 use std::fs::{self, Permissions};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::process::Stdio;
 
 use tensorfs_tests::{copy_program, is_root, program, skip};
 
-/// What is refused, and how. `OUTSIDE` is a file beside the pool, of the same owner.
-const REFUSED: [(&str, i32); 39] = [
+/// What is refused, and how. `OUTSIDE` is a file beside the pool, of the same owner; `ABSTRACT` a socket that the
+/// service manager had told the server of, which it needs no more: its keeper has the word there.
+const REFUSED: [(&str, i32); 40] = [
     ("read OUTSIDE", libc::EACCES),
     ("read /etc/shadow", libc::EACCES),
     ("read /root/.bashrc", libc::EACCES),
@@ -37,6 +40,7 @@ const REFUSED: [(&str, i32); 39] = [
     ("udp", libc::EPERM),
     ("netlink", libc::EPERM),
     ("stream", libc::EPERM),
+    ("abstract ABSTRACT", libc::EPERM),
     ("mount", libc::EPERM),
     ("unmount", libc::EPERM),
     ("namespace", libc::EPERM),
@@ -72,14 +76,18 @@ fn a_server_that_is_taken_over_reaches_its_pool_alone() {
         for path in [&pool, &outside] {
             chown(path, Some(owner), Some(owner)).unwrap();
         }
+        let manager = format!("tensorfs-test-{}-{owner}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&manager).unwrap();
+        let _heard = UnixDatagram::bind_addr(&address).unwrap();
         let child = program("tensorfs-test-child").get_program().to_owned();
         // The way to a test's program need not be open to others.
         let own = room.path().join("child");
         copy_program(&child, &own);
         let try_to = |what: &str| {
-            let what = what.replace("OUTSIDE", outside.to_str().unwrap());
+            let what = what.replace("OUTSIDE", outside.to_str().unwrap()).replace("ABSTRACT", &manager);
             let mut command = std::process::Command::new(&own);
             command.arg("confined").arg(&pool).arg(what).stdout(Stdio::null());
+            command.env("NOTIFY_SOCKET", format!("@{manager}"));
             command.output().unwrap()
         };
         let first = try_to("pool");

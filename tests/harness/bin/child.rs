@@ -628,6 +628,8 @@ fn locked(what: &str) {
 fn confined(pool: &Path, what: &str) {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     use std::os::fd::OwnedFd;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
     let parent = nix::unistd::getppid();
     let directory: OwnedFd = File::open(pool).expect("a directory").into();
     let found = std::fs::metadata(pool).expect("a directory");
@@ -680,6 +682,10 @@ fn confined(pool: &Path, what: &str) {
         "udp" => new_socket(AddressFamily::Inet, SockType::Datagram),
         "netlink" => new_socket(AddressFamily::Netlink, SockType::Raw),
         "stream" => new_socket(AddressFamily::Unix, SockType::Stream),
+        "abstract" => {
+            let others = SocketAddr::from_abstract_name(outside.as_os_str().as_encoded_bytes()).expect("a name");
+            UnixDatagram::unbound().and_then(|socket| socket.connect_addr(&others))
+        }
         "mount" => call(libc::SYS_mount, [c"none".as_ptr() as _, file().as_ptr() as _, c"tmpfs".as_ptr() as _, 0, 0]),
         "unmount" => call(libc::SYS_umount2, [file().as_ptr() as _, 0, 0, 0, 0]),
         "namespace" => call(libc::SYS_unshare, [libc::CLONE_NEWUSER.into(), 0, 0, 0, 0]),
