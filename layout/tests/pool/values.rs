@@ -148,6 +148,41 @@ fn bytes_that_a_value_is_written_over_are_set_aside() {
     assert_eq!(bytes, b"newer of the file");
 }
 
+/// What programs wrote behind bytes that the host failed to write, and nobody recorded, goes with what they wrote in
+/// their place. Behind the same bytes it is the file's.
+#[test]
+fn what_is_behind_other_bytes_than_a_value_is_set_aside_with_them() {
+    let pieces: [(&[u8], bool); 3] = [(b"newer", true), (&[0; 17], true), (b"bytes", false)];
+    for (first, differs) in pieces {
+        let scratch = Scratch::new(1 << 20);
+        let (pool, medium) = scratch.first_open();
+        let (ino, segment) = file_by_value(&pool, "f", b"bytes of the file");
+        medium.fail_next_segment_sync();
+        pool.settle_values().unwrap();
+        pool.commit(pool.newest()).unwrap();
+        overwrite(&pool, segment, b"bytes of the file and more");
+        overwrite(&pool, segment, first);
+        let written = read_segment(&pool, segment);
+        // The server is killed: the host has all of that.
+        let image = medium.stored();
+        drop(pool);
+        let (again, _) = scratch.open(image, BOOT);
+        let kept: Vec<_> = again.quarantine().list().unwrap().into_iter().map(|entry| entry.name).collect();
+        let read = |name: &String| {
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut again.quarantine().open(name).unwrap(), &mut bytes).unwrap();
+            bytes
+        };
+        let found = (read_segment(&again, segment), kept.iter().map(read).collect::<Vec<_>>());
+        let expected = match differs {
+            true => (b"bytes of the file".to_vec(), vec![written]),
+            false => (written, vec![]),
+        };
+        assert_eq!(found, expected);
+        assert_eq!(again.view().object(ino).unwrap().size(), found.0.len() as u64);
+    }
+}
+
 /// While a value is being settled its bytes are written again, over others that are just being synced, and somebody is
 /// told that they are durable already.
 #[test]

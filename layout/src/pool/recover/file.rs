@@ -353,8 +353,8 @@ impl<'a> Settler<'a> {
     }
 
     /// Gives a segment the bytes that the log holds of it: it was not known to hold them itself. Other ones in their
-    /// place are set aside; what is behind them stays, to be looked at. Returns what the file is then, which is not
-    /// damaged.
+    /// place are set aside, with what is behind them; behind the same ones it stays, to be looked at. Returns what the
+    /// file is then, which is not damaged.
     pub(super) fn restore(
         &mut self,
         ino: Ino,
@@ -379,9 +379,12 @@ impl<'a> Settler<'a> {
             let differ = found.iter().zip(bytes).any(|(found, byte)| found != byte && *found != 0);
             // Others are what was there before.
             let newer = host_mtime(&file).map_err(at("stat"))? > attributes.mtime;
-            if differ && newer {
+            let (len, size) = (bytes.len() as u64, file.metadata().map_err(at("stat"))?.len());
+            let mixed = found != bytes && size > len && self.keeps_what_is_behind(segment);
+            if differ && newer || mixed && self.has_data(segment, len).map_err(at("read"))? {
                 let note = self.note(ino, Reason::UncommittedBytes, 0);
-                match self.pool.quarantine().keep_tail(segments, segment, found.len() as u64, &note) {
+                let end = if mixed { size } else { found.len() as u64 };
+                match self.pool.quarantine().keep_tail(segments, segment, end, &note) {
                     Ok(name) => self.recovery.quarantined.push(name),
                     // The bytes that were promised need no room.
                     Err(error) if is_full(&error) => {
@@ -392,6 +395,10 @@ impl<'a> Settler<'a> {
                     }
                     Err(error) => return Err(at("copy its bytes to quarantine")(error)),
                 }
+            }
+            // Before the bytes are there: should this be interrupted, they would be taken for those that it belongs to.
+            if mixed {
+                self.cut(segment, len).map_err(at("truncate"))?;
             }
             let written = if failed { write_anew(&file, bytes) } else { file.write_all_at(bytes, 0) };
             written.map_err(at("write what the log has of"))?;
@@ -405,6 +412,13 @@ impl<'a> Settler<'a> {
             self.store(Transaction::new(0).with(Record::Attributes { ino, attributes: whole.clone() }))?;
         }
         Ok(whole)
+    }
+
+    /// True if what is in a segment behind the bytes that the log has would be the file's, too. After a power loss it
+    /// is not; and under who can still write it nothing is cut off.
+    fn keeps_what_is_behind(&self, segment: SegmentId) -> bool {
+        let writable = self.looks.get(&segment).is_some_and(|look| look.writable);
+        !writable && self.tiers.kind(segment) != Some(Shutdown::PowerLoss)
     }
 
     /// Each segment that is to be synced holds a descriptor, and there may be more of them than descriptors.
