@@ -181,7 +181,6 @@ fn locks_and_open_directories_are_nothing_to_the_server(setup: Setup) {
     for few in ["lookup", "getattr", "open", "opendir", "flush", "release"] {
         assert!(more(few) <= 5, "{} {few}", more(few));
     }
-    // A server that knows no locks is asked once: then the kernel does without.
     for never in ["getlk", "setlk"] {
         assert_eq!(count(&mount.info()["counters"], never), 0, "{never}");
     }
