@@ -3,8 +3,8 @@
 //!
 //! Asked on an open file, [`Request::Records`] tells what is recorded of it, and [`Request::HostSize`] what the host
 //! has of it, to whoever has it open for reading. The other requests are asked on any directory of the mount, by root
-//! or by the user whom the server runs as; [`Request::Move`] by a file's owner, too. None of them takes long: what does
-//! is a job, which is asked how far it has come, and ends when nobody asks any more.
+//! or by the user whom the server runs as; [`Request::Move`] and [`Request::Mend`] by a file's owner, too. None of them
+//! takes long: what does is a job, which is asked how far it has come, and ends when nobody asks any more.
 //!
 //! The encoding is postcard's. The number of the ioctl stands for its version.
 
@@ -61,6 +61,16 @@ pub enum Request {
     },
     /// How many bytes the host has of the file that this is asked on.
     HostSize,
+    /// Have a sealed file mended with the bytes of another one, which are to have its checksums. Also for the owner of
+    /// both. Answered as [`Request::Move`] is.
+    Mend {
+        /// The file.
+        ino: Ino,
+        /// The file that has the bytes.
+        with: Ino,
+        /// False to ask only what came of it.
+        begin: bool,
+    },
 }
 
 /// Where the rest of a file's records begins. The default is the beginning.
@@ -100,16 +110,16 @@ pub enum Reply {
     Cancelled,
     /// To [`Request::Resize`]: whether it was done, or why not.
     Resized(std::result::Result<(), String>),
-    /// To [`Request::Move`].
+    /// To [`Request::Move`] and [`Request::Mend`].
     Moving(Moving),
     /// To [`Request::HostSize`]; nothing unless the file is sealed.
     HostSize(Option<u64>),
 }
 
-/// What came of having a file moved to a tier.
+/// What came of having a file moved to a tier, or mended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Moving {
-    /// It is there.
+    /// It has its bytes there.
     Moved,
     /// It is being copied.
     Working {

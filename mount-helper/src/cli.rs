@@ -341,9 +341,10 @@ pub struct Check {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The server reads, at a pace, with lowest priority; no program waits for it. What
-it finds damaged is logged, and shown by ls and info until it is written again.
+it finds damaged is logged, and shown by ls and info until it is written again or
+mended.
 
-Exit status: 0 whole, 1 failed, 4 something is damaged, 130 interrupted.")]
+Exit status: 0 whole, or mended; 1 failed, 4 something is damaged, 130 interrupted.")]
 pub struct Scrub {
     /// A mount point, or a mounted pool
     #[arg(value_name = "MOUNTPOINT|POOL")]
@@ -357,6 +358,9 @@ pub struct Scrub {
     /// Go on where the last scrub was interrupted, if it was
     #[arg(long)]
     pub resume: bool,
+    /// Mend what is found damaged with the pool's second copy (tensorfs remote)
+    #[arg(long)]
+    pub mend: bool,
     /// Print JSON, as check does
     #[arg(long)]
     pub json: bool,
@@ -472,8 +476,8 @@ Examples:
 
 --json prints a line for each tensor, and one for each file behind its tensors.
 
-Exit status: 0 nothing is damaged, 1 a file could not be read, 4 a file is damaged,
-5 a file is interrupted: its bytes are as they were written, and who wrote them was
+Exit status: 0 nothing is damaged, or it is mended; 1 a file could not be read, 4 a
+file is damaged, 5 a file is interrupted: its bytes are as they were written, and who wrote them was
 killed, or it ends too early; or a checkpoint lacks files.")]
 pub struct Verify {
     /// Files or directories on a mount; pools; POOL:/path
@@ -482,6 +486,9 @@ pub struct Verify {
     /// Have files sealed first that are not
     #[arg(long)]
     pub seal: bool,
+    /// Mend damaged files of a mount with its second copy (tensorfs remote)
+    #[arg(long)]
+    pub mend: bool,
     /// Say also which files are whole
     #[arg(short, long)]
     pub all: bool,

@@ -10,6 +10,7 @@
 //! * [`commands`]: what is asked for on the command line;
 //! * [`carry`]: from a pool to its remote;
 //! * [`restore`], [`check`], [`gc`]: what is done with a repository;
+//! * [`fetch`]: the bytes of a file in it;
 //! * [`repository`]: batches, bases and objects, and the tree that they make;
 //! * [`place`]: the object store: put, get, list, delete.
 
@@ -17,6 +18,7 @@ pub mod carry;
 pub mod check;
 pub mod commands;
 mod error;
+pub mod fetch;
 pub mod gc;
 pub mod place;
 pub mod repository;

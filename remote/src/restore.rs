@@ -6,11 +6,10 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 use tensorfs_layout::check::Contents;
@@ -22,12 +21,11 @@ use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 
 use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
-use crate::repository::{Content, Entry, Hash, Newest, Part, Repository, State, name_of, object_name};
+use crate::fetch::{Fetcher, Target};
+use crate::repository::{Content, Entry, Newest, Repository, State, name_of};
 
 /// So many files, or so many bytes, are committed and sealed together.
 const LOT: (usize, u64) = (256, 256 << 20);
-/// So many packs are kept at hand.
-const PACKS: usize = 4;
 /// The attribute of a file whose writer was killed, which names the file's segment.
 const INTERRUPTED: &[u8] = b"user.tensorfs.interrupted";
 
@@ -61,7 +59,7 @@ struct Restore<'a> {
     made: HashMap<u64, Ino>,
     waiting: Vec<Waiting>,
     waiting_bytes: u64,
-    packs: Vec<(Hash, Bytes)>,
+    fetcher: Fetcher<'a>,
     restored: Restored,
     total: u64,
     progress: Progress<'a>,
@@ -102,7 +100,7 @@ pub fn restore(repository: &Repository, newest: &Newest, to: &Path, progress: Pr
         made: HashMap::new(),
         waiting: Vec::new(),
         waiting_bytes: 0,
-        packs: Vec::new(),
+        fetcher: Fetcher::new(repository),
         restored: Restored::default(),
         total,
         progress,
@@ -234,14 +232,8 @@ impl Restore<'_> {
         drop(self.pool.segments().create(segment).map_err(host("make"))?);
         let file = File::from(self.pool.segments().open(segment, libc::O_RDWR).map_err(host("open"))?);
         let size = bytes_of(content);
-        let mut at = 0;
-        for part in &content.parts {
-            if let Some(bytes) = self.bytes(part).map_err(|error| about(path, error))? {
-                file.write_all_at(&bytes, at).map_err(host("write"))?;
-            }
-            at += part.len();
-        }
-        file.set_len(size).map_err(host("make as long as it was"))?;
+        let target = &mut Target::File(&file);
+        self.fetcher.file(content, None, (target, path), |_| {}).map_err(|error| about(path, error))?;
         let (sec, nsec) = entry.mtime;
         let time = TimeSpec::new(sec, nsec.into());
         futimens(&file, &time, &time).map_err(io::Error::from).map_err(host("set the times of"))?;
@@ -293,29 +285,6 @@ impl Restore<'_> {
             offset = offset.saturating_add(sealed.0);
         }
         if content.state == State::Whole && offset == size { runs } else { Vec::new() }
-    }
-
-    /// The bytes of a part; `None` of zeroes.
-    fn bytes(&mut self, part: &Part) -> Result<Option<Bytes>> {
-        let (hash, (object, at)) = match (part.hash(), part.object()) {
-            (Some(hash), Some(object)) => (hash, object),
-            _ => return Ok(None),
-        };
-        let whole = match self.packs.iter().find(|(pack, _)| *pack == object) {
-            Some((_, bytes)) => bytes.clone(),
-            None => {
-                let bytes = self.repository.object(object)?;
-                if matches!(part, Part::Packed(_)) {
-                    self.packs.truncate(PACKS - 1);
-                    self.packs.insert(0, (object, bytes.clone()));
-                }
-                bytes
-            }
-        };
-        let end = at.checked_add(part.len()).filter(|end| *end <= whole.len() as u64);
-        let bytes = end.map(|end| whole.slice(at as usize..end as usize));
-        let bytes = bytes.filter(|bytes| Hash::of(bytes) == hash);
-        bytes.map(Some).ok_or_else(|| Error::damaged(object_name(object), "it has not the bytes that a file names"))
     }
 
     fn store(&self, tx: Transaction) -> Result<()> {

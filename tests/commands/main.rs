@@ -2,6 +2,7 @@
 
 mod alerts;
 mod cli;
+mod mend;
 mod metrics;
 mod requests;
 mod resize;

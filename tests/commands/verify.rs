@@ -43,7 +43,7 @@ fn arguments<'a>(list: &[&'a str], path: &'a str) -> Vec<&'a str> {
 
 /// Runs the program on a path. Its status and the lines of JSON that it prints.
 #[track_caller]
-fn lines(mount: &Mount, list: &[&str], path: &Path) -> (Option<i32>, Vec<Value>) {
+pub(crate) fn lines(mount: &Mount, list: &[&str], path: &Path) -> (Option<i32>, Vec<Value>) {
     let output = mount.tensorfs(arguments(list, path.to_str().unwrap()));
     let text = String::from_utf8(output.stdout).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")));
@@ -52,7 +52,7 @@ fn lines(mount: &Mount, list: &[&str], path: &Path) -> (Option<i32>, Vec<Value>)
 
 /// The report that `check` and `scrub` print.
 #[track_caller]
-fn report(mount: &Mount, list: &[&str], path: &Path) -> (Option<i32>, Value) {
+pub(crate) fn report(mount: &Mount, list: &[&str], path: &Path) -> (Option<i32>, Value) {
     let output = mount.tensorfs(arguments(list, path.to_str().unwrap()));
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {errors}"));
@@ -60,12 +60,12 @@ fn report(mount: &Mount, list: &[&str], path: &Path) -> (Option<i32>, Value) {
 }
 
 #[track_caller]
-fn seal(mount: &Mount, path: &Path) {
+pub(crate) fn seal(mount: &Mount, path: &Path) {
     mount.tensorfs_ok(["seal", path.to_str().unwrap()]);
 }
 
 /// The segment with these bytes: no other file of the test has them.
-fn segment(mount: &Mount, bytes: &[u8]) -> PathBuf {
+pub(crate) fn segment(mount: &Mount, bytes: &[u8]) -> PathBuf {
     let mut found = Vec::new();
     for shard in fs::read_dir(mount.pool().join("segments")).unwrap() {
         for entry in fs::read_dir(shard.unwrap().path()).unwrap() {
@@ -79,7 +79,7 @@ fn segment(mount: &Mount, bytes: &[u8]) -> PathBuf {
     found.remove(0)
 }
 
-fn flip(segment: &Path, at: u64) {
+pub(crate) fn flip(segment: &Path, at: u64) {
     let mut file = File::options().read(true).write(true).open(segment).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).unwrap();
@@ -185,7 +185,7 @@ fn one_changed_byte_is_one_tensor(setup: Setup) {
 }
 
 /// Makes a safetensors file of bytes, and returns what is in it.
-fn safetensors(path: &Path, tensors: &[(&str, &[u8])]) -> Vec<u8> {
+pub(crate) fn safetensors(path: &Path, tensors: &[(&str, &[u8])]) -> Vec<u8> {
     let file = tensorfs_tests::safetensors(tensors);
     fs::write(path, &file).unwrap();
     file

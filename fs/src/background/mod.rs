@@ -1,6 +1,6 @@
 //! What goes on behind the requests: committing, removing segments, setting versions aside, settling small files,
 //! cleaning the log, sealing, writing out, making spare segments; and what programs ask for that takes long: moving
-//! files to other tiers, checks and scrubs.
+//! files to other tiers, mending them, checks and scrubs.
 //!
 //! The tasks that run as long as the pool is served are of one kind, [`task::Task`], those that come round of one, too,
 //! [`chore::Chore`]; [`Background`] has them all.
@@ -14,6 +14,7 @@ mod copy;
 mod grower;
 mod job;
 mod jobs;
+mod mender;
 mod mover;
 mod moves;
 mod out_writer;

@@ -1,13 +1,16 @@
-//! Moving a file's bytes to another tier: they are copied to a new segment there, made durable, and then that becomes
-//! the file's own in one transaction. Nothing waits for it: who opens the file meanwhile goes on with the old
+//! Giving a file its bytes anew, in another tier as a rule: they are copied to a new segment, made durable, and then
+//! that becomes the file's own in one transaction. Nothing waits for it: who opens the file meanwhile goes on with the old
 //! segment, and the move is given up.
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use log::Level;
 use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::medium::Direct;
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::{Ino, SegmentId};
 
@@ -19,6 +22,7 @@ use crate::protocol::Moving;
 use crate::store::{Share, Shares, Store, host};
 use crate::workers::Workers;
 
+use super::checksums::{Checksum, bad_runs};
 use super::copy::copy_all;
 use super::moves::Moves;
 use super::task::guarded;
@@ -42,11 +46,11 @@ pub(crate) struct Mover {
 }
 
 /// What is said of a file that something uses.
-fn busy(why: &'static str) -> Fault {
+pub(super) fn busy(why: &'static str) -> Fault {
     Fault { level: Level::Debug, ..Fault::warn(libc::EBUSY, why) }
 }
 
-fn written_meanwhile() -> Fault {
+pub(super) fn written_meanwhile() -> Fault {
     busy("it was written meanwhile")
 }
 
@@ -76,10 +80,20 @@ impl Mover {
 
     /// Has a file moved to a tier; or, if that was begun before, says what came of it.
     pub fn ask_for_move(self: &Arc<Self>, caller: Caller, ino: Ino, tier: &str, begin: bool) -> Moving {
-        let tier = match self.may_place(caller, ino, tier) {
-            Ok(tier) => tier,
-            Err(fault) => return Moving::Refused(fault.to_string()),
-        };
+        match self.may_place(caller, ino, tier) {
+            Ok(tier) => self.ask(caller, ino, begin, move |mover, report| mover.move_file(ino, tier, report)),
+            Err(fault) => Moving::Refused(fault.to_string()),
+        }
+    }
+
+    /// Has a file's bytes given to it anew; or, if that was begun before, says what came of it.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        caller: Caller,
+        ino: Ino,
+        begin: bool,
+        give: impl FnOnce(&Mover, &dyn Fn(u64, u64)) -> Result<()> + Send + 'static,
+    ) -> Moving {
         if let Some(known) = self.moves.ask(ino, begin) {
             return known;
         }
@@ -92,18 +106,18 @@ impl Mover {
         };
         let mover = self.clone();
         self.threads.run(ino, move || {
-            mover.move_as_asked(ino, tier);
+            mover.give_as_asked(ino, give);
             drop(place);
         });
         Moving::Working { done: 0, total: 0 }
     }
 
-    fn move_as_asked(&self, ino: Ino, tier: u8) {
+    fn give_as_asked(&self, ino: Ino, give: impl FnOnce(&Mover, &dyn Fn(u64, u64)) -> Result<()>) {
         let report = |done, total| self.moves.report(ino, done, total);
         let counters = self.files.store().counters();
-        let moved = guarded(counters, || format!("inode {ino}: moving it"), || self.move_file(ino, tier, &report));
+        let given = guarded(counters, || format!("inode {ino}: giving it its bytes anew"), || give(self, &report));
         let panicked = || Err("the server panicked; its log says where".into());
-        self.moves.end(ino, moved.map_or_else(panicked, |moved| moved.map_err(|fault| fault.to_string())));
+        self.moves.end(ino, given.map_or_else(panicked, |given| given.map_err(|fault| fault.to_string())));
     }
 
     /// Moves a file to the tier that its user wrote into its attribute `user.tensorfs.tier`, and waits for that. The
@@ -118,8 +132,16 @@ impl Mover {
         self.move_file(ino, tier, &|_, _| {})
     }
 
-    /// The number of a tier, for whoever may move a file there: root, and the file's owner.
+    /// The number of a tier, for whoever may move a file there.
     fn may_place(&self, caller: Caller, ino: Ino, tier: &str) -> Result<u8> {
+        self.check_owner(caller, ino)?;
+        let unknown =
+            || Fault { level: Level::Info, ..Fault::warn(libc::EINVAL, format!("the pool has no tier {tier}")) };
+        self.files.store().view().tier_named(tier).ok_or_else(unknown)
+    }
+
+    /// A regular file may be given other bytes by root, and by its owner.
+    pub(super) fn check_owner(&self, caller: Caller, ino: Ino) -> Result<()> {
         let view = self.files.store().view();
         let object = view.object(ino).ok_or(Fault::stale())?;
         if caller.uid != 0 && caller.uid != object.attributes.uid {
@@ -128,9 +150,12 @@ impl Mover {
         if !object.is_file() {
             return Err(Fault { level: Level::Debug, ..Fault::warn(libc::EINVAL, "it is no regular file") });
         }
-        let unknown =
-            || Fault { level: Level::Info, ..Fault::warn(libc::EINVAL, format!("the pool has no tier {tier}")) };
-        view.tier_named(tier).ok_or_else(unknown)
+        Ok(())
+    }
+
+    /// The files of the mount.
+    pub(super) fn files(&self) -> &Files {
+        &self.files
     }
 
     /// Moves a file to a tier, durably. `report` hears how much of it is copied.
@@ -163,20 +188,7 @@ impl Mover {
         }
         let copy = files.new_segment(tier, from)?.segment;
         let Some(from) = from else { return give_first(files, file, copy) };
-        let moved = copy_and_switch(files, file, (from, copy), &recorded, report);
-        if moved.is_ok() {
-            store.pool().unlink_covered();
-            store.forget_attributes(ino);
-            let sealed =
-                store.view().object(ino).and_then(|object| object.chain()).is_some_and(|chain| chain.is_sealed());
-            if !sealed {
-                files.to_seal().add(ino, store.pool().newest(), QUIET);
-            }
-        } else if own_segment(store, ino) != Some(copy) {
-            // That the switch was made may have been heard as an error all the same.
-            store.pool().discard_segment(copy);
-        }
-        moved
+        give_copy(files, file, &Copied { from, copy, source: Source::Own, recorded }, report)
     }
 }
 
@@ -196,27 +208,59 @@ fn give_first(files: &Files, file: Locked<'_>, segment: SegmentId) -> Result<()>
     stored.and_then(|()| files.store().commit())
 }
 
-fn copy_and_switch(
-    files: &Files,
-    file: Locked<'_>,
-    (from, copy): (SegmentId, SegmentId),
-    recorded: &Attributes,
-    report: &dyn Fn(u64, u64),
-) -> Result<()> {
+/// The bytes that a file gets.
+pub(super) enum Source {
+    /// Its own, somewhere else.
+    Own,
+    /// Those of another file's segment, which are to have these checksums.
+    Other(SegmentId, Vec<Checksum>),
+}
+
+/// A new segment for a file.
+pub(super) struct Copied {
+    /// The segment that it has.
+    pub from: SegmentId,
+    /// The one that it gets.
+    pub copy: SegmentId,
+    pub source: Source,
+    /// The file's times are its segment's.
+    pub recorded: Attributes,
+}
+
+/// Makes a new segment, and that the file's own. If it fails, the file has what it had.
+pub(super) fn give_copy(files: &Files, file: Locked<'_>, copied: &Copied, report: &dyn Fn(u64, u64)) -> Result<()> {
     let (store, ino) = (files.store(), file.ino());
+    let given = copy_and_switch(files, file, copied, report);
+    if given.is_ok() {
+        store.pool().unlink_covered();
+        store.forget_attributes(ino);
+        let sealed = store.view().object(ino).and_then(|object| object.chain()).is_some_and(|chain| chain.is_sealed());
+        if !sealed {
+            files.to_seal().add(ino, store.pool().newest(), QUIET);
+        }
+    } else if own_segment(store, ino) != Some(copied.copy) {
+        // That the switch was made may have been heard as an error all the same.
+        store.pool().discard_segment(copied.copy);
+    }
+    given
+}
+
+fn copy_and_switch(files: &Files, file: Locked<'_>, copied: &Copied, report: &dyn Fn(u64, u64)) -> Result<()> {
+    let (store, ino) = (files.store(), file.ino());
+    let Copied { from, copy, .. } = *copied;
     let begun = file.writes_begun();
     // As for a seal: whoever must have no descriptor of ours in the way says so, and waits. They are opened without
     // the lock, as the copy has to be announced first, and closed before it is taken again.
     let quiet = file.read_quietly(());
     let undisturbed = || quiet.is_undisturbed();
-    let make = || make_copy(store, ino, (from, copy), recorded, &undisturbed, report);
-    let copied = catch_unwind(AssertUnwindSafe(make));
+    let make = || make_copy(store, ino, copied, &undisturbed, report);
+    let made = catch_unwind(AssertUnwindSafe(make));
     let (mut file, (), _) = quiet.end();
-    let size = copied.map_err(|_| Fault::warn(libc::EIO, "copying it panicked"))??;
+    let size = made.map_err(|_| Fault::warn(libc::EIO, "copying it panicked"))??;
     if wait_until_unused(files, &mut file)? != Some(from) || file.writes_begun() != begun {
         return Err(written_meanwhile());
     }
-    if store.segments().failed(from) {
+    if matches!(copied.source, Source::Own) && store.segments().failed(from) {
         return Err(cannot_be_synced());
     }
     store.descriptors().forget(from);
@@ -228,19 +272,22 @@ fn copy_and_switch(
     store.commit()
 }
 
-/// Makes a durable copy of a file's segment, as long as the file is `undisturbed`. Returns its size.
+/// Makes a durable copy for a file, as long as the file is `undisturbed`. Returns its size.
 fn make_copy(
     store: &Store,
     ino: Ino,
-    (from, copy): (SegmentId, SegmentId),
-    recorded: &Attributes,
+    copied: &Copied,
     undisturbed: &dyn Fn() -> bool,
     report: &dyn Fn(u64, u64),
 ) -> Result<u64> {
     let segments = store.segments();
-    store.pool().announce_copy(ino, copy)?;
-    let source = segments.open(from, libc::O_RDONLY | libc::O_NOATIME).host("opening a segment")?;
-    let target = segments.open(copy, libc::O_RDWR).host("opening a segment")?;
+    store.pool().announce_copy(ino, copied.copy)?;
+    let source = match copied.source {
+        Source::Own => copied.from,
+        Source::Other(source, _) => source,
+    };
+    let source = segments.open(source, libc::O_RDONLY | libc::O_NOATIME).host("opening a segment")?;
+    let target = segments.open(copied.copy, libc::O_RDWR).host("opening a segment")?;
     let before = host::stat(&source).host("looking at a segment")?;
     if !copy_all(&source, &target, before.size, undisturbed, report)? {
         return Err(written_meanwhile());
@@ -249,13 +296,26 @@ fn make_copy(
     if !undisturbed() || (after.size, after.mtime) != (before.size, before.mtime) {
         return Err(written_meanwhile());
     }
-    host::set_times(&target, Some(recorded.atime), Some(recorded.mtime)).host("setting a segment's times")?;
-    segments.sync_copy(copy).host("syncing a copy")?;
+    let (atime, mtime) = (Some(copied.recorded.atime), Some(copied.recorded.mtime));
+    host::set_times(&target, atime, mtime).host("setting a segment's times")?;
+    segments.sync_copy(copied.copy).host("syncing a copy")?;
+    if let Source::Other(_, checksums) = &copied.source {
+        // As they are on the disk, whatever was handed to it.
+        let open = |flags| segments.open(copied.copy, libc::O_RDONLY | flags).map(File::from);
+        let bad = bad_runs(&Direct::open(open).host("opening a segment")?, checksums, undisturbed);
+        if let Some(bad) = bad.first() {
+            let what = format!("the bytes for it are not those that were sealed: {}", bad.what);
+            return Err(Fault { level: Level::Info, ..Fault::warn(libc::EINVAL, what) });
+        }
+        if !undisturbed() {
+            return Err(written_meanwhile());
+        }
+    }
     Ok(before.size)
 }
 
 /// Waits a moment for a file's last handles to go. The segment that it has then.
-fn wait_until_unused(files: &Files, file: &mut Locked<'_>) -> Result<Option<SegmentId>> {
+pub(super) fn wait_until_unused(files: &Files, file: &mut Locked<'_>) -> Result<Option<SegmentId>> {
     let store = files.store();
     let deadline = Instant::now() + RELEASES;
     loop {
@@ -269,7 +329,7 @@ fn wait_until_unused(files: &Files, file: &mut Locked<'_>) -> Result<Option<Segm
             let Some(segment) = segment else { return Ok(None) };
             store.descriptors().forget(segment);
             let _claim = files.readings().claim(segment);
-            if store.segments().exclusive(segment) {
+            if store.segments().exclusive(segment) || is_absent(store, segment) {
                 return Ok(Some(segment));
             }
         }
@@ -281,8 +341,14 @@ fn wait_until_unused(files: &Files, file: &mut Locked<'_>) -> Result<Option<Segm
     }
 }
 
+/// Nobody has a segment open that is not there.
+fn is_absent(store: &Store, segment: SegmentId) -> bool {
+    let gone = store.segments().gone(segment).is_some();
+    gone || store.segments().stat(segment).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
 /// The segment that is recorded of a file.
-fn own_segment(store: &Store, ino: Ino) -> Option<SegmentId> {
+pub(super) fn own_segment(store: &Store, ino: Ino) -> Option<SegmentId> {
     store.view().object(ino).and_then(|object| object.attributes.segment)
 }
 

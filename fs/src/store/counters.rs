@@ -161,6 +161,8 @@ counters! {
     other sealed,
     /// Bytes of files that were sealed.
     other sealed_bytes,
+    /// Damaged files that were mended.
+    other mended,
     /// Sealed files that were opened for writing.
     other thawed,
     /// Bytes of large files that the host was asked to write out before a commit had to wait for them.

@@ -2,7 +2,10 @@
 
 pub mod about;
 pub mod apart;
+pub mod carrier;
+pub mod giving;
 pub mod job;
+pub mod mending;
 pub mod question;
 pub mod requests;
 pub mod sealing;

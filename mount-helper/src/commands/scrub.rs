@@ -1,16 +1,22 @@
 //! `tensorfs scrub`: reads every sealed file of a mount again, at a pace, and compares it with its checksums.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use tensorfs_fs::Work;
+use tensorfs_layout::Ino;
+use tensorfs_layout::check::Finding;
 
-use crate::ask::job;
+use crate::ask::{job, mending};
 use crate::cli::Scrub;
 use crate::commands::status::DAMAGED;
 use crate::mounting::target::Target;
-use crate::show::failure::Failure;
+use crate::show::failure::{At, Failure};
 use crate::show::progress::Bar;
-use crate::show::{output, report};
+use crate::show::{output, report, text};
 
 /// Ended by a signal, as the shell has it for SIGINT.
 const INTERRUPTED: u8 = 130;
@@ -24,15 +30,47 @@ pub fn run(arguments: &Scrub) -> Result<ExitCode, Failure> {
         job::run(mount.mount_point(), Work { structure: false, data: true, rate, resume: arguments.resume }, &bar)?;
     bar.clear();
     let name = mount.mount_point().display().to_string();
+    let findings = &outcome.report().findings;
+    let (mended, left) =
+        if arguments.mend { mend(mount.mount_point(), findings) } else { (Vec::new(), findings.len()) };
     if arguments.json {
-        report::print_json(&name, outcome.report(), None)?;
+        report::print_json(&name, outcome.report(), arguments.mend.then_some(&*mended))?;
     } else {
-        output::print(&report::describe_data(&name, outcome.report()))?;
+        let mended: String = mended.iter().map(|what| format!("{name}: {}\n", text::plain(what))).collect();
+        output::print(&(report::describe_data(&name, outcome.report()) + &mended))?;
     }
     report::complain_of_busy(&name, outcome.busy());
     if outcome.was_interrupted() {
         output::complain(format!("{name}: interrupted; what was not read yet is not known to be whole"));
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    Ok(if outcome.report().findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+    Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// Mends the files that something was found about. What was done, and what was found about files that are as they were.
+fn mend(root: &Path, findings: &[Finding]) -> (Vec<String>, usize) {
+    let mut damaged: BTreeMap<Option<Ino>, Vec<&Finding>> = BTreeMap::new();
+    findings.iter().for_each(|finding| damaged.entry(finding.ino).or_default().push(finding));
+    let (mut mended, mut left) = (Vec::new(), 0);
+    for (ino, findings) in damaged {
+        let path = findings.first().and_then(|first| first.path.as_deref());
+        match ino.zip(path).map(|(ino, path)| mend_file(root, path, ino)) {
+            Some(Ok(done)) => mended.push(done),
+            Some(Err(failure)) => {
+                output::complain(failure);
+                left += findings.len();
+            }
+            None => left += findings.len(),
+        }
+    }
+    (mended, left)
+}
+
+fn mend_file(root: &Path, path: &str, ino: Ino) -> Result<String, Failure> {
+    let file = root.join(path.trim_start_matches('/'));
+    if fs::symlink_metadata(&file).at(&file)?.ino() != ino.0 {
+        return Err(Failure::at(&file, "not mended: the damaged file has another name by now"));
+    }
+    mending::mend(&file)?;
+    Ok(format!("{path} is mended"))
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use tensorfs_formats::{Mode, Tensor};
 use tensorfs_fs::{FileState, Inspector};
 
-use crate::ask::sealing;
+use crate::ask::{mending, sealing};
 use crate::cli::Verify;
 use crate::commands::status::{DAMAGED, INTERRUPTED};
 use crate::show::colours::Colours;
@@ -62,12 +62,21 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
         };
         match verdict {
             Ok(verdict) => {
-                tally.add(&verdict, *size);
                 printer.file(place, &verdict, *size)?;
+                if !(arguments.mend && verdict.is_damaged()) {
+                    tally.add(&verdict, *size);
+                } else {
+                    // It holds the file open, which would be in the way.
+                    drop(verdict);
+                    tally.mend(&printer, place, |tally| &mut tally.damaged)?;
+                }
             }
             Err(failure) => {
-                tally.failed += 1;
                 printer.bar.aside(|| output::complain(failure));
+                match arguments.mend {
+                    true => tally.mend(&printer, place, |tally| &mut tally.failed)?,
+                    false => tally.failed += 1,
+                }
             }
         }
         done += size;
@@ -96,6 +105,7 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
 #[derive(Default)]
 struct Tally {
     whole: u64,
+    mended: u64,
     damaged: u64,
     interrupted: u64,
     /// Checkpoints of several files of which something is missing.
@@ -122,6 +132,35 @@ impl Tally {
                     verdict if verdict.state() == FileState::Interrupted => &mut self.interrupted,
                     _ => &mut self.whole,
                 } += 1;
+            }
+        }
+    }
+
+    /// Mends a file with its second copy, and looks at it again. What could not be mended is `otherwise`.
+    fn mend(
+        &mut self,
+        printer: &Printer,
+        place: &Place,
+        otherwise: impl Fn(&mut Tally) -> &mut u64,
+    ) -> Result<(), Failure> {
+        let mended = match place.is_in_pool() {
+            true => Err(Failure::at(place.path(), "not mended: mount the pool first")),
+            false => mending::mend(place.path()).and_then(|()| verdict::verify(place, &|_| {})),
+        };
+        match mended {
+            Ok(verdict) if !verdict.is_damaged() => {
+                self.mended += 1;
+                printer.mended(place.path())
+            }
+            Ok(_) => {
+                *otherwise(self) += 1;
+                output::complain(Failure::at(place.path(), "it was mended, and is damaged again"));
+                Ok(())
+            }
+            Err(failure) => {
+                *otherwise(self) += 1;
+                printer.bar.aside(|| output::complain(failure));
+                Ok(())
             }
         }
     }
@@ -161,6 +200,7 @@ impl Tally {
     fn line(&self) -> String {
         let mut parts = vec![format!("{} whole", self.whole)];
         for (count, what) in [
+            (self.mended, "mended"),
             (self.damaged, "damaged"),
             (self.interrupted, "interrupted"),
             (self.incomplete, "incomplete"),
@@ -187,6 +227,16 @@ impl Printer {
         let text = match self.json {
             true => self.lines(place.path(), verdict, size)?,
             false => self.table(place.path(), verdict),
+        };
+        let mut printed = Ok(());
+        self.bar.aside(|| printed = output::print(&text));
+        printed
+    }
+
+    fn mended(&self, path: &Path) -> Result<(), Failure> {
+        let text = match self.json {
+            true => format!("{}\n", json!({"path": path.to_string_lossy(), "kind": "mended"})),
+            false => format!("{}: {}\n", text::plain(&path.to_string_lossy()), self.colours.green("mended")),
         };
         let mut printed = Ok(());
         self.bar.aside(|| printed = output::print(&text));

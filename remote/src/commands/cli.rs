@@ -46,6 +46,8 @@ pub enum Command {
     Wait(Wait),
     /// List what a remote holds
     List(List),
+    /// Bring back the bytes of one file
+    Get(Get),
     /// Check that everything a remote names is there
     Check(Check),
     /// Remove from a remote what its retention does not need
@@ -146,6 +148,23 @@ pub struct List {
     /// Print JSON, a line for each object
     #[arg(long)]
     pub json: bool,
+}
+
+/// `get`
+#[derive(Debug, Args)]
+pub struct Get {
+    /// A file on a mount, which need not be there any more; or a remote's URL or a pool that has one, and a path in it
+    pub remote: String,
+    /// The file, from the root of the remote on
+    pub path: Option<String>,
+    #[command(flatten)]
+    pub reach: Reach,
+    /// As it was after this batch
+    #[arg(long, value_name = "BATCH")]
+    pub at: Option<u64>,
+    /// Write to this file, which is not there yet, and not to standard output
+    #[arg(long, value_name = "FILE")]
+    pub to: Option<PathBuf>,
 }
 
 /// `check`

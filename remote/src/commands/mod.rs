@@ -2,6 +2,7 @@
 
 mod carry;
 mod cli;
+mod get;
 mod list;
 mod mount;
 mod place;
@@ -26,6 +27,7 @@ pub fn run(command: Command) -> Result<bool> {
         Command::Carry(arguments) => carry::run(&arguments).map(|()| true),
         Command::Wait(arguments) => wait::run(&arguments).map(|()| true),
         Command::List(arguments) => list::run(&arguments).map(|()| true),
+        Command::Get(arguments) => get::run(&arguments),
         Command::Check(arguments) => tidy::check(&arguments),
         Command::Gc(arguments) => tidy::gc(&arguments).map(|()| true),
         Command::Restore(arguments) => restore::run(&arguments),

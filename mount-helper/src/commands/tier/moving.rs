@@ -2,22 +2,16 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::thread;
-use std::time::Duration;
 
-use tensorfs_fs::{Moving, Reply, Request};
-use tensorfs_layout::Ino;
+use tensorfs_fs::Request;
 
-use crate::ask::question::{directory, request_about, unknown};
+use crate::ask::giving;
 use crate::cli::TierMove;
 use crate::mounting::pool;
 use crate::show::failure::Failure;
 use crate::show::progress::Bar;
 use crate::show::{output, text};
 use crate::tensors::place::Place;
-
-/// How often to ask what came of it: at first, and at most.
-const INTERVAL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 /// Runs the command. Status 1: something was not moved.
 pub fn run(arguments: &TierMove) -> Result<ExitCode, Failure> {
@@ -49,26 +43,9 @@ pub fn run(arguments: &TierMove) -> Result<ExitCode, Failure> {
 }
 
 fn on_mount(place: &Place, tier: &str, size: u64, bar: &Bar) -> Result<Result<(), String>, Failure> {
-    let (dir, ino) = (directory(place.path()), place.ino()?);
-    let mut begin = true;
-    let mut pause = INTERVAL.0;
-    loop {
-        match ask(place.path(), &dir, ino, tier, begin)? {
-            Moving::Moved => return Ok(Ok(())),
-            Moving::Refused(why) => return Ok(Err(why)),
-            Moving::Working { done, .. } => bar.show("moving", done, size),
-        }
-        begin = false;
-        thread::sleep(pause);
-        pause = (pause * 2).min(INTERVAL.1);
-    }
-}
-
-fn ask(file: &Path, dir: &Path, ino: Ino, tier: &str, begin: bool) -> Result<Moving, Failure> {
-    match request_about(file, dir, &Request::Move { ino, tier: tier.to_owned(), begin })? {
-        Reply::Moving(moving) => Ok(moving),
-        _ => Err(unknown(file)),
-    }
+    let ino = place.ino()?;
+    let request = |begin| Request::Move { ino, tier: tier.to_owned(), begin };
+    giving::wait(place.path(), request, |done| bar.show("moving", done, size))
 }
 
 /// Moves one file of a pool that is not mounted: opens the pool, as a mount would.

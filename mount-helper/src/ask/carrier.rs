@@ -1,0 +1,24 @@
+//! The program that knows remotes.
+
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::show::failure::{self, Failure};
+
+/// Its name.
+const NAME: &str = "tensorfs-carrier";
+
+/// The program, beside this one or wherever programs are.
+pub fn command() -> Command {
+    let own = std::env::current_exe().ok().map(|own| own.with_file_name(NAME));
+    Command::new(own.filter(|program| program.is_file()).unwrap_or_else(|| PathBuf::from(NAME)))
+}
+
+/// Why it could not be started.
+pub fn reason(error: &io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::NotFound => Failure::new(format!("the program {NAME} is not installed")),
+        _ => Failure::new(format!("{NAME}: {}", failure::reason(error))),
+    }
+}

@@ -1,0 +1,33 @@
+//! Having the server of a mount give a file its bytes anew: in another tier, or mended. It does so beside, and is asked
+//! what came of it.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use tensorfs_fs::{Moving, Reply, Request};
+
+use crate::ask::question::{directory, request_about, unknown};
+use crate::show::failure::Failure;
+
+/// How often to ask what came of it: at first, and at most.
+const INTERVAL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// Waits until a file has its bytes, or it is known why not. `request` says what is asked for, and whether to begin it;
+/// `each` hears how many bytes are there.
+pub fn wait(file: &Path, request: impl Fn(bool) -> Request, each: impl Fn(u64)) -> Result<Result<(), String>, Failure> {
+    let dir = directory(file);
+    let mut begin = true;
+    let mut pause = INTERVAL.0;
+    loop {
+        match request_about(file, &dir, &request(begin))? {
+            Reply::Moving(Moving::Moved) => return Ok(Ok(())),
+            Reply::Moving(Moving::Refused(why)) => return Ok(Err(why)),
+            Reply::Moving(Moving::Working { done, .. }) => each(done),
+            _ => return Err(unknown(file)),
+        }
+        begin = false;
+        thread::sleep(pause);
+        pause = (pause * 2).min(INTERVAL.1);
+    }
+}

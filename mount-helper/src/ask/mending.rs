@@ -1,0 +1,52 @@
+//! Mending a damaged file with its second copy: what the remote has of it is fetched into a file without a name beside
+//! it, and the server makes the bytes its own if they have its checksums.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::Stdio;
+
+use tensorfs_fs::Request;
+use tensorfs_layout::Ino;
+
+use crate::ask::question::directory;
+use crate::ask::{carrier, giving};
+use crate::show::failure::{At, Failure, reason};
+
+/// So many names of the file beside it are tried.
+const NAMES: u32 = 100;
+
+/// Mends a file of a mount, or says why that could not be.
+pub fn mend(file: &Path) -> Result<(), Failure> {
+    let donor = donor(file)?;
+    let not = |why: &str| Failure::at(file, format!("not mended: {why}"));
+    let out = donor.try_clone().at(file)?;
+    let mut command = carrier::command();
+    command.arg("get").arg("--").arg(file).stdin(Stdio::null()).stdout(out).stderr(Stdio::piped());
+    let fetched = command.spawn().and_then(|child| child.wait_with_output());
+    let fetched = fetched.map_err(|error| carrier::reason(&error))?;
+    if !fetched.status.success() {
+        let said = String::from_utf8_lossy(&fetched.stderr);
+        let last = said.lines().last().unwrap_or("tensorfs-carrier failed");
+        return Err(not(last.trim_start_matches("tensorfs remote: ")));
+    }
+    let ino = Ino(fs::metadata(file).at(file)?.ino());
+    let with = Ino(donor.metadata().at(file)?.ino());
+    giving::wait(file, |begin| Request::Mend { ino, with, begin }, |_| {})?.map_err(|why| not(&why))
+}
+
+/// A file in the same directory, which is gone when it is closed.
+fn donor(file: &Path) -> Result<File, Failure> {
+    let (dir, mut number) = (directory(file), 0);
+    loop {
+        let path = dir.join(format!(".tensorfs-mend.{}.{number}", std::process::id()));
+        match File::options().read(true).write(true).create_new(true).mode(0o600).open(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < NAMES => number += 1,
+            Err(error) => {
+                return Err(Failure::at(file, format!("not mended: cannot make a file beside it: {}", reason(&error))));
+            }
+            Ok(made) => return fs::remove_file(&path).at(&path).map(|()| made),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! `get`: the bytes of one file.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::commands::cli;
+use crate::commands::mount::{pool_of, within};
+use crate::commands::place::{note_of, repository};
+use crate::commands::show;
+use crate::error::{Error, Result};
+use crate::fetch::{Fetcher, Target};
+use crate::place::Place;
+use crate::repository::{Entry, Newest, Repository, text_of};
+
+/// The file that is meant, in the remote.
+struct Wanted {
+    repository: Repository,
+    newest: Newest,
+    ino: u64,
+    /// As it is on the mount.
+    here: Option<File>,
+}
+
+/// False if the remote has not all of it.
+pub fn run(arguments: &cli::Get) -> Result<bool> {
+    let wanted = match &arguments.path {
+        Some(path) => in_remote(arguments, path)?,
+        None => on_mount(arguments, Path::new(&arguments.remote))?,
+    };
+    let name = arguments.path.as_deref().unwrap_or(&arguments.remote);
+    let file = wanted.newest.tree.entry(wanted.ino).filter(|entry| entry.is_file());
+    let content = file.and_then(|entry: &Entry| entry.file.as_ref());
+    let content = content.ok_or_else(|| Error::Refused(format!("{name}: not a file in the remote")))?;
+    let have = content.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.len()));
+    let bar = show::Bar::new("fetched", true);
+    let mut done = 0;
+    let each = |len| {
+        done += len;
+        bar.show(done, have);
+    };
+    let mut fetcher = Fetcher::new(&wanted.repository);
+    write(arguments.to.as_deref(), |target, path| {
+        fetcher.file(content, wanted.here.as_ref(), (target, path), each).map(drop)
+    })?;
+    drop(bar);
+    if have < content.size {
+        let (have, size) = (show::bytes(have), show::bytes(content.size));
+        return Err(Error::Refused(format!("{name}: the remote has the first {have} of its {size}")));
+    }
+    Ok(true)
+}
+
+/// A path from the root of a remote on.
+fn in_remote(arguments: &cli::Get, path: &str) -> Result<Wanted> {
+    let repository = repository(&arguments.remote, &arguments.reach)?;
+    let newest = repository.tree_at(arguments.at)?;
+    let ino = newest.tree.resolve(path).ok_or_else(|| nowhere(path, &newest))?;
+    Ok(Wanted { repository, newest, ino, here: None })
+}
+
+/// A path on a mount, which need not be there any more. A file that is there is known by its number, whatever it is
+/// called in the remote.
+fn on_mount(arguments: &cli::Get, path: &Path) -> Result<Wanted> {
+    let shown = path.display();
+    let host = |source| Error::Host { path: shown.to_string(), what: "find", source };
+    let name = path.file_name().ok_or_else(|| Error::Refused(format!("{shown}: not a file")))?;
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let path = fs::canonicalize(above).map_err(host)?.join(name);
+    let no_mount = || Error::Refused(format!("{shown}: not on a tensorfs mount; name the remote, and the path in it"));
+    let (pool, mount) = pool_of(&path).ok_or_else(no_mount)?;
+    let note = note_of(&pool)?;
+    let place = Place::open(&note.settings.url, &note.settings.access)?;
+    let repository = Repository::new(place);
+    let newest = repository.tree_at(arguments.at)?;
+    let known = fs::symlink_metadata(&path).ok().map(|found| found.ino());
+    let known = known.filter(|ino| newest.tree.entry(*ino).is_some_and(Entry::is_file));
+    let named = || newest.tree.resolve(&text_of(OsStr::as_bytes(within(&path, &mount))));
+    let ino = known.or_else(named).ok_or_else(|| nowhere(&shown.to_string(), &newest))?;
+    let here = known.and_then(|_| open(&path).ok());
+    Ok(Wanted { repository, newest, ino, here })
+}
+
+fn open(path: &PathBuf) -> io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
+fn nowhere(path: &str, newest: &Newest) -> Error {
+    Error::Refused(format!("{path}: not in the remote's tree after batch {}", newest.number()))
+}
+
+/// Hands on where the bytes are to go: a new file, or standard output.
+fn write(to: Option<&Path>, write: impl FnOnce(&mut Target<'_>, &str) -> Result<()>) -> Result<()> {
+    if let Some(to) = to {
+        let path = to.display().to_string();
+        let host = |what| move |source| Error::Host { path: to.display().to_string(), what, source };
+        let file = File::create_new(to).map_err(host("make"))?;
+        write(&mut Target::File(&file), &path)?;
+        return file.sync_all().map_err(host("sync"));
+    }
+    let host = |source| Error::Host { path: "standard output".into(), what: "write", source };
+    let out = io::stdout().as_fd().try_clone_to_owned().map(File::from).map_err(host)?;
+    match out.metadata().map_err(host)?.is_file() {
+        true => write(&mut Target::File(&out), "standard output"),
+        false => write(&mut Target::Stream(&mut &out), "standard output"),
+    }
+}

@@ -1,0 +1,115 @@
+//! The bytes of a file, from the objects of a repository.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+
+use bytes::Bytes;
+
+use crate::error::{Error, Result};
+use crate::repository::{Content, Hash, Part, Repository, object_name};
+
+/// So many packs are kept at hand.
+const PACKS: usize = 4;
+/// A part of a file has no more bytes, as an object has none.
+const LONGEST: u64 = 64 << 20;
+/// Zeroes that nothing stores are written so many at a time.
+const ZEROES: usize = 1 << 20;
+
+/// Fetches parts of files.
+pub struct Fetcher<'a> {
+    repository: &'a Repository,
+    packs: Vec<(Hash, Bytes)>,
+}
+
+/// Where the bytes of a file go.
+pub enum Target<'a> {
+    /// To a regular file, from its first byte on.
+    File(&'a File),
+    /// One behind the other.
+    Stream(&'a mut dyn Write),
+}
+
+impl<'a> Fetcher<'a> {
+    /// Fetches from a repository.
+    pub fn new(repository: &'a Repository) -> Self {
+        Self { repository, packs: Vec::new() }
+    }
+
+    /// The bytes of a part; `None` of zeroes.
+    pub fn part(&mut self, part: &Part) -> Result<Option<Bytes>> {
+        let (hash, (object, at)) = match (part.hash(), part.object()) {
+            (Some(hash), Some(object)) => (hash, object),
+            _ => return Ok(None),
+        };
+        let whole = match self.packs.iter().find(|(pack, _)| *pack == object) {
+            Some((_, bytes)) => bytes.clone(),
+            None => {
+                let bytes = self.repository.object(object)?;
+                if matches!(part, Part::Packed(_)) {
+                    self.packs.truncate(PACKS - 1);
+                    self.packs.insert(0, (object, bytes.clone()));
+                }
+                bytes
+            }
+        };
+        let end = at.checked_add(part.len()).filter(|end| *end <= whole.len() as u64);
+        let bytes = end.map(|end| whole.slice(at as usize..end as usize));
+        let bytes = bytes.filter(|bytes| Hash::of(bytes) == hash);
+        bytes.map(Some).ok_or_else(|| Error::damaged(object_name(object), "it has not the bytes that a file names"))
+    }
+
+    /// Writes what the repository has of a file. Parts that `here` has in their places are not fetched. `path` is what
+    /// the target is called in errors; `each` hears how many bytes each part has. Returns how many bytes were fetched.
+    pub fn file(
+        &mut self,
+        content: &Content,
+        here: Option<&File>,
+        (target, path): (&mut Target<'_>, &str),
+        mut each: impl FnMut(u64),
+    ) -> Result<u64> {
+        let host = |what| move |source| Error::Host { path: path.to_owned(), what, source };
+        let (mut at, mut fetched) = (0_u64, 0);
+        for part in &content.parts {
+            let bytes = match here.and_then(|here| read_part(here, part, at)) {
+                Some(bytes) => Some(bytes),
+                None => {
+                    let bytes = self.part(part)?;
+                    fetched += bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
+                    bytes
+                }
+            };
+            match (&mut *target, bytes) {
+                (Target::File(file), Some(bytes)) => file.write_all_at(&bytes, at).map_err(host("write"))?,
+                (Target::Stream(stream), Some(bytes)) => stream.write_all(&bytes).map_err(host("write"))?,
+                (Target::File(_), None) => {}
+                (Target::Stream(stream), None) => write_zeroes(stream, part.len()).map_err(host("write"))?,
+            }
+            at = at.saturating_add(part.len());
+            each(part.len());
+        }
+        if let Target::File(file) = target {
+            file.set_len(at).map_err(host("make as long as it was"))?;
+        }
+        Ok(fetched)
+    }
+}
+
+/// The bytes of a part, if a file has them where the part is to be.
+fn read_part(here: &File, part: &Part, at: u64) -> Option<Bytes> {
+    let hash = part.hash().filter(|_| part.len() <= LONGEST)?;
+    let mut bytes = vec![0; part.len() as usize];
+    here.read_exact_at(&mut bytes, at).ok()?;
+    (Hash::of(&bytes) == hash).then(|| bytes.into())
+}
+
+fn write_zeroes(stream: &mut dyn Write, len: u64) -> io::Result<()> {
+    let zeroes = vec![0; ZEROES.min(len as usize)];
+    let mut left = len;
+    while left > 0 {
+        let now = left.min(zeroes.len() as u64);
+        stream.write_all(&zeroes[..now as usize])?;
+        left -= now;
+    }
+    Ok(())
+}
