@@ -1,5 +1,5 @@
-//! Mending a sealed file whose bytes are damaged, or gone: somebody has fetched them from elsewhere into another file of
-//! the mount. They are copied to a new segment, and if the copy has the checksums that the file was sealed with, it
+//! Mending a sealed file whose bytes are damaged, or gone: somebody has fetched them from elsewhere into another file
+//! of the mount. They are copied to a new segment, and if the copy has the checksums that the file was sealed with, it
 //! becomes the file's own.
 
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use super::checksums::{Checksum, checksums};
 use super::mover::{Copied, Mover, Source, busy, give_copy, own_segment, wait_until_unused, written_meanwhile};
 
 impl Mover {
-    /// Has a file mended with the bytes of another one, its `donor`; or, if that was begun before, says what came of it.
-    /// Both have to be the caller's own, unless he is root.
+    /// Has a file mended with the bytes of another one, its `donor`; or, if that was begun before, says what came of
+    /// it. Both have to be the caller's own, unless he is root.
     pub fn ask_for_mend(self: &Arc<Self>, caller: Caller, ino: Ino, donor: Ino, begin: bool) -> Moving {
         match self.check_owner(caller, ino).and_then(|()| self.check_owner(caller, donor)) {
             Ok(()) => self.ask(caller, ino, begin, move |mover, report| mend(mover.files(), ino, donor, report)),

@@ -1,6 +1,6 @@
 //! Giving a file its bytes anew, in another tier as a rule: they are copied to a new segment, made durable, and then
-//! that becomes the file's own in one transaction. Nothing waits for it: who opens the file meanwhile goes on with the old
-//! segment, and the move is given up.
+//! that becomes the file's own in one transaction. Nothing waits for it: who opens the file meanwhile goes on with the
+//! old segment, and the move is given up.
 
 use std::fs::File;
 use std::io::ErrorKind;
