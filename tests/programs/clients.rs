@@ -12,6 +12,7 @@ on_mounts!(
     numpy_arrays_in_one_file,
     safetensors,
     h5py,
+    hdf5_data_sets,
     tensorboard,
     checkpoints_moved_by_cp_and_read_in_place,
     shelf,
@@ -61,6 +62,17 @@ fn safetensors(setup: Setup) {
 
 fn h5py(setup: Setup) {
     run_client(setup, "small", "h5py");
+}
+
+/// Data sets of plain bytes are tensors, each a file of its own, also after another mount.
+fn hdf5_data_sets(setup: Setup) {
+    let Some(python) = setup.python("small") else { return };
+    let mut mount = setup.mount();
+    let directory = mount.at("h5py");
+    run_ok(&mut client(&python, "h5py", &directory, "write"));
+    run_ok(&mut client(&python, "h5py", &directory, "tree"));
+    mount.remount();
+    run_ok(&mut client(&python, "h5py", &directory, "tree"));
 }
 
 fn tensorboard(setup: Setup) {

@@ -7,8 +7,9 @@ use crate::source::{Source, read_up_to};
 
 /// The largest run of bytes that can be looked at at once.
 pub(crate) const WINDOW: usize = 256 << 10;
-/// What is read at a place that was jumped to.
+/// What is read at a place that was jumped to, and where reading costs little.
 const FIRST: usize = 4 << 10;
+const FIRST_OF_KEPT: usize = 512;
 
 pub(crate) struct Cursor<'s> {
     source: &'s dyn Source,
@@ -19,13 +20,19 @@ pub(crate) struct Cursor<'s> {
     window_at: u64,
     /// How much to read next: little after a jump, more and more as reading goes on in sequence.
     ahead: usize,
+    first: usize,
 }
 
 impl<'s> Cursor<'s> {
     /// Bytes `at..end`, as far as the source has them.
     pub fn new(source: &'s dyn Source, at: u64, end: u64) -> Result<Self> {
         let end = end.min(source.size()?);
-        Ok(Cursor { source, at, end, window: Vec::new(), window_at: 0, ahead: FIRST })
+        Ok(Cursor { source, at, end, window: Vec::new(), window_at: 0, ahead: FIRST, first: FIRST })
+    }
+
+    /// Of a source that has in memory what is near.
+    pub fn of_kept(source: &'s dyn Source, at: u64, end: u64) -> Result<Self> {
+        Ok(Cursor { first: FIRST_OF_KEPT, ..Self::new(source, at, end)? })
     }
 
     pub fn at(&self) -> u64 {
@@ -62,7 +69,7 @@ impl<'s> Cursor<'s> {
         let known = inside < self.window.len() as u64;
         if !(known && self.window.len() - inside as usize >= count) {
             let follows = inside <= self.window.len() as u64;
-            self.ahead = if follows { (self.ahead * 2).min(WINDOW) } else { FIRST };
+            self.ahead = if follows { (self.ahead * 2).min(WINDOW) } else { self.first };
             let want = self.ahead.max(count).min(usize::try_from(self.left()).unwrap_or(usize::MAX));
             self.window.resize(want, 0);
             self.window_at = self.at;

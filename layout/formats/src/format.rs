@@ -19,7 +19,7 @@ pub enum Format {
     Npz,
     /// What `torch.save` writes: a zip of a pickle and of storages.
     Torch,
-    /// HDF5, which is told apart but not looked into.
+    /// HDF5: what h5py and Keras write.
     Hdf5,
     /// GGUF, the format of llama.cpp.
     Gguf,

@@ -7,7 +7,7 @@ use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
 use crate::plan::Planned;
 use crate::source::{Source, read_up_to};
-use crate::{ends, gguf, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
+use crate::{ends, gguf, hdf5, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
 
 /// Says what the file is, and gives each of its tensors to `sink`.
 pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
@@ -29,15 +29,8 @@ pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
             malformed("a safetensors file that ends inside its header")
         } else if gguf::starts(head) {
             gguf::recognise(source, out)
-        } else if let Some(at) = ends::hdf5(source, size)? {
-            out.found.format = Format::Hdf5;
-            match ends::hdf5_len(source, at)? {
-                Some(len) if len > size => {
-                    out.found.cut = true;
-                    malformed(format!("an HDF5 file that is to have {len} bytes, of which {size} are there"))
-                }
-                _ => malformed("HDF5 files are not looked into"),
-            }
+        } else if let Some(at) = hdf5::find(source, size)? {
+            hdf5::recognise(source, at, out)
         } else if head.starts_with(torch::LEGACY_START) {
             torch::recognise_legacy(source, out)
         } else if let Some(what) = ends::without_end(source, head, size)? {

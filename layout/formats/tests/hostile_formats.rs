@@ -16,6 +16,9 @@ use tensorfs_formats::{
     resume,
 };
 
+#[path = "hostile_formats/hdf5.rs"]
+mod hdf5;
+
 // --- the measure -----------------------------------------------------------------------------------
 
 /// The system's allocator, which counts what each thread holds.

@@ -143,6 +143,8 @@ impl Run<'_> {
             let what = found.reason().unwrap_or_default();
             output::complain(Failure::at(file.path(), format!("{} bad frames; {what}", found.bad_frames())));
             self.damaged = true;
+        } else if let Some(what) = found.left_out() {
+            output::complain(Failure::at(file.path(), text::plain(what)));
         }
         for call in found.calls() {
             let what = format!("loading it with torch would call {}", text::plain(call));

@@ -135,7 +135,7 @@ impl Recorded {
 
     /// True if the tensors are all those that recognising the file now would find.
     pub fn has_all_tensors(&self) -> bool {
-        self.is_sealed() && self.summary().is_some_and(|summary| summary.complete && is_looked_into(summary.format))
+        self.is_sealed() && self.summary().is_some_and(|summary| summary.complete && !is_to_be_looked_into(&summary))
     }
 
     /// The tensors, in the order of their bytes.
@@ -199,9 +199,14 @@ fn checksums(records: &[FileRecord], tensor: &Tensor, crc: Option<u32>) -> Vec<(
     if found.iter().map(|(len, _)| len).sum::<u64>() == len { found } else { Vec::new() }
 }
 
+/// Whether there may be more in a file than its seals say: in HDF5, which versions before this one did not look into.
+fn is_to_be_looked_into(summary: &Summary) -> bool {
+    !is_looked_into(summary.format) || (summary.format == Format::Hdf5 && summary.tensors == 0)
+}
+
 /// Whether files of this format are looked into.
 pub fn is_looked_into(format: Format) -> bool {
-    !matches!(format, Format::Opaque | Format::Hdf5)
+    format != Format::Opaque
 }
 
 fn record(part: &Part, description: &[u8]) -> FileRecord {

@@ -121,13 +121,19 @@ impl Listing {
         self.error.is_some()
     }
 
+    /// What of the file was not understood, though the rest was. The end of an event file may still be written.
+    pub fn left_out(&self) -> Option<&str> {
+        let is_looked_into = is_looked_into(self.format) && self.format != Format::TfRecord;
+        self.reason().filter(|_| is_looked_into)
+    }
+
     /// Why the file has no tensors that can be listed, or why it could not be read.
     pub fn failure(&self, path: &Path) -> Option<Failure> {
         if let Some(error) = &self.error {
             return Some(Failure::at(path, failure::reason(error)));
         }
-        let opaque = !is_looked_into(self.format);
-        opaque.then(|| Failure::at(path, self.reason().unwrap_or("no tensors")))
+        let is_opaque = !is_looked_into(self.format) || (self.tensors == 0 && self.left_out().is_some());
+        is_opaque.then(|| Failure::at(path, self.reason().unwrap_or("no tensors")))
     }
 
     /// Of a file with all its tensors in the records.

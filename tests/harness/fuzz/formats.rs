@@ -166,6 +166,13 @@ pub fn gguf() -> Vec<Vec<u8>> {
     samples(&[".gguf"])
 }
 
+/// HDF5 files, but for long ones.
+pub fn hdf5() -> Vec<Vec<u8>> {
+    let mut all = samples(&[".h5"]);
+    all.retain(|file| file.len() < 40_000);
+    all
+}
+
 /// Files that are not looked into, but for whether their end is there.
 pub fn ends(bytes: &[u8]) {
     any(bytes);

@@ -142,5 +142,27 @@ def verify(directory):
         same(file["rows"][...], rows(STEPS), "rows")
 
 
+def tree(directory):
+    """The data sets of a file that are plain bytes, each as a file below .tensorfs/tensors of the mount."""
+    root, name = os.path.split(directory)
+    seen = []
+    for of in ["model.h5", "swmr.h5"]:
+        views = os.path.join(root, ".tensorfs/tensors", name, of)
+
+        def visit(path, what):
+            view = os.path.join(views, path + ".npy")
+            if not isinstance(what, h5py.Dataset):
+                return
+            is_plain = what.id.get_offset() is not None
+            check(os.path.exists(view) == is_plain, view)
+            if is_plain:
+                seen.append(path)
+                same(np.load(view, mmap_mode="r"), what[...], view)
+
+        with h5py.File(os.path.join(directory, of), "r") as file:
+            file.visititems(visit)
+    check(seen == ["encoder/layer0/weight"] + [f"extra/{n}" for n in range(1, 8)], seen)
+
+
 if __name__ == "__main__":
-    main(write, verify, follow=follow)
+    main(write, verify, follow=follow, tree=tree)

@@ -525,13 +525,114 @@ def make_tensorboardx(samples):
 # --- the rest --------------------------------------------------------------------------------------
 
 
+def hdf5_entries(file):
+    """What h5py finds in an open file, in the order in which it goes through it."""
+    import h5py
+
+    listed = []
+
+    def visit(name, what):
+        if not isinstance(what, h5py.Dataset):
+            return
+        in_place = what.id.get_offset() is not None or what.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
+        value = what[()] if what.shape is not None else np.zeros(0, what.dtype)
+        value = value if isinstance(value, np.ndarray) and value.dtype.kind != "O" else np.asarray(value, what.dtype)
+        kind = dtype_name(what.dtype.base)
+        if h5py.check_string_dtype(what.dtype):
+            kind = "string"
+        elif what.dtype.kind == "O":
+            kind = "other"
+        plain = kind not in ("structured", "object") and what.dtype.kind != "O"
+        wanted = entry(name, value)
+        wanted["dtype"] = kind
+        if not (plain and (in_place or value.size == 0)):
+            wanted["crc32c"] = None
+        listed.append(wanted)
+
+    file.visititems(visit)
+    return listed
+
+
+def fill_hdf5(file):
+    """Data sets of every plain type and layout, and some that are not plain."""
+    import h5py
+
+    for code in DTYPES:
+        file[f"types/{code.replace('?', 'bool')}"] = array(code, (3, 5), code)
+    for code in [">i2", ">u4", ">f4", ">f8", ">c8"]:
+        file[f"big/{code[1:]}"] = array(code, (4, 6), code)
+    half = h5py.h5t.IEEE_F16LE.copy()
+    half.set_fields(15, 7, 8, 0, 7)
+    half.set_ebias(127)
+    space = h5py.h5s.create_simple((2, 3))
+    layer = file.create_group("encoder/layer 0/é")
+    layer["scalar"] = 2.5
+    layer["empty"] = np.zeros((0, 7), "f4")
+    layer["nothing"] = h5py.Empty("f8")
+    layer["text"] = np.array([b"one", b"three"])
+    layer["bytes"] = array("void", (3, 8), "u1").view("V8").reshape(3)
+    layer["dates"] = np.array(["2020-01-01", "NaT"], "M8[ns]").astype(h5py.opaque_dtype("<M8[ns]"))
+    layer["enum"] = np.array([3, 1], h5py.enum_dtype({"a": 1, "b": 3}, basetype="i2"))
+    layer["rows"] = np.zeros(2, np.dtype(("<f4", (3,))))
+    layer.create_dataset("pairs", (2,), np.dtype(("<i4", (2, 3))))[:] = np.arange(12).reshape(2, 2, 3)
+    layer["records"] = np.zeros(2, [("a", "<i4"), ("b", "<f8")])
+    layer["words"] = ["a", "bc"]
+    layer.create_dataset("lists", (2,), h5py.vlen_dtype("i4"))
+    layer.create_dataset("unwritten", (5,), "f4")
+    layer.create_dataset("packed", data=array("packed", (50, 4), "i4"), chunks=(10, 4), compression="gzip")
+    layer.create_dataset("chunked", data=array("chunked", (10,), "i4"), chunks=(4,), maxshape=(None,))
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_layout(h5py.h5d.COMPACT)
+    compact = h5py.h5d.create(layer.id, b"compact", h5py.h5t.NATIVE_INT32, space, plan)
+    compact.write(h5py.h5s.ALL, h5py.h5s.ALL, array("compact", (2, 3), "i4"))
+    file["named"] = np.dtype("<f4")
+    layer.create_dataset("of named", data=np.ones(3, "f4"), dtype=file["named"])
+    # Other names, and ways back.
+    file["again"] = layer["scalar"]
+    layer["above"] = file["encoder"]
+    file["soft"] = h5py.SoftLink("/types/f4")
+    file["elsewhere"] = h5py.ExternalLink("other.h5", "/x")
+
+
 def make_h5py(samples):
     import h5py
 
-    for name, block in [("plain.h5", 0), ("userblock.h5", 1024)]:
-        with h5py.File(samples.path(name), "w", userblock_size=block) as file:
-            file["x"] = np.arange(10)
-        samples.expect(name, "hdf5", f"h5py {h5py.__version__}", [])
+    library = f"h5py {h5py.__version__}"
+
+    def write(name, fill, **options):
+        with h5py.File(samples.path(name), "w", **options) as file:
+            fill(file)
+        with h5py.File(samples.path(name), "r") as file:
+            samples.expect(name, "hdf5", library, hdf5_entries(file))
+
+    def plain(file):
+        file["x"] = np.arange(10)
+
+    def many(file):
+        # More than fit into one node of a tree, or one block of a heap.
+        for n in range(300):
+            file[f"many/a name of some length {n}"] = np.uint8(n % 251)
+
+    write("plain.h5", plain)
+    write("userblock.h5", plain, userblock_size=1024)
+    for version in ["earliest", "v108", "v110"]:
+        libver = version if version == "earliest" else (version, version)
+        write(f"{version}.h5", fill_hdf5, libver=libver)
+    write("tracked.h5", fill_hdf5, track_order=True)
+    write("many.h5", many)
+    write("dense.h5", many, libver="latest")
+
+
+def make_keras(samples):
+    os.environ.setdefault("KERAS_BACKEND", "numpy")
+    import h5py
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
+    for name, save in [("keras.weights.h5", model.save_weights), ("keras.h5", model.save)]:
+        save(samples.path(name))
+        with h5py.File(samples.path(name), "r") as file:
+            samples.expect(name, "hdf5", f"keras {keras.__version__}", hdf5_entries(file))
 
 
 def make_opaque(samples):
@@ -609,7 +710,7 @@ def main():
     warnings.simplefilter("ignore")
     only = sys.argv[2:]
     for make in [make_numpy, make_ml_dtypes, make_safetensors, make_safetensors_torch, make_torch, make_smdebug,
-                 make_tensorboardx, make_h5py, make_gguf, make_opaque]:
+                 make_tensorboardx, make_h5py, make_keras, make_gguf, make_opaque]:
         what = make.__name__.removeprefix("make_")
         if only and what not in only:
             continue
