@@ -23,6 +23,8 @@ pub enum Format {
     Hdf5,
     /// GGUF, the format of llama.cpp.
     Gguf,
+    /// Arrow's file format, which is Feather's, too.
+    Arrow,
 }
 
 impl Format {
@@ -37,6 +39,7 @@ impl Format {
             Format::Torch => "torch",
             Format::Hdf5 => "hdf5",
             Format::Gguf => "gguf",
+            Format::Arrow => "arrow",
         }
     }
 }

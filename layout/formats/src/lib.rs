@@ -11,6 +11,7 @@
 //! constant times the file's. A file is recognised whole or not at all, except for event files, which grow: they are
 //! recognised up to their first bad frame.
 
+mod arrow;
 mod checksum;
 mod claims;
 mod cursor;
@@ -18,6 +19,7 @@ mod dtype;
 mod ends;
 mod event;
 mod fault;
+mod flatbuffer;
 mod format;
 mod found;
 mod gguf;

@@ -7,7 +7,7 @@ use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
 use crate::plan::Planned;
 use crate::source::{Source, read_up_to};
-use crate::{ends, gguf, hdf5, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
+use crate::{arrow, ends, gguf, hdf5, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
 
 /// Says what the file is, and gives each of its tensors to `sink`.
 pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
@@ -33,9 +33,15 @@ pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
             hdf5::recognise(source, at, out)
         } else if head.starts_with(torch::LEGACY_START) {
             torch::recognise_legacy(source, out)
-        } else if let Some(what) = ends::without_end(source, head, size)? {
-            out.found.cut = true;
-            malformed(format!("{what} that does not end as one"))
+        } else if head.starts_with(arrow::MAGIC) {
+            arrow::recognise(source, out)
+        } else if head.starts_with(ends::PARQUET) {
+            out.found.cut = !ends::is_there(source, size)?;
+            malformed(if out.found.cut {
+                "a Parquet file that does not end as one"
+            } else {
+                "Parquet is not looked into"
+            })
         } else {
             malformed("no format that is recognised")
         }

@@ -173,7 +173,12 @@ pub fn hdf5() -> Vec<Vec<u8>> {
     all
 }
 
-/// Files that are not looked into, but for whether their end is there.
+/// Arrow and Feather files.
+pub fn arrow() -> Vec<Vec<u8>> {
+    samples(&[".arrow", ".feather"])
+}
+
+/// Files that tell where they end.
 pub fn ends(bytes: &[u8]) {
     any(bytes);
     let found = |bytes: &[u8]| recognise(&bytes, &mut |_| ControlFlow::Continue(()));

@@ -635,6 +635,95 @@ def make_keras(samples):
             samples.expect(name, "hdf5", f"keras {keras.__version__}", hdf5_entries(file))
 
 
+# --- Arrow -----------------------------------------------------------------------------------------
+
+
+def arrow_entry(name, column, is_compressed):
+    """What is expected of a column of a batch."""
+    import pyarrow as pa
+
+    kind, inner, shape, is_full = column.type, column, [len(column)], column.null_count == 0
+    while pa.types.is_fixed_size_list(kind):
+        # What a list that is missing would have stands in the file all the same.
+        inner = inner.values.slice(inner.offset * kind.list_size, len(inner) * kind.list_size)
+        shape.append(kind.list_size)
+        kind = kind.value_type
+        is_full = is_full and inner.null_count == 0
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    is_time = pa.types.is_timestamp(kind) or pa.types.is_duration(kind)
+    is_plain = (is_number or is_time or pa.types.is_fixed_size_binary(kind)) and is_full
+    is_text = any(f(kind) for f in [pa.types.is_string, pa.types.is_binary, pa.types.is_large_string,
+                                    pa.types.is_large_binary, pa.types.is_string_view])
+    wanted = {"name": name, "dtype": "string" if is_text else "other", "shape": shape, "fortran": False, "crc32c": None}
+    if is_number:
+        wanted["dtype"] = np.dtype(kind.to_pandas_dtype()).name
+    if is_plain and not is_compressed:
+        values = inner.buffers()[1] if pa.types.is_fixed_size_binary(kind) else inner.to_numpy(zero_copy_only=True)
+        values = values.to_pybytes() if isinstance(values, pa.Buffer) else values.tobytes()
+        wanted["crc32c"] = crc32c(values[: len(inner) * kind.byte_width])
+    return wanted
+
+
+def make_pyarrow(samples):
+    import pyarrow as pa
+    import pyarrow.feather as feather
+
+    library = f"pyarrow {pa.__version__}"
+    rows = 24
+
+    def listed(name, is_compressed):
+        reader = pa.ipc.open_file(samples.path(name))
+        all_ = []
+        for n in range(reader.num_record_batches):
+            batch = reader.get_batch(n)
+            all_ += [
+                arrow_entry(f"{key}[{n}]" if n else key, column, is_compressed)
+                for key, column in zip(batch.schema.names, batch.columns)
+            ]
+        samples.expect(name, "arrow", library, all_)
+
+    numbers = {code: pa.array(array(code, (rows,), code)) for code in DTYPES if code[0] not in "?c"}
+    flat = pa.array(array("flat", (rows * 6,), "f4"))
+    words = [str(n) for n in range(rows)]
+    columns = numbers | {
+        "rows": pa.FixedSizeListArray.from_arrays(flat, 6),
+        "matrices": pa.FixedSizeListArray.from_arrays(pa.FixedSizeListArray.from_arrays(flat, 2), 3),
+        "rows with gaps": pa.array([[1.0, 2.0], None] * (rows // 2), pa.list_(pa.float32(), 2)),
+        "flags": pa.array(array("flags", (rows,), "?")),
+        "gaps": pa.array([None, 1] * (rows // 2), pa.int32()),
+        "words": pa.array(words),
+        "views": pa.array([word * 9 for word in words], pa.string_view()),
+        "lists": pa.array([[n] * (n % 3) for n in range(rows)]),
+        "structs": pa.array([{"a": n, "b": "x"} for n in range(rows)]),
+        "codes": pa.array(["a", "b"] * (rows // 2)).dictionary_encode(),
+        "runs": pa.RunEndEncodedArray.from_arrays(pa.array([5, rows], pa.int32()), pa.array([1, 2])),
+        "maps": pa.array([[("k", n)] for n in range(rows)], pa.map_(pa.string(), pa.int64())),
+        "unions": pa.UnionArray.from_sparse(pa.array([0, 1] * (rows // 2), pa.int8()), [numbers["i4"], numbers["f4"]]),
+        "nothing": pa.nulls(rows),
+        "times": pa.array(range(rows), pa.timestamp("us", "UTC")),
+        "spans": pa.array(range(rows), pa.duration("ms")),
+        "dates": pa.array(range(rows), pa.date32()),
+        "bytes": pa.array([b"%04d" % n for n in range(rows)], pa.binary(4)),
+        "last": numbers["f8"],
+    }
+    table = pa.table(columns)
+    batches = table.to_batches()
+    for name, options in [("columns.arrow", None), ("lz4.arrow", pa.ipc.IpcWriteOptions(compression="lz4"))]:
+        with pa.ipc.new_file(samples.path(name), table.schema, options=options) as writer:
+            for n in range(2 if options is None else 1):
+                writer.write_batch(batches[0])
+                writer.write_batch(pa.table(columns).slice(8 * n, 8).combine_chunks().to_batches()[0])
+        listed(name, options is not None)
+    # A version before 0.15 wrote no mark in front of a message.
+    old = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4, use_legacy_format=True)
+    plain = pa.table(numbers)
+    with pa.ipc.new_file(samples.path("old.arrow"), plain.schema, options=old) as writer:
+        writer.write_table(plain)
+    listed("old.arrow", False)
+    feather.write_feather(plain, samples.path("plain.feather"), compression="uncompressed", chunksize=15)
+    listed("plain.feather", False)
+
+
 def make_opaque(samples):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -710,7 +799,7 @@ def main():
     warnings.simplefilter("ignore")
     only = sys.argv[2:]
     for make in [make_numpy, make_ml_dtypes, make_safetensors, make_safetensors_torch, make_torch, make_smdebug,
-                 make_tensorboardx, make_h5py, make_keras, make_gguf, make_opaque]:
+                 make_tensorboardx, make_h5py, make_keras, make_pyarrow, make_gguf, make_opaque]:
         what = make.__name__.removeprefix("make_")
         if only and what not in only:
             continue
