@@ -71,11 +71,12 @@ macro_rules! targets {
     };
 }
 
-targets!(record description block handover log tfrecord safetensors npy npz shards plan gguf hdf5 arrow ends torch);
+targets!(record description block handover log tfrecord safetensors npy npz shards plan gguf hdf5 arrow bare ends torch);
 
 /// Targets that readers run, asked by a command; asked by a server; and what is no file of a user's, but of a pool, or
 /// of the server before.
-const BY_COMMANDS: [&str; 9] = ["tfrecord", "safetensors", "npy", "npz", "gguf", "hdf5", "arrow", "ends", "torch"];
+const BY_COMMANDS: [&str; 10] =
+    ["tfrecord", "safetensors", "npy", "npz", "gguf", "hdf5", "arrow", "bare", "ends", "torch"];
 const BY_SERVERS: [(&str, &str); 2] = [("plan", ".metadata"), ("shards", "model.safetensors.index.json")];
 const NOT_BY_READERS: [&str; 5] = ["record", "description", "block", "handover", "log"];
 

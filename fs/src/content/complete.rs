@@ -252,7 +252,8 @@ impl Content {
 fn wholeness(format: Format, cut: bool, bad_frames: u64, tensors: u64) -> Option<(bool, bool)> {
     match format {
         _ if cut => Some((false, tensors > 0)),
-        Format::Opaque | Format::Hdf5 => None,
+        // These do not tell, or not where they end.
+        Format::Opaque | Format::Hdf5 | Format::Protobuf => None,
         _ => Some((bad_frames == 0, tensors > 0)),
     }
 }

@@ -192,7 +192,7 @@ impl Doubles {
 }
 
 /// A TensorProto.
-fn array(cursor: &mut Cursor<'_>, range: Range, name: Vec<u8>) -> Result<Option<Tensor>> {
+pub(crate) fn array(cursor: &mut Cursor<'_>, range: Range, name: Vec<u8>) -> Result<Option<Tensor>> {
     let (mut number, mut content, mut values) = (0, None, Values::default());
     let mut shapes = Vec::new();
     let mut fields = Fields::new(cursor, range);

@@ -25,6 +25,8 @@ pub enum Format {
     Gguf,
     /// Arrow's file format, which is Feather's, too.
     Arrow,
+    /// Protocol buffers without frames: a TensorProto, or Events.
+    Protobuf,
 }
 
 impl Format {
@@ -40,6 +42,7 @@ impl Format {
             Format::Hdf5 => "hdf5",
             Format::Gguf => "gguf",
             Format::Arrow => "arrow",
+            Format::Protobuf => "protobuf",
         }
     }
 }

@@ -12,6 +12,7 @@
 //! recognised up to their first bad frame.
 
 mod arrow;
+mod bare;
 mod checksum;
 mod claims;
 mod cursor;

@@ -7,7 +7,7 @@ use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
 use crate::plan::Planned;
 use crate::source::{Source, read_up_to};
-use crate::{arrow, ends, gguf, hdf5, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
+use crate::{arrow, bare, ends, gguf, hdf5, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
 
 /// Says what the file is, and gives each of its tensors to `sink`.
 pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
@@ -42,6 +42,8 @@ pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
             } else {
                 "Parquet is not looked into"
             })
+        } else if bare::starts(head) {
+            bare::recognise(source, out)
         } else {
             malformed("no format that is recognised")
         }

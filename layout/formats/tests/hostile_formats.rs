@@ -18,6 +18,8 @@ use tensorfs_formats::{
 
 #[path = "hostile_formats/arrow.rs"]
 mod arrow;
+#[path = "hostile_formats/bare.rs"]
+mod bare;
 #[path = "hostile_formats/hdf5.rs"]
 mod hdf5;
 

@@ -178,6 +178,11 @@ pub fn arrow() -> Vec<Vec<u8>> {
     samples(&[".arrow", ".feather"])
 }
 
+/// Protocol buffers without frames.
+pub fn bare() -> Vec<Vec<u8>> {
+    samples(&[".pb"])
+}
+
 /// Files that tell where they end.
 pub fn ends(bytes: &[u8]) {
     any(bytes);

@@ -24,7 +24,7 @@ pub struct Target {
 }
 
 /// Everything that is fuzzed.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     Target { name: "record", run: tensorfs_layout::testing::decode_record, seeds: log::records, cost: 1 },
     Target {
         name: "description",
@@ -44,6 +44,7 @@ pub const TARGETS: [Target; 16] = [
     Target { name: "gguf", run: formats::any, seeds: formats::gguf, cost: 2 },
     Target { name: "hdf5", run: formats::any, seeds: formats::hdf5, cost: 4 },
     Target { name: "arrow", run: formats::any, seeds: formats::arrow, cost: 3 },
+    Target { name: "bare", run: formats::any, seeds: formats::bare, cost: 2 },
     Target { name: "ends", run: formats::ends, seeds: formats::with_ends, cost: 1 },
     Target { name: "torch", run: formats::any, seeds: formats::torch, cost: 4 },
 ];

@@ -438,9 +438,14 @@ def make_smdebug(samples):
 
 
 def expect_events(samples, name, library, event_class):
+    payloads = list(frames(samples.path(name)))
+    listed = list_events([event_class.FromString(payload) for payload in payloads])
+    samples.expect(name, "tfrecord", library, listed, frames=len(payloads))
+
+
+def list_events(events):
     listed = []
-    for payload in frames(samples.path(name)):
-        event = event_class.FromString(payload)
+    for event in events:
         for value in event.summary.value:
             which = value.WhichOneof("value")
             if which == "simple_value":
@@ -454,7 +459,7 @@ def expect_events(samples, name, library, event_class):
                 if data.dtype.kind == "S":
                     more["dtype"] = "string"
                 listed.append(entry(value.tag, data, **more))
-    samples.expect(name, "tfrecord", library, listed, frames=len(list(frames(samples.path(name)))))
+    return listed
 
 
 def make_ndarray(proto):
@@ -520,6 +525,38 @@ def make_tensorboardx(samples):
             shutil.move(os.path.join(directory, name), samples.path("board.tfevents"))
     shutil.rmtree(directory)
     expect_events(samples, "board.tfevents", f"tensorboardX {tensorboardX.__version__}", Event)
+
+
+def make_protobuf(samples):
+    """Without frames around them: what the old program for libpmemobj kept of each event, and a tensor alone."""
+    import google.protobuf
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
+    from tensorboardX.proto.tensor_pb2 import TensorProto
+    from tensorboardX.proto.tensor_shape_pb2 import TensorShapeProto
+
+    library = f"protobuf {google.protobuf.__version__}"
+
+    def proto(code, number, shape):
+        dims = TensorShapeProto(dim=[TensorShapeProto.Dim(size=n) for n in shape])
+        content = array(f"pb{number}", shape, code).tobytes()
+        return TensorProto(dtype=number, tensor_shape=dims, tensor_content=content)
+
+    protos = {"weight": proto("f4", 1, (3, 5)), "step": proto("i8", 9, (1,)), "mask": proto("u1", 4, (2, 2, 9))}
+    with open(samples.path("tensor.pb"), "wb") as file:
+        file.write(protos["weight"].SerializeToString())
+    with open(samples.path("tensor.pb"), "rb") as file:
+        back = TensorProto.FromString(file.read())
+    samples.expect("tensor.pb", "protobuf", library, [entry("tensor", make_ndarray(back))])
+    values = [Summary.Value(tag=tag, tensor=tensor) for tag, tensor in protos.items()]
+    events = [
+        Event(wall_time=1.6e9 + n, step=n, summary=Summary(value=[Summary.Value(tag="loss", simple_value=0.5), *values]))
+        for n in range(4)
+    ]
+    for name, some in [("event.pb", events[2:3]), ("events.pb", events)]:
+        with open(samples.path(name), "wb") as file:
+            file.write(b"".join(event.SerializeToString() for event in some))
+        samples.expect(name, "protobuf", library, list_events(some))
 
 
 # --- the rest --------------------------------------------------------------------------------------
@@ -799,7 +836,7 @@ def main():
     warnings.simplefilter("ignore")
     only = sys.argv[2:]
     for make in [make_numpy, make_ml_dtypes, make_safetensors, make_safetensors_torch, make_torch, make_smdebug,
-                 make_tensorboardx, make_h5py, make_keras, make_pyarrow, make_gguf, make_opaque]:
+                 make_tensorboardx, make_protobuf, make_h5py, make_keras, make_pyarrow, make_gguf, make_opaque]:
         what = make.__name__.removeprefix("make_")
         if only and what not in only:
             continue
