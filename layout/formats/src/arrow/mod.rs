@@ -19,8 +19,8 @@ pub(crate) const MAGIC: &[u8] = b"ARROW1\0\0";
 const END: &[u8] = b"ARROW1";
 
 /// The longest footer, and description of a batch.
-const FOOTER_MAX: u64 = 16 << 20;
-const BATCH_MAX: u64 = 16 << 20;
+const FOOTER_MAX: u64 = 12 << 20;
+const BATCH_MAX: u64 = 8 << 20;
 /// Bytes of what the footer says of a batch, and of what a batch says of a column and of a buffer.
 const BLOCK: usize = 24;
 const NODE: usize = 16;
@@ -118,11 +118,14 @@ fn batch(source: &dyn Source, schema: &Schema, block: &Block, number: usize, out
         _ => return malformed("a batch that is none"),
     };
     let Ok(rows) = u64::try_from(batch.i64(0)?) else { return malformed("a batch of less than nothing") };
+    let Some(body) = block.body() else { return malformed("a batch beyond all files") };
     let mut rest = Rest {
         nodes: &mut pairs(batch.bytes(1, NODE)?),
         buffers: &mut pairs(batch.bytes(2, BUFFER)?),
         more: &mut batch.bytes(4, 8)?.chunks_exact(8),
-        block,
+        body,
+        len: block.body,
+        end: body,
     };
     let is_compressed = batch.has(3);
     for column in &schema.columns {
@@ -141,7 +144,11 @@ struct Rest<'b> {
     nodes: &'b mut dyn Iterator<Item = (i64, i64)>,
     buffers: &'b mut dyn Iterator<Item = (i64, i64)>,
     more: &'b mut dyn Iterator<Item = &'b [u8]>,
-    block: &'b Block,
+    /// Where the columns are, and how many bytes they take.
+    body: u64,
+    len: u64,
+    /// Where the last of those that were looked at ends.
+    end: u64,
 }
 
 /// Where a column of a batch is.
@@ -156,8 +163,8 @@ struct Place {
 
 impl Rest<'_> {
     fn take(&mut self, column: &Column, rows: u64) -> Result<Place> {
-        let Some(body) = self.block.body() else { return malformed("a batch beyond all files") };
-        let mut place = Place { all: (u64::MAX, 0), last: (body, 0), is_full: true };
+        let body = self.body;
+        let mut place = Place { all: (u64::MAX, 0), last: (self.end, 0), is_full: true };
         let mut expected = Some(rows);
         for n in 0..column.nodes {
             let Some((length, missing)) = self.nodes.next() else { return malformed("a batch of too few columns") };
@@ -181,7 +188,7 @@ impl Rest<'_> {
                 return malformed("a buffer where none can be");
             };
             match offset.checked_add(len) {
-                Some(end) if end <= self.block.body => {
+                Some(end) if end <= self.len => {
                     place.last = (body + offset, len);
                     place.all = (place.all.0.min(body + offset), place.all.1.max(body + end));
                 }
@@ -189,8 +196,9 @@ impl Rest<'_> {
             }
         }
         if place.all.0 > place.all.1 {
-            place.all = (body, body);
+            place.all = (self.end, self.end);
         }
+        self.end = place.all.1;
         Ok(place)
     }
 }

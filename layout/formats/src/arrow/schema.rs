@@ -5,12 +5,13 @@
 use crate::dtype::Dtype;
 use crate::fault::{Result, malformed};
 use crate::flatbuffer::Table;
-use crate::limits::DIMENSIONS_MAX;
+use crate::limits::{DIMENSIONS_MAX, push};
 
-/// The most fields, those in other fields among them; fields in fields; the longest name of a column.
-const FIELDS_MAX: usize = 65_536;
+/// The most fields, those in other fields among them; fields in fields; the longest name of a column, and all of them.
+const FIELDS_MAX: usize = 32_768;
 const DEPTH_MAX: usize = 32;
 const NAME_MAX: usize = 4096;
+const NAMES_MAX: usize = 8 << 20;
 
 /// A column.
 pub(crate) struct Column {
@@ -57,17 +58,21 @@ pub(crate) struct Schema {
 
 /// Reads the schema of a file whose metadata have this version.
 pub(crate) fn read(table: Table<'_>, version: i16) -> Result<Schema> {
-    let (mut columns, mut fields) = (Vec::new(), 0);
+    let (mut columns, mut fields, mut names) = (Vec::new(), 0, 0);
     for field in table.tables(1)? {
         let field = field?;
         let name = field.bytes(0, 1)?;
         if name.len() > NAME_MAX {
             return malformed(format!("a column with a name longer than {NAME_MAX} bytes"));
         }
+        names += name.len();
+        if names > NAMES_MAX {
+            return malformed(format!("columns with names of more than {NAMES_MAX} bytes"));
+        }
         let mut column =
             Column { name: name.to_vec(), of: Element::plain(Dtype::U8), nodes: 0, buffers: 0, variadic: 0 };
         column.of = element(field, &mut column, version, &mut fields, 0)?;
-        columns.push(column);
+        push(&mut columns, column);
     }
     Ok(Schema { columns, is_big: table.i16(0, 0)? == 1 })
 }

@@ -47,8 +47,9 @@ pub(crate) fn read(file: &mut File<'_>, object: &Object<'_>, name: &[u8], size: 
     // What is not to be read is where it is described.
     let described = Location::Encoded { offset: object.at, len: object.len };
     let location = match place(file, layout)? {
-        Place::At(offset) if of.is_plain && !is_elsewhere && len > 0 => Location::Raw { offset, len },
-        Place::At(_) | Place::Nowhere if of.is_plain && len == 0 => Location::Raw { offset: object.at, len: 0 },
+        Place::At(_, room) if of.is_plain && room < len => return malformed("more elements than their place takes"),
+        Place::At(offset, _) if of.is_plain && !is_elsewhere && len > 0 => Location::Raw { offset, len },
+        Place::At(..) | Place::Nowhere if of.is_plain && len == 0 => Location::Raw { offset: object.at, len: 0 },
         _ => described,
     };
     let (offset, len) = match location {
@@ -110,8 +111,8 @@ fn dimensions(file: &mut File<'_>, message: &Message) -> Result<Vec<u64>> {
 
 /// Where elements are.
 enum Place {
-    /// One behind the other.
-    At(u64),
+    /// One behind the other, in so many bytes, if that is said.
+    At(u64, u64),
     /// They were never written, or there are none.
     Nowhere,
     /// In chunks, or in other data sets.
@@ -130,13 +131,13 @@ fn place(file: &mut File<'_>, message: &Message) -> Result<Place> {
         3..=5 => (file.u8()?, 0),
         _ => return malformed(format!("elements laid out in the unknown version {version}")),
     };
-    let address = |file: &mut File<'_>| Ok(file.address()?.map_or(Place::Nowhere, Place::At));
+    let address = |file: &mut File<'_>| Ok(file.address()?.map_or(Place::Nowhere, |at| Place::At(at, u64::MAX)));
     match class {
         0 => {
             file.skip(4 * rank)?;
             let len = if version < 3 { u64::from(file.u32()?) } else { u64::from(file.u16()?) };
             match file.at() + len <= message.end {
-                true => Ok(Place::At(file.at())),
+                true => Ok(Place::At(file.at(), len)),
                 false => malformed("elements that are longer than their message"),
             }
         }

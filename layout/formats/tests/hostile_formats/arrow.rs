@@ -114,3 +114,23 @@ fn columns_in_columns() {
     opaque(&nested(30, 10), "too many columns");
     opaque(&nested(100, 1), "nested too deep");
 }
+
+/// Many columns, of one name.
+#[test]
+fn wide_tables() {
+    let wide = |count: u32, name: usize| {
+        let mut bytes = [12_u32.to_le_bytes().to_vec(), table(&[(1, 4 + 8)]), table(&[(1, 4)])].concat();
+        bytes.extend(count.to_le_bytes());
+        // All of them are the table that comes next, whose name is behind it, and its type behind that.
+        (0..count).for_each(|n| bytes.extend((4 * (count - n) + 12).to_le_bytes()));
+        let name = [&(name as u32).to_le_bytes()[..], &vec![b'n'; name], &table(&[])].concat();
+        bytes.extend(table(&[(0, 12), (2, 1), (3, name.len() as u32)]));
+        bytes.extend(name);
+        with_footer(&bytes)
+    };
+    let found = survives(&wide(32_768, 200));
+    assert_eq!((found.format, found.tensors, found.reason), (Format::Arrow, 0, None));
+    opaque(&wide(32_769, 200), "too many columns");
+    opaque(&wide(32_768, 4096), "names of more than");
+    opaque(&wide(1, 4097), "longer than 4096");
+}

@@ -229,6 +229,13 @@ fn sets_that_cannot_be() {
     found(&of(set(F4, &[1; 65], 0)), 0, Some("dimensions"));
     found(&of(set(F4, &[], 0)), 1, None);
     found(&of(set(F4, &[0, 1 << 40], NOWHERE)), 1, None);
+    let within = |len: u16| {
+        let data = [&[3, 0][..], &len.to_le_bytes(), &[7; 16]].concat();
+        object(&[message(1, &[2, 1, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0]), message(3, F4), message(8, &data)])
+    };
+    found(&of(within(16)), 1, None);
+    found(&of(within(15)), 0, Some("than their place takes"));
+    found(&of(within(17)), 0, Some("longer than their message"));
     // Never written.
     found(&of(set(F4, &[4], NOWHERE)), 1, None);
     // Arrays of arrays of arrays; types that end nowhere.
