@@ -542,7 +542,7 @@ def make_protobuf(samples):
         content = array(f"pb{number}", shape, code).tobytes()
         return TensorProto(dtype=number, tensor_shape=dims, tensor_content=content)
 
-    protos = {"weight": proto("f4", 1, (3, 5)), "step": proto("i8", 9, (1,)), "mask": proto("u1", 4, (2, 2, 9))}
+    protos = {"weight": proto("f4", 1, (3, 5)), "step": proto("i8", 9, (2,)), "mask": proto("u1", 4, (2, 2, 9))}
     with open(samples.path("tensor.pb"), "wb") as file:
         file.write(protos["weight"].SerializeToString())
     with open(samples.path("tensor.pb"), "rb") as file:
