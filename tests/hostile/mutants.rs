@@ -71,7 +71,9 @@ macro_rules! targets {
     };
 }
 
-targets!(record description block handover log tfrecord safetensors npy npz shards plan gguf hdf5 arrow bare ends torch);
+targets!(
+    record description block handover log tfrecord safetensors npy npz shards plan gguf hdf5 arrow bare ends torch
+);
 
 /// Targets that readers run, asked by a command; asked by a server; and what is no file of a user's, but of a pool, or
 /// of the server before.

@@ -4,7 +4,7 @@
 
 use crate::fault::{Result, malformed};
 use crate::hdf5::file::File;
-use crate::hdf5::group::{Links, link};
+use crate::hdf5::link::{Links, link};
 
 /// What a node takes beside its records: signature, version, kind, checksum.
 const AROUND: u64 = 10;

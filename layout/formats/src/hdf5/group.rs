@@ -7,61 +7,13 @@ use crate::hdf5::dataset::Object;
 use crate::hdf5::dense;
 use crate::hdf5::file::File;
 use crate::hdf5::header::{Message, kind};
-use crate::limits::{NAME_MAX, push};
+use crate::hdf5::link::{Links, link};
+use crate::limits::NAME_MAX;
 
-/// The most that is kept of links at a time, in bytes.
-const LINKS_MAX: usize = 16 << 20;
 /// Levels of a tree: each has as many children as there are entries in a node, 32 if nobody wants more.
 const LEVELS_MAX: u8 = 16;
 /// What is looked at at a time for the end of a name.
 const PIECE: usize = 64;
-
-/// A name for an object.
-pub(crate) struct Link {
-    pub name: Box<[u8]>,
-    /// Where its header is.
-    pub at: u64,
-}
-
-impl Link {
-    /// About how many bytes of memory it takes.
-    fn taken(name: &[u8]) -> usize {
-        size_of::<Link>() + 16 + name.len()
-    }
-}
-
-/// Links of a group, and of others that are not gone through yet.
-#[derive(Default)]
-pub(crate) struct Links {
-    pub all: Vec<Link>,
-    taken: usize,
-}
-
-impl Links {
-    /// Those of a group inside of others that take so much.
-    pub fn beside(taken: usize) -> Self {
-        Links { taken, ..Links::default() }
-    }
-
-    /// Links to names, and to other files, which have no place, are not followed.
-    pub fn add(&mut self, name: &[u8], at: Option<u64>) -> Result<()> {
-        let Some(at) = at else { return Ok(()) };
-        if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) || name.contains(&b'/') {
-            return malformed("a link with a name that cannot be");
-        }
-        self.taken += Link::taken(name);
-        if self.taken > LINKS_MAX {
-            return malformed(format!("links that take more than {LINKS_MAX} bytes"));
-        }
-        push(&mut self.all, Link { name: name.into(), at });
-        Ok(())
-    }
-
-    /// What all of them take.
-    pub fn taken(&self) -> usize {
-        self.taken
-    }
-}
 
 /// The links of a group. There are none in what is no group.
 pub(crate) fn links(file: &mut File<'_>, object: &Object<'_>, links: &mut Links) -> Result<()> {
@@ -75,24 +27,6 @@ pub(crate) fn links(file: &mut File<'_>, object: &Object<'_>, links: &mut Links)
         }
     }
     Ok(())
-}
-
-/// A link message, which may be in a header or in a heap.
-pub(crate) fn link(file: &mut File<'_>, end: u64, links: &mut Links) -> Result<()> {
-    let (version, flags) = (file.u8()?, file.u8()?);
-    if version != 1 {
-        return malformed(format!("a link of the unknown version {version}"));
-    }
-    let is_hard = if flags & 8 != 0 { file.u8()? == 0 } else { true };
-    // Its number; its character set.
-    file.skip(if flags & 4 != 0 { 8 } else { 0 } + if flags & 16 != 0 { 1 } else { 0 })?;
-    let len = file.number(1 << (flags & 3))?;
-    if len > NAME_MAX as u64 || len > end.saturating_sub(file.at()) {
-        return malformed("a link with a name that cannot be");
-    }
-    let name = file.cursor.take(len as usize)?.to_vec();
-    let at = if is_hard { file.address()? } else { None };
-    links.add(&name, at)
 }
 
 fn kept_elsewhere(file: &mut File<'_>, message: &Message, links: &mut Links) -> Result<()> {

@@ -11,6 +11,7 @@ mod dense;
 mod file;
 mod group;
 mod header;
+mod link;
 mod superblock;
 
 use crate::cursor::Cursor;
@@ -22,7 +23,7 @@ use crate::pages::Pages;
 use crate::source::Source;
 use dataset::Object;
 use file::File;
-use group::{Link, Links};
+use link::{Link, Links};
 
 pub(crate) use superblock::find;
 
