@@ -59,8 +59,13 @@ impl Locked<'_> {
     fn cover(&mut self, due: &DueSegment, room: usize) -> bool {
         let (store, ino, segment) = (self.files.store(), self.ino(), due.segment);
         if self.is_written() {
-            // What it is being replaced by is not recorded yet.
-            let made = if self.is_replacing() { None } else { self.read_value() };
+            // What it is being replaced by is not recorded yet, nor what it has grown by, which is not for others to say.
+            let recorded = |made: &Made| {
+                let view = store.view();
+                let len = made.value().map(|bytes| bytes.len() as u64);
+                len.is_some() && view.object(ino).map(Object::size) == len
+            };
+            let made = if self.is_replacing() { None } else { self.read_value().filter(recorded) };
             return made.is_some_and(|made| {
                 self.learn_made(0, Switch::Leave, Some(made)).is_ok_and(|learned| learned.durable)
             });

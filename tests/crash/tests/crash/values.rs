@@ -244,6 +244,28 @@ fn a_small_file_opened_again_to_append_goes_on_by_value() {
     assert_eq!(mount.after_power_loss(&mut scratch).content("/f"), b"new, two");
 }
 
+/// It is for whoever has the file open to say what it has become, and for the background.
+#[test]
+fn a_commit_of_others_records_nothing_that_an_open_file_has_grown_by() {
+    let mut scratch = Scratch::new();
+    let mount = Mount::new(&mut scratch);
+    mount.file("first", b"says in the superblock that there are values");
+    let (ino, handle) = mount.direct.create(ROOT, "f", 0o644).unwrap();
+    mount.direct.write(handle, 0, b"older").unwrap();
+    // Recorded before it has the name.
+    mount.direct.link(ino, ROOT, "g").unwrap();
+    mount.file("others", b"by value, and so is what is recorded of the open file");
+    assert!(mount.direct.pool().view().object(ino).unwrap().has_value());
+    mount.direct.write(handle, 5, b", newer").unwrap();
+    mount.direct.link(ino, ROOT, "h").unwrap();
+    mount.direct.write(handle, 12, b", newest").unwrap();
+    mount.file("another", b"bytes");
+    assert_eq!(mount.direct.pool().view().object(ino).unwrap().size(), 12);
+    assert_eq!(mount.after_power_loss(&mut scratch).content("/f"), b"older, newer");
+    mount.direct.fsync(ino, handle).unwrap();
+    assert_eq!(mount.after_power_loss(&mut scratch).content("/f"), b"older, newer, newest");
+}
+
 /// Bytes that are bad stay so, whatever holds them.
 #[test]
 fn a_damaged_file_is_not_committed_by_value() {
