@@ -18,7 +18,7 @@ use tensorfs_layout::{Ino, Timestamp};
 pub const SIZE: usize = 8184;
 
 /// The ioctl.
-pub(crate) const COMMAND: u32 = nix::request_code_readwrite!(0xa7, 2, SIZE) as u32;
+pub(crate) const COMMAND: u32 = nix::request_code_readwrite!(0xa7, 3, SIZE) as u32;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,6 +193,8 @@ pub struct Part {
     pub len: u64,
     /// Checksum of its bytes, if it is sealed.
     pub crc: Option<u32>,
+    /// True if it is sealed provisionally: the bytes may have changed since.
+    pub provisional: bool,
     /// The transaction that made its bytes part of the file, and when, if that is known.
     pub origin: Option<(u64, Timestamp)>,
     /// True if it is there after a power loss.

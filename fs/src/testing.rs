@@ -8,13 +8,15 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tensorfs_layout::log::{Origin, Seal};
 use tensorfs_layout::pool::Pool;
+use tensorfs_layout::segment::SealedRun;
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::background::{commit_if_changed, seal_file};
 use crate::caller::Caller;
 use crate::error::Fault;
-use crate::file::Files;
+use crate::file::{Files, Grown};
 use crate::handover::{Handover, left_behind};
 use crate::options::{Durability, Options};
 use crate::reader::lock_in as lock_in_as_a_reader;
@@ -230,6 +232,34 @@ impl Direct {
     pub fn seal(&self, ino: Ino) -> Result<(), Errno> {
         errno(self.files.store().commit())?;
         errno(seal_file(&self.files, ino, false, &|| false)).map(drop)
+    }
+
+    /// Commits, and seals provisionally most of what a file that is open has grown by, whatever it holds.
+    pub fn seal_open(&self, ino: Ino) -> Result<(), Errno> {
+        let store = self.files.store();
+        errno(store.commit())?;
+        errno(store.settle_value(ino))?;
+        let node = self.files.node(ino);
+        let file = self.files.lock(&node);
+        let Some(Grown { segment, from, to }) = file.grown() else { return Ok(()) };
+        // As if the last frame was not complete.
+        let to = to - (to - from) / 4;
+        if store.is_in_log_alone(ino) {
+            return Ok(());
+        }
+        let mut bytes = vec![0; (to - from) as usize];
+        let read = store
+            .segments()
+            .open(segment, libc::O_RDONLY)
+            .and_then(|fd| std::fs::File::from(fd).read_exact_at(&mut bytes, from));
+        read.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        let half = bytes.len() / 2;
+        let run = |offset: u64, bytes: &[u8]| {
+            let seal = Seal { crc: tensorfs_formats::crc32c(bytes), description: Box::default() };
+            SealedRun { offset, len: bytes.len() as u64, seal, origin: Origin::default() }
+        };
+        let runs = vec![run(from, &bytes[..half]), run(from + half as u64, &bytes[half..])];
+        errno(store.pool().seal_provisionally(ino, segment, runs).map(drop).map_err(Into::into))
     }
 
     /// What only the log holds becomes durable in the segments.

@@ -31,7 +31,7 @@ fn sealed(mount: &Mount, name: &str) {
     seal(mount, name);
 }
 
-fn seal(mount: &Mount, name: &str) {
+pub(crate) fn seal(mount: &Mount, name: &str) {
     mount.tensorfs_ok(["seal".as_ref(), mount.at(name).as_os_str()]);
 }
 
@@ -49,14 +49,14 @@ fn read_by_server(mount: &Mount) -> u64 {
     io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).unwrap()
 }
 
-fn records(mount: &Mount, name: &str) -> Vec<Value> {
+pub(crate) fn records(mount: &Mount, name: &str) -> Vec<Value> {
     let text = mount.tensorfs_ok(["records".as_ref(), "--json".as_ref(), mount.at(name).as_os_str()]);
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// How many bytes from the first one on have checksums, and those are right.
 #[track_caller]
-fn sealed_bytes(mount: &Mount, name: &str) -> u64 {
+pub(crate) fn sealed_bytes(mount: &Mount, name: &str) -> u64 {
     let bytes = fs::read(mount.at(name)).unwrap();
     let mut end = 0;
     for record in records(mount, name).iter().take_while(|record| record["crc32c"].is_string()) {
@@ -70,7 +70,7 @@ fn sealed_bytes(mount: &Mount, name: &str) -> u64 {
 
 /// Unmounts, and has everything checked: all is sealed, and as it was sealed.
 #[track_caller]
-fn checked(mount: &mut Mount) {
+pub(crate) fn checked(mount: &mut Mount) {
     mount.umount();
     let output = mount.tensorfs(["check", "--data", "--json", mount.pool().to_str().unwrap()]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -251,7 +251,7 @@ fn two_append_to_a_sealed_file_at_the_same_time(setup: Setup) {
 }
 
 /// Frames as TFRecord has them, each of an event that holds one scalar.
-fn frames(steps: std::ops::Range<u64>, pad: usize) -> Vec<u8> {
+pub(crate) fn frames(steps: std::ops::Range<u64>, pad: usize) -> Vec<u8> {
     let masked =
         |bytes: &[u8]| tensorfs_formats::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
     let field = |tag: u8, bytes: &[u8]| {

@@ -9,6 +9,7 @@ mod control;
 mod disk;
 mod durability;
 mod errors;
+mod growing;
 mod grown;
 mod in_log;
 mod interrupted;

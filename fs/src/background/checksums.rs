@@ -3,6 +3,8 @@
 use tensorfs_formats::Source;
 use tensorfs_layout::Ino;
 use tensorfs_layout::check::fault_of_run;
+use tensorfs_layout::log::Seal;
+use tensorfs_layout::tree::Run;
 
 use crate::store::{BadRun, Store};
 
@@ -16,9 +18,18 @@ pub(super) struct Checksum {
 
 /// The checksums of a file's sealed runs.
 pub(super) fn checksums(store: &Store, ino: Ino) -> Vec<Checksum> {
+    of_runs(store, ino, Run::seal)
+}
+
+/// The checksums of a file's runs that are sealed provisionally.
+pub(super) fn provisional_checksums(store: &Store, ino: Ino) -> Vec<Checksum> {
+    of_runs(store, ino, Run::provisional_seal)
+}
+
+fn of_runs(store: &Store, ino: Ino, seal: impl Fn(&Run) -> Option<&Seal>) -> Vec<Checksum> {
     let view = store.view();
     let runs = view.object(ino).and_then(|object| object.chain()).map_or(&[][..], |chain| chain.runs());
-    let sealed = runs.iter().filter_map(|run| Some((run, run.seal.as_ref()?)));
+    let sealed = runs.iter().filter_map(|run| Some((run, seal(run)?)));
     sealed.map(|(run, seal)| Checksum { offset: run.offset, len: run.len, crc: seal.crc }).collect()
 }
 

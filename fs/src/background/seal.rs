@@ -6,9 +6,10 @@ use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tensorfs_formats::{Format, Sink, Source};
+use tensorfs_formats::{Format, Recognised, Sink, Source};
+use tensorfs_layout::log::Summary;
 use tensorfs_layout::segment::{Before, GoneOn, Known, SealedRun, examine};
-use tensorfs_layout::tree::{Object, Run};
+use tensorfs_layout::tree::{FileChain, Object, Run};
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::{Fault, Host, Result};
@@ -17,7 +18,10 @@ use crate::reader::{Ask, Broken, Wanted};
 use crate::store::host::HostStat;
 use crate::store::{BadRun, Store, host};
 
-use super::checksums::{bad_runs, checksums};
+use super::checksums::{bad_runs, checksums, provisional_checksums};
+
+/// What a frame begins with, and is known by.
+pub(super) const FRAME_HEADER: u64 = 12;
 
 /// What came of sealing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +42,8 @@ pub(crate) enum Outcome {
 enum Found {
     /// These records.
     Runs(Vec<SealedRun>),
+    /// Those that were sealed while it was open.
+    AsSealed,
     /// Not those that were sealed.
     Bad(Vec<BadRun>),
     /// Not known: reading them was given up.
@@ -91,7 +97,8 @@ pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn()
         found => found,
     };
     let runs = match found.host("reading a segment")? {
-        Found::Runs(runs) => runs,
+        Found::Runs(runs) => Some(runs),
+        Found::AsSealed => None,
         Found::GivenUp => return Ok(Outcome::Later),
         Found::Bad(bad) => {
             store.settle_damage(ino, &bytes, &bad);
@@ -99,26 +106,28 @@ pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn()
         }
     };
     drop(bytes);
-    if again && says_no_more(store, ino, &runs) {
-        return Ok(Outcome::Already);
-    }
-    if !has_memory(store, ino, &runs) {
+    let stored = match runs {
+        None => store.pool().let_seals_hold(ino, segment, before.size)?,
+        Some(runs) if again && says_no_more(store, ino, &runs) => return Ok(Outcome::Already),
+        Some(runs) => {
+            let taken = store.view().object(ino).map_or(0, Object::taken);
+            has_memory(store, ino, &runs, taken) && store.pool().seal(ino, segment, after.allocated, runs)?
+        }
+    };
+    if !stored {
         return Ok(Outcome::Unfit);
     }
-    if store.pool().seal(ino, segment, after.allocated, runs)? {
-        store.counters().sealed.add(1);
-        store.counters().sealed_bytes.add(before.size);
-        return Ok(Outcome::Sealed);
-    }
-    Ok(Outcome::Unfit)
+    store.counters().sealed.add(1);
+    store.counters().sealed_bytes.add(before.size);
+    Ok(Outcome::Sealed)
 }
 
-/// True if there may be so much in memory of the file's records and tensors.
-fn has_memory(store: &Store, ino: Ino, runs: &[SealedRun]) -> bool {
+/// True if there may be so much in memory of the file's records and tensors, of which so much is there already.
+pub(super) fn has_memory(store: &Store, ino: Ino, runs: &[SealedRun], taken: u64) -> bool {
     let view = store.view();
     let Some(object) = view.object(ino) else { return false };
     let said = |run: &SealedRun| (size_of::<Run>() + run.seal.description.len()) as u64;
-    let more = runs.iter().map(said).sum::<u64>().saturating_sub(object.taken());
+    let more = runs.iter().map(said).sum::<u64>().saturating_sub(taken);
     let room = store.memory().check(&view, object.attributes.uid, more);
     room.inspect_err(|_| log::debug!("inode {ino}: not sealed: the files of its owner take too much memory")).is_ok()
 }
@@ -180,67 +189,146 @@ fn look(
             return Ok(Found::Bad(bad));
         }
     }
-    let mut known = known(store, ino, again);
-    let wanted = || if go_on() { Ok(()) } else { Err(io::Error::other("no longer wanted")) };
-    let owner = store.view().object(ino).map_or(0, |object| object.attributes.uid);
-    let name = || {
-        let path = store.path_to_show(&store.view(), ino);
-        path.map_or_else(|| format!("inode {ino}"), |path| String::from_utf8_lossy(&path).into_owned())
-    };
-    let tell = |what: &str| log::warn!("{}: {what}", name());
+    let provisional = provisional_checksums(store, ino);
+    let believed = bad_runs(bytes, &provisional, go_on).is_empty();
+    if !go_on() {
+        return Ok(Found::GivenUp);
+    }
+    if !believed {
+        store.counters().changed_open.add(1);
+        let what = "bytes were changed that had been sealed while it was open; it is sealed as it is now";
+        log::warn!("{}: {what}", name_of(store, ino));
+    }
+    if believed && !again && !provisional.is_empty() && sealed_to(store, ino) == before.size {
+        return Ok(Found::AsSealed);
+    }
+    let mut known = known(store, ino, (again, believed));
+    let runs = examine_file(files, (ino, segment), (bytes, before), &mut known, go_on)?;
+    Ok(runs.map_or(Found::GivenUp, Found::Runs))
+}
+
+/// Reads a file and makes seals of it; a reader says what tensors there are in it.
+fn examine_file(
+    files: &Files,
+    (ino, segment): (Ino, SegmentId),
+    (bytes, host): (&File, &HostStat),
+    known: &mut Before,
+    go_on: &dyn Fn() -> bool,
+) -> io::Result<Option<Vec<SealedRun>>> {
+    let room = files.store().pool().description_room();
+    let reader = Reader::new(files, (ino, segment), host, go_on);
     loop {
         let whence = |gone_on: &GoneOn| Wanted::From { at: gone_on.from, limit: u64::MAX };
         let sought = known.gone_on.as_ref().map_or(Wanted::All, whence);
         let goes_on = Cell::new(true);
         let recognise = |source: &dyn Source, sink: &mut Sink<'_>| {
-            let ask = Ask {
-                source,
-                version: (segment.0, before.size, before.ctime.sec, before.ctime.nsec),
-                owner,
-                allocated: before.allocated,
-                tell: &tell,
-                at_leisure: false,
-                pause: &|| (),
-                wanted: &wanted,
-            };
-            let mut found = files.readers().recognise(&ask, sought, sink);
-            if found.error.as_ref().and_then(Broken::of) == Some(Broken::ForGood) {
-                (found.error, found.tensors) = (None, 0);
-            }
-            goes_on.set(found.frames > 0);
+            let found = reader.recognise((source, host.size), sought, sink);
+            // A shorter rest says nothing.
+            let is_begun = found.cut && host.size.saturating_sub(found.end) >= FRAME_HEADER;
+            goes_on.set(found.frames > 0 || is_begun);
             found
         };
-        let runs = examine(bytes, before.size, store.pool().description_room(), &known, go_on, &recognise)?;
+        let runs = examine(bytes, host.size, room, known, go_on, &recognise)?;
         if goes_on.get() || known.gone_on.take().is_none() {
-            return Ok(runs.map_or(Found::GivenUp, Found::Runs));
+            return Ok(runs);
         }
         // What it has grown by does not begin with a frame: the whole is looked at.
     }
 }
 
-/// What is known of a file before it is sealed. One of frames that has grown is gone on with, if all of it was
-/// recognised and nothing was left over at its end.
-fn known(store: &Store, ino: Ino, again: bool) -> Before {
+/// Has readers say what is in a file that is to be sealed. One that they do not get through is one without tensors.
+pub(super) struct Reader<'a> {
+    files: &'a Files,
+    ino: Ino,
+    segment: SegmentId,
+    owner: u32,
+    host: &'a HostStat,
+    go_on: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(
+        files: &'a Files,
+        (ino, segment): (Ino, SegmentId),
+        host: &'a HostStat,
+        go_on: &'a dyn Fn() -> bool,
+    ) -> Self {
+        let owner = files.store().view().object(ino).map_or(0, |object| object.attributes.uid);
+        Self { files, ino, segment, owner, host, go_on }
+    }
+
+    /// Says what is in a source of so many bytes.
+    pub fn recognise(&self, (source, size): (&dyn Source, u64), wanted: Wanted, sink: &mut Sink<'_>) -> Recognised {
+        let Self { files, ino, segment, owner, host, go_on } = *self;
+        let ask = Ask {
+            source,
+            version: (segment.0, size, host.ctime.sec, host.ctime.nsec),
+            owner,
+            allocated: host.allocated,
+            tell: &|what: &str| log::warn!("{}: {what}", name_of(files.store(), ino)),
+            at_leisure: false,
+            pause: &|| (),
+            wanted: &|| if go_on() { Ok(()) } else { Err(io::Error::other("no longer wanted")) },
+        };
+        let mut found = files.readers().recognise(&ask, wanted, sink);
+        if found.error.as_ref().and_then(Broken::of) == Some(Broken::ForGood) {
+            (found.error, found.tensors) = (None, 0);
+        }
+        found
+    }
+}
+
+/// What messages call a file.
+fn name_of(store: &Store, ino: Ino) -> String {
+    let path = store.path_to_show(&store.view(), ino);
+    path.map_or_else(|| format!("inode {ino}"), |path| String::from_utf8_lossy(&path).into_owned())
+}
+
+/// What is known of a file before it is sealed, if its provisional seals are to be believed or not. One of frames that
+/// has grown is gone on with.
+fn known(store: &Store, ino: Ino, (again, believed): (bool, bool)) -> Before {
     // Looked through without the view.
     let chain = store.view().object(ino).and_then(Object::chain).cloned();
     let Some(chain) = chain else { return Before::default() };
     let runs = chain.runs().iter().filter(|run| run.len > 0);
-    let records = runs.map(|run| Known { offset: run.offset, len: run.len, seal: run.seal.clone() }).collect();
-    let from = chain.sealed_end();
-    let whole = chain.summary().filter(|summary| {
-        let whole = summary.complete && summary.reason.is_none() && summary.bad_frames == 0;
-        // A seal may be gone since: after a power loss between two parts of them, or where an append shares its run.
-        summary.format == Format::TfRecord && whole && chain.tensors().count() as u64 == summary.tensors
-    });
-    let grown = from < chain.size() && !again;
-    let gone_on = whole.filter(|_| grown).map(|summary| GoneOn { from, summary });
-    Before { records, gone_on }
+    let seal = |run: &Run| if believed { run.any_seal().cloned() } else { run.seal().cloned() };
+    let records = runs.map(|run| Known { offset: run.offset, len: run.len, seal: seal(run) }).collect();
+    let grown = chain.seals_end() < chain.size() || chain.has_provisional_seals();
+    let gone_on = if grown && believed && !again { goes_on_behind_seals(&chain) } else { None };
+    Before { records, gone_on, is_open: false }
+}
+
+/// Where a file of frames is gone on with, if all in front of that was recognised and nothing was left over: where its
+/// seals end.
+pub(super) fn goes_on_behind_seals(chain: &FileChain) -> Option<GoneOn> {
+    let summary = chain.summary().filter(is_whole)?;
+    let from = chain.seals_end();
+    Some(GoneOn { from, tensors: tensors_before(chain, from), summary })
+}
+
+/// So many tensors of a file of frames are in front of a place where a run begins. Its seals may speak of more: some
+/// may be gone since, after a power loss between two parts of them, or where an append shares the run of the last one.
+pub(super) fn tensors_before(chain: &FileChain, place: u64) -> u64 {
+    let runs = chain.runs();
+    let mut before = runs[..runs.partition_point(|run| run.offset < place)].iter().rev().filter_map(Run::any_seal);
+    before.find_map(|seal| seal.tensors().last()).map_or(0, |entry| entry.index + 1)
+}
+
+/// True if a file is of frames, all of which were understood and described.
+pub(super) fn is_whole(summary: &Summary) -> bool {
+    let whole = summary.complete && summary.reason.is_none() && summary.bad_frames == 0;
+    summary.format == Format::TfRecord && whole
+}
+
+/// Where the seals of a file end, whether they hold or are provisional.
+fn sealed_to(store: &Store, ino: Ino) -> u64 {
+    store.view().object(ino).and_then(Object::chain).map_or(0, FileChain::seals_end)
 }
 
 /// True if a file has these seals.
 fn says_no_more(store: &Store, ino: Ino, runs: &[SealedRun]) -> bool {
     let view = store.view();
     let Some(chain) = view.object(ino).and_then(|object| object.chain()) else { return false };
-    let recorded = chain.runs().iter().map(|run| (run.offset, run.len, run.seal.as_ref()));
+    let recorded = chain.runs().iter().map(|run| (run.offset, run.len, run.seal()));
     recorded.eq(runs.iter().map(|run| (run.offset, run.len, Some(&run.seal))))
 }

@@ -16,6 +16,7 @@ use crate::protocol::Sealing;
 use crate::store::Store;
 
 use super::seal::{Outcome, may_seal, seal_file};
+use super::seal_open::seal_open_file;
 use super::task::{Running, Stopper, Task, guarded, stand_back};
 
 /// When to try again with a file that something was in the way of.
@@ -79,7 +80,11 @@ impl Task for Sealer {
     fn work(&mut self, Chosen { ino, again }: &Chosen) {
         let queue = self.files.to_seal();
         let stopped = || queue.is_stopped();
-        match seal_file(&self.files, *ino, *again, &stopped) {
+        let sealed = match seal_file(&self.files, *ino, *again, &stopped) {
+            Ok(Outcome::InUse) => seal_open_file(&self.files, *ino, &stopped),
+            other => other,
+        };
+        match sealed {
             Ok(Outcome::Later) if !stopped() => queue.add(*ino, self.files.store().pool().newest(), AGAIN),
             Ok(_) => {}
             Err(fault) => log::log!(fault.level, "inode {ino}: not sealed: {fault}"),

@@ -75,7 +75,7 @@ impl Content {
             if chain.runs().len() > FEW_RUNS && !may_take_long {
                 return Some(None);
             }
-            let part = |run: &Run| Some((run.len, run.seal.as_ref()?.crc));
+            let part = |run: &Run| Some((run.len, run.seal()?.crc));
             chain.runs().iter().filter(|run| run.len > 0).map(part).collect::<Option<_>>()?
         };
         // Others need the view meanwhile: a file may have a million.

@@ -115,7 +115,7 @@ impl Content {
         match chain.summary() {
             Some(summary) => Some((summary.tensors, summary.complete)),
             None => {
-                let first = chain.runs().first().and_then(|run| run.seal.as_ref())?;
+                let first = chain.runs().first().and_then(|run| run.seal())?;
                 first.description.is_empty().then_some((0, true))
             }
         }

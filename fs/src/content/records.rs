@@ -42,7 +42,8 @@ impl Content {
         let mut at = usize::try_from(from.at).unwrap_or(usize::MAX);
         let first = usize::try_from(from.run).map_or(runs.len(), |first| first.min(runs.len()));
         for run in &runs[first..] {
-            let seal = run.seal.as_ref().filter(|_| !file.is_replacing());
+            let seal = run.any_seal().filter(|_| !file.is_replacing());
+            let provisional = seal.is_some() && run.provisional_seal().is_some();
             let (crc, description) = (seal.map(|seal| seal.crc), seal.map_or(&[][..], |seal| &seal.description));
             let rest = description.get(at..).unwrap_or_default();
             if room <= PART_OVERHEAD {
@@ -57,6 +58,7 @@ impl Content {
                 offset: run.offset,
                 len: run.len,
                 crc,
+                provisional,
                 origin: origin.map(|(id, time)| (id.0, time)),
                 durable,
                 described: description.len() as u64,

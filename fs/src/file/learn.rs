@@ -85,6 +85,7 @@ impl Locked<'_> {
         if !durable {
             store.segments().touch(segment).host("opening a segment to sync it")?;
         }
+        let mut grown = false;
         let recorded = files.edit_for(switch, |edit| {
             let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else {
                 return Ok(Some(false));
@@ -93,6 +94,7 @@ impl Locked<'_> {
             if longer && object.attributes.segment == Some(segment) && !anyhow {
                 return Ok(None);
             }
+            grown = host.size > object.size();
             let cut = object.is_cut_unconfirmed();
             let (mut tx, origin) = (Transaction::new(unique), Origin::at(at));
             if durable {
@@ -132,6 +134,9 @@ impl Locked<'_> {
         })?;
         let Some(named) = recorded else { return Ok(None) };
         let value = value.filter(|_| named).cloned();
+        if grown && self.writing().is_some_and(|writing| !writing.frameless) {
+            files.to_seal().add_open(ino, store.pool().newest());
+        }
         let Some(serving) = self.serving_mut() else { return Ok(Some(Learned::default())) };
         if let (false, Some(writing)) = (stored, &mut serving.writing) {
             writing.valued = value;

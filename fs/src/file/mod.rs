@@ -26,6 +26,7 @@ mod change;
 mod durable;
 mod entry;
 mod ghosts;
+mod growing;
 mod handles;
 mod inherit;
 mod interrupted;
@@ -63,6 +64,7 @@ use crate::store::Store;
 
 pub(crate) use accesses::{Accesses, Uses};
 pub(crate) use entry::{Listed, ListedPlus};
+pub(crate) use growing::Grown;
 pub(crate) use handles::Handles;
 pub(crate) use io::{WriteRequest, Written};
 pub(crate) use learn::Switch;

@@ -160,12 +160,14 @@ pub(super) struct Writing {
     pub began: Option<Seen>,
     /// A process was killed since then that had it open to write.
     pub interrupted: bool,
+    /// It has been looked at: it does not consist of frames, so that nothing of it is sealed while it is open.
+    pub frameless: bool,
 }
 
 impl Writing {
     /// Nobody has written it so far.
     pub fn new(fd: Arc<OwnedFd>, unheard: bool) -> Self {
-        Self { fd, valued: None, unheard, began: None, interrupted: false }
+        Self { fd, valued: None, unheard, began: None, interrupted: false, frameless: false }
     }
 }
 

@@ -12,6 +12,8 @@ use tensorfs_layout::{Ino, TxId};
 
 /// So long after its last writer a file is left alone.
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
+/// So long after it has grown, what a file has grown by is looked at while somebody still has it open to write.
+const WHILE_OPEN: Duration = Duration::from_secs(10);
 /// A file is left alone for `QUIET` times two to the power of this at most.
 const PATIENCE: u32 = 8;
 /// So many files are kept in mind as ones that were written again.
@@ -87,6 +89,18 @@ impl ToSeal {
         let at = Instant::now() + delay * (1 << times);
         waiting.add(ino, Turn { at, after, asked: false, again: false, number: 0 });
         // Else the thread waits for one that comes before.
+        if waiting.first().is_some_and(|(first, _)| first == ino) {
+            self.rung.notify_one();
+        }
+    }
+
+    /// The file has grown, and something can still write it. If it is in the queue already, that is its turn.
+    pub fn add_open(&self, ino: Ino, after: TxId) {
+        let mut waiting = self.waiting.lock();
+        if waiting.files.contains_key(&ino) {
+            return;
+        }
+        waiting.add(ino, Turn { at: Instant::now() + WHILE_OPEN, after, asked: false, again: false, number: 0 });
         if waiting.first().is_some_and(|(first, _)| first == ino) {
             self.rung.notify_one();
         }
@@ -223,6 +237,17 @@ mod tests {
         queue.add(Ino(5), TxId(1), Duration::from_secs(3600));
         queue.add(Ino(6), TxId(1), Duration::ZERO);
         assert_eq!(queue.next(|| TxId(9)), Some((Ino(6), false)));
+    }
+
+    #[test]
+    fn a_file_that_grows_while_it_is_open_keeps_its_turn() {
+        let queue = ToSeal::default();
+        queue.add_open(Ino(5), TxId(1));
+        let at = queue.waiting.lock().files[&Ino(5)].at;
+        queue.add_open(Ino(5), TxId(2));
+        assert!(queue.waiting.lock().files[&Ino(5)].at == at);
+        queue.add(Ino(5), TxId(3), Duration::ZERO);
+        assert_eq!(queue.next(|| TxId(9)), Some((Ino(5), false)), "it was closed");
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Locked<'_> {
     fn cover(&mut self, due: &DueSegment, room: usize) -> bool {
         let (store, ino, segment) = (self.files.store(), self.ino(), due.segment);
         if self.is_written() {
-            // What it is being replaced by is not recorded yet, nor what it has grown by, which is not for others to say.
+            // What it is being replaced by is not recorded yet, and what it has grown by is not for others to record.
             let recorded = |made: &Made| {
                 let view = store.view();
                 let len = made.value().map(|bytes| bytes.len() as u64);

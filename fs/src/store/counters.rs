@@ -163,6 +163,10 @@ counters! {
     other sealed_bytes,
     /// Damaged files that were mended.
     other mended,
+    /// Times that what a file had grown by was sealed while it was open for writing.
+    other sealed_open,
+    /// Files of which bytes had changed since they were sealed while it was open for writing.
+    other changed_open,
     /// Sealed files that were opened for writing.
     other thawed,
     /// Bytes of large files that the host was asked to write out before a commit had to wait for them.

@@ -223,7 +223,7 @@ impl Checker<'_> {
             Ok(verdicts)
         });
         for ((ino, segment, chain), verdicts) in files.iter().zip(verified.unwrap_or_default()) {
-            for run in chain.runs().iter().filter(|run| run.seal.is_none()) {
+            for run in chain.runs().iter().filter(|run| run.seal().is_none()) {
                 self.report.unsealed_bytes += run.len;
             }
             for verdict in verdicts {

@@ -2,6 +2,7 @@
 //! hurt?
 
 use std::fs::File;
+use std::io;
 
 use tensorfs_formats::{Source, crc32c, crc32c_append, crc32c_zeroes, read_exact};
 
@@ -34,7 +35,7 @@ pub struct Verdict {
 pub fn verify_runs(segments: &Segments, id: SegmentId, chain: &FileChain, read: &dyn Fn(u64)) -> Vec<Verdict> {
     // Looking at a file is no access to it.
     let file = segments.open(id, libc::O_RDONLY | libc::O_NOATIME).map(File::from);
-    let sealed = chain.runs().iter().filter_map(|run| Some((run, run.seal.as_ref()?.crc)));
+    let sealed = chain.runs().iter().filter_map(|run| Some((run, run.seal()?.crc)));
     let verdict = |(offset, len, crc)| {
         let fault = match &file {
             Ok(file) => fault_of_run(file, offset, len, crc, read),
@@ -54,6 +55,20 @@ pub fn verify_runs(segments: &Segments, id: SegmentId, chain: &FileChain, read: 
 
 /// What is wrong with a run that was sealed with this checksum, if anything.
 pub fn fault_of_run(source: &dyn Source, offset: u64, len: u64, crc: u32, read: &dyn Fn(u64)) -> Option<String> {
+    match crc_of_run(source, offset, len, read) {
+        Err(error) => Some(format!("cannot be read: {}", reason(&error))),
+        Ok(found) if found != crc => {
+            Some(format!("{len} bytes from offset {offset} do not have the checksum they were sealed with"))
+        }
+        Ok(_) => None,
+    }
+}
+
+/// The checksum of a run as it is. `read` hears of all bytes that were read.
+///
+/// # Errors
+/// What reading it gives.
+pub fn crc_of_run(source: &dyn Source, offset: u64, len: u64, read: &dyn Fn(u64)) -> io::Result<u32> {
     let mut buffer = vec![0; usize::try_from(len).unwrap_or(PIECE).min(PIECE)];
     let (mut at, mut found) = (offset, 0);
     let end = offset.saturating_add(len);
@@ -67,14 +82,12 @@ pub fn fault_of_run(source: &dyn Source, offset: u64, len: u64, crc: u32, read: 
             continue;
         }
         let piece = &mut buffer[..(end - at).min(PIECE as u64) as usize];
-        if let Err(error) = read_exact(source, at, piece) {
-            return Some(format!("cannot be read: {}", reason(&error)));
-        }
+        read_exact(source, at, piece)?;
         found = crc32c_append(found, piece);
         at += piece.len() as u64;
         read(piece.len() as u64);
     }
-    (found != crc).then(|| format!("{len} bytes from offset {offset} do not have the checksum they were sealed with"))
+    Ok(found)
 }
 
 /// What is wrong with a sealed file whose host file has not the size that is recorded, if anything: where, how many

@@ -99,6 +99,7 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
             origin
         }),
         run().prop_map(|(ino, segment, offset, len, _)| Record::Thaw { ino, segment, offset, len }),
+        (ino(), segment(), number()).prop_map(|(ino, segment, from)| Record::Provisional { ino, segment, from }),
         (ino(), segment()).prop_map(|(ino, segment)| Record::Replace { ino, segment }),
         (ino(), segment(), bytes(5000)).prop_map(|(ino, segment, bytes)| Record::Value { ino, segment, bytes }),
         (ino(), bytes(300), bytes(3000)).prop_map(|(ino, name, value)| Record::Xattr { ino, name, value }),

@@ -29,6 +29,7 @@ mod kind {
     pub const TIER: u8 = 20;
     pub const PLACEMENT: u8 = 21;
     pub const VALUE: u8 = 13;
+    pub const PROVISIONAL: u8 = 14;
 }
 
 const FLAG_DAMAGED: u32 = 1;
@@ -75,6 +76,7 @@ impl Record {
             Self::Data { .. } => kind::DATA,
             Self::Truncation { .. } => kind::TRUNCATION,
             Self::Thaw { .. } => kind::THAW,
+            Self::Provisional { .. } => kind::PROVISIONAL,
             Self::Replace { .. } => kind::REPLACE,
             Self::Xattr { .. } => kind::XATTR,
             Self::XattrRemoval { .. } => kind::XATTR_REMOVAL,
@@ -96,6 +98,7 @@ impl Record {
             Self::Data { origin, .. } => length::DATA + origin_len(*origin),
             Self::Truncation { .. } => length::TRUNCATION,
             Self::Thaw { .. } => length::THAW,
+            Self::Provisional { .. } => length::PROVISIONAL,
             Self::Replace { .. } => length::REPLACE,
             Self::Xattr { name, value, .. } => length::xattr(name.len(), value.len()),
             Self::Retired { .. } => length::RETIRED,
@@ -168,6 +171,10 @@ impl Record {
                     w.u64(value);
                 }
             }
+            Self::Provisional { segment, from, .. } => {
+                w.u64(segment.0);
+                w.u64(*from);
+            }
             Self::Replace { segment, .. } => w.u64(segment.0),
             Self::Xattr { name, value, .. } => {
                 w.bytes16(name);
@@ -238,6 +245,7 @@ impl Record {
                 Self::Value { ino, segment, bytes: r.take(len)?.into() }
             }
             kind::THAW => Self::Thaw { ino, segment: SegmentId(r.u64()?), offset: r.u64()?, len: r.u64()? },
+            kind::PROVISIONAL => Self::Provisional { ino, segment: SegmentId(r.u64()?), from: r.u64()? },
             kind::REPLACE => Self::Replace { ino, segment: SegmentId(r.u64()?) },
             kind::XATTR => {
                 let name = r.bytes16()?.into();

@@ -13,6 +13,7 @@ pub(crate) const ATTRIBUTES: usize = with_body(80);
 pub(crate) const DATA: usize = with_body(DATA_BODY);
 pub(crate) const TRUNCATION: usize = with_body(40);
 pub(crate) const THAW: usize = with_body(24);
+pub(crate) const PROVISIONAL: usize = with_body(16);
 pub(crate) const REPLACE: usize = with_body(8);
 pub(crate) const RETIRED: usize = with_body(16);
 

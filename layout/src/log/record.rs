@@ -147,6 +147,16 @@ pub enum Record {
         /// Bytes that may change.
         len: u64,
     },
+    /// Says which seals of a file are *provisional*: those of the runs before it in the chain that begin at `from` or
+    /// behind. Their bytes may change without a thaw; the seals of all other runs hold.
+    Provisional {
+        /// The file.
+        ino: Ino,
+        /// Its segment.
+        segment: SegmentId,
+        /// First byte whose seal is provisional.
+        from: u64,
+    },
     /// The file is being replaced: `segment` takes the new bytes, and becomes the file's own with a switch.
     Replace {
         /// The file.
@@ -202,6 +212,7 @@ impl Record {
             | Self::Sealed { ino, .. }
             | Self::Value { ino, .. }
             | Self::Thaw { ino, .. }
+            | Self::Provisional { ino, .. }
             | Self::Replace { ino, .. }
             | Self::Xattr { ino, .. }
             | Self::XattrRemoval { ino, .. } => *ino,
@@ -234,7 +245,7 @@ impl Record {
             Self::Tier { number, tier } => (1..=TIER_MAX).contains(number) && tier.is_sound(),
             Self::Placement { text } => text.len() <= PLACEMENT_MAX,
             Self::Value { bytes, .. } => bytes.len() <= VALUE_MAX,
-            Self::Attributes { .. } | Self::Thaw { .. } | Self::Replace { .. } => true,
+            Self::Attributes { .. } | Self::Thaw { .. } | Self::Provisional { .. } | Self::Replace { .. } => true,
         };
         (!sound).then_some("impossible name, length or range")
     }

@@ -28,8 +28,11 @@ const MAGIC: [u8; 8] = *b"TENSORFS";
 const MARK_MAGIC: [u8; 8] = *b"TFSHORZN";
 const VERSION: u32 = 1;
 /// Features that this program knows, by what not knowing one forbids: nothing, writing, reading.
-const KNOWN: Features =
-    Features { compat: 0, ro_compat: 0, incompat: INCOMPAT_TIERS | INCOMPAT_VALUES | INCOMPAT_PARTS | INCOMPAT_GROWTH };
+const KNOWN: Features = Features {
+    compat: 0,
+    ro_compat: 0,
+    incompat: INCOMPAT_TIERS | INCOMPAT_VALUES | INCOMPAT_PARTS | INCOMPAT_GROWTH | INCOMPAT_PROVISIONAL,
+};
 /// The pool has tiers, or a placement map: segments may be elsewhere, and the log has records that say where.
 pub(crate) const INCOMPAT_TIERS: u64 = 1;
 /// The log holds, or held, bytes of files.
@@ -39,6 +42,8 @@ pub(crate) const INCOMPAT_PARTS: u64 = 4;
 /// Files grow, or grew, behind bytes whose seals hold: a segment that is longer than its sealed file is no damage, and
 /// a later seal may have the summary that counts.
 pub(crate) const INCOMPAT_GROWTH: u64 = 8;
+/// Seals may be provisional: their bytes may change without a thaw.
+pub(crate) const INCOMPAT_PROVISIONAL: u64 = 16;
 
 /// Features of a pool's format that not every program knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -142,7 +142,9 @@ impl Edit<'_> {
                     (*segment, by_value || !transaction.are_durable_in(*segment))
                 }
                 // They end what the log's own copy of the bytes counts for.
-                Record::Thaw { ino, segment, .. } | Record::Sealed { ino, segment, .. } => {
+                Record::Thaw { ino, segment, .. }
+                | Record::Provisional { ino, segment, .. }
+                | Record::Sealed { ino, segment, .. } => {
                     let chain = self.state.view.object(*ino).and_then(|object| object.chain());
                     if chain.is_none_or(|chain| chain.value().is_none()) {
                         continue;

@@ -51,8 +51,9 @@ impl Pool {
             let Some(object) = edit.object(ino).filter(as_it_was) else { return Ok(false) };
             let chain = object.chain();
             let sealed = chain.filter(|chain| chain.is_sealed()).map_or(&[][..], FileChain::runs);
-            let sealed = sealed.iter().filter_map(|&Run { offset, len, ref seal, origin, .. }| {
-                Some(SealedRun { offset, len, seal: seal.clone()?, origin })
+            let sealed = sealed.iter().filter_map(|run| {
+                let &Run { offset, len, origin, .. } = run;
+                Some(SealedRun { offset, len, seal: run.seal().cloned()?, origin })
             });
             let sealed: Vec<SealedRun> = sealed.collect();
             let attributes = Attributes { segment: Some(copy), ..object.attributes.clone() };

@@ -57,7 +57,9 @@ pub struct Known {
 pub struct GoneOn {
     /// The end of what is sealed, where a frame begins.
     pub from: u64,
-    /// What the seals in front of it say.
+    /// So many tensors are in front of it.
+    pub tensors: u64,
+    /// What the seals in front of it say. They may speak of more tensors, where some have gone since.
     pub summary: Summary,
 }
 
@@ -68,6 +70,8 @@ pub struct Before {
     pub records: Vec<Known>,
     /// It need not be looked at from its beginning.
     pub gone_on: Option<GoneOn>,
+    /// It is being written: of frames, those that are complete are sealed, and of another file nothing.
+    pub is_open: bool,
 }
 
 /// Says what is in a file, as [`tensorfs_formats::recognise()`] does. Whoever does not trust the file has it done
@@ -99,6 +103,12 @@ pub fn examine(
     if let Some(error) = recognised.error {
         return Err(error);
     }
+    let (size, recognised) = match before.is_open {
+        true if recognised.format != Format::TfRecord => return Ok(Some(Vec::new())),
+        // What is behind them is not at its end yet.
+        true => (recognised.end.min(size), Recognised { reason: whole(&recognised), cut: false, ..recognised }),
+        false => (size, recognised),
+    };
     if recognised.tensors == 0 {
         // Whoever looked gave up in the middle, and stands by nothing of what he said.
         found.forget();
@@ -131,6 +141,11 @@ pub fn examine(
         runs.push(SealedRun { offset: cut.offset, len: cut.len, seal, origin: Origin::default() });
     }
     Ok(Some(runs))
+}
+
+/// What is wrong with the frames of a file that are complete.
+fn whole(recognised: &Recognised) -> Option<String> {
+    recognised.reason.clone().filter(|_| recognised.bad_frames > 0 || !recognised.cut)
 }
 
 impl Before {
@@ -298,7 +313,7 @@ impl Found {
 
     /// So many tensors are in front of those that were found.
     fn before(&self) -> u64 {
-        self.gone_on.as_ref().map_or(0, |gone_on| gone_on.summary.tensors)
+        self.gone_on.as_ref().map_or(0, |gone_on| gone_on.tensors)
     }
 
     /// True if a seal says of the tensors of a run just what was found.

@@ -44,6 +44,7 @@ impl View {
             | Record::Sealed { .. }
             | Record::Value { .. }
             | Record::Thaw { .. }
+            | Record::Provisional { .. }
             | Record::Replace { .. } => self.objects.get(&ino).is_some_and(Object::is_file),
             Record::Xattr { .. } | Record::XattrRemoval { .. } => self.objects.contains_key(&ino),
         };
@@ -59,21 +60,51 @@ impl View {
             Record::Removal { dir, name } => self.apply_removal(dir, name, placed),
             Record::Target { ino, target } => self.apply_target(ino, target, placed),
             Record::Data { ino, segment, offset, len, allocated, origin } => {
-                let run = Run { offset, len, seal: None, origin, placed, record_len, cut_from: None, said: 0 };
+                let run = Run {
+                    offset,
+                    len,
+                    seal: None,
+                    provisional: false,
+                    origin,
+                    placed,
+                    record_len,
+                    cut_from: None,
+                    said: 0,
+                };
                 self.apply_run(ino, segment, run, allocated);
             }
             Record::Truncation { ino, segment, offset, len, allocated, cut_from } => {
                 let origin = Origin::default();
-                let run =
-                    Run { offset, len, seal: None, origin, placed, record_len, cut_from: Some(cut_from), said: 0 };
+                let run = Run {
+                    offset,
+                    len,
+                    seal: None,
+                    provisional: false,
+                    origin,
+                    placed,
+                    record_len,
+                    cut_from: Some(cut_from),
+                    said: 0,
+                };
                 self.apply_run(ino, segment, run, allocated);
             }
             Record::Sealed { ino, segment, offset, len, allocated, seal, origin } => {
-                let run = Run { offset, len, seal: Some(seal), origin, placed, record_len, cut_from: None, said: 0 };
+                let run = Run {
+                    offset,
+                    len,
+                    seal: Some(seal),
+                    provisional: false,
+                    origin,
+                    placed,
+                    record_len,
+                    cut_from: None,
+                    said: 0,
+                };
                 self.apply_run(ino, segment, run, allocated);
             }
             Record::Value { ino, segment, bytes } => self.apply_value(ino, segment, bytes, placed, record_len),
             Record::Thaw { ino, segment, .. } => self.apply_thaw(ino, segment, placed),
+            Record::Provisional { ino, segment, from } => self.apply_provisional(ino, segment, from, placed),
             Record::Replace { ino, segment } => self.apply_replace(ino, segment, placed),
             Record::Xattr { ino, name, value } => self.apply_xattr(ino, &name, Some(value), placed),
             Record::XattrRemoval { ino, name } => self.apply_xattr(ino, &name, None, placed),
@@ -329,6 +360,16 @@ impl View {
             && object.attributes.segment == Some(segment)
         {
             chain.thaw(&mut self.ledger, placed);
+        }
+    }
+
+    fn apply_provisional(&mut self, ino: Ino, segment: SegmentId, from: u64, placed: Placed) {
+        let Some(object) = self.objects.get_mut(&ino) else { return };
+        object.last_seq = object.last_seq.max(placed.seq);
+        if let Content::File(chain) = &mut object.content
+            && object.attributes.segment == Some(segment)
+        {
+            chain.set_provisional(&mut self.ledger, from, placed);
         }
     }
 

@@ -49,6 +49,7 @@ impl View {
             ) => chain.has_run(*offset, placed),
             (Record::Value { .. }, Content::File(chain)) => chain.value_placed() == Some(placed),
             (Record::Thaw { .. }, Content::File(chain)) => chain.is_thawed_at(placed),
+            (Record::Provisional { .. }, Content::File(chain)) => chain.is_provisional_at(placed),
             (Record::Replace { .. }, Content::File(chain)) => chain.replacing_placed() == Some(placed),
             (Record::Xattr { name, .. }, _) => object.xattrs.is_set_at(name, placed),
             (Record::XattrRemoval { name, .. }, _) => tomb_live(object.xattrs.tomb(name)),
@@ -98,7 +99,7 @@ impl View {
                 Content::File(chain),
             ) => chain.relocate_run(ledger, *offset, from, to),
             (Record::Value { .. }, Content::File(chain)) => chain.relocate_value(ledger, from, to),
-            (Record::Thaw { .. } | Record::Replace { .. }, Content::File(chain)) => {
+            (Record::Thaw { .. } | Record::Provisional { .. } | Record::Replace { .. }, Content::File(chain)) => {
                 chain.relocate_state(ledger, from, to);
             }
             (Record::Xattr { name, .. }, _) => object.xattrs.relocate(ledger, name, to),

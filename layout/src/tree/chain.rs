@@ -35,6 +35,13 @@ pub(crate) struct Stands {
     record_len: usize,
 }
 
+/// Which seals are provisional, by the newest record that says so.
+#[derive(Clone, Copy, Debug)]
+struct Provisional {
+    from: u64,
+    placed: Placed,
+}
+
 /// The chain of a regular file.
 #[derive(Clone, Debug, Default)]
 pub struct FileChain {
@@ -50,6 +57,8 @@ pub struct FileChain {
     replacing: Option<Box<Replacing>>,
     /// Where the record is that voids the seals of all runs before it. Kept while such runs are there.
     thaw: Option<Box<Placed>>,
+    /// Kept while runs are there that it speaks of.
+    provisional: Option<Box<Provisional>>,
     /// Kept while the record would count if the log was read back.
     value: Option<Box<Value>>,
 }
@@ -58,6 +67,11 @@ impl FileChain {
     /// The runs, which follow each other without gaps from 0 to the size of the file.
     pub fn runs(&self) -> &[Run] {
         &self.runs
+    }
+
+    /// The runs that have bytes behind a place.
+    pub fn runs_behind(&self, place: u64) -> &[Run] {
+        &self.runs[self.runs.partition_point(|run| run.end() <= place)..]
     }
 
     /// Bytes in the file.
@@ -107,21 +121,47 @@ impl FileChain {
         self.runs[..self.sealed].last().map_or(0, Run::end)
     }
 
-    /// What the file was recognised as when it was sealed last. None if it is not sealed, or opaque.
+    /// So many bytes, from the first one on, are in runs that have seals, whether those hold or are provisional.
+    pub fn seals_end(&self) -> u64 {
+        let behind = &self.runs[self.sealed..];
+        behind.iter().take_while(|run| run.any_seal().is_some()).last().map_or(self.sealed_end(), Run::end)
+    }
+
+    /// True if a seal is provisional.
+    pub fn has_provisional_seals(&self) -> bool {
+        self.provisional.is_some() && self.runs[self.sealed..].iter().any(|run| run.provisional_seal().is_some())
+    }
+
+    /// From where on seals are provisional, and the record that says so.
+    pub(crate) fn provisional_from(&self) -> Option<(u64, Placed)> {
+        self.provisional.as_ref().map(|mark| (mark.from, mark.placed))
+    }
+
+    /// What the file was recognised as when it was sealed last, provisionally or not. None if it is not sealed, or
+    /// opaque.
     pub fn summary(&self) -> Option<Summary> {
         let index = self.runs.last()?.said.checked_sub(1)?;
-        self.runs[index as usize].seal.as_ref()?.summary()
+        self.runs[index as usize].any_seal()?.summary()
+    }
+
+    /// Where the run begins whose seal says what the file is, and what the seals in front of it say.
+    pub fn said_from(&self) -> Option<(u64, Option<Summary>)> {
+        let index = self.runs.last()?.said.checked_sub(1)? as usize;
+        let before = index.checked_sub(1).and_then(|before| self.runs[before].said.checked_sub(1));
+        let before = before.and_then(|index| self.runs[index as usize].any_seal()?.summary());
+        Some((self.runs[index].offset, before))
     }
 
     /// The tensors of a sealed file, in the order of their bytes.
     pub fn tensors(&self) -> impl Iterator<Item = TensorEntry> {
-        self.runs.iter().filter_map(|run| run.seal.as_ref()).flat_map(Seal::tensors)
+        self.runs.iter().filter_map(Run::any_seal).flat_map(Seal::tensors)
     }
 
     /// A number that grows with every change of the runs and their seals. While it stays the same, so do they.
     pub fn version(&self) -> u64 {
         let newest = self.runs.last().map_or(0, |run| run.placed.seq);
-        newest.max(self.thaw.as_ref().map_or(0, |thaw| thaw.seq))
+        let provisional = self.provisional.as_ref().map_or(0, |mark| mark.placed.seq);
+        newest.max(self.thaw.as_ref().map_or(0, |thaw| thaw.seq)).max(provisional)
     }
 
     /// Bytes that the host had allocated to the segment when the newest data record was made.
@@ -206,7 +246,7 @@ impl FileChain {
                     run.origin = last.origin;
                 }
                 ledger.sub(last.placed, last.record_len);
-                let sealed = last.seal.is_some();
+                let sealed = last.seal().is_some();
                 self.taken -= last.taken();
                 self.runs.pop();
                 self.unsealed(sealed);
@@ -214,7 +254,8 @@ impl FileChain {
                 if last.end() > run.offset {
                     last.len = run.offset - last.offset;
                     self.taken -= last.taken();
-                    let sealed = last.seal.take().is_some();
+                    let sealed = last.seal().is_some();
+                    (last.seal, last.provisional) = (None, false);
                     self.taken += last.taken();
                     self.unsealed(sealed);
                     self.tell_last();
@@ -227,7 +268,7 @@ impl FileChain {
             // Most files have few runs, and there are many files.
             self.runs.reserve_exact(1);
         }
-        let sealed = run.seal.is_some();
+        let sealed = run.seal().is_some();
         self.taken += run.taken();
         self.runs.push(run);
         if sealed && self.sealed + 1 == self.runs.len() {
@@ -241,6 +282,11 @@ impl FileChain {
             && self.runs.iter().all(|run| run.placed.seq > thaw.seq)
         {
             self.set_thaw(ledger, None);
+        }
+        if let Some(mark) = &self.provisional
+            && self.runs.iter().all(|run| run.placed.seq > mark.placed.seq)
+        {
+            self.mark_provisional(ledger, None);
         }
     }
 
@@ -256,7 +302,7 @@ impl FileChain {
     /// Notes in the last run which one says what the file is, so that nobody has to look for it.
     fn tell_last(&mut self) {
         let Some((last, front)) = self.runs.split_last_mut() else { return };
-        let says = last.seal.as_ref().is_some_and(|seal| seal.summary().is_some());
+        let says = last.any_seal().is_some_and(|seal| seal.summary().is_some());
         let before = front.last().map_or(0, |run| run.said);
         // A log has room for fewer records than that.
         last.said = if says { u32::try_from(front.len() + 1).unwrap_or(before) } else { before };
@@ -266,12 +312,34 @@ impl FileChain {
     pub(crate) fn thaw(&mut self, ledger: &mut Ledger, placed: Placed) {
         self.drop_value(ledger);
         for run in &mut self.runs {
-            (run.seal, run.said) = (None, 0);
+            (run.seal, run.provisional, run.said) = (None, false, 0);
         }
         self.taken = self.runs.iter().map(Run::taken).sum();
         (self.sealed, self.sealed_behind) = (0, 0);
         // Without a run that the record could void again when the log is read back, it need not be kept.
         self.set_thaw(ledger, (!self.runs.is_empty()).then_some(placed));
+    }
+
+    /// Of the seals those from this byte on are provisional, and all others hold.
+    pub(crate) fn set_provisional(&mut self, ledger: &mut Ledger, from: u64, placed: Placed) {
+        self.drop_value(ledger);
+        for run in &mut self.runs {
+            run.provisional = run.seal.is_some() && run.offset >= from;
+        }
+        self.sealed = self.runs.iter().take_while(|run| run.seal().is_some()).count();
+        self.sealed_behind = self.runs[self.sealed..].iter().filter(|run| run.seal().is_some()).count();
+        let mark = (!self.runs.is_empty()).then_some(Provisional { from, placed });
+        self.mark_provisional(ledger, mark);
+    }
+
+    fn mark_provisional(&mut self, ledger: &mut Ledger, mark: Option<Provisional>) {
+        if let Some(old) = self.provisional.take() {
+            ledger.sub(old.placed, length::PROVISIONAL);
+        }
+        if let Some(mark) = mark {
+            ledger.add(mark.placed, length::PROVISIONAL);
+        }
+        self.provisional = mark.map(Box::new);
     }
 
     fn set_thaw(&mut self, ledger: &mut Ledger, thaw: Option<Placed>) {
@@ -302,12 +370,18 @@ impl FileChain {
         self.thaw.as_deref() == Some(&placed)
     }
 
+    /// True if the chain rests on the record at this place that says which seals are provisional.
+    pub(crate) fn is_provisional_at(&self, placed: Placed) -> bool {
+        self.provisional.as_deref().is_some_and(|mark| mark.placed == placed)
+    }
+
     /// Drops all runs: the file's bytes are in another segment now, or gone.
     pub(crate) fn clear(&mut self, ledger: &mut Ledger) {
         for run in self.runs.drain(..) {
             ledger.sub(run.placed, run.record_len);
         }
         self.set_thaw(ledger, None);
+        self.mark_provisional(ledger, None);
         self.drop_value(ledger);
         (self.sealed, self.sealed_behind) = (0, 0);
         (self.allocated, self.taken) = (0, 0);
@@ -339,10 +413,13 @@ impl FileChain {
         }
     }
 
-    /// The thaw or replace record was copied to another block.
+    /// The thaw, provisional or replace record was copied to another block.
     pub(crate) fn relocate_state(&mut self, ledger: &mut Ledger, from: Placed, to: Placed) {
         if self.is_thawed_at(from) {
             self.set_thaw(ledger, Some(to));
+        }
+        if let Some(mark) = self.provisional.as_deref().copied().filter(|mark| mark.placed == from) {
+            self.mark_provisional(ledger, Some(Provisional { placed: to, ..mark }));
         }
         if let Some(replacing) = self.replacing.as_mut().filter(|replacing| replacing.placed == from) {
             ledger.sub(from, length::REPLACE);
@@ -370,20 +447,38 @@ mod tests {
             Seal { crc: 0, description: description.into() }
         });
         let placed = Placed { seq, incarnation: 1 };
-        Run { offset, len, seal, origin: Origin::default(), placed, record_len: 40, cut_from: None, said: 0 }
+        Run {
+            offset,
+            len,
+            seal,
+            provisional: false,
+            origin: Origin::default(),
+            placed,
+            record_len: 40,
+            cut_from: None,
+            said: 0,
+        }
     }
 
     proptest! {
         /// What is kept of the runs is what one would find by walking over them.
         #[test]
         fn what_is_sealed_and_said_is_kept_as_the_runs_change(
-            steps in prop::collection::vec((0..12_u8, 0..40_u64, 0..9_u64, prop::option::of(0..4_u64)), 1..60),
+            steps in prop::collection::vec((0..14_u8, 0..40_u64, 0..9_u64, prop::option::of(0..4_u64)), 1..60),
         ) {
             let (mut chain, mut ledger) = (FileChain::default(), Ledger::default());
             for (seq, (what, back, len, seal)) in (1..).zip(steps) {
                 match what {
                     0 => chain.thaw(&mut ledger, Placed { seq, incarnation: 1 }),
                     1 => chain.clear(&mut ledger),
+                    12.. => {
+                        let from = chain.size().saturating_sub(back);
+                        chain.set_provisional(&mut ledger, from, Placed { seq, incarnation: 1 });
+                        for run in chain.runs() {
+                            prop_assert!(run.seal().is_none() || run.offset < from);
+                            prop_assert!(run.provisional_seal().is_none() || run.offset >= from);
+                        }
+                    }
                     2..5 => {
                         let offset = chain.size().saturating_sub(back);
                         chain.append(&mut ledger, run(seq, (offset, len), seal.filter(|_| len > 0)), 0);
@@ -395,12 +490,19 @@ mod tests {
                 }
                 let runs = chain.runs();
                 prop_assert_eq!(chain.taken(), runs.iter().map(Run::taken).sum::<u64>());
-                let sealed = runs.iter().take_while(|run| run.seal.is_some()).last().map_or(0, Run::end);
+                let sealed = runs.iter().take_while(|run| run.seal().is_some()).last().map_or(0, Run::end);
                 prop_assert_eq!(chain.sealed_end(), sealed);
-                prop_assert_eq!(chain.has_seals(), runs.iter().any(|run| run.seal.is_some()));
-                prop_assert_eq!(chain.is_sealed(), runs.iter().all(|run| run.seal.is_some() || run.len == 0));
-                let said = runs.iter().rev().find_map(|run| run.seal.as_ref()?.summary());
-                prop_assert_eq!(chain.summary(), said);
+                let seals = runs.iter().take_while(|run| run.any_seal().is_some()).last().map_or(0, Run::end);
+                prop_assert_eq!(chain.seals_end(), seals);
+                prop_assert_eq!(chain.has_seals(), runs.iter().any(|run| run.seal().is_some()));
+                let provisional = runs.iter().any(|run| run.provisional_seal().is_some());
+                prop_assert_eq!(chain.has_provisional_seals(), provisional);
+                prop_assert_eq!(chain.is_sealed(), runs.iter().all(|run| run.seal().is_some() || run.len == 0));
+                let said = |at: usize| runs[at].seal.as_ref().and_then(Seal::summary);
+                let saying = (0..runs.len()).rfind(|at| said(*at).is_some());
+                prop_assert_eq!(chain.summary(), saying.and_then(said));
+                let before = |at: usize| (0..at).rev().find_map(said);
+                prop_assert_eq!(chain.said_from(), saying.map(|at| (runs[at].offset, before(at))));
             }
         }
     }

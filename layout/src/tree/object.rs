@@ -136,7 +136,7 @@ impl Object {
     /// Offset and length of what the next data record describes again and extends: the last run of a file's chain, or
     /// nothing behind it if that is sealed.
     pub fn tail(&self) -> (u64, u64) {
-        self.chain().and_then(|chain| chain.runs().last()).map_or((0, 0), |run| match run.seal {
+        self.chain().and_then(|chain| chain.runs().last()).map_or((0, 0), |run| match run.any_seal() {
             Some(_) => (run.end(), 0),
             None => (run.offset, run.len),
         })
@@ -154,7 +154,7 @@ impl Object {
         // Of a long file they are longer, so that a file has no more than some tens of thousands.
         let short = |run: &Run| run.len < RECORD_MIN.max(size >> RECORDS_SHIFT);
         // A sealed one is what it is: sealing cuts off what is behind a tensor. But of two short ones one is enough.
-        let stays = last.seal.is_some() && !runs.iter().rev().nth(1).is_some_and(short);
+        let stays = last.any_seal().is_some() && !runs.iter().rev().nth(1).is_some_and(short);
         let shares = runs.len() >= RECORDS_ALONE && short(last) && !stays;
         if shares || last.cut_from.is_some() { last.offset } else { last.end() }
     }
@@ -212,13 +212,16 @@ impl Object {
                 let (segment, allocated) = (self.attributes.segment.unwrap_or_default(), chain.allocated());
                 let runs = chain.runs().iter().map(|run| {
                     let (offset, len, origin) = (run.offset, run.len, run.origin);
-                    let record = match run.seal.clone() {
+                    let record = match run.any_seal().cloned() {
                         Some(seal) => Record::Sealed { ino, segment, offset, len, allocated, seal, origin },
                         None => Record::Data { ino, segment, offset, len, allocated, origin },
                     };
                     (record, run.placed.seq)
                 });
                 records.extend(runs);
+                if let Some((from, placed)) = chain.provisional_from() {
+                    records.push((Record::Provisional { ino, segment, from }, placed.seq));
+                }
                 if let (Some(bytes), Some(placed)) = (chain.value(), chain.value_placed()) {
                     records.push((Record::Value { ino, segment, bytes: bytes.into() }, placed.seq));
                 }

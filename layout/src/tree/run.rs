@@ -11,8 +11,10 @@ pub struct Run {
     pub offset: u64,
     /// Bytes; 0 only in the last run, where it marks the end of the file.
     pub len: u64,
-    /// Its seal, if it has one that holds.
-    pub seal: Option<Seal>,
+    /// Its seal, whether it holds or is provisional.
+    pub(super) seal: Option<Seal>,
+    /// Its seal is provisional: the bytes may have changed since.
+    pub(super) provisional: bool,
     /// What made its bytes part of the file.
     pub origin: Origin,
     pub(super) placed: Placed,
@@ -29,6 +31,22 @@ impl Run {
     pub(super) fn taken(&self) -> u64 {
         let said = self.seal.as_ref().map_or(0, |seal| seal.description.len());
         (size_of::<Self>() + said) as u64
+    }
+
+    /// Its seal, if it has one that holds.
+    pub fn seal(&self) -> Option<&Seal> {
+        self.seal.as_ref().filter(|_| !self.provisional)
+    }
+
+    /// Its seal, if it is provisional: what the bytes were at some time, while somebody had the file open who may
+    /// have changed them since.
+    pub fn provisional_seal(&self) -> Option<&Seal> {
+        self.seal.as_ref().filter(|_| self.provisional)
+    }
+
+    /// Its seal, whether it holds or is provisional.
+    pub fn any_seal(&self) -> Option<&Seal> {
+        self.seal.as_ref()
     }
 
     /// The first byte behind the run.

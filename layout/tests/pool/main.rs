@@ -9,6 +9,7 @@ mod failed_syncs;
 mod flips;
 mod model;
 mod pool_files;
+mod provisional;
 mod quarantine;
 mod records;
 mod recovery;

@@ -296,6 +296,53 @@ fn rule_5_a_thaw_voids_the_seals_before_it_and_none_behind_it_wherever_the_log_i
 }
 
 #[test]
+fn rule_5_seals_are_provisional_until_a_record_says_that_they_hold_wherever_the_log_is_cut_or_cleaned() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"aaaabbbbcccc");
+    let seal = |offset| {
+        let seal = Seal { crc: 1, description: Box::default() };
+        Record::Sealed { ino, segment, offset, len: 4, allocated: 4096, seal, origin: Origin::default() }
+    };
+    let provisional = |from| Record::Provisional { ino, segment, from };
+    // Up to where seals hold, and up to where there are any.
+    let seals = |pool: &Pool| {
+        let view = pool.view();
+        let chain = view.object(ino).unwrap().chain().unwrap();
+        (chain.sealed_end(), chain.seals_end(), chain.is_sealed())
+    };
+    let reopened = |image: Vec<u8>| {
+        let (again, _) = scratch.copy().open(image, BOOT);
+        assert_eq!(again.is_read_only(), None);
+        seals(&again)
+    };
+    let clean = |from: u32| {
+        for round in 0..400 {
+            let attributes = Attributes { uid: from + round, ..attributes(DIR) };
+            store(&pool, [Record::Attributes { ino: ROOT, attributes }]);
+            pool.maintain().unwrap();
+        }
+    };
+    store(&pool, [seal(0), seal(4), provisional(4)]);
+    assert_eq!((seals(&pool), reopened(medium.stored())), ((4, 8, false), (4, 8, false)));
+    clean(0);
+    store(&pool, [seal(8), provisional(4)]);
+    assert_eq!((seals(&pool), reopened(medium.stored())), ((4, 12, false), (4, 12, false)));
+    clean(1000);
+    assert_eq!(reopened(medium.stored()), (4, 12, false));
+    store(&pool, [provisional(12)]);
+    assert_eq!((seals(&pool), reopened(medium.stored())), ((12, 12, true), (12, 12, true)));
+    // The record that says so outlives the ones before it.
+    clean(2000);
+    assert_eq!((seals(&pool), reopened(medium.stored())), ((12, 12, true), (12, 12, true)));
+    store(&pool, [provisional(0)]);
+    store(&pool, [Record::Thaw { ino, segment, offset: 0, len: 12 }]);
+    store(&pool, [provisional(12)]);
+    clean(3000);
+    assert_eq!((seals(&pool), reopened(medium.stored())), ((0, 0, false), (0, 0, false)), "what is void stays so");
+}
+
+#[test]
 fn rule_5_a_segment_goes_only_when_the_horizon_covers_its_removal() {
     let scratch = Scratch::new(1 << 20);
     let (pool, _) = scratch.first_open();

@@ -132,6 +132,7 @@ fn kind(record: &FileRecord) -> &'static str {
 
 fn state(record: &FileRecord) -> &'static str {
     match record {
+        FileRecord { provisional: true, .. } => "provisional",
         FileRecord { seal: Some(_), .. } => "sealed",
         FileRecord { durable: true, .. } => "committed",
         _ => "open",

@@ -17,7 +17,7 @@ use crate::show::progress::Bar;
 use crate::show::{output, size, table, text};
 use crate::tensors::place::Place;
 use crate::tensors::plan::Plan;
-use crate::tensors::verdict::{self, Verdict};
+use crate::tensors::verdict::{self, Changed, Verdict};
 
 /// Damaged tensors of a file that are named, in text.
 const NAMED: usize = 20;
@@ -55,7 +55,7 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
         let verdict = {
             let bar = &printer.bar;
             let read = std::cell::Cell::new(done);
-            verdict::verify(place, &|bytes| {
+            verdict::verify(place, &inspector, &|bytes| {
                 read.set(read.get() + bytes);
                 bar.show("verify", read.get(), total);
             })
@@ -68,13 +68,13 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
                 } else {
                     // It holds the file open, which would be in the way.
                     drop(verdict);
-                    tally.mend(&printer, place, |tally| &mut tally.damaged)?;
+                    tally.mend(&printer, (place, &inspector), |tally| &mut tally.damaged)?;
                 }
             }
             Err(failure) => {
                 printer.bar.aside(|| output::complain(failure));
                 match arguments.mend {
-                    true => tally.mend(&printer, place, |tally| &mut tally.failed)?,
+                    true => tally.mend(&printer, (place, &inspector), |tally| &mut tally.failed)?,
                     false => tally.failed += 1,
                 }
             }
@@ -110,6 +110,8 @@ struct Tally {
     interrupted: u64,
     /// Checkpoints of several files of which something is missing.
     incomplete: u64,
+    /// Files that are open for writing, of which bytes were changed that had been sealed meanwhile.
+    changed: u64,
     unsealed: u64,
     failed: u64,
     bytes: u64,
@@ -118,8 +120,9 @@ struct Tally {
 impl Tally {
     fn add(&mut self, verdict: &Verdict, size: u64) {
         match verdict {
-            Verdict::Unsealed { state, verified } => {
+            Verdict::Unsealed { state, verified, changed } => {
                 match state {
+                    _ if !changed.is_empty() => self.changed += 1,
                     FileState::Interrupted => self.interrupted += 1,
                     _ => self.unsealed += 1,
                 }
@@ -140,12 +143,12 @@ impl Tally {
     fn mend(
         &mut self,
         printer: &Printer,
-        place: &Place,
+        (place, inspector): (&Place, &Inspector),
         otherwise: impl Fn(&mut Tally) -> &mut u64,
     ) -> Result<(), Failure> {
         let mended = match place.is_in_pool() {
             true => Err(Failure::at(place.path(), "not mended: mount the pool first")),
-            false => mending::mend(place.path()).and_then(|()| verdict::verify(place, &|_| {})),
+            false => mending::mend(place.path()).and_then(|()| verdict::verify(place, inspector, &|_| {})),
         };
         match mended {
             Ok(verdict) if !verdict.is_damaged() => {
@@ -204,6 +207,7 @@ impl Tally {
             (self.damaged, "damaged"),
             (self.interrupted, "interrupted"),
             (self.incomplete, "incomplete"),
+            (self.changed, "changed"),
             (self.unsealed, "without checksums"),
             (self.failed, "not read"),
         ] {
@@ -246,7 +250,14 @@ impl Printer {
     fn table(&self, path: &Path, verdict: &Verdict) -> String {
         let path = text::plain(&path.to_string_lossy());
         let (recorded, runs) = match verdict {
-            Verdict::Unsealed { state, verified } => {
+            Verdict::Unsealed { changed, .. } if !changed.is_empty() => {
+                let mut text = format!("{path}: {}\n", self.colours.yellow("changed"));
+                for Changed { offset, len, .. } in changed {
+                    text += &format!("    {len} bytes from offset {offset} are not those that were sealed\n");
+                }
+                return text;
+            }
+            Verdict::Unsealed { state, verified, .. } => {
                 if *state == FileState::Interrupted {
                     return format!("{path}: {}: {KILLED}\n", self.colours.yellow("interrupted"));
                 }
@@ -305,11 +316,18 @@ impl Printer {
     fn lines(&self, path: &Path, verdict: &Verdict, size: u64) -> Result<String, Failure> {
         let path = path.to_string_lossy();
         let (recorded, runs) = match verdict {
-            Verdict::Unsealed { state, verified } => {
+            Verdict::Unsealed { state, verified, changed } => {
+                let runs = changed.iter().map(|run| json!({"offset": run.offset, "len": run.len}));
+                let runs: Vec<_> = runs.collect();
                 let line = json!({
                     "path": path,
                     "state": state,
-                    "verdict": if *state == FileState::Interrupted { "interrupted" } else { "unsealed" },
+                    "verdict": match state {
+                        _ if !runs.is_empty() => "changed",
+                        FileState::Interrupted => "interrupted",
+                        _ => "unsealed",
+                    },
+                    "changed_runs": runs,
                     "bytes": size,
                     "verified_bytes": verified,
                 });

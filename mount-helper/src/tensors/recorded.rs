@@ -41,6 +41,8 @@ pub struct FileRecord {
     pub durable: bool,
     /// Checksum, and what the bytes are, if it is sealed.
     pub seal: Option<Seal>,
+    /// True if the seal is provisional: the bytes may have changed since.
+    pub provisional: bool,
 }
 
 impl Recorded {
@@ -54,7 +56,8 @@ impl Recorded {
             len: run.len,
             origin: run.origin.known(),
             durable: true,
-            seal: run.seal.clone(),
+            seal: run.any_seal().cloned(),
+            provisional: run.provisional_seal().is_some(),
         });
         let state = match chain {
             _ if object.attributes.damaged || known_damaged => FileState::Damaged,
@@ -113,9 +116,25 @@ impl Recorded {
         &self.records
     }
 
-    /// Offset, length and seal of the records that have one.
+    /// Offset, length and seal of the records that have one that holds.
     pub fn sealed(&self) -> impl Iterator<Item = (u64, u64, &Seal)> {
-        self.records.iter().filter_map(|record| Some((record.offset, record.len, record.seal.as_ref()?)))
+        self.with_seals(false)
+    }
+
+    /// Offset, length and seal of the records that are sealed provisionally.
+    pub fn provisional(&self) -> impl Iterator<Item = (u64, u64, &Seal)> {
+        self.with_seals(true)
+    }
+
+    fn with_seals(&self, provisional: bool) -> impl Iterator<Item = (u64, u64, &Seal)> {
+        let records = self.records.iter().filter(move |record| record.provisional == provisional);
+        records.filter_map(|record| Some((record.offset, record.len, record.seal.as_ref()?)))
+    }
+
+    /// True if these bytes were sealed with this checksum, and still are.
+    pub fn has_seal(&self, offset: u64, len: u64, crc: u32) -> bool {
+        let is = |record: &FileRecord| record.offset == offset && record.len == len;
+        self.records.iter().any(|record| is(record) && record.seal.as_ref().is_some_and(|seal| seal.crc == crc))
     }
 
     /// True if the file was not changed between the two: their runs are the same.
@@ -210,9 +229,9 @@ pub fn is_looked_into(format: Format) -> bool {
 }
 
 fn record(part: &Part, description: &[u8]) -> FileRecord {
-    let &Part { offset, len, crc, origin, durable, .. } = part;
+    let &Part { offset, len, crc, provisional, origin, durable, .. } = part;
     let seal = crc.map(|crc| Seal { crc, description: description.into() });
-    FileRecord { offset, len, origin: origin.map(|(id, time)| (TxId(id), time)), durable, seal }
+    FileRecord { offset, len, origin: origin.map(|(id, time)| (TxId(id), time)), durable, seal, provisional }
 }
 
 fn records(file: &File, from: Position) -> io::Result<Option<Records>> {
@@ -287,6 +306,7 @@ mod tests {
             origin: None,
             durable: true,
             seal: Some(run.seal),
+            provisional: false,
         };
         let records = runs.into_iter().map(record).collect();
         Recorded { state: FileState::Sealed, size: bytes.len() as u64, version: (1, 1), sealed: true, records }

@@ -226,7 +226,7 @@ impl<'a> Proof<'a> {
     fn go_on(&mut self, len: u64) -> Outcome<()> {
         self.seen += len;
         let Some(run) = self.runs.first().filter(|run| run.len == self.seen) else { return Ok(()) };
-        if run.seal.as_ref().is_some_and(|seal| seal.crc != self.crc) {
+        if run.seal().is_some_and(|seal| seal.crc != self.crc) {
             let what = format!("{} bytes from offset {} are not those that were sealed", run.len, run.offset);
             return Err(Trouble::Different(what));
         }

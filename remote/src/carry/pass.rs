@@ -314,7 +314,7 @@ fn content(
         return Ok(before.clone());
     }
     // Of a file that something may write, what is sealed.
-    let sealed = chain.runs().iter().take_while(|run| run.seal.is_some()).count();
+    let sealed = chain.runs().iter().take_while(|run| run.seal().is_some()).count();
     let runs = if settled { chain.runs() } else { &chain.runs()[..sealed] };
     let runs = if object.attributes.damaged { &[][..] } else { runs };
     let read = match runs {

@@ -138,7 +138,7 @@ impl Sealed {
         }
         let runs = chain.runs().iter().filter(|run| run.len > 0);
         let sealed = |seal: &Seal, len| Self(len, seal.crc, BASE64_STANDARD.encode(&seal.description));
-        runs.filter_map(|run| Some(sealed(run.seal.as_ref()?, run.len))).collect()
+        runs.filter_map(|run| Some(sealed(run.seal()?, run.len))).collect()
     }
 }
 

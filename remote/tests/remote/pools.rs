@@ -136,7 +136,7 @@ impl Editor<'_> {
         let ends = pieces.iter().copied().chain([bytes.len() as u64]);
         let records =
             starts.zip(ends).map(|(start, end)| Known { offset: start, len: end - start, seal: None }).collect();
-        let before = Before { records, gone_on: None };
+        let before = Before { records, ..Before::default() };
         let recognise = |source: &dyn Source, sink: &mut Sink<'_>| recognise(source, sink);
         let size = bytes.len() as u64;
         let runs = examine(&bytes, size, self.pool.description_room(), &before, &|| true, &recognise).unwrap().unwrap();
@@ -227,7 +227,7 @@ pub fn seen(pool: &Path) -> Seens {
             None => Vec::new(),
         });
         let runs = object.chain().map_or(&[][..], |chain| chain.runs()).iter();
-        let seals = runs.filter_map(|run| run.seal.as_ref().map(|seal| (run.len, seal.crc, seal.description.len())));
+        let seals = runs.filter_map(|run| run.seal().map(|seal| (run.len, seal.crc, seal.description.len())));
         let seen = Seen {
             mode: object.attributes.mode,
             owner: (object.attributes.uid, object.attributes.gid),

@@ -192,8 +192,8 @@ fn format_newer_than_the_program() {
         assert_eq!(room.fails(command), version);
     }
     fs::write(&log, &whole).unwrap();
-    patch_superblocks(&log, INCOMPAT, &0x10u64.to_le_bytes());
-    let feature = format!("{}: needs a newer tensorfs (unknown incompatible features 0x10)", pool.display());
+    patch_superblocks(&log, INCOMPAT, &(1u64 << 40).to_le_bytes());
+    let feature = format!("{}: needs a newer tensorfs (unknown incompatible features 0x10000000000)", pool.display());
     assert_eq!(room.fails(["mount", "pool", "mnt"]), feature);
     assert!(!room.is_mounted("mnt"));
 

@@ -59,4 +59,6 @@ pub enum Call {
     Reclaim,
     /// Commits, and seals a file if nothing can write it.
     Seal(&'static str),
+    /// Commits, and seals provisionally what a file that is open has grown by.
+    SealOpen(&'static str),
 }

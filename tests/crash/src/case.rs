@@ -157,6 +157,20 @@ pub const OPERATIONS: &[(&str, &[Call])] = &[
         "grow-change",
         &[Call::Seal("/g"), Call::Open(1, "/g"), Call::Append(1, 200), Call::Write(1, 50, 100), Call::Close(1)],
     ),
+    (
+        "grow-open",
+        &[
+            Call::Create(6, "/p"),
+            Call::Write(6, 0, 700),
+            Call::SealOpen("/p"),
+            Call::Append(6, 900),
+            Call::Fsync(6),
+            Call::SealOpen("/p"),
+            Call::Append(6, 200),
+        ],
+    ),
+    ("grow-open-change", &[Call::Open(7, "/b"), Call::Append(7, 300), Call::SealOpen("/b"), Call::Write(7, 20, 900)]),
+    ("grow-named", &[Call::Create(8, "/k"), Call::Write(8, 0, 600), Call::Link("/k", "/e/k"), Call::Append(8, 200)]),
     ("grow-cut", &[Call::Seal("/g"), Call::Truncate("/g", 3100)]),
     ("close-5", &[Call::Close(5)]),
     ("close-2", &[Call::Close(2)]),
@@ -613,6 +627,10 @@ impl Run {
             Call::Seal(path) => {
                 let Some(ino) = model.lookup(path) else { return skipped };
                 (true, direct.seal(Ino(ino)), true)
+            }
+            Call::SealOpen(path) => {
+                let Some(ino) = model.lookup(path) else { return skipped };
+                (true, direct.seal_open(Ino(ino)), true)
             }
         }
     }

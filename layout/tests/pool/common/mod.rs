@@ -526,7 +526,7 @@ fn walk(view: &View, ino: Ino, path: String, tree: &mut BTreeMap<String, String>
     let target = object.target().map(|target| String::from_utf8_lossy(target).into_owned());
     let size = if object.is_dir() { 0 } else { object.size() };
     let runs = object.chain().map_or(&[][..], |chain| chain.runs());
-    let sealed: Vec<u64> = runs.iter().filter(|run| run.seal.is_some()).map(|run| run.len).collect();
+    let sealed: Vec<u64> = runs.iter().filter(|run| run.seal().is_some()).map(|run| run.len).collect();
     let text = format!(
         "{ino} mode {:o} uid {} links {} size {size} target {target:?} xattrs {xattrs:?} sealed {sealed:?}",
         object.attributes.mode,

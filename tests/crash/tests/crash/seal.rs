@@ -61,6 +61,74 @@ const GROWTHS: &[&[Call]] = &[
     ],
 ];
 
+/// A file that is sealed while it is open for writing, whoever can write it.
+const OPEN: &[&[Call]] = &[
+    &[Call::Create(1, "/p"), Call::Write(1, 0, 3000), Call::SealOpen("/p"), Call::Append(1, 400), Call::Fsync(1)],
+    &[
+        Call::Create(1, "/p"),
+        Call::Write(1, 0, 3000),
+        Call::SealOpen("/p"),
+        Call::Append(1, 400),
+        Call::SealOpen("/p"),
+        Call::Close(1),
+        Call::Seal("/p"),
+        Call::Round,
+    ],
+    &[Call::Create(1, "/p"), Call::Write(1, 0, 900), Call::SealOpen("/p"), Call::Write(1, 100, 300), Call::Fsync(1)],
+    &[
+        Call::Create(1, "/p"),
+        Call::Write(1, 0, 900),
+        Call::Fsync(1),
+        Call::SealOpen("/p"),
+        Call::Append(1, 100),
+        Call::Fsync(1),
+        Call::Close(1),
+        Call::Seal("/p"),
+    ],
+    &[
+        Call::Create(1, "/p"),
+        Call::Write(1, 0, 3000),
+        Call::SealOpen("/p"),
+        Call::Truncate("/p", 800),
+        Call::Fsync(1),
+        Call::SealOpen("/p"),
+        Call::Write(1, 0, 500),
+        Call::Close(1),
+        Call::Seal("/p"),
+    ],
+    &[
+        Call::Open(1, "/g"),
+        Call::Append(1, 400),
+        Call::SealOpen("/g"),
+        Call::Write(1, 100, 300),
+        Call::Close(1),
+        Call::Seal("/g"),
+    ],
+    &[
+        Call::Open(1, "/g"),
+        Call::Append(1, 400),
+        Call::SealOpen("/g"),
+        Call::Punch(1, 2000, 1200),
+        Call::Close(1),
+        Call::Seal("/g"),
+    ],
+    &[Call::Open(1, "/g"), Call::Append(1, 400), Call::SealOpen("/g"), Call::Reclaim, Call::Append(1, 100), Call::Idle],
+];
+
+#[test]
+fn sealed_while_open() {
+    let mut total = Tally::default();
+    for kind in [Kind::Cached, Kind::Dax] {
+        let mut scratch = Scratch::new();
+        let base: Vec<Call> = TREE.iter().chain(LONG).copied().collect();
+        let start = Start::after(kind, &base, &mut scratch);
+        for calls_of_one in OPEN {
+            total.add(calls("seal while open", &start, calls_of_one, THOROUGH, &mut scratch).0);
+        }
+    }
+    tell("seal while open", total);
+}
+
 #[test]
 fn sealed_and_grown() {
     let mut total = Tally::default();
