@@ -344,7 +344,7 @@ The server reads, at a pace, with lowest priority; no program waits for it. What
 it finds damaged is logged, and shown by ls and info until it is written again or
 mended.
 
-Exit status: 0 whole, or mended; 1 failed, 4 something is damaged, 130 interrupted.")]
+Exit status: 0 whole, or mended; 1 failed; 4 something is damaged; 130 interrupted.")]
 pub struct Scrub {
     /// A mount point, or a mounted pool
     #[arg(value_name = "MOUNTPOINT|POOL")]

@@ -2,11 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde_json::Value;
 use tensorfs_fs::{Moving, Reply, Request};
 use tensorfs_layout::Ino;
@@ -20,6 +22,8 @@ on_mounts!(
     bytes_that_were_not_sealed_mend_nothing,
     a_file_that_is_open_is_not_mended,
     a_file_whose_segment_is_gone_is_mended,
+    a_file_that_recovery_found_damaged_is_mended,
+    nobody_changes_a_file_that_is_whole,
     nobody_mends_the_files_of_others,
     one_file_comes_back_from_the_remote,
 );
@@ -73,6 +77,11 @@ fn damaged_files_are_mended_with_their_second_copy(setup: Setup) {
     let damaged = segment(&mount, &model);
     [1 << 20, 2 << 20].iter().for_each(|at| flip(&damaged, *at));
     flip(&segment(&mount, &small), 3);
+    // As the kernel has them, too.
+    let seen_damaged = File::open(&files[0]).unwrap();
+    posix_fadvise(&seen_damaged, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    assert!(fs::read(&files[0]).unwrap() != model);
+    drop(seen_damaged);
     let root = mount.path().to_owned();
     assert_eq!(lines(&mount, &["verify", "--json"], &root).0, Some(4));
     // What is damaged is found under both of its names, and is whole when the second one is looked at.
@@ -195,6 +204,57 @@ fn a_file_whose_segment_is_gone_is_mended(setup: Setup) {
 }
 
 /// Proves E11.
+fn a_file_that_recovery_found_damaged_is_mended(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (gone, short) = (Pattern(1).bytes(0, 100_000), Pattern(2).bytes(0, 200_000));
+    fs::write(mount.at("gone"), &gone).unwrap();
+    fs::write(mount.at("short"), &short).unwrap();
+    carry(&mount);
+    let segments = [segment(&mount, &gone), segment(&mount, &short)];
+    mount.kill9();
+    fs::remove_file(&segments[0]).unwrap();
+    File::options().write(true).open(&segments[1]).unwrap().set_len(100).unwrap();
+    mount.mount();
+    assert_ne!(mount.tensorfs(["verify", text(mount.path())]).status.code(), Some(0));
+    let (status, said) = lines(&mount, &["verify", "--mend", "--json"], mount.path());
+    assert_eq!((status, mended(&said).len()), (Some(0), 2), "{said:?}");
+    let files = lines(&mount, &["ls", "--json"], mount.path()).1;
+    assert!(files.iter().all(|file| file["state"] == "sealed"), "{files:?}");
+    assert!(fs::read(mount.at("gone")).unwrap() == gone && fs::read(mount.at("short")).unwrap() == short);
+    mount.umount();
+    mount.tensorfs_ok(["check", "--data", text(mount.pool())]);
+}
+
+/// Proves E11.
+fn nobody_changes_a_file_that_is_whole(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let bytes = Pattern(1).bytes(0, 100_000);
+    let [ino, with] = ["f", "same"].map(|name| {
+        fs::write(mount.at(name), &bytes).unwrap();
+        Ino(fs::metadata(mount.at(name)).unwrap().ino())
+    });
+    seal(&mount, mount.path());
+    let root = File::open(mount.path()).unwrap();
+    let mut begin = true;
+    let refused = loop {
+        match tensorfs_fs::ask(&root, &Request::Mend { ino, with, begin }).unwrap() {
+            Reply::Moving(Moving::Working { .. }) => begin = false,
+            Reply::Moving(Moving::Refused(why)) => break why,
+            other => panic!("{other:?}"),
+        }
+        thread::sleep(std::time::Duration::from_millis(1));
+    };
+    assert!(refused.contains("its bytes are those that were sealed"), "{refused}");
+    assert_eq!(mount.info()["counters"]["mended"], 0);
+}
+
+/// Proves E11.
 fn nobody_mends_the_files_of_others(setup: Setup) {
     if !is_root() {
         return setup.skip("needs root to be somebody else");
@@ -243,6 +303,17 @@ fn one_file_comes_back_from_the_remote(setup: Setup) {
     let url = format!("file://{}", mount.pool().with_file_name("remote").display());
     let output = mount.tensorfs(["remote", "get", &url, "/dir/f %251", "--at", "1"]);
     assert!(output.status.success() && output.stdout == bytes, "{output:?}");
+    // What stands in a file already stays there.
+    for append in [true, false] {
+        let head = [b'h'; 10];
+        fs::write(&to, head).unwrap();
+        let mut out = File::options().append(append).write(true).open(&to).unwrap();
+        out.seek(SeekFrom::End(0)).unwrap();
+        let mut command = mount.program();
+        command.args(["remote", "get", &url, "/dir/f %251", "--at", "1"]).stdout(out);
+        assert!(command.status().unwrap().success());
+        assert!(fs::read(&to).unwrap() == [&head, &*bytes].concat(), "{append}");
+    }
     carry(&mount);
     let output = mount.tensorfs(["remote", "get", text(&file)]);
     let why = String::from_utf8(output.stderr).unwrap();

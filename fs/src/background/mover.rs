@@ -2,7 +2,6 @@
 //! that becomes the file's own in one transaction. Nothing waits for it: who opens the file meanwhile goes on with the
 //! old segment, and the move is given up.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use log::Level;
 use tensorfs_layout::log::{Attributes, Record, Transaction};
-use tensorfs_layout::medium::Direct;
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::{Ino, SegmentId};
 
@@ -22,9 +20,8 @@ use crate::protocol::Moving;
 use crate::store::{Share, Shares, Store, host};
 use crate::workers::Workers;
 
-use super::checksums::{Checksum, bad_runs};
 use super::copy::copy_all;
-use super::moves::Moves;
+use super::moves::{Gift, Moves};
 use super::task::guarded;
 
 /// Threads that move files.
@@ -54,7 +51,7 @@ pub(super) fn written_meanwhile() -> Fault {
     busy("it was written meanwhile")
 }
 
-fn cannot_be_synced() -> Fault {
+pub(super) fn cannot_be_synced() -> Fault {
     Fault::warn(libc::EIO, "the file's segment could not be synced")
 }
 
@@ -81,7 +78,9 @@ impl Mover {
     /// Has a file moved to a tier; or, if that was begun before, says what came of it.
     pub fn ask_for_move(self: &Arc<Self>, caller: Caller, ino: Ino, tier: &str, begin: bool) -> Moving {
         match self.may_place(caller, ino, tier) {
-            Ok(tier) => self.ask(caller, ino, begin, move |mover, report| mover.move_file(ino, tier, report)),
+            Ok(tier) => {
+                self.ask(caller, (ino, Gift::Tier), begin, move |mover, report| mover.move_file(ino, tier, report))
+            }
             Err(fault) => Moving::Refused(fault.to_string()),
         }
     }
@@ -90,34 +89,34 @@ impl Mover {
     pub(super) fn ask(
         self: &Arc<Self>,
         caller: Caller,
-        ino: Ino,
+        (ino, gift): (Ino, Gift),
         begin: bool,
         give: impl FnOnce(&Mover, &dyn Fn(u64, u64)) -> Result<()> + Send + 'static,
     ) -> Moving {
-        if let Some(known) = self.moves.ask(ino, begin) {
+        if let Some(known) = self.moves.ask(ino, gift, begin) {
             return known;
         }
         let place = match self.place(caller) {
             Ok(place) => place,
             Err(fault) => {
-                self.moves.forget(ino);
+                self.moves.forget((ino, gift));
                 return Moving::Refused(fault.to_string());
             }
         };
         let mover = self.clone();
         self.threads.run(ino, move || {
-            mover.give_as_asked(ino, give);
+            mover.give_as_asked((ino, gift), give);
             drop(place);
         });
         Moving::Working { done: 0, total: 0 }
     }
 
-    fn give_as_asked(&self, ino: Ino, give: impl FnOnce(&Mover, &dyn Fn(u64, u64)) -> Result<()>) {
-        let report = |done, total| self.moves.report(ino, done, total);
+    fn give_as_asked(&self, (ino, gift): (Ino, Gift), give: impl FnOnce(&Mover, &dyn Fn(u64, u64)) -> Result<()>) {
+        let report = |done, total| self.moves.report((ino, gift), done, total);
         let counters = self.files.store().counters();
         let given = guarded(counters, || format!("inode {ino}: giving it its bytes anew"), || give(self, &report));
         let panicked = || Err("the server panicked; its log says where".into());
-        self.moves.end(ino, given.map_or_else(panicked, |given| given.map_err(|fault| fault.to_string())));
+        self.moves.end((ino, gift), given.map_or_else(panicked, |given| given.map_err(|fault| fault.to_string())));
     }
 
     /// Moves a file to the tier that its user wrote into its attribute `user.tensorfs.tier`, and waits for that. The
@@ -169,7 +168,7 @@ impl Mover {
             file.end_quiet();
         }
         store.check_gone(ino)?;
-        let from = wait_until_unused(files, &mut file)?;
+        let from = wait_until_unused(files, &mut file, RELEASES)?;
         if store.is_in_log_alone(ino) {
             let failed = from.is_some_and(|from| store.segments().failed(from));
             return Err(if failed { cannot_be_synced() } else { written_meanwhile() });
@@ -188,7 +187,11 @@ impl Mover {
         }
         let copy = files.new_segment(tier, from)?.segment;
         let Some(from) = from else { return give_first(files, file, copy) };
-        give_copy(files, file, &Copied { from, copy, source: Source::Own, recorded }, report)
+        let make = |undisturbed: &dyn Fn() -> bool| {
+            let copied = Copied { ino, from, copy, size: None, recorded: &recorded };
+            make_copy(store, &copied, undisturbed, report)
+        };
+        give_copy(files, file, &Switch { from, copy, whole: false, make: &make })
     }
 }
 
@@ -208,29 +211,22 @@ fn give_first(files: &Files, file: Locked<'_>, segment: SegmentId) -> Result<()>
     stored.and_then(|()| files.store().commit())
 }
 
-/// The bytes that a file gets.
-pub(super) enum Source {
-    /// Its own, somewhere else.
-    Own,
-    /// Those of another file's segment, which are to have these checksums.
-    Other(SegmentId, Vec<Checksum>),
-}
-
 /// A new segment for a file.
-pub(super) struct Copied {
+pub(super) struct Switch<'a> {
     /// The segment that it has.
     pub from: SegmentId,
     /// The one that it gets.
     pub copy: SegmentId,
-    pub source: Source,
-    /// The file's times are its segment's.
-    pub recorded: Attributes,
+    /// Its bytes are known to be those that were sealed, whatever became of the old ones.
+    pub whole: bool,
+    /// Puts them there, as long as the file is undisturbed, and says how many there are.
+    pub make: &'a dyn Fn(&dyn Fn() -> bool) -> Result<u64>,
 }
 
 /// Makes a new segment, and that the file's own. If it fails, the file has what it had.
-pub(super) fn give_copy(files: &Files, file: Locked<'_>, copied: &Copied, report: &dyn Fn(u64, u64)) -> Result<()> {
+pub(super) fn give_copy(files: &Files, file: Locked<'_>, switch: &Switch<'_>) -> Result<()> {
     let (store, ino) = (files.store(), file.ino());
-    let given = copy_and_switch(files, file, copied, report);
+    let given = copy_and_switch(files, file, switch);
     if given.is_ok() {
         store.pool().unlink_covered();
         store.forget_attributes(ino);
@@ -238,33 +234,31 @@ pub(super) fn give_copy(files: &Files, file: Locked<'_>, copied: &Copied, report
         if !sealed {
             files.to_seal().add(ino, store.pool().newest(), QUIET);
         }
-    } else if own_segment(store, ino) != Some(copied.copy) {
+    } else if own_segment(store, ino) != Some(switch.copy) {
         // That the switch was made may have been heard as an error all the same.
-        store.pool().discard_segment(copied.copy);
+        store.pool().discard_segment(switch.copy);
     }
     given
 }
 
-fn copy_and_switch(files: &Files, file: Locked<'_>, copied: &Copied, report: &dyn Fn(u64, u64)) -> Result<()> {
+fn copy_and_switch(files: &Files, file: Locked<'_>, switch: &Switch<'_>) -> Result<()> {
     let (store, ino) = (files.store(), file.ino());
-    let Copied { from, copy, .. } = *copied;
+    let Switch { from, copy, whole, make } = *switch;
     let begun = file.writes_begun();
     // As for a seal: whoever must have no descriptor of ours in the way says so, and waits. They are opened without
     // the lock, as the copy has to be announced first, and closed before it is taken again.
     let quiet = file.read_quietly(());
-    let undisturbed = || quiet.is_undisturbed();
-    let make = || make_copy(store, ino, copied, &undisturbed, report);
-    let made = catch_unwind(AssertUnwindSafe(make));
+    let made = catch_unwind(AssertUnwindSafe(|| make(&|| quiet.is_undisturbed())));
     let (mut file, (), _) = quiet.end();
     let size = made.map_err(|_| Fault::warn(libc::EIO, "copying it panicked"))??;
-    if wait_until_unused(files, &mut file)? != Some(from) || file.writes_begun() != begun {
+    if wait_until_unused(files, &mut file, RELEASES)? != Some(from) || file.writes_begun() != begun {
         return Err(written_meanwhile());
     }
-    if matches!(copied.source, Source::Own) && store.segments().failed(from) {
+    if !whole && store.segments().failed(from) {
         return Err(cannot_be_synced());
     }
     store.descriptors().forget(from);
-    if !store.pool().switch_to_copy(ino, from, copy, size)? {
+    if !store.pool().switch_to_copy(ino, (from, copy), size, whole)? {
         return Err(busy("it was changed meanwhile"));
     }
     file.come_to_rest();
@@ -272,52 +266,48 @@ fn copy_and_switch(files: &Files, file: Locked<'_>, copied: &Copied, report: &dy
     store.commit()
 }
 
-/// Makes a durable copy for a file, as long as the file is `undisturbed`. Returns its size.
-fn make_copy(
+/// What is copied for a file.
+pub(super) struct Copied<'a> {
+    pub ino: Ino,
+    /// The segment whose bytes they are.
+    pub from: SegmentId,
+    pub copy: SegmentId,
+    /// So many of them; all, if it does not say.
+    pub size: Option<u64>,
+    /// The file's times are its segment's.
+    pub recorded: &'a Attributes,
+}
+
+/// Makes a durable copy, as long as the file is `undisturbed`. Returns its size.
+pub(super) fn make_copy(
     store: &Store,
-    ino: Ino,
-    copied: &Copied,
+    copied: &Copied<'_>,
     undisturbed: &dyn Fn() -> bool,
     report: &dyn Fn(u64, u64),
 ) -> Result<u64> {
+    let Copied { ino, from, copy, size, recorded } = *copied;
     let segments = store.segments();
-    store.pool().announce_copy(ino, copied.copy)?;
-    let source = match copied.source {
-        Source::Own => copied.from,
-        Source::Other(source, _) => source,
-    };
-    let source = segments.open(source, libc::O_RDONLY | libc::O_NOATIME).host("opening a segment")?;
-    let target = segments.open(copied.copy, libc::O_RDWR).host("opening a segment")?;
+    store.pool().announce_copy(ino, copy)?;
+    let source = segments.open(from, libc::O_RDONLY | libc::O_NOATIME).host("opening a segment")?;
+    let target = segments.open(copy, libc::O_RDWR).host("opening a segment")?;
     let before = host::stat(&source).host("looking at a segment")?;
-    if !copy_all(&source, &target, before.size, undisturbed, report)? {
+    let size = size.unwrap_or(before.size);
+    if !copy_all(&source, &target, size, undisturbed, report)? {
         return Err(written_meanwhile());
     }
     let after = host::stat(&source).host("looking at a segment")?;
     if !undisturbed() || (after.size, after.mtime) != (before.size, before.mtime) {
         return Err(written_meanwhile());
     }
-    let (atime, mtime) = (Some(copied.recorded.atime), Some(copied.recorded.mtime));
-    host::set_times(&target, atime, mtime).host("setting a segment's times")?;
-    segments.sync_copy(copied.copy).host("syncing a copy")?;
-    if let Source::Other(_, checksums) = &copied.source {
-        // As they are on the disk, whatever was handed to it.
-        let open = |flags| segments.open(copied.copy, libc::O_RDONLY | flags).map(File::from);
-        let bad = bad_runs(&Direct::open(open).host("opening a segment")?, checksums, undisturbed);
-        if let Some(bad) = bad.first() {
-            let what = format!("the bytes for it are not those that were sealed: {}", bad.what);
-            return Err(Fault { level: Level::Info, ..Fault::warn(libc::EINVAL, what) });
-        }
-        if !undisturbed() {
-            return Err(written_meanwhile());
-        }
-    }
-    Ok(before.size)
+    host::set_times(&target, Some(recorded.atime), Some(recorded.mtime)).host("setting a segment's times")?;
+    segments.sync_copy(copy).host("syncing a copy")?;
+    Ok(size)
 }
 
 /// Waits a moment for a file's last handles to go. The segment that it has then.
-pub(super) fn wait_until_unused(files: &Files, file: &mut Locked<'_>) -> Result<Option<SegmentId>> {
+pub(super) fn wait_until_unused(files: &Files, file: &mut Locked<'_>, patience: Duration) -> Result<Option<SegmentId>> {
     let store = files.store();
-    let deadline = Instant::now() + RELEASES;
+    let deadline = Instant::now() + patience;
     loop {
         if !file.is_open_to_write() && file.is_written() {
             // What kept it from being settled when its last writer closed it may be over.

@@ -12,7 +12,16 @@ const UNHEARD: usize = 1024;
 
 /// The moves of a mount.
 #[derive(Default)]
-pub(super) struct Moves(Mutex<HashMap<Ino, Move>>);
+pub(super) struct Moves(Mutex<HashMap<(Ino, Gift), Move>>);
+
+/// For what a file is given its bytes anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Gift {
+    /// To have them in another tier.
+    Tier,
+    /// To have those that it was sealed with.
+    Mend,
+}
 
 enum Move {
     UnderWay { done: u64, total: u64 },
@@ -21,12 +30,12 @@ enum Move {
 
 impl Moves {
     /// What has become of a file's move. `None` if it is to `begin`: it counts as under way then.
-    pub fn ask(&self, ino: Ino, begin: bool) -> Option<Moving> {
+    pub fn ask(&self, ino: Ino, gift: Gift, begin: bool) -> Option<Moving> {
         let mut moves = self.0.lock();
-        match moves.get(&ino) {
+        match moves.get(&(ino, gift)) {
             Some(Move::UnderWay { done, total }) => return Some(Moving::Working { done: *done, total: *total }),
             Some(Move::Ended(_)) if !begin => {
-                return Some(match moves.remove(&ino) {
+                return Some(match moves.remove(&(ino, gift)) {
                     Some(Move::Ended(Err(why))) => Moving::Refused(why),
                     _ => Moving::Moved,
                 });
@@ -37,23 +46,23 @@ impl Moves {
         if moves.len() >= UNHEARD {
             moves.retain(|_, one| matches!(one, Move::UnderWay { .. }));
         }
-        moves.insert(ino, Move::UnderWay { done: 0, total: 0 });
+        moves.insert((ino, gift), Move::UnderWay { done: 0, total: 0 });
         None
     }
 
     /// A move that counts as under way is not to be.
-    pub fn forget(&self, ino: Ino) {
-        self.0.lock().remove(&ino);
+    pub fn forget(&self, of: (Ino, Gift)) {
+        self.0.lock().remove(&of);
     }
 
     /// So much of a file is copied.
-    pub fn report(&self, ino: Ino, done: u64, total: u64) {
-        self.0.lock().insert(ino, Move::UnderWay { done, total });
+    pub fn report(&self, of: (Ino, Gift), done: u64, total: u64) {
+        self.0.lock().insert(of, Move::UnderWay { done, total });
     }
 
     /// A file is moved, or it is known why not.
-    pub fn end(&self, ino: Ino, ended: Result<(), String>) {
-        self.0.lock().insert(ino, Move::Ended(ended));
+    pub fn end(&self, of: (Ino, Gift), ended: Result<(), String>) {
+        self.0.lock().insert(of, Move::Ended(ended));
     }
 }
 
@@ -65,12 +74,14 @@ mod tests {
     fn what_came_of_a_move_is_heard_once() {
         let (moves, ino) = (Moves::default(), Ino(7));
         let unknown = Some(Moving::Refused("it was not begun, or is over for long".into()));
-        assert_eq!(moves.ask(ino, false), unknown);
-        assert_eq!(moves.ask(ino, true), None);
-        moves.report(ino, 3, 4);
-        assert_eq!(moves.ask(ino, true), Some(Moving::Working { done: 3, total: 4 }));
-        moves.end(ino, Err("why".into()));
-        assert_eq!(moves.ask(ino, false), Some(Moving::Refused("why".into())));
-        assert_eq!(moves.ask(ino, false), unknown);
+        assert_eq!(moves.ask(ino, Gift::Tier, false), unknown);
+        assert_eq!(moves.ask(ino, Gift::Tier, true), None);
+        // A mend of it is something else.
+        assert_eq!(moves.ask(ino, Gift::Mend, false), unknown);
+        moves.report((ino, Gift::Tier), 3, 4);
+        assert_eq!(moves.ask(ino, Gift::Tier, true), Some(Moving::Working { done: 3, total: 4 }));
+        moves.end((ino, Gift::Tier), Err("why".into()));
+        assert_eq!(moves.ask(ino, Gift::Tier, false), Some(Moving::Refused("why".into())));
+        assert_eq!(moves.ask(ino, Gift::Tier, false), unknown);
     }
 }

@@ -25,18 +25,24 @@ impl Pool {
     /// Makes a whole copy of a file's segment the file's own, in one transaction, with the file's seals; the caller
     /// sees to it that nothing can write the file meanwhile. The copy is durable before that, and the segment that it
     /// is a copy of is removed once that is durable too. False if the file is not as it was any more: then nothing has
-    /// changed.
-    pub fn switch_to_copy(&self, ino: Ino, from: SegmentId, copy: SegmentId, size: u64) -> Result<bool> {
+    /// changed. What is recorded of damage stays, unless the caller has seen that the copy is `whole`.
+    pub fn switch_to_copy(
+        &self,
+        ino: Ino,
+        (from, copy): (SegmentId, SegmentId),
+        size: u64,
+        whole: bool,
+    ) -> Result<bool> {
         self.segments.sync_copy(copy).map_err(|error| Error::io(self.segments.path_of(copy), "sync", error))?;
         // Opened to be synced before the pool's state is locked.
         let io = |error| Error::io(self.segments.path_of(copy), "open to sync", error);
         let _announced = self.segments.begin_write(copy).map_err(io)?;
-        let switched = self.switch(ino, from, copy, size);
+        let switched = self.switch(ino, (from, copy), size, whole);
         self.segments.end_write(copy);
         switched
     }
 
-    fn switch(&self, ino: Ino, from: SegmentId, copy: SegmentId, size: u64) -> Result<bool> {
+    fn switch(&self, ino: Ino, (from, copy): (SegmentId, SegmentId), size: u64, whole: bool) -> Result<bool> {
         let stat = self.segments.stat(copy).map_err(|error| Error::io(self.segments.path_of(copy), "stat", error))?;
         let runs: Vec<SealedRun> = {
             let mut edit = self.edit();
@@ -56,7 +62,8 @@ impl Pool {
                 Some(SealedRun { offset, len, seal: run.seal().cloned()?, origin })
             });
             let sealed: Vec<SealedRun> = sealed.collect();
-            let attributes = Attributes { segment: Some(copy), ..object.attributes.clone() };
+            let damaged = object.attributes.damaged && !whole;
+            let attributes = Attributes { segment: Some(copy), damaged, ..object.attributes.clone() };
             let mut tx = Transaction::new(0).with(Record::Attributes { ino, attributes });
             if object.is_interrupted() {
                 tx.push(Record::interrupted(ino, copy));

@@ -550,7 +550,7 @@ fn move_file(pool: &Pool, ino: Ino, to: &str, step: &mut dyn FnMut()) -> Segment
     step();
     fs::write(pool.segments().path_of(copy), &bytes).unwrap();
     step();
-    assert!(pool.switch_to_copy(ino, from, copy, bytes.len() as u64).unwrap());
+    assert!(pool.switch_to_copy(ino, (from, copy), bytes.len() as u64, false).unwrap());
     step();
     pool.commit(pool.newest()).unwrap();
     step();
@@ -724,10 +724,10 @@ fn a_file_that_changed_is_not_switched() {
     let copy = SegmentId::in_tier(1, pool.edit().next_id()).unwrap();
     pool.segments().create(copy).unwrap();
     fs::write(pool.segments().path_of(copy), b"byte").unwrap();
-    assert!(!pool.switch_to_copy(ino, from, copy, 5).unwrap(), "too short");
+    assert!(!pool.switch_to_copy(ino, (from, copy), 5, false).unwrap(), "too short");
     fs::write(pool.segments().path_of(copy), b"bytes").unwrap();
     append(&pool, ino, from, b"+");
-    assert!(!pool.switch_to_copy(ino, from, copy, 5).unwrap(), "the file has grown");
+    assert!(!pool.switch_to_copy(ino, (from, copy), 5, false).unwrap(), "the file has grown");
     assert_eq!(segment_of(&pool, "f"), from);
     close(pool);
 }

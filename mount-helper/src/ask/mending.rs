@@ -13,17 +13,34 @@ use tensorfs_layout::Ino;
 use crate::ask::question::directory;
 use crate::ask::{carrier, giving};
 use crate::show::failure::{At, Failure, reason};
+use crate::tensors::attribute;
 
+/// What only files of a mount of ours have.
+const STATE: &str = "user.tensorfs.state";
 /// So many names of the file beside it are tried.
 const NAMES: u32 = 100;
 
-/// Mends a file of a mount, or says why that could not be.
-pub fn mend(file: &Path) -> Result<(), Failure> {
-    let donor = donor(file)?;
+/// True if a regular file of a mount cannot be opened because its bytes are not to be had.
+pub fn is_gone(file: &Path) -> bool {
+    let is_file = fs::symlink_metadata(file).is_ok_and(|found| found.is_file());
+    let is_ours = || matches!(attribute::get(file, STATE), Ok(Some(_)));
+    let gone = [Some(libc::EIO), Some(libc::ENOENT)];
+    is_file && is_ours() && File::open(file).is_err_and(|error| gone.contains(&error.raw_os_error()))
+}
+
+/// Mends the file of this number, which has this path on a mount, or says why that could not be. The server sees to it
+/// that no other file is, and none that is whole.
+pub fn mend(file: &Path, ino: Ino) -> Result<(), Failure> {
     let not = |why: &str| Failure::at(file, format!("not mended: {why}"));
+    let found = fs::symlink_metadata(file).at(file)?;
+    if !found.is_file() || found.ino() != ino.0 {
+        return Err(not("the damaged file has another name by now"));
+    }
+    let donor = donor(file)?;
     let out = donor.try_clone().at(file)?;
     let mut command = carrier::command();
-    command.arg("get").arg("--").arg(file).stdin(Stdio::null()).stdout(out).stderr(Stdio::piped());
+    command.arg("get").arg("--ino").arg(ino.0.to_string()).arg("--").arg(file);
+    command.stdin(Stdio::null()).stdout(out).stderr(Stdio::piped());
     let fetched = command.spawn().and_then(|child| child.wait_with_output());
     let fetched = fetched.map_err(|error| carrier::reason(&error))?;
     if !fetched.status.success() {
@@ -31,7 +48,6 @@ pub fn mend(file: &Path) -> Result<(), Failure> {
         let last = said.lines().last().unwrap_or("tensorfs-carrier failed");
         return Err(not(last.trim_start_matches("tensorfs remote: ")));
     }
-    let ino = Ino(fs::metadata(file).at(file)?.ino());
     let with = Ino(donor.metadata().at(file)?.ino());
     giving::wait(file, |begin| Request::Mend { ino, with, begin }, |_| {})?.map_err(|why| not(&why))
 }

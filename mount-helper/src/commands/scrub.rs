@@ -1,8 +1,6 @@
 //! `tensorfs scrub`: reads every sealed file of a mount again, at a pace, and compares it with its checksums.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -14,7 +12,7 @@ use crate::ask::{job, mending};
 use crate::cli::Scrub;
 use crate::commands::status::DAMAGED;
 use crate::mounting::target::Target;
-use crate::show::failure::{At, Failure};
+use crate::show::failure::Failure;
 use crate::show::progress::Bar;
 use crate::show::{output, report, text};
 
@@ -67,10 +65,6 @@ fn mend(root: &Path, findings: &[Finding]) -> (Vec<String>, usize) {
 }
 
 fn mend_file(root: &Path, path: &str, ino: Ino) -> Result<String, Failure> {
-    let file = root.join(path.trim_start_matches('/'));
-    if fs::symlink_metadata(&file).at(&file)?.ino() != ino.0 {
-        return Err(Failure::at(&file, "not mended: the damaged file has another name by now"));
-    }
-    mending::mend(&file)?;
+    mending::mend(&root.join(path.trim_start_matches('/')), ino)?;
     Ok(format!("{path} is mended"))
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use tensorfs_formats::{Mode, Tensor};
 use tensorfs_fs::{FileState, Inspector};
+use tensorfs_layout::Ino;
 
 use crate::ask::{mending, sealing};
 use crate::cli::Verify;
@@ -60,22 +61,25 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
                 bar.show("verify", read.get(), total);
             })
         };
+        let ino = place.ino();
         match verdict {
-            Ok(verdict) => {
+            Ok(verdict) if arguments.mend && verdict.is_damaged() => {
                 printer.file(place, &verdict, *size)?;
-                if !(arguments.mend && verdict.is_damaged()) {
-                    tally.add(&verdict, *size);
-                } else {
-                    // It holds the file open, which would be in the way.
-                    drop(verdict);
-                    tally.mend(&printer, (place, &inspector), |tally| &mut tally.damaged)?;
+                // It holds the file open, which would be in the way.
+                drop(verdict);
+                if !tally.mend((&printer, &inspector), place, ino, *size)? {
+                    tally.damaged += 1;
                 }
+            }
+            Ok(verdict) => {
+                tally.add(&verdict, *size);
+                printer.file(place, &verdict, *size)?;
             }
             Err(failure) => {
                 printer.bar.aside(|| output::complain(failure));
-                match arguments.mend {
-                    true => tally.mend(&printer, (place, &inspector), |tally| &mut tally.failed)?,
-                    false => tally.failed += 1,
+                let gone = arguments.mend && !place.is_in_pool() && mending::is_gone(place.path());
+                if !gone || !tally.mend((&printer, &inspector), place, ino, *size)? {
+                    tally.failed += 1;
                 }
             }
         }
@@ -139,31 +143,31 @@ impl Tally {
         }
     }
 
-    /// Mends a file with its second copy, and looks at it again. What could not be mended is `otherwise`.
+    /// Mends a file with its second copy, and looks at it again. False if it could not be, which is told.
     fn mend(
         &mut self,
-        printer: &Printer,
-        (place, inspector): (&Place, &Inspector),
-        otherwise: impl Fn(&mut Tally) -> &mut u64,
-    ) -> Result<(), Failure> {
-        let mended = match place.is_in_pool() {
+        (printer, inspector): (&Printer, &Inspector),
+        place: &Place,
+        ino: Result<Ino, Failure>,
+        size: u64,
+    ) -> Result<bool, Failure> {
+        let mend = |ino| match place.is_in_pool() {
             true => Err(Failure::at(place.path(), "not mended: mount the pool first")),
-            false => mending::mend(place.path()).and_then(|()| verdict::verify(place, inspector, &|_| {})),
+            false => mending::mend(place.path(), ino).and_then(|()| verdict::verify(place, inspector, &|_| {})),
         };
+        let mended = ino.and_then(mend).and_then(|verdict| match verdict.is_damaged() {
+            true => Err(Failure::at(place.path(), "it was mended, and is damaged again")),
+            false => Ok(verdict),
+        });
         match mended {
-            Ok(verdict) if !verdict.is_damaged() => {
+            Ok(verdict) => {
                 self.mended += 1;
-                printer.mended(place.path())
-            }
-            Ok(_) => {
-                *otherwise(self) += 1;
-                output::complain(Failure::at(place.path(), "it was mended, and is damaged again"));
-                Ok(())
+                self.add(&verdict, size);
+                printer.mended(place.path()).map(|()| true)
             }
             Err(failure) => {
-                *otherwise(self) += 1;
                 printer.bar.aside(|| output::complain(failure));
-                Ok(())
+                Ok(false)
             }
         }
     }

@@ -162,6 +162,9 @@ pub struct Get {
     /// As it was after this batch
     #[arg(long, value_name = "BATCH")]
     pub at: Option<u64>,
+    /// The file on the mount is the one of this number, and no other
+    #[arg(long, hide = true)]
+    pub ino: Option<u64>,
     /// Write to this file, which is not there yet, and not to standard output
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -77,10 +77,11 @@ fn on_mount(arguments: &cli::Get, path: &Path) -> Result<Wanted> {
     let place = Place::open(&note.settings.url, &note.settings.access)?;
     let repository = Repository::new(place);
     let newest = repository.tree_at(arguments.at)?;
-    let known = fs::symlink_metadata(&path).ok().map(|found| found.ino());
+    let known = arguments.ino.or_else(|| fs::symlink_metadata(&path).ok().map(|found| found.ino()));
     let known = known.filter(|ino| newest.tree.entry(*ino).is_some_and(Entry::is_file));
     let named = || newest.tree.resolve(&text_of(OsStr::as_bytes(within(&path, &mount))));
-    let ino = known.or_else(named).ok_or_else(|| nowhere(&shown.to_string(), &newest))?;
+    let ino = known.or_else(|| named().filter(|_| arguments.ino.is_none()));
+    let ino = ino.ok_or_else(|| nowhere(&shown.to_string(), &newest))?;
     let here = known.and_then(|_| open(&path).ok());
     Ok(Wanted { repository, newest, ino, here })
 }
@@ -99,13 +100,28 @@ fn write(to: Option<&Path>, write: impl FnOnce(&mut Target<'_>, &str) -> Result<
         let path = to.display().to_string();
         let host = |what| move |source| Error::Host { path: to.display().to_string(), what, source };
         let file = File::create_new(to).map_err(host("make"))?;
-        write(&mut Target::File(&file), &path)?;
-        return file.sync_all().map_err(host("sync"));
+        let written = write(&mut Target::File(&file), &path);
+        if written.is_err() {
+            // Whoever tries again is not told that it is there.
+            let _ = fs::remove_file(to);
+        }
+        return written.and_then(|()| file.sync_all().map_err(host("sync")));
     }
     let host = |source| Error::Host { path: "standard output".into(), what: "write", source };
     let out = io::stdout().as_fd().try_clone_to_owned().map(File::from).map_err(host)?;
-    match out.metadata().map_err(host)?.is_file() {
+    match is_empty_file(&out).map_err(host)? {
         true => write(&mut Target::File(&out), "standard output"),
         false => write(&mut Target::Stream(&mut &out), "standard output"),
     }
+}
+
+/// Whatever is behind other bytes, or may be put there by somebody else, is written as it comes.
+fn is_empty_file(out: &File) -> io::Result<bool> {
+    let found = out.metadata()?;
+    if !found.is_file() || found.len() > 0 {
+        return Ok(false);
+    }
+    let flags = nix::fcntl::fcntl(out, nix::fcntl::FcntlArg::F_GETFL)?;
+    let mut place = out;
+    Ok(flags & libc::O_APPEND == 0 && place.stream_position()? == 0)
 }

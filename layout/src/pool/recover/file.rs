@@ -380,14 +380,15 @@ impl<'a> Settler<'a> {
             // Others are what was there before.
             let newer = host_mtime(&file).map_err(at("stat"))? > attributes.mtime;
             let (len, size) = (bytes.len() as u64, file.metadata().map_err(at("stat"))?.len());
-            let mixed = found != bytes && size > len && self.keeps_what_is_behind(segment);
+            let mut mixed = found != bytes && size > len && self.keeps_what_is_behind(segment);
             if differ && newer || mixed && self.has_data(segment, len).map_err(at("read"))? {
                 let note = self.note(ino, Reason::UncommittedBytes, 0);
                 let end = if mixed { size } else { found.len() as u64 };
                 match self.pool.quarantine().keep_tail(segments, segment, end, &note) {
                     Ok(name) => self.recovery.quarantined.push(name),
-                    // The bytes that were promised need no room.
+                    // The bytes that were promised need no room. What is behind them has no other place.
                     Err(error) if is_full(&error) => {
+                        mixed = false;
                         log::warn!(
                             "{}: no room in quarantine for bytes that were not durable",
                             self.pool.path.display()
