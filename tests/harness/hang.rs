@@ -110,10 +110,13 @@ mod tests {
     #[test]
     fn a_report_has_this_process_and_its_children() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let report = report();
+        let is_whole =
+            |report: &str| report.contains("sleep 1000") && report.contains(&format!("process {}", std::process::id()));
+        // The kernel leaves out children while others end (proc(5)).
+        let whole = (0..100).any(|_| is_whole(&report()));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(report.contains("sleep 1000") && report.contains(&format!("process {}", std::process::id())));
+        assert!(whole);
     }
 
     #[test]

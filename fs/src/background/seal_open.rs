@@ -80,7 +80,8 @@ struct Sealing<'a> {
 impl Sealing<'_> {
     /// Seals the frames that there are in a part of what the file has grown by.
     fn seal_some(&mut self) -> Result<Came> {
-        for before in starts(self.files.store(), self.ino, self.grown) {
+        for start in [Start::BehindSeals, Start::NewestPart] {
+            let Some(before) = before(self.files.store(), self.ino, self.grown, start) else { continue };
             if self.ends_inside_frame(&before)? {
                 return Ok(Came::ToEnd);
             }
@@ -195,20 +196,26 @@ fn start(before: &Before) -> u64 {
 }
 
 /// Where frames may go on behind what is sealed, the likeliest first.
-fn starts(store: &Store, ino: Ino, grown: Grown) -> Vec<Before> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    BehindSeals,
+    NewestPart,
+}
+
+/// What is known of a file from where frames may go on.
+fn before(store: &Store, ino: Ino, grown: Grown, start: Start) -> Option<Before> {
     let view = store.view();
-    let Some(chain) = view.object(ino).and_then(Object::chain) else { return Vec::new() };
-    let at = |gone_on: Option<GoneOn>| {
-        let from = gone_on.as_ref().map_or(0, |gone_on| gone_on.from);
-        let runs = chain.runs_behind(from).iter().filter(|run| run.len > 0);
-        let known = |run: &Run| Known { offset: run.offset, len: run.len, seal: run.any_seal().cloned() };
-        Before { records: runs.map(known).collect(), gone_on, is_open: true }
+    let chain = view.object(ino).and_then(Object::chain)?;
+    let gone_on = match start {
+        Start::BehindSeals if grown.from == 0 => None,
+        Start::BehindSeals => Some(goes_on_behind_seals(chain)?),
+        Start::NewestPart if grown.from == 0 => return None,
+        Start::NewestPart => newest_part(chain)?,
     };
-    if grown.from == 0 {
-        return vec![at(None)];
-    }
-    let newest = goes_on_behind_seals(chain).map(|gone_on| at(Some(gone_on)));
-    newest.into_iter().chain(newest_part(chain).map(at)).collect()
+    let from = gone_on.as_ref().map_or(0, |gone_on| gone_on.from);
+    let runs = chain.runs_behind(from).iter().filter(|run| run.len > 0);
+    let known = |run: &Run| Known { offset: run.offset, len: run.len, seal: run.any_seal().cloned() };
+    Some(Before { records: runs.map(known).collect(), gone_on, is_open: true })
 }
 
 /// Where the last part began that was sealed at once, which is where a frame begins; `None` at the file's beginning.

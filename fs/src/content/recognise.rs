@@ -4,6 +4,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use tensorfs_formats::Format;
 use tensorfs_layout::Ino;
 use tensorfs_layout::tree::FileChain;
 
@@ -113,6 +114,8 @@ impl Content {
         let object = view.object(ino).filter(|object| object.attributes.segment == Some(version.segment))?;
         let chain = object.chain().filter(|chain| says_all(chain, version))?;
         match chain.summary() {
+            // Versions before this one did not look into it.
+            Some(summary) if summary.format == Format::Hdf5 && summary.tensors == 0 => None,
             Some(summary) => Some((summary.tensors, summary.complete)),
             None => {
                 let first = chain.runs().first().and_then(|run| run.seal())?;

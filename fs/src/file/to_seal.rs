@@ -94,13 +94,14 @@ impl ToSeal {
         }
     }
 
-    /// The file has grown, and something can still write it. If it is in the queue already, that is its turn.
+    /// The file has grown, and something can still write it. If it is in the queue already, the earlier turn is its own.
     pub fn add_open(&self, ino: Ino, after: TxId) {
         let mut waiting = self.waiting.lock();
-        if waiting.files.contains_key(&ino) {
+        let at = Instant::now() + WHILE_OPEN;
+        if waiting.files.get(&ino).is_some_and(|turn| turn.at <= at) {
             return;
         }
-        waiting.add(ino, Turn { at: Instant::now() + WHILE_OPEN, after, asked: false, again: false, number: 0 });
+        waiting.add(ino, Turn { at, after, asked: false, again: false, number: 0 });
         if waiting.first().is_some_and(|(first, _)| first == ino) {
             self.rung.notify_one();
         }

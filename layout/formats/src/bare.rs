@@ -59,7 +59,8 @@ fn tensor(cursor: &mut Cursor<'_>, all: Range, out: &mut Out<'_, '_>) -> Result<
     let mut fields = Fields::new(cursor, all);
     while let Some((number, field)) = fields.next()? {
         match (number, field) {
-            (1 | 3, Field::Varint(_)) | (2 | 4, Field::Bytes(_)) if number > last => last = number,
+            (1 | 3, Field::Varint(_)) | (4, Field::Bytes(_)) if number > last => last = number,
+            (2, Field::Bytes(shape)) if number > last && is_shape(fields.cursor(), shape)? => last = number,
             _ => return none(),
         }
     }
@@ -70,6 +71,23 @@ fn tensor(cursor: &mut Cursor<'_>, all: Range, out: &mut Out<'_, '_>) -> Result<
         }
         _ => none(),
     }
+}
+
+/// True if there are dimensions and nothing else, each with its size, and perhaps a name.
+fn is_shape(cursor: &mut Cursor<'_>, shape: Range) -> Result<bool> {
+    let mut dimensions = Fields::new(cursor, shape);
+    let mut count = 0;
+    while let Some(field) = dimensions.next()? {
+        let (2, Field::Bytes(dimension)) = field else { return Ok(false) };
+        count += 1;
+        let mut fields = Fields::new(dimensions.cursor(), dimension);
+        while let Some(field) = fields.next()? {
+            if !matches!(field, (1, Field::Varint(_)) | (2, Field::Bytes(_))) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(count > 0)
 }
 
 /// Gives out the tensors of each event.

@@ -175,7 +175,8 @@ fn provisional(
             && !object.attributes.damaged
             && !object.is_cut_unconfirmed()
     })?;
-    let chain = object.chain().filter(|chain| chain.seals_end() >= first)?;
+    // What holds stays: its bytes may be others by now, and nobody has compared them.
+    let chain = object.chain().filter(|chain| (chain.sealed_end()..=chain.seals_end()).contains(&first))?;
     let there = chain.runs_behind(first);
     let rest = there.len() * (length::DATA + length::ORIGIN);
     let room = room.saturating_sub(frame::HEADER + SEAL_REST + rest);
@@ -200,8 +201,7 @@ fn provisional(
         let (len, origin) = (run.end() - offset, run.origin);
         tx.push(Record::Data { ino, segment, offset, len, allocated, origin });
     }
-    // What held before goes on to hold.
-    tx.push(Record::Provisional { ino, segment, from: chain.sealed_end().min(first) });
+    tx.push(Record::Provisional { ino, segment, from: chain.sealed_end() });
     Some(tx)
 }
 

@@ -112,6 +112,24 @@ fn seals_hold_when_somebody_says_so_of_the_file_as_it_was() {
     assert!(is_sealed(&pool));
 }
 
+/// Bytes of theirs may have been changed on the disk since: a new seal would say that they are as they were written.
+#[test]
+fn seals_that_hold_are_not_made_anew_in_part() {
+    let scratch = Scratch::new(8192);
+    let (pool, _) = scratch.first_open();
+    let (ino, segment) = appended(&pool, 4, 1000);
+    assert!(pool.seal_provisionally(ino, segment, (0..3).map(|n| sealed(n * 1000, 1000)).collect()).unwrap());
+    assert!(pool.let_seals_hold(ino, segment, 4000).unwrap());
+    let before = links(&pool, ino);
+    assert!(before[..3].iter().all(|link| link.3), "{before:?}");
+    for (offset, len) in [(0, 500), (1500, 1000), (2500, 500)] {
+        assert!(!pool.seal_provisionally(ino, segment, vec![sealed(offset, len)]).unwrap(), "{offset}");
+        assert_eq!(links(&pool, ino), before);
+    }
+    assert!(pool.seal_provisionally(ino, segment, vec![sealed(3000, 500)]).unwrap());
+    assert_eq!(links(&pool, ino)[..3], before[..3]);
+}
+
 #[test]
 fn a_file_that_was_cut_or_has_too_many_records_gets_no_provisional_seals() {
     let scratch = Scratch::new(8192);

@@ -48,7 +48,11 @@ pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
             Some(last) if block.at >= end => end = last,
             _ => return malformed("an Arrow file with batches that overlap, or are not there"),
         }
-        batch(source, &schema, &block, number, out)?;
+        if let Err(fault) = batch(source, &schema, &block, number, out) {
+            // What is in front of it is listed, and the file is not whole.
+            out.found.bad_frames += 1;
+            return Err(fault);
+        }
     }
     out.found.end = size;
     Ok(())

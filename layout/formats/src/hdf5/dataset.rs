@@ -77,7 +77,8 @@ fn element(file: &mut File<'_>, message: &Message) -> Result<Type> {
     }
     let (version, place) = (file.u8()?, file.u8()?);
     match (version, place) {
-        (1, _) => file.skip(6)?,
+        // And where its name is, which is of no use.
+        (1, _) => file.skip(6 + file.widths().1 as u64)?,
         (2, _) | (3, 2) => {}
         _ => return Ok(unknown("a type that is kept elsewhere")),
     }
@@ -131,7 +132,6 @@ fn place(file: &mut File<'_>, message: &Message) -> Result<Place> {
         3..=5 => (file.u8()?, 0),
         _ => return malformed(format!("elements laid out in the unknown version {version}")),
     };
-    let address = |file: &mut File<'_>| Ok(file.address()?.map_or(Place::Nowhere, |at| Place::At(at, u64::MAX)));
     match class {
         0 => {
             file.skip(4 * rank)?;
@@ -141,7 +141,12 @@ fn place(file: &mut File<'_>, message: &Message) -> Result<Place> {
                 false => malformed("elements that are longer than their message"),
             }
         }
-        1 => address(file),
+        1 => {
+            let at = file.address()?;
+            // Earlier versions say it by dimension, as the data space does.
+            let len = if version < 3 { u64::MAX } else { file.length()? };
+            Ok(at.map_or(Place::Nowhere, |at| Place::At(at, len)))
+        }
         2 | 3 => Ok(Place::InParts),
         _ => malformed(format!("elements laid out in the unknown way {class}")),
     }

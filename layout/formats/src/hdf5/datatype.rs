@@ -31,6 +31,10 @@ pub(crate) struct Type {
 impl Type {
     fn plain(dtype: Dtype, is_big: bool) -> Self {
         let size = dtype.size().unwrap_or(0);
+        // NumPy takes them for bytes, and nothing would say the order of those.
+        if is_big && size > 1 && dtype.numpy().is_some_and(|code| code.starts_with('V')) {
+            return Type::opaque(dtype, size, "big-endian numbers that NumPy has no type for");
+        }
         Type { dtype, size, is_big: is_big && size > 1, descr: None, is_plain: true, dimensions: Vec::new() }
     }
 

@@ -64,3 +64,16 @@ fn events_that_swell() {
     let shape = field(2, &field(2, b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f").repeat(3));
     opaque(&[&[8, 1][..], &shape, &field(4, &[0; 4])].concat(), "more elements");
 }
+
+/// A number, a text and bytes, in this order, are many a program's own.
+#[test]
+fn messages_of_others() {
+    opaque(b"\x08\x01\x12\x09abcdefghi\x22\x04....", "no format");
+    opaque(b"\x08\x05\x12\x00\x22\x02hi", "no format");
+    let shape = field(2, &field(2, &[8, 2]));
+    let content = field(4, b"........");
+    assert_eq!(survives(&[&[8, 1], &shape[..], &content].concat()).format, Format::Protobuf);
+    // The rank is not known.
+    let shape = field(2, &[&field(2, &[8, 2])[..], &[0x18, 0]].concat());
+    opaque(&[&[8, 1], &shape[..], &content].concat(), "no format");
+}

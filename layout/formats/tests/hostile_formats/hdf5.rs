@@ -63,11 +63,16 @@ fn entries(all: &[(u64, u64)]) -> Vec<u8> {
 const F4: &[u8] = &[0x11, 0x20, 0x1f, 0, 4, 0, 0, 0, 0, 0, 32, 0, 23, 8, 0, 23, 127, 0, 0, 0];
 
 fn set(of: &[u8], shape: &[u64], at: u64) -> Vec<u8> {
+    set_of(of, shape, at, u64::MAX)
+}
+
+/// With room for so many bytes.
+fn set_of(of: &[u8], shape: &[u64], at: u64, room: u64) -> Vec<u8> {
     let sizes: Vec<u8> = shape.iter().flat_map(|size| size.to_le_bytes()).collect();
     object(&[
         message(1, &[&[2, shape.len() as u8, 0, 1][..], &sizes].concat()),
         message(3, of),
-        message(8, &[&[3, 1][..], &at.to_le_bytes(), &[0; 8]].concat()),
+        message(8, &[&[3, 1][..], &at.to_le_bytes(), &room.to_le_bytes()].concat()),
     ])
 }
 
@@ -228,6 +233,8 @@ fn sets_that_cannot_be() {
     found(&of(set(F4, &[4], u64::MAX - 1)), 0, Some("beyond the end"));
     found(&of(set(F4, &[1; 65], 0)), 0, Some("dimensions"));
     found(&of(set(F4, &[], 0)), 1, None);
+    found(&of(set_of(F4, &[4], 0, 16)), 1, None);
+    found(&of(set_of(F4, &[4], 0, 15)), 0, Some("than their place takes"));
     found(&of(set(F4, &[0, 1 << 40], NOWHERE)), 1, None);
     let within = |len: u16| {
         let data = [&[3, 0][..], &len.to_le_bytes(), &[7; 16]].concat();
