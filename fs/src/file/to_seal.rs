@@ -94,7 +94,8 @@ impl ToSeal {
         }
     }
 
-    /// The file has grown, and something can still write it. If it is in the queue already, the earlier turn is its own.
+    /// The file has grown, and something can still write it. If it is in the queue already, the earlier turn is its
+    /// own.
     pub fn add_open(&self, ino: Ino, after: TxId) {
         let mut waiting = self.waiting.lock();
         let at = Instant::now() + WHILE_OPEN;
