@@ -112,7 +112,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let is_whole =
             |report: &str| report.contains("sleep 1000") && report.contains(&format!("process {}", std::process::id()));
-        // The kernel leaves out children while others end (proc(5)).
+        // A program that is just being executed has no command line yet.
         let whole = (0..100).any(|_| is_whole(&report()));
         child.kill().unwrap();
         child.wait().unwrap();

@@ -104,7 +104,8 @@ fn saving_a_file_takes_nine_requests(setup: Setup) {
     // Of the directory, which both change.
     assert!(more("getattr").abs_diff(2 * FILES) <= 2, "{} GETATTR", more("getattr"));
     // By it a writer who is killed is told from one who closes it. Whoever asks for the counts closes something, too.
-    assert!(more("flush").abs_diff(FILES) <= 2, "{} FLUSH", more("flush"));
+    // And so does a child that another test starts while a file is open: it has a copy of that until it executes.
+    assert!((FILES - 2..=FILES + FILES / 10).contains(&more("flush")), "{} FLUSH", more("flush"));
     for none in ["open", "setattr", "fsync", "mknod", "read"] {
         assert_eq!(more(none), 0, "{none}");
     }
