@@ -14,9 +14,9 @@ pub struct Recognised {
     pub format: Format,
     /// Tensors given to the sink.
     pub tensors: u64,
-    /// Event files: complete frames looked at.
+    /// Event files: complete frames looked at. Arrow: batches.
     pub frames: u64,
-    /// Event files: frames whose checksum or content is wrong; their tensors are left out.
+    /// Those whose checksum or content is wrong; tensors of event files' are left out, and Arrow files end there.
     pub bad_frames: u64,
     /// Up to here the file is understood. For event files the end of the last complete frame, from where
     /// [`resume`](crate::resume) goes on.

@@ -6,7 +6,7 @@
 
 mod schema;
 
-use crate::fault::{Result, malformed};
+use crate::fault::{Fault, Result, malformed};
 use crate::flatbuffer::Table;
 use crate::format::Format;
 use crate::found::Out;
@@ -48,11 +48,13 @@ pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
             Some(last) if block.at >= end => end = last,
             _ => return malformed("an Arrow file with batches that overlap, or are not there"),
         }
-        if let Err(fault) = batch(source, &schema, &block, number, out) {
+        out.found.frames += 1;
+        let read = batch(source, &schema, &block, number, out);
+        if let Err(Fault::Malformed(_) | Fault::Short(_)) = read {
             // What is in front of it is listed, and the file is not whole.
             out.found.bad_frames += 1;
-            return Err(fault);
         }
+        read?;
     }
     out.found.end = size;
     Ok(())
