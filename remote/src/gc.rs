@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::place::Listed;
 use crate::repository::{
-    BASES, Hash, LOG, Line, OBJECTS, Part, Repository, base_name, batch_name, number_in, object_name,
+    BASES, Hash, LOG, Line, OBJECTS, Part, Repository, base_name, batch_name, number_in, object_in, object_name,
 };
 
 /// What is kept, in seconds by the store's clock.
@@ -71,7 +71,9 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool) -> Result<Rem
     }
     let mut unnamed = Vec::new();
     place.list(OBJECTS, |found| {
-        if !named.contains(&found.name) && found.put < newest.saturating_sub(keep.objects) {
+        // What is called otherwise is not ours.
+        let is_ours = object_in(&found.name).is_some();
+        if is_ours && !named.contains(&found.name) && found.put < newest.saturating_sub(keep.objects) {
             removed.objects += 1;
             removed.bytes += found.size;
             unnamed.push(found.name);

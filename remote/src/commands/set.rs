@@ -19,7 +19,7 @@ pub fn set(arguments: Set) -> Result<()> {
     let carrying = take(&arguments.pool)?;
     let access = Access { bandwidth: arguments.bandwidth.map(|mib| mib << 20), ..arguments.reach.access() };
     let settings = Settings { url: arguments.url, access };
-    let place = Place::open(&settings.url, &settings.access)?;
+    let place = Place::make(&settings.url, &settings.access)?;
     mark(&place)?;
     let newest = Repository::new(place).newest()?;
     let before = Note::of(&arguments.pool, &uuid)?.filter(|note| note.settings.url == settings.url);

@@ -14,6 +14,6 @@ mod tree;
 
 pub use batch::{FORMAT, Head, Line};
 pub use entry::{Content, Entry, Part, Sealed, State, name_of, text_of};
-pub use names::{BASES, Hash, LOG, OBJECTS, base_name, batch_name, number_in, object_name};
+pub use names::{BASES, Hash, LOG, OBJECTS, base_name, batch_name, number_in, object_in, object_name};
 pub use open::{Came, Newest, Repository};
 pub use tree::{Stored, Tree};

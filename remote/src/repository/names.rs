@@ -74,6 +74,12 @@ pub fn object_name(hash: Hash) -> String {
     format!("{OBJECTS}/{}/{text}", &text[..2])
 }
 
+/// What an object is named after; nothing if it is not one of ours.
+pub fn object_in(name: &str) -> Option<Hash> {
+    let hash = name.rsplit('/').next()?.parse().ok()?;
+    (object_name(hash) == name).then_some(hash)
+}
+
 /// The batch of a number.
 pub fn batch_name(number: u64) -> String {
     format!("{LOG}/{number:012}")
@@ -101,6 +107,10 @@ mod tests {
         assert_eq!(object_name(hash), format!("objects/64/{hash}"));
         assert_eq!(number_in(&batch_name(42)), Some(42));
         assert_eq!(number_in("base/000000000007"), Some(7));
+        assert_eq!(object_in(&object_name(hash)), Some(hash));
+        for strange in [format!("objects/65/{hash}"), format!("objects/x/64/{hash}"), format!("objects/{hash}")] {
+            assert_eq!(object_in(&strange), None, "{strange}");
+        }
         for strange in ["log/x", "log/42", "log/00000000004x", ""] {
             assert_eq!(number_in(strange), None, "{strange}");
         }

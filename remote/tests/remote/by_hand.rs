@@ -35,7 +35,7 @@ fn a_file_comes_back_with_curl_alone() {
             let runs: Vec<&[u8]> = runs.iter().map(Vec::as_slice).collect();
             edit.file(ROOT, format!("model {last}.bin").as_bytes(), &runs, true);
         });
-        let place = Place::open(&format!("file://{}", remote.display()), &Access::default()).unwrap();
+        let place = Place::make(&format!("file://{}", remote.display()), &Access::default()).unwrap();
         pool.carrier(place).unwrap().pass().unwrap();
     }
     let mut server = Command::new("python3");

@@ -52,7 +52,7 @@ fn what_is_written_in_place_is_carried() {
 fn a_directory_is_a_store() {
     let pool = varied();
     let url = format!("file://{}/a b", pool.dir.path().display()).replace(' ', "%20");
-    let place = || Place::open(&url, &Access::default()).unwrap();
+    let place = || Place::make(&url, &Access::default()).unwrap();
     pool.carrier(place()).unwrap().pass().unwrap();
     let copy = pool.dir.path().join("copy");
     assert_eq!(restored(place(), &copy).unwrap().1, seen(&pool.path()));

@@ -4,6 +4,7 @@ mod by_hand;
 mod carrying;
 mod crashes;
 mod damage;
+mod directories;
 mod kills;
 mod pools;
 mod retention;

@@ -3,15 +3,17 @@
 //! Calls wait until they are done, and other code need not know that a runtime does them. Puts of objects are the one
 //! thing that goes on beside the caller ([`Puts`]).
 
+mod directory;
+
 use std::collections::HashMap;
-use std::path::{Path as HostPath, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions, RetryConfig};
 use serde::{Deserialize, Serialize};
@@ -20,6 +22,7 @@ use tokio::sync::Semaphore;
 use url::Url;
 
 use crate::error::{Error, Result};
+use crate::place::directory::Directory;
 
 /// Bytes that may be on their way to the store at a time.
 const IN_FLIGHT: usize = 192 << 20;
@@ -64,6 +67,17 @@ pub struct Place {
 }
 
 impl Place {
+    /// The place that a URL names; a directory is made if it is not there.
+    pub fn make(url: &str, access: &Access) -> Result<Self> {
+        if let Some(directory) = Url::parse(url).ok().filter(|url| url.scheme() == "file")
+            && let Ok(directory) = directory.to_file_path()
+        {
+            let failed = |source| Error::Host { path: url.to_owned(), what: "make", source };
+            std::fs::create_dir_all(directory).map_err(failed)?;
+        }
+        Self::open(url, access)
+    }
+
     /// The place that a URL names. Credentials are found where the provider's own tools look for them.
     pub fn open(url: &str, access: &Access) -> Result<Self> {
         let refused = |reason: String| Error::Refused(format!("{url}: {reason}"));
@@ -74,8 +88,10 @@ impl Place {
         }
         if parsed.scheme() == "file" {
             let directory = parsed.to_file_path().map_err(|()| refused("names no directory".into()))?;
-            let store =
-                local(&directory).map_err(|source| Error::Store { object: url.to_owned(), what: "open", source })?;
+            let store = Directory::open(&directory).map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => refused("the store is not there".into()),
+                _ => Error::Host { path: url.to_owned(), what: "open", source },
+            })?;
             return Self::new(Arc::new(store), Path::default(), url.to_owned(), access);
         }
         // Nothing else has chosen one, and if something has, that is as good.
@@ -235,13 +251,6 @@ fn s3(url: &Url, options: HashMap<String, String>) -> object_store::Result<Amazo
         Err(_) => builder,
     });
     builder.with_url(url.to_string()).with_retry(retry).build()
-}
-
-/// A directory as a store. What is put is durable, names included.
-fn local(directory: &HostPath) -> object_store::Result<LocalFileSystem> {
-    std::fs::create_dir_all(directory)
-        .map_err(|source| object_store::Error::Generic { store: "directory", source: Box::new(source) })?;
-    Ok(LocalFileSystem::new_with_prefix(directory)?.with_fsync(true))
 }
 
 /// What the environment and the usual files say, and what was asked for.
