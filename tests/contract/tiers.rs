@@ -11,8 +11,10 @@ use nix::errno::Errno;
 use serde_json::Value;
 use tensorfs_tests::{
     Call, HostCalls, Mount, Mounted, Pattern, Rule, Setup, as_user, child, is_root, on_mounts, run, safetensors, shell,
-    xattr,
+    wait_until, xattr,
 };
+
+use crate::grown::{frames, records};
 
 on_mounts!(
     a_file_says_in_which_tier_it_is,
@@ -22,6 +24,7 @@ on_mounts!(
     half_a_map_of_a_killed_writer_does_not_count,
     globs_fit_names_and_paths,
     a_file_is_moved_with_all_that_is_known_of_it,
+    what_changed_since_it_was_sealed_is_told_when_it_is_moved,
     a_file_in_use_is_not_moved,
     a_move_gives_way_to_who_opens_the_file,
     only_the_owner_moves_a_file,
@@ -120,6 +123,27 @@ fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
 fn move_to(mount: &Mount, path: &Path, tier: &str) -> (bool, String) {
     let output = mount.tensorfs(["tier".as_ref(), "move".as_ref(), path.as_os_str(), tier.as_ref()]);
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// A copy has no seals that are provisional.
+///
+/// Proves C9.
+fn what_changed_since_it_was_sealed_is_told_when_it_is_moved(setup: Setup) {
+    let Some(t) = Tiers::new(setup) else { return };
+    let path = t.mount.at("events.out.tfevents.1");
+    let mut file = File::create(&path).unwrap();
+    let written = frames(0..20, 8192);
+    file.write_all(&written).unwrap();
+    let is_sealed = || records(&t.mount, "events.out.tfevents.1").iter().any(|record| record["crc32c"].is_string());
+    wait_until("it is sealed", is_sealed);
+    let other = frames(3..4, 8192);
+    file.write_at(&other, frames(0..2, 8192).len() as u64).unwrap();
+    drop(file);
+    let changed = || t.mount.info()["counters"]["changed_open"].as_u64().unwrap();
+    let before = changed();
+    assert_eq!(move_to(&t.mount, &path, "ssd"), (true, String::new()));
+    assert_eq!((before, changed()), (0, 1));
+    assert_eq!(tier_of(&path), "ssd");
 }
 
 /// Proves M1.

@@ -1,8 +1,10 @@
 //! The checksums that a file was sealed with, and whether its bytes still have them.
 
+use std::io;
+
 use tensorfs_formats::Source;
 use tensorfs_layout::Ino;
-use tensorfs_layout::check::fault_of_run;
+use tensorfs_layout::check::{crc_of_run, fault_of_run};
 use tensorfs_layout::log::Seal;
 use tensorfs_layout::tree::Run;
 
@@ -45,6 +47,19 @@ pub(super) fn bad_runs(source: &dyn Source, runs: &[Checksum], go_on: &dyn Fn() 
         }
     }
     bad
+}
+
+/// True if all runs have their checksums. Means nothing once `go_on` has said no.
+///
+/// # Errors
+/// One cannot be read: nobody knows what its bytes are.
+pub(super) fn have_checksums(source: &dyn Source, runs: &[Checksum], go_on: &dyn Fn() -> bool) -> io::Result<bool> {
+    for Checksum { offset, len, crc } in runs.iter().copied() {
+        if !go_on() || crc_of_run(source, offset, len, &|_| {})? != crc {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::workers::Workers;
 
 use super::copy::copy_all;
 use super::moves::{Gift, Moves};
+use super::seal::{Outcome, seal_file};
 use super::task::guarded;
 
 /// Threads that move files.
@@ -161,6 +162,10 @@ impl Mover {
     fn move_file(&self, ino: Ino, tier: u8, report: &dyn Fn(u64, u64)) -> Result<()> {
         let (files, store) = (&*self.files, self.files.store());
         store.check_writable()?;
+        // What was sealed while it was open is compared with what it is now, before the copy is all there is.
+        if has_provisional_seals(store, ino) && seal_file(files, ino, false, &|| false)? == Outcome::Later {
+            return Err(busy("its checksums could not be compared yet"));
+        }
         store.settle_value(ino)?;
         let node = files.node(ino);
         let mut file = files.lock(&node);
@@ -193,6 +198,11 @@ impl Mover {
         };
         give_copy(files, file, &Switch { from, copy, whole: false, make: &make })
     }
+}
+
+/// True if bytes of a file were sealed while something could write it, and not compared since.
+fn has_provisional_seals(store: &Store, ino: Ino) -> bool {
+    store.view().object(ino).and_then(|object| object.chain()).is_some_and(|chain| chain.has_provisional_seals())
 }
 
 /// A file that never had bytes gets its segment.
@@ -263,7 +273,11 @@ fn copy_and_switch(files: &Files, file: Locked<'_>, switch: &Switch<'_>) -> Resu
     }
     file.come_to_rest();
     drop(file);
-    store.commit()
+    store.commit()?;
+    if !whole && store.segments().failed(copy) {
+        return Err(cannot_be_synced());
+    }
+    Ok(())
 }
 
 /// What is copied for a file.
@@ -300,7 +314,7 @@ pub(super) fn make_copy(
         return Err(written_meanwhile());
     }
     host::set_times(&target, Some(recorded.atime), Some(recorded.mtime)).host("setting a segment's times")?;
-    segments.sync_copy(copy).host("syncing a copy")?;
+    segments.sync_copy(copy, None).host("syncing a copy")?;
     Ok(size)
 }
 

@@ -18,7 +18,7 @@ use crate::reader::{Ask, Broken, Wanted};
 use crate::store::host::HostStat;
 use crate::store::{BadRun, Store, host};
 
-use super::checksums::{bad_runs, checksums, provisional_checksums};
+use super::checksums::{bad_runs, checksums, have_checksums, provisional_checksums};
 
 /// What a frame begins with, and is known by.
 pub(super) const FRAME_HEADER: u64 = 12;
@@ -190,7 +190,7 @@ fn look(
         }
     }
     let provisional = provisional_checksums(store, ino);
-    let believed = bad_runs(bytes, &provisional, go_on).is_empty();
+    let believed = have_checksums(bytes, &provisional, go_on)?;
     if !go_on() {
         return Ok(Found::GivenUp);
     }

@@ -80,12 +80,14 @@ impl Task for Sealer {
     fn work(&mut self, Chosen { ino, again }: &Chosen) {
         let queue = self.files.to_seal();
         let stopped = || queue.is_stopped();
-        let sealed = match seal_file(&self.files, *ino, *again, &stopped) {
-            Ok(Outcome::InUse) => seal_open_file(&self.files, *ino, &stopped),
-            other => other,
-        };
+        let newest = || self.files.store().pool().newest();
+        let sealed = seal_file(&self.files, *ino, *again, &stopped);
+        let is_open = matches!(sealed, Ok(Outcome::InUse));
+        let sealed = if is_open { seal_open_file(&self.files, *ino, &stopped) } else { sealed };
         match sealed {
-            Ok(Outcome::Later) if !stopped() => queue.add(*ino, self.files.store().pool().newest(), AGAIN),
+            // One that is open is not left alone for longer because it was opened often.
+            Ok(Outcome::Later) if is_open && !stopped() => queue.add_open(*ino, newest()),
+            Ok(Outcome::Later) if !stopped() => queue.add(*ino, newest(), AGAIN),
             Ok(_) => {}
             Err(fault) => log::log!(fault.level, "inode {ino}: not sealed: {fault}"),
         }

@@ -114,7 +114,8 @@ struct Tally {
     interrupted: u64,
     /// Checkpoints of several files of which something is missing.
     incomplete: u64,
-    /// Files that are open for writing, of which bytes were changed that had been sealed meanwhile.
+    /// Files that are open for writing, of which bytes were changed that had been sealed meanwhile. Those that are
+    /// interrupted as well are counted there, too.
     changed: u64,
     unsealed: u64,
     failed: u64,
@@ -125,10 +126,11 @@ impl Tally {
     fn add(&mut self, verdict: &Verdict, size: u64) {
         match verdict {
             Verdict::Unsealed { state, verified, changed } => {
+                self.changed += u64::from(!changed.is_empty());
                 match state {
-                    _ if !changed.is_empty() => self.changed += 1,
                     FileState::Interrupted => self.interrupted += 1,
-                    _ => self.unsealed += 1,
+                    _ if changed.is_empty() => self.unsealed += 1,
+                    _ => {}
                 }
                 self.bytes += verified;
             }
@@ -256,6 +258,9 @@ impl Printer {
         let (recorded, runs) = match verdict {
             Verdict::Unsealed { changed, .. } if !changed.is_empty() => {
                 let mut text = format!("{path}: {}\n", self.colours.yellow("changed"));
+                if verdict.state() == FileState::Interrupted {
+                    text += &format!("    {}: {KILLED}\n", self.colours.yellow("interrupted"));
+                }
                 for Changed { offset, len, .. } in changed {
                     text += &format!("    {len} bytes from offset {offset} are not those that were sealed\n");
                 }
