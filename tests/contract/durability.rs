@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::FallocateFlags;
 use tensorfs_tests::{
     Call, Disk, FailingDisk, HostCalls, Mount, Mounted, Passthrough, Pattern, Rule, Setup, on_mounts, run, run_ok,
     scratch, xattr,
@@ -93,6 +94,21 @@ fn with_durability_write_a_write_is_durable(setup: Setup) {
     file.write_all_at(b"end", LEN as u64).unwrap();
     want.extend(b"end");
     machine.survives("f", &want);
+    let other = File::create(machine.mount.at("g")).unwrap();
+    let from = File::open(machine.mount.at("f")).unwrap();
+    copied_and_made_longer_is_durable(&machine, (&from, &want), ("g", &other));
+}
+
+/// What is copied within the host, and a length that is given to a file with room for it, are durable at once.
+fn copied_and_made_longer_is_durable(machine: &Machine, (from, bytes): (&File, &[u8]), (name, to): (&str, &File)) {
+    let mut copied = 0;
+    while copied < bytes.len() {
+        let (mut at, mut place) = (copied as i64, copied as i64);
+        copied += nix::fcntl::copy_file_range(from, Some(&mut at), to, Some(&mut place), bytes.len() - copied).unwrap();
+    }
+    machine.survives(name, bytes);
+    nix::fcntl::fallocate(to, FallocateFlags::empty(), 0, bytes.len() as i64 + 5000).unwrap();
+    machine.survives(name, &[bytes, &[0; 5000]].concat());
 }
 
 /// Proves D2.
@@ -136,6 +152,11 @@ fn with_durability_fsync_a_sync_is_durable(setup: Setup) {
                 .unwrap();
             file.write_all(&Pattern(2).bytes(0, LEN)).unwrap();
             machine.survives(&name, &Pattern(2).bytes(0, LEN));
+            let to_name = format!("{name}-copy");
+            let to = File::options().create(true).read(readable).write(true).custom_flags(flag).to_owned();
+            let to = to.open(machine.mount.at(&to_name)).unwrap();
+            let from = File::open(machine.mount.at(&name)).unwrap();
+            copied_and_made_longer_is_durable(&machine, (&from, &Pattern(2).bytes(0, LEN)), (&to_name, &to));
         }
     }
 }

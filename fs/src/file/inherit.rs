@@ -10,7 +10,7 @@ use crate::store::Backing;
 
 use super::Files;
 use super::locked::Locked;
-use super::mode::{Access, Changer, Manner, Mode, executes};
+use super::mode::{Access, Changer, Manner, Mode, executes, is_synchronous};
 use super::open::{Handle, OpenReply};
 use super::state::Route;
 
@@ -108,6 +108,7 @@ impl Locked<'_> {
             access,
             served,
             direct: manner.direct_io,
+            synchronous: is_synchronous(entry.flags),
             executes,
             opener: 0,
             replaces: true,

@@ -185,8 +185,15 @@ impl Files {
     }
 
     /// Where [`Files::fallocate`] is done: punching and zeroing large ranges take their time.
-    pub fn fallocate_lane(&self, mode: i32) -> Lane {
-        Lane::waiting(self.store().commits_slowly() && mode & !libc::FALLOC_FL_KEEP_SIZE != 0)
+    pub fn fallocate_lane(&self, handle: u64, mode: i32) -> Lane {
+        let takes_long = self.store().commits_slowly() && mode & !libc::FALLOC_FL_KEEP_SIZE != 0;
+        Lane::waiting(takes_long || self.handles.get(handle).is_ok_and(|handle| self.is_durable_at_once(&handle)))
+    }
+
+    /// True if what is changed through this handle is durable before it is answered. After writes the kernel asks for
+    /// it by itself, and after other changes it does not.
+    fn is_durable_at_once(&self, handle: &Handle) -> bool {
+        self.store().durability() == Durability::Write || handle.synchronous
     }
 
     /// `fallocate(2)`.
@@ -223,7 +230,9 @@ impl Files {
         drop((admitted, fd));
         file.changed_by_us(done.is_ok());
         self.store().segments().touch(segment).host("opening a segment to sync it")?;
-        done.host("allocating space in a segment")
+        done.host("allocating space in a segment")?;
+        drop(file);
+        if self.is_durable_at_once(&handle) { self.finish_write(caller, &handle) } else { Ok(()) }
     }
 
     /// `lseek(2)` to data or to a hole.
@@ -240,8 +249,8 @@ impl Files {
 
     /// Where [`Files::copy_file_range`] to a place of an open file is done.
     pub fn copy_lane(&self, (to, at): (u64, u64), len: u64) -> Lane {
-        let changes_sealed = |handle: Arc<Handle>| at < handle.node.sealed_end();
-        Lane::waiting(len > COPY_HERE || self.handles.get(to).is_ok_and(changes_sealed))
+        let waits = |handle: Arc<Handle>| at < handle.node.sealed_end() || self.is_durable_at_once(&handle);
+        Lane::waiting(len > COPY_HERE || self.handles.get(to).is_ok_and(waits))
     }
 
     /// `copy_file_range(2)`: shares the bytes where the host can, copies a part of them else.
@@ -263,7 +272,7 @@ impl Files {
         self.store().segments().touch(segment).host("opening a segment to sync it")?;
         self.lock(&target.node).changed_by_us(copied.is_ok());
         let copied = copied?;
-        if self.store().durability() == Durability::Write {
+        if self.is_durable_at_once(&target) {
             self.finish_write(caller, &target)?;
         }
         Ok(copied as u32)

@@ -35,6 +35,8 @@ pub(crate) struct Handle {
     pub(super) served: bool,
     /// The kernel keeps none of its bytes meanwhile: it asks here each time.
     pub(super) direct: bool,
+    /// Each change through it is durable before it is answered (`O_SYNC`, `O_DSYNC`).
+    pub(super) synchronous: bool,
     /// The kernel opened it to execute it, and keeps it as long as the program runs.
     pub(super) executes: bool,
     /// Who opened it, a process or one of its threads. 0 if that is not known.
@@ -368,6 +370,7 @@ impl Locked<'_> {
             access,
             served,
             direct,
+            synchronous: is_synchronous(flags),
             executes,
             opener: caller.pid,
             replaces: replacing,

@@ -857,7 +857,7 @@ impl fuser::Filesystem for Adapter {
         let asked = Asked::of(req, number);
         let (caller, on) = (caller(req), (ino(number), fh.0));
         self.lane(
-            (self.fs.fallocate_lane(mode), on.0),
+            (self.fs.fallocate_lane(on, mode), on.0),
             asked,
             ("fallocate", |c| &c.fallocate),
             move |fs| fs.fallocate(caller, on, offset, length, mode),

@@ -456,8 +456,11 @@ impl Filesystem {
     }
 
     /// Where [`Filesystem::fallocate`] is done.
-    pub fn fallocate_lane(&self, mode: i32) -> Lane {
-        self.files.fallocate_lane(mode)
+    pub fn fallocate_lane(&self, (ino, handle): (Ino, u64), mode: i32) -> Lane {
+        match Realm::of(ino) {
+            Realm::Tree => self.files.fallocate_lane(handle, mode),
+            Realm::Control => Lane::Here,
+        }
     }
 
     /// `fallocate(2)`.

@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
+use crate::reason;
+
 pub(super) fn sync_segment(segment: BorrowedFd<'_>) -> io::Result<()> {
     Ok(nix::unistd::fdatasync(segment)?)
 }
@@ -39,5 +41,6 @@ pub(super) fn grow_file(log: &File, from: u64, len: u64) -> io::Result<()> {
         }
         at += part as u64;
     }
-    log.sync_all()
+    // Whatever a sync says, nobody knows what is durable: it is not that the host is full.
+    log.sync_all().map_err(|error| io::Error::other(format!("syncing it: {}", reason(&error))))
 }

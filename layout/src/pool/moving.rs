@@ -33,7 +33,9 @@ impl Pool {
         size: u64,
         whole: bool,
     ) -> Result<bool> {
-        self.segments.sync_copy(copy).map_err(|error| Error::io(self.segments.path_of(copy), "sync", error))?;
+        // One that the caller has seen to be whole need not be a copy of what is there.
+        let of = (!whole).then_some(from);
+        self.segments.sync_copy(copy, of).map_err(|error| Error::io(self.segments.path_of(copy), "sync", error))?;
         // Opened to be synced before the pool's state is locked.
         let io = |error| Error::io(self.segments.path_of(copy), "open to sync", error);
         let _announced = self.segments.begin_write(copy).map_err(io)?;

@@ -112,10 +112,15 @@ impl Home {
         self.dir.space()
     }
 
-    /// How many errors the host's filesystem has met, if there were some since the last time this was asked, so that a
-    /// sync that succeeded may not have. An error says that nothing on it is made durable any more.
+    /// How many errors the host's filesystem has met, if some of them were not heeded yet, so that a sync that succeeded
+    /// may not have. An error says that nothing on it is made durable any more.
     pub fn new_errors(&self) -> io::Result<Option<u64>> {
         self.errors.new_ones(&self.dir)
+    }
+
+    /// True if a host like this one may say that bytes are durable which it has dropped.
+    pub fn may_drop_bytes(&self) -> bool {
+        self.errors.may_drop_bytes()
     }
 
     /// Everything that so many errors may have hurt is known to have failed.

@@ -39,7 +39,6 @@ impl Unreadable {
 pub(super) struct HostErrors {
     /// Where the kernel counts them.
     count: Option<PathBuf>,
-    seen: AtomicU64,
     /// So many there were when everything that they may have hurt was known to have failed.
     heeded: AtomicU64,
     is_ext4: bool,
@@ -57,12 +56,13 @@ impl HostErrors {
         let is_ext4 = nix::sys::statfs::fstatfs(&dir)
             .is_ok_and(|host| host.filesystem_type() == nix::sys::statfs::EXT4_SUPER_MAGIC);
         let count = if is_ext4 { counter(&dir) } else { None };
-        let seen = count.as_ref().map_or(0, read);
-        Self { count, seen: AtomicU64::new(seen), heeded: AtomicU64::new(seen), is_ext4 }
+        let heeded = AtomicU64::new(count.as_ref().map_or(0, read));
+        Self { count, heeded, is_ext4 }
     }
 
-    /// How many there are, if there were some since the last time this was asked: whoever asks says that they are
-    /// [`HostErrors::heed`]ed. An error says that the filesystem takes no changes any more.
+    /// How many there are, if some are not [`HostErrors::heed`]ed yet: whoever asks sees to that. Two may do it at the
+    /// same time; neither goes on as if there were none while the other is at it. An error says that the filesystem
+    /// takes no changes any more.
     pub fn new_ones(&self, dir: impl AsFd) -> io::Result<Option<u64>> {
         if self.is_ext4 {
             // A change of the directory's access time: begun, it meets a journal that was given up.
@@ -78,7 +78,12 @@ impl HostErrors {
             }
         }
         let Some(count) = self.count.as_ref().map(read) else { return Ok(None) };
-        Ok((self.seen.swap(count, Ordering::Relaxed) < count).then_some(count))
+        Ok((self.heeded.load(Ordering::Acquire) < count).then_some(count))
+    }
+
+    /// True if a sync may succeed although bytes were dropped ([`crate::segment::lost`]).
+    pub fn may_drop_bytes(&self) -> bool {
+        self.is_ext4
     }
 
     /// Everything that so many errors may have hurt is known to have failed.
@@ -93,11 +98,9 @@ impl HostErrors {
 
     /// Has the errors counted as new that were met since a server before left this mark.
     pub fn recall(&self, left: Mark) {
-        let seen = self.seen.load(Ordering::Relaxed);
-        if left != 0 && left != mark(seen) {
-            let before = seen.saturating_sub(1);
-            self.seen.store(before, Ordering::Relaxed);
-            self.heeded.store(before, Ordering::Release);
+        let heeded = self.heeded.load(Ordering::Acquire);
+        if left != 0 && left != mark(heeded) {
+            self.heeded.store(heeded.saturating_sub(1), Ordering::Release);
         }
     }
 }
@@ -127,9 +130,8 @@ mod tests {
         let server = |count: &str, left: Mark| {
             fs::write(&path, count).unwrap();
             let count = Some(path.clone());
-            let seen = AtomicU64::new(read(&path));
             let heeded = AtomicU64::new(read(&path));
-            let errors = HostErrors { count, seen, heeded, is_ext4: false };
+            let errors = HostErrors { count, heeded, is_ext4: false };
             errors.recall(left);
             errors
         };
@@ -141,8 +143,9 @@ mod tests {
         assert_eq!(first.heeded(), Some(left), "they were seen, and nobody has heeded them");
         let second = server("5\n", left);
         assert_eq!(second.new_ones(&dir).unwrap(), Some(5));
-        assert_eq!(second.new_ones(&dir).unwrap(), None);
+        assert_eq!(second.new_ones(&dir).unwrap(), Some(5), "whoever looked first may still be at it");
         second.heed(5);
+        assert_eq!(second.new_ones(&dir).unwrap(), None);
         let third = server("5\n", second.heeded().unwrap());
         assert_eq!(third.new_ones(&dir).unwrap(), None);
         assert_eq!(server("6\n", third.heeded().unwrap()).new_ones(&dir).unwrap(), Some(6));

@@ -36,6 +36,20 @@ pub(super) fn holds(file: &File, value: &[u8]) -> io::Result<bool> {
     Ok(file.metadata()?.len() == value.len() as u64 && file.read_exact_at(&mut bytes, 0).is_ok() && bytes == value)
 }
 
+/// True if a copy has a hole where the file that it is of has bytes. It may be of a part, or the file may have grown.
+pub(super) fn lost_in_copy(of: impl AsFd, copy: impl AsFd) -> io::Result<bool> {
+    let len = nix::sys::stat::fstat(&copy)?.st_size as usize;
+    let mut at = 0;
+    while let Some(data) = seek(&of, at, libc::SEEK_DATA)?.filter(|data| *data < len) {
+        let Some(hole) = seek(&of, data, libc::SEEK_HOLE)? else { break };
+        if seek(&copy, data, libc::SEEK_HOLE)?.is_none_or(|lost| lost < hole.min(len)) {
+            return Ok(true);
+        }
+        at = hole;
+    }
+    Ok(false)
+}
+
 /// True if some part of a file is a hole.
 pub(super) fn has_hole(fd: impl AsFd) -> bool {
     let size = nix::sys::stat::fstat(&fd).map(|stat| stat.st_size as usize);
@@ -103,6 +117,29 @@ mod tests {
             assert!(found[..bytes].iter().all(|byte| *byte == 255));
             assert!(before.len() < bytes || found[bytes..before.len()] == before[bytes..]);
         }
+    }
+
+    #[test]
+    fn what_a_copy_lacks_is_noticed_and_no_hole_of_the_file_itself() {
+        const PART: usize = 64 << 10;
+        let make = |parts: &[usize], len: usize| {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(len as u64).unwrap();
+            for part in parts {
+                file.write_all_at(&[1; PART], (part * PART) as u64).unwrap();
+            }
+            file
+        };
+        let of = make(&[1, 2, 5], 7 * PART);
+        let lacks = |parts: &[usize], len| lost_in_copy(&of, make(parts, len)).unwrap();
+        assert!(!lacks(&[1, 2, 5], 7 * PART));
+        assert!(!lacks(&[0, 1, 2, 3, 5], 7 * PART), "more is no loss");
+        assert!(!lacks(&[1], 2 * PART), "a part");
+        for parts in [&[1, 5][..], &[2, 5], &[1, 2], &[]] {
+            assert!(lacks(parts, 7 * PART), "{parts:?}");
+        }
+        assert!(lacks(&[1], 3 * PART));
+        assert!(!lost_in_copy(make(&[], PART), make(&[], 0)).unwrap());
     }
 
     #[test]

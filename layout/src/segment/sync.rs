@@ -19,7 +19,7 @@ use crate::medium::domain::Medium;
 use crate::parallel::overlapping;
 use crate::segment::home::{Home, shard};
 use crate::segment::host_errors::Mark;
-use crate::segment::lost::{has_hole, holds, is_written, lost_in, write_anew};
+use crate::segment::lost::{has_hole, holds, is_written, lost_in, lost_in_copy, write_anew};
 use crate::segment::segments::Segments;
 use crate::segment::tracking::Due;
 use crate::segment::unsynced::{Grown, Tracked};
@@ -328,13 +328,24 @@ impl Segments {
         self.homes.iter().for_each(|(tier, home)| home.recall_errors(left(*tier)));
     }
 
-    /// Makes the bytes of a segment durable now, and its name: it is a copy of one that is about to go.
-    pub fn sync_copy(&self, id: SegmentId) -> io::Result<()> {
+    /// Makes the bytes of a segment durable now, and its name: it is a copy of one that is about to go, `of` which it
+    /// has the bytes, unless they are from elsewhere.
+    ///
+    /// # Errors
+    /// Also if the host has dropped some of them without a word.
+    pub fn sync_copy(&self, id: SegmentId, of: Option<SegmentId>) -> io::Result<()> {
         let home = self.home(id.tier())?;
         if home.is_volatile() {
             return Ok(());
         }
-        self.medium.sync_segment(self.open(id, libc::O_RDONLY)?.as_fd())?;
+        let copy = self.open(id, libc::O_RDONLY)?;
+        self.medium.sync_segment(copy.as_fd())?;
+        if let Some(of) = of.filter(|_| home.may_drop_bytes())
+            && lost_in_copy(self.open(of, libc::O_RDONLY)?, &copy)?
+        {
+            home.doubt();
+            return Err(io::Error::other("the host has dropped bytes of it"));
+        }
         self.medium.sync_directory(home.open_shard(shard(id))?.as_fd())?;
         self.medium.sync_directory(home.dir())
     }
@@ -348,9 +359,17 @@ impl Segments {
     pub(crate) fn sync_host(&self, segments: &[FileSegment]) -> io::Result<()> {
         overlapping(segments.len(), 64, |at| {
             let id = segments[at].id;
-            // One that is not there is for whoever settles its file.
-            if let Ok(fd) = self.open(id, libc::O_RDONLY) {
-                self.write_out(id, fd.as_fd(), true);
+            match self.open(id, libc::O_RDONLY) {
+                Ok(fd) => {
+                    self.write_out(id, fd.as_fd(), true);
+                }
+                // One that is not there is for whoever settles its file.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Without a descriptor or memory to ask with nobody knows; a later mount may have them.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
+                    return Err(error);
+                }
+                Err(error) => self.fail(id, &error),
             }
             Ok(())
         })?;
