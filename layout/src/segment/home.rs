@@ -112,8 +112,8 @@ impl Home {
         self.dir.space()
     }
 
-    /// How many errors the host's filesystem has met, if some of them were not heeded yet, so that a sync that succeeded
-    /// may not have. An error says that nothing on it is made durable any more.
+    /// How many errors the host's filesystem has met, if some of them were not heeded yet, so that a sync that
+    /// succeeded may not have. An error says that nothing on it is made durable any more.
     pub fn new_errors(&self) -> io::Result<Option<u64>> {
         self.errors.new_ones(&self.dir)
     }
