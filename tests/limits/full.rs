@@ -14,6 +14,8 @@ const LIMIT: u64 = 64 << 20;
 
 on_mounts!(
     removed_files_that_are_held_by_path_do_not_pass_the_limit,
+    removed_files_that_are_mapped_do_not_pass_the_limit,
+    what_a_mapped_file_has_behind_its_end_counts_beside_its_holes,
     no_space_at_the_limit,
     deleting_gives_space_at_once,
     everything_committed_stays_readable,
@@ -707,6 +709,152 @@ fn removed_files_that_are_held_by_path_do_not_pass_the_limit(setup: Setup) {
     }
     assert!(used <= LIMIT + FILE, "{used} bytes are held");
     drop(held);
+}
+
+/// A mapping of a file.
+struct Mapped {
+    at: std::ptr::NonNull<std::ffi::c_void>,
+    len: usize,
+}
+
+impl Mapped {
+    fn of(file: &File, len: usize, access: nix::sys::mman::ProtFlags) -> Self {
+        let (pages, flags) = (std::num::NonZeroUsize::new(len).unwrap(), nix::sys::mman::MapFlags::MAP_SHARED);
+        // SAFETY: a new mapping, of a file that stays as large as it is.
+        let at = unsafe { nix::sys::mman::mmap(None, pages, access, flags, file, 0) }.unwrap();
+        Self { at, len }
+    }
+
+    fn to_write(file: &File, len: usize) -> Self {
+        Self::of(file, len, nix::sys::mman::ProtFlags::PROT_READ | nix::sys::mman::ProtFlags::PROT_WRITE)
+    }
+
+    fn fill(&self) {
+        // SAFETY: within the mapping.
+        (0..self.len).step_by(4096).for_each(|page| unsafe { self.at.cast::<u8>().add(page).write(1) });
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this value, which is used no more.
+        unsafe { nix::sys::mman::munmap(self.at, self.len) }.unwrap();
+    }
+}
+
+/// The host keeps what is mapped, whether it has a name or not, and the kernel does not tell the server of it.
+///
+/// Proves S1, S3.
+fn removed_files_that_are_mapped_do_not_pass_the_limit(setup: Setup) {
+    const FILE: usize = 40 << 20;
+    if setup.mount_is_plain() {
+        return;
+    }
+    let sparse = |mount: &Mount, name: &str| {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.at(name))?;
+        file.set_len(FILE as u64)?;
+        Ok(file)
+    };
+    type Make = fn(&Mount, File) -> Mapped;
+    let makes: [(&str, Make); 4] = [
+        ("removed when it was closed", |mount, file| {
+            let mapped = Mapped::to_write(&file, FILE);
+            drop(file);
+            std::fs::remove_file(mount.at("f")).unwrap();
+            mapped.fill();
+            mapped
+        }),
+        ("removed before it was closed", |mount, file| {
+            let mapped = Mapped::to_write(&file, FILE);
+            std::fs::remove_file(mount.at("f")).unwrap();
+            drop(file);
+            mapped.fill();
+            mapped
+        }),
+        ("renamed over", |mount, file| {
+            let mapped = Mapped::to_write(&file, FILE);
+            drop(file);
+            std::fs::write(mount.at("other"), "other").unwrap();
+            std::fs::rename(mount.at("other"), mount.at("f")).unwrap();
+            std::fs::rename(mount.at("f"), mount.at("other")).unwrap();
+            mapped.fill();
+            mapped
+        }),
+        ("only read", |mount, file| {
+            Mapped::to_write(&file, FILE).fill();
+            drop(file);
+            mount.sync();
+            let mapped = Mapped::of(&File::open(mount.at("f")).unwrap(), FILE, nix::sys::mman::ProtFlags::PROT_READ);
+            std::fs::remove_file(mount.at("f")).unwrap();
+            mapped
+        }),
+    ];
+    for (what, make) in makes {
+        let mount = limited(setup.clone());
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            let made: std::io::Result<File> = sparse(&mount, "f");
+            match made {
+                Ok(file) => held.push(make(&mount, file)),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{what}: {error}");
+                    let _ = std::fs::remove_file(mount.at("f"));
+                }
+            }
+            mount.sync();
+        }
+        let taken = held.len() * FILE;
+        assert!(taken > 0 && taken as u64 <= LIMIT, "{what}: {taken} bytes are mapped of a pool of {LIMIT}");
+        assert!(free(&mount) < LIMIT - taken as u64, "{what}: what is mapped counts");
+        // Who asks for it when it is over gets it.
+        drop(held);
+        tensorfs_tests::wait_until("the space of what was mapped to be free", || {
+            let again = sparse(&mount, "again").is_ok();
+            let _ = std::fs::remove_file(mount.at("again"));
+            again
+        });
+        tensorfs_tests::wait_until("it to be shown", || free(&mount) > LIMIT - (8 << 20));
+    }
+}
+
+/// Space behind the end of a file passed for space in its holes, which were filled all the same. Found by reading.
+///
+/// Proves S1, S5.
+fn what_a_mapped_file_has_behind_its_end_counts_beside_its_holes(setup: Setup) {
+    const HOLES: usize = 40 << 20;
+    const STEP: i64 = 2 << 20;
+    if setup.mount_is_plain() {
+        return;
+    }
+    let keep = nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let mount = limited(setup);
+    let open = |name| OpenOptions::new().read(true).write(true).create_new(true).open(mount.at(name)).unwrap();
+    let file = open("f");
+    file.set_len(HOLES as u64).unwrap();
+    // The size does not grow, so there is no hole in front of it.
+    nix::fcntl::fallocate(&file, keep, 1 << 30, 4096).unwrap();
+    let refused =
+        (0..64).find(|step| nix::fcntl::fallocate(&file, keep, HOLES as i64 + step * STEP, STEP) == Err(Errno::ENOSPC));
+    let behind = refused.expect("it is refused at some time") * STEP;
+    assert!((10 << 20..24 << 20).contains(&behind), "{behind} bytes behind its end");
+    let mapped = Mapped::to_write(&file, HOLES);
+    mapped.fill();
+    drop(mapped);
+    file.sync_all().unwrap();
+    let on_host = allocated(mount.pool());
+    assert!((HOLES as u64..=LIMIT + BOOKS).contains(&on_host), "{on_host} bytes on the host");
+    // What is cut is free again.
+    file.set_len(4096).unwrap();
+    assert!(free(&mount) > LIMIT - (8 << 20), "{} bytes free", free(&mount));
+    drop(file);
+    // What was allocated to be written is for that, also if there is nothing else.
+    let mut file = open("log");
+    let most = (1..64).rev().map(|n| n << 20).find(|n| nix::fcntl::fallocate(&file, keep, 0, *n).is_ok()).unwrap();
+    let mut rest = File::create(mount.at("rest")).unwrap();
+    write_until_full(&mut rest);
+    let piece = vec![7; 1 << 20];
+    (0..most >> 20).for_each(|_| file.write_all(&piece).unwrap());
+    assert!(allocated(mount.pool()) <= LIMIT + BOOKS);
 }
 
 fn limited_and_quiet(setup: Setup) -> Mount {

@@ -55,7 +55,7 @@ pub(crate) fn commit_if_changed(files: &Files, was_quiet: bool) -> Result<bool> 
         pool.idle()?;
     }
     store.bells().rounds().done();
-    if changed {
+    if changed || store.removed().has_mapped() {
         store.bells().unlink().ring();
     }
     if store.is_limited() {

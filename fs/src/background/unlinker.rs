@@ -21,6 +21,7 @@ impl Chore for Unlinker {
 
     fn work(&mut self, files: &Files) {
         let store = files.store();
+        files.let_go_of_unmapped();
         if store.holds_too_much(0) {
             files.reap_removed();
         }

@@ -56,6 +56,8 @@ impl Locked<'_> {
             Some(segment) => segment,
             None => self.files.first_segment(caller, ino)?,
         };
+        // Whoever holds it by path can open it without a name, and then it counts.
+        self.files.store().removed().take(ino);
         self.state.serving = Some(Serving::new(segment));
         if let Err(fault) = self.align(&attributes) {
             self.state.serving = None;

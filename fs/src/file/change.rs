@@ -73,6 +73,9 @@ impl Locked<'_> {
             done
         });
         self.changed_by_us(done.is_ok());
+        if size < host.size && done.is_ok() {
+            store.writers().cut(self.ino());
+        }
         if size == 0 && done.is_ok() {
             self.forget_interrupted();
         }

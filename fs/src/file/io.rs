@@ -13,7 +13,7 @@ use crate::caller::Caller;
 use crate::error::{Fault, Host, Result, is_no_space};
 use crate::lane::Lane;
 use crate::options::Durability;
-use crate::store::host;
+use crate::store::{Admitted, host};
 use crate::waits::{self, Wait};
 
 use super::Files;
@@ -217,12 +217,9 @@ impl Files {
         let segment = file.segment().ok_or(Fault::new(libc::EIO))?;
         let fd = self.store().segments().open(segment, libc::O_RDWR).host("opening a segment")?;
         let admitted = match allocates {
-            true => Some(self.admit(handle.node.ino(), &fd, offset, len)?),
+            true => Some(self.admit_allocation(handle.node.ino(), &fd, (offset, len), flags.contains(keep))?),
             false => None,
         };
-        if admitted.as_ref().is_some_and(|admitted| admitted.fits() < len) {
-            return Err(Fault::new(libc::ENOSPC));
-        }
         let done = match host::fallocate(&fd, flags, offset, len) {
             Err(errno) if is_no_space(errno as i32) && self.relieve() => host::fallocate(&fd, flags, offset, len),
             other => other,
@@ -233,6 +230,20 @@ impl Files {
         done.host("allocating space in a segment")?;
         drop(file);
         if self.is_durable_at_once(&handle) { self.finish_write(caller, &handle) } else { Ok(()) }
+    }
+
+    /// Leave to allocate a range, with the file's size `kept` or not.
+    fn admit_allocation(&self, ino: Ino, fd: &OwnedFd, range: (u64, u64), kept: bool) -> Result<Admitted<'_>> {
+        let store = self.store();
+        let (offset, len) = store.allocated_range(ino, fd, range, kept)?;
+        let admitted = self.admit(ino, fd, offset, len)?;
+        if admitted.fits() < len {
+            return Err(Fault::new(libc::ENOSPC));
+        }
+        if kept {
+            store.writers().give_behind(ino, range.1, range.0.saturating_add(range.1));
+        }
+        Ok(admitted)
     }
 
     /// `lseek(2)` to data or to a hole.

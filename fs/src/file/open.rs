@@ -299,7 +299,7 @@ impl Locked<'_> {
             };
             let mode = choose(self.mode(), wish, mapped);
             // Where the server writes a mapping's pages it can still say no, but to nobody who stores into them.
-            if !maps || store.reserve_holes(ino)? || mode == Mode::Server {
+            if !maps || files.reserve_holes(ino)? || mode == Mode::Server {
                 break (segment, mode);
             }
             // A mapping could fill them without asking, unless the kernel writes its pages back through the server.

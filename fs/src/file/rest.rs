@@ -21,6 +21,12 @@ const LARGE: u64 = 16 << 20;
 /// RELEASE comes after `close` has returned. Where space is short, a file that is deleted waits so long for one.
 const RELEASE: Duration = Duration::from_millis(20);
 
+/// The kernel's own last close of a segment can come after RELEASE: it is taken for a mapping only if it lasts longer.
+const LAST_CLOSE: Duration = Duration::from_millis(2);
+
+/// Who finds no space has so many files looked at that were removed while they were mapped.
+const MAPPED_EACH: usize = 64;
+
 impl Locked<'_> {
     /// Brings an inode to rest as far as its handles allow: after a release, or an open that failed.
     pub fn settle(&mut self, unique: u64) {
@@ -39,10 +45,42 @@ impl Locked<'_> {
             return;
         }
         if store.is_unnamed(self.ino()) {
-            if store.wants_space() { self.reap() } else { self.keep_removed() }
+            self.let_go(store.wants_space(), if unique == 0 { Duration::ZERO } else { LAST_CLOSE });
         } else if !self.is_written() {
             self.come_to_rest();
         }
+    }
+
+    /// An object has no name and no handle any more. While a program has it mapped, it stays as it is.
+    fn let_go(&mut self, wants_space: bool, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let store = self.files.store();
+        while self.is_mapped_yet() {
+            if Instant::now() >= deadline {
+                return store.removed().note_mapped(self.ino());
+            }
+            self.wait_for(Duration::from_micros(100));
+            if !self.is_unused() || !store.is_unnamed(self.ino()) {
+                return;
+            }
+        }
+        if wants_space { self.reap() } else { self.keep_removed() }
+    }
+
+    /// True if the host would keep the space of a file that nothing has open here, or even fill its holes, as a program
+    /// has it mapped. Who can only read it is of no consequence but for a limit.
+    fn is_mapped_yet(&self) -> bool {
+        let store = self.files.store();
+        if let Some(serving) = self.serving().filter(|serving| serving.writing.is_some() && serving.mappable)
+            && !store.segments().quiescent(serving.segment)
+        {
+            return true;
+        }
+        let recorded = || store.view().object(self.ino()).and_then(|object| object.attributes.segment);
+        let Some(segment) = recorded().filter(|_| store.is_limited()) else { return false };
+        store.descriptors().forget(segment);
+        let _claim = self.files.readings().claim(segment);
+        store.segments().gone(segment).is_none() && !store.segments().exclusive(segment)
     }
 
     /// Nothing uses the file's segment any more.
@@ -144,7 +182,7 @@ impl Locked<'_> {
         // Whoever reads it to seal it would keep its space.
         self.give_up_quiet();
         if self.is_unused() {
-            if wants_space { self.reap() } else { self.keep_removed() }
+            self.let_go(wants_space, LAST_CLOSE);
         }
     }
 
@@ -208,8 +246,34 @@ impl Files {
         self.ghosts.forget(ino);
     }
 
+    /// Lets go of what was removed while a program had it mapped, where that is over. The caller may have the lock of
+    /// some inode.
+    pub fn let_go_of_unmapped(&self) {
+        self.let_go_of_some(usize::MAX);
+    }
+
+    /// As [`Files::let_go_of_unmapped`], for who finds no space: of very many the rest is left to the background. True
+    /// if there were any.
+    pub(super) fn let_go_for_space(&self) -> bool {
+        self.let_go_of_some(MAPPED_EACH)
+    }
+
+    fn let_go_of_some(&self, most: usize) -> bool {
+        let mapped = self.store().removed().mapped(most);
+        for ino in &mapped {
+            let node = self.node(*ino);
+            if let Some(mut file) = self.try_lock(&node).filter(Locked::is_unused)
+                && self.store().is_unnamed(*ino)
+            {
+                file.let_go(false, Duration::ZERO);
+            }
+        }
+        !mapped.is_empty()
+    }
+
     /// Drops what only the kernel still knows. The caller may have the lock of some inode.
     pub fn reap_removed(&self) {
+        self.let_go_for_space();
         for ino in self.store().removed().all() {
             let node = self.node(ino);
             if let Some(mut file) = self.try_lock(&node).filter(Locked::is_unused)
@@ -288,6 +352,10 @@ impl Files {
             self.release_handle(0, &handle);
         }
         self.reap_removed();
+        // Nobody hears any more of when they are unmapped.
+        for ino in self.store().removed().mapped(usize::MAX) {
+            self.lock(&self.node(ino)).reap();
+        }
         // Files that are still mapped get their last word too.
         match self.learn_all(Switch::Last) {
             Ok(_) => true,

@@ -74,7 +74,23 @@ impl Files {
         if store.removed().held() > 0 && store.holds_too_much(len) {
             self.reap_removed();
         }
+        let admitted = store.admit(ino, &fd, offset, len)?;
+        if admitted.fits() == len || !self.let_go_for_space() {
+            return Ok(admitted);
+        }
+        drop(admitted);
         store.admit(ino, fd, offset, len)
+    }
+
+    /// Sees to it that there is room for the holes of a file that is about to be mapped for writing, which fills them
+    /// unasked. False if there is none.
+    pub(super) fn reserve_holes(&self, ino: Ino) -> Result<bool> {
+        let store = self.store();
+        let fits = store.reserve_holes(ino)? || (self.let_go_for_space() && store.reserve_holes(ino)?);
+        if fits && store.removed().held() > 0 && store.holds_too_much(0) {
+            self.reap_removed();
+        }
+        Ok(fits)
     }
 
     /// Gives back to the host what deleted files and records still hold. True if what was refused for lack of space is

@@ -150,15 +150,31 @@ impl Store {
         self.writers.get(ino).is_some_and(|written| written.is_mapped())
     }
 
+    /// The range of a file for which there has to be room, if `len` bytes at `offset` are allocated and its size is
+    /// `kept`: of one that can be mapped, what comes behind its end, where it leaves no holes.
+    pub fn allocated_range(
+        &self,
+        ino: Ino,
+        fd: impl AsFd,
+        (offset, len): (u64, u64),
+        kept: bool,
+    ) -> Result<(u64, u64)> {
+        if !kept || !self.keeps_room_for_holes(ino) {
+            return Ok((offset, len));
+        }
+        let end = host::stat(fd).host("looking at a segment")?.size.next_multiple_of(BLOCK);
+        Ok((end, offset.saturating_add(len).saturating_sub(offset.max(end))))
+    }
+
     /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of.
     pub fn admit(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
         let Some(limit) = self.limit.get() else { return Ok(Admitted { fits: len, under_way: None }) };
         // Of a file that can be mapped for writing, everything below its end counts already.
-        let reserved = match self.writers.get(ino).filter(Written::is_mapped) {
-            Some(_) => Some(host::stat(&fd).host("looking at a segment")?.size.next_multiple_of(BLOCK)),
+        let mapped = match self.writers.get(ino).filter(Written::is_mapped) {
+            Some(written) => Some((written, host::stat(&fd).host("looking at a segment")?)),
             None => None,
         };
-        let gap = reserved.map_or(0, |reserved| offset.saturating_sub(reserved));
+        let gap = mapped.as_ref().map_or(0, |(_, host)| offset.saturating_sub(host.size.next_multiple_of(BLOCK)));
         // Whatever a client asks for, no number runs over.
         let most = gap.saturating_add(len).saturating_add(2 * BLOCK).min(limit.saturating_mul(2));
         let under_way = self.limit.begin(most);
@@ -167,7 +183,8 @@ impl Store {
         }
         drop(under_way);
         let _gate = self.limit.gate.lock();
-        let fitting = |used: u64| fitting(&fd, offset, len, reserved, limit.saturating_sub(used) / BLOCK * BLOCK);
+        let fitting =
+            |used: u64| fitting(&fd, offset, len, mapped.as_ref(), limit.saturating_sub(used) / BLOCK * BLOCK);
         let fits = self.beside_others(fitting, |fits| *fits == len)?;
         // Who comes next counts it, done or not.
         let most = gap.saturating_add(fits).saturating_add(2 * BLOCK).min(limit.saturating_mul(2));
@@ -304,10 +321,10 @@ impl Admitted<'_> {
     pub fn done(self) {}
 }
 
-/// How many of `len` bytes at `offset` find room if so much is free. `reserved` if a file has room up to there already.
-fn fitting(fd: impl AsFd, offset: u64, len: u64, reserved: Option<u64>, free: u64) -> Result<u64> {
-    if let Some(reserved) = reserved {
-        return Ok(reserved.saturating_add(free).saturating_sub(offset).min(len));
+/// How many of `len` bytes at `offset` find room if so much is free, in a file that may be one that can be mapped.
+fn fitting(fd: impl AsFd, offset: u64, len: u64, mapped: Option<&(Written, host::HostStat)>, free: u64) -> Result<u64> {
+    if let Some((written, host)) = mapped {
+        return Ok(written.end_within(host, free).saturating_sub(offset).min(len));
     }
     if host::unallocated(&fd, offset, len, BLOCK).host("measuring a segment")? <= free {
         return Ok(len);

@@ -3,6 +3,10 @@
 //! A program may have found it by its name a moment ago and be about to open it, hold it with `O_PATH`, or have it as
 //! its working directory. As elsewhere it is there until nobody has it any more, which the kernel says with FORGET. Its
 //! space counts as free meanwhile.
+//!
+//! The kernel says nothing of what a program has mapped where the kernel moves the bytes. The host would keep such a
+//! segment without a name, and stores into its holes would go on: so it is neither kept here nor removed, and counts,
+//! until the host says that nothing has it any more, which is asked once an interval and when space runs out.
 
 use std::collections::{HashMap, HashSet};
 
@@ -29,6 +33,8 @@ struct Waiting {
     /// What the kernel forgot before it could be kept: who removed its last name, or releases its last handle, is not
     /// done yet.
     early: HashSet<Ino>,
+    /// What a program has mapped yet: it counts until that is over.
+    mapped: HashSet<Ino>,
     recorded: Totals,
     held: u64,
 }
@@ -43,6 +49,7 @@ impl Removed {
             return false;
         }
         waiting.remove(ino);
+        waiting.mapped.remove(&ino);
         waiting.objects.insert(ino, Kept { recorded: one, held });
         waiting.held += held;
         waiting.recorded = waiting.recorded + one;
@@ -64,7 +71,23 @@ impl Removed {
     pub fn end(&self, ino: Ino) -> bool {
         let mut waiting = self.0.lock();
         waiting.remove(ino);
+        waiting.mapped.remove(&ino);
         waiting.early.remove(&ino)
+    }
+
+    /// A program has an object mapped that could be kept, or end: neither is done before that is over.
+    pub fn note_mapped(&self, ino: Ino) {
+        self.0.lock().mapped.insert(ino);
+    }
+
+    /// So many of those that were mapped when they were looked at last.
+    pub fn mapped(&self, most: usize) -> Vec<Ino> {
+        self.0.lock().mapped.iter().take(most).copied().collect()
+    }
+
+    /// True if there are any.
+    pub fn has_mapped(&self) -> bool {
+        !self.0.lock().mapped.is_empty()
     }
 
     /// Keeps an object no longer. True if it was kept.

@@ -25,12 +25,23 @@ pub(crate) struct Written {
     mapped: bool,
     /// A handle writes it without asking.
     unasked: bool,
+    /// What it was given behind its end, which stays there as its holes are filled.
+    behind: Behind,
+}
+
+/// What a file may have been given behind its end, by `fallocate` with `FALLOC_FL_KEEP_SIZE`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Behind {
+    /// So many bytes.
+    bytes: u64,
+    /// All of it is in front of this place.
+    reach: u64,
 }
 
 impl Written {
     /// A segment that nothing has opened yet.
     pub fn new(ino: Ino, segment: SegmentId, fd: Arc<OwnedFd>) -> Self {
-        Self { ino, segment, fd, mapped: false, unasked: false }
+        Self { ino, segment, fd, mapped: false, unasked: false, behind: Behind::default() }
     }
 
     /// True if it can be written through a mapping, and there is room for what that fills.
@@ -40,8 +51,24 @@ impl Written {
 
     /// What it takes of the host, or may take without asking.
     pub fn extent(&self, host: &HostStat) -> u64 {
-        let size = if self.mapped { host.size.next_multiple_of(BLOCK) } else { 0 };
-        host.allocated.max(size)
+        if !self.mapped {
+            return host.allocated;
+        }
+        host.allocated.max(self.with_behind(host.size.next_multiple_of(BLOCK), host.allocated))
+    }
+
+    /// Up to where a file that can be mapped may be made larger if so much is free.
+    pub fn end_within(&self, host: &HostStat, free: u64) -> u64 {
+        let most = self.with_behind(host.size.next_multiple_of(BLOCK), host.allocated).saturating_add(free);
+        // What it grows into of what it was given is not behind its end any more.
+        if most >= self.behind.reach { most } else { most - self.behind.bytes.min(most) }
+    }
+
+    /// What a file of a size takes if it has no holes, with what it has behind its end: the host says how much it has
+    /// in all, but not where.
+    fn with_behind(&self, size: u64, allocated: u64) -> u64 {
+        let Behind { bytes, reach } = self.behind;
+        size.saturating_add(bytes.min(reach.saturating_sub(size)).min(allocated))
     }
 }
 
@@ -198,6 +225,19 @@ impl Writers {
     /// The segment is written without asking from now on.
     pub fn let_write_unasked(&self, ino: Ino) {
         self.note(ino, |written| written.unasked = true);
+    }
+
+    /// The file may get so many bytes behind its end, up to a place.
+    pub fn give_behind(&self, ino: Ino, bytes: u64, reach: u64) {
+        self.note(ino, |written| {
+            let behind = &mut written.behind;
+            (behind.bytes, behind.reach) = (behind.bytes.saturating_add(bytes), behind.reach.max(reach));
+        });
+    }
+
+    /// The file has nothing behind its end: the host frees that when it cuts a file.
+    pub fn cut(&self, ino: Ino) {
+        self.note(ino, |written| written.behind = Behind::default());
     }
 
     fn note(&self, ino: Ino, note: impl FnOnce(&mut Written)) {
