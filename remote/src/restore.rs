@@ -6,13 +6,17 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use nix::sys::stat::futimens;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, fstat, futimens};
 use nix::sys::time::TimeSpec;
-use tensorfs_layout::check::Contents;
+use nix::unistd::{geteuid, mkdir};
+use tensorfs_layout::check::{Committed, Contents};
 use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
 use tensorfs_layout::pool::{Carrying, CreateOptions, OpenOptions, Pool, carried, is_unfinished};
 use tensorfs_layout::segment::SealedRun;
@@ -84,14 +88,33 @@ pub fn restore(repository: &Repository, newest: &Newest, to: &Path, progress: Pr
         ..Note::default()
     })
     .map_err(|error| refused(error.to_string()))?;
+    let staging = Staging::make(&staged).map_err(|what| Error::Refused(format!("{}: {what}", staged.display())))?;
+    let restored = restore_to(repository, newest, (&staging.path(), &mark), progress);
+    let restored = restored.map_err(|error| staging.named(error))?;
+    fs::rename(&staged, to).map_err(host("give its name to what was restored beside it"))?;
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|parent| parent.sync_all()).map_err(host("make its name durable"))?;
+    Ok(restored)
+}
+
+/// Makes the pool in a directory, or goes on with it.
+fn restore_to(
+    repository: &Repository,
+    newest: &Newest,
+    (staged, mark): (&Path, &[u8]),
+    progress: Progress<'_>,
+) -> Result<Restored> {
+    let layout = newest.head.as_ref().map(|head| head.layout.clone()).unwrap_or_default();
     let now = Timestamp::from(SystemTime::now());
-    if !is_begun(&staged, &mark)? {
-        let options = CreateOptions { layout: head.layout.clone(), force: true, now, ..CreateOptions::default() };
-        Pool::create(&staged, &options)?;
-        let carrying = Carrying::take(&staged)?.ok_or_else(|| refused("somebody else restores it".into()))?;
-        carrying.write(&mark)?;
+    let begun = begun(staged, mark, &layout)?;
+    if begun == Begun::Not {
+        Pool::create(staged, &CreateOptions { layout, now, ..CreateOptions::default() })?;
     }
-    let pool = Pool::open(&staged, &OpenOptions { now, ..OpenOptions::default() })?;
+    if begun != Begun::Marked {
+        let busy = || Error::Refused(format!("{}: somebody else restores it", staged.display()));
+        Carrying::take(staged)?.ok_or_else(busy)?.write(mark)?;
+    }
+    let pool = Pool::open(staged, &OpenOptions { now, ..OpenOptions::default() })?;
     let total = newest.tree.entries().filter_map(|entry| entry.file.as_ref()).map(bytes_of).sum();
     let mut restore = Restore {
         repository,
@@ -109,28 +132,88 @@ pub fn restore(repository: &Repository, newest: &Newest, to: &Path, progress: Pr
     let restored = restore.restored;
     restore.pool.close()?;
     drop(restore.pool);
-    if let Some(carrying) = Carrying::take(&staged)? {
+    if let Some(carrying) = Carrying::take(staged)? {
         carrying.forget()?;
     }
-    fs::rename(&staged, to).map_err(host("give its name to what was restored beside it"))?;
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent).and_then(|parent| parent.sync_all()).map_err(host("make its name durable"))?;
     Ok(restored)
 }
 
-/// Whether this very restore has been begun there. Fails if something else is there.
-fn is_begun(staged: &Path, mark: &[u8]) -> Result<bool> {
-    if !staged.exists() || is_unfinished(staged).unwrap_or(false) {
-        return Ok(false);
+/// How far this very restore has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    Not,
+    /// There is an empty pool.
+    Made,
+    /// The pool says what it is made from.
+    Marked,
+}
+
+/// Fails if something else is there.
+fn begun(staged: &Path, mark: &[u8], layout: &str) -> Result<Begun> {
+    if is_unfinished(staged).unwrap_or(false) {
+        return Ok(Begun::Not);
     }
+    let is_new = || -> Result<bool> {
+        let is_empty = Contents::read(staged)?.view().totals().objects <= 1;
+        Ok(is_empty && Committed::read(staged)?.superblock().layout == layout)
+    };
     match carried(staged)? {
-        Some(found) if found == mark => Ok(true),
+        Some(found) if found.note == mark => Ok(Begun::Marked),
         // It was interrupted before there was anything in it.
-        None if Contents::read(staged)?.view().totals().objects <= 1 => Ok(false),
+        None if is_new()? => Ok(Begun::Made),
         _ => {
             let what = "holds something else, such as the restore of another batch; remove it, or finish that first";
             Err(Error::Refused(format!("{}: {what}", staged.display())))
         }
+    }
+}
+
+/// The directory that a pool is made in. Where others may make names, too, one may have been there, or be put in its
+/// place: it is this process's own, and is opened once.
+struct Staging {
+    fd: OwnedFd,
+    shown: PathBuf,
+}
+
+impl Staging {
+    /// Makes it, or opens the one that is there if that is the caller's own.
+    fn make(path: &Path) -> std::result::Result<Self, String> {
+        let cannot = |errno: nix::Error| format!("cannot be made: {}", errno.desc());
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::create_dir_all(above).map_err(|error| format!("cannot be made: {error}"))?;
+        match mkdir(path, Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(cannot(errno)),
+        }
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let fd = open(path, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::ELOOP | Errno::ENOTDIR => "there is something else than a directory; remove it".to_owned(),
+            errno => cannot(errno),
+        })?;
+        let found = fstat(&fd).map_err(cannot)?;
+        if found.st_uid != geteuid().as_raw() || found.st_mode & 0o022 != 0 {
+            return Err(format!(
+                "is a directory of user {} with mode {:o}, who could write to what is restored there; remove it, or \
+                 choose another place",
+                found.st_uid,
+                found.st_mode & 0o7777
+            ));
+        }
+        Ok(Self { fd, shown: path.to_owned() })
+    }
+
+    /// What stands for it as long as it is open, whatever has its name.
+    fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into()
+    }
+
+    /// An error with the name that the caller knows.
+    fn named(&self, error: Error) -> Error {
+        let (text, path) = (error.to_string(), self.path().display().to_string());
+        if !text.contains(&path) {
+            return error;
+        }
+        Error::Refused(text.replace(&path, &self.shown.display().to_string()))
     }
 }
 

@@ -42,6 +42,16 @@ impl Carrying {
         }
     }
 
+    /// The note that is kept, if there is one.
+    pub fn note(&self) -> Result<Option<Carried>> {
+        carried_in(&self.dir)
+    }
+
+    /// For messages: the pool.
+    pub fn pool(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Keeps a note, durably, in the place of the one before.
     pub fn write(&self, note: &[u8]) -> Result<()> {
         let written = || {
@@ -61,11 +71,24 @@ impl Carrying {
     }
 }
 
+/// What a pool's carrier has noted.
+#[derive(Debug)]
+pub struct Carried {
+    /// The note.
+    pub note: Vec<u8>,
+    /// Whose the directory is that it was read from, whatever has its path by now.
+    pub owner: u32,
+}
+
 /// The note of a pool's carrier, if there is one.
-pub fn carried(pool: &Path) -> Result<Option<Vec<u8>>> {
-    match open_pool(pool)?.read(REMOTE, MOST) {
-        Ok(note) => Ok(Some(note)),
+pub fn carried(pool: &Path) -> Result<Option<Carried>> {
+    carried_in(&open_pool(pool)?)
+}
+
+fn carried_in(dir: &Dir) -> Result<Option<Carried>> {
+    match dir.read(REMOTE, MOST) {
+        Ok(note) => Ok(Some(Carried { note, owner: dir.owner().uid() })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::in_pool(pool, REMOTE, "read", error)),
+        Err(error) => Err(Error::in_pool(dir.path(), REMOTE, "read", error)),
     }
 }

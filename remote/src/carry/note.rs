@@ -1,11 +1,10 @@
 //! What the carrier keeps in the pool's directory: where the remote is, and how far it has come.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
-use tensorfs_layout::pool::{Carrying, carried};
+use tensorfs_layout::pool::{Carried, Carrying, carried};
 
 use crate::error::{Error, Result};
 use crate::place::Access;
@@ -56,9 +55,18 @@ pub struct Note {
 impl Note {
     /// The note of a pool, if it has a remote.
     pub fn of(pool: &Path, uuid: &str) -> Result<Option<Self>> {
-        let Some(bytes) = carried(pool)? else { return Ok(None) };
-        is_believed(pool)?;
-        let note: Self = serde_json::from_slice(&bytes).map_err(|error| {
+        Self::read(pool, carried(pool)?, uuid)
+    }
+
+    /// As [`Note::of`], of the pool that this is the carrier of.
+    pub fn kept(carrying: &Carrying, uuid: &str) -> Result<Option<Self>> {
+        Self::read(carrying.pool(), carrying.note()?, uuid)
+    }
+
+    fn read(pool: &Path, carried: Option<Carried>, uuid: &str) -> Result<Option<Self>> {
+        let Some(Carried { note, owner }) = carried else { return Ok(None) };
+        is_believed(pool, owner)?;
+        let note: Self = serde_json::from_slice(&note).map_err(|error| {
             let pool = pool.display();
             Error::Refused(format!("{pool}: its file \"remote\" cannot be read ({error}); set the remote again"))
         })?;
@@ -74,11 +82,8 @@ impl Note {
 
 /// Where a pool's second copy is, its owner says. Root, who may write everywhere and has keys of its own, does not take
 /// another user's word for that.
-fn is_believed(pool: &Path) -> Result<()> {
-    let failed = |source| Error::Host { path: pool.display().to_string(), what: "look at", source };
-    let owner = fs::metadata(pool).map_err(failed)?.uid();
-    let own = fs::metadata("/proc/self").map_err(failed)?.uid();
-    if own != 0 || owner == 0 {
+fn is_believed(pool: &Path, owner: u32) -> Result<()> {
+    if !geteuid().is_root() || owner == 0 {
         return Ok(());
     }
     let pool = pool.display();

@@ -77,7 +77,7 @@ impl Carrier {
     pub fn take(pool: &Path, patience: Duration) -> Result<Option<Self>> {
         let uuid = Committed::read(pool)?.superblock().uuid_text();
         let Some(carrying) = Carrying::take(pool)? else { return Ok(None) };
-        let note = Note::of(pool, &uuid)?;
+        let note = Note::kept(&carrying, &uuid)?;
         let note = note.ok_or_else(|| {
             Error::Refused(format!("{}: it has no remote; `tensorfs remote set` gives it one", pool.display()))
         })?;
@@ -109,6 +109,11 @@ impl Carrier {
     /// What is kept of how far it has come.
     pub fn note(&self) -> &Note {
         &self.note
+    }
+
+    /// The remote.
+    pub fn repository(&self) -> &Repository {
+        &self.repository
     }
 
     /// The remote's tree.
@@ -158,6 +163,10 @@ impl Carrier {
             have_committed(&self.pool);
         }
         let committed = Committed::read(&self.pool)?;
+        if committed.superblock().uuid_text() != self.note.pool {
+            let what = "another pool is there by now than the one that this is the carrier of";
+            return Err(Error::Refused(format!("{}: {what}", self.pool.display())));
+        }
         let transaction = committed.transaction().0;
         let ours = self.newest.head.as_ref().filter(|head| head.pool == self.note.pool);
         if let Some(head) = ours.filter(|head| head.transaction > transaction) {

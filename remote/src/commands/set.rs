@@ -22,7 +22,7 @@ pub fn set(arguments: Set) -> Result<()> {
     let place = Place::make(&settings.url, &settings.access)?;
     mark(&place)?;
     let newest = Repository::new(place).newest()?;
-    let before = Note::of(&arguments.pool, &uuid)?.filter(|note| note.settings.url == settings.url);
+    let before = Note::kept(&carrying, &uuid)?.filter(|note| note.settings.url == settings.url);
     let note = match (before, &newest.head) {
         (Some(before), _) => Note { settings, ..before },
         (None, Some(head)) if !arguments.take_over => {

@@ -5,12 +5,10 @@ use std::time::Duration;
 use crate::carry::Carrier;
 use crate::check;
 use crate::commands::cli;
-use crate::commands::place::{note_of, repository};
+use crate::commands::place::repository;
 use crate::commands::show;
 use crate::error::Result;
 use crate::gc;
-use crate::place::Place;
-use crate::repository::Repository;
 
 const DAY: i64 = 24 * 60 * 60;
 /// What is not named yet may be about to be.
@@ -38,11 +36,9 @@ pub fn check(arguments: &cli::Check) -> Result<bool> {
 
 pub fn gc(arguments: &cli::Gc) -> Result<()> {
     // As long as this is the carrier, nobody else puts anything.
-    let _carrier = Carrier::new(&arguments.pool, Duration::ZERO)?;
-    let note = note_of(&arguments.pool)?;
-    let repository = Repository::new(Place::open(&note.settings.url, &note.settings.access)?);
+    let carrier = Carrier::new(&arguments.pool, Duration::ZERO)?;
     let keep = gc::Keep { trees: i64::from(arguments.keep) * DAY, objects: HOUR };
-    let removed = gc::collect(&repository, keep, arguments.dry_run)?;
+    let removed = gc::collect(carrier.repository(), keep, arguments.dry_run)?;
     if arguments.json {
         show::json(&removed);
     } else {

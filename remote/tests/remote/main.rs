@@ -9,3 +9,4 @@ mod kills;
 mod pools;
 mod retention;
 mod stores;
+mod strangers;
