@@ -10,6 +10,7 @@ use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, renameat
 use nix::sys::stat::{FileStat, Mode, fchmod, fstatat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, Whence, fchown, lseek, unlinkat};
 use serde::Deserialize;
+use tensorfs_layout::Ino;
 use tensorfs_layout::segment::{Quarantine, QuarantineEntry, Reason, TierInfo, TierState};
 
 use crate::ask::about;
@@ -18,6 +19,9 @@ use crate::cli::Restore;
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
 use crate::show::{clock, output, size};
+
+const BENEATH: ResolveFlag =
+    ResolveFlag::RESOLVE_BENEATH.union(ResolveFlag::RESOLVE_NO_SYMLINKS).union(ResolveFlag::RESOLVE_NO_XDEV);
 
 /// Runs the command.
 pub fn run(arguments: &Restore) -> Result<(), Failure> {
@@ -44,7 +48,10 @@ pub fn run(arguments: &Restore) -> Result<(), Failure> {
     let source = quarantine.open(name).at(&pool)?;
     let destination = match &arguments.to {
         Some(path) => Destination::anywhere(path)?,
-        None => Destination::inside(target.mount()?.mount_point(), former_place(entry, &pool)?)?,
+        None => {
+            let ino = entry.note.as_ref().and_then(|note| note.ino);
+            Destination::inside(target.mount()?.mount_point(), former_place(entry, &pool)?, ino)?
+        }
     };
     destination.put(source)?;
     quarantine.discard(name).at(&pool)?;
@@ -126,6 +133,8 @@ fn describe(entry: &QuarantineEntry) -> String {
 struct Destination {
     dir: OwnedFd,
     name: PathBuf,
+    /// The one file that may be replaced there, if not any.
+    only: Option<Ino>,
     /// For messages.
     shown: PathBuf,
 }
@@ -137,11 +146,12 @@ impl Destination {
             return Err(Failure::at(&path, "not a file's path"));
         };
         let dir = File::open(parent).at(parent)?.into();
-        Ok(Destination { dir, name: name.into(), shown: path.clone() })
+        Ok(Destination { dir, name: name.into(), only: None, shown: path.clone() })
     }
 
-    /// Below `root`, whatever links others may have put on the way since.
-    fn inside(root: &Path, path: &Path) -> Result<Destination, Failure> {
+    /// Below `root`, where the version's file was: whatever links, mounts and other files others may have put there
+    /// since, nothing else is reached.
+    fn inside(root: &Path, path: &Path, only: Option<Ino>) -> Result<Destination, Failure> {
         let names = path.components().filter(|part| matches!(part, Component::Normal(_)));
         let path: PathBuf = names.collect();
         let shown = root.join(&path);
@@ -153,15 +163,18 @@ impl Destination {
         let dir = match parent {
             None => top,
             Some(parent) => {
-                let how =
-                    OpenHow::new().flags(OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_BENEATH);
+                let how = OpenHow::new().flags(OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(BENEATH);
                 openat2(&top, parent, how).map_err(|errno| {
-                    let reason = format!("its directory: {}; give a place with --to PATH", errno.desc());
-                    Failure::at(&shown, reason)
+                    let why = match errno {
+                        Errno::ELOOP => "there is a symbolic link on the way to it",
+                        Errno::EXDEV => "another filesystem is mounted on the way to it",
+                        errno => errno.desc(),
+                    };
+                    Failure::at(&shown, format!("its directory: {why}; give a place with --to PATH"))
                 })?
             }
         };
-        Ok(Destination { dir, name: name.into(), shown })
+        Ok(Destination { dir, name: name.into(), only, shown })
     }
 
     /// Copies under a temporary name, then renames: whoever looks sees the old file or the new one, whole.
@@ -176,6 +189,13 @@ impl Destination {
                 &self.shown,
                 "something that is not a file is there now; give a place with --to PATH",
             ));
+        }
+        // Whoever put another one there since need not be whose this version is.
+        if let (Some(found), Some(only)) = (&current, self.only)
+            && found.st_ino != only.0
+        {
+            let what = "another file is there by now than this version is of; give a place with --to PATH";
+            return Err(Failure::at(&self.shown, what));
         }
         let temporary = PathBuf::from(format!(".tensorfs-restore.{}", std::process::id()));
         let result = self.write(&temporary, &mut source, current.as_ref());
@@ -240,7 +260,7 @@ mod tests {
         fs::create_dir(root.join("d")).unwrap();
         fs::write(root.join("d/f"), "new").unwrap();
         fs::set_permissions(root.join("d/f"), fs::Permissions::from_mode(0o640)).unwrap();
-        let destination = Destination::inside(&root, Path::new("/d/f")).unwrap();
+        let destination = Destination::inside(&root, Path::new("/d/f"), None).unwrap();
         destination.put(version(&root)).unwrap();
         assert_eq!(fs::read(root.join("d/f")).unwrap(), b"old");
         assert_eq!(fs::metadata(root.join("d/f")).unwrap().mode() & 0o7777, 0o640);
@@ -253,11 +273,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         symlink("/etc", root.join("away")).unwrap();
-        let refused = Destination::inside(&root, Path::new("/away/f")).err().unwrap();
+        let refused = Destination::inside(&root, Path::new("/away/f"), None).err().unwrap();
         assert!(refused.to_string().contains("--to PATH"), "{refused}");
-        assert!(Destination::inside(&root, Path::new("/")).is_err());
+        // Nor does it go where a link within it leads to.
+        fs::create_dir(root.join("victim")).unwrap();
+        symlink("victim", root.join("a")).unwrap();
+        let refused = Destination::inside(&root, Path::new("/a/f"), None).err().unwrap();
+        assert!(refused.to_string().contains("symbolic link"), "{refused}");
+        // What another file has the name of is left alone.
+        fs::write(root.join("victim/f"), "precious").unwrap();
+        let ino = fs::metadata(root.join("victim/f")).unwrap().ino();
+        let other = Destination::inside(&root, Path::new("/victim/f"), Some(Ino(ino + 1))).unwrap();
+        let refused = other.put(version(&root)).unwrap_err();
+        assert!(refused.to_string().contains("--to PATH"), "{refused}");
+        assert_eq!(fs::read(root.join("victim/f")).unwrap(), b"precious");
+        Destination::inside(&root, Path::new("/victim/f"), Some(Ino(ino))).unwrap().put(version(&root)).unwrap();
+        assert_eq!(fs::read(root.join("victim/f")).unwrap(), b"old");
+        assert!(Destination::inside(&root, Path::new("/"), None).is_err());
         // parts that are no names are not followed
-        let destination = Destination::inside(&root, Path::new("/../f")).unwrap();
+        let destination = Destination::inside(&root, Path::new("/../f"), None).unwrap();
         assert_eq!(destination.shown, root.join("f"));
     }
 
@@ -268,7 +302,7 @@ mod tests {
         let version = File::options().read(true).write(true).create_new(true).open(root.join("version")).unwrap();
         std::os::unix::fs::FileExt::write_at(&version, b"end", 1 << 33).unwrap();
         version.set_len(1 << 34).unwrap();
-        Destination::inside(&root, Path::new("/f")).unwrap().put(version).unwrap();
+        Destination::inside(&root, Path::new("/f"), None).unwrap().put(version).unwrap();
         let found = File::open(root.join("f")).unwrap();
         let mut bytes = [1; 8];
         std::os::unix::fs::FileExt::read_exact_at(&found, &mut bytes, (1 << 33) - 2).unwrap();
