@@ -18,6 +18,7 @@ on_mounts!(
     operations_go_on_while_more_files_are_slow_than_there_are_threads,
     operations_go_on_while_sealed_files_are_thawed,
     operations_go_on_while_a_close_that_commits_waits_for_the_disk,
+    files_are_made_by_the_thousand_while_a_commit_waits_for_the_disk,
     operations_go_on_while_a_file_is_moved_to_another_tier,
     operations_go_on_while_the_placement_map_is_stored,
     operations_go_on_while_old_versions_are_set_aside,
@@ -415,6 +416,31 @@ fn operations_go_on_while_a_close_that_commits_waits_for_the_disk(setup: Setup) 
     let close = |path: PathBuf| Box::new(move || writer(&path).write_all_at(b"new", 0).unwrap());
     let actors = paths.into_iter().map(|path| close(path) as Box<dyn FnOnce() + Send>).collect();
     go_on("close", held, MANY, actors, &others, || ());
+}
+
+/// More than are synced at one time where the disk is quick.
+///
+/// Proves W1.
+fn files_are_made_by_the_thousand_while_a_commit_waits_for_the_disk(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.mount_with(["--durability", "fsync"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let dir = mount.at("many");
+    fs::create_dir(&dir).unwrap();
+    let held = calls.add(Rule::of(Call::Fdatasync).on("/segments/").times(1).held());
+    // Too large for the log.
+    fs::write(mount.at("slow"), vec![7; SIZE]).unwrap();
+    held.wait_for_waiting(1);
+    held.no_more();
+    let took = in_time(move || {
+        for n in 0..6000 {
+            fs::write(dir.join(n.to_string()), "new").unwrap();
+        }
+    });
+    drop(held);
+    assert!(took.is_some(), "files waited for a commit");
 }
 
 /// Proves W1.

@@ -115,12 +115,17 @@ impl Files {
 
     /// True if there is no descriptor left to sync one more segment. A commit closes those that nobody writes any more.
     /// What is left must leave room for the server's own needs.
+    ///
+    /// Long before, the commit in the background is called: whoever makes a file need not wait for it, and for the disk.
     fn lacks_room_to_sync(&self) -> bool {
         let store = self.store();
         let most = store.descriptors().for_syncing();
         let held = store.segments().dirty_count();
-        let written = store.writers().len();
-        held.saturating_sub(written) > SYNC_FD_LIMIT.min(most / 2) || held >= most
+        let closed = held.saturating_sub(store.writers().len());
+        if closed > SYNC_FD_LIMIT.min(most / 2) {
+            store.bells().commit().ring();
+        }
+        closed > most / 4 * 3 || held >= most
     }
 
     /// Sees to it that there is a descriptor left to sync one more segment.

@@ -34,7 +34,7 @@ use crate::segment::tier::{self, Opened, Whose};
 use crate::segment::unsynced::{Tracked, Unsynced};
 use crate::tree::view::View;
 
-/// Above this many descriptors held for syncing, commit before opening more files for writing.
+/// Above this many descriptors held for syncing it is time to commit.
 pub const SYNC_FD_LIMIT: usize = 4096;
 
 /// All segments of a pool.
