@@ -1,9 +1,10 @@
 //! An attacker who does all that he can think of, beside a victim who saves checkpoints.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tensorfs_tests::{Mount, Setup, is_root, on_mounts, run_ok, samples};
@@ -14,6 +15,14 @@ const VICTIM: u32 = 65_532;
 const ATTACKER: u32 = 65_533;
 const ATTACKERS: usize = 4;
 const MIB: u64 = 1 << 20;
+
+/// Of a long run: in each minute the victim is alone for a while, and then beside attackers, as what else the machine
+/// does comes and goes. Minutes are the clock's, so that of two runs side by side none attacks while the other's victim
+/// is alone.
+const MINUTE: u64 = 60;
+const ALONE: u64 = 9;
+/// What attackers leave behind, as files to seal, is no victim's alone.
+const SETTLES: u64 = 2;
 
 /// What names and records may take, in MiB: an owner has half of it.
 const NAMES: u64 = 96;
@@ -54,21 +63,23 @@ impl Drop for Running {
 }
 
 /// What a victim was promised: names, with the sums of what is there under them; and how long each took, in seconds.
+#[derive(Default)]
 struct Saved {
-    sums: std::collections::BTreeMap<String, String>,
+    sums: BTreeMap<String, String>,
     took: Vec<f64>,
 }
 
 impl Saved {
-    fn of(lines: &[Value]) -> Self {
+    fn add(&mut self, lines: &[Value]) {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let mut took: Vec<f64> = lines.iter().map(|line| line[2].as_f64().unwrap()).collect();
-        took.sort_by(f64::total_cmp);
-        Self { sums: lines.iter().map(|line| (text(&line[0]), text(&line[1]))).collect(), took }
+        self.sums.extend(lines.iter().map(|line| (text(&line[0]), text(&line[1]))));
+        self.took.extend(lines.iter().map(|line| line[2].as_f64().unwrap()));
     }
 
     fn row(&self) -> String {
-        let at = |part: f64| self.took[((self.took.len() - 1) as f64 * part) as usize] * 1000.0;
+        let mut took = self.took.clone();
+        took.sort_by(f64::total_cmp);
+        let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize] * 1000.0;
         format!("{} saves; median {:.1}, p99 {:.1}, worst {:.1} ms", self.took.len(), at(0.5), at(0.99), at(1.0))
     }
 }
@@ -78,6 +89,19 @@ fn memory(pid: i32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim_matches([':', '\t', ' ']).split(' ').next().unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Seconds on the clock.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// When it began.
+fn wait_for_the_minute() -> u64 {
+    while now() % MINUTE > 1 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    now()
 }
 
 fn directory(mount: &Mount, name: &str, uid: u32, mode: u32) -> PathBuf {
@@ -111,7 +135,7 @@ fn saves_beside_attackers(setup: Setup, options: &str) {
     }
     let Some(python) = setup.python("small") else { return };
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
-    let seconds = number("TENSORFS_ATTACK", 4).to_string();
+    let seconds = number("TENSORFS_ATTACK", 4);
     let mut mount = setup.mount_with(["-o", options]).mount();
     // Files can be moved to and fro.
     mount.umount();
@@ -120,34 +144,43 @@ fn saves_beside_attackers(setup: Setup, options: &str) {
     let victims = directory(&mount, "victim", VICTIM, 0o700);
     let attackers = directory(&mount, "attacker", ATTACKER, 0o755);
     let server = mount.pid().unwrap();
-    let victim = |seconds: &str| Running::start(&python, &victims, &["save", &VICTIM.to_string(), seconds]);
-    let alone = Saved::of(&victim("3").finish());
-    let seed = number("TENSORFS_STORM_SEED", 1) as usize;
-    let attack: Vec<Running> = (seed..seed + ATTACKERS)
-        .map(|seed| {
-            let (seed, uid, samples) = (seed.to_string(), ATTACKER.to_string(), samples());
-            let arguments = ["attack", &seed, &uid, &seconds, samples.to_str().unwrap()];
-            Running::start(&python, &attackers, &arguments)
-        })
-        .collect();
-    let saving = victim(&seconds);
-    let mut highest = 0;
-    for _ in 0..seconds.parse::<u64>().unwrap() * 10 {
-        highest = highest.max(memory(server, "RssAnon"));
-        std::thread::sleep(Duration::from_millis(100));
+    let victim = |seconds: u64| Running::start(&python, &victims, &["save", &VICTIM.to_string(), &seconds.to_string()]);
+    let (mut alone, mut beside) = (Saved::default(), Saved::default());
+    let (mut highest, mut kinds) = (0, BTreeMap::new());
+    let mut seed = number("TENSORFS_STORM_SEED", 1) as usize;
+    let mut left = seconds;
+    while left > 0 {
+        let until = if seconds > MINUTE { wait_for_the_minute() + MINUTE } else { 0 };
+        alone.add(&victim(if seconds > MINUTE { ALONE } else { 3 }).finish());
+        let lasts = left.min(if until > 0 { until - SETTLES - now() } else { seconds });
+        let attack: Vec<Running> = (seed..seed + ATTACKERS)
+            .map(|seed| {
+                let (seed, uid, seconds, samples) =
+                    (seed.to_string(), ATTACKER.to_string(), lasts.to_string(), samples());
+                let arguments = ["attack", &seed, &uid, &seconds, samples.to_str().unwrap()];
+                Running::start(&python, &attackers, &arguments)
+            })
+            .collect();
+        let saving = victim(lasts);
+        for _ in 0..lasts * 10 {
+            highest = highest.max(memory(server, "RssAnon"));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        beside.add(&saving.finish());
+        for counts in attack.into_iter().flat_map(Running::finish) {
+            for (kind, count) in counts.as_object().unwrap() {
+                *kinds.entry(kind.clone()).or_insert(0) += count.as_u64().unwrap();
+            }
+        }
+        seed += ATTACKERS;
+        left -= lasts;
     }
-    let beside = Saved::of(&saving.finish());
-    let kinds: Vec<Value> = attack.into_iter().flat_map(Running::finish).collect();
-    assert_eq!(kinds.len(), ATTACKERS, "each ended by itself");
     let info = mount.info();
     assert_eq!(info["pid"].as_i64(), Some(i64::from(server)), "it has served all the time");
+    assert!(!kinds.is_empty(), "each ended by itself");
     let bound = most((ATTACKERS * 600) as u64);
     if std::env::var_os("TENSORFS_PRINT_TABLE").is_some() {
-        println!(
-            "passthrough {:?}, {options}, {seconds} s, {ATTACKERS} attackers: {}",
-            mount.passthrough(),
-            Value::from(kinds)
-        );
+        println!("passthrough {:?}, {options}, {seconds} s, {ATTACKERS} attackers: {kinds:?}", mount.passthrough(),);
         println!("  victim alone:  {}\n  beside them:   {}", alone.row(), beside.row());
         println!("  server: {} MiB at most, of {} MiB", highest / MIB, bound / MIB);
         println!("  readers: {}", info["readers"]);
@@ -155,7 +188,7 @@ fn saves_beside_attackers(setup: Setup, options: &str) {
     assert!(highest < bound, "{} of {} MiB", highest / MIB, bound / MIB);
     assert!(beside.took.len() > 1, "the victim was kept from saving");
     // Nothing is lost, and whoever attacked keeps nothing from ending.
-    let promised = alone.sums.into_iter().chain(beside.sums).collect::<std::collections::BTreeMap<_, _>>();
+    let promised = alone.sums.into_iter().chain(beside.sums).collect::<BTreeMap<_, _>>();
     let look = |mount: &Mount| {
         for (name, sum) in &promised {
             let found = run_ok(Command::new("sha256sum").arg(mount.at("victim").join(name)));

@@ -1,5 +1,6 @@
 """`attack SEED UID SECONDS SAMPLES`: does all that an ordinary user of a mount can think of, in the directory it is
-started in. SAMPLES is a directory with a file of each format.
+started in, in one of four directories of its own that it comes back to. SAMPLES is a directory with a file of each
+format.
 `save UID SECONDS`: saves checkpoints there; prints how long each took, and what was promised.
 
 Both begin as root, so that Python is theirs whatever its directories allow, and become somebody else at once. What a
@@ -60,11 +61,12 @@ class Attack:
     def __init__(self, seed, samples):
         self.random = random.Random(seed)
         self.samples = samples
-        self.home = f"attack-{seed}"
-        os.mkdir(self.home)
+        self.home = f"attack-{seed % 4}"
+        os.makedirs(self.home, exist_ok=True)
         self.held = []
         self.looks = []
-        self.files = 0
+        # Names go on where an earlier one of the same directory may have ended.
+        self.files = seed << 20
 
     def run(self, seconds):
         kinds = [getattr(self, name) for name in dir(self) if name.startswith("by_")]
@@ -204,19 +206,45 @@ class Attack:
         finally:
             os.close(fd)
 
+    def killed(self, actions):
+        """A child for each action, all at once, which are killed in the middle of it."""
+        children = []
+        for action in actions:
+            child = os.fork()
+            if child == 0:
+                try:
+                    # PR_SET_PDEATHSIG: none outlives a parent that is killed.
+                    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+                    self.random.seed(os.getpid())
+                    while True:
+                        try:
+                            action()
+                        except (OSError, ValueError, BufferError):
+                            pass
+                finally:
+                    os._exit(1)
+            children.append(child)
+        time.sleep(self.random.random() / 20)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
     def by_killed_children(self):
-        child = os.fork()
-        if child == 0:
+        def write():
+            fd = self.file(os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
-                fd = self.file(os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-                while True:
-                    os.write(fd, b"x" * 10_000)
-                    os.lseek(fd, 0, os.SEEK_SET)
+                os.write(fd, b"x" * 100_000)
             finally:
-                os._exit(1)
-        time.sleep(self.random.random() / 50)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+                os.close(fd)
+
+        self.killed([write])
+
+    def by_killed_crowds(self):
+        """Of anything that is here, by some at a time: also while a reader, a lock or a disk is waited for."""
+        others = [self.by_names, self.by_attributes, self.by_writing, self.by_mapping, self.by_links, self.by_listing]
+        others += [self.by_hostile_files, self.by_checkpoints, self.by_long_names, self.by_packed, self.by_locks]
+        others += [self.by_waiting_locks, self.by_control_files, self.by_tiers, self.by_questions, self.by_space]
+        self.killed(self.random.sample(others, 4))
 
     def by_holes(self):
         """A file of terabytes that looks like a tensor file, which takes nothing of the disk."""
@@ -268,6 +296,23 @@ class Attack:
         with open(path, "wb") as file:
             file.write(content)
         self.ask(path)
+
+    def by_packed(self):
+        """Many reads near the end of what has to be unpacked from its beginning, by one request each."""
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (16777216,), }".ljust(117) + b"\n"
+            archive.writestr("a.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + b"\0" * (16 * MIB))
+        path = self.path(f"packed-{self.random.randrange(5)}")
+        with open(path, "wb") as file:
+            file.write(packed.getvalue())
+        below = f"{self.top()}/.tensorfs/tensors/{self.where()}/{path}"
+        fd = os.open(f"{below}/a.npy", os.O_RDONLY)
+        try:
+            for _ in range(20):
+                os.pread(fd, 4096, 16 * MIB - self.random.randrange(MIB))
+        finally:
+            os.close(fd)
 
     def by_long_names(self):
         """Tensors are called something, which is in memory once the file is sealed."""
@@ -395,6 +440,27 @@ class Attack:
             for fd in fds:
                 os.close(fd)
 
+    def by_waiting_locks(self):
+        """Children wait for each other's locks, some of them in a circle, until they are killed."""
+        paths = [self.path(), self.path()]
+
+        def wait():
+            self.random.shuffle(paths)
+            with open(paths[0], "ab") as one, open(paths[1], "ab") as other:
+                for file in (one, other):
+                    self.random.choice([fcntl.lockf, fcntl.flock])(file, fcntl.LOCK_EX)
+
+        self.killed([wait] * 5)
+
+    def by_leases(self):
+        """Who opens what has a lease waits for its holder."""
+        fd = self.file(os.O_RDONLY | os.O_CREAT)
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, self.random.choice([fcntl.F_RDLCK, fcntl.F_WRLCK]))
+            fcntl.fcntl(fd, fcntl.F_NOTIFY, fcntl.DN_MODIFY)
+        finally:
+            os.close(fd)
+
     def by_what_is_not_his(self):
         """Nothing of the victim's can be had."""
         for action in (os.listdir, os.rmdir, lambda path: os.open(f"{path}/checkpoint-0", os.O_RDWR)):
@@ -415,7 +481,8 @@ if __name__ == "__main__":
         become(int(sys.argv[2]))
         save(float(sys.argv[3]))
     else:
-        paths = [entry.path for entry in os.scandir(sys.argv[5]) if entry.is_file() and entry.stat().st_size > 0]
+        entries = [entry for entry in os.scandir(sys.argv[5]) if entry.is_file() and not entry.name.endswith(".json")]
+        paths = [entry.path for entry in entries if entry.stat().st_size > 0]
         samples = {os.path.basename(path): open(path, "rb").read(LARGEST) for path in sorted(paths)}
         become(int(sys.argv[3]))
         Attack(int(sys.argv[2]), samples).run(float(sys.argv[4]))

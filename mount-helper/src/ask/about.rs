@@ -1,9 +1,9 @@
 //! What there is to know about a pool or a mount.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -11,16 +11,17 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::statvfs;
-use nix::unistd::{Uid, User, geteuid};
+use nix::unistd::geteuid;
 use tensorfs_fs::{Counts, Info, State};
 use tensorfs_layout::Error;
 use tensorfs_layout::check::{Inspection, inspect, inspect_in_use};
 use tensorfs_layout::log::PoolState;
 use tensorfs_layout::medium::Flushes;
 
-use crate::mounting::given;
+use crate::ask::apart;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
+use crate::mounting::{foreign, given};
 use crate::show::failure::{At, Failure, reason};
 use crate::show::output;
 
@@ -32,9 +33,6 @@ const METRICS: &str = ".tensorfs/metrics";
 
 /// The most that is read of it.
 const MOST: u64 = 64 << 20;
-
-/// So long root waits for the server of another user.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// So often the log of a pool is read that changes meanwhile, with a pause in between.
 const LOOKS: usize = 5;
@@ -50,6 +48,7 @@ pub struct About {
 
 /// What there is to know about a pool or a mount.
 pub fn json(target: &Path) -> Result<About, Failure> {
+    foreign::check_below(target)?;
     let told = |json| About { json, is_dead: false };
     match Target::of(target)? {
         Target::Mount(mount) if mount.is_dead() => {
@@ -69,7 +68,10 @@ pub fn gone(mount: &Mount) -> String {
 
 /// What the server of a mount says.
 pub fn of_live(mount: &Mount) -> Result<String, Failure> {
-    of_mount(mount.mount_point(), mount.user())
+    match mount.user() {
+        Some(user) if mount.is_foreign() => as_user(user, mount.mount_point()),
+        _ => of_mount(mount.mount_point()),
+    }
 }
 
 /// What the server of a mount has counted, as OpenMetrics text.
@@ -81,16 +83,8 @@ pub fn metrics(mount: &Mount) -> Result<String, Failure> {
 }
 
 /// What the server says. It may be another version of this program, so it is passed on as it is.
-fn of_mount(root: &Path, user: Option<u32>) -> Result<String, Failure> {
-    let control = root.join(CONTROL);
-    match read(&control) {
-        // The kernel lets nobody look at the mount of another user who has not allowed that, not even root.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => match user {
-            Some(user) if geteuid().is_root() && user != 0 => as_user(control, user).at(root),
-            _ => Err(error).at(root),
-        },
-        said => said.at(root),
-    }
+fn of_mount(root: &Path) -> Result<String, Failure> {
+    read(&root.join(CONTROL)).at(root)
 }
 
 fn read(control: &Path) -> io::Result<String> {
@@ -99,31 +93,12 @@ fn read(control: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// What the server says to a user: asked by a thread that becomes him for good. The server is his, and need not answer.
-fn as_user(control: PathBuf, user: u32) -> io::Result<String> {
-    let group = User::from_uid(Uid::from_raw(user)).ok().flatten().map_or(user, |found| found.gid.as_raw());
-    let (tell, hear) = channel();
-    thread::spawn(move || {
-        let said = become_user(user, group).and_then(|()| read(&control));
-        let _ = tell.send(said);
-    });
-    let silent = |_| io::Error::new(ErrorKind::TimedOut, format!("its server does not answer user {user}"));
-    // It is JSON, whatever else that server may be.
-    let said: serde_json::Value = serde_json::from_str(&hear.recv_timeout(PATIENCE).map_err(silent)??)?;
-    Ok(format!("{said:#}\n"))
-}
-
-/// Makes this thread another user, for good. The others stay who they are, and the kernel lets no user trace a program
-/// of which a thread has changed so.
-fn become_user(user: u32, group: u32) -> io::Result<()> {
-    let done = |result: libc::c_long| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
-    // libc's functions of these names would change all threads.
-    // SAFETY: the list is empty, the other calls take integers alone.
-    unsafe {
-        done(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
-        done(libc::syscall(libc::SYS_setresgid, group, group, group))?;
-        done(libc::syscall(libc::SYS_setresuid, user, user, user))
-    }
+/// What a user is told, who serves what is asked about and need not answer. It is JSON, whatever else his server may be.
+fn as_user(user: u32, target: &Path) -> Result<String, Failure> {
+    let asked = ["info".as_ref(), "--json".as_ref(), "--".as_ref(), target.as_os_str()];
+    let said: Result<serde_json::Value, String> = apart::ask_as(user, &asked, apart::PATIENCE);
+    let why = |why| Failure::at(target, format!("asked as user {user}, whose server it is: {why}"));
+    said.map(|said| format!("{said:#}\n")).map_err(why)
 }
 
 fn of_pool(pool: &Path) -> Result<String, Failure> {
@@ -151,6 +126,11 @@ fn of_server(pool: &Path, pid: u32, mountpoint: Option<PathBuf>) -> Result<Strin
     if given::number(&mountpoint).is_some() {
         let unknown = format!("process {pid} serves it on a descriptor, and has not found where; name the mount point");
         return Err(Failure::at(pool, unknown));
+    }
+    // Where the lock is another user's, so may the server be that it speaks of.
+    let owner = fs::metadata(pool).at(pool)?.uid();
+    if owner != 0 && geteuid().is_root() {
+        return as_user(owner, pool).or_else(|_| detached(pool, pid));
     }
     match elsewhere(pid, &mountpoint) {
         Err(error) if error.kind() == ErrorKind::NotFound => detached(pool, pid),

@@ -12,6 +12,7 @@ use tensorfs_layout::Ino;
 
 use crate::ask::question::directory;
 use crate::ask::{carrier, giving};
+use crate::mounting::foreign;
 use crate::show::failure::{At, Failure, reason};
 use crate::tensors::attribute;
 
@@ -32,6 +33,7 @@ pub fn is_gone(file: &Path) -> bool {
 /// that no other file is, and none that is whole.
 pub fn mend(file: &Path, ino: Ino) -> Result<(), Failure> {
     let not = |why: &str| Failure::at(file, format!("not mended: {why}"));
+    foreign::check(file)?;
     let found = fs::symlink_metadata(file).at(file)?;
     if !found.is_file() || found.ino() != ino.0 {
         return Err(not("the damaged file has another name by now"));

@@ -47,7 +47,7 @@ pub fn run(arguments: &Alarm) -> Result<(), Failure> {
 
 fn mounted(mountpoint: &Path) -> Result<Option<Mount>, Failure> {
     let table = Table::read().at(mountpoint)?;
-    Ok(table.top_at(mountpoint).filter(|mount| mount.is_tensorfs()).cloned())
+    Ok(table.top_at(mountpoint).filter(|mount| mount.is_tensorfs() && !mount.is_foreign()).cloned())
 }
 
 /// Looks once. What the program could not be told it is told the next time.

@@ -11,6 +11,7 @@ use tensorfs_layout::check::{Depth, Report};
 
 use crate::ask::job;
 use crate::cli::Check;
+use crate::mounting::foreign;
 use crate::mounting::target::Target;
 use crate::show::failure::Failure;
 use crate::show::progress::Bar;
@@ -33,6 +34,7 @@ pub fn run(arguments: &Check) -> ExitCode {
 }
 
 fn check(arguments: &Check) -> Result<ExitCode, Failure> {
+    foreign::check(&arguments.pool)?;
     let target = Target::of(&arguments.pool)?;
     let pool = target.pool().to_owned();
     let bar = Bar::new(arguments.json);

@@ -10,6 +10,7 @@ use tensorfs_formats::{Location, Mode, Tensor};
 use tensorfs_fs::Inspector;
 
 use crate::cli::Diff;
+use crate::mounting::foreign;
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{output, table, text};
@@ -44,6 +45,7 @@ struct Side {
 
 impl Side {
     fn open(path: &Path, inspector: &Inspector) -> Result<Side, Failure> {
+        foreign::check(path)?;
         let opened = TensorFile::open(&Place::of(path)?, inspector)?;
         let (mut tensors, mut seen) = (BTreeMap::new(), BTreeMap::new());
         opened.tensors(&mut |listed| {

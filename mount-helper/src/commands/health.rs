@@ -11,6 +11,7 @@ use tensorfs_layout::pool::READ_ONLY_HOST;
 
 use crate::ask::{about, apart};
 use crate::cli::Health;
+use crate::mounting::foreign;
 use crate::mounting::target::Target;
 use crate::show::failure::Failure;
 use crate::show::{output, size};
@@ -80,6 +81,7 @@ fn ask(target: &Path, patience: Duration) -> Answer {
 
 /// Asks the server.
 fn look(target: &Path) -> Result<Answer, Failure> {
+    foreign::check_below(target)?;
     let mount = Target::of(target)?.mount()?;
     if mount.is_dead() {
         return Ok(Answer::down(about::gone(&mount)));

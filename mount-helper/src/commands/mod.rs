@@ -32,9 +32,11 @@ mod umount;
 mod upgrade;
 mod verify;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::cli::Command;
+use crate::cli::{Command, TierCommand};
+use crate::mounting::foreign;
 use crate::show::failure::Failure;
 use crate::show::logging;
 
@@ -48,6 +50,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
     if !has_own_log {
         logging::to_terminal(log::LevelFilter::Warn);
     }
+    paths(&command).into_iter().try_for_each(foreign::check)?;
     match command {
         Command::Check(arguments) => return Ok(check::run(&arguments)),
         Command::Scrub(arguments) => return scrub::run(&arguments),
@@ -80,4 +83,51 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Manual(arguments) => manual::run(&arguments),
     }
     .map(|()| ExitCode::SUCCESS)
+}
+
+/// The paths that a command goes to; of those that look themselves whose mount it is, none.
+fn paths(command: &Command) -> Vec<&Path> {
+    match command {
+        Command::Info(_) | Command::Health(_) | Command::Umount(_) => Vec::new(),
+        // With exit statuses of their own.
+        Command::Check(_) | Command::Diff(_) => Vec::new(),
+        Command::Completions(_) => Vec::new(),
+        Command::Alarm(arguments) => vec![&arguments.mountpoint],
+        Command::Cat(arguments) => vec![&arguments.path],
+        Command::Create(arguments) => vec![&arguments.pool],
+        Command::Latest(arguments) => vec![&arguments.dir],
+        Command::Ls(arguments) => all(&arguments.paths),
+        Command::Manual(arguments) => vec![&arguments.directory],
+        Command::Metrics(arguments) => all(&arguments.targets),
+        Command::Mount(arguments) => vec![&arguments.pool, &arguments.mountpoint],
+        Command::Records(arguments) => all(&arguments.paths),
+        Command::Remote(arguments) => arguments.arguments.iter().map(Path::new).collect(),
+        Command::Resize(arguments) => vec![&arguments.target],
+        Command::Restore(arguments) => both(&arguments.target, &arguments.to),
+        Command::Rollback(arguments) => both(&arguments.dir, &arguments.to),
+        Command::Scrub(arguments) => vec![&arguments.target],
+        Command::Seal(arguments) => all(&arguments.paths),
+        Command::Stat(arguments) => vec![&arguments.path],
+        Command::Sync(arguments) => vec![&arguments.mountpoint],
+        Command::Tensors(arguments) => all(&arguments.paths),
+        Command::Tier(arguments) => match &arguments.command {
+            TierCommand::Add(arguments) => vec![&arguments.pool, &arguments.directory],
+            TierCommand::Remove(arguments) => vec![&arguments.pool],
+            TierCommand::List(arguments) => vec![&arguments.target],
+            TierCommand::Map(arguments) => vec![&arguments.target],
+            TierCommand::Move(arguments) => all(&arguments.paths),
+        },
+        Command::Top(arguments) => vec![&arguments.target],
+        Command::Trace(arguments) => vec![&arguments.target],
+        Command::Upgrade(arguments) => vec![&arguments.target],
+        Command::Verify(arguments) => all(&arguments.paths),
+    }
+}
+
+fn all(paths: &[PathBuf]) -> Vec<&Path> {
+    paths.iter().map(PathBuf::as_path).collect()
+}
+
+fn both<'a>(one: &'a Path, other: &'a Option<PathBuf>) -> Vec<&'a Path> {
+    [Some(one), other.as_deref()].into_iter().flatten().collect()
 }

@@ -7,17 +7,18 @@ use crate::cli::Umount;
 use crate::commands::status::GOES_ON;
 use crate::mounting::holder::ServerProcess;
 use crate::mounting::target::Target;
-use crate::mounting::{busy, unmount};
+use crate::mounting::{busy, foreign, unmount};
 use crate::show::failure::{At, Failure};
 
 /// Runs the command.
 pub fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
+    foreign::check_below(&arguments.mountpoint)?;
     let mount = Target::of(&arguments.mountpoint)?.mount()?;
     let deadline = arguments.timeout.map(|timeout| Instant::now() + timeout);
     let (pool, mountpoint) = (mount.source(), mount.mount_point());
-    // A dead mount has none, whoever serves the pool by now.
+    // A dead mount has none, whoever serves the pool by now, and a foreign one may name any pool.
     let is_dead = mount.is_dead();
-    let server = if is_dead { None } else { ServerProcess::of(pool) };
+    let server = if is_dead || mount.is_foreign() { None } else { ServerProcess::of(pool) };
     match unmount::patiently(mountpoint, arguments.lazy, arguments.timeout) {
         Err(error) if unmount::is_busy(&error) && is_dead => {
             log::warn!("{}: its server is gone; detaching it", mountpoint.display());

@@ -84,7 +84,7 @@ pub fn check_mounts(number: RawFd, pool: &Path) -> Result<Vec<PathBuf>, Failure>
             let why = format!("mounted without {missing}; unmount it, and mount it with nosuid,nodev");
             return Err(Failure::at(at, why));
         }
-        if paths::leads_into(pool, at)? {
+        if paths::leads_into(pool, at)?.is_some() {
             return Err(Failure::at(at, paths::INSIDE));
         }
     }

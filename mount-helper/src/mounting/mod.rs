@@ -7,6 +7,7 @@ pub mod busy;
 pub mod elsewhere;
 pub mod errands;
 pub mod exchange;
+pub mod foreign;
 mod fuse_device;
 mod fusermount;
 pub mod given;

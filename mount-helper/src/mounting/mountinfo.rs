@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::statfs;
+use nix::unistd::geteuid;
 
 use crate::show::failure::{At, Failure};
 
@@ -73,16 +74,23 @@ impl Mount {
         self.fs_type == FS_TYPE
     }
 
+    /// Whether root must not believe it, nor wait for it: another user mounted it, and serves it.
+    pub fn is_foreign(&self) -> bool {
+        self.is_fuse() && self.user.is_some_and(|user| user != 0) && geteuid().is_root()
+    }
+
     fn is_fuse(&self) -> bool {
         let name = self.fs_type.as_bytes();
         name == b"fuse" || name.starts_with(b"fuse.")
     }
 
-    /// A FUSE mount whose server is gone.
+    /// A FUSE mount whose server is gone. Of one that is foreign it is not asked.
     ///
     /// `stat` alone may be answered from the kernel's cache, long after the server died; `statfs` never is.
     pub fn is_dead(&self) -> bool {
-        self.is_fuse() && matches!(statfs(&self.mount_point), Err(Errno::ENOTCONN | Errno::ECONNABORTED))
+        self.is_fuse()
+            && !self.is_foreign()
+            && matches!(statfs(&self.mount_point), Err(Errno::ENOTCONN | Errno::ECONNABORTED))
     }
 }
 
@@ -126,9 +134,9 @@ impl Table {
         self.0.iter().rev()
     }
 
-    /// Where `pool` is mounted.
+    /// Where `pool` is mounted; a foreign mount may say of any that it is.
     pub fn of_pool(&self, pool: &Path) -> impl Iterator<Item = &Mount> {
-        self.0.iter().filter(move |mount| mount.is_tensorfs() && mount.source == pool)
+        self.0.iter().filter(move |mount| mount.is_tensorfs() && mount.source == pool && !mount.is_foreign())
     }
 
     /// The mount that `path` lies in.

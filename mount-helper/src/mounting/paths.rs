@@ -53,8 +53,16 @@ fn split(path: &Path) -> Option<(PathBuf, PathBuf)> {
 /// Why a pool cannot be mounted above itself.
 pub const INSIDE: &str = "the pool is inside its mount point, which would hide it; choose another mount point";
 
+/// How a path leads into a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leads {
+    /// To the root of it.
+    Root,
+    Below,
+}
+
 /// Whether a path leads to a mount point (real) or below it. Nothing is asked of what is mounted there.
-pub fn leads_into(path: &Path, mountpoint: &Path) -> Result<bool, Failure> {
+pub fn leads_into(path: &Path, mountpoint: &Path) -> Result<Option<Leads>, Failure> {
     let whole = std::path::absolute(path).at(path)?;
     let parts = |path: &Path| path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect::<Vec<_>>();
     let (mut at, mut left, mut links) = (PathBuf::from("/"), parts(&whole), 0);
@@ -66,7 +74,7 @@ pub fn leads_into(path: &Path, mountpoint: &Path) -> Result<bool, Failure> {
         // The root, of a link, too, takes the place of all.
         at.push(part);
         if at.starts_with(mountpoint) {
-            return Ok(true);
+            return Ok(Some(if left.is_empty() { Leads::Root } else { Leads::Below }));
         }
         // Else it is no link, or whoever opens it hears of the error.
         if let Ok(target) = at.read_link()
@@ -77,7 +85,7 @@ pub fn leads_into(path: &Path, mountpoint: &Path) -> Result<bool, Failure> {
             left.extend(parts(&target));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Why a pool cannot be mounted at this place, as far as the two paths go (both real).
@@ -119,16 +127,18 @@ mod tests {
         for (target, link) in [("../mnt", "a/up"), ("/", "a/root"), ("up/pool", "a/on"), ("loop", "a/loop")] {
             std::os::unix::fs::symlink(target, root.join(link)).unwrap();
         }
-        let leads = |path: &Path| leads_into(&root.join(path), &root.join("mnt")).unwrap();
+        let leads = |path: &Path| leads_into(&root.join(path), &root.join("mnt")).unwrap().is_some();
         let through = Path::new("a/root").join(root.strip_prefix("/").unwrap()).join("mnt/x");
         for path in ["mnt", "mnt/x/y", "a/up", "a/up/pool", "a/on", "a/b/../../mnt/x"].map(Path::new) {
             assert!(leads(path), "{path:?}");
         }
         assert!(leads(&through));
+        let how = |path: &str| leads_into(&root.join(path), &root.join("mnt")).unwrap();
+        assert_eq!((how("a/up"), how("a/on")), (Some(Leads::Root), Some(Leads::Below)));
         for path in ["", "a/b", "mnt2", "none/x", "a/loop", "mnt/../a", "a/root"].map(Path::new).into_iter().skip(1) {
             assert_eq!(leads(path), path.starts_with("mnt"), "{path:?}");
         }
-        assert!(!leads_into(&root, &root.join("mnt")).unwrap());
+        assert_eq!(leads_into(&root, &root.join("mnt")).unwrap(), None);
     }
 
     #[test]

@@ -19,8 +19,8 @@ use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Error, Ino, ROOT};
 
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::paths;
 use crate::mounting::target::out_of_sight;
+use crate::mounting::{foreign, paths};
 use crate::show::failure::{At, Failure};
 use crate::tensors::attribute;
 use crate::tensors::pool_path::{joined, split};
@@ -287,8 +287,14 @@ impl Place {
         let mut places = match &self.at {
             Where::Host => {
                 let mut places = Vec::new();
+                let foreign = foreign::table()?;
                 for entry in fs::read_dir(&self.path).at(&self.path)? {
-                    places.push(Place { path: entry.at(&self.path)?.path(), at: Where::Host });
+                    let path = entry.at(&self.path)?.path();
+                    // Somebody has mounted something there.
+                    match foreign::check_in(&foreign, &path) {
+                        Ok(()) => places.push(Place { path, at: Where::Host }),
+                        Err(failure) => log::warn!("left out: {failure}"),
+                    }
                 }
                 places
             }

@@ -1,25 +1,40 @@
-//! Which pool a path on a mount is in.
+//! Which pool a path on a mount is in. Whoever mounts says so himself: root believes no other user.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use nix::unistd::geteuid;
+
 /// The pool that is mounted at or above a path, and where.
 pub fn pool_of(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     // Of mounts over each other the last one counts.
-    let mounts = table.split(|byte| *byte == b'\n').filter_map(mount).filter(|(at, ..)| path.starts_with(at));
-    let (at, kind, source) = mounts.max_by_key(|(at, ..)| at.as_os_str().len())?;
-    (kind == "fuse.tensorfs").then_some((source, at))
+    let mounts = table.split(|byte| *byte == b'\n').filter_map(mount).filter(|mount| path.starts_with(&mount.at));
+    let mount = mounts.max_by_key(|mount| mount.at.as_os_str().len())?;
+    let is_believed = !geteuid().is_root() || mount.user.is_none_or(|user| user == 0);
+    (mount.kind == "fuse.tensorfs" && is_believed).then_some((mount.source, mount.at))
 }
 
-/// Mount point, type and source of a line.
-fn mount(line: &[u8]) -> Option<(PathBuf, String, PathBuf)> {
+/// One of them.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    at: PathBuf,
+    kind: String,
+    source: PathBuf,
+    user: Option<u32>,
+}
+
+/// That of a line.
+fn mount(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let at = unescaped(fields.nth(4)?);
     fields.find(|field| *field == b"-")?;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
-    Some((at, kind, unescaped(fields.next()?)))
+    let source = unescaped(fields.next()?);
+    let options = String::from_utf8_lossy(fields.next().unwrap_or_default());
+    let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
+    Some(Mount { at, kind, source, user })
 }
 
 /// Blanks and the like are a backslash and three octal digits.
@@ -51,8 +66,10 @@ mod tests {
 
     #[test]
     fn a_line_is_taken_apart() {
-        let line = b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 - fuse.tensorfs /pools/x\\134y rw";
-        let expected = ("/mnt/a b".into(), "fuse.tensorfs".to_owned(), "/pools/x\\y".into());
+        let line =
+            b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 - fuse.tensorfs /pools/x\\134y rw,user_id=12,allow_other";
+        let (at, kind) = ("/mnt/a b".into(), "fuse.tensorfs".to_owned());
+        let expected = Mount { at, kind, source: "/pools/x\\y".into(), user: Some(12) };
         assert_eq!(mount(line), Some(expected));
         assert_eq!(mount(b"36 35"), None);
     }
