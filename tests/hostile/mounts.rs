@@ -77,7 +77,7 @@ impl Drop for Hostile {
     }
 }
 
-/// Until it is unmounted. `struct fuse_in_header`: length, what (4), number (8), node (16), user (24), group, thread (32).
+/// Until it is unmounted. `struct fuse_in_header`: length, what (4), number (8), node, user (24), group, thread (32).
 fn serve(mut device: File, asked: &Mutex<Vec<String>>) {
     const INIT: u32 = 26;
     let mut request = vec![0; 1 << 20];

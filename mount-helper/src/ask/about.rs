@@ -93,7 +93,7 @@ fn read(control: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// What a user is told, who serves what is asked about and need not answer. It is JSON, whatever else his server may be.
+/// What a user is told, who serves what is asked about, and need not answer. Whatever his server may be, it is JSON.
 fn as_user(user: u32, target: &Path) -> Result<String, Failure> {
     let asked = ["info".as_ref(), "--json".as_ref(), "--".as_ref(), target.as_os_str()];
     let said: Result<serde_json::Value, String> = apart::ask_as(user, &asked, apart::PATIENCE);

@@ -1,5 +1,5 @@
-//! Mounts of other users, of whom root asks nothing. Whoever may mount by `fusermount3` says what kind of mount it is and
-//! of which pool, answers what he likes, or nothing: then whoever has asked waits, and not even SIGKILL ends that.
+//! Mounts of other users, of whom root asks nothing. Whoever may mount by `fusermount3` says what kind of mount it is
+//! and of which pool, answers what he likes, or nothing: then whoever has asked waits, and not even SIGKILL ends that.
 
 use std::path::Path;
 
