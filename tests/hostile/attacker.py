@@ -208,13 +208,15 @@ class Attack:
 
     def killed(self, actions):
         """A child for each action, all at once, which are killed in the middle of it."""
-        children = []
+        children, parent, libc = [], os.getpid(), ctypes.CDLL(None)
         for action in actions:
             child = os.fork()
             if child == 0:
                 try:
-                    # PR_SET_PDEATHSIG: none outlives a parent that is killed.
-                    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+                    # PR_SET_PDEATHSIG: none outlives a parent that is killed, also if it was before this.
+                    libc.prctl(1, signal.SIGKILL)
+                    if os.getppid() != parent:
+                        os._exit(1)
                     self.random.seed(os.getpid())
                     while True:
                         try:
