@@ -15,6 +15,7 @@ const LIMIT: u64 = 64 << 20;
 on_mounts!(
     removed_files_that_are_held_by_path_do_not_pass_the_limit,
     removed_files_that_are_mapped_do_not_pass_the_limit,
+    a_removed_file_whose_segment_is_gone_counts_no_more,
     what_a_mapped_file_has_behind_its_end_counts_beside_its_holes,
     no_space_at_the_limit,
     deleting_gives_space_at_once,
@@ -815,6 +816,24 @@ fn removed_files_that_are_mapped_do_not_pass_the_limit(setup: Setup) {
         });
         tensorfs_tests::wait_until("it to be shown", || free(&mount) > LIMIT - (8 << 20));
     }
+}
+
+/// That nothing can be asked about it was taken for somebody who has it mapped. Found by a review.
+///
+/// Proves S3.
+fn a_removed_file_whose_segment_is_gone_counts_no_more(setup: Setup) {
+    if setup.mount_is_plain() {
+        return;
+    }
+    let mount = limited(setup);
+    std::fs::write(mount.at("f"), Pattern(1).bytes(0, 40 << 20)).unwrap();
+    mount.sync();
+    let shards = std::fs::read_dir(mount.pool().join("segments")).unwrap();
+    let mut segments = shards.flat_map(|shard| std::fs::read_dir(shard.unwrap().path()).unwrap());
+    let segment = segments.find(|segment| segment.as_ref().unwrap().metadata().unwrap().len() == 40 << 20);
+    std::fs::remove_file(segment.unwrap().unwrap().path()).unwrap();
+    std::fs::remove_file(mount.at("f")).unwrap();
+    assert!(free(&mount) > LIMIT - (8 << 20), "{} bytes free", free(&mount));
 }
 
 /// Space behind the end of a file passed for space in its holes, which were filled all the same. Found by reading.

@@ -76,7 +76,12 @@ impl Readings {
 
     /// Waits until nobody reads the segment here. Until the claim goes, nobody begins to.
     pub fn claim(&self, segment: SegmentId) -> Claim {
-        let deadline = Instant::now() + PATIENCE;
+        self.claim_within(segment, PATIENCE)
+    }
+
+    /// As [`Readings::claim`], but waits no longer than that.
+    pub fn claim_within(&self, segment: SegmentId, patience: Duration) -> Claim {
+        let deadline = Instant::now() + patience;
         let mut segments = self.0.segments.lock();
         self.0.claims.fetch_add(1, Ordering::Relaxed);
         segments.entry(segment).or_default().claims += 1;

@@ -55,7 +55,7 @@ impl Locked<'_> {
     fn let_go(&mut self, wants_space: bool, patience: Duration) {
         let deadline = Instant::now() + patience;
         let store = self.files.store();
-        while self.is_mapped_yet() {
+        while self.is_mapped_yet(patience) {
             if Instant::now() >= deadline {
                 return store.removed().note_mapped(self.ino());
             }
@@ -68,19 +68,20 @@ impl Locked<'_> {
     }
 
     /// True if the host would keep the space of a file that nothing has open here, or even fill its holes, as a program
-    /// has it mapped. Who can only read it is of no consequence but for a limit.
-    fn is_mapped_yet(&self) -> bool {
+    /// has it mapped. Who can only read it is of no consequence but for a limit. What reads it here is waited for no
+    /// longer than that, and counts as one that has it mapped. Where the host does not say, nobody has.
+    fn is_mapped_yet(&self, patience: Duration) -> bool {
         let store = self.files.store();
         if let Some(serving) = self.serving().filter(|serving| serving.writing.is_some() && serving.mappable)
-            && !store.segments().quiescent(serving.segment)
+            && store.segments().is_held(serving.segment, true)
         {
             return true;
         }
         let recorded = || store.view().object(self.ino()).and_then(|object| object.attributes.segment);
         let Some(segment) = recorded().filter(|_| store.is_limited()) else { return false };
         store.descriptors().forget(segment);
-        let _claim = self.files.readings().claim(segment);
-        store.segments().gone(segment).is_none() && !store.segments().exclusive(segment)
+        let _claim = self.files.readings().claim_within(segment, patience);
+        store.segments().is_held(segment, false)
     }
 
     /// Nothing uses the file's segment any more.
@@ -163,7 +164,7 @@ impl Locked<'_> {
             self.reap();
         } else if store.holds_too_much(0) {
             self.reap();
-            self.files.reap_removed();
+            self.files.reap_kept();
         }
     }
 
@@ -271,9 +272,14 @@ impl Files {
         !mapped.is_empty()
     }
 
-    /// Drops what only the kernel still knows. The caller may have the lock of some inode.
+    /// Drops what only the kernel still knows, and what was mapped and is not any more. The caller may have the lock of
+    /// some inode.
     pub fn reap_removed(&self) {
         self.let_go_for_space();
+        self.reap_kept();
+    }
+
+    fn reap_kept(&self) {
         for ino in self.store().removed().all() {
             let node = self.node(ino);
             if let Some(mut file) = self.try_lock(&node).filter(Locked::is_unused)

@@ -116,7 +116,8 @@ impl Files {
     /// True if there is no descriptor left to sync one more segment. A commit closes those that nobody writes any more.
     /// What is left must leave room for the server's own needs.
     ///
-    /// Long before, the commit in the background is called: whoever makes a file need not wait for it, and for the disk.
+    /// Long before, the commit in the background is called: whoever makes a file need not wait for it, and for the disk,
+    /// until there is very much to sync.
     fn lacks_room_to_sync(&self) -> bool {
         let store = self.store();
         let most = store.descriptors().for_syncing();
@@ -125,7 +126,7 @@ impl Files {
         if closed > SYNC_FD_LIMIT.min(most / 2) {
             store.bells().commit().ring();
         }
-        closed > most / 4 * 3 || held >= most
+        closed > (4 * SYNC_FD_LIMIT).min(most / 4 * 3) || held >= most
     }
 
     /// Sees to it that there is a descriptor left to sync one more segment.

@@ -8,7 +8,8 @@
 //! segment without a name, and stores into its holes would go on: so it is neither kept here nor removed, and counts,
 //! until the host says that nothing has it any more, which is asked once an interval and when space runs out.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use parking_lot::Mutex;
 use tensorfs_layout::Ino;
@@ -34,7 +35,9 @@ struct Waiting {
     /// done yet.
     early: HashSet<Ino>,
     /// What a program has mapped yet: it counts until that is over.
-    mapped: HashSet<Ino>,
+    mapped: BTreeSet<Ino>,
+    /// The one of them that was looked at last.
+    looked_at: Ino,
     recorded: Totals,
     held: u64,
 }
@@ -80,9 +83,14 @@ impl Removed {
         self.0.lock().mapped.insert(ino);
     }
 
-    /// So many of those that were mapped when they were looked at last.
+    /// So many of those that were mapped when they were looked at last, each in its turn.
     pub fn mapped(&self, most: usize) -> Vec<Ino> {
-        self.0.lock().mapped.iter().take(most).copied().collect()
+        let mut waiting = self.0.lock();
+        let last = waiting.looked_at;
+        let next = waiting.mapped.range((Excluded(last), Unbounded)).chain(waiting.mapped.range(..=last));
+        let some: Vec<Ino> = next.take(most).copied().collect();
+        waiting.looked_at = some.last().copied().unwrap_or(last);
+        some
     }
 
     /// True if there are any.

@@ -59,9 +59,10 @@ impl Written {
 
     /// Up to where a file that can be mapped may be made larger if so much is free.
     pub fn end_within(&self, host: &HostStat, free: u64) -> u64 {
-        let most = self.with_behind(host.size.next_multiple_of(BLOCK), host.allocated).saturating_add(free);
+        let size = host.size.next_multiple_of(BLOCK);
+        let most = self.with_behind(size, host.allocated).saturating_add(free);
         // What it grows into of what it was given is not behind its end any more.
-        if most >= self.behind.reach { most } else { most - self.behind.bytes.min(most) }
+        if most >= self.behind.reach { most } else { size.saturating_add(free) }
     }
 
     /// What a file of a size takes if it has no holes, with what it has behind its end: the host says how much it has

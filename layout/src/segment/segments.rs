@@ -9,6 +9,7 @@
 //! tier are never synced. A tier that is not there gives an I/O error for each of its segments, and nothing of it is
 //! changed.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;
@@ -16,6 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use nix::errno::Errno;
 use parking_lot::Mutex;
 
 use crate::ids::SegmentId;
@@ -312,20 +314,31 @@ impl Segments {
             // Nothing is proved of one that cannot be opened.
             Err(_) => return Ok((self.stat(id)?, true)),
         };
-        let writable = !try_lease(fd.as_fd(), libc::F_RDLCK);
+        let writable = try_lease(fd.as_fd(), libc::F_RDLCK).is_err();
         Ok((nix::sys::stat::fstat(&fd)?.into(), writable))
     }
 
-    /// Takes a lease and gives it back. A second descriptor of ours would stand in the way of a write lease, so the one
-    /// that is held for syncing is used if there is one.
+    /// True if the host says that something else has the segment open or mapped, or only if it does so `to_write`.
+    /// False where it does not say, as the segment is not there, or cannot be opened, or leases cannot be had.
+    pub fn is_held(&self, id: SegmentId, to_write: bool) -> bool {
+        let kind = if to_write { libc::F_RDLCK } else { libc::F_WRLCK };
+        self.to_lease(id).is_some_and(|fd| try_lease(fd.as_fd(), kind) == Err(Errno::EAGAIN))
+    }
+
+    /// Takes a lease and gives it back.
     fn lease(&self, id: SegmentId, kind: libc::c_int) -> bool {
+        self.to_lease(id).is_some_and(|fd| try_lease(fd.as_fd(), kind).is_ok())
+    }
+
+    /// A descriptor to take leases by. A second one of ours would stand in the way of a write lease, so the one that is
+    /// held for syncing is used if there is one.
+    fn to_lease(&self, id: SegmentId) -> Option<Arc<OwnedFd>> {
         // Nor may a witness stand in the way, once nothing is open that it is for.
         let take = |entry: &mut Tracked| if entry.writers == 0 { entry.witness.take() } else { None };
         let witness = self.unsynced.tracked.lock().change(id, take);
         drop(witness);
         let tracked = self.unsynced.descriptor(id);
-        let Some(fd) = tracked.or_else(|| self.open(id, libc::O_RDONLY).ok().map(Arc::new)) else { return false };
-        try_lease(fd.as_fd(), kind)
+        tracked.or_else(|| self.open(id, libc::O_RDONLY).ok().map(Arc::new))
     }
 
     /// Removes a segment from the host. One that is not there is fine: it was removed before. One in a tier that is
@@ -374,15 +387,17 @@ impl Segments {
     }
 }
 
-/// True if a lease of this kind is granted, which is given back at once.
-fn try_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
-    let granted = ask_apart(|| {
+/// Asks for a lease of this kind, which is given back at once.
+fn try_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> nix::Result<()> {
+    let said = Cell::new(Ok(()));
+    ask_apart(|| {
         // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
-        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) == 0 }
+        said.set(Errno::result(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) }).map(drop));
+        said.get().is_ok()
     });
-    if granted {
+    if said.get().is_ok() {
         // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
     }
-    granted
+    said.get()
 }

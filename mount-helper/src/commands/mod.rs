@@ -32,6 +32,8 @@ mod umount;
 mod upgrade;
 mod verify;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -101,7 +103,7 @@ fn paths(command: &Command) -> Vec<&Path> {
         Command::Metrics(arguments) => all(&arguments.targets),
         Command::Mount(arguments) => vec![&arguments.pool, &arguments.mountpoint],
         Command::Records(arguments) => all(&arguments.paths),
-        Command::Remote(arguments) => arguments.arguments.iter().map(Path::new).collect(),
+        Command::Remote(arguments) => arguments.arguments.iter().map(|argument| path_in(argument)).collect(),
         Command::Resize(arguments) => vec![&arguments.target],
         Command::Restore(arguments) => both(&arguments.target, &arguments.to),
         Command::Rollback(arguments) => both(&arguments.dir, &arguments.to),
@@ -122,6 +124,14 @@ fn paths(command: &Command) -> Vec<&Path> {
         Command::Upgrade(arguments) => vec![&arguments.target],
         Command::Verify(arguments) => all(&arguments.paths),
     }
+}
+
+/// The path that an argument of the carrier's names, be it an option's, or a store's.
+fn path_in(argument: &OsStr) -> &Path {
+    let bytes = argument.as_bytes();
+    let value = bytes.strip_prefix(b"--").and_then(|option| option.splitn(2, |byte| *byte == b'=').nth(1));
+    let value = value.unwrap_or(bytes);
+    Path::new(OsStr::from_bytes(value.strip_prefix(b"file://").unwrap_or(value)))
 }
 
 fn all(paths: &[PathBuf]) -> Vec<&Path> {

@@ -76,7 +76,7 @@ impl Mount {
 
     /// Whether root must not believe it, nor wait for it: another user mounted it, and serves it.
     pub fn is_foreign(&self) -> bool {
-        self.is_fuse() && self.user.is_some_and(|user| user != 0) && geteuid().is_root()
+        self.is_fuse() && self.user.is_some_and(|user| user != 0) && is_root_of_the_machine()
     }
 
     fn is_fuse(&self) -> bool {
@@ -97,6 +97,12 @@ impl Mount {
 /// A table of mounts, in the order they were made where they lie on top of each other.
 #[derive(Debug, Clone, Default)]
 pub struct Table(Vec<Mount>);
+
+/// Root of a user namespace is somebody else outside of it: he may well be the one whose mount it is.
+fn is_root_of_the_machine() -> bool {
+    let is_itself = |map: String| map.split_whitespace().take(2).eq(["0", "0"]);
+    geteuid().is_root() && std::fs::read_to_string("/proc/self/uid_map").ok().is_none_or(is_itself)
+}
 
 impl Table {
     /// What this process sees.
