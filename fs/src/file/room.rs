@@ -116,8 +116,8 @@ impl Files {
     /// True if there is no descriptor left to sync one more segment. A commit closes those that nobody writes any more.
     /// What is left must leave room for the server's own needs.
     ///
-    /// Long before, the commit in the background is called: whoever makes a file need not wait for it, and for the disk,
-    /// until there is very much to sync.
+    /// Long before, the commit in the background is called: whoever makes a file need not wait for it, and for the
+    /// disk, until there is very much to sync.
     fn lacks_room_to_sync(&self) -> bool {
         let store = self.store();
         let most = store.descriptors().for_syncing();
