@@ -731,7 +731,7 @@ impl Mapped {
     }
 
     fn fill(&self) {
-        // SAFETY: within the mapping.
+        // SAFETY: within the mapping, which whoever calls this made to be written.
         (0..self.len).step_by(4096).for_each(|page| unsafe { self.at.cast::<u8>().add(page).write(1) });
     }
 }
