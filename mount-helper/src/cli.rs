@@ -376,8 +376,9 @@ Examples:
 
 States: open (something can write it, or it is not durable yet), committed
 (durable), sealed (durable, with checksums), damaged (bytes are known to be lost),
-interrupted (a process was killed while it had it open to write, or it ends before
-what it promises itself: a save that was cut short), lost (its tier was volatile), missing (its tier is not there).")]
+interrupted (a process was killed while it had it open to write, what one stored through
+a mapping found no room, or it ends before what it promises itself: a save that was cut
+short), lost (its tier was volatile), missing (its tier is not there).")]
 pub struct Ls {
     /// Files or directories on a mount; pools; POOL:/path
     #[arg(required = true)]

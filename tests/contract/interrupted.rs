@@ -113,7 +113,8 @@ fn who_was_interrupted_is_not_forgotten(setup: Setup) {
     assert!(seal.status.success(), "{seal:?}");
     let (status, said) = verify(&mount, &mount.at("new"));
     assert_eq!((status, &said["verdict"]), (Some(5), &"interrupted".into()), "{said}");
-    assert_eq!(said["reason"], "a process was killed while it had it open to write");
+    let reason = said["reason"].as_str().unwrap();
+    assert!(reason.starts_with("a process was killed while it had it open to write"), "{reason}");
     // Another name, another tier.
     let tier = mount.host().join("tier");
     fs::rename(mount.at("new"), mount.at("renamed")).unwrap();

@@ -26,6 +26,7 @@ on_mounts!(
     whatever_has_a_file_open_for_writing_stops_at_the_limit,
     a_mapping_stops_at_the_limit,
     stores_without_room_are_told_of_each_time,
+    stores_of_which_some_find_no_room_are_told_of,
     a_file_for_whose_holes_there_is_no_room_opens_once_the_last_close_is_heard_of,
     near_the_limit_a_slow_write_keeps_no_other_waiting,
     counting_looks_at_no_more_files_the_more_are_open,
@@ -341,6 +342,56 @@ fn stores_without_room_are_told_of_each_time(setup: Setup) {
     }
     // SAFETY: it is used no more.
     unsafe { nix::sys::mman::munmap(at, LEN) }.unwrap();
+}
+
+/// Stores into a mapping of a whole file, from its beginning, and syncs them.
+fn store(file: &File, len: usize, value: u8) -> nix::Result<()> {
+    let (access, flags) = (
+        nix::sys::mman::ProtFlags::PROT_READ | nix::sys::mman::ProtFlags::PROT_WRITE,
+        nix::sys::mman::MapFlags::MAP_SHARED,
+    );
+    let all = std::num::NonZeroUsize::new(len).unwrap();
+    // SAFETY: a new mapping, of a file that stays as large as it is; it is used no more once it is gone.
+    unsafe {
+        let at = nix::sys::mman::mmap(None, all, access, flags, file, 0)?;
+        at.cast::<u8>().write_bytes(value, len);
+        let synced = nix::sys::mman::msync(at, len, nix::sys::mman::MsFlags::MS_SYNC);
+        nix::sys::mman::munmap(at, len)?;
+        synced
+    }
+}
+
+/// Proves S5 and T12: what the kernel writes back comes in requests of up to 1 MiB, and for one that was answered with
+/// less than it had, it said nothing, and dropped all of it.
+fn stores_of_which_some_find_no_room_are_told_of(setup: Setup) {
+    let mut mount = setup.create(["--size", "32M"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    const LEN: usize = 768 << 10;
+    File::create(mount.at("holes")).unwrap().set_len(LEN as u64).unwrap();
+    fill(&mount, "f");
+    // Room for most of one request.
+    OpenOptions::new().write(true).open(mount.at("f0")).unwrap().set_len(512 << 10).unwrap();
+    let open = |mount: &Mount| OpenOptions::new().read(true).write(true).open(mount.at("holes")).unwrap();
+    let file = open(&mount);
+    assert_eq!(store(&file, LEN, 7), Err(Errno::ENOSPC));
+    drop(file);
+    let state = |mount: &Mount| xattr::get(&mount.at("holes"), "user.tensorfs.state").unwrap();
+    assert_eq!(state(&mount), b"interrupted");
+    mount.remount();
+    assert_eq!(state(&mount), b"interrupted");
+    let verified = mount.tensorfs(["verify".as_ref(), mount.at("holes").as_os_str()]);
+    assert_eq!(verified.status.code(), Some(5), "{verified:?}");
+    // Room for all, and somebody who stores all.
+    std::fs::remove_file(mount.at("f1")).unwrap();
+    mount.sync();
+    let file = open(&mount);
+    assert_eq!(store(&file, LEN, 8), Ok(()));
+    drop(file);
+    mount.sync();
+    assert_ne!(state(&mount), b"interrupted");
+    assert!(std::fs::read(mount.at("holes")).unwrap().iter().all(|byte| *byte == 8));
 }
 
 /// What the host has allocated in a directory.

@@ -1,4 +1,5 @@
-//! That a process was killed while it had a file open to write, so that nobody has said that it holds what it should.
+//! That a process was killed while it had a file open to write, or that what was stored through a mapping could not be
+//! written, so that nobody has said that the file holds what it should.
 //!
 //! The kernel tells of each process that closes a descriptor, also of one that a signal ends, and not of who wrote. Who
 //! opened the file is taken for its writer; another process that has the descriptor is, once that one has it no longer.
@@ -44,15 +45,26 @@ impl Locked<'_> {
     /// A process that had the file open to write was killed: that is noted, if the file has changed since it could be
     /// written.
     pub(super) fn note_interrupted(&mut self) {
+        if self.has_changed() {
+            self.mark_interrupted("a process was killed which had it open to write");
+        }
+    }
+
+    /// What a program has stored through a mapping could not be written, and the kernel has dropped it.
+    pub(super) fn note_not_kept(&mut self) {
+        self.mark_interrupted("what was stored through a mapping could not be written");
+    }
+
+    fn mark_interrupted(&mut self, why: &str) {
         let (files, ino) = (self.files, self.ino());
         let Some(segment) = self.segment() else { return };
-        if self.writing().is_none_or(|writing| writing.interrupted) || !self.has_changed() {
+        if self.writing().is_none_or(|writing| writing.interrupted) {
             return;
         }
         let is_named = files.store().view().object(ino).is_some_and(|object| object.names() > 0);
         let mark = || Transaction::new(0).with(Record::interrupted(ino, segment));
         if is_named && let Err(fault) = files.edit(|edit| Ok(edit.store_from_reserve(mark())?)) {
-            log::warn!("inode {ino}: that a process was killed which had it open to write is not recorded: {fault}");
+            log::warn!("inode {ino}: {why}, and that is not recorded: {fault}");
         }
         if let Some(writing) = self.serving_mut().and_then(|serving| serving.writing.as_mut()) {
             writing.interrupted = true;
@@ -63,7 +75,7 @@ impl Locked<'_> {
     /// what it should be now, if it has changed since.
     pub(super) fn complete(&mut self) {
         let (files, ino) = (self.files, self.ino());
-        let is_marked = files.store().view().object(ino).is_some_and(|object| object.left_by_killed().is_some());
+        let is_marked = files.store().view().object(ino).is_some_and(|object| object.left_unfinished().is_some());
         if !is_marked || self.writing().is_none_or(|writing| writing.interrupted) || !self.surely_changed() {
             return;
         }
@@ -80,11 +92,11 @@ impl Locked<'_> {
         }
     }
 
-    /// True if a writer who was killed has left what the file holds.
+    /// True if what the file holds was left so by a writer who was killed, or whose stores were dropped.
     fn is_marked(&self) -> bool {
         let segment = self.segment();
         let view = self.files.store().view();
-        view.object(self.ino()).is_some_and(|object| segment.is_some() && object.left_by_killed() == segment)
+        view.object(self.ino()).is_some_and(|object| segment.is_some() && object.left_unfinished() == segment)
     }
 
     /// True unless it is known that the file is what it was before anything could write it.

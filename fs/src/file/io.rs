@@ -152,6 +152,13 @@ impl Files {
             let end = host::stat(&fd).host("looking at a segment")?.size;
             let place = if caller.again { appended_before(&fd, request.offset, end, data)? } else { end };
             self.write_segment(handle.node.ino(), &fd, place, data)?
+        } else if request.from_cache {
+            let written = self.write_all(handle.node.ino(), &fd, request.offset, data);
+            if written.is_err() {
+                self.store().segments().touch(segment).host("opening a segment to sync it")?;
+                self.lock(&handle.node).note_not_kept();
+            }
+            written?
         } else {
             self.write_segment(handle.node.ino(), &fd, request.offset, data)?
         };
@@ -168,6 +175,20 @@ impl Files {
     /// Makes a write durable.
     pub fn finish_write(&self, caller: Caller, handle: &Handle) -> Result<()> {
         self.lock(&handle.node).make_durable(caller)
+    }
+
+    /// Writes all of `data`, or says why not. When the kernel writes back what it has in its cache, it heeds the error
+    /// alone: what an answer lacks is gone without a word (`fuse_writepage_end` in `fs/fuse/file.c` of Linux).
+    fn write_all(&self, ino: Ino, fd: impl AsFd, offset: u64, data: &[u8]) -> Result<usize> {
+        let mut written = 0;
+        while written < data.len() {
+            match self.write_segment(ino, &fd, offset + written as u64, &data[written..])? {
+                // The host gives no reason.
+                0 => return Err(Fault::new(libc::EIO)),
+                more => written += more,
+            }
+        }
+        Ok(written)
     }
 
     fn write_segment(&self, ino: Ino, fd: impl AsFd, offset: u64, data: &[u8]) -> Result<usize> {

@@ -24,7 +24,8 @@ use crate::tensors::verdict::{self, Changed, Verdict};
 const NAMED: usize = 20;
 
 /// Why a file is interrupted whose bytes do not say so.
-const KILLED: &str = "a process was killed while it had it open to write";
+const UNFINISHED: &str =
+    "a process was killed while it had it open to write, or what one stored through a mapping could not be written";
 
 /// Runs the command.
 pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
@@ -259,7 +260,7 @@ impl Printer {
             Verdict::Unsealed { changed, .. } if !changed.is_empty() => {
                 let mut text = format!("{path}: {}\n", self.colours.yellow("changed"));
                 if verdict.state() == FileState::Interrupted {
-                    text += &format!("    {}: {KILLED}\n", self.colours.yellow("interrupted"));
+                    text += &format!("    {}: {UNFINISHED}\n", self.colours.yellow("interrupted"));
                 }
                 for Changed { offset, len, .. } in changed {
                     text += &format!("    {len} bytes from offset {offset} are not those that were sealed\n");
@@ -268,7 +269,7 @@ impl Printer {
             }
             Verdict::Unsealed { state, verified, .. } => {
                 if *state == FileState::Interrupted {
-                    return format!("{path}: {}: {KILLED}\n", self.colours.yellow("interrupted"));
+                    return format!("{path}: {}: {UNFINISHED}\n", self.colours.yellow("interrupted"));
                 }
                 let state = match state {
                     FileState::Committed => String::new(),
@@ -286,7 +287,7 @@ impl Printer {
         if runs.is_empty() && recorded.state() == FileState::Interrupted {
             let why = match known {
                 Some(known) if known.cut => known.reason.unwrap_or_else(|| "it ends too early".to_owned()),
-                _ => KILLED.to_owned(),
+                _ => UNFINISHED.to_owned(),
             };
             return format!("{path}: {}: {}\n", self.colours.yellow("interrupted"), text::plain(&why));
         }
@@ -383,7 +384,7 @@ impl Printer {
             },
             "reason": known.as_ref().and_then(|known| known.reason.clone()).or_else(|| {
                 let is_cut = known.as_ref().is_some_and(|known| known.cut);
-                (recorded.state() == FileState::Interrupted && !is_cut).then(|| KILLED.to_owned())
+                (recorded.state() == FileState::Interrupted && !is_cut).then(|| UNFINISHED.to_owned())
             }),
             "bytes": size,
             "format": known.as_ref().map(|known| known.format.name()),
