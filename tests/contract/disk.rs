@@ -28,6 +28,7 @@ on_mounts!(
     what_ext4_drops_while_no_server_runs_is_noticed_by_recovery,
     what_a_server_has_heeded_of_ext4_hurts_nothing_after_it_was_killed,
     a_file_whose_times_the_host_does_not_take_can_be_read,
+    bytes_that_the_disk_cannot_read_are_no_zeroes,
     a_file_whose_direct_writes_collide_with_a_mapping_is_not_damaged,
 );
 
@@ -377,6 +378,61 @@ fn what_a_server_has_heeded_of_ext4_hurts_nothing_after_it_was_killed(setup: Set
     assert_eq!(damaged_files(&mount), before);
     let found = std::fs::read(mount.at("holes")).unwrap();
     assert!(found[..1 << 20].iter().all(|byte| *byte == 0) && found[1 << 20..] == bytes(1, 5000));
+    mount.umount();
+}
+
+/// One block in the middle of a file cannot be read: who asks for it hears so, has the other bytes, and has that block,
+/// too, when it can be read again. An answer with the bytes in front of it was the end of the file for the kernel.
+///
+/// Proves D12.
+fn bytes_that_the_disk_cannot_read_are_no_zeroes(setup: Setup) {
+    const LEN: u64 = 2 << 20;
+    const BAD: std::ops::Range<u64> = 300 << 10..304 << 10;
+    // The host has a large piece of a file in its cache as one, or not at all.
+    const NEAR: u64 = 256 << 10;
+    let Some(mut disk) = disk(&setup, &EXT4, "loop") else { return };
+    let mut mount = setup.pool_at(disk.at("pool")).mount();
+    std::fs::write(mount.at("f"), Pattern(1).bytes(0, LEN as usize)).unwrap();
+    mount.umount();
+    disk.remount("loop");
+    forget_cached_files();
+    let shards = std::fs::read_dir(mount.pool().join("segments")).unwrap();
+    let mut files = shards.flat_map(|shard| std::fs::read_dir(shard.unwrap().path()).unwrap());
+    let segment = files.find_map(|file| {
+        let file = file.unwrap();
+        (file.metadata().unwrap().len() == LEN).then(|| file.path())
+    });
+    mount.mount();
+    // In pieces of many lengths: the kernel asks ahead for more, from where the last one ended.
+    let read_all = |piece: usize| {
+        let file = File::open(mount.at("f")).unwrap();
+        let (mut refused, mut buffer) = (0, vec![0; piece]);
+        for at in (0..LEN).step_by(piece) {
+            match file.read_at(&mut buffer, at) {
+                Ok(0) => panic!("the file ends at {at}"),
+                Ok(read) => {
+                    assert!(buffer[..read] == Pattern(1).bytes(at, read), "other bytes at {at}, {piece} at a time")
+                }
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+                    let near = at < BAD.end + NEAR && BAD.start < at + piece as u64 + NEAR;
+                    assert!(near, "no bytes at {at}, {piece} at a time");
+                    refused += 1;
+                }
+            }
+        }
+        refused
+    };
+    disk.fail_in(Request::Read, &segment.expect("the file's segment"), &BAD);
+    for piece in [1 << 20, 128 << 10, 64 << 10, 4096] {
+        forget_cached_files();
+        // A read that begins before the block may end there.
+        assert!(read_all(piece) > 0 || piece > 4096, "{piece} at a time");
+    }
+    assert!(disk.failed(Request::Read) > 0);
+    disk.mend();
+    assert_eq!(read_all(64 << 10), 0);
+    assert!(std::fs::read(mount.at("f")).unwrap() == Pattern(1).bytes(0, LEN as usize));
     mount.umount();
 }
 

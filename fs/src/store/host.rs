@@ -26,7 +26,8 @@ pub(crate) fn set_times(fd: impl AsFd, atime: Option<Timestamp>, mtime: Option<T
     futimens(fd, &spec(atime), &spec(mtime))
 }
 
-/// Reads until `buffer` is full or the segment ends.
+/// Reads until `buffer` is full or the segment ends. Less than asked for means nothing else: the kernel takes it for the
+/// end of the file and has zeroes in its cache for the rest.
 pub(crate) fn read_at(fd: impl AsFd, mut buffer: &mut [u8], mut offset: u64) -> nix::Result<usize> {
     let fd = fd.as_fd();
     let mut read = 0;
@@ -39,7 +40,6 @@ pub(crate) fn read_at(fd: impl AsFd, mut buffer: &mut [u8], mut offset: u64) -> 
                 buffer = &mut buffer[n..];
             }
             Err(Errno::EINTR) => {}
-            Err(_) if read > 0 => break,
             Err(errno) => return Err(errno),
         }
     }
