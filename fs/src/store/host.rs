@@ -26,8 +26,8 @@ pub(crate) fn set_times(fd: impl AsFd, atime: Option<Timestamp>, mtime: Option<T
     futimens(fd, &spec(atime), &spec(mtime))
 }
 
-/// Reads until `buffer` is full or the segment ends. Less than was asked for means nothing else: the kernel takes it for
-/// the end of the file, and has zeroes in its cache for the rest.
+/// Reads until `buffer` is full or the segment ends. Less than was asked for means nothing else: for the kernel it is
+/// the end of the file, and its cache has zeroes from there on.
 pub(crate) fn read_at(fd: impl AsFd, mut buffer: &mut [u8], mut offset: u64) -> nix::Result<usize> {
     let fd = fd.as_fd();
     let mut read = 0;
