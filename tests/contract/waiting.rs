@@ -14,6 +14,10 @@ use tensorfs_tests::{Call, HostCalls, Injected, Mount, Passthrough, Rule, Setup,
 
 on_mounts!(
     operations_on_other_files_go_on_while_calls_of_the_host_are_held,
+    operations_on_other_files_go_on_near_the_limit_while_calls_of_the_host_are_held,
+    operations_on_other_files_go_on_beside_a_keeper_while_calls_of_the_host_are_held,
+    whoever_writes_near_the_limit_waits_for_no_call_on_another_file,
+    a_segment_that_the_kernel_gets_late_leaves_passthrough_as_it_is,
     others_hardly_take_longer_while_calls_of_the_host_are_late,
     operations_go_on_while_more_files_are_slow_than_there_are_threads,
     operations_go_on_while_sealed_files_are_thawed,
@@ -62,10 +66,14 @@ const fn of_names(name: &'static str, call: Call, act: fn(&Path, usize)) -> Case
     Case { names: true, ..case(name, call, act) }
 }
 
-const CASES: [Case; 22] = [
+const CASES: [Case; 23] = [
     case("open to read", Call::Open, |path, _| assert_eq!(fs::read(path).unwrap().len(), SIZE)),
     case("open to write", Call::Open, |path, _| drop(writer(path))),
     case("open, where the kernel must know the segment", Call::Fstat, |path, _| drop(File::open(path).unwrap())),
+    Case {
+        only: Some(Passthrough::On),
+        ..case("open, giving it to the kernel", Call::Backing, |path, _| drop(File::open(path).unwrap()))
+    },
     case("O_TRUNC, asking for a lease", Call::Lease, |path, _| drop(File::create(path).unwrap())),
     case("O_TRUNC", Call::Times, |path, _| drop(File::create(path).unwrap())),
     case("truncate", Call::Ftruncate, |path, who| writer(path).set_len(10 + who as u64).unwrap()),
@@ -224,8 +232,56 @@ fn shared(others: impl Fn() + Send + 'static) -> impl Fn() + Clone + Send + 'sta
 ///
 /// Proves W1, W2.
 fn operations_on_other_files_go_on_while_calls_of_the_host_are_held(setup: Setup) {
+    others_go_on(Kind::Plain, setup);
+}
+
+/// Each write is counted there.
+///
+/// Proves W1, W2.
+fn operations_on_other_files_go_on_near_the_limit_while_calls_of_the_host_are_held(setup: Setup) {
+    others_go_on(Kind::NearLimit, setup);
+}
+
+/// Which gives the kernel the segments.
+///
+/// Proves W1, W2.
+fn operations_on_other_files_go_on_beside_a_keeper_while_calls_of_the_host_are_held(setup: Setup) {
+    others_go_on(Kind::Kept, setup);
+}
+
+/// What is mounted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Plain,
+    /// A pool of this limit, nearly full.
+    NearLimit,
+    /// With a keeper.
+    Kept,
+}
+
+impl Kind {
+    /// The bytes of its limit; "near" is a sixteenth of it.
+    const LIMIT: u64 = 256 << 20;
+
+    fn mount(self, setup: Setup) -> Mount {
+        let mount = match self {
+            Self::Plain => setup.mount(),
+            Self::NearLimit => setup.create(["--size", "256M"]).mount(),
+            Self::Kept => setup.mount_with(["-o", "keeper"]).mount(),
+        };
+        if self == Self::NearLimit && !mount.is_plain() {
+            let filler = File::create(mount.at("filler")).unwrap();
+            // SAFETY: takes integers alone.
+            let done = unsafe { libc::fallocate(filler.as_raw_fd(), 0, 0, (Self::LIMIT - (14 << 20)) as i64) };
+            assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        }
+        mount
+    }
+}
+
+fn others_go_on(kind: Kind, setup: Setup) {
     let (calls, passthrough) = (HostCalls::new(), setup.passthrough());
-    let mount = setup.host_calls(&calls).mount();
+    let mount = kind.mount(setup.host_calls(&calls));
     if mount.is_plain() {
         return;
     }
@@ -249,7 +305,98 @@ fn operations_on_other_files_go_on_while_calls_of_the_host_are_held(setup: Setup
             };
             go_on(case.name, held, most, actors.collect(), &others, look);
         }
+        for path in paths {
+            fs::remove_dir_all(path.parent().unwrap()).unwrap();
+        }
     }
+}
+
+/// Whichever call on one file the host is late with, while somebody writes it, opens it to map it, or cuts it.
+///
+/// Proves W1, S1.
+fn whoever_writes_near_the_limit_waits_for_no_call_on_another_file(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = Kind::NearLimit.mount(setup.mount_with(["--commit", "3600"]).host_calls(&calls));
+    if mount.is_plain() {
+        return;
+    }
+    let dir = mount.at("others");
+    fs::create_dir(&dir).unwrap();
+    let only_writes =
+        |name: &str| OpenOptions::new().write(true).create(true).truncate(false).open(dir.join(name)).unwrap();
+    let (open, end) = (only_writes("written"), std::sync::atomic::AtomicU64::new(0));
+    let (writes, maps) = (only_writes("slow"), only_writes("mapped"));
+    [&writes, &maps].into_iter().for_each(|file| file.write_all_at(&vec![7; SIZE], 1 << 20).unwrap());
+    drop(maps);
+    let at = dir.clone();
+    let others = shared(move || {
+        let end = end.fetch_add(8192, std::sync::atomic::Ordering::Relaxed);
+        open.write_all_at(&[7; 8192], end).unwrap();
+        fs::write(at.join("new"), vec![7; SIZE]).unwrap();
+        drop(writer(&at.join("new")));
+        fs::remove_file(at.join("new")).unwrap();
+        assert!(nix::sys::statvfs::statvfs(&at).unwrap().blocks_available() > 0);
+    });
+    type Act = Box<dyn Fn() + Send + Sync>;
+    let (written, mapped, cut) = (std::sync::Arc::new(writes), dir.join("mapped"), dir.join("slow"));
+    let acts: [(&str, Act); 3] = [
+        ("write", Box::new(move || written.write_all_at(&[8; 4096], 3 << 20).unwrap())),
+        ("open to map", Box::new(move || drop(writer(&mapped)))),
+        ("cut", Box::new(move || writer(&cut).set_len(2 << 20).unwrap())),
+    ];
+    for (name, act) in acts {
+        let act = std::sync::Arc::new(act);
+        let mut held_any = false;
+        for call in [Call::Seek, Call::Fstat, Call::Lease] {
+            for which in 0..20 {
+                let held = calls.add(Rule::of(call).on("/segments/").skip(which).times(1).held());
+                let actor = thread::spawn({
+                    let act = act.clone();
+                    move || act()
+                });
+                while held.waiting() == 0 && !actor.is_finished() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                if held.waiting() == 0 {
+                    actor.join().unwrap();
+                    break;
+                }
+                held_any = true;
+                let others = others.clone();
+                let took = in_time(move || (0..3).for_each(|_| others()));
+                drop(held);
+                actor.join().unwrap();
+                assert!(took.is_some(), "{name}: others waited for {call:?} number {which}");
+            }
+        }
+        assert!(held_any, "{name}: the host is not asked for anything");
+    }
+}
+
+/// Later than anybody waits for an answer of the keeper's.
+///
+/// Proves F1, W1.
+fn a_segment_that_the_kernel_gets_late_leaves_passthrough_as_it_is(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = Kind::Kept.mount(setup.host_calls(&calls));
+    if mount.is_plain() || mount.passthrough() == Passthrough::Off {
+        return;
+    }
+    let paths = files(&mount, "late", 3);
+    let late = calls.add(Rule::of(Call::Backing).on("/segments/").times(1).held());
+    let opened = paths[0].clone();
+    let actor = thread::spawn(move || assert_eq!(fs::read(opened).unwrap().len(), SIZE));
+    late.wait_for_waiting(1);
+    // It is opened all the same, though the server has to move its bytes.
+    actor.join().unwrap();
+    let given = || mount.info()["counters"]["opened_passthrough"].as_u64().unwrap();
+    let before = given();
+    for path in &paths[1..] {
+        assert_eq!(fs::read(path).unwrap().len(), SIZE);
+        drop(writer(path));
+    }
+    assert_eq!(given() - before, 4, "the server moves the bytes");
+    drop(late);
 }
 
 /// What somebody does, and its name.
@@ -304,8 +451,14 @@ fn others_hardly_take_longer_while_calls_of_the_host_are_late(setup: Setup) {
     if std::env::var_os("TENSORFS_PRINT_TABLE").is_none() {
         return setup.skip("TENSORFS_PRINT_TABLE is not set: it takes minutes");
     }
+    for kind in [Kind::Plain, Kind::NearLimit, Kind::Kept] {
+        others_hardly_take_longer(kind, setup.clone());
+    }
+}
+
+fn others_hardly_take_longer(kind: Kind, setup: Setup) {
     let (calls, passthrough) = (HostCalls::new(), setup.passthrough());
-    let mount = setup.host_calls(&calls).mount();
+    let mount = kind.mount(setup.host_calls(&calls));
     if mount.is_plain() {
         return;
     }
@@ -316,13 +469,13 @@ fn others_hardly_take_longer_while_calls_of_the_host_are_late(setup: Setup) {
         let cells: Vec<String> = figures.iter().map(|(median, most)| format!("{median:.2} / {most:.1}")).collect();
         println!("| {name} | {call} | {} |", cells.join(" | "));
     };
-    println!("passthrough={passthrough:?}\n| late | call | {} |", names.join(" | "));
+    println!("passthrough={passthrough:?} {kind:?}\n| late | call | {} |", names.join(" | "));
     let before = timed(&others);
     row("nothing", "-", &before);
     for (n, case) in CASES.iter().enumerate().filter(|(_, case)| case.only.is_none_or(|only| only == passthrough)) {
         let paths = files(&mount, &format!("case-{n}"), MANY);
         let late = calls.add(Rule::of(case.call).on(case.on).times(MANY as u64).delay(Duration::from_secs(5)));
-        let act = case.act;
+        let (act, dirs) = (case.act, paths.clone());
         let actors: Vec<_> =
             paths.into_iter().enumerate().map(|(who, path)| thread::spawn(move || act(&path, who))).collect();
         wait_for_held(&late, MANY);
@@ -331,6 +484,9 @@ fn others_hardly_take_longer_while_calls_of_the_host_are_late(setup: Setup) {
         assert!(late.waiting() > 0, "{}: it was over too early", case.name);
         actors.into_iter().for_each(|actor| actor.join().unwrap());
         drop(late);
+        for path in dirs {
+            fs::remove_dir_all(path.parent().unwrap()).unwrap();
+        }
         for ((name, figures), before) in names.iter().zip(figures).zip(&before) {
             assert!(figures.1 < before.1 + 1000.0, "{}: {name} took {} ms", case.name, figures.1);
         }

@@ -1,23 +1,31 @@
 //! What a server has its keeper do that has given up its rights: `Errands` is the server's end, [`run`] the keeper's.
 //!
-//! There are two sockets, as what is asked at one may take long. At the first: giving segments to the kernel and taking
-//! them back. At the second: what others have open, how they end, the log under its name, and unmounting. A message has
-//! 32 bytes, its answer eight; one waits for the other.
+//! There are two sockets. At the first: giving segments to the kernel and taking them back. At the second, where what
+//! is asked may take longer: what others have open, how they end, the log under its name, and unmounting.
+//!
+//! A message has 32 bytes and a number, its answer 12 and the same one, and several are under way at a time: what the
+//! host is late with for one segment keeps no other waiting. Nobody waits for an answer for longer than [`TO_ANSWER`];
+//! one that comes later undoes what it tells of. A server of an earlier version gives no numbers, and a keeper of one
+//! answers in eight bytes, without any: then one waits for the other.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, OpenHow, ResolveFlag, fcntl, openat2, readlink};
-use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, setsockopt, socketpair};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, sendmsg, shutdown, socketpair,
+};
 use nix::sys::stat::{SFlag, fstat};
-use nix::sys::time::TimeVal;
 use tensorfs_fs::{Own, Privileged};
 
 use crate::mounting::fuse_device::Mounted;
@@ -26,12 +34,17 @@ use crate::mounting::message::{Patience, receive};
 use crate::show::failure::{Failure, reason};
 use crate::show::log_file;
 
-/// A keeper that does not answer for so many seconds is asked no more: about a segment; and about what takes looking
-/// around.
-const TO_ANSWER: i64 = 10;
-const TO_LOOK: i64 = 60;
+/// So long an answer is waited for: about a segment; and about what takes looking around.
+const TO_ANSWER: Duration = Duration::from_secs(10);
+const TO_LOOK: Duration = Duration::from_secs(60);
+/// So long, if the keeper has not answered anybody since an answer did not come.
+const SILENT: Duration = Duration::from_secs(1);
+/// So many errands are run at a time from one socket.
+const AT_A_TIME: usize = 64;
 const MESSAGE: usize = 32;
-const ANSWER: usize = 8;
+const ANSWER: usize = 12;
+/// An answer without a number.
+const UNNUMBERED: usize = 8;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +66,7 @@ enum Errand {
 }
 
 impl Errand {
-    fn to_bytes(self) -> [u8; MESSAGE] {
+    fn to_bytes(self, number: u32) -> [u8; MESSAGE] {
         let (kind, a, device, n) = match self {
             Self::Reach => (0, 0, None, 0),
             Self::Give => (1, 0, None, 0),
@@ -65,17 +78,17 @@ impl Errand {
         };
         let (major, minor) = device.unwrap_or_default();
         let mut bytes = [0; MESSAGE];
-        for (at, word) in [kind, a, u32::from(device.is_some()), major, minor].into_iter().enumerate() {
+        for (at, word) in [kind, a, u32::from(device.is_some()), major, minor, number].into_iter().enumerate() {
             bytes[at * 4..at * 4 + 4].copy_from_slice(&word.to_le_bytes());
         }
         bytes[24..].copy_from_slice(&n.to_le_bytes());
         bytes
     }
 
-    fn from_bytes(bytes: &[u8; MESSAGE]) -> Option<Self> {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    fn from_bytes(bytes: &[u8; MESSAGE]) -> Option<(Self, u32)> {
+        let word = |at: usize| word(bytes, at);
         let a = word(4);
-        Some(match word(0) {
+        let errand = match word(0) {
             0 => Self::Reach,
             1 => Self::Give,
             2 => Self::Take(a),
@@ -88,8 +101,13 @@ impl Errand {
             5 => Self::Log,
             6 => Self::Unmount,
             _ => return None,
-        })
+        };
+        Some((errand, word(20)))
     }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// The numbers of a server's ends of both sockets.
@@ -110,52 +128,202 @@ impl Sockets {
     /// Takes the descriptors over.
     pub fn take(self) -> Result<Errands, Failure> {
         let [segments, looks] = self.0;
-        let errands = Errands { segments: Socket::new(kept::own(segments)?), looks: Socket::new(kept::own(looks)?) };
-        // What fails is told by the first answer that does not come.
-        let _ = errands.segments.set_patience(TO_ANSWER);
-        let _ = errands.looks.set_patience(TO_LOOK);
-        Ok(errands)
+        Ok(Errands {
+            segments: Socket::new(kept::own(segments)?, TO_ANSWER),
+            looks: Socket::new(kept::own(looks)?, TO_LOOK),
+        })
     }
 }
 
-/// One of them, until it fails.
-struct Socket(Mutex<Option<OwnedFd>>);
+/// One of them.
+struct Socket {
+    socket: OwnedFd,
+    patience: Duration,
+    asked: Mutex<Asked>,
+    /// An answer has come, or somebody else is to receive them.
+    answered: Condvar,
+}
+
+/// What is under way at a socket.
+#[derive(Default)]
+struct Asked {
+    last: u32,
+    /// By their numbers, and the answers that have come.
+    waiting: HashMap<u32, Option<Answer>>,
+    /// Nobody waits any more for an answer that would give a number of the kernel's.
+    given_up: HashMap<u32, Errand>,
+    /// Somebody receives answers, for all who wait.
+    receiving: bool,
+    /// The keeper has answered nobody since somebody gave up.
+    silent: bool,
+    /// Whether the keeper numbers its answers, once that is known.
+    numbers: Option<bool>,
+    /// Nothing can be asked any more.
+    over: bool,
+}
+
+/// What came of an errand.
+#[derive(Debug)]
+struct Answer {
+    errno: u32,
+    value: u32,
+    descriptor: Option<OwnedFd>,
+}
+
+impl Answer {
+    fn result(self) -> io::Result<(u32, Option<OwnedFd>)> {
+        match self.errno {
+            0 => Ok((self.value, self.descriptor)),
+            errno => Err(io::Error::from_raw_os_error(errno as i32)),
+        }
+    }
+}
 
 impl Socket {
-    fn new(socket: OwnedFd) -> Self {
-        Self(Mutex::new(Some(socket)))
+    fn new(socket: OwnedFd, patience: Duration) -> Self {
+        Self { socket, patience, asked: Mutex::default(), answered: Condvar::new() }
     }
 
-    fn set_patience(&self, seconds: i64) -> io::Result<()> {
-        let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        socket.iter().try_for_each(|socket| Ok(setsockopt(socket, ReceiveTimeout, &TimeVal::new(seconds, 0))?))
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, asked: MutexGuard<'a, Asked>, longest: Duration) -> MutexGuard<'a, Asked> {
+        self.answered.wait_timeout(asked, longest).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Has something done: what came of it, and a descriptor.
     fn ask(&self, errand: Errand, with: &[BorrowedFd<'_>]) -> io::Result<(u32, Option<OwnedFd>)> {
-        let mut socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = socket.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
-        let asked = send(open, &errand.to_bytes(), with).and_then(|()| {
-            let mut answer = [0; ANSWER];
-            match receive(open, &mut answer, Patience::Wait)? {
-                (ANSWER, descriptors) => Ok((answer, descriptors)),
-                _ => Err(io::ErrorKind::NotConnected.into()),
+        let mut asked = self.asked();
+        let patience = if asked.silent { SILENT.min(self.patience) } else { self.patience };
+        let deadline = Instant::now() + patience;
+        // Until it is known whether answers have numbers, and where they have none, one waits for the other.
+        while asked.numbers != Some(true) && !asked.waiting.is_empty() && !asked.over {
+            match deadline.checked_duration_since(Instant::now()) {
+                Some(left) if !left.is_zero() => asked = self.wait(asked, left),
+                _ => return Err(io::ErrorKind::TimedOut.into()),
             }
-        });
-        let (answer, descriptors) = match asked {
-            Ok(answered) => answered,
-            Err(error) => {
-                // An answer that comes later would be taken for that of another question.
-                *socket = None;
-                log::error!("the keeper does not answer: {}", reason(&error));
-                return Err(error);
-            }
-        };
-        let word = |at: usize| u32::from_le_bytes([answer[at], answer[at + 1], answer[at + 2], answer[at + 3]]);
-        match word(0) {
-            0 => Ok((word(4), descriptors.into_iter().next())),
-            errno => Err(io::Error::from_raw_os_error(errno as i32)),
         }
+        if asked.over {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        asked.last = asked.last.wrapping_add(1).max(1);
+        let number = asked.last;
+        asked.waiting.insert(number, None);
+        drop(asked);
+        // As many as ever wait find room in the socket; if not, the keeper has long been behind.
+        if let Err(error) = send(&self.socket, &errand.to_bytes(number), with, MsgFlags::MSG_DONTWAIT) {
+            let mut asked = self.asked();
+            asked.waiting.remove(&number);
+            self.answered.notify_all();
+            if error.kind() != io::ErrorKind::WouldBlock {
+                self.end(&mut asked, &error);
+            }
+            return Err(error);
+        }
+        self.wait_for(number, errand, deadline)
+    }
+
+    /// Waits for an answer, and receives those of others meanwhile if nobody else does.
+    fn wait_for(&self, number: u32, errand: Errand, deadline: Instant) -> io::Result<(u32, Option<OwnedFd>)> {
+        let mut asked = self.asked();
+        loop {
+            if let Some(Some(answer)) = asked.waiting.get_mut(&number).map(Option::take) {
+                asked.waiting.remove(&number);
+                self.answered.notify_all();
+                return answer.result();
+            }
+            if asked.over {
+                asked.waiting.remove(&number);
+                return Err(io::ErrorKind::NotConnected.into());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.give_up(asked, number, errand));
+            }
+            if asked.receiving {
+                asked = self.wait(asked, left);
+                continue;
+            }
+            asked.receiving = true;
+            drop(asked);
+            let received = self.receive(left);
+            asked = self.asked();
+            asked.receiving = false;
+            match received {
+                Ok(Some((of, answer))) => self.hand_on(&mut asked, of, answer),
+                Ok(None) => {}
+                Err(error) => self.end(&mut asked, &error),
+            }
+            self.answered.notify_all();
+        }
+    }
+
+    /// The next answer, and of which message it is if it says so; none if none comes so soon.
+    fn receive(&self, longest: Duration) -> io::Result<Option<(Option<u32>, Answer)>> {
+        let mut polled = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        let longest = PollTimeout::try_from(longest.as_millis() + 1).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, longest) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(None),
+            polled => polled?,
+        };
+        let mut bytes = [0; ANSWER];
+        let (len, descriptors) = match receive(&self.socket, &mut bytes, Patience::Now) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            received => received?,
+        };
+        let descriptor = descriptors.into_iter().next();
+        let answer = Answer { errno: word(&bytes, 0), value: word(&bytes, 4), descriptor };
+        match len {
+            ANSWER => Ok(Some((Some(word(&bytes, 8)), answer))),
+            UNNUMBERED => Ok(Some((None, answer))),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// An answer has come.
+    fn hand_on(&self, asked: &mut Asked, of: Option<u32>, answer: Answer) {
+        asked.silent = false;
+        asked.numbers = Some(of.is_some());
+        // Where they have none, it is that of the only one.
+        let Some(number) = of.or_else(|| asked.waiting.keys().next().copied()) else { return };
+        if let Some(waiting) = asked.waiting.get_mut(&number) {
+            *waiting = Some(answer);
+        } else if let Some(Errand::Give) = asked.given_up.remove(&number)
+            && let (0, backing) = (answer.errno, answer.value)
+        {
+            // Nobody knows of it. The answer to this has nobody who waits for it either.
+            asked.last = asked.last.wrapping_add(1).max(1);
+            let take = Errand::Take(backing).to_bytes(asked.last);
+            let _ = send(&self.socket, &take, &[], MsgFlags::MSG_DONTWAIT);
+        }
+    }
+
+    /// Nobody waits for an answer any more.
+    fn give_up(&self, mut asked: MutexGuard<'_, Asked>, number: u32, errand: Errand) -> io::Error {
+        asked.waiting.remove(&number);
+        if !asked.silent {
+            log::error!("the keeper does not answer");
+        }
+        asked.silent = true;
+        let error = io::Error::from(io::ErrorKind::TimedOut);
+        if asked.numbers == Some(true) {
+            asked.given_up.insert(number, errand);
+        } else {
+            // An answer that comes later would be taken for that of another question.
+            self.end(&mut asked, &error);
+        }
+        self.answered.notify_all();
+        error
+    }
+
+    /// Nothing can be asked any more.
+    fn end(&self, asked: &mut Asked, error: &io::Error) {
+        if !asked.over {
+            log::error!("the keeper does not answer: {}", reason(error));
+        }
+        asked.over = true;
+        self.answered.notify_all();
     }
 }
 
@@ -204,11 +372,12 @@ impl Privileged for Errands {
     }
 }
 
-fn send(socket: &OwnedFd, bytes: &[u8], with: &[BorrowedFd<'_>]) -> io::Result<()> {
+fn send(socket: &OwnedFd, bytes: &[u8], with: &[BorrowedFd<'_>], flags: MsgFlags) -> io::Result<()> {
     let numbers: Vec<RawFd> = with.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&numbers)];
     let rights = if numbers.is_empty() { &[] } else { &rights[..] };
-    sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None)?;
+    let flags = flags | MsgFlags::MSG_NOSIGNAL;
+    sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None)?;
     Ok(())
 }
 
@@ -226,8 +395,9 @@ pub fn run(mount: &Mount) -> io::Result<[OwnedFd; 2]> {
     let reach = Arc::new(OnceLock::new());
     let ((segments, theirs), (looks, theirs_too)) = (pair()?, pair()?);
     for (name, socket) in [("giving", segments), ("looking", looks)] {
-        let mut runner = Runner { mount: mount.clone(), reach: reach.clone() };
-        thread::Builder::new().name(name.to_owned()).spawn(move || runner.run(&socket))?;
+        let (mount, reach) = (mount.clone(), reach.clone());
+        let runner = Runner { mount, reach, socket, name, threads: AtomicUsize::new(0), free: AtomicUsize::new(0) };
+        Arc::new(runner).start()?;
     }
     Ok([theirs, theirs_too])
 }
@@ -244,14 +414,41 @@ struct Reach {
 struct Runner {
     mount: Mount,
     reach: Arc<OnceLock<Reach>>,
+    socket: OwnedFd,
+    name: &'static str,
+    /// There are so many.
+    threads: AtomicUsize,
+    /// So many of them wait for an errand.
+    free: AtomicUsize,
 }
 
 impl Runner {
-    /// Until the server has ended, or says what nobody says.
-    fn run(&mut self, socket: &OwnedFd) {
+    /// Starts another thread, unless there are very many.
+    fn start(self: Arc<Self>) -> io::Result<()> {
+        if self.threads.fetch_add(1, Ordering::SeqCst) >= AT_A_TIME {
+            self.threads.fetch_sub(1, Ordering::SeqCst);
+            return Ok(());
+        }
+        self.free.fetch_add(1, Ordering::SeqCst);
+        let this = self.clone();
+        let started = thread::Builder::new().name(self.name.to_owned()).spawn(move || this.run());
+        started.map(drop).inspect_err(|_| {
+            self.threads.fetch_sub(1, Ordering::SeqCst);
+            self.free.fetch_sub(1, Ordering::SeqCst);
+        })
+    }
+
+    /// Until the server has ended, or says what nobody says. Where the last thread that waits for an errand takes one,
+    /// another one waits for the next.
+    fn run(self: Arc<Self>) {
         let mut bytes = [0; MESSAGE];
-        while let Ok((MESSAGE, descriptors)) = receive(socket, &mut bytes, Patience::Wait) {
-            let Some(errand) = Errand::from_bytes(&bytes) else { return };
+        while let Ok((MESSAGE, descriptors)) = receive(&self.socket, &mut bytes, Patience::Wait) {
+            let Some((errand, asked)) = Errand::from_bytes(&bytes) else { break };
+            if self.free.fetch_sub(1, Ordering::SeqCst) == 1
+                && let Err(error) = self.clone().start()
+            {
+                log::warn!("running errands: {}", reason(&error));
+            }
             let done = self.run_one(errand, descriptors);
             let (errno, value, file) = match done {
                 Ok((value, file)) => (0, value, file),
@@ -259,15 +456,21 @@ impl Runner {
             };
             let mut answer = [0; ANSWER];
             answer[..4].copy_from_slice(&errno.to_le_bytes());
-            answer[4..].copy_from_slice(&value.to_le_bytes());
+            answer[4..8].copy_from_slice(&value.to_le_bytes());
+            answer[8..].copy_from_slice(&asked.to_le_bytes());
+            // Who gives no numbers gets none.
+            let answer = if asked == 0 { &answer[..UNNUMBERED] } else { &answer[..] };
             let with: Vec<_> = file.iter().map(AsFd::as_fd).collect();
-            if send(socket, &answer, &with).is_err() {
-                return;
+            if send(&self.socket, answer, &with, MsgFlags::empty()).is_err() {
+                break;
             }
+            self.free.fetch_add(1, Ordering::SeqCst);
         }
+        // Nobody is answered any more, whichever thread waits for it.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
     }
 
-    fn run_one(&mut self, errand: Errand, descriptors: Vec<OwnedFd>) -> io::Result<(u32, Option<OwnedFd>)> {
+    fn run_one(&self, errand: Errand, descriptors: Vec<OwnedFd>) -> io::Result<(u32, Option<OwnedFd>)> {
         let reach = || self.reach.get().ok_or_else(|| io::Error::from(Errno::EACCES));
         match errand {
             Errand::Reach => {
@@ -353,7 +556,7 @@ mod tests {
             Errand::Log,
             Errand::Unmount,
         ] {
-            assert_eq!(Errand::from_bytes(&errand.to_bytes()), Some(errand));
+            assert_eq!(Errand::from_bytes(&errand.to_bytes(5)), Some((errand, 5)));
         }
         assert_eq!(Errand::from_bytes(&[7; MESSAGE]), None);
     }
@@ -409,7 +612,7 @@ mod tests {
     fn errands_are_run_behind_the_first_one() {
         let mount = Mount { pool: "/nowhere".into(), mountpoint: "/nowhere".into(), log: None };
         let [segments, looks] = run(&mount).unwrap();
-        let errands = Errands { segments: Socket::new(segments), looks: Socket::new(looks) };
+        let errands = Errands { segments: Socket::new(segments, TO_ANSWER), looks: Socket::new(looks, TO_LOOK) };
         let null: OwnedFd = File::open("/dev/null").unwrap().into();
         let refused = |done: io::Result<()>| done.unwrap_err().kind() == io::ErrorKind::PermissionDenied;
         assert!(refused(errands.unmount()));
@@ -422,7 +625,85 @@ mod tests {
         errands.begin(null.as_fd(), &[open(room.path())]).unwrap();
         assert!(errands.begin(null.as_fd(), &[open(room.path())]).is_err(), "nobody else's either");
         // A message that nobody says ends it.
-        send(errands.looks.0.lock().unwrap().as_ref().unwrap(), &[9; MESSAGE], &[]).unwrap();
+        send(&errands.looks.socket, &[9; MESSAGE], &[], MsgFlags::empty()).unwrap();
         assert!(errands.unmount().is_err() && errands.unmount().is_err());
+    }
+
+    fn next(keeper: &OwnedFd) -> (Errand, u32) {
+        let mut bytes = [0; MESSAGE];
+        receive(keeper, &mut bytes, Patience::Wait).unwrap();
+        Errand::from_bytes(&bytes).unwrap()
+    }
+
+    fn answer(keeper: &OwnedFd, value: u32, number: Option<u32>) {
+        let words = [Some(0), Some(value), number];
+        let bytes: Vec<u8> = words.into_iter().flatten().flat_map(u32::to_le_bytes).collect();
+        send(keeper, &bytes, &[], MsgFlags::empty()).unwrap();
+    }
+
+    fn sockets(patience: Duration) -> (Arc<Socket>, OwnedFd) {
+        let (here, there) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        (Arc::new(Socket::new(here, patience)), there)
+    }
+
+    type Asking = thread::JoinHandle<io::Result<u32>>;
+
+    fn asking(socket: &Arc<Socket>, errand: Errand) -> Asking {
+        let socket = socket.clone();
+        thread::spawn(move || Ok(socket.ask(errand, &[])?.0))
+    }
+
+    #[test]
+    fn an_answer_that_is_late_keeps_no_other_waiting() {
+        let (socket, keeper) = sockets(Duration::from_secs(60));
+        let first = asking(&socket, Errand::Log);
+        answer(&keeper, 1, Some(next(&keeper).1));
+        assert_eq!(first.join().unwrap().unwrap(), 1);
+        let late = asking(&socket, Errand::Give);
+        let late_one = next(&keeper);
+        for n in 2..5 {
+            let other = asking(&socket, Errand::Signal(n));
+            let (errand, number) = next(&keeper);
+            assert_eq!(errand, Errand::Signal(n));
+            answer(&keeper, n, Some(number));
+            assert_eq!(other.join().unwrap().unwrap(), n);
+        }
+        answer(&keeper, 9, Some(late_one.1));
+        assert_eq!(late.join().unwrap().unwrap(), 9);
+    }
+
+    /// What it tells of is undone, and others are asked as before.
+    #[test]
+    fn an_answer_that_nobody_waits_for_any_more_ends_nothing() {
+        let (socket, keeper) = sockets(Duration::from_millis(300));
+        let first = asking(&socket, Errand::Log);
+        answer(&keeper, 1, Some(next(&keeper).1));
+        first.join().unwrap().unwrap();
+        let late = asking(&socket, Errand::Give);
+        let late_one = next(&keeper);
+        assert_eq!(late.join().unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        answer(&keeper, 9, Some(late_one.1));
+        let other = asking(&socket, Errand::Give);
+        let (errand, number) = next(&keeper);
+        assert_eq!(errand, Errand::Give);
+        assert_eq!(next(&keeper).0, Errand::Take(9), "the kernel keeps a segment that nobody knows of");
+        answer(&keeper, 10, Some(number));
+        assert_eq!(other.join().unwrap().unwrap(), 10);
+    }
+
+    /// As a keeper of an earlier version.
+    #[test]
+    fn where_answers_have_no_numbers_one_waits_for_the_other() {
+        let (socket, keeper) = sockets(Duration::from_secs(60));
+        let asked = [asking(&socket, Errand::Signal(7)), asking(&socket, Errand::Signal(7))];
+        for n in 1..3 {
+            assert_eq!(next(&keeper).0, Errand::Signal(7));
+            let more = receive(&keeper, &mut [0; MESSAGE], Patience::Now);
+            assert_eq!(more.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            answer(&keeper, n, None);
+        }
+        let mut answers: Vec<u32> = asked.into_iter().map(|asked| asked.join().unwrap().unwrap()).collect();
+        answers.sort_unstable();
+        assert_eq!(answers, [1, 2]);
     }
 }
