@@ -14,6 +14,7 @@ const LIMIT: u64 = 64 << 20;
 
 on_mounts!(
     removed_files_that_are_held_by_path_do_not_pass_the_limit,
+    a_copy_in_another_tier_does_not_pass_the_limit,
     removed_files_that_are_mapped_do_not_pass_the_limit,
     a_removed_file_whose_segment_is_gone_counts_no_more,
     what_a_mapped_file_has_behind_its_end_counts_beside_its_holes,
@@ -925,6 +926,35 @@ fn what_a_mapped_file_has_behind_its_end_counts_beside_its_holes(setup: Setup) {
     let piece = vec![7; 1 << 20];
     (0..most >> 20).for_each(|_| file.write_all(&piece).unwrap());
     assert!(allocated(mount.pool()) <= LIMIT + BOOKS);
+}
+
+/// While a file is moved there are two of it.
+///
+/// Proves S1, M10.
+fn a_copy_in_another_tier_does_not_pass_the_limit(setup: Setup) {
+    let mut mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    mount.umount();
+    let ssd = mount.host().join("ssd");
+    mount.add_tier("ssd", &ssd);
+    mount.mount();
+    let (large, small) = (mount.at("large"), mount.at("small"));
+    std::fs::write(&large, Pattern(1).bytes(0, 36 << 20)).unwrap();
+    std::fs::write(&small, Pattern(2).bytes(0, 8 << 20)).unwrap();
+    mount.sync();
+    let to_ssd = |path: &Path| xattr::set(path, "user.tensorfs.tier", b"ssd", 0);
+    assert_eq!(to_ssd(&large), Err(nix::errno::Errno::ENOSPC));
+    assert!(std::fs::read(&large).unwrap() == Pattern(1).bytes(0, 36 << 20));
+    assert_eq!(xattr::get(&large, "user.tensorfs.tier").unwrap(), b"pm");
+    to_ssd(&small).unwrap();
+    std::fs::remove_file(mount.at("small")).unwrap();
+    std::fs::write(mount.at("rest"), Pattern(3).bytes(0, 16 << 20)).unwrap();
+    let held = |at: &Path| tensorfs_tests::shell(at, "du -s --block-size=1 segments | cut -f1").trim().parse::<u64>();
+    mount.sync();
+    mount.wait_for("removal of what was copied", |info| info["pending_removals"] == 0);
+    assert!(held(&ssd).unwrap() < 1 << 20, "a copy is left");
 }
 
 fn limited_and_quiet(setup: Setup) -> Mount {

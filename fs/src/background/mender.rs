@@ -20,7 +20,7 @@ use crate::store::{Scrub, Store};
 
 use super::checksums::{Checksum, bad_runs, checksums};
 use super::mover::{
-    Copied, Mover, Switch, busy, cannot_be_synced, give_copy, make_copy, own_segment, wait_until_unused,
+    Copied, Mover, Switch, busy, cannot_be_synced, give_copy, make_copy, make_room, own_segment, wait_until_unused,
 };
 use super::moves::Gift;
 
@@ -69,7 +69,7 @@ fn mend(files: &Files, ino: Ino, donor: Ino, report: &dyn Fn(u64, u64)) -> Resul
     let make = |undisturbed: &dyn Fn() -> bool| {
         check_damaged(store, from, &sealed, undisturbed)?;
         let copied = Copied { ino, from: bytes, copy, size: Some(sealed.size), recorded: &sealed.attributes };
-        make_mended(store, &copied, &sealed, undisturbed, report)
+        make_mended(files, &copied, &sealed, undisturbed, report)
     };
     let given = give_copy(files, file, &Switch { from, copy, whole: true, make: &make });
     if own_segment(store, ino) == Some(copy) {
@@ -102,18 +102,16 @@ fn check_damaged(store: &Store, segment: SegmentId, sealed: &Sealed, undisturbed
 }
 
 fn make_mended(
-    store: &Store,
+    files: &Files,
     copied: &Copied<'_>,
     sealed: &Sealed,
     undisturbed: &dyn Fn() -> bool,
     report: &dyn Fn(u64, u64),
 ) -> Result<u64> {
+    let store = files.store();
     // Held until they are there.
     let target = store.segments().open(copied.copy, libc::O_RDWR).host("opening a segment")?;
-    let admitted = store.admit(copied.ino, &target, 0, sealed.size)?;
-    if admitted.fits() < sealed.size {
-        return Err(Fault::new(libc::ENOSPC));
-    }
+    let _room = make_room(files, copied.ino, &target, sealed.size)?;
     let size = make_copy(store, copied, undisturbed, report)?;
     // As they are on the disk, whatever was handed to it.
     let bad = bad_runs(&open(store, copied.copy).host("opening a segment")?, &sealed.checksums, undisturbed);

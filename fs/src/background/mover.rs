@@ -3,11 +3,13 @@
 //! old segment, and the move is given up.
 
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use log::Level;
+use parking_lot::Mutex;
 use tensorfs_layout::log::{Attributes, Record, Transaction};
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::{Ino, SegmentId};
@@ -17,7 +19,7 @@ use crate::error::{Error, Fault, Host, Result};
 use crate::file::{Files, Locked, QUIET};
 use crate::options::{Durability, Options};
 use crate::protocol::Moving;
-use crate::store::{Share, Shares, Store, host};
+use crate::store::{Admitted, Share, Shares, Store, host};
 use crate::workers::Workers;
 
 use super::copy::copy_all;
@@ -192,11 +194,35 @@ impl Mover {
         }
         let copy = files.new_segment(tier, from)?.segment;
         let Some(from) = from else { return give_first(files, file, copy) };
+        // Both count until one of them is gone.
+        let room = Mutex::new(None);
         let make = |undisturbed: &dyn Fn() -> bool| {
+            let target = store.segments().open(copy, libc::O_RDWR).host("opening a segment")?;
+            let takes = store.segments().stat(from).host("looking at a segment")?.allocated;
+            *room.lock() = Some(make_room(files, ino, &target, takes)?);
             let copied = Copied { ino, from, copy, size: None, recorded: &recorded };
             make_copy(store, &copied, undisturbed, report)
         };
-        give_copy(files, file, &Switch { from, copy, whole: false, make: &make })
+        let given = give_copy(files, file, &Switch { from, copy, whole: false, make: &make });
+        drop(room);
+        given
+    }
+}
+
+/// Room in the pool for so many bytes of a copy, until what is returned is let go of.
+pub(super) fn make_room<'a>(files: &'a Files, ino: Ino, copy: &OwnedFd, bytes: u64) -> Result<Admitted<'a>> {
+    let store = files.store();
+    let admitted = store.admit(ino, copy, 0, bytes)?;
+    if admitted.fits() == bytes {
+        return Ok(admitted);
+    }
+    drop(admitted);
+    files.relieve();
+    let admitted = store.admit(ino, copy, 0, bytes)?;
+    if admitted.fits() == bytes {
+        Ok(admitted)
+    } else {
+        Err(Fault::warn(libc::ENOSPC, "the pool has no room for a copy of it"))
     }
 }
 
@@ -374,7 +400,6 @@ pub fn move_in_pool(pool: Pool, ino: Ino, tier: &str) -> std::result::Result<std
 
 #[cfg(test)]
 mod tests {
-    use parking_lot::Mutex;
     use tensorfs_layout::ROOT;
     use tensorfs_layout::pool::{CreateOptions, OpenOptions};
 

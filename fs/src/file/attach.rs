@@ -21,7 +21,7 @@ impl Locked<'_> {
         (serving.mappable, serving.seen) = (true, None);
         let watched = self.start_watching(Changer::Outlived);
         // What they opened while there was no limit, they write without asking.
-        self.files.store().writers().map(self.ino());
+        self.files.store().map_for_good(self.ino());
         self.files.store().asks_of_writes(self.ino());
         watched
     }

@@ -86,7 +86,7 @@ impl Locked<'_> {
     /// The server has tried to change the segment itself: whether it was done or not, the records shall say what is
     /// there now.
     pub(super) fn changed_by_us(&mut self, done: bool) {
-        self.files.store().writers().changed(self.ino());
+        self.files.store().changed(self.ino());
         if let Some(serving) = self.serving_mut() {
             serving.seen = done.then_some(Seen::CHANGED);
         }

@@ -154,7 +154,7 @@ impl Locked<'_> {
         let Some(serving) = self.state.serving.as_mut() else { return };
         serving.writing = Some(Writing::new(fd.clone(), unheard));
         self.files.store().segments().belongs(serving.segment, ino);
-        self.files.store().writers().insert(Written::new(ino, serving.segment, fd));
+        self.files.store().is_written(Written::new(ino, serving.segment, fd));
     }
 
     /// Takes the file off the list of writers.

@@ -2,8 +2,11 @@
 //!
 //! In a pool with a limit every write is asked for here, also where the kernel could move the bytes itself. What is
 //! recorded, the pool knows; what open files have grown by since is estimated from above by the bytes that went through
-//! the server. Only near the limit are the files asked that have changed, and then writes pass one at a time. A mapping
-//! fills holes without asking, so a file that can be mapped for writing counts with its holes.
+//! the server. Whoever has written a file asks the host what it takes then. Near the limit all that is added up, and
+//! writes pass one at a time; but nothing is asked of the host meanwhile, as an answer for one file may be late, and
+//! that is nobody else's business: until it comes, that file counts with all that it may have got.
+//!
+//! A mapping fills holes without asking, so a file that can be mapped for writing counts with its holes.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -13,8 +16,9 @@ use tensorfs_layout::{Error, Ino};
 
 use crate::error::{Host, Result};
 
+use super::asking::Which;
 use super::limit::{BLOCK, UnderWay};
-use super::writers::{Writers, Written};
+use super::writers::Written;
 use super::{Store, host};
 
 /// "Near" is this far from the limit, or a sixteenth of it if that is less.
@@ -23,8 +27,11 @@ const NEAR: u64 = 64 << 20;
 /// The host is tight if it has less than this left, or less than a 64th of all it has if that is less.
 const TIGHT: u64 = 256 << 20;
 
-/// So long who comes near the limit waits for writes that began before.
+/// So long who comes near the limit waits for writes that began before, and for what the host says of files.
 const OTHERS: Duration = Duration::from_millis(20);
+
+/// How often he looks whether they are done.
+const AGAIN: Duration = Duration::from_micros(100);
 
 /// What `statfs` shows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,20 +45,57 @@ pub(crate) struct Space {
 
 impl Store {
     /// Counts the bytes of the host that the pool uses: its log, its segments, those of open files as they are now, and
-    /// what is in quarantine. The host is asked for the files that have changed since they were counted.
+    /// what is in quarantine. Of files that are written without our hearing of it the host is asked, and those that it
+    /// is late with count as they did.
     pub fn recount(&self) -> u64 {
+        self.ask_host(Which::Unknown);
         self.limit.count(|| self.count())
+    }
+
+    /// As [`Store::recount`], for who only wants to see it: others may have removed some of what is in quarantine.
+    pub fn used(&self) -> u64 {
+        self.pool.quarantine().recount();
+        self.recount()
     }
 
     /// As [`Store::recount`], asking the host for all open files: what they take may change without their being
     /// written, when the host writes them out.
     pub fn recount_all(&self) -> u64 {
-        self.writers.all_changed();
-        self.recount()
+        self.ask_host(Which::All);
+        self.limit.count(|| self.count())
     }
 
+    fn ask_host(&self, which: Which) {
+        self.asking.ask(&self.writers, &self.pool, which, OTHERS);
+    }
+
+    /// What a file takes of the host may be another than it was: the caller has changed it, and asks.
+    pub fn changed(&self, ino: Ino) {
+        self.writers.written(ino, 0);
+        self.measure(ino);
+    }
+
+    fn measure(&self, ino: Ino) {
+        if self.is_limited() {
+            self.asking.measure(&self.writers, ino);
+        }
+    }
+
+    /// A file is on the list of writers from now on.
+    pub fn is_written(&self, written: Written) {
+        let ino = written.ino;
+        self.writers.insert(written);
+        self.measure(ino);
+    }
+
+    /// A program of an earlier mount has a file mapped for writing, whether there is room for its holes or not.
+    pub fn map_for_good(&self, ino: Ino) {
+        self.writers.map(ino, 0);
+        self.measure(ino);
+    }
+
+    /// Adds up what is known.
     fn count(&self) -> u64 {
-        self.pool.quarantine().recount();
         // At the same time: what was recorded in between would be missing in the one, and no longer be new in the
         // other.
         let (recorded, known) = self.pool.usage_and(|view| {
@@ -62,16 +106,7 @@ impl Store {
             })
         });
         let recorded = self.removed.discount(recorded);
-        let (mut extents, mut counted) = (known.extents, known.recorded);
-        // The host is asked without the view, which others need to change anything.
-        for file in known.changed {
-            let Ok(host) = host::stat(&*file.written.fd) else { continue };
-            let extent = file.written.extent(&host);
-            self.writers.asked(&file, extent);
-            extents += extent;
-            counted += file.recorded;
-        }
-        let used = (recorded.bytes() + extents).saturating_sub(counted);
+        let used = (recorded.bytes() + known.extents).saturating_sub(known.recorded);
         self.pool.claim(used.saturating_sub(recorded.log_bytes + recorded.segment_bytes));
         used
     }
@@ -86,11 +121,18 @@ impl Store {
         self.limit.get().is_some_and(near)
     }
 
-    /// Sets or lifts the limit.
+    /// Sets or lifts the limit. Until that is durable the lower one holds.
     pub fn resize(&self, limit: Option<u64>) -> tensorfs_layout::Result<()> {
-        // Writers near the limit wait meanwhile.
-        let _gate = self.limit.gate.lock();
-        let before = self.limit.limit.swap(limit.unwrap_or(0), SeqCst);
+        let _setting = self.limit.setting.lock();
+        self.recount_all();
+        let before = self.limit.limit.load(SeqCst);
+        let counted = {
+            let _gate = self.limit.gate.lock();
+            let meanwhile = limit.map_or(before, |limit| if before == 0 { limit } else { limit.min(before) });
+            self.limit.limit.store(meanwhile, SeqCst);
+            let others = self.limit.under_way();
+            self.limit.count(|| self.count()).saturating_add(others)
+        };
         let resized = match self.writers.unasked() {
             // They have their files for good, and would go on past it.
             unasked if before == 0 && limit.is_some() && unasked > 0 => Err(Error::Invalid {
@@ -100,14 +142,9 @@ impl Store {
                      try again when they are closed"
                 ),
             }),
-            _ => {
-                let others = self.limit.under_way();
-                self.pool.resize(limit, self.recount_all().saturating_add(others), self.removed.recorded())
-            }
+            _ => self.pool.resize(limit, counted, self.removed.recorded()),
         };
-        if resized.is_err() {
-            self.limit.limit.store(before, SeqCst);
-        }
+        self.limit.limit.store(if resized.is_ok() { limit.unwrap_or(0) } else { before }, SeqCst);
         resized
     }
 
@@ -124,25 +161,27 @@ impl Store {
     /// Sees to it that there is room for the holes of a file that is about to be mapped for writing, which fills them
     /// unasked. False if there is none.
     pub fn reserve_holes(&self, ino: Ino) -> Result<bool> {
-        let Some(limit) = self.limit.get() else {
-            self.writers.map(ino);
+        if !self.is_limited() {
+            self.writers.map(ino, 0);
             return Ok(true);
-        };
+        }
         let Some(written) = self.writers.get(ino) else { return Ok(true) };
-        let _gate = self.limit.gate.lock();
-        let before = written.extent(&host::stat(&*written.fd).host("looking at a segment")?);
-        self.writers.map(ino);
-        let Some(mapped) = self.writers.get(ino) else { return Ok(true) };
-        let more = mapped.extent(&host::stat(&*mapped.fd).host("looking at a segment")?).saturating_sub(before);
+        let host = host::stat(&*written.fd).host("looking at a segment")?;
+        let more = written.extent_if_mapped(&host).saturating_sub(written.extent(&host));
         if more == 0 {
+            self.writers.map(ino, 0);
+            self.measure(ino);
             return Ok(true);
         }
-        let fits = self.beside_others(|used| Ok(used <= limit), |fits| *fits)?;
-        if !fits {
-            self.writers.insert(written);
-            self.recount();
-        }
-        Ok(fits)
+        let fits = self.beside_others(|free, _| {
+            let fits = more <= free;
+            if fits {
+                self.writers.map(ino, more);
+            }
+            fits.then_some(())
+        });
+        self.measure(ino);
+        Ok(fits.is_some())
     }
 
     /// True if there must be room for the holes of a file, as it can be mapped for writing.
@@ -168,7 +207,9 @@ impl Store {
 
     /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of.
     pub fn admit(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
-        let Some(limit) = self.limit.get() else { return Ok(Admitted { fits: len, under_way: None }) };
+        if !self.is_limited() {
+            return Ok(Admitted { fits: len, under_way: None });
+        }
         // Of a file that can be mapped for writing, everything below its end counts already.
         let mapped = match self.writers.get(ino).filter(Written::is_mapped) {
             Some(written) => Some((written, host::stat(&fd).host("looking at a segment")?)),
@@ -176,45 +217,73 @@ impl Store {
         };
         let gap = mapped.as_ref().map_or(0, |(_, host)| offset.saturating_sub(host.size.next_multiple_of(BLOCK)));
         // Whatever a client asks for, no number runs over.
-        let most = gap.saturating_add(len).saturating_add(2 * BLOCK).min(limit.saturating_mul(2));
-        let under_way = self.limit.begin(most);
-        if self.limit.estimate() <= Self::near(limit) {
+        let begin = |bytes: u64| {
+            let most = gap.saturating_add(bytes).saturating_add(2 * BLOCK);
+            self.limit.begin(self.limit.get().map_or(most, |limit| most.min(limit.saturating_mul(2))))
+        };
+        let under_way = begin(len);
+        if self.limit.get().is_none_or(|limit| self.limit.estimate() <= Self::near(limit)) {
             return Ok(self.admitted(ino, len, under_way));
         }
         drop(under_way);
-        let _gate = self.limit.gate.lock();
-        let fitting =
-            |used: u64| fitting(&fd, offset, len, mapped.as_ref(), limit.saturating_sub(used) / BLOCK * BLOCK);
-        let fits = self.beside_others(fitting, |fits| *fits == len)?;
-        // Who comes next counts it, done or not.
-        let most = gap.saturating_add(fits).saturating_add(2 * BLOCK).min(limit.saturating_mul(2));
-        Ok(self.admitted(ino, fits, self.limit.begin(most)))
+        // What the host has to say of this file it is asked before others have to wait.
+        let holes = match &mapped {
+            Some(_) => 0,
+            None => host::unallocated(&fd, offset, len, BLOCK).host("measuring a segment")?,
+        };
+        // Of a part, which of it has room is to be found out; so long nobody else gets that.
+        let (fits, part, under_way) = self
+            .beside_others(|free, last| {
+                let free = free / BLOCK * BLOCK;
+                let fits = match &mapped {
+                    Some((written, host)) => written.end_within(host, free).saturating_sub(offset).min(len),
+                    None if holes <= free => len,
+                    None if last => return Some((0, Some(free), self.limit.begin(free))),
+                    None => return None,
+                };
+                // Who comes next counts it, done or not.
+                (fits == len || last).then(|| (fits, None, begin(fits)))
+            })
+            .unwrap_or_else(|| (0, None, self.limit.begin(0)));
+        let Some(free) = part else { return Ok(self.admitted(ino, fits, under_way)) };
+        let fits = front(fd, offset, len, free)?;
+        let kept = begin(fits);
+        drop(under_way);
+        Ok(self.admitted(ino, fits, kept))
     }
 
     fn admitted<'a>(&'a self, ino: Ino, fits: u64, write: UnderWay<'a>) -> Admitted<'a> {
-        Admitted { fits, under_way: Some((&self.writers, ino, write)) }
+        Admitted { fits, under_way: Some((self, ino, write)) }
     }
 
-    /// Asks with what is used, and what writes that go on may use yet. Those may not be done, and are so soon: if the
-    /// answer is not what is wanted, it is asked again for a while.
-    fn beside_others<T>(&self, ask: impl Fn(u64) -> Result<T>, is_wanted: impl Fn(&T) -> bool) -> Result<T> {
+    /// Decides with what is free beside what writes that go on may use yet. Those may not be done, and are so soon: if
+    /// the answer is none, it is asked again for a while, and then for the last time.
+    fn beside_others<T>(&self, decide: impl Fn(u64, bool) -> Option<T>) -> Option<T> {
+        let decide = |last: bool| {
+            let _gate = self.limit.gate.lock();
+            let others = self.limit.under_way();
+            let used = self.limit.count(|| self.count()).saturating_add(others);
+            let free = self.limit.get().map_or(u64::MAX, |limit| limit.saturating_sub(used));
+            (decide(free, last), others == 0)
+        };
         let begun = Instant::now();
         loop {
-            let others = self.limit.under_way();
-            let answer = ask(self.recount().saturating_add(others))?;
-            if is_wanted(&answer) {
-                return Ok(answer);
+            self.ask_host(Which::Unknown);
+            let (answer, alone) = decide(false);
+            if answer.is_some() {
+                return answer;
             }
-            if others == 0 || begun.elapsed() > OTHERS {
-                // The host may have got something back without our hearing of it. Who is refused again and again does
-                // not have all files asked for each time.
-                if !self.limit.is_due_for_all() {
-                    return Ok(answer);
-                }
-                return ask(self.recount_all().saturating_add(self.limit.under_way()));
+            if (alone && !self.writers.has_unknown()) || begun.elapsed() > OTHERS {
+                break;
             }
-            std::thread::yield_now();
+            std::thread::sleep(AGAIN);
         }
+        // The host may have got something back without our hearing of it. Who is refused again and again does not have
+        // all files asked for each time.
+        if self.limit.is_due_for_all() {
+            self.ask_host(Which::All);
+        }
+        decide(true).0
     }
 
     /// True if deleted files hold space on the host that somebody may be waiting for: the host is short of it, or was
@@ -285,7 +354,7 @@ impl Store {
         }
         let (total, free, available) = match self.limit.get() {
             Some(limit) => {
-                let left = limit.saturating_sub(self.recount());
+                let left = limit.saturating_sub(self.used());
                 (limit, left.min(host_free), left.min(host_available))
             }
             None => (host_total, host_free, host_available),
@@ -299,14 +368,16 @@ pub(crate) struct Admitted<'a> {
     /// So many bytes.
     fits: u64,
     /// In a pool with a limit it is known that it goes on, and for which file.
-    under_way: Option<(&'a Writers, Ino, UnderWay<'a>)>,
+    under_way: Option<(&'a Store, Ino, UnderWay<'a>)>,
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        // Before it counts as done: whoever counts from then on has to ask for the file.
-        if let Some((writers, ino, _)) = &self.under_way {
-            writers.changed(*ino);
+        if let Some((store, ino, write)) = self.under_way.take() {
+            // Before it counts as done: it counts as what the file may have got until the host has said what it takes.
+            store.writers.written(ino, write.bytes());
+            drop(write);
+            store.measure(ino);
         }
     }
 }
@@ -321,15 +392,8 @@ impl Admitted<'_> {
     pub fn done(self) {}
 }
 
-/// How many of `len` bytes at `offset` find room if so much is free, in a file that may be one that can be mapped.
-fn fitting(fd: impl AsFd, offset: u64, len: u64, mapped: Option<&(Written, host::HostStat)>, free: u64) -> Result<u64> {
-    if let Some((written, host)) = mapped {
-        return Ok(written.end_within(host, free).saturating_sub(offset).min(len));
-    }
-    if host::unallocated(&fd, offset, len, BLOCK).host("measuring a segment")? <= free {
-        return Ok(len);
-    }
-    // The longest front part whose holes are not larger than what is free.
+/// How many of `len` bytes at `offset` find room if so much is free: the longest front part whose holes are not larger.
+fn front(fd: impl AsFd, offset: u64, len: u64, free: u64) -> Result<u64> {
     let (mut low, mut high) = (0, len);
     while low < high {
         let middle = low + (high - low).div_ceil(2);

@@ -21,8 +21,10 @@ pub(super) struct Limit {
     done: AtomicU64,
     /// The host was short of space, and what could be given back to it has not been since.
     pub was_tight: AtomicBool,
-    /// Held while a write near the limit is measured.
+    /// Held while a write near the limit is let through. Nothing is asked of the host meanwhile.
     pub gate: Mutex<()>,
+    /// Held by whoever sets the limit.
+    pub setting: Mutex<()>,
     /// When all open files were asked for last because a write found no room.
     all: Mutex<Option<Instant>>,
 }
@@ -43,6 +45,7 @@ impl Limit {
             done: AtomicU64::new(0),
             was_tight: AtomicBool::new(false),
             gate: Mutex::default(),
+            setting: Mutex::default(),
             all: Mutex::default(),
         }
     }
@@ -93,6 +96,13 @@ impl Limit {
 pub(super) struct UnderWay<'a> {
     limit: &'a Limit,
     bytes: u64,
+}
+
+impl UnderWay<'_> {
+    /// So many bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 impl Drop for UnderWay<'_> {

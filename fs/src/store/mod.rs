@@ -4,6 +4,7 @@
 //! segments, descriptors, counters. Whoever has a `&Store` can lock no inode. Where a change finds no room, the store
 //! says so; to make room by letting go of removed files is for [`Files`](crate::file::Files), who tries again then.
 
+mod asking;
 mod attributes;
 mod backing;
 mod bell;
@@ -66,6 +67,7 @@ use crate::error::{Fault, Result};
 use crate::options::{Durability, Options};
 use crate::waits::{self, Wait};
 
+use asking::Asking;
 use bounds::Bounds;
 use damage::Damage;
 use limit::Limit;
@@ -80,6 +82,7 @@ pub(crate) struct Store {
     durability: Durability,
     link: Link,
     limit: Limit,
+    asking: Arc<Asking>,
     tiers: Tiers,
     placement: Placement,
     spares: Spares,
@@ -98,9 +101,10 @@ impl Store {
         let writers = Arc::new(Writers::default());
         let damage = Damage::remembered(Scrubbed::read(&pool));
         let counted = writers.clone();
-        pool.when_recorded(Box::new(move |ino| counted.changed(ino)));
+        pool.when_recorded(Box::new(move |ino| counted.recorded(ino)));
         Self {
             limit: Limit::new(&pool),
+            asking: Arc::default(),
             tiers: Tiers::new(&pool),
             placement: Placement::new(&pool),
             pool,

@@ -1,8 +1,8 @@
 //! The segments that something may still write: open for writing, or mapped so since.
 //!
-//! Whoever counts space asks their sizes of the host, as nothing is recorded yet of what the kernel writes there. A
-//! file is asked for again only if something may have changed since: the server wrote it, or something of it was
-//! recorded.
+//! Nothing is recorded yet of what is written there. In a pool with a limit every write is asked for, and whoever has
+//! written asks the host what the file takes now; until that is answered it counts with all that it may have got since.
+//! So counting asks the host for nothing: the answer for one file can be late, and who writes others waits for none.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -51,9 +51,11 @@ impl Written {
 
     /// What it takes of the host, or may take without asking.
     pub fn extent(&self, host: &HostStat) -> u64 {
-        if !self.mapped {
-            return host.allocated;
-        }
+        if self.mapped { self.extent_if_mapped(host) } else { host.allocated }
+    }
+
+    /// As [`Written::extent`], where it can be written through a mapping.
+    pub fn extent_if_mapped(&self, host: &HostStat) -> u64 {
         host.allocated.max(self.with_behind(host.size.next_multiple_of(BLOCK), host.allocated))
     }
 
@@ -73,7 +75,7 @@ impl Written {
     }
 }
 
-/// What a file takes beyond its records.
+/// What a file takes beyond its records, as it is counted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Beyond {
     /// What it takes of the host.
@@ -86,6 +88,10 @@ struct Beyond {
 struct Entry {
     written: Written,
     beyond: Beyond,
+    /// What it took of the host when that was asked last; if that was never, what is recorded of it.
+    extent: Option<u64>,
+    /// What it may have got since.
+    since: u64,
     /// [`Table::changes`] when it changed last.
     changes: u64,
 }
@@ -97,8 +103,10 @@ pub(crate) struct Writers(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     files: HashMap<Ino, Entry>,
-    /// Those that have changed since they were asked for. They are not in the sum.
+    /// Those that have changed since they were counted. They are not in the sum.
     changed: HashSet<Ino>,
+    /// Those that have changed since the host was asked for them, or may have without our hearing of it.
+    unknown: HashSet<Ino>,
     sum: Beyond,
     /// How often any file has changed: one that went and came back is not taken for what it was.
     changes: u64,
@@ -107,27 +115,38 @@ struct Table {
 /// A file that is to be asked for.
 pub(super) struct Changed {
     pub written: Written,
-    /// What is recorded of it.
-    pub recorded: u64,
     changes: u64,
 }
 
-/// What is known of what the files take beyond their records.
+/// What the files take beyond their records, not less than it is.
 pub(super) struct Known {
-    /// What those take of the host that have not changed.
+    /// What they take of the host.
     pub extents: u64,
     /// What of that is recorded.
     pub recorded: u64,
-    /// The others.
-    pub changed: Vec<Changed>,
+}
+
+impl Entry {
+    fn to_ask(&self) -> Changed {
+        Changed { written: self.written.clone(), changes: self.changes }
+    }
 }
 
 impl Table {
-    /// The file is not in the sum until it was asked for again.
-    fn change(&mut self, ino: Ino) {
+    /// The file is not in the sum until it is counted again. It may have got so many bytes, and what it takes is to be
+    /// asked for.
+    fn change(&mut self, ino: Ino, more: u64) {
         let Some(entry) = self.files.get_mut(&ino) else { return };
         self.changes += 1;
         entry.changes = self.changes;
+        entry.since = entry.since.saturating_add(more);
+        self.unknown.insert(ino);
+        self.recount(ino);
+    }
+
+    /// The file is not in the sum until it is counted again.
+    fn recount(&mut self, ino: Ino) {
+        let Some(entry) = self.files.get_mut(&ino) else { return };
         let before = std::mem::take(&mut entry.beyond);
         self.changed.insert(ino);
         self.leave_out(before);
@@ -145,10 +164,12 @@ impl Writers {
         let mut table = self.0.lock();
         let ino = written.ino;
         table.changes += 1;
-        let changes = table.changes;
-        let before = table.files.insert(ino, Entry { written, beyond: Beyond::default(), changes });
+        let (beyond, changes) = (Beyond::default(), table.changes);
+        let entry = Entry { written, beyond, extent: None, since: 0, changes };
+        let before = table.files.insert(ino, entry);
         table.leave_out(before.as_ref().map_or_else(Beyond::default, |before| before.beyond));
         table.changed.insert(ino);
+        table.unknown.insert(ino);
         drop(table);
         // The descriptor is closed without the lock.
         drop(before);
@@ -160,47 +181,102 @@ impl Writers {
         let gone = table.files.remove(&ino);
         table.leave_out(gone.as_ref().map_or_else(Beyond::default, |gone| gone.beyond));
         table.changed.remove(&ino);
+        table.unknown.remove(&ino);
         drop(table);
         // The descriptor is closed without the lock.
         drop(gone);
     }
 
-    /// What the file takes of the host, or what is recorded of that, may be another than it was.
-    pub fn changed(&self, ino: Ino) {
-        self.0.lock().change(ino);
+    /// What is recorded of a file may be another than it was.
+    pub fn recorded(&self, ino: Ino) {
+        self.0.lock().recount(ino);
     }
 
-    /// What any file takes of the host may be another than it was: the host changes it, too.
-    pub(super) fn all_changed(&self) {
-        let mut table = self.0.lock();
-        let inos: Vec<Ino> = table.files.keys().copied().collect();
-        inos.into_iter().for_each(|ino| table.change(ino));
+    /// The file may have got so many bytes.
+    pub fn written(&self, ino: Ino, more: u64) {
+        self.0.lock().change(ino, more);
     }
 
-    /// What is known of all files together, where `recorded` says what is recorded of one.
-    pub(super) fn known(&self, recorded: impl Fn(&Written) -> u64) -> Known {
+    /// A file that is to be asked for, as it is now.
+    pub(super) fn to_ask(&self, ino: Ino) -> Option<Changed> {
+        self.0.lock().files.get(&ino).map(Entry::to_ask)
+    }
+
+    /// Those that have changed since the host was asked for them, or may have without our hearing of it.
+    pub(super) fn unknown(&self) -> Vec<Changed> {
         let table = self.0.lock();
-        let changed = table.changed.iter().filter_map(|ino| {
-            let Entry { written, changes, .. } = table.files.get(ino)?;
-            Some(Changed { written: written.clone(), recorded: recorded(written), changes: *changes })
-        });
-        Known { extents: table.sum.extent, recorded: table.sum.recorded, changed: changed.collect() }
+        table.unknown.iter().filter_map(|ino| Some(table.files.get(ino)?.to_ask())).collect()
     }
 
-    /// A file that had changed was asked for. Unless it has changed since, or is written by whoever does not ask, that
-    /// counts until it changes.
-    pub(super) fn asked(&self, changed: &Changed, extent: u64) {
+    /// True if the host is still to be asked for some of them.
+    pub(super) fn has_unknown(&self) -> bool {
+        !self.0.lock().unknown.is_empty()
+    }
+
+    /// All of them: the host, too, changes what a file takes.
+    pub(super) fn all_to_ask(&self) -> Vec<Changed> {
+        self.0.lock().files.values().map(Entry::to_ask).collect()
+    }
+
+    /// What all files take together, where `recorded` says what is recorded of one.
+    pub(super) fn known(&self, recorded: impl Fn(&Written) -> u64) -> Known {
+        let table = &mut *self.0.lock();
+        for ino in table.changed.drain() {
+            let Some(entry) = table.files.get_mut(&ino) else { continue };
+            let recorded = recorded(&entry.written);
+            let extent = entry.extent.unwrap_or(recorded).saturating_add(entry.since);
+            entry.beyond = Beyond { extent, recorded };
+            table.sum.extent += extent;
+            table.sum.recorded += recorded;
+        }
+        Known { extents: table.sum.extent, recorded: table.sum.recorded }
+    }
+
+    /// A file was asked for. Unless it has changed since that counts until it changes.
+    pub(super) fn asked(&self, asked: &Changed, extent: u64) {
         let mut table = self.0.lock();
-        let Some(entry) = table.files.get_mut(&changed.written.ino) else { return };
-        let as_it_was = entry.changes == changed.changes && entry.written.segment == changed.written.segment;
-        if !as_it_was || entry.written.unasked || entry.written.is_mapped() != changed.written.is_mapped() {
+        let Some(entry) = table.files.get_mut(&asked.written.ino) else { return };
+        let as_it_was = entry.changes == asked.changes && entry.written.segment == asked.written.segment;
+        if !as_it_was {
             return;
         }
-        let before = std::mem::replace(&mut entry.beyond, Beyond { extent, recorded: changed.recorded });
-        table.leave_out(before);
-        table.sum.extent += extent;
-        table.sum.recorded += changed.recorded;
-        table.changed.remove(&changed.written.ino);
+        (entry.extent, entry.since) = (Some(extent), 0);
+        let unasked = entry.written.unasked;
+        table.recount(asked.written.ino);
+        if !unasked {
+            table.unknown.remove(&asked.written.ino);
+        }
+    }
+
+    /// The file can be mapped for writing from now on, and takes so much with what that may fill.
+    pub(super) fn map(&self, ino: Ino, more: u64) {
+        self.note(ino, more, |written| written.mapped = true);
+    }
+
+    /// The segment is written without asking from now on.
+    pub fn let_write_unasked(&self, ino: Ino) {
+        self.note(ino, 0, |written| written.unasked = true);
+    }
+
+    /// The file may get so many bytes behind its end, up to a place.
+    pub fn give_behind(&self, ino: Ino, bytes: u64, reach: u64) {
+        self.note(ino, 0, |written| {
+            let behind = &mut written.behind;
+            (behind.bytes, behind.reach) = (behind.bytes.saturating_add(bytes), behind.reach.max(reach));
+        });
+    }
+
+    /// The file has nothing behind its end: the host frees that when it cuts a file.
+    pub fn cut(&self, ino: Ino) {
+        self.note(ino, 0, |written| written.behind = Behind::default());
+    }
+
+    fn note(&self, ino: Ino, more: u64, note: impl FnOnce(&mut Written)) {
+        let mut table = self.0.lock();
+        table.change(ino, more);
+        if let Some(entry) = table.files.get_mut(&ino) {
+            note(&mut entry.written);
+        }
     }
 
     /// True if something may write the file.
@@ -216,37 +292,6 @@ impl Writers {
     /// A segment that something may write.
     pub fn get(&self, ino: Ino) -> Option<Written> {
         self.0.lock().files.get(&ino).map(|entry| entry.written.clone())
-    }
-
-    /// The file can be mapped for writing from now on.
-    pub fn map(&self, ino: Ino) {
-        self.note(ino, |written| written.mapped = true);
-    }
-
-    /// The segment is written without asking from now on.
-    pub fn let_write_unasked(&self, ino: Ino) {
-        self.note(ino, |written| written.unasked = true);
-    }
-
-    /// The file may get so many bytes behind its end, up to a place.
-    pub fn give_behind(&self, ino: Ino, bytes: u64, reach: u64) {
-        self.note(ino, |written| {
-            let behind = &mut written.behind;
-            (behind.bytes, behind.reach) = (behind.bytes.saturating_add(bytes), behind.reach.max(reach));
-        });
-    }
-
-    /// The file has nothing behind its end: the host frees that when it cuts a file.
-    pub fn cut(&self, ino: Ino) {
-        self.note(ino, |written| written.behind = Behind::default());
-    }
-
-    fn note(&self, ino: Ino, note: impl FnOnce(&mut Written)) {
-        let mut table = self.0.lock();
-        table.change(ino);
-        if let Some(entry) = table.files.get_mut(&ino) {
-            note(&mut entry.written);
-        }
     }
 
     /// How many are written without asking.
@@ -274,19 +319,42 @@ impl Writers {
 mod tests {
     use super::*;
 
+    fn written() -> Written {
+        Written::new(Ino(2), SegmentId(3), Arc::new(tempfile::tempfile().unwrap().into()))
+    }
+
     #[test]
     fn what_was_asked_of_a_file_that_went_and_came_back_does_not_count() {
         let writers = Writers::default();
-        let written = || Written::new(Ino(2), SegmentId(3), Arc::new(tempfile::tempfile().unwrap().into()));
         writers.insert(written());
-        let known = writers.known(|_| 1000);
+        let before = writers.unknown();
         writers.remove(Ino(2));
         writers.insert(written());
-        writers.asked(&known.changed[0], 9000);
+        writers.asked(&before[0], 9000);
         let known = writers.known(|_| 5000);
-        assert_eq!((known.extents, known.recorded), (0, 0));
-        writers.asked(&known.changed[0], 8192);
-        let known = writers.known(|_| 0);
-        assert_eq!((known.extents, known.recorded, known.changed.len()), (8192, 5000, 0));
+        assert_eq!((known.extents, known.recorded), (5000, 5000));
+        writers.asked(&writers.unknown()[0], 8192);
+        writers.recorded(Ino(2));
+        let known = writers.known(|_| 4096);
+        assert_eq!((known.extents, known.recorded, writers.unknown().len()), (8192, 4096, 0));
+    }
+
+    #[test]
+    fn a_file_counts_with_all_that_it_may_have_got_until_the_host_says() {
+        let writers = Writers::default();
+        writers.insert(written());
+        let extents = || writers.known(|_| 0).extents;
+        writers.asked(&writers.to_ask(Ino(2)).unwrap(), 4096);
+        assert_eq!(extents(), 4096);
+        writers.written(Ino(2), 100);
+        let late = writers.to_ask(Ino(2)).unwrap();
+        writers.written(Ino(2), 10);
+        writers.asked(&late, 1);
+        assert_eq!(extents(), 4206, "it was asked for before that was written");
+        writers.asked(&writers.to_ask(Ino(2)).unwrap(), 8192);
+        assert_eq!(extents(), 8192);
+        writers.let_write_unasked(Ino(2));
+        writers.asked(&writers.to_ask(Ino(2)).unwrap(), 12288);
+        assert_eq!((extents(), writers.unknown().len()), (12288, 1), "who writes unasked says nothing");
     }
 }

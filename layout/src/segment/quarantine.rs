@@ -385,7 +385,9 @@ impl Quarantine {
         user: Option<u32>,
     ) -> io::Result<String> {
         let written = self.written(segments, old, Some(left), note)?;
-        self.keep_whole(segments, old, Written { user, ..written })
+        let kept = self.keep_whole(segments, old, Written { user, ..written });
+        self.recount();
+        kept
     }
 
     /// What is to be written beside a segment: `left` if it is a version before that one.

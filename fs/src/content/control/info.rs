@@ -184,7 +184,7 @@ impl Info {
             latency_reason: link.no_latency().map(str::to_owned),
             capacity: space.total,
             available: Some(space.available),
-            used: store.recount(),
+            used: store.used(),
             limit: usage.limit,
             files: usage.files,
             directories: usage.directories,
