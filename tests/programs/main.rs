@@ -4,6 +4,7 @@
 mod clients;
 mod everyday;
 mod examples;
+mod writers;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,0 +1,354 @@
+"""What the libraries write, in each way that they are used: the rows and columns of a table in docs/TENSORS.md.
+
+    writers_client.py DIR WRITER WAY
+
+WAY is `once` (written and closed), `appended` (gone on with once it was closed, or by saving again to the open file,
+as the library's users do it), `live` (says `ready`, and holds the file open until its standard input ends), `killed`
+(says `ready` with a part written; it is to be killed then) or `sharded` (one checkpoint of several files). The last
+line of standard output is the file's path, or for `sharded` the directory's. A way that a library does not have says
+`none`. What it writes has two tensors of 64 KiB each time, and of scalars two.
+"""
+
+import os
+import sys
+import time
+
+import numpy as np
+
+from common import array
+
+ROWS = 16384
+
+
+def values(turn=0):
+    return {name: array(f"{name}{turn}", (ROWS,), "<f4") for name in ("weight", "bias")}
+
+
+def ready(path):
+    print("ready", flush=True)
+    print(path, flush=True)
+    sys.stdin.read()
+
+
+class Writer:
+    """A way that is not here the library does not have."""
+
+    name = "file"
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.path = os.path.join(directory, self.name)
+
+
+class NumpySave(Writer):
+    """`np.save` to one handle, again and again, is NumPy's own idiom."""
+
+    def _save(self, file, turn):
+        for value in values(turn).values():
+            np.save(file, value)
+
+    def once(self):
+        with open(self.path, "wb") as file:
+            self._save(file, 0)
+
+    def appended(self):
+        self.once()
+        with open(self.path, "ab") as file:
+            self._save(file, 1)
+
+    def live(self):
+        with open(self.path, "wb") as file:
+            self._save(file, 0)
+            file.flush()
+            os.fsync(file.fileno())
+            ready(self.path)
+
+    def killed(self):
+        with open(self.path, "wb") as file:
+            self._save(file, 0)
+            file.flush()
+            os.truncate(self.path, os.path.getsize(self.path) - 1000)
+            ready(self.path)
+
+
+class NumpySavez(Writer):
+    def once(self):
+        with open(self.path, "wb") as file:
+            np.savez(file, **values())
+
+    def killed(self):
+        with open(self.path, "wb") as file:
+            np.savez(Stops(file, self.path, 1000), **values())
+
+
+class Stops:
+    """A file of which so many bytes are written, and no more."""
+
+    def __init__(self, file, path, most):
+        self.file, self.path, self.left = file, path, most
+
+    def write(self, data):
+        data = memoryview(data).cast("B")
+        self.file.write(data[: self.left])
+        self.left -= len(data)
+        if self.left <= 0:
+            self.file.flush()
+            ready(self.path)
+        return len(data)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+class Safetensors(Writer):
+    def once(self):
+        from safetensors.numpy import save_file
+
+        save_file(values(), self.path)
+
+    def killed(self):
+        from safetensors.numpy import save
+
+        with open(self.path, "wb") as file:
+            Stops(file, self.path, 100_000).write(save(values()))
+
+    def sharded(self):
+        import json
+
+        from safetensors.numpy import save_file
+
+        names = {}
+        for number, (name, value) in enumerate(values().items(), 1):
+            part = f"model-{number:05}-of-00002.safetensors"
+            save_file({name: value}, os.path.join(self.directory, part))
+            names[name] = part
+        with open(os.path.join(self.directory, "model.safetensors.index.json"), "w") as file:
+            json.dump({"metadata": {}, "weight_map": names}, file)
+        return self.directory
+
+
+class H5py(Writer):
+    def _open(self, mode):
+        import h5py
+
+        return h5py.File(self.path, mode)
+
+    def once(self):
+        with self._open("w") as file:
+            for name, value in values().items():
+                file[name] = value
+
+    def appended(self):
+        self.once()
+        with self._open("a") as file:
+            for name, value in values(1).items():
+                file["second/" + name] = value
+
+    def live(self):
+        with self._open("w") as file:
+            for name, value in values().items():
+                file[name] = value
+            file.flush()
+            ready(self.path)
+
+    def killed(self):
+        with self._open("w") as file:
+            for name, value in values().items():
+                file[name] = value
+            ready(self.path)
+
+
+class Gguf(Writer):
+    def once(self):
+        import gguf
+
+        writer = gguf.GGUFWriter(self.path, "llama")
+        for name, value in values().items():
+            writer.add_tensor(name, value)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    def killed(self):
+        import gguf
+
+        writer = gguf.GGUFWriter(self.path, "llama")
+        for name, value in values().items():
+            writer.add_tensor_info(name, value.shape, value.dtype, value.nbytes)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        writer.write_tensor_data(values()["weight"])
+        for file in writer.fout:
+            file.flush()
+        ready(self.path)
+
+
+class TensorBoard(Writer):
+    """tensorboardX."""
+
+    def _writer(self):
+        from tensorboardX import SummaryWriter
+
+        return SummaryWriter(logdir=self.directory, flush_secs=1)
+
+    def _scalars(self, writer, steps):
+        for step in steps:
+            writer.add_scalar("loss", float(step), step)
+        writer.flush()
+        # What is flushed goes through a queue.
+        time.sleep(2)
+
+    def _path(self):
+        (name,) = [name for name in os.listdir(self.directory) if "tfevents" in name]
+        return os.path.join(self.directory, name)
+
+    def once(self):
+        writer = self._writer()
+        self._scalars(writer, range(2))
+        writer.close()
+        return self._path()
+
+    def live(self):
+        writer = self._writer()
+        self._scalars(writer, range(2))
+        ready(self._path())
+        writer.close()
+
+    def killed(self):
+        writer = self._writer()
+        self._scalars(writer, range(2))
+        ready(self._path())
+
+
+class Smdebug(Writer):
+    """smdebug's own writer of event files."""
+
+    def _writer(self):
+        from smdebug.core.writer import FileWriter
+
+        return FileWriter(trial_dir=self.directory, step=0, worker="worker")
+
+    def _write(self, writer):
+        for name, value in values().items():
+            writer.write_tensor(tdata=value, tname=name)
+        writer.flush()
+
+    def _path(self):
+        found = [os.path.join(at, name) for at, _, names in os.walk(self.directory) for name in names]
+        (path,) = [path for path in found if "events" in path]
+        return path
+
+    def once(self):
+        writer = self._writer()
+        self._write(writer)
+        writer.close()
+        return self._path()
+
+    def live(self):
+        writer = self._writer()
+        self._write(writer)
+        ready(self._path())
+        writer.close()
+
+    def killed(self):
+        writer = self._writer()
+        self._write(writer)
+        ready(self._path())
+
+
+class Raw(Writer):
+    """Bytes of no format."""
+
+    def once(self, mode="wb"):
+        with open(self.path, mode) as file:
+            file.write(values()["weight"].tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def appended(self):
+        self.once()
+        self.once("ab")
+
+    def live(self):
+        with open(self.path, "wb") as file:
+            file.write(values()["weight"].tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+            ready(self.path)
+
+    def killed(self):
+        with open(self.path, "wb") as file:
+            file.write(values()["weight"].tobytes())
+            file.flush()
+            ready(self.path)
+
+
+class Torch(Writer):
+    OPTIONS = {}
+
+    def _state(self, turn=0):
+        import torch
+
+        return {name: torch.from_numpy(value) for name, value in values(turn).items()}
+
+    def once(self):
+        import torch
+
+        torch.save(self._state(), self.path, **self.OPTIONS)
+
+    def appended(self):
+        import torch
+
+        with open(self.path, "wb") as file:
+            for turn in range(2):
+                torch.save(self._state(turn), file, **self.OPTIONS)
+
+    def killed(self):
+        import torch
+
+        with open(self.path, "wb") as file:
+            torch.save(self._state(), Stops(file, self.path, 70_000), **self.OPTIONS)
+
+
+class TorchLegacy(Torch):
+    OPTIONS = {"_use_new_zipfile_serialization": False}
+
+
+class Distributed(Writer):
+    """torch's distributed checkpoint, by one process and two threads, so that there are two files."""
+
+    def sharded(self):
+        import torch.distributed.checkpoint as dcp
+        import torch
+
+        state = {name: torch.from_numpy(value) for name, value in values().items()}
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(self.directory, thread_count=2))
+        return self.directory
+
+
+WRITERS = {
+    "np.save": NumpySave,
+    "np.savez": NumpySavez,
+    "safetensors": Safetensors,
+    "h5py": H5py,
+    "gguf": Gguf,
+    "tensorboardX": TensorBoard,
+    "smdebug": Smdebug,
+    "raw bytes": Raw,
+    "torch.save": Torch,
+    "torch.save, before 1.6": TorchLegacy,
+    "torch's DCP": Distributed,
+}
+
+if __name__ == "__main__":
+    directory, writer, way = sys.argv[1:]
+    os.environ.setdefault("SMDEBUG_LOG_LEVEL", "error")
+    os.makedirs(directory, exist_ok=True)
+    writer = WRITERS[writer](directory)
+    act = getattr(writer, way, None)
+    if act is None:
+        print("none")
+    else:
+        print(act() or writer.path)

@@ -1,0 +1,183 @@
+//! What is seen of what the libraries write, in each way that they are used: a table in docs/TENSORS.md, of which every
+//! cell is tried with the library itself.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tensorfs_tests::{Mount, Setup, on_mounts, wait_until, xattr};
+
+on_mounts!(what_is_seen_of_a_writer_is_what_the_table_says, what_is_seen_of_torch_is_what_the_table_says);
+
+const HEADING: &str = "## Writers, and what is seen of their files";
+const WAYS: [&str; 5] = ["once", "appended", "live", "killed", "sharded"];
+const NONE: &str = "-";
+
+/// What a cell says: `sealed, 3 records, 2 tensors`.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    state: String,
+    records: Option<u64>,
+    tensors: u64,
+}
+
+impl Seen {
+    fn from_cell(cell: &str) -> Self {
+        let mut parts = cell.split(", ");
+        let state = parts.next().unwrap().to_owned();
+        let mut numbers = parts.map(|part| part.split_once(' ').unwrap()).map(|(n, what)| (what, n.parse().unwrap()));
+        let mut seen = Self { state, records: None, tensors: 0 };
+        for (what, number) in &mut numbers {
+            match what {
+                "record" | "records" => seen.records = Some(number),
+                "tensor" | "tensors" => seen.tensors = number,
+                _ => panic!("{cell}: {what}"),
+            }
+        }
+        seen
+    }
+}
+
+/// The rows of the table: a writer, and what is seen of it in each way.
+fn table() -> Vec<(String, Vec<String>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs/TENSORS.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let section = text.split(HEADING).nth(1).expect("the section").split("\n## ").next().unwrap();
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().replace('`', "")).collect::<Vec<_>>();
+    let mut lines = section.lines().filter(|line| line.starts_with('|')).map(cells);
+    assert_eq!(lines.next().unwrap()[2..7], WAYS);
+    lines.skip(1).map(|row| (row[1].clone(), row[2..7].to_vec())).collect()
+}
+
+/// A client that writes one file in one way.
+struct Writer {
+    process: Child,
+    path: PathBuf,
+}
+
+impl Writer {
+    /// Starts it and waits for what it has to say; nothing if its library has no such way.
+    fn start(python: &Path, directory: &Path, writer: &str, way: &str) -> Option<Self> {
+        let mut command = Command::new(python);
+        command.arg(tensorfs_tests::client_file("writers_client.py")).arg(directory).args([writer, way]);
+        command.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        // Libraries may say something, too.
+        let mut last = String::new();
+        for line in BufReader::new(process.stdout.as_mut().unwrap()).lines() {
+            let line = line.unwrap();
+            let is_ready = last == "ready";
+            last = line;
+            if is_ready {
+                break;
+            }
+        }
+        if last == "none" {
+            assert!(process.wait().unwrap().success());
+            return None;
+        }
+        assert!(!last.is_empty(), "{writer}, {way}: it said nothing");
+        Some(Self { process, path: PathBuf::from(last) })
+    }
+
+    fn end(mut self) {
+        drop(self.process.stdin.take());
+        assert!(self.process.wait().unwrap().success());
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+fn attribute(path: &Path, name: &str) -> Option<String> {
+    let value = xattr::get(path, format!("user.tensorfs.{name}")).ok()?;
+    Some(String::from_utf8(value).unwrap())
+}
+
+fn number(path: &Path, name: &str) -> u64 {
+    attribute(path, name).unwrap_or_else(|| panic!("{}: no {name}", path.display())).parse().unwrap()
+}
+
+/// What is seen of a file that nobody writes any more, once it is sealed; and that its checksum is that of its bytes.
+fn at_rest(mount: &Mount, path: &Path) -> Seen {
+    let sealed = mount.tensorfs(["seal".as_ref(), path.as_os_str()]);
+    assert!(sealed.status.success(), "{sealed:?}");
+    let checksum = attribute(path, "checksum").unwrap_or_else(|| panic!("{}: no checksum", path.display()));
+    assert_eq!(checksum, format!("{:08x}", crc32c::crc32c(&std::fs::read(path).unwrap())));
+    let state = attribute(path, "state").unwrap();
+    let verified = mount.tensorfs(["verify".as_ref(), path.as_os_str()]);
+    assert_eq!(verified.status.code(), Some(if state == "interrupted" { 5 } else { 0 }), "{verified:?}");
+    Seen { state, records: Some(number(path, "records")), tensors: number(path, "tensors") }
+}
+
+/// What is seen of a directory of files that are one checkpoint.
+fn together(mount: &Mount, directory: &Path) -> Seen {
+    let listed = mount.tensorfs(["tensors".as_ref(), "--json".as_ref(), directory.as_os_str()]);
+    assert!(listed.status.success(), "{listed:?}");
+    let tensors = String::from_utf8(listed.stdout).unwrap().lines().count() as u64;
+    let complete = attribute(directory, "complete").unwrap_or_default();
+    Seen { state: complete, records: None, tensors }
+}
+
+fn seen(mount: &Mount, python: &Path, writer: &str, way: &str) -> Option<Seen> {
+    let directory = mount.at(format!("{way} by {writer}"));
+    let mut running = Writer::start(python, &directory, writer, way)?;
+    let path = running.path.clone();
+    Some(match way {
+        "live" => {
+            let seen =
+                Seen { state: attribute(&path, "state").unwrap(), records: None, tensors: number(&path, "tensors") };
+            assert_eq!(attribute(&path, "checksum"), None, "{writer}: a file that somebody writes has no checksum");
+            running.end();
+            seen
+        }
+        "killed" => {
+            running.kill();
+            wait_until("it is known that its writer was killed", || {
+                attribute(&path, "state").unwrap() == "interrupted"
+            });
+            at_rest(mount, &path)
+        }
+        "sharded" => {
+            running.end();
+            together(mount, &path)
+        }
+        _ => {
+            running.end();
+            at_rest(mount, &path)
+        }
+    })
+}
+
+fn holds(setup: Setup, environment: &str, is_asked: impl Fn(&str) -> bool) {
+    let Some(python) = setup.python(environment) else { return };
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let rows: Vec<_> = table().into_iter().filter(|(writer, _)| is_asked(writer)).collect();
+    assert!(!rows.is_empty());
+    let mut wrong = Vec::new();
+    for (writer, cells) in rows {
+        for (way, cell) in WAYS.iter().zip(cells) {
+            let told = if cell == NONE { None } else { Some(Seen::from_cell(&cell)) };
+            let seen = seen(&mount, &python, &writer, way);
+            if seen != told {
+                wrong.push(format!("{writer}, {way}: {seen:?}, and the table says {told:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Proves T7, T12, T13, C8.
+fn what_is_seen_of_a_writer_is_what_the_table_says(setup: Setup) {
+    holds(setup, "small", |writer| !writer.contains("torch"));
+}
+
+/// Proves T7, T12, T13, C8.
+fn what_is_seen_of_torch_is_what_the_table_says(setup: Setup) {
+    holds(setup, "torch", |writer| writer.contains("torch"));
+}
