@@ -28,6 +28,7 @@ on_mounts!(
     a_file_that_cannot_be_synced_says_so_until_it_is_replaced,
     a_log_that_cannot_be_synced_makes_the_pool_read_only,
     a_large_file_that_could_not_be_synced_is_told_though_the_log_could_not_say_so,
+    a_file_that_the_host_fails_over_as_its_directory_is_renamed_is_not_called_whole,
     cutting_a_file_waits_for_no_flush,
     punching_and_zeroing_wait_for_no_flush,
     on_tmpfs_the_domain_is_volatile,
@@ -322,6 +323,34 @@ fn segment_of_len(pool: &Path, len: u64) -> PathBuf {
 #[track_caller]
 fn fails_with<T: std::fmt::Debug>(result: std::io::Result<T>, errno: i32) {
     assert_eq!(result.expect_err("an error").raw_os_error(), Some(errno));
+}
+
+/// How much of it there is nobody knows as its directory's new name becomes durable. Others are not affected.
+///
+/// Proves D7, D12.
+fn a_file_that_the_host_fails_over_as_its_directory_is_renamed_is_not_called_whole(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.mount_with(["--commit", "3600"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    std::fs::create_dir(mount.at("before")).unwrap();
+    let mut file = File::create(mount.at("before/f")).unwrap();
+    let mut other = File::create(mount.at("other")).unwrap();
+    file.write_all(&Pattern(1).bytes(0, LEN + 1)).unwrap();
+    other.write_all(b"other").unwrap();
+    std::fs::rename(mount.at("before"), mount.at("after")).unwrap();
+    let segment = segment_of_len(mount.pool(), LEN as u64 + 1);
+    let failing = calls.add(Rule::of(Call::Fstat).below(&segment).error(libc::EIO));
+    other.sync_all().unwrap();
+    assert!(failing.hits() > 0, "nobody has looked at it");
+    drop(failing);
+    fails_with(file.sync_all(), libc::EIO);
+    drop((file, other));
+    mount.power_loss();
+    mount.mount();
+    assert_eq!(std::fs::read(mount.at("other")).unwrap(), b"other");
+    assert_eq!(state(&mount.at("after/f")), "damaged");
 }
 
 /// What tensorfs says of a file.

@@ -23,6 +23,9 @@ use super::node::Nodes;
 /// So many names are looked at before others get their turn.
 const LOT: usize = 1024;
 
+/// A host that fails is asked so often.
+const TRIES: usize = 3;
+
 /// Has every commit of the store's pool learn first what is written below directories that were moved.
 pub(super) fn learn_before_commits(store: &Arc<Store>, nodes: &Nodes) {
     let (store, nodes): (Weak<Store>, Nodes) = (Arc::downgrade(store), nodes.clone());
@@ -65,13 +68,15 @@ fn below(store: &Store, directories: &[Ino]) -> Vec<Written> {
     found
 }
 
-/// Records what a segment has become.
+/// Records what a segment has become. If the host fails over it again and again, its file counts as one that could not
+/// be synced: the new name is not to be durable as that of a file that is whole, and others' commits go on.
 fn learn(pool: &Pool, nodes: &Nodes, written: &Written) -> tensorfs_layout::Result<()> {
     let (ino, segment) = (written.ino, written.segment);
-    let host = match host::stat(&*written.fd) {
-        Ok(host) => host,
-        Err(error) => {
-            log::error!("inode {ino}: not recorded before its directory's new name is durable: {error}");
+    let host = match (0..TRIES).find_map(|_| host::stat(&*written.fd).ok()) {
+        Some(host) => host,
+        None if nodes.peek(ino).is_none() => return Ok(()),
+        None => {
+            pool.segments().fail(segment, "what it has become is not known, and its directory has another name");
             return Ok(());
         }
     };
