@@ -31,6 +31,7 @@ on_mounts!(
     nobody_finds_the_log_full_while_it_is_made_longer,
     removing_a_file_waits_for_nothing_that_is_done_with_it,
     removing_a_file_does_not_wait_for_its_sealing,
+    a_directory_is_synced_while_the_host_removes_a_segment,
 );
 
 /// Nobody waits so long for a machine that is busy, nor for its disk: who waits for what is held waits for ever.
@@ -842,4 +843,26 @@ fn removing_a_file_does_not_wait_for_its_sealing(setup: Setup) {
         drop(held);
         assert!(gone.is_some(), "who removed a file waited for its sealing (by renaming: {rename})");
     }
+}
+
+/// What is deleted is gone as soon as that is durable, whatever the host takes to remove it.
+///
+/// Proves W1, D4.
+fn a_directory_is_synced_while_the_host_removes_a_segment(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let path = files(&mount, "removed", 1).remove(0);
+    let held = calls.add(Rule::of(Call::Unlink).on("/segments/").times(1).held());
+    fs::remove_file(&path).unwrap();
+    mount.wait_for("removal that is held", |_| held.waiting() == 1);
+    let root = mount.path().to_owned();
+    let synced = in_time(move || {
+        fs::create_dir(root.join("made")).unwrap();
+        File::open(&root).unwrap().sync_all().unwrap();
+    });
+    drop(held);
+    assert!(synced.is_some(), "who syncs a directory waited for the removal of another's segment");
 }

@@ -15,6 +15,7 @@ const LIMIT: u64 = 64 << 20;
 on_mounts!(
     removed_files_that_are_held_by_path_do_not_pass_the_limit,
     a_copy_in_another_tier_does_not_pass_the_limit,
+    what_is_removed_and_stands_on_the_host_yet_has_a_bound,
     removed_files_that_are_mapped_do_not_pass_the_limit,
     a_removed_file_whose_segment_is_gone_counts_no_more,
     what_a_mapped_file_has_behind_its_end_counts_beside_its_holes,
@@ -955,6 +956,30 @@ fn a_copy_in_another_tier_does_not_pass_the_limit(setup: Setup) {
     mount.sync();
     mount.wait_for("removal of what was copied", |info| info["pending_removals"] == 0);
     assert!(held(&ssd).unwrap() < 1 << 20, "a copy is left");
+}
+
+/// What is deleted counts as free at once, and whoever fills that again before the host has it back has to wait.
+///
+/// Proves S1, S3.
+fn what_is_removed_and_stands_on_the_host_yet_has_a_bound(setup: Setup) {
+    let mount = limited_and_quiet(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let bytes = Pattern(1).bytes(0, 10 << 20);
+    let mut most = 0;
+    for n in 0..20 {
+        let path = mount.at("new");
+        std::fs::write(&path, &bytes).unwrap();
+        if n % 2 == 0 {
+            std::fs::rename(&path, mount.at("f")).unwrap();
+        } else {
+            std::fs::remove_file(&path).unwrap();
+        }
+        let text = tensorfs_tests::shell(mount.pool(), "du -s --block-size=1 segments | cut -f1");
+        most = most.max(text.trim().parse::<u64>().unwrap());
+    }
+    assert!(most < LIMIT + LIMIT / 8, "{most} bytes stood on the host");
 }
 
 fn limited_and_quiet(setup: Setup) -> Mount {

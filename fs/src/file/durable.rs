@@ -1,5 +1,7 @@
 //! Making durable what a client waits for: one file, or everything.
 
+use std::time::Duration;
+
 use crate::caller::Caller;
 use crate::error::{Fault, Result};
 use crate::options::Durability;
@@ -10,8 +12,8 @@ use super::learn::{Learned, Switch};
 use super::locked::Locked;
 use super::look::{Made, Synced};
 
-/// So many segments at most does who makes everything durable wait for to be removed.
-const UNLINKED_AT_SYNC: usize = 4096;
+/// So long who makes everything durable waits for who reads a file that was removed.
+const CLOSING: Duration = Duration::from_millis(20);
 
 impl Files {
     /// A commit that a client waits for.
@@ -41,10 +43,9 @@ impl Files {
         self.wait_for_closed_replaces();
         let learned = self.learn_all(Switch::Leave);
         self.commit_for_client()?;
-        self.wait_for_given_up();
-        // The rest of what was deleted goes in the background: it is as if it were gone, but for its space.
-        self.store().pool().unlink_some(UNLINKED_AT_SYNC);
-        self.store().bells().unlink().ring();
+        // What was deleted goes in the background: it is as if it were gone, but for its space.
+        self.wait_for_given_up(CLOSING);
+        self.let_unlink();
         learned?;
         let files = pool.tell_failures();
         if files > 0 || pool.failed_syncs() > before {

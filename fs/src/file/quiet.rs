@@ -10,8 +10,6 @@ use super::Files;
 use super::locked::Locked;
 use super::node::NodeRef;
 
-/// So long is waited for who reads a file that was removed: he is in the middle of one read.
-const CLOSING: Duration = Duration::from_secs(1);
 /// So many are kept in mind.
 const MOST: usize = 64;
 
@@ -59,8 +57,8 @@ impl<'a> Locked<'a> {
 impl Files {
     /// Waits a moment for those who were reading files quietly when these were removed: until they have closed them,
     /// the host does not have the space.
-    pub(super) fn wait_for_given_up(&self) {
-        let deadline = Instant::now() + CLOSING;
+    pub(super) fn wait_for_given_up(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
         let given_up = std::mem::take(&mut *self.given_up.lock());
         for node in given_up.into_iter().filter_map(|ino| self.node_in_use(ino)) {
             // The caller may have the lock of another inode.

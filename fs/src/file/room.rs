@@ -1,6 +1,7 @@
 //! Making room: what the store lacks for a change, some of it is held by files that nobody needs any more.
 
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use tensorfs_layout::pool::Edit;
 use tensorfs_layout::segment::SYNC_FD_LIMIT;
@@ -17,6 +18,11 @@ use super::locked::Locked;
 const UNLINKS: usize = 64 << 10;
 /// So many for each file.
 const UNLINKS_EACH: usize = 4;
+/// So long is waited for who reads a file that was removed, where space is short: he is in the middle of one read.
+const CLOSING: Duration = Duration::from_secs(1);
+/// So long who syncs all waits for what is to be removed from the host; and if nothing of it goes on.
+const UNLINKED_AT_SYNC: Duration = Duration::from_secs(1);
+const NO_PROGRESS: Duration = Duration::from_millis(40);
 
 impl Files {
     /// True if deleted files wait in such number for their segments to be removed that who deletes more has to help.
@@ -33,6 +39,35 @@ impl Files {
                 log::debug!("committing to remove segments: {fault}");
             }
             store.pool().unlink_some(UNLINKS_EACH);
+        }
+    }
+
+    /// What is deleted counts as free before the host has its space back. Whoever writes so many bytes removes some of
+    /// it himself where that comes to very much, and waits for a commit if nothing of it is durable yet.
+    fn wait_for_removals(&self, bytes: u64) {
+        let store = self.store();
+        while store.stands_beside_too_much(bytes) {
+            if store.pool().unlink_some(UNLINKS_EACH) == 0
+                && (store.commit().is_err() || store.pool().unlink_some(UNLINKS_EACH) == 0)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Has the segments removed that may be, and waits for that as long as it goes on: a host that is late with one
+    /// keeps nobody who does not need its space.
+    pub(super) fn let_unlink(&self) {
+        let (bells, pool) = (self.store().bells(), self.store().pool());
+        bells.unlink().ring();
+        let begun = Instant::now();
+        let (mut left, mut since) = (pool.freed(), begun);
+        while left > 0 && since.elapsed() < NO_PROGRESS && begun.elapsed() < UNLINKED_AT_SYNC {
+            std::thread::sleep(Duration::from_millis(1));
+            let now = pool.freed();
+            if now < left {
+                (left, since) = (now, Instant::now());
+            }
         }
     }
 
@@ -74,6 +109,7 @@ impl Files {
         if store.removed().held() > 0 && store.holds_too_much(len) {
             self.reap_removed();
         }
+        self.wait_for_removals(len);
         let admitted = store.admit(ino, &fd, offset, len)?;
         if admitted.fits() == len || !self.let_go_for_space() {
             return Ok(admitted);
@@ -97,7 +133,7 @@ impl Files {
     /// worth one more try: the background may have made room just before.
     pub fn relieve(&self) -> bool {
         self.reap_removed();
-        self.wait_for_given_up();
+        self.wait_for_given_up(CLOSING);
         let done = self.store().pool().reclaim().is_ok();
         if done {
             self.store().has_given_back();
@@ -159,7 +195,6 @@ impl Locked<'_> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use tensorfs_layout::ROOT;
     use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
@@ -192,7 +227,7 @@ mod tests {
         assert_eq!(refused(Switch::Background), 1);
         assert!(pool.horizon() < pool.newest(), "it has waited for a commit");
         for bell in [bells.unlink(), bells.clean()] {
-            let begun = std::time::Instant::now();
+            let begun = Instant::now();
             assert!(bell.wait(Duration::from_secs(60)) && begun.elapsed() < Duration::from_secs(30), "not rung");
         }
         assert_eq!(refused(Switch::Leave), 2);

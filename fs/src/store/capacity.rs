@@ -333,6 +333,15 @@ impl Store {
         together(self.limit.estimate()) && together(self.recount())
     }
 
+    /// True if so many bytes more, beside what is removed and stands on the host yet, pass the limit by far.
+    pub fn stands_beside_too_much(&self, more: u64) -> bool {
+        let Some(limit) = self.limit.get() else { return false };
+        let freed = self.pool.freed_bytes();
+        let most = limit.saturating_add(limit - Self::near(limit));
+        let together = |used: u64| freed.saturating_add(used).saturating_add(more) > most;
+        freed > 0 && together(self.limit.estimate()) && together(self.recount())
+    }
+
     /// True if whoever deletes a file may be about to use its space.
     pub fn wants_space(&self) -> bool {
         self.host_is_tight() || self.nearly_full() || self.holds_too_much(0)

@@ -205,7 +205,7 @@ impl Pool {
 
     fn queue_freed(&self, state: &mut Live, id: TxId) {
         let freed = state.view.take_freed();
-        freed.iter().for_each(|segment| self.segments.not_lost(*segment));
+        freed.iter().for_each(|(segment, _)| self.segments.not_lost(*segment));
         self.removals.add(|| id, freed);
     }
 }

@@ -180,6 +180,11 @@ impl Pool {
         self.removals.len()
     }
 
+    /// What is recorded of their bytes.
+    pub fn freed_bytes(&self) -> u64 {
+        self.removals.bytes()
+    }
+
     /// How many segments that no file has the host would not remove.
     pub fn unremoved(&self) -> usize {
         self.removals.refused()
@@ -202,7 +207,7 @@ impl Pool {
 
     /// Has a segment removed from the host once everything stored so far is durable.
     pub fn discard_segment(&self, segment: SegmentId) {
-        self.removals.add(|| self.newest(), [segment]);
+        self.removals.add(|| self.newest(), [(segment, 0)]);
     }
 
     /// What was set aside.

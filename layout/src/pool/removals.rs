@@ -8,10 +8,17 @@ use parking_lot::Mutex;
 use crate::ids::{SegmentId, TxId};
 use crate::segment::segments::Segments;
 
+/// Those that are to be removed, in order: since which transaction, and what was recorded of their bytes.
+#[derive(Debug, Default)]
+struct Queue {
+    segments: VecDeque<(TxId, SegmentId, u64)>,
+    bytes: u64,
+}
+
 /// Segments to remove from the host once the horizon reaches the transaction that freed them.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
-    queue: Mutex<VecDeque<(TxId, SegmentId)>>,
+    queue: Mutex<Queue>,
     /// Those that the host would not remove, whoever was tried longest ago first.
     refused: Mutex<VecDeque<SegmentId>>,
     /// Held while they are removed.
@@ -24,22 +31,30 @@ const AGAIN: usize = 64;
 impl Removals {
     /// Has segments removed once the horizon reaches the transaction `by`, which is asked for when it is this caller's
     /// turn.
-    pub fn add(&self, by: impl FnOnce() -> TxId, segments: impl IntoIterator<Item = SegmentId>) {
+    pub fn add(&self, by: impl FnOnce() -> TxId, segments: impl IntoIterator<Item = (SegmentId, u64)>) {
         let mut queue = self.queue.lock();
         let by = by();
-        queue.extend(segments.into_iter().map(|segment| (by, segment)));
+        for (segment, bytes) in segments {
+            queue.bytes += bytes;
+            queue.segments.push_back((by, segment, bytes));
+        }
     }
 
     pub fn contains(&self, segment: SegmentId) -> bool {
-        self.queue.lock().iter().any(|(_, freed)| *freed == segment) || self.refused.lock().contains(&segment)
+        self.queue.lock().segments.iter().any(|(_, freed, _)| *freed == segment)
+            || self.refused.lock().contains(&segment)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.queue.lock().is_empty()
+        self.queue.lock().segments.is_empty()
     }
 
     pub fn len(&self) -> usize {
-        self.queue.lock().len()
+        self.queue.lock().segments.len()
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.queue.lock().bytes
     }
 
     /// How many the host would not remove.
@@ -55,8 +70,8 @@ impl Removals {
         let horizon = horizon();
         let mut count = 0;
         while count < most {
-            let next = self.queue.lock().front().copied().filter(|(id, _)| *id <= horizon);
-            let Some((_, segment)) = next else { break };
+            let next = self.queue.lock().segments.front().copied().filter(|(id, ..)| *id <= horizon);
+            let Some((_, segment, bytes)) = next else { break };
             if let Err(error) = segments.unlink(segment) {
                 let mut refused = self.refused.lock();
                 // One line for all: where one cannot be removed, thousands may be.
@@ -65,7 +80,9 @@ impl Removals {
                 refused.push_back(segment);
             }
             count += 1;
-            self.queue.lock().pop_front();
+            let mut queue = self.queue.lock();
+            queue.segments.pop_front();
+            queue.bytes -= bytes;
         }
         count
     }

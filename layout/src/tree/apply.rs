@@ -199,12 +199,13 @@ impl View {
             let own = attributes.segment.map(SegmentId::serial);
             let replacing = chain.replacing().filter(|replacing| Some(replacing.serial()) <= own);
             if let Some(old) = object.attributes.segment {
-                self.freed.push(old);
+                self.freed.push((old, chain.allocated()));
             }
             self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated());
             chain.clear(&mut self.ledger);
             if replacing.is_some() {
-                self.freed.extend(replacing.filter(|replacing| Some(*replacing) != attributes.segment));
+                let other = replacing.filter(|replacing| Some(*replacing) != attributes.segment);
+                self.freed.extend(other.map(|other| (other, 0)));
                 chain.set_replacing(&mut self.ledger, None);
             }
         }
@@ -380,7 +381,7 @@ impl View {
         let pending = object.attributes.segment.map(SegmentId::serial) < Some(segment.serial());
         if let Content::File(chain) = &mut object.content {
             let replacing = pending.then_some((segment, placed));
-            self.freed.extend(chain.replacing().filter(|other| *other != segment));
+            self.freed.extend(chain.replacing().filter(|other| *other != segment).map(|other| (other, 0)));
             chain.set_replacing(&mut self.ledger, replacing);
         }
     }
@@ -439,8 +440,8 @@ impl View {
             Content::File(chain) => {
                 self.totals.files -= 1;
                 self.totals.allocated = self.totals.allocated.saturating_sub(chain.allocated());
-                self.freed.extend(object.attributes.segment);
-                self.freed.extend(chain.replacing());
+                self.freed.extend(object.attributes.segment.map(|own| (own, chain.allocated())));
+                self.freed.extend(chain.replacing().map(|other| (other, 0)));
                 chain.clear(&mut self.ledger);
                 chain.set_replacing(&mut self.ledger, None);
             }

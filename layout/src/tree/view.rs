@@ -43,7 +43,7 @@ pub struct View {
     /// Files that are marked as damaged.
     pub(super) damaged: BTreeSet<Ino>,
     /// Segments that an applied record took from their file; whoever applied it queues them for removal.
-    pub(super) freed: Vec<SegmentId>,
+    pub(super) freed: Vec<(SegmentId, u64)>,
 }
 
 /// Counts over the whole view.
@@ -287,8 +287,9 @@ impl View {
         self.ledger.forget_block(incarnation);
     }
 
-    /// Segments that applied records took from their files since this was called last: they are to be removed.
-    pub(crate) fn take_freed(&mut self) -> Vec<SegmentId> {
+    /// Segments that applied records took from their files since this was called last, and what was recorded of each:
+    /// they are to be removed.
+    pub(crate) fn take_freed(&mut self) -> Vec<(SegmentId, u64)> {
         std::mem::take(&mut self.freed)
     }
 
