@@ -10,6 +10,7 @@ use tensorfs_layout::Error;
 use tensorfs_layout::check::was_closed;
 use tensorfs_layout::pool::{Holder, holder, lock_of};
 
+use crate::mounting::connection;
 use crate::mounting::elsewhere;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::process::{self, Process};
@@ -61,6 +62,27 @@ impl ServerProcess {
             }
             if let Some(why) = elsewhere::holders(mount) {
                 output::complain(format!("{}: unmounted here, but process {pid} goes on: {why}", pool.display()));
+                return Ok(false);
+            }
+            // Without any mount left it writes and closes the pool, and that has an end.
+            let alive = match &self.process {
+                Some(server) if start.elapsed() > SILENCE => connection::is_alive(mount, server),
+                _ => Some(false),
+            };
+            if alive == Some(true) {
+                output::complain(format!(
+                    "{}: unmounted here, but process {pid} goes on: something has it that is not seen from here, such \
+                     as a mount namespace without a process, a loop device, or another user's process",
+                    pool.display()
+                ));
+                return Ok(false);
+            }
+            if alive.is_none() && deadline.is_none() && start.elapsed() > PATIENCE {
+                output::complain(format!(
+                    "{}: unmounted, but process {pid} still has it, and whether it closes it or serves somebody else \
+                     is not seen from here; --timeout waits longer",
+                    pool.display()
+                ));
                 return Ok(false);
             }
             // Of a process that cannot be seen nobody knows whether it writes, or serves others.

@@ -4,6 +4,7 @@ mod adoption;
 pub mod alarm;
 pub mod background;
 pub mod busy;
+mod connection;
 pub mod elsewhere;
 pub mod errands;
 pub mod exchange;

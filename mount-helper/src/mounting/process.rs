@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 #[derive(Debug)]
 pub struct Process {
     handle: OwnedFd,
+    pid: u32,
 }
 
 impl Process {
@@ -23,7 +24,21 @@ impl Process {
         let fd = Errno::result(fd)?;
         // SAFETY: the call above succeeded, so this is an open descriptor that nobody else owns.
         let handle = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
-        Ok(Process { handle })
+        Ok(Process { handle, pid })
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// A copy of one of its descriptors, which takes as many rights as to trace it.
+    pub fn descriptor(&self, number: RawFd) -> io::Result<OwnedFd> {
+        // SAFETY: pidfd_getfd takes three integers and returns a new file descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.handle.as_raw_fd(), number, 0) };
+        let fd = Errno::result(fd)?;
+        // SAFETY: the call above succeeded, so this is an open descriptor that nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
     }
 
     /// Waits until the process has ended, or the timeout is over. True: it has ended.

@@ -273,6 +273,47 @@ fn a_mount_that_another_namespace_has_is_waited_for_by_nobody() {
     assert_eq!(room.info("pool")["state"], "clean");
 }
 
+/// A descriptor holds a mount namespace that no process is in any more: no one is there to be named.
+#[test]
+fn a_mount_that_is_held_by_what_is_not_seen_is_waited_for_by_nobody() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::umount", "only root can make a mount namespace");
+    }
+    let room = Room::mounted();
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    let server = room.pid("pool");
+    let mut container = Command::new("unshare");
+    // Mounts of other tests are none of its business.
+    let script = "while read -r _ _ _ _ at _; do case $at in \"$0\") ;; */mnt|*/other) umount -l \"$at\" ;; esac; done \
+                  </proc/self/mountinfo; echo ready; exec sleep 600";
+    container.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(room.at("mnt"));
+    let nobody_unmounts = UNMOUNTING.write().unwrap_or_else(PoisonError::into_inner);
+    let mut container = container.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut ready = [0; 6];
+    container.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+    drop(nobody_unmounts);
+    let namespace = File::open(format!("/proc/{}/ns/mnt", container.id())).unwrap();
+    container.kill().unwrap();
+    container.wait().unwrap();
+    let mut umount = room.command().args(["umount", "mnt"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut ended = false;
+    for _ in 0..600 {
+        ended = umount.try_wait().unwrap().is_some();
+        if ended {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    drop(namespace);
+    let output = umount.wait_with_output().unwrap();
+    assert!(ended, "it waits without end");
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(said(&output).contains(&format!("process {server} goes on: something has it")), "{}", said(&output));
+    wait_for_end(server);
+    assert_eq!(room.info("pool")["state"], "clean");
+}
+
 #[test]
 fn umount_waits_for_as_long_as_it_is_told() {
     needs_mount!();
