@@ -92,6 +92,11 @@ impl Acl {
         self.entries.iter().all(|e| matches!(e.tag, USER_OBJ | GROUP_OBJ | OTHER))
     }
 
+    /// True if it grants that to everybody but the owner, of whom it says nothing here.
+    pub fn grants_others(&self, right: u16) -> bool {
+        self.entries.iter().all(|e| e.tag == USER_OBJ || e.perm & right != 0)
+    }
+
     /// The list with other rights, which are less; each is worked out from three bits of permission, and none is to
     /// write. A mask that grants nothing any more keeps the bit to write, as the kernel looks at no list with an empty
     /// mask.

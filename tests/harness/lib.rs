@@ -39,7 +39,7 @@ pub use mounted::Mounted;
 pub use pattern::Pattern;
 pub use python::{client, client_file, venv};
 pub use quota::{QuotaOf, put_in_project, set_quota};
-pub use samples::{safetensors, samples};
+pub use samples::{PlannedPiece, dcp_plan, npy, safetensors, samples};
 pub use tree::{Tree, assert_same_tree, assert_same_tree_but};
 pub use volatile::{EVERYTHING, Request, VolatileDisk, forget_cached_files};
 

@@ -144,6 +144,12 @@ fn readers_survive_mutants_of_plans_too() {
                 // Of one that takes more than it may.
                 Err(errno) => assert_eq!(errno, nix::errno::Errno::EIO, "{name} {n}"),
             }
+            // Its tensors have no parts, and are there or not. Of one that cannot be read to its end none is.
+            let tensors = mount.at(format!(".tensorfs/tensors/{name}.{n}.checkpoint"));
+            for tensor in std::fs::read_dir(tensors).into_iter().flatten().map_while(Result::ok) {
+                let path = tensor.path();
+                assert!(path.is_dir() || std::fs::read(path).is_err(), "{name} {n}");
+            }
         }
     }
     let info = mount.info();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use tensorfs_formats::{Recognised, Sink, Source, hole_of};
+use tensorfs_formats::{Planned, Recognised, Sink, Source, hole_of};
 use tensorfs_layout::Ino;
 use tensorfs_layout::tree::Object;
 
@@ -80,6 +80,11 @@ impl SegmentBytes {
     /// Says whether the file may be a part of a distributed checkpoint, though nothing is recognised in it.
     pub fn part(&self) -> Recognised {
         self.recognise_what(Wanted::Part, &mut |_| ControlFlow::Break(()))
+    }
+
+    /// Gives all that the file says as the plan of a checkpoint, or its index, to `sink`.
+    pub fn pieces(&self, sink: &mut dyn FnMut(Planned) -> ControlFlow<()>) -> io::Result<Recognised> {
+        self.asking(false, |ask| self.files.readers().pieces(ask, sink))
     }
 
     fn recognise_what(&self, wanted: Wanted, sink: &mut Sink<'_>) -> Recognised {

@@ -205,6 +205,20 @@ impl Index {
         Some(Found::Tensor(item.ordinal)).filter(|_| item.dir == dir)
     }
 
+    /// The first tensor of that name that has no step.
+    pub(super) fn find_named(&self, name: &[u8]) -> Option<u32> {
+        let Place { directories, base } = names::place(name);
+        let mut dir = TOP;
+        for directory in &directories {
+            let Some(Found::Directory(inside)) = self.find(dir, directory) else { return None };
+            dir = inside;
+        }
+        match self.find(dir, &Leaf { base: &base, step: None, mode: None, nth: 1 }.name())? {
+            Found::Tensor(ordinal) => Some(ordinal),
+            Found::Directory(_) => None,
+        }
+    }
+
     fn alike(&self, key: u64, which: impl Fn(&Item) -> std::cmp::Ordering) -> Option<Item> {
         let item = |place: u32| self.items[place as usize];
         let order = |&place: &u32| item(place).key.cmp(&key).then_with(|| which(&item(place)));

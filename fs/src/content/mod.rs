@@ -3,11 +3,17 @@
 //! The tensors of a file are recognised when they are asked for, and kept for a while. What is known of a file holds
 //! for one [`Version`] of it, and memory is bounded whatever a file says. Nothing is locked while a file is read.
 //!
+//! A tensor of a checkpoint in parts is read from several files, each of them in one version.
+//!
 //! Below [`control`] is the tree in which users find all of that.
 
+mod assembled;
+mod boxes;
 mod bytes;
 mod cache;
+mod checkpoint;
 mod checkpoint_names;
+mod checkpoints;
 mod complete;
 pub(crate) mod control;
 mod decoders;
@@ -17,6 +23,7 @@ mod names;
 mod npy;
 mod own_xattrs;
 mod packed;
+mod plan;
 mod recognise;
 mod records;
 mod tensors;
@@ -27,17 +34,25 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tensorfs_layout::Ino;
 
 use crate::file::{Files, Version};
+use crate::store::Shares;
 
 pub use checkpoint_names::{are_whole, is_called_as_trainers};
 
 use bytes::SegmentBytes;
 use cache::TensorCache;
+use checkpoint::Checkpoints;
 use decoders::Decoders;
+
+/// 64 MiB.
+const PIECES: usize = 16 << 10;
 
 /// The content of all files.
 pub(crate) struct Content {
     files: Arc<Files>,
     cache: TensorCache,
+    checkpoints: Checkpoints,
+    /// Room for the pieces of open tensors of more than a few, in lots.
+    pieces: Shares,
     decoders: Decoders,
     /// Nobody wants to know any more.
     stop: Arc<AtomicBool>,
@@ -49,7 +64,14 @@ impl Content {
         if let Some(handover) = files.store().link().handover() {
             hash::agree(handover.secret());
         }
-        Self { files, cache: TensorCache::default(), decoders: Decoders::default(), stop: Arc::default() }
+        Self {
+            files,
+            cache: TensorCache::default(),
+            checkpoints: Checkpoints::default(),
+            pieces: Shares::new(PIECES),
+            decoders: Decoders::default(),
+            stop: Arc::default(),
+        }
     }
 
     /// The files.

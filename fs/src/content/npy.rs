@@ -31,7 +31,7 @@ pub(super) struct OpenTensor {
 
 /// What tells whether another server has the same tensor of a segment open: the file's version, and of event files,
 /// which may have grown, the bytes in front of the tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TensorMark {
     pub size: u64,
     pub mtime: Timestamp,
@@ -112,16 +112,19 @@ impl OpenTensor {
     /// Fails if the file's bytes are not those that were there when the tensor was opened. A file that is gone, or has
     /// another segment by now, is no longer written here.
     fn check(&self, content: &Content) -> Result<()> {
-        let Ok(now) = content.files.version(self.file) else { return Ok(()) };
-        if now.segment != self.version.segment || now.has_bytes_of(&self.version) {
-            return Ok(());
-        }
+        let Some(now) = changed(content, self.file, &self.version) else { return Ok(()) };
         let grown = self.format == Format::TfRecord && now.size > self.version.size;
         if grown && guard(&self.source, &self.tensor).map_err(fault)? == self.guard {
             return Ok(());
         }
         Err(Fault::new(libc::ESTALE))
     }
+}
+
+/// What a file is now, if it has another version's bytes in the same segment.
+pub(super) fn changed(content: &Content, file: Ino, version: &Version) -> Option<Version> {
+    let now = content.files.version(file).ok()?;
+    (now.segment == version.segment && !now.has_bytes_of(version)).then_some(now)
 }
 
 /// The bytes in front of a tensor. In an event file they hold its step and the time it was written.

@@ -4,7 +4,7 @@
 //! only while they are few, else read again from the file.
 
 use std::io;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use tensorfs_formats::{Format, Source, Tensor};
 
@@ -244,6 +244,32 @@ impl Tensors {
             ControlFlow::Break(())
         })?;
         found.ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
+    }
+
+    /// The tensor that begins within these bytes, if it is the only one. Where tensors follow each other as their bytes
+    /// do, few are looked at.
+    pub fn only_one_in(&self, source: &SegmentBytes, bytes: Range<u64>) -> io::Result<Option<Tensor>> {
+        if let ByOrdinal::Kept(kept) = &self.by_ordinal {
+            let start = |nth: u32| kept.get(nth).map(|tensor| tensor.range().0);
+            let (mut low, mut high) = (0, kept.len() as u32);
+            while low < high {
+                let middle = low + (high - low) / 2;
+                if start(middle).is_some_and(|start| start < bytes.start) { low = middle + 1 } else { high = middle }
+            }
+            let is_in = |nth: u32| start(nth).is_some_and(|start| bytes.contains(&start));
+            if is_in(low) && !is_in(low + 1) && low.checked_sub(1).is_none_or(|before| !is_in(before)) {
+                return Ok(kept.get(low));
+            }
+        }
+        let (mut found, mut count) = (None, 0);
+        self.visit(source, 0, &mut |_, tensor| {
+            if bytes.contains(&tensor.range().0) {
+                found = Some(tensor.clone());
+                count += 1;
+            }
+            if count < 2 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok(found.filter(|_| count == 1))
     }
 
     /// Bytes of memory that they take.

@@ -38,7 +38,7 @@ fn a_checkpoint_of_many_tensors(setup: Setup) {
 }
 
 /// The most memory that the server has had, in KiB.
-fn peak(mount: &Mount) -> u64 {
+pub fn peak(mount: &Mount) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", mount.pid().unwrap())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().split(' ').next().unwrap().parse().unwrap()

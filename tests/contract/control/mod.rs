@@ -3,6 +3,7 @@
 mod access;
 mod attributes;
 mod changes;
+mod checkpoints;
 mod complete;
 mod files;
 mod interrupted;

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from common import check
 
 DIRECTORY = sys.argv[1]
+TREE = os.path.join(os.path.dirname(DIRECTORY), ".tensorfs/tensors", os.path.basename(DIRECTORY))
 torch.set_num_threads(1)
 
 
@@ -114,6 +115,10 @@ def same_as_torch(path):
         read = np.load(io.BytesIO(tell("cat", path, name)))
         expected = tensor.contiguous().view(torch.uint8) if tensor.dim() else tensor.reshape(1).view(torch.uint8)
         check(np.ascontiguousarray(read).tobytes() == expected.numpy().tobytes(), name)
+        # As a file it is the same.
+        file = os.path.join(TREE, os.path.relpath(path, DIRECTORY) + ".checkpoint", f"{name}.npy")
+        mapped = np.load(file, mmap_mode="r" if tensor.dim() else None)
+        check((mapped.dtype, mapped.shape, mapped.tobytes()) == (read.dtype, read.shape, read.tobytes()), file)
     return len(loaded), sum(len(line["shards"]) > 1 for line in listed.values())
 
 

@@ -17,6 +17,9 @@ pub(super) const TRACE: Ino = Ino(FIRST + 6);
 /// The root of the pool in the tree.
 pub(super) const TENSORS: Ino = Ino(FIRST | MIRROR | ROOT.0);
 
+/// What stands behind the name of a directory for the tensors of the checkpoint in parts that it is.
+pub(super) const CHECKPOINT: &[u8] = b".checkpoint";
+
 /// What is in the control directory: number, name, type.
 pub(super) const FIXED: [(Ino, &[u8], u32); 7] = [
     (INFO, b"info", libc::S_IFREG),

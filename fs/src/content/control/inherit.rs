@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tensorfs_layout::{Ino, Timestamp};
 
 use crate::caller::Caller;
-use crate::content::npy::{OpenTensor, TensorMark};
+use crate::content::npy::TensorMark;
 use crate::error::{Fault, Result};
 use crate::file::OpenReply;
 use crate::handover::{Kept, Slip, long, short};
@@ -16,7 +16,7 @@ use crate::handover::{Kept, Slip, long, short};
 use super::Control;
 use super::numbers::Origin;
 use super::open::manner_of;
-use super::opened::{Left, Open, Opened};
+use super::opened::{Left, Npy, Open, Opened};
 
 /// In the place of the length of a text: it is a tensor.
 const TENSOR: u32 = u32::MAX;
@@ -111,21 +111,28 @@ impl Control {
     }
 
     /// A tensor that a server before had open, if its bytes are there as they were then.
-    pub(super) fn open_left(&self, left: &Left) -> Result<Arc<OpenTensor>> {
+    pub(super) fn open_left(&self, left: &Left) -> Result<Arc<Npy>> {
         if let Some(opened) = &*left.opened.lock() {
             return Ok(opened.clone());
         }
         let stale = || Fault::new(libc::ESTALE);
-        let (Origin::Tensor { file, segment, ordinal, .. }, look) = self.origin(left.ino)? else {
-            return Err(Fault::new(libc::EISDIR));
+        let (origin, look) = self.origin(left.ino)?;
+        let opened = match origin {
+            Origin::Tensor { file, segment, ordinal, .. } => {
+                let tensors = self.content.tensors_of(file).map_err(|fault| match fault.errno {
+                    libc::ENOENT => stale(),
+                    _ => fault,
+                })?;
+                let tensors = tensors.filter(|tensors| tensors.version.segment == segment).ok_or_else(stale)?;
+                let opened = self.open_one(file, tensors, ordinal)?;
+                Npy::OfFile(if opened.has_mark(&left.mark) { opened } else { return Err(stale()) })
+            }
+            Origin::Assembled { dir, stamp, ordinal } => Npy::OfParts(self.open_assembled(None, dir, stamp, ordinal)?),
+            Origin::Mirror(_) | Origin::Directory { .. } | Origin::Checkpoint { .. } => {
+                return Err(Fault::new(libc::EISDIR));
+            }
         };
-        let tensors = self.content.tensors_of(file).map_err(|fault| match fault.errno {
-            libc::ENOENT => stale(),
-            _ => fault,
-        })?;
-        let tensors = tensors.filter(|tensors| tensors.version.segment == segment).ok_or_else(stale)?;
-        let opened = self.open_one(file, tensors, ordinal)?;
-        if !opened.has_mark(&left.mark) || opened.len() != look.size {
+        if opened.len() != look.size {
             return Err(stale());
         }
         Ok(left.opened.lock().insert(Arc::new(opened)).clone())

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use tensorfs_layout::log::NAME_MAX;
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, ROOT};
 
@@ -10,16 +11,19 @@ use crate::file::{Listed, ListedPlus};
 use crate::lane::Lane;
 
 use super::Control;
-use super::fixed::{DIRECTORY, FIXED, TENSORS, is_control, is_slow};
+use super::fixed::{CHECKPOINT, DIRECTORY, FIXED, TENSORS, is_control, is_slow};
 use super::lookup::{Answer, look_of, origin_of};
 use super::numbers::{self, Look, Origin};
 use crate::content::bytes::fault;
-use crate::content::index::DirId;
+use crate::content::checkpoints::Parts;
+use crate::content::index::{DirId, TOP};
 
 /// The cookies of `.` and `..`, and what is below the first one of a name.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 const NAMES: u64 = 16;
+/// Checkpoints in parts come behind all names of a directory, in the same order.
+const CHECKPOINTS: u64 = 1 << 32;
 
 /// Entries are taken in lots of this size.
 const LOT: usize = 128;
@@ -34,7 +38,7 @@ struct Row {
 
 impl Row {
     fn kind(&self) -> u32 {
-        if let Origin::Tensor { .. } = self.origin { libc::S_IFREG } else { libc::S_IFDIR }
+        if self.origin.is_tensor() { libc::S_IFREG } else { libc::S_IFDIR }
     }
 }
 
@@ -87,8 +91,13 @@ impl Control {
         if cookie < DOT_DOT {
             return Ok(());
         }
+        let mut shared = false;
         self.rows(dir, cookie, &mut |row| {
             let ino = self.numbers.tell(row.origin, row.look);
+            if let (Some(of), Origin::Assembled { .. }, false) = (row.origin.checkpoint(), row.origin, shared) {
+                self.share(of);
+                shared = true;
+            }
             let full = match self.stat(ino) {
                 Ok(stat) => take(ListedPlus { cookie: row.cookie, name: &row.name, stat: &stat }),
                 // Gone meanwhile.
@@ -114,8 +123,8 @@ impl Control {
                     let object = view.object(dir).ok_or(Fault::new(libc::ENOENT))?;
                     numbers::of(&Origin::Mirror(object.parent().unwrap_or(ROOT)))
                 }
-                Origin::Directory { parent, .. } => parent,
-                Origin::Tensor { .. } => return Err(Fault::new(libc::ENOTDIR)),
+                Origin::Directory { parent, .. } | Origin::Checkpoint { parent, .. } => parent,
+                Origin::Tensor { .. } | Origin::Assembled { .. } => return Err(Fault::new(libc::ENOTDIR)),
             },
         };
         Ok([(DOT, b".", dir), (DOT_DOT, b"..", parent)])
@@ -125,16 +134,19 @@ impl Control {
     fn rows(&self, parent: Ino, cookie: u64, take: Take<'_>) -> Result<()> {
         match self.origin(parent)?.0 {
             Origin::Mirror(dir) => {
-                self.rows_of_directory(parent, dir, cookie, take);
+                if cookie >= CHECKPOINTS || !self.rows_of_directory(parent, dir, cookie, take) {
+                    self.rows_of_checkpoints(parent, dir, cookie.max(CHECKPOINTS), take);
+                }
                 Ok(())
             }
             Origin::Directory { file, dir, .. } => self.rows_of_file(parent, (file, dir), cookie, take),
-            Origin::Tensor { .. } => Err(Fault::new(libc::ENOTDIR)),
+            Origin::Checkpoint { dir, inside, .. } => self.rows_of_checkpoint(parent, (dir, inside), cookie, take),
+            Origin::Tensor { .. } | Origin::Assembled { .. } => Err(Fault::new(libc::ENOTDIR)),
         }
     }
 
-    /// Gives what is in the place of the entries of one of the pool's directories.
-    fn rows_of_directory(&self, parent: Ino, dir: Ino, cookie: u64, take: Take<'_>) {
+    /// Gives what is in the place of the entries of one of the pool's directories. True if it is full.
+    fn rows_of_directory(&self, parent: Ino, dir: Ino, cookie: u64, take: Take<'_>) -> bool {
         let mut cookie = cookie.max(DOT_DOT);
         loop {
             let lot: Vec<(u64, Vec<u8>, Ino, u32)> = {
@@ -144,16 +156,71 @@ impl Control {
                 };
                 view.entries_after(dir, cookie).map(known).take(LOT).collect()
             };
-            let Some(&(last, ..)) = lot.last() else { return };
+            let Some(&(last, ..)) = lot.last() else { return false };
             for (at, name, ino, kind) in lot {
                 if let Answer::Is(origin, look) = self.in_place_of(ino, kind, parent, &name, true)
                     && take(Row { cookie: at, name, origin, look })
                 {
-                    return;
+                    return true;
                 }
             }
             cookie = last;
         }
+    }
+
+    /// Gives the checkpoints in parts that directories in one of the pool's directories are, or the root itself.
+    fn rows_of_checkpoints(&self, parent: Ino, dir: Ino, cookie: u64, take: Take<'_>) {
+        let mut cookie = cookie - CHECKPOINTS;
+        let root = (dir == ROOT && cookie < DOT).then(|| (DOT, Vec::new(), ROOT, true));
+        let mut lot = Vec::from_iter(root);
+        loop {
+            for (at, mut name, of, is_dir) in lot {
+                cookie = at;
+                name.extend_from_slice(CHECKPOINT);
+                let is_free = || self.content.files().store().view().lookup(dir, &name).is_none();
+                if !is_dir || name.len() > NAME_MAX || !is_free() || !self.content.has_plan(of) {
+                    continue;
+                }
+                let origin = Origin::Checkpoint { dir: of, inside: TOP, parent };
+                if take(Row { cookie: CHECKPOINTS + at, name, origin, look: Look::default() }) {
+                    return;
+                }
+            }
+            let view = self.content.files().store().view();
+            let known = |(at, name, ino): (u64, &[u8], Ino)| {
+                (at, name.to_vec(), ino, view.object(ino).is_some_and(Object::is_dir))
+            };
+            lot = view.entries_after(dir, cookie).map(known).take(LOT).collect();
+            if lot.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Gives the tensors and directories in a directory of a checkpoint in parts.
+    fn rows_of_checkpoint(&self, parent: Ino, (dir, inside): (Ino, DirId), cookie: u64, take: Take<'_>) -> Result<()> {
+        let Some(checkpoint) = self.content.checkpoint_in(dir)? else { return Ok(()) };
+        let mut parts = Parts::new(&self.content, &checkpoint);
+        let from = cookie.checked_sub(NAMES).map_or(0, |ordinal| ordinal + 1);
+        let Ok(from) = u32::try_from(from) else { return Ok(()) };
+        for entry in checkpoint.index.entries(inside, from) {
+            let Some(tensor) = checkpoint.tensor(entry.ordinal) else { continue };
+            let (name, inside) = entry.name(&tensor);
+            let found = match inside {
+                Some(inside) => Ok(Some((Origin::Checkpoint { dir, inside, parent }, Look::default()))),
+                None => self.assembled(dir, &checkpoint, entry.ordinal, &mut parts),
+            };
+            let (origin, look) = match found {
+                Ok(Some(found)) => found,
+                Err(fault) if matches!(fault.errno, libc::EINTR | libc::ESHUTDOWN) => return Err(fault),
+                // Only its part says what it is, and does not.
+                Ok(None) | Err(_) => continue,
+            };
+            if take(Row { cookie: NAMES + u64::from(entry.ordinal), name, origin, look }) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Gives the tensors and directories in a directory of a file.

@@ -1,17 +1,21 @@
 //! What names in the control tree stand for.
 
 use tensorfs_formats::{Tensor, npy_len};
-use tensorfs_layout::Ino;
 use tensorfs_layout::log::NAME_MAX;
+use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Ino, ROOT};
 
 use crate::error::{Fault, Result};
 use crate::file::Stat;
 use crate::lane::Lane;
 
 use super::Control;
-use super::fixed::{DIRECTORY, FIXED, is_slow};
+use super::fixed::{CHECKPOINT, DIRECTORY, FIXED, is_slow};
 use super::numbers::{Look, Origin};
+use crate::content::assembled::Assembled;
 use crate::content::bytes::fault;
+use crate::content::checkpoint::Checkpoint;
+use crate::content::checkpoints::Parts;
 use crate::content::hash::number;
 use crate::content::index::{Found, TOP};
 use crate::content::tensors::Tensors;
@@ -50,6 +54,9 @@ impl Control {
             Answer::MustRead => return Ok(None),
         };
         let ino = self.numbers.tell(origin, look);
+        if let Some(dir) = origin.checkpoint() {
+            self.share(dir);
+        }
         let stat = self.stat(ino);
         if stat.is_err() {
             self.numbers.forget(ino, 1);
@@ -63,13 +70,14 @@ impl Control {
     fn find(&self, parent: Ino, name: &[u8], may_read: bool) -> Result<Answer> {
         match self.origin(parent)?.0 {
             Origin::Mirror(dir) => {
-                let Some((ino, kind)) = ({
+                let found = {
                     let view = self.content.files().store().view();
                     view.lookup(dir, name).and_then(|ino| Some((ino, view.object(ino)?.kind())))
-                }) else {
-                    return Ok(Answer::Nothing);
                 };
-                Ok(self.in_place_of(ino, kind, parent, name, may_read))
+                Ok(match found {
+                    Some((ino, kind)) => self.in_place_of(ino, kind, parent, name, may_read),
+                    None => self.find_checkpoint(dir, parent, name, may_read),
+                })
             }
             Origin::Directory { file, dir, .. } => {
                 let tensors = match self.content.known_tensors(file) {
@@ -88,7 +96,63 @@ impl Control {
                     Some(Found::Tensor(ordinal)) => self.find_tensor(file, &tensors, ordinal, may_read),
                 }
             }
-            Origin::Tensor { .. } => Err(Fault::new(libc::ENOTDIR)),
+            Origin::Checkpoint { .. } if !may_read => Ok(Answer::MustRead),
+            Origin::Checkpoint { dir, inside, .. } => {
+                let Some(checkpoint) = self.content.checkpoint_in(dir)? else { return Ok(Answer::Nothing) };
+                match checkpoint.index.find(inside, name) {
+                    None => Ok(Answer::Nothing),
+                    Some(Found::Directory(inside)) => {
+                        Ok(Answer::Is(Origin::Checkpoint { dir, inside, parent }, Look::default()))
+                    }
+                    Some(Found::Tensor(nth)) => {
+                        let mut parts = Parts::new(&self.content, &checkpoint);
+                        let found = self.assembled(dir, &checkpoint, nth, &mut parts)?;
+                        Ok(found.map_or(Answer::Nothing, |(origin, look)| Answer::Is(origin, look)))
+                    }
+                }
+            }
+            Origin::Tensor { .. } | Origin::Assembled { .. } => Err(Fault::new(libc::ENOTDIR)),
+        }
+    }
+
+    /// The directory of the tensors of a checkpoint in parts, which stands beside that of the checkpoint itself.
+    fn find_checkpoint(&self, dir: Ino, parent: Ino, name: &[u8], may_read: bool) -> Answer {
+        let Some(of) = name.strip_suffix(CHECKPOINT) else { return Answer::Nothing };
+        let of = {
+            let view = self.content.files().store().view();
+            let of = if of.is_empty() { Some(dir).filter(|dir| *dir == ROOT) } else { view.lookup(dir, of) };
+            of.filter(|of| view.object(*of).is_some_and(Object::is_dir))
+        };
+        match of {
+            Some(_) if !may_read => Answer::MustRead,
+            Some(of) if self.content.has_plan(of) => {
+                Answer::Is(Origin::Checkpoint { dir: of, inside: TOP, parent }, Look::default())
+            }
+            _ => Answer::Nothing,
+        }
+    }
+
+    /// What a tensor of a checkpoint stands for, and what it looks like, unless it is not known what it is.
+    pub(super) fn assembled(
+        &self,
+        dir: Ino,
+        checkpoint: &Checkpoint,
+        nth: u32,
+        parts: &mut Parts<'_>,
+    ) -> Result<Option<(Origin, Look)>> {
+        let origin = Origin::Assembled { dir, stamp: parts.stamp(nth), ordinal: nth };
+        if let Some(look) = self.numbers.look(&origin) {
+            return Ok(Some((origin, look)));
+        }
+        let tensor = Assembled::describe(&self.content, checkpoint, nth, parts)?;
+        let size = tensor.and_then(|tensor| npy_len(&tensor));
+        Ok(size.map(|size| (origin, Look { size, mtime: parts.mtime(nth) })))
+    }
+
+    /// Notes whose rights count for what there is of a checkpoint.
+    pub(super) fn share(&self, dir: Ino) {
+        if let Ok(Some(checkpoint)) = self.content.checkpoint_in(dir) {
+            self.numbers.share(dir, self.content.files_of(&checkpoint));
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! `info`, `metrics`, `README`, `placement` and `accesses` are made when they are opened, `trace` as it is read;
 //! `placement` can be written, too. Below `tensors` are the directories of the pool again, with a directory in
-//! the place of each file that holds
-//! tensors, and in that its tensors as `.npy` files.
+//! the place of each file that holds tensors, and in that its tensors as `.npy` files; and beside each that is a
+//! checkpoint in parts one of the tensors that it has as a whole.
 //!
 //! Nobody reads a byte through the tree that is kept from him outside of it: each object shows owner, mode and access
 //! list of what it stands for, as far as they say who may read, and the kernel checks every step of a path by them. It
@@ -22,6 +22,7 @@ mod open;
 mod opened;
 mod paths;
 mod rights;
+mod shared;
 mod stat;
 mod trace;
 mod xattr;

@@ -25,6 +25,25 @@ pub(super) enum Origin {
     Directory { file: Ino, dir: DirId, parent: Ino, place: u64 },
     /// A tensor of what a file holds as long as it has that stamp.
     Tensor { file: Ino, segment: SegmentId, stamp: u64, ordinal: u32 },
+    /// A directory of tensors of the checkpoint in parts that a directory is, and the one that it is in.
+    Checkpoint { dir: Ino, inside: DirId, parent: Ino },
+    /// One of these tensors as long as plan and parts have that stamp.
+    Assembled { dir: Ino, stamp: u64, ordinal: u32 },
+}
+
+impl Origin {
+    /// The directory of the pool that is a checkpoint in parts, if it is of one.
+    pub fn checkpoint(&self) -> Option<Ino> {
+        match *self {
+            Origin::Checkpoint { dir, .. } | Origin::Assembled { dir, .. } => Some(dir),
+            Origin::Mirror(_) | Origin::Directory { .. } | Origin::Tensor { .. } => None,
+        }
+    }
+
+    /// True if it is a tensor, and not a directory.
+    pub fn is_tensor(&self) -> bool {
+        matches!(self, Origin::Tensor { .. } | Origin::Assembled { .. })
+    }
 }
 
 /// A tensor's file as it was when it was looked up. It never changes: another content is another number.
@@ -38,6 +57,8 @@ pub(super) struct Look {
 #[derive(Default)]
 pub(super) struct Numbers {
     known: Mutex<HashMap<Ino, Known>>,
+    /// Of each checkpoint in parts of which the kernel knows something, whose rights count.
+    shared: Mutex<HashMap<Ino, Shared>>,
     handover: Option<Arc<Handover>>,
 }
 
@@ -51,8 +72,18 @@ struct Known {
     _kept: Option<Kept>,
 }
 
-/// In the place of nanoseconds: it is a directory.
+/// Whose rights count for what there is of a checkpoint, and for how many numbers.
+#[derive(Default)]
+struct Shared {
+    files: Option<Arc<[Ino]>>,
+    numbers: usize,
+}
+
+/// In the place of nanoseconds: it is a directory; it is one of a checkpoint.
 const DIRECTORY: u32 = u32::MAX;
+const CHECKPOINT: u32 = u32::MAX - 1;
+/// Beside nanoseconds: it is a tensor of a checkpoint.
+const ASSEMBLED: u32 = 1 << 31;
 
 /// What the next server has to know of a number.
 fn to_slip(ino: Ino, origin: &Origin, look: Look) -> Slip {
@@ -62,6 +93,10 @@ fn to_slip(ino: Ino, origin: &Origin, look: Look) -> Slip {
         Origin::Directory { file, dir, parent, place } => ([file.0, dir.number(), parent.0, place], DIRECTORY),
         Origin::Tensor { file, segment, stamp, ordinal } => {
             ([file.0, segment.0, stamp, u64::from(ordinal)], look.mtime.nsec)
+        }
+        Origin::Checkpoint { dir, inside, parent } => ([dir.0, inside.number(), parent.0, 0], CHECKPOINT),
+        Origin::Assembled { dir, stamp, ordinal } => {
+            ([dir.0, stamp, u64::from(ordinal), 0], look.mtime.nsec | ASSEMBLED)
         }
     };
     let mut slip = [0; 60];
@@ -77,13 +112,23 @@ fn to_slip(ino: Ino, origin: &Origin, look: Look) -> Slip {
 fn of_slip(slip: &Slip) -> Option<(Ino, Origin, Look)> {
     let [ino, file, second, third, fourth, size, seconds] = std::array::from_fn(|n| long(slip, n * 8));
     let (ino, file, nanoseconds) = (Ino(ino), Ino(file), short(slip, 56));
-    let (origin, look) = if nanoseconds == DIRECTORY {
-        let origin = Origin::Directory { file, dir: DirId::of(second), parent: Ino(third), place: fourth };
-        (origin, Look::default())
-    } else {
-        let (segment, ordinal) = (SegmentId(second), u32::try_from(fourth).ok()?);
-        let mtime = Timestamp { sec: seconds as i64, nsec: nanoseconds };
-        (Origin::Tensor { file, segment, stamp: third, ordinal }, Look { size, mtime })
+    let look = |nsec| Look { size, mtime: Timestamp { sec: seconds as i64, nsec } };
+    let (origin, look) = match nanoseconds {
+        DIRECTORY => {
+            let origin = Origin::Directory { file, dir: DirId::of(second), parent: Ino(third), place: fourth };
+            (origin, Look::default())
+        }
+        CHECKPOINT => {
+            (Origin::Checkpoint { dir: file, inside: DirId::of(second), parent: Ino(third) }, Look::default())
+        }
+        nsec if nsec & ASSEMBLED != 0 => {
+            let ordinal = u32::try_from(third).ok()?;
+            (Origin::Assembled { dir: file, stamp: second, ordinal }, look(nsec & !ASSEMBLED))
+        }
+        nsec => {
+            let (segment, ordinal) = (SegmentId(second), u32::try_from(fourth).ok()?);
+            (Origin::Tensor { file, segment, stamp: third, ordinal }, look(nsec))
+        }
     };
     (of(&origin) == ino).then_some((ino, origin, look))
 }
@@ -107,7 +152,12 @@ impl Numbers {
             let (ino, origin, look) = of_slip(&slip)?;
             Some((ino, Known { origin, look, lookups: 0, told_before: true, _kept: Some(kept) }))
         });
-        Self { known: Mutex::new(known.collect()), handover }
+        let known: HashMap<_, _> = known.collect();
+        let mut shared: HashMap<Ino, Shared> = HashMap::new();
+        for dir in known.values().filter_map(|known: &Known| known.origin.checkpoint()) {
+            shared.entry(dir).or_default().numbers += 1;
+        }
+        Self { known: Mutex::new(known), shared: Mutex::new(shared), handover }
     }
 
     /// The number of a origin that the kernel is about to be told of.
@@ -119,6 +169,9 @@ impl Numbers {
         let mut known = self.known.lock();
         loop {
             let entry = known.entry(ino).or_insert_with(|| {
+                if let Some(dir) = origin.checkpoint() {
+                    self.shared.lock().entry(dir).or_default().numbers += 1;
+                }
                 let kept = self.handover.as_ref().and_then(|it| it.keep_shown(&to_slip(ino, &origin, look)));
                 Known { origin, look, lookups: 0, told_before: false, _kept: kept }
             });
@@ -128,6 +181,17 @@ impl Numbers {
             }
             ino = Ino(FIRST | ((ino.0 + 1) & (MIRROR - 1)).max(FIXED));
         }
+    }
+
+    /// These are the files whose rights count for what there is of a checkpoint, from now on.
+    pub(super) fn share(&self, dir: Ino, files: Arc<[Ino]>) {
+        let before = self.shared.lock().get_mut(&dir).and_then(|shared| shared.files.replace(files));
+        drop(before);
+    }
+
+    /// The files whose rights count for what there is of a checkpoint. None if that was not looked up yet.
+    pub(super) fn shared(&self, dir: Ino) -> Option<Arc<[Ino]>> {
+        self.shared.lock().get(&dir)?.files.clone()
     }
 
     /// What a origin looked like when the kernel was told of it, if it knows it still.
@@ -152,7 +216,15 @@ impl Numbers {
             let all = if entry.told_before { lookups > entry.lookups } else { lookups >= entry.lookups };
             entry.lookups = entry.lookups.saturating_sub(lookups);
             if all {
+                let of = entry.origin.checkpoint();
                 known.remove(&ino);
+                let mut shared = self.shared.lock();
+                if let Some((dir, left)) = of.and_then(|dir| Some((dir, shared.get_mut(&dir)?))) {
+                    left.numbers -= 1;
+                    if left.numbers == 0 {
+                        shared.remove(&dir);
+                    }
+                }
             }
         }
     }

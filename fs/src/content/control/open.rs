@@ -16,9 +16,11 @@ use super::fixed::{ACCESSES, INFO, METRICS, PLACEMENT, README, README_TEXT, TRAC
 use super::info::Info;
 use super::metrics;
 use super::numbers::Origin;
-use super::opened::{Open, Opened};
+use super::opened::{Npy, Open, Opened};
 use super::trace::Requests;
+use crate::content::assembled::Assembled;
 use crate::content::bytes::fault;
+use crate::content::checkpoints::Parts;
 use crate::content::npy::OpenTensor;
 use crate::content::tensors::Tensors;
 
@@ -70,7 +72,7 @@ impl Control {
                 return Ok(self.opened((caller, ino), Opened::Accesses(accesses)));
             }
             _ => {
-                let tensor = Opened::Tensor(Arc::new(self.open_tensor(ino)?));
+                let tensor = Opened::Tensor(Arc::new(self.open_tensor(caller, ino)?));
                 return Ok(self.opened((caller, ino), tensor));
             }
         };
@@ -106,14 +108,45 @@ impl Control {
         Ok(self.opened((caller, PLACEMENT), Opened::Draft(Arc::new(Draft::new(text, emptied)))))
     }
 
-    fn open_tensor(&self, ino: Ino) -> Result<OpenTensor> {
-        let Origin::Tensor { file, stamp, ordinal, .. } = self.origin(ino)?.0 else {
-            return Err(Fault::new(libc::EISDIR));
-        };
+    fn open_tensor(&self, caller: Caller, ino: Ino) -> Result<Npy> {
+        let (origin, look) = self.origin(ino)?;
         // The kernel looks the name up again if what it knows is out of date.
         let stale = || Fault::new(libc::ESTALE);
-        let tensors = self.content.tensors_of(file)?.filter(|tensors| tensors.stamp == stamp).ok_or_else(stale)?;
-        self.open_one(file, tensors, ordinal)
+        match origin {
+            Origin::Tensor { file, stamp, ordinal, .. } => {
+                let tensors =
+                    self.content.tensors_of(file)?.filter(|tensors| tensors.stamp == stamp).ok_or_else(stale)?;
+                self.open_one(file, tensors, ordinal).map(Npy::OfFile)
+            }
+            Origin::Assembled { dir, stamp, ordinal } => {
+                let opened = self.open_assembled(Some(caller), dir, stamp, ordinal)?;
+                if opened.len() == look.size { Ok(Npy::OfParts(opened)) } else { Err(stale()) }
+            }
+            Origin::Mirror(_) | Origin::Directory { .. } | Origin::Checkpoint { .. } => Err(Fault::new(libc::EISDIR)),
+        }
+    }
+
+    /// Opens one of the tensors of a checkpoint in parts, if plan and parts are as that stamp says. All of them are it
+    /// at one moment.
+    pub(super) fn open_assembled(
+        &self,
+        caller: Option<Caller>,
+        dir: Ino,
+        stamp: u64,
+        ordinal: u32,
+    ) -> Result<Assembled> {
+        let checkpoint = || self.content.checkpoint_in(dir)?.ok_or(Fault::new(libc::ESTALE));
+        let now = checkpoint()?;
+        let mut parts = Parts::new(&self.content, &now);
+        if parts.stamp(ordinal) != stamp {
+            return Err(Fault::new(libc::ESTALE));
+        }
+        let opened = Assembled::open(&self.content, caller, &now, ordinal, &mut parts);
+        let then = checkpoint()?;
+        if Parts::new(&self.content, &then).stamp(ordinal) != stamp {
+            return Err(Fault::new(libc::ESTALE));
+        }
+        opened
     }
 
     /// Opens one of the tensors of a file.

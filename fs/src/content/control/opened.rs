@@ -12,6 +12,8 @@ use super::accesses::Accesses;
 use super::draft::Draft;
 use super::trace::Requests;
 use crate::caller::Caller;
+use crate::content::Content;
+use crate::content::assembled::Assembled;
 use crate::content::npy::{OpenTensor, TensorMark};
 use crate::error::{Fault, Result};
 use crate::handover::Kept;
@@ -62,12 +64,46 @@ impl Drop for Text {
 /// Handles that were taken over, by the requests that they were made for. Such a request may come again.
 pub(super) type Inherited = Mutex<HashMap<u64, u64>>;
 
+/// A tensor that is open.
+pub(super) enum Npy {
+    /// One of a file.
+    OfFile(OpenTensor),
+    /// One of a checkpoint in parts.
+    OfParts(Assembled),
+}
+
+impl Npy {
+    /// How many bytes it has, with its header.
+    pub fn len(&self) -> u64 {
+        match self {
+            Npy::OfFile(tensor) => tensor.len(),
+            Npy::OfParts(tensor) => tensor.len(),
+        }
+    }
+
+    /// What tells whether another server has the same tensor open. The number of one in parts tells that.
+    pub fn mark(&self) -> TensorMark {
+        match self {
+            Npy::OfFile(tensor) => tensor.mark(),
+            Npy::OfParts(_) => TensorMark::default(),
+        }
+    }
+
+    /// Reads, the header first.
+    pub fn read(&self, content: &Content, offset: u64, size: u32) -> Result<Vec<u8>> {
+        match self {
+            Npy::OfFile(tensor) => tensor.read(content, offset, size),
+            Npy::OfParts(tensor) => tensor.read(content, offset, size),
+        }
+    }
+}
+
 /// A tensor that a server before had open.
 pub(super) struct Left {
     pub ino: Ino,
     pub mark: TensorMark,
     /// Once it was read again.
-    pub opened: Mutex<Option<Arc<OpenTensor>>>,
+    pub opened: Mutex<Option<Arc<Npy>>>,
 }
 
 /// An open file of the tree, and where it stands for the next server.
@@ -89,7 +125,7 @@ pub(super) enum Opened {
     /// The requests that are answered meanwhile.
     Requests(Arc<Requests>),
     /// A tensor.
-    Tensor(Arc<OpenTensor>),
+    Tensor(Arc<Npy>),
     /// A text that is being written.
     Draft(Arc<Draft>),
 }

@@ -19,23 +19,34 @@ pub(super) enum Role {
     Tensor,
 }
 
+/// Whose rights count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    /// Those to read one object of the pool.
+    One(Ino),
+    /// Those to read all files of the checkpoint that a directory is.
+    Checkpoint(Ino),
+}
+
 impl Role {
-    /// The object of the pool whose rights count, and what it is in the tree.
-    pub fn of(origin: &Origin) -> (Ino, Self) {
+    /// Whose rights count for an object of the tree, and what it is in the tree.
+    pub fn of(origin: &Origin) -> (Of, Self) {
         match *origin {
-            Origin::Mirror(dir) => (dir, Self::Directory),
-            Origin::Directory { file, .. } => (file, Self::Inside),
-            Origin::Tensor { file, .. } => (file, Self::Tensor),
+            Origin::Mirror(dir) => (Of::One(dir), Self::Directory),
+            Origin::Directory { file, .. } => (Of::One(file), Self::Inside),
+            Origin::Tensor { file, .. } => (Of::One(file), Self::Tensor),
+            Origin::Checkpoint { dir, .. } => (Of::Checkpoint(dir), Self::Inside),
+            Origin::Assembled { dir, .. } => (Of::Checkpoint(dir), Self::Tensor),
         }
     }
 
-    fn kind(self) -> u32 {
+    pub fn kind(self) -> u32 {
         if self == Self::Tensor { libc::S_IFREG } else { libc::S_IFDIR }
     }
 
     /// What three bits of permission are worth in the tree: nobody writes, and who reads a file may search and list the
     /// directories in its place.
-    fn rights(self, bits: u16) -> u16 {
+    pub fn rights(self, bits: u16) -> u16 {
         match (self, bits & 4 != 0) {
             (Self::Directory, _) => bits & 5,
             (Self::Inside, true) => 5,

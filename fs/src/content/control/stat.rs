@@ -1,5 +1,6 @@
 //! What an object of the control tree looks like.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tensorfs_layout::log::Attributes;
@@ -12,7 +13,8 @@ use crate::file::{LONG, Stat};
 use super::Control;
 use super::fixed::{ACCESSES, DIRECTORY, PLACEMENT, README, README_TEXT, TRACE, is_slow};
 use super::numbers::Look;
-use super::rights::Role;
+use super::rights::{Of, Role};
+use super::shared;
 
 /// Space is counted in blocks of this size.
 const BLOCK: u64 = 512;
@@ -35,8 +37,14 @@ impl Control {
         }
         let (origin, look) = self.origin(ino)?;
         let (of, role) = Role::of(&origin);
-        let view = self.content.files().store().view();
-        let Some(object) = view.object(of) else {
+        let attributes = match of {
+            Of::One(of) => self.content.files().store().view().object(of).map(|object| role.attributes(object)),
+            Of::Checkpoint(dir) => self.shared_files(dir).and_then(|files| {
+                let view = self.content.files().store().view();
+                shared::of_all(role, &view, &files).map(|(attributes, _)| attributes)
+            }),
+        };
+        let Some(attributes) = attributes else {
             // A tensor of a file that is gone, which somebody has open.
             return match role {
                 Role::Tensor => Ok(orphan(ino, look)),
@@ -46,8 +54,14 @@ impl Control {
         // The kernel keeps a listing for as long as a directory's time stays the same, and what is listed may change
         // with the bytes of a file.
         let mtime = if role == Role::Tensor { look.mtime } else { clock::now() };
-        let attributes = Attributes { mtime, ..role.attributes(object) };
+        let attributes = Attributes { mtime, ..attributes };
         Ok(Stat { ino, attributes, links: 1, size: look.size, allocated: allocated(look), volatile: true })
+    }
+
+    /// The files whose rights count for what there is of a checkpoint. As long as it is not known which files are its
+    /// parts, all that are beside its plan.
+    pub(super) fn shared_files(&self, dir: Ino) -> Option<Arc<[Ino]>> {
+        self.numbers.shared(dir).or_else(|| self.content.files_beside_plan(dir))
     }
 
     /// An object of the part that does not change: its owner and times are the root's.

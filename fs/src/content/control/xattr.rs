@@ -7,7 +7,8 @@ use crate::error::{Fault, Result};
 
 use super::Control;
 use super::fixed::is_slow;
-use super::rights::Role;
+use super::rights::{Of, Role};
+use super::shared;
 
 impl Control {
     /// The value of an attribute.
@@ -24,6 +25,12 @@ impl Control {
     fn access_list(&self, ino: Ino) -> Option<Vec<u8>> {
         let (origin, _) = self.numbers.get(ino).filter(|_| is_slow(ino))?;
         let (of, role) = Role::of(&origin);
-        role.access_list(self.content.files().store().view().object(of)?)
+        match of {
+            Of::One(of) => role.access_list(self.content.files().store().view().object(of)?),
+            Of::Checkpoint(dir) => {
+                let files = self.shared_files(dir)?;
+                shared::of_all(role, &self.content.files().store().view(), &files)?.1
+            }
+        }
     }
 }

@@ -1,0 +1,287 @@
+//! A tensor of a checkpoint in parts, opened as a `.npy` file: a header, and its bytes from the files that have them.
+
+use std::io;
+use std::sync::Arc;
+
+use tensorfs_formats::{Dtype, Format, Location, Order, Tensor, npy_header, npy_len, read_exact};
+use tensorfs_layout::Ino;
+
+use crate::caller::Caller;
+use crate::error::{Fault, Result};
+use crate::file::Version;
+use crate::store::Share;
+
+use super::Content;
+use super::boxes::{Part, are_apart, place_of};
+use super::bytes::fault;
+use super::checkpoint::Checkpoint;
+use super::checkpoints::Parts;
+use super::decoders::{Decoding, Held};
+use super::npy::changed;
+
+/// What the pieces of an open tensor take is counted in lots of this size.
+const LOT: usize = 4 << 10;
+
+/// An open tensor of several pieces. Of each it shows one version of its file: when that has changed, reading fails
+/// with `ESTALE`.
+pub(super) struct Assembled {
+    /// What it is in words, for the log.
+    name: String,
+    header: Vec<u8>,
+    shape: Vec<u64>,
+    /// Bytes of an element, and elements.
+    item: u64,
+    count: u64,
+    pieces: Vec<Piece>,
+    _room: Vec<Share>,
+}
+
+/// A piece: which elements of the whole it has, and where they are.
+struct Piece {
+    file: Ino,
+    version: Version,
+    numbers: Box<[u64]>,
+    stored: Stored,
+}
+
+/// How the elements of a piece are stored.
+enum Stored {
+    /// As they are to be read, from a place on.
+    At(u64),
+    /// In another way.
+    Decoded(Box<(Arc<Tensor>, Held)>),
+}
+
+/// Why a tensor cannot be put together.
+enum Why {
+    Fault(Fault),
+    /// In words, of a part.
+    Part(u32, &'static str),
+    /// In words.
+    Plan(&'static str),
+}
+
+impl From<Fault> for Why {
+    fn from(fault: Fault) -> Self {
+        Why::Fault(fault)
+    }
+}
+
+impl Piece {
+    fn part(&self) -> Part<'_> {
+        let (starts, sizes) = self.numbers.split_at(self.numbers.len() / 2);
+        Part { starts, sizes }
+    }
+
+    fn memory(&self) -> usize {
+        let decoder = if matches!(self.stored, Stored::Decoded(_)) { 2 * size_of::<Tensor>() } else { 0 };
+        size_of::<Piece>() + size_of_val(&*self.numbers) + decoder
+    }
+
+    /// Fills the buffer with its bytes from one on.
+    fn read(&self, content: &Content, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let source = content.bytes_of(self.file, &self.version);
+        let read = match &self.stored {
+            Stored::At(start) => read_exact(&*source, start + offset, buffer),
+            Stored::Decoded(decoded) => {
+                let (tensor, held) = &**decoded;
+                content.decoders.note(held);
+                let mut held = held.lock();
+                let decoding = held.take();
+                let new = || Decoding::new(content.files.readers().decoder(tensor.clone()));
+                let mut decoding = decoding.unwrap_or_else(new);
+                let read = decoding.read(&source, offset, buffer);
+                *held = read.is_ok().then_some(decoding);
+                read.and_then(|count| if count == buffer.len() { Ok(()) } else { Err(short()) })
+            }
+        };
+        // Looked at after reading: what has changed before shows now.
+        let is_stale = changed(content, self.file, &self.version).is_some();
+        source.close();
+        match read {
+            _ if is_stale => Err(Fault::stale()),
+            // The host no longer has the segment: the file was removed or replaced.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Err(Fault::stale()),
+            read => read.map_err(fault),
+        }
+    }
+}
+
+fn short() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
+}
+
+impl Assembled {
+    /// Opens a tensor of a checkpoint, for whoever wants it open. None for who asks for one that was open before.
+    pub fn open(
+        content: &Content,
+        caller: Option<Caller>,
+        checkpoint: &Checkpoint,
+        nth: u32,
+        parts: &mut Parts<'_>,
+    ) -> Result<Self> {
+        let planned = checkpoint.tensor(nth).ok_or(Fault::stale())?;
+        let name = format!("{}: {}", content.path_of(checkpoint.dir), planned.name_text());
+        let warn = |why: std::fmt::Arguments<'_>| Fault::warn(libc::EIO, format!("{name}: {why}"));
+        let put_together = Self::put_together(content, checkpoint, nth, planned, parts);
+        let (whole, pieces) = put_together.map_err(|why| match why {
+            Why::Fault(fault) => fault,
+            Why::Part(file, why) => warn(format_args!("its part {} {why}", checkpoint.name_of(file))),
+            Why::Plan(why) => warn(format_args!("{why}")),
+        })?;
+        let header = npy_header(&whole).ok_or_else(|| warn(format_args!("its elements are no plain bytes")))?;
+        let memory: usize = pieces.iter().map(Piece::memory).sum();
+        let mut room = Vec::new();
+        if let Some(caller) = caller.filter(|caller| !caller.is_trusted()) {
+            for _ in 0..memory / LOT {
+                room.push(content.pieces.take(caller.uid).ok_or(Fault::new(libc::ENFILE))?);
+            }
+        }
+        let (shape, item) = match checkpoint.plan.says_shape(nth as usize) {
+            true => (whole.shape.clone(), whole.item_size),
+            // All of it is in one piece, and what its elements are does not matter.
+            false => (vec![whole.bytes()], 1),
+        };
+        Ok(Self { name, header, shape, item, count: whole.bytes() / item, pieces, _room: room })
+    }
+
+    /// What a tensor of a checkpoint is, as a whole. None if a part that has to say it does not.
+    pub fn describe(
+        content: &Content,
+        checkpoint: &Checkpoint,
+        nth: u32,
+        parts: &mut Parts<'_>,
+    ) -> Result<Option<Tensor>> {
+        let (plan, planned) = (&checkpoint.plan, checkpoint.tensor(nth));
+        if plan.says_shape(nth as usize) {
+            return Ok(planned);
+        }
+        let (Some(planned), Some((_, place))) = (planned, plan.pieces(nth as usize).next()) else { return Ok(None) };
+        let Some(part) = parts.get(place.file) else { return Ok(None) };
+        let Ok(found) = content.in_part(part, plan.name_in_part(nth as usize), place)? else { return Ok(None) };
+        Ok(as_whole(&planned, &found.tensor).filter(|whole| npy_len(whole).is_some()))
+    }
+
+    fn put_together(
+        content: &Content,
+        checkpoint: &Checkpoint,
+        nth: u32,
+        planned: Tensor,
+        parts: &mut Parts<'_>,
+    ) -> std::result::Result<(Tensor, Vec<Piece>), Why> {
+        let (plan, nth) = (&checkpoint.plan, nth as usize);
+        let (mut whole, mut pieces) = (planned, Vec::new());
+        for (part, place) in plan.pieces(nth) {
+            let because = |why| Why::Part(place.file, why);
+            let (file, version) = parts.get(place.file).ok_or(because("is not there"))?;
+            let found = content.in_part((file, version), plan.name_in_part(nth), place)?.map_err(because)?;
+            let (tensor, format) = (found.tensor, found.format);
+            if format == Format::TfRecord {
+                return Err(because("is an event file"));
+            }
+            let numbers = if plan.says_shape(nth) {
+                let is_alike = tensor.dtype == whole.dtype && tensor.shape == part.sizes && tensor.descr.is_none();
+                if !is_alike || !pieces.is_empty() && tensor.big_endian != whole.big_endian {
+                    return Err(because("is of another shape or type than the plan says"));
+                }
+                whole.big_endian = tensor.big_endian;
+                [part.starts, part.sizes].concat()
+            } else {
+                whole = as_whole(&whole, &tensor).ok_or(because("has no plain bytes for it"))?;
+                vec![0, whole.bytes()]
+            };
+            let stored = stored(tensor).ok_or(because("stores it in a way that cannot be put together"))?;
+            pieces.push(Piece { file, version, numbers: numbers.into(), stored });
+        }
+        let boxes: Vec<_> = pieces.iter().map(Piece::part).collect();
+        if !are_apart(&boxes) {
+            return Err(Why::Plan("parts of it overlap, and others are missing"));
+        }
+        drop(boxes);
+        Ok((whole, pieces))
+    }
+
+    /// How many bytes it has, with its header.
+    pub fn len(&self) -> u64 {
+        self.header.len() as u64 + self.count * self.item
+    }
+
+    /// Reads, the header first.
+    pub fn read(&self, content: &Content, offset: u64, size: u32) -> Result<Vec<u8>> {
+        let header = usize::try_from(offset).ok().and_then(|offset| self.header.get(offset..)).unwrap_or_default();
+        let mut buffer = header[..header.len().min(size as usize)].to_vec();
+        let from = (offset + buffer.len() as u64).saturating_sub(self.header.len() as u64);
+        let to = from.saturating_add(u64::from(size) - buffer.len() as u64).min(self.count * self.item);
+        if from < to {
+            // Whole elements are read, and what is too much of the first and the last is left out.
+            let (first, end) = (from / self.item, to.div_ceil(self.item));
+            let elements = self.elements(content, first, end)?;
+            let start = (from - first * self.item) as usize;
+            buffer.extend_from_slice(&elements[start..][..(to - from) as usize]);
+        }
+        content.files.store().counters().read_bytes.add(buffer.len() as u64);
+        Ok(buffer)
+    }
+
+    fn elements(&self, content: &Content, first: u64, end: u64) -> Result<Vec<u8>> {
+        let bytes = |elements: u64| (elements * self.item) as usize;
+        let (mut all, mut filled, mut read) = (vec![0; bytes(end - first)], 0, Vec::new());
+        let bounds = [first, end].map(|at| (at < self.count).then(|| place_of(&self.shape, at)));
+        for piece in &self.pieces {
+            let part = piece.part();
+            let [from, to] = [0, 1].map(|n| bounds[n].as_ref().map_or_else(|| part.volume(), |at| part.before(at)));
+            if from == to {
+                continue;
+            }
+            read.resize(bytes(to - from), 0);
+            piece.read(content, from * self.item, &mut read)?;
+            let mut rest = &read[..];
+            part.runs(&self.shape, from, to, |at, count| {
+                let (run, behind) = rest.split_at(bytes(count));
+                all[bytes(at - first)..][..run.len()].copy_from_slice(run);
+                rest = behind;
+            });
+            filled += read.len();
+        }
+        if filled != all.len() {
+            return Err(Fault::warn(libc::EIO, format!("{}: no part has some of its elements", self.name)));
+        }
+        Ok(all)
+    }
+}
+
+/// The whole of which a tensor of a part is all, if it has plain bytes. Row by row, as its bytes are put together.
+fn as_whole(planned: &Tensor, tensor: &Tensor) -> Option<Tensor> {
+    let is_plain = tensor.dtype != Dtype::Object && tensor.item_size > 0 && npy_len(tensor).is_some();
+    let has_whole_bytes = tensor.dtype.bits().is_none_or(|bits| bits % 8 == 0);
+    let len = tensor.elements().checked_mul(tensor.item_size).filter(|_| is_plain && has_whole_bytes)?;
+    Some(Tensor {
+        name: planned.name.clone(),
+        order: Order::RowMajor,
+        location: Location::Raw { offset: 0, len },
+        step: None,
+        mode: None,
+        storage: None,
+        ..tensor.clone()
+    })
+}
+
+/// How a tensor of a part is read row by row, if it can be.
+fn stored(mut tensor: Tensor) -> Option<Stored> {
+    let is_raw = matches!(tensor.location, Location::Raw { .. });
+    match tensor.order {
+        Order::RowMajor if is_raw => return Some(Stored::At(tensor.range().0)),
+        Order::ColumnMajor if is_raw => {
+            let steps = tensor.shape.iter().scan(1_u64, |stride, &size| {
+                let this = *stride;
+                *stride = stride.saturating_mul(size);
+                Some(this)
+            });
+            tensor.order = Order::Strides(steps.collect());
+        }
+        Order::ColumnMajor => return None,
+        Order::RowMajor | Order::Strides(_) => {}
+    }
+    tensor.name.clear();
+    Some(Stored::Decoded(Box::new((Arc::new(tensor), Held::default()))))
+}
