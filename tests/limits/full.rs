@@ -363,8 +363,10 @@ fn store(file: &File, len: usize, value: u8) -> nix::Result<()> {
     }
 }
 
-/// Proves S5 and T12: what the kernel writes back comes in requests of up to 1 MiB, and for one that was answered with
-/// less than it had, it said nothing, and dropped all of it.
+/// What the kernel writes back comes in requests of up to 1 MiB, and for one that was answered with less than it had,
+/// it said nothing, and dropped all of it.
+///
+/// Proves S5, T12.
 fn stores_of_which_some_find_no_room_are_told_of(setup: Setup) {
     let mut mount = setup.create(["--size", "32M"]).mount();
     if mount.is_plain() {
