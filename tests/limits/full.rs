@@ -16,6 +16,7 @@ on_mounts!(
     removed_files_that_are_held_by_path_do_not_pass_the_limit,
     a_copy_in_another_tier_does_not_pass_the_limit,
     what_is_removed_and_stands_on_the_host_yet_has_a_bound,
+    a_version_that_is_mapped_when_it_is_replaced_counts_until_it_is_not,
     removed_files_that_are_mapped_do_not_pass_the_limit,
     a_removed_file_whose_segment_is_gone_counts_no_more,
     what_a_mapped_file_has_behind_its_end_counts_beside_its_holes,
@@ -982,6 +983,35 @@ fn what_is_removed_and_stands_on_the_host_yet_has_a_bound(setup: Setup) {
         most = most.max(text.trim().parse::<u64>().unwrap());
     }
     assert!(most < LIMIT + LIMIT / 8, "{most} bytes stood on the host");
+}
+
+/// Each was mapped to be read, and closed, before the next one replaced it.
+///
+/// Proves S1, S3.
+fn a_version_that_is_mapped_when_it_is_replaced_counts_until_it_is_not(setup: Setup) {
+    const FILE: usize = 20 << 20;
+    let mount = limited(setup);
+    if mount.is_plain() || mount.passthrough() == Passthrough::Off {
+        // There a mapping keeps the file open, and it is cut in place.
+        return;
+    }
+    let path = mount.at("f");
+    let mut versions = Vec::new();
+    let mut replace = |n: u64| {
+        let written = std::fs::write(&path, Pattern(n).bytes(0, FILE));
+        mount.sync();
+        let file = File::open(&path).unwrap();
+        let len = file.metadata().unwrap().len() as usize;
+        versions.push(Mapped::of(&file, len, nix::sys::mman::ProtFlags::PROT_READ));
+        written.map_err(|error| error.raw_os_error().unwrap())
+    };
+    assert_eq!(replace(1), Ok(()));
+    assert_eq!(replace(2), Ok(()));
+    assert!(free(&mount) < LIMIT - (FILE as u64 * 2), "the version before counts as free: {}", free(&mount));
+    assert_eq!(replace(3), Err(libc::ENOSPC));
+    drop(versions);
+    mount.wait_for("space of what was mapped", |_| free(&mount) > LIMIT - 2 * FILE as u64 - (8 << 20));
+    std::fs::write(&path, Pattern(4).bytes(0, FILE)).unwrap();
 }
 
 fn limited_and_quiet(setup: Setup) -> Mount {

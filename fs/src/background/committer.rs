@@ -55,7 +55,7 @@ pub(crate) fn commit_if_changed(files: &Files, was_quiet: bool) -> Result<bool> 
         pool.idle()?;
     }
     store.bells().rounds().done();
-    if changed || store.removed().has_mapped() {
+    if changed || store.removed().has_mapped() || store.pool().kept_bytes() > 0 {
         store.bells().unlink().ring();
     }
     if store.is_limited() {

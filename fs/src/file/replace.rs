@@ -200,6 +200,7 @@ impl Locked<'_> {
         let made = made.and_then(|made| made.if_covers(segment, &host));
         let durable = made.is_some();
         let value = made.as_ref().and_then(Made::value);
+        let kept = self.keep_version_that_is_mapped();
         let stored = files.edit_for(switch, |edit| {
             let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else {
                 return Ok(false);
@@ -218,7 +219,11 @@ impl Locked<'_> {
             // What is kept for deletion is not for bytes of files.
             if value.is_some() { edit.store(tx) } else { edit.store_from_reserve(tx) }?;
             Ok(true)
-        })?;
+        });
+        if let Some(kept) = kept.filter(|_| !stored.as_ref().is_ok_and(|stored| *stored)) {
+            store.pool().let_go_of_segment(kept);
+        }
+        let stored = stored?;
         if !durable {
             store.segments().touch(segment).host("opening a segment to sync it")?;
         }
@@ -233,6 +238,17 @@ impl Locked<'_> {
             store.counters().learned.add(1);
         }
         Ok(durable)
+    }
+
+    /// In a pool with a limit the version before counts for as long as a program has it mapped.
+    fn keep_version_that_is_mapped(&self) -> Option<SegmentId> {
+        let store = self.files.store();
+        let old = store.view().object(self.ino()).and_then(|object| object.attributes.segment);
+        let old = old.filter(|old| store.is_limited() && self.segment() != Some(*old))?;
+        store.descriptors().forget(old);
+        let _claim = self.files.readings().claim(old);
+        let is_mapped = store.segments().is_held(old, false);
+        is_mapped.then(|| store.pool().keep_segment(old)).map(|()| old)
     }
 
     /// An `O_TRUNC` of an empty file changes its times alone.

@@ -260,6 +260,12 @@ impl Files {
     }
 
     fn let_go_of_some(&self, most: usize) -> bool {
+        let kept = self.store().pool().kept_segments();
+        for segment in kept.iter().take(most) {
+            if !self.store().segments().is_held(*segment, false) {
+                self.store().pool().let_go_of_segment(*segment);
+            }
+        }
         let mapped = self.store().removed().mapped(most);
         for ino in &mapped {
             let node = self.node(*ino);
@@ -269,7 +275,7 @@ impl Files {
                 file.let_go(false, Duration::ZERO);
             }
         }
-        !mapped.is_empty()
+        !(mapped.is_empty() && kept.is_empty())
     }
 
     /// Drops what only the kernel still knows, and what was mapped and is not any more. The caller may have the lock of

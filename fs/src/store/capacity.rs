@@ -106,7 +106,7 @@ impl Store {
             })
         });
         let recorded = self.removed.discount(recorded);
-        let used = (recorded.bytes() + known.extents).saturating_sub(known.recorded);
+        let used = (recorded.bytes() + known.extents).saturating_sub(known.recorded) + self.pool.kept_bytes();
         self.pool.claim(used.saturating_sub(recorded.log_bytes + recorded.segment_bytes));
         used
     }

@@ -71,6 +71,7 @@ impl Pool {
                 break;
             }
         }
+        self.removals.let_go_of_all();
         self.unlink_covered();
         self.unlink_again();
         if let Err(error) = self.quarantine.write_owed_notes() {

@@ -185,6 +185,26 @@ impl Pool {
         self.removals.bytes()
     }
 
+    /// A segment that is about to be no file's is to stay on the host until it is let go of: a program has it mapped.
+    pub fn keep_segment(&self, segment: SegmentId) {
+        self.removals.keep(segment);
+    }
+
+    /// It may be removed.
+    pub fn let_go_of_segment(&self, segment: SegmentId) {
+        self.removals.let_go(segment);
+    }
+
+    /// Those that are kept and no file's any more.
+    pub fn kept_segments(&self) -> Vec<SegmentId> {
+        self.removals.kept()
+    }
+
+    /// What is recorded of their bytes.
+    pub fn kept_bytes(&self) -> u64 {
+        self.removals.kept_bytes()
+    }
+
     /// How many segments that no file has the host would not remove.
     pub fn unremoved(&self) -> usize {
         self.removals.refused()

@@ -1,7 +1,7 @@
 //! Segments that no file has any more: they go once the horizon covers that (rule 5). One that the host would not
 //! remove is tried again, as long as the pool is open.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use parking_lot::Mutex;
 
@@ -13,6 +13,19 @@ use crate::segment::segments::Segments;
 struct Queue {
     segments: VecDeque<(TxId, SegmentId, u64)>,
     bytes: u64,
+    /// Those that are not to be removed before they are let go of; the rest once no file has them any more.
+    kept: HashMap<SegmentId, Option<(TxId, u64)>>,
+    kept_bytes: u64,
+}
+
+impl Queue {
+    fn let_go(&mut self, segment: SegmentId) {
+        if let Some((by, bytes)) = self.kept.remove(&segment).flatten() {
+            self.kept_bytes -= bytes;
+            self.bytes += bytes;
+            self.segments.push_back((by, segment, bytes));
+        }
+    }
 }
 
 /// Segments to remove from the host once the horizon reaches the transaction that freed them.
@@ -35,14 +48,22 @@ impl Removals {
         let mut queue = self.queue.lock();
         let by = by();
         for (segment, bytes) in segments {
+            if let Some(kept) = queue.kept.get_mut(&segment) {
+                *kept = Some((by, bytes));
+                queue.kept_bytes += bytes;
+                continue;
+            }
             queue.bytes += bytes;
             queue.segments.push_back((by, segment, bytes));
         }
     }
 
     pub fn contains(&self, segment: SegmentId) -> bool {
-        self.queue.lock().segments.iter().any(|(_, freed, _)| *freed == segment)
-            || self.refused.lock().contains(&segment)
+        let queue = self.queue.lock();
+        let kept = || queue.kept.get(&segment).is_some_and(Option::is_some);
+        let freed = queue.segments.iter().any(|(_, freed, _)| *freed == segment) || kept();
+        drop(queue);
+        freed || self.refused.lock().contains(&segment)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -55,6 +76,33 @@ impl Removals {
 
     pub fn bytes(&self) -> u64 {
         self.queue.lock().bytes
+    }
+
+    /// A segment is not to be removed before it is let go of.
+    pub fn keep(&self, segment: SegmentId) {
+        self.queue.lock().kept.entry(segment).or_default();
+    }
+
+    /// It may be.
+    pub fn let_go(&self, segment: SegmentId) {
+        self.queue.lock().let_go(segment);
+    }
+
+    /// All may be.
+    pub fn let_go_of_all(&self) {
+        let mut queue = self.queue.lock();
+        let all: Vec<SegmentId> = queue.kept.keys().copied().collect();
+        all.into_iter().for_each(|segment| queue.let_go(segment));
+    }
+
+    /// Those that no file has any more and that are kept.
+    pub fn kept(&self) -> Vec<SegmentId> {
+        let queue = self.queue.lock();
+        queue.kept.iter().filter(|(_, freed)| freed.is_some()).map(|(segment, _)| *segment).collect()
+    }
+
+    pub fn kept_bytes(&self) -> u64 {
+        self.queue.lock().kept_bytes
     }
 
     /// How many the host would not remove.
