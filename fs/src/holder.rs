@@ -2,23 +2,40 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// So many descriptors of a process are looked at.
-const MOST: usize = 512;
-
 /// True if a process is seen to have the file of this number, on the filesystem of this device, open to write. If the
 /// device is not known, any without a disk of its own may be it. Nothing is asked of the filesystem itself, so that
-/// whoever answers for it may ask this.
-pub(crate) fn has_open_to_write(pid: u32, device: Option<(u32, u32)>, ino: u64) -> bool {
+/// whoever answers for it may ask this. All descriptors are looked at, however many: that takes two microseconds for
+/// each that is of another filesystem. An error if it is not seen, and the process is there.
+pub(crate) fn has_open_to_write(pid: u32, device: Option<(u32, u32)>, ino: u64) -> io::Result<bool> {
     let is_it = |found: (u32, u32)| device.map_or(found.0 == 0, |device| found == device);
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
-    descriptors.flatten().take(MOST).any(|descriptor| {
-        let text = fs::read_to_string(descriptor.path()).unwrap_or_default();
-        is_writable(&text, ino)
-            && device_of(&Path::new(&format!("/proc/{pid}/fd")).join(descriptor.file_name())).is_some_and(is_it)
-    })
+    let (names, infos) =
+        (Path::new("/proc").join(format!("{pid}/fd")), Path::new("/proc").join(format!("{pid}/fdinfo")));
+    let descriptors = match fs::read_dir(&infos) {
+        Err(error) if has_ended(&error) => return Ok(false),
+        descriptors => descriptors?,
+    };
+    for descriptor in descriptors {
+        let descriptor = match descriptor {
+            Err(error) if has_ended(&error) => return Ok(false),
+            descriptor => descriptor?.file_name(),
+        };
+        if device_of(&names.join(&descriptor)).is_some_and(is_it) {
+            let text = fs::read_to_string(infos.join(&descriptor)).unwrap_or_default();
+            if is_writable(&text, ino) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// What /proc says of a process that is not there, or has given up its descriptors.
+fn has_ended(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
 /// Whether what the kernel says of a descriptor is of this file, and lets its holder write.
@@ -52,7 +69,7 @@ mod tests {
         let file = fs::File::create(&path).unwrap();
         let meta = file.metadata().unwrap();
         let (major, minor) = (nix::sys::stat::major(meta.dev()) as u32, nix::sys::stat::minor(meta.dev()) as u32);
-        let has = |device, ino| has_open_to_write(std::process::id(), Some(device), ino);
+        let has = |device, ino| has_open_to_write(std::process::id(), Some(device), ino).unwrap();
         assert!(has((major, minor), meta.ino()));
         assert!(!has((major, minor + 1), meta.ino()));
         assert!(!has((major, minor), meta.ino() + 1));
@@ -61,7 +78,7 @@ mod tests {
         assert!(!has((major, minor), meta.ino()));
         drop(reader);
         fs::remove_file(&path).unwrap();
-        assert!(!has_open_to_write(0, Some((major, minor)), meta.ino()));
+        assert!(!has_open_to_write(0, Some((major, minor)), meta.ino()).unwrap());
     }
 
     /// As where a mount was handed over, and the kernel does not say which.
@@ -70,7 +87,7 @@ mod tests {
         let file =
             fs::File::from(nix::sys::memfd::memfd_create(c"holder", nix::sys::memfd::MFdFlags::empty()).unwrap());
         let ino = file.metadata().unwrap().ino();
-        let has = |ino| has_open_to_write(std::process::id(), None, ino);
+        let has = |ino| has_open_to_write(std::process::id(), None, ino).unwrap();
         assert!(has(ino));
         assert!(!has(ino + 1_000_000));
         drop(file);

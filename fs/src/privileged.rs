@@ -29,8 +29,9 @@ pub trait Privileged: Send + Sync {
     fn take_back(&self, fuse: BorrowedFd<'_>, number: u32) -> io::Result<()>;
 
     /// True if a process, maybe another user's, is seen to have a file open to write: the one of this number on the
-    /// filesystem of this device. If the device is not known, any without a disk of its own may be it.
-    fn has_open_to_write(&self, pid: u32, device: Option<(u32, u32)>, ino: u64) -> bool;
+    /// filesystem of this device. If the device is not known, any without a disk of its own may be it. An error if that
+    /// is not seen.
+    fn has_open_to_write(&self, pid: u32, device: Option<(u32, u32)>, ino: u64) -> io::Result<bool>;
 
     /// The signal that kills a process, maybe another user's, that has given up its memory; none if it ends of itself.
     /// An error if that is not seen.
@@ -55,7 +56,7 @@ impl Privileged for Own {
         Ok(())
     }
 
-    fn has_open_to_write(&self, pid: u32, device: Option<(u32, u32)>, ino: u64) -> bool {
+    fn has_open_to_write(&self, pid: u32, device: Option<(u32, u32)>, ino: u64) -> io::Result<bool> {
         has_open_to_write(pid, device, ino)
     }
 

@@ -1,9 +1,9 @@
 //! Saving a checkpoint over the old one, and what interrupts it.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, child, on_mounts, run, wait_until};
 
@@ -24,6 +24,7 @@ on_mounts!(
     a_writer_that_exits_leaves_nothing_in_quarantine,
     a_child_that_closes_its_copy_does_not_end_the_replace,
     who_closes_one_of_two_descriptors_does_not_end_the_replace,
+    a_writer_with_many_descriptors_is_seen,
     a_child_that_goes_on_with_the_file_leaves_the_old_one_in_quarantine,
     a_close_is_durable_although_it_may_not_be_the_last,
     a_writer_that_is_killed_before_its_child_ends_leaves_the_old_one_in_quarantine,
@@ -299,14 +300,22 @@ fn a_version_that_the_host_fails_over_keeps_nobody_from_the_pool(setup: Setup) {
         // Its second name can be made though its bytes cannot be synced.
         let set_aside = mount.quarantine().len();
         assert_eq!(set_aside, usize::from(call == Call::Fdatasync), "{call:?}, old: {of_old}");
-        for entry in std::fs::read_dir(mount.pool().join("quarantine")).unwrap() {
-            std::fs::remove_file(entry.unwrap().path()).unwrap();
-        }
+        empty_quarantine(&mount);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, old()).unwrap();
         mount.sync();
         mount.remount();
         assert!(std::fs::read(&path).unwrap() == old());
+        // What power loss had left, the next mount finds as it was left.
+        let set_aside = mount.quarantine().len();
+        assert_eq!(set_aside, usize::from(power_lost && call != Call::Fdatasync), "{call:?}, old: {of_old}");
+        empty_quarantine(&mount);
+    }
+}
+
+fn empty_quarantine(mount: &Mount) {
+    for entry in std::fs::read_dir(mount.pool().join("quarantine")).into_iter().flatten() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
     }
 }
 
@@ -405,7 +414,7 @@ fn promising(setup: &Setup, durability: &str) -> Setup {
 fn shell_that_writes_half(path: &Path, then: &str) -> Command {
     let mut shell = Command::new("bash");
     shell.args(["-c", &format!("exec 3>\"$1\"; head -c 1000 /dev/zero >&3; true; {then}"), "bash"]).arg(path);
-    shell.stdin(std::process::Stdio::null());
+    shell.stdin(Stdio::null());
     shell
 }
 
@@ -460,6 +469,33 @@ fn who_closes_one_of_two_descriptors_does_not_end_the_replace(setup: Setup) {
         assert!(std::fs::read(&path).unwrap() == old(), "{durability}: the old version is not whole");
         assert!(only_quarantined(&mount).1 == new(), "{durability}");
     }
+}
+
+/// A trainer has as many as it has shards, sockets and workers. That a child ends which had copies of them all is not
+/// the end of a replace.
+///
+/// Proves D2, R2, R3.
+fn a_writer_with_many_descriptors_is_seen(setup: Setup) {
+    let (mut mount, path) = with_checkpoint(promising(&setup, "close"));
+    if mount.is_plain() {
+        return;
+    }
+    let many = "for ((n = 10; n < 800; n++)); do eval \"exec $n</dev/null\"; done";
+    let half = "exec 900>\"$1\"; head -c 1000 /dev/zero >&900; true; echo written; read";
+    let mut writer = Command::new("bash");
+    writer.args(["-c", &format!("ulimit -n 1000; {many}; {half}"), "bash"]).arg(&path);
+    let mut writer = writer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(writer.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "written\n");
+    mount.sync();
+    mount.kill9();
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    mount.power_loss();
+    mount.mount();
+    assert!(std::fs::read(&path).unwrap() == old(), "the old version is not whole");
+    assert_eq!(only_quarantined(&mount).1, [0; 1000]);
 }
 
 /// What `close` has promised is there, and so is the old version, as nobody knows whether the child was done.

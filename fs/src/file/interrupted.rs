@@ -34,7 +34,9 @@ impl Locked<'_> {
     /// lock.
     pub(super) fn was_its_writer(&mut self, handle: &Handle, caller: Caller) -> bool {
         let (ino, device, opener) = (self.ino().0, self.files.store().options().device, handle.opener);
-        let has = |process: u32| process != 0 && privileged().has_open_to_write(process, device, ino);
+        let has = |process: u32| {
+            process != 0 && privileged().has_open_to_write(process, device, ino).is_ok_and(|writes| writes)
+        };
         self.unlocked(|| {
             let opened = opener == caller.pid || (opener != 0 && process_of(opener) == Some(caller.process()));
             // The thread that opened it may have ended; the process that it was one of has started this one.

@@ -300,14 +300,22 @@ impl Locked<'_> {
     }
 
     /// True if a process is seen to have the file, which is being replaced, open to write: the one that closes a
-    /// descriptor of it now, or the one that began. Then the new content does not stand yet. Lets go of the lock.
+    /// descriptor of it now, or the one that began. Then the new content does not stand yet. Of the one that began, and
+    /// is not the one that closes, that is believed as long as nobody can see that it is not so: the version before may
+    /// be all that there is. Lets go of the lock.
     pub(super) fn is_replaced_by_others(&mut self, caller: Caller) -> bool {
         let Some(replace) = self.serving().and_then(|serving| serving.replacing) else { return false };
         let (ino, device) = (self.ino().0, self.files.store().options().device);
         let Some(opener) = replace.opener else { return false };
         self.unlocked(|| {
-            let has = |process: &u32| *process != 0 && privileged().has_open_to_write(*process, device, ino);
-            [opener, caller.pid].iter().any(has)
+            let has = |process: u32| match privileged().has_open_to_write(process, device, ino) {
+                Err(error) => {
+                    log::debug!("inode {ino}: whether process {process} has it open is not seen: {error}");
+                    process == opener && opener != caller.process()
+                }
+                Ok(has) => has,
+            };
+            [opener, caller.pid].into_iter().filter(|process| *process != 0).any(has)
         })
     }
 

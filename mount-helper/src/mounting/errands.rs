@@ -362,8 +362,8 @@ impl Privileged for Errands {
         self.segments.ask(Errand::Take(number), &[]).map(drop)
     }
 
-    fn has_open_to_write(&self, pid: u32, device: Option<(u32, u32)>, ino: u64) -> bool {
-        self.looks.ask(Errand::Writes { pid, device, ino }, &[]).is_ok_and(|(writes, _)| writes != 0)
+    fn has_open_to_write(&self, pid: u32, device: Option<(u32, u32)>, ino: u64) -> io::Result<bool> {
+        Ok(self.looks.ask(Errand::Writes { pid, device, ino }, &[])?.0 != 0)
     }
 
     fn exit_signal(&self, pid: u32) -> io::Result<Option<i32>> {
@@ -485,7 +485,7 @@ impl Runner {
                 Ok((Own.give_segment(reach.fuse.as_fd(), segment.as_fd())?, None))
             }
             Errand::Take(number) => Own.take_back(reach()?.fuse.as_fd(), number).map(|()| (0, None)),
-            Errand::Writes { pid, device, ino } => Ok((u32::from(Own.has_open_to_write(pid, device, ino)), None)),
+            Errand::Writes { pid, device, ino } => Ok((u32::from(Own.has_open_to_write(pid, device, ino)?), None)),
             Errand::Signal(pid) => Ok((Own.exit_signal(pid)?.unwrap_or(0) as u32, None)),
             Errand::Log => {
                 let log = self.mount.log.as_deref().ok_or(Errno::ENOENT)?;
@@ -619,7 +619,7 @@ mod tests {
         assert!(refused(errands.give_segment(null.as_fd(), null.as_fd()).map(drop)));
         assert!(refused(errands.take_back(null.as_fd(), 1)));
         assert!(errands.log().is_err());
-        assert!(!errands.has_open_to_write(std::process::id(), None, u64::MAX));
+        assert!(!errands.has_open_to_write(std::process::id(), None, u64::MAX).unwrap());
         assert_eq!(errands.exit_signal(std::process::id()).unwrap(), None);
         let room = tempfile::tempdir().unwrap();
         errands.begin(null.as_fd(), &[open(room.path())]).unwrap();
