@@ -26,6 +26,7 @@ on_mounts!(
     a_new_name_has_its_bytes_on_the_disk,
     msync_and_synchronous_writes_reach_the_disk,
     a_file_that_cannot_be_synced_says_so_until_it_is_replaced,
+    what_a_server_without_rights_could_not_sync_the_next_one_knows,
     a_log_that_cannot_be_synced_makes_the_pool_read_only,
     a_large_file_that_could_not_be_synced_is_told_though_the_log_could_not_say_so,
     a_file_that_the_host_fails_over_as_its_directory_is_renamed_is_not_called_whole,
@@ -229,6 +230,19 @@ fn fsync_of_a_directory_tells_of_a_file_that_could_not_be_synced(setup: Setup) {
         std::fs::remove_file(mount.at(name)).unwrap();
         mount.sync();
     }
+    // Who carries the pool to a remote, and a server that is told to end, ask for a commit for no program's sake.
+    let failing = calls.add(Rule::of(Call::Fdatasync).on("/segments/").error(libc::EIO));
+    std::fs::write(mount.at("unheard"), Pattern(1).bytes(0, LEN)).unwrap();
+    failing.wait_for_hits(1);
+    mount.wait_for("damaged file", |info| info["damaged_files"].as_array().unwrap().len() == 1);
+    drop(failing);
+    for _ in 0..2 {
+        tensorfs_layout::pool::have_committed(&directory).unwrap();
+    }
+    fails_with(directory.sync_all(), libc::EIO);
+    directory.sync_all().unwrap();
+    std::fs::remove_file(mount.at("unheard")).unwrap();
+    mount.sync();
     // The writer has heard of it: that is enough.
     let file = File::create(mount.at("told")).unwrap();
     file.write_all_at(&Pattern(1).bytes(0, LEN), 0).unwrap();
@@ -482,6 +496,50 @@ fn a_large_file_that_could_not_be_synced_is_told_though_the_log_could_not_say_so
         mount.umount();
         check(&mount);
         assert!(!mount.pool().join("failed").exists(), "{what}");
+    }
+}
+
+/// A server that has given up its rights can open nothing in the machine's memory any more, and the pool's disk takes
+/// no note either.
+///
+/// Proves D12, K2.
+fn what_a_server_without_rights_could_not_sync_the_next_one_knows(setup: Setup) {
+    for ends in [false, true] {
+        let calls = HostCalls::new();
+        let mount = setup.clone().host_calls(&calls).mount_with(["--commit", "3600", "-o", "keeper"]);
+        let mut mount = mount.mount();
+        if mount.is_plain() {
+            return;
+        }
+        let (path, other) = (mount.at("large"), mount.at("other"));
+        for file in [&path, &other] {
+            std::fs::write(file, Pattern(1).bytes(0, LEN)).unwrap();
+        }
+        mount.sync();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        file.sync_all().unwrap();
+        file.write_all_at(&Pattern(2).bytes(0, 1000), 5000).unwrap();
+        std::fs::create_dir(mount.at("made")).unwrap();
+        let failing = [
+            Rule::of(Call::Write).on("/log").error(libc::EIO),
+            Rule::of(Call::Fdatasync).on("/segments/").error(libc::EIO),
+            Rule::of(Call::Open).on("/failed").error(libc::EROFS),
+        ];
+        let failing = failing.map(|rule| calls.add(rule));
+        assert!(file.sync_all().is_err());
+        assert!(failing[2].hits() > 0);
+        if ends {
+            drop(file);
+            assert!(mount.end());
+            drop(failing);
+            mount.mount();
+        } else {
+            drop(failing);
+            mount.kill_server();
+            fails_with(file.sync_all(), libc::EIO);
+        }
+        assert_eq!(state(&path), "damaged", "ends: {ends}");
+        assert_ne!(state(&other), "damaged");
     }
 }
 

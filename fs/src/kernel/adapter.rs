@@ -15,6 +15,7 @@ use fuser::{
     ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tensorfs_layout::Ino;
+use tensorfs_layout::pool::COMMIT;
 
 use crate::caller::{Asker, Caller};
 use crate::error::Result;
@@ -814,6 +815,12 @@ impl fuser::Filesystem for Adapter {
         let _serving = self.serving();
         let asked = Asked::of(req, number);
         let request = if cmd == protocol::COMMAND { protocol::decode(in_data) } else { None };
+        if cmd == COMMIT {
+            let lane = (self.fs.answer_lane(), ino(number));
+            let commit = |fs: &Filesystem| fs.commit_all().map(|()| Vec::new());
+            let answer = |answered| answer::ioctl(reply, answered);
+            return self.lane(lane, asked, ("ioctl", |c| &c.ioctl), commit, answer);
+        }
         let Some(request) = request else {
             let begun = self.count(asked, ("ioctl", |c| &c.ioctl));
             reply.error(Errno::ENOTTY);

@@ -508,6 +508,11 @@ impl Filesystem {
         Lane::Worker
     }
 
+    /// Makes everything durable for who is no program that has written anything.
+    pub fn commit_all(&self) -> Result<()> {
+        self.files.commit_all()
+    }
+
     /// Answers what a program asks the server.
     pub fn answer(&self, caller: Caller, on: (Ino, u64), request: Request) -> Result<Vec<u8>> {
         self.answers.answer(caller, on.0, on.1, request)

@@ -195,11 +195,12 @@ impl ServerHandle {
         self.fs.store().counters().write_bytes.get()
     }
 
-    /// Makes everything durable that clients have done so far, as `fsync` of a directory does. Needs no mount.
+    /// Makes everything durable that clients have done so far, as `fsync` of a directory does; but if a file could not
+    /// be synced, that stays to be told to one of them. Needs no mount.
     pub fn commit(&self) -> Result<(), Error> {
         self.fs
             .files()
-            .sync_all()
+            .commit_all()
             .map_err(|fault| Error::Commit { pool: self.fs.store().pool().path().into(), reason: fault.to_string() })
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -69,6 +69,24 @@ impl Carrying {
         let forgotten = self.dir.unlink_if_there(REMOTE).and_then(|()| self.dir.sync());
         forgotten.map_err(|error| Error::in_pool(self.dir.path(), REMOTE, "remove", error))
     }
+}
+
+/// The ioctl(2), without an argument, by which a carrier has a mount commit what was done on it. It is no fsync(2):
+/// what that says of files that could not be synced is said once, and is for a program.
+pub const COMMIT: u32 = nix::request_code_none!(0xa7, 4) as u32;
+
+/// Has the mount that a directory is in commit what was done on it.
+///
+/// # Errors
+/// What its server says; `ENOTTY` of one that does not know this, and where there is none.
+pub fn have_committed(mount: &File) -> io::Result<()> {
+    // An ioctl is only for whom it is meant: another driver could take it for something else.
+    if nix::sys::statfs::fstatfs(mount)?.filesystem_type() != nix::sys::statfs::FUSE_SUPER_MAGIC {
+        return Err(io::Error::from_raw_os_error(libc::ENOTTY));
+    }
+    // SAFETY: the descriptor is open, and the ioctl has no argument.
+    let done = unsafe { libc::ioctl(mount.as_raw_fd(), COMMIT as libc::Ioctl) };
+    Errno::result(done).map(drop).map_err(io::Error::from)
 }
 
 /// What a pool's carrier has noted.

@@ -31,7 +31,7 @@ pub(crate) mod untold;
 pub(crate) mod usage;
 mod values;
 
-pub use carrying::{Carried, Carrying, carried};
+pub use carrying::{COMMIT, Carried, Carrying, carried, have_committed};
 pub use create::{CreateOptions, LIMIT_MIN, is_unfinished, looks_like_pool};
 pub use edit::Edit;
 pub use lock::{Holder, holder, lock_of};

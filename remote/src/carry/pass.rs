@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tensorfs_layout::Ino;
 use tensorfs_layout::check::Committed;
-use tensorfs_layout::pool::{Carrying, Holder, holder};
+use tensorfs_layout::pool::{self, Carrying, Holder, holder};
 use tensorfs_layout::tree::{FileChain, Object};
 
 use crate::carry::changes::changes;
@@ -373,12 +373,14 @@ fn kept(
 }
 
 /// Has a mounted pool commit what it has stored: seals are not made durable for their own sake. Who may not open the
-/// mount waits for the next commit.
-fn have_committed(pool: &Path) {
-    if let Ok(Some(Holder { mountpoint: Some(mountpoint), .. })) = holder(pool)
+/// mount waits for the next commit. Nothing is asked by fsync(2): what that says of files that could not be synced is
+/// for the program that comes with it next, and said once.
+fn have_committed(dir: &Path) {
+    if let Ok(Some(Holder { mountpoint: Some(mountpoint), .. })) = holder(dir)
         && let Ok(root) = File::open(mountpoint)
     {
-        let _ = root.sync_all();
+        let committed = pool::have_committed(&root);
+        committed.unwrap_or_else(|error| log::debug!("{}: it commits by itself: {error}", dir.display()));
     }
 }
 
