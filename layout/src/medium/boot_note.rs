@@ -2,9 +2,12 @@
 //!
 //! It is written in two places: on a filesystem in memory that the machine gives to whoever runs the server, and
 //! beside the log, where other servers find it that do not share the first one, as in another container. There it need
-//! not be durable: that the host has it in memory will do.
+//! not be durable: that the host has it in memory will do. A server that gives up its rights holds the first one open
+//! from before: it could not open it when it is needed.
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use nix::unistd::geteuid;
@@ -30,6 +33,8 @@ pub(crate) struct BootNote<'a> {
     pool: &'a Dir,
     /// The name in memory.
     name: String,
+    /// What has that name, open.
+    held: Option<&'a File>,
 }
 
 impl<'a> BootNote<'a> {
@@ -37,18 +42,49 @@ impl<'a> BootNote<'a> {
     pub fn on(pool: &'a Dir, name: &str, boot: [u8; 16]) -> Self {
         let boot: String = boot.iter().map(|byte| format!("{byte:02x}")).collect();
         let which = pool.stat_self().map_or(0, |found| found.st_ino);
-        Self { head: format!("{name} {boot}\n"), pool, name: format!("{name}-{which}") }
+        Self { head: format!("{name} {boot}\n"), pool, name: format!("{name}-{which}"), held: None }
+    }
+
+    /// Where what is in the machine's memory is held open.
+    #[must_use]
+    pub fn held(mut self, file: Option<&'a File>) -> Self {
+        self.held = file;
+        self
+    }
+
+    /// The file in the machine's memory, to be held open. It says nothing yet, unless it has said something before.
+    pub fn hold(&self) -> io::Result<File> {
+        let dir = in_memory(true)?;
+        self.check_room(&dir, "")?;
+        let read = dir.read(self.name.as_str(), MOST);
+        if !read.is_ok_and(|text| text.starts_with(self.head.as_bytes())) {
+            self.write_in(&dir, &self.name, &format!("{}.new", self.name), "")?;
+        }
+        dir.open_file(self.name.as_str(), libc::O_RDWR).map(File::from)
     }
 
     /// Writes it, in the place of an older one. An error says that it is in no place.
     pub fn write(&self, text: &str) -> io::Result<()> {
         let beside = self.write_in(self.pool, FAILED, NEW_FAILED, text);
-        let in_memory = in_memory(true).and_then(|dir| {
-            self.check_room(&dir, text)?;
-            let new = format!("{}.new", self.name);
-            self.write_in(&dir, &self.name, &new, text)
-        });
+        let in_memory = match self.held {
+            Some(held) => self.rewrite(held, text),
+            None => in_memory(true).and_then(|dir| {
+                self.check_room(&dir, text)?;
+                let new = format!("{}.new", self.name);
+                self.write_in(&dir, &self.name, &new, text)
+            }),
+        };
         beside.or(in_memory)
+    }
+
+    /// As it is rewritten when there is more to say than before, whole lines of it are there at any moment.
+    fn rewrite(&self, held: &File, text: &str) -> io::Result<()> {
+        if text.len() > MOST_IN_MEMORY {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let whole = format!("{}{text}", self.head);
+        held.write_all_at(whole.as_bytes(), 0)?;
+        held.set_len(whole.len() as u64)
     }
 
     /// That a note may be written in the machine's memory. Where there are too many, those of earlier boots go, which
@@ -95,7 +131,9 @@ impl<'a> BootNote<'a> {
 
     /// It does not count any more. An error says that it does all the same.
     pub fn remove(&self) -> io::Result<()> {
-        if let Ok(dir) = in_memory(false) {
+        if let Some(held) = self.held {
+            held.set_len(self.head.len() as u64)?;
+        } else if let Ok(dir) = in_memory(false) {
             dir.unlink_if_there(self.name.as_str())?;
         }
         self.pool.unlink_if_there(FAILED)
@@ -120,6 +158,30 @@ fn in_memory(make: bool) -> io::Result<Dir> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_note_that_is_held_open_is_found_by_its_name() {
+        let room = tempfile::tempdir().unwrap();
+        let dir = Dir::open(room.path()).unwrap();
+        let note = || BootNote::on(&dir, "held", [1; 16]);
+        let Ok(file) = note().hold() else { return };
+        assert_eq!(note().read().as_deref(), Some(""), "nothing is said yet");
+        let held = note().held(Some(&file));
+        held.write("one\ntwo\n").unwrap();
+        held.write("two\n").unwrap();
+        // What could not be written beside the log.
+        dir.unlink(FAILED).unwrap();
+        assert_eq!(note().read().as_deref(), Some("two\n"));
+        // Whoever holds it next finds what was said.
+        drop(note().hold().unwrap());
+        assert_eq!(note().read().as_deref(), Some("two\n"));
+        assert!(held.write(&"x".repeat(MOST_IN_MEMORY + 1)).is_ok(), "beside the log");
+        assert_eq!(file.metadata().unwrap().len(), (note().head.len() + 4) as u64, "and not in memory");
+        held.remove().unwrap();
+        assert_eq!(note().read().as_deref(), Some(""));
+        note().remove().unwrap();
+        assert_eq!(note().read(), None);
+    }
 
     #[test]
     fn a_note_counts_in_its_boot_and_until_it_is_removed() {

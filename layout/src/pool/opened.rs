@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard};
 
@@ -68,6 +68,8 @@ pub(super) struct Upkeep {
     pub patience: Patience,
     /// How the pool is to be left.
     pub ending: Mutex<Ending>,
+    /// What the next mount is told by where the log takes nothing ([`Pool::hold_note`]).
+    pub note: OnceLock<File>,
 }
 
 /// What changes together under one lock.

@@ -23,7 +23,9 @@ fn note<'a>(pool: &'a Dir, superblock: &Superblock, boot: [u8; 16]) -> BootNote<
 /// ended, and was not killed.
 pub(crate) fn hear(pool: &Dir, superblock: &Superblock, boot: [u8; 16], segments: &Segments) -> bool {
     let text = note(pool, superblock, boot).read().unwrap_or_default();
-    for segment in text.lines().filter_map(|line| u64::from_str_radix(line, 16).ok()) {
+    // One that is not whole was being written when its server was killed.
+    let whole = text.lines().filter(|line| line.len() == SegmentId(0).to_string().len());
+    for segment in whole.filter_map(|line| u64::from_str_radix(line, 16).ok()) {
         segments.fail(SegmentId(segment), "a server before heard of it, and could not record it");
     }
     text.lines().any(|line| line == ENDED)
@@ -31,7 +33,19 @@ pub(crate) fn hear(pool: &Dir, superblock: &Superblock, boot: [u8; 16], segments
 
 impl Pool {
     fn note(&self) -> BootNote<'_> {
-        self.superblock.of(|superblock| note(self.lock.dir(), superblock, self.boot_id))
+        let note = self.superblock.of(|superblock| note(self.lock.dir(), superblock, self.boot_id));
+        note.held(self.upkeep.note.get())
+    }
+
+    /// Holds open what the next mount has to be told by if the log takes nothing: for a server that is about to give up
+    /// the rights to open it.
+    ///
+    /// # Errors
+    /// What the host says. Then it can only be told by a note in the pool.
+    pub fn hold_note(&self) -> io::Result<()> {
+        let held = self.note().hold()?;
+        let _ = self.upkeep.note.set(held);
+        Ok(())
     }
 
     /// If the log takes nothing any more: notes elsewhere what it should say. Called behind each failure.

@@ -184,6 +184,10 @@ fn open(request: &MountRequest, mountpoint: &Path, inherited: Option<Inherited>)
 fn give_up_rights(pool: &Pool, fuse: &OwnedFd, errands: &Arc<Errands>) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::at(pool.path(), format!("giving up rights: {}", reason(&error)));
     let directories = pool.directories().map_err(failed)?;
+    if let Err(error) = pool.hold_note() {
+        let what = "what its log cannot say any more can be noted in the pool alone";
+        log::warn!("{}: {what}: {}", pool.path().display(), reason(&error));
+    }
     let owner = pool.owner().map_err(failed)?;
     errands.begin(fuse.as_fd(), &directories).map_err(failed)?;
     leave_privileged_to(errands.clone());
