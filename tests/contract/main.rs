@@ -14,6 +14,7 @@ mod grown;
 mod in_log;
 mod interrupted;
 mod kill;
+mod left;
 mod mapping;
 mod passthrough;
 mod posix;

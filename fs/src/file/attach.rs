@@ -1,6 +1,7 @@
 //! Giving a file that is about to be used its segment.
 
 use tensorfs_layout::log::{Attributes, Record, Shutdown, Transaction};
+use tensorfs_layout::segment::Gone;
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::Caller;
@@ -97,7 +98,10 @@ impl Locked<'_> {
 
     /// If the bytes of a file that is to be emptied cannot be had, it is a new file from now on.
     pub(super) fn start_anew_if_gone(&mut self, caller: Caller) -> Result<()> {
-        if self.segment().is_none() && self.files.store().gone(self.ino()).is_some() {
+        let gone = self.files.store().gone(self.ino());
+        // What was left for the next mount is not given up before that has looked at it.
+        let is_left = matches!(gone, Some(Gone::Left { .. }));
+        if self.segment().is_none() && gone.is_some() && !is_left {
             self.files.start_anew(caller, self.ino())?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Changing the size and the times of a file.
 
-use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_layout::log::{Origin, Record, Transaction};
 use tensorfs_layout::{Ino, Timestamp};
 
 use crate::caller::Caller;
@@ -58,7 +58,7 @@ impl Locked<'_> {
             }
         };
         if size < host.size && !self.is_replacing() {
-            self.files.record_cut(self.ino(), caller, size, &host)?;
+            self.record_cut(caller, size, &host)?;
         }
         let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
         let done = store.segments().open(segment, libc::O_RDWR).host("opening a segment").and_then(|fd| {
@@ -80,7 +80,49 @@ impl Locked<'_> {
             self.forget_interrupted();
         }
         let learned = self.learn(caller.unique, Switch::Leave);
+        if learned.is_err() && done.is_ok() {
+            self.confirm_cut(caller, size)?;
+        }
         done.and(learned.map(|_| ()))
+    }
+
+    /// Bytes that are recorded are cut in the records first: so a killed server's successor does not take them for
+    /// lost, and whatever is recorded and made durable later comes with the cut. With it is recorded when they were
+    /// written last: so recovery knows what was written since, and does not cut that.
+    fn record_cut(&self, caller: Caller, size: u64, host: &HostStat) -> Result<()> {
+        let ino = self.ino();
+        self.files.edit(|edit| {
+            let Some(object) = edit.object(ino).filter(|object| object.names() > 0 && object.size() > size) else {
+                return Ok(());
+            };
+            let Some(segment) = object.attributes.segment else { return Ok(()) };
+            let offset = object.tail().0.min(size);
+            let (len, allocated, cut_from) = (size - offset, host.allocated, host.size);
+            let record = Record::Truncation { ino, segment, offset, len, allocated, cut_from };
+            let mut tx = Transaction::new(caller.unique).with(record);
+            let attributes = self.observed(&object.attributes, host);
+            if attributes != object.attributes {
+                tx.push(Record::Attributes { ino, attributes });
+            }
+            edit.store_from_reserve(tx)?;
+            Ok(())
+        })
+    }
+
+    /// The segment was cut, though nothing can be learned of it now: that it was is known all the same.
+    fn confirm_cut(&self, caller: Caller, size: u64) -> Result<()> {
+        let ino = self.ino();
+        self.files.edit(|edit| {
+            let Some(object) = edit.object(ino).filter(|object| object.is_cut_unconfirmed() && object.size() == size)
+            else {
+                return Ok(());
+            };
+            let Some(segment) = object.attributes.segment else { return Ok(()) };
+            let (offset, allocated, origin) = (object.tail().0.min(size), object.allocated(), Origin::at(clock::now()));
+            let record = Record::Data { ino, segment, offset, len: size - offset, allocated, origin };
+            edit.store_from_reserve(Transaction::new(caller.unique).with(record))?;
+            Ok(())
+        })
     }
 
     /// The server has tried to change the segment itself: whether it was done or not, the records shall say what is
@@ -98,21 +140,5 @@ impl Files {
     pub fn resize_lane(&self, ino: Ino) -> Lane {
         let store = self.store();
         Lane::waiting(store.commits_slowly() && store.may_be_frozen(ino, Changer::Server))
-    }
-
-    /// Bytes that are recorded are cut in the records first: so a killed server's successor does not take them for
-    /// lost, and whatever is recorded and made durable later comes with the cut.
-    fn record_cut(&self, ino: Ino, caller: Caller, size: u64, host: &HostStat) -> Result<()> {
-        self.edit(|edit| {
-            let Some(object) = edit.object(ino).filter(|object| object.names() > 0 && object.size() > size) else {
-                return Ok(());
-            };
-            let Some(segment) = object.attributes.segment else { return Ok(()) };
-            let offset = object.tail().0.min(size);
-            let (len, allocated, cut_from) = (size - offset, host.allocated, host.size);
-            let record = Record::Truncation { ino, segment, offset, len, allocated, cut_from };
-            edit.store_from_reserve(Transaction::new(caller.unique).with(record))?;
-            Ok(())
-        })
     }
 }

@@ -157,10 +157,14 @@ impl Checker<'_> {
 
     /// A file whose bytes cannot be had. Of a tier that is missing only the tier itself is named.
     pub(crate) fn gone(&mut self, view: &View, ino: Ino, id: SegmentId, gone: &Gone) {
-        if let Gone::Lost { .. } = gone {
-            let meaning = "its bytes did not survive that the machine was started anew; delete it or write it again";
-            self.file(view, ino, id, None, gone.to_string(), meaning);
-        }
+        let meaning = match gone {
+            Gone::Lost { .. } => {
+                "its bytes did not survive that the machine was started anew; delete it or write it again"
+            }
+            Gone::Left { .. } => "it cannot be opened until the pool is mounted again",
+            Gone::Missing { .. } => return,
+        };
+        self.file(view, ino, id, None, gone.to_string(), meaning);
     }
 
     pub(crate) fn unowned(&mut self, id: SegmentId) {

@@ -219,10 +219,11 @@ impl Checker<'_> {
                 self.file(view, ino, segment, None, what, "writing one of them changes the other");
             }
             let plain = present.get(&segment).is_some_and(|found| found.size == object.size());
-            if plain && !object.attributes.damaged {
+            let gone = pool.segments().gone(segment);
+            if plain && !object.attributes.damaged && gone.is_none() {
                 continue;
             }
-            if let Some(gone) = pool.segments().gone(segment) {
+            if let Some(gone) = gone {
                 // It may have been replaced by now, or removed.
                 let live = pool.view();
                 if live.object(ino).is_some_and(|object| object.attributes.segment == Some(segment)) {

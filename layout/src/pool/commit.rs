@@ -174,9 +174,11 @@ impl Pool {
         Ok(stored)
     }
 
-    /// Files of which a sync failed, and of which that is not recorded, as the pool may take no more changes.
+    /// Files of which a sync failed, and of which that is not recorded, as the pool may take no more changes; and those
+    /// that a recovery has left.
     pub fn unrecorded_failures(&self) -> Vec<Ino> {
-        self.segments.unmarked().into_iter().filter_map(|(_, ino)| ino).collect()
+        let failed = self.segments.unmarked().into_iter().filter_map(|(_, ino)| ino);
+        failed.chain(self.segments.left_files()).collect()
     }
 
     /// How many files were marked as damaged since the pool was opened, because a sync of theirs failed.

@@ -15,6 +15,11 @@ pub enum Gone {
         /// Why.
         reason: String,
     },
+    /// It could not be brought in order after a crash, and is left as it is. The next opening of the pool tries again.
+    Left {
+        /// Why.
+        reason: Box<str>,
+    },
 }
 
 impl std::fmt::Display for Gone {
@@ -22,6 +27,7 @@ impl std::fmt::Display for Gone {
         match self {
             Self::Lost { tier } => write!(f, "lost: tier {tier} was volatile"),
             Self::Missing { tier, reason } => write!(f, "tier {tier} is missing: {reason}"),
+            Self::Left { reason } => write!(f, "left as a crash left it, for the next mount: {reason}"),
         }
     }
 }

@@ -10,7 +10,7 @@
 //! changed.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,9 +18,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
-use crate::ids::SegmentId;
+use crate::ids::{Ino, SegmentId};
 use crate::log::tier::PM;
 use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
@@ -53,8 +53,18 @@ pub struct Segments {
     pub(super) unsynced: Unsynced,
     /// Segments of files whose bytes did not survive, because their tier was volatile.
     lost: Mutex<HashMap<u8, HashMap<SegmentId, Gone>>>,
+    /// Segments that are as a crash left them, and stay so until the pool is opened again: nobody opens them.
+    left: RwLock<HashMap<SegmentId, Left>>,
     /// Empty segments that no file has yet.
     spares: Mutex<HashSet<SegmentId>>,
+}
+
+/// A segment that is as a crash left it.
+#[derive(Debug)]
+struct Left {
+    /// The file that is left with it, if it is one's own.
+    file: Option<Ino>,
+    reason: Box<str>,
 }
 
 fn unknown(tier: u8) -> Gone {
@@ -70,6 +80,7 @@ impl Segments {
             above: BTreeMap::new(),
             away: BTreeMap::new(),
             lost: Mutex::default(),
+            left: RwLock::default(),
             medium,
             unsynced: Unsynced::default(),
             spares: Mutex::default(),
@@ -133,11 +144,29 @@ impl Segments {
 
     /// Why the bytes of a segment cannot be had, if that is so.
     pub fn gone(&self, id: SegmentId) -> Option<Gone> {
+        if let Some(left) = self.left.read().get(&id) {
+            return Some(Gone::Left { reason: left.reason.clone() });
+        }
         match id.tier() {
             PM => None,
             tier if self.is_there(tier) => self.lost.lock().get(&tier)?.get(&id).cloned(),
             tier => Some(self.away.get(&tier).cloned().unwrap_or_else(|| unknown(tier))),
         }
+    }
+
+    /// From now on a segment stays as it is, for whoever opens the pool next: nobody can open it.
+    pub(crate) fn leave(&self, id: SegmentId, file: Option<Ino>, reason: &str) {
+        self.left.write().insert(id, Left { file, reason: reason.into() });
+    }
+
+    /// Those that are left so.
+    pub(crate) fn left(&self) -> Vec<SegmentId> {
+        self.left.read().keys().copied().collect()
+    }
+
+    /// The files that are left with them.
+    pub(crate) fn left_files(&self) -> BTreeSet<Ino> {
+        self.left.read().values().filter_map(|left| left.file).collect()
     }
 
     /// How many files of a tier have no segment any more, because it was volatile.
@@ -147,6 +176,7 @@ impl Segments {
 
     /// No file has the segment any more.
     pub(crate) fn not_lost(&self, id: SegmentId) {
+        self.left.write().remove(&id);
         if let Some(lost) = self.lost.lock().get_mut(&id.tier()) {
             lost.remove(&id);
         }
@@ -245,6 +275,9 @@ impl Segments {
 
     /// Opens a segment with the given access mode.
     pub fn open(&self, id: SegmentId, flags: libc::c_int) -> io::Result<OwnedFd> {
+        if self.left.read().contains_key(&id) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         self.home(id.tier())?.open_segment(id, flags)
     }
 

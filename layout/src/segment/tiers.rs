@@ -68,6 +68,7 @@ pub(crate) fn describe(pool: &Dir, view: &View, segments: &Segments) -> Vec<Tier
             None => (TierState::Ready, None),
             Some(Gone::Lost { .. }) => (TierState::Lost, None),
             Some(Gone::Missing { reason, .. }) => (TierState::Missing, Some(reason.clone())),
+            Some(why @ Gone::Left { .. }) => (TierState::Missing, Some(why.to_string())),
         };
         let host = segments.host_space(number).and_then(io::Result::ok);
         let (total, free) = host.map_or((0, 0), |host| {

@@ -7,6 +7,7 @@ mod carry;
 pub(crate) mod chain;
 mod directory;
 mod interrupted;
+mod left;
 pub(crate) mod load;
 pub(crate) mod object;
 mod objects;

@@ -7,7 +7,7 @@ use tensorfs_layout::check::inspect;
 use tensorfs_layout::log::{Attributes, Origin, PoolState, Record, Seal, Transaction};
 use tensorfs_layout::pool::{OpenOptions, Pool};
 use tensorfs_layout::segment::Reason;
-use tensorfs_layout::{Ino, ROOT, SegmentId};
+use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 
 #[test]
 fn a_damaged_pool_is_left_alone_by_housekeeping() {
@@ -380,4 +380,68 @@ fn a_truncation_that_was_not_done_undoes_no_write_behind_it() {
     let size = |ino| pool.view().object(ino).unwrap().size();
     assert_eq!((size(grown), size(open)), (13, 10));
     drop(held);
+}
+
+/// It had been done, nobody could record that, and a program has written just as many bytes again.
+#[test]
+fn bytes_in_the_place_of_those_that_a_truncation_cut_are_not_cut_again() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let (ino, segment) = make_file(&pool, "f", b"0123456789");
+    let (other, other_segment) = make_file(&pool, "g", b"0123456789");
+    pool.commit(pool.newest()).unwrap();
+    for (ino, segment) in [(ino, segment), (other, other_segment)] {
+        let mtime = pool.segments().stat(segment).unwrap().mtime;
+        let attributes = Attributes { mtime, ..pool.view().object(ino).unwrap().attributes.clone() };
+        let cut = Record::Truncation { ino, segment, offset: 0, len: 4, allocated: 4096, cut_from: 10 };
+        store(&pool, [cut, Record::Attributes { ino, attributes }]);
+    }
+    let image = medium.stored();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let file = fs::File::options().write(true).open(pool.segments().path_of(segment)).unwrap();
+    file.set_len(4).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"abcdef", 4).unwrap();
+    drop((file, pool));
+    let (pool, _) = scratch.open(image, BOOT);
+    assert_eq!(read_segment(&pool, segment), b"0123abcdef");
+    assert_eq!(pool.view().object(ino).unwrap().size(), 10);
+    assert_eq!(read_segment(&pool, other_segment), b"0123", "nobody has written it since");
+    assert_eq!(pool.view().object(other).unwrap().size(), 4);
+}
+
+#[test]
+fn bytes_behind_a_truncation_that_power_loss_undid_are_set_aside() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium) = scratch.first_open();
+    let files = ["as it was", "written since"].map(|name| make_file(&pool, name, b"0123456789"));
+    for (n, (ino, segment)) in files.into_iter().enumerate() {
+        let mtime = pool.segments().stat(segment).unwrap().mtime;
+        let mtime = if n == 0 { mtime } else { Timestamp::new(mtime.sec - 1, 0) };
+        let attributes = Attributes { mtime, ..pool.view().object(ino).unwrap().attributes.clone() };
+        let cut = Record::Truncation { ino, segment, offset: 0, len: 4, allocated: 4096, cut_from: 10 };
+        store(&pool, [cut, Record::Attributes { ino, attributes }]);
+    }
+    pool.commit(pool.newest()).unwrap();
+    let image = medium.after_power_loss(|| false);
+    let behind = |segment| {
+        // Without another time: the host may have lost that.
+        let file = fs::File::options().write(true).open(pool.segments().path_of(segment)).unwrap();
+        let written = file.metadata().unwrap().modified().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"behind", 10).unwrap();
+        file.set_modified(written).unwrap();
+    };
+    files.iter().for_each(|(_, segment)| behind(*segment));
+    drop(pool);
+    let (pool, _) = scratch.open(image, NEXT_BOOT);
+    let entries = pool.quarantine().list().unwrap();
+    for ((ino, segment), (offset, bytes)) in files.into_iter().zip([(10, &b"behind"[..]), (4, b"456789behind")]) {
+        assert_eq!((read_segment(&pool, segment), pool.view().object(ino).unwrap().size()), (b"0123".to_vec(), 4));
+        let of_file = |entry: &&_| -> bool {
+            let entry: &tensorfs_layout::segment::QuarantineEntry = entry;
+            entry.note.as_ref().is_some_and(|note| note.ino == Some(ino))
+        };
+        let entry = entries.iter().find(of_file).expect("what was behind the cut is set aside");
+        assert_eq!(entry.note.as_ref().map(|note| (note.reason, note.offset)), Some((Reason::UncommittedTail, offset)));
+        assert_eq!(fs::read(pool.path().join("quarantine").join(&entry.name)).unwrap(), bytes);
+    }
 }

@@ -224,6 +224,11 @@ fn rule_5_a_recorded_truncation_is_done_again_and_an_unrecorded_one_never_happen
     drop(pool);
     for (image, boot) in images {
         let copy = scratch.copy();
+        // Nobody has written it since.
+        let found = fs::File::options().write(true).open(copy.pool().join(format!("segments/00/{segment}"))).unwrap();
+        let mtime = attributes(0).mtime;
+        let written = std::time::Duration::new(mtime.sec as u64, mtime.nsec);
+        found.set_modified(std::time::UNIX_EPOCH + written).unwrap();
         let (pool, _) = copy.open(image, boot);
         assert_eq!(pool.view().object(ino).unwrap().size(), 4);
         assert_eq!(read_segment(&pool, segment), b"0123");

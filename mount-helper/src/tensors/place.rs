@@ -201,11 +201,11 @@ impl Place {
             }
             Where::Pool(contents, ino) => {
                 let segment = object(contents, *ino).ok()?.attributes.segment?;
-                let gone = contents.segments().gone(segment)?;
-                Some(match gone {
-                    Gone::Lost { tier } => (FileState::Lost, why_gone(FileState::Lost, &tier)),
-                    Gone::Missing { tier, .. } => (FileState::Missing, why_gone(FileState::Missing, &tier)),
-                })
+                match contents.segments().gone(segment)? {
+                    Gone::Lost { tier } => Some((FileState::Lost, why_gone(FileState::Lost, &tier))),
+                    Gone::Missing { tier, .. } => Some((FileState::Missing, why_gone(FileState::Missing, &tier))),
+                    Gone::Left { .. } => None,
+                }
             }
         }
     }

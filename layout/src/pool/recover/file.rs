@@ -67,8 +67,8 @@ impl<'a> Settler<'a> {
 
     /// Brings a file and its segment to agree, and notes if a program that outlived its server can still write it.
     ///
-    /// Where the host fails over a segment of it, the file is marked as damaged and left as it is: the next mount tries
-    /// again.
+    /// Where the host fails over a segment of it, or has no room for what has to be set aside of it, it is left as it
+    /// is: the next mount tries again.
     pub(super) fn settle_file(
         &mut self,
         ino: Ino,
@@ -78,11 +78,21 @@ impl<'a> Settler<'a> {
         let replacing = self.pool.view().object(ino).and_then(Object::pending_replace);
         // What is to be replaced is needed no more.
         let own = attributes.segment.filter(|_| !replacing.is_some_and(|segment| self.replaces(ino, segment)));
+        // Neither is what was to replace it, where that did not stand when power was lost.
+        let undone = own.and(replacing).filter(|segment| self.is_undone(ino, *segment));
+        if let Some((segment, error)) = undone.and_then(|segment| Some((segment, failing.get(&segment)?))) {
+            self.leave_replacement(segment, error);
+        }
+        let replacing = replacing.filter(|segment| undone != Some(*segment));
         let failed = own.into_iter().chain(replacing).find_map(|segment| failing.get(&segment));
         if let Some(error) = failed {
             return self.leave(ino, &format!("the host fails to tell of its segment: {error}"));
         }
         match self.bring_to_agree(ino, attributes) {
+            // Whoever is to make room has to get at the rest.
+            Err(Error::Io { what, source, .. }) if is_full(&source) && self.is_left_by_power_loss(ino) => {
+                return self.leave_closed(ino, &format!("the host has no room: {what}: {source}"));
+            }
             Err(Error::Io { what, source, .. }) if what != SET_ASIDE && is_of_segment(&source) => {
                 return self.leave(ino, &format!("the host fails over its segment: {what}: {source}"));
             }
@@ -105,11 +115,50 @@ impl<'a> Settler<'a> {
         }
     }
 
-    /// A file that cannot be brought to agree with its segment now.
+    /// True if power was lost before a replacement stood: the file holds what it held before.
+    fn is_undone(&self, ino: Ino, segment: SegmentId) -> bool {
+        let stands = || self.pool.view().object(ino).and_then(Object::chain).and_then(FileChain::stands).is_some();
+        self.tiers.kind(segment) == Some(Shutdown::PowerLoss) && !stands()
+    }
+
+    /// What was to replace a file, and was undone, cannot be set aside now.
+    fn leave_replacement(&self, segment: SegmentId, error: &io::Error) {
+        let path = self.pool.segments.path_of(segment);
+        log::error!("{}: cannot be set aside, and is left for the next mount: {error}", path.display());
+        self.pool.upkeep.ending.lock().at_least(PoolState::Left);
+        self.pool.segments.leave(segment, None, &error.to_string());
+    }
+
+    /// A file that cannot be brought to agree with its segment now, as the host fails over that. Where power was lost,
+    /// nobody gets to it before it can: what he wrote could not be told from what a power loss left there.
     fn leave(&mut self, ino: Ino, why: &str) -> Result<()> {
+        if self.is_left_by_power_loss(ino) {
+            return self.leave_closed(ino, why);
+        }
         self.pool.upkeep.ending.lock().at_least(PoolState::Left);
         let attributes = self.pool.view().object(ino).map(|object| object.attributes.clone());
         attributes.map_or(Ok(()), |attributes| self.mark_damaged(ino, &attributes, why))
+    }
+
+    /// Leaves a file as it is, and nobody opens it until the pool is opened again.
+    fn leave_closed(&mut self, ino: Ino, why: &str) -> Result<()> {
+        self.pool.upkeep.ending.lock().at_least(PoolState::Left);
+        self.recovery.damaged_files += 1;
+        let path = self.path_of(ino).unwrap_or_default();
+        log::error!("{}: {path}: cannot be opened, and is left for the next mount: {why}", self.pool.path.display());
+        self.segments_of(ino).into_iter().for_each(|segment| self.pool.segments.leave(segment, Some(ino), why));
+        Ok(())
+    }
+
+    fn is_left_by_power_loss(&self, ino: Ino) -> bool {
+        self.segments_of(ino).into_iter().any(|segment| self.tiers.kind(segment) == Some(Shutdown::PowerLoss))
+    }
+
+    /// What a file has, and what was to replace that.
+    fn segments_of(&self, ino: Ino) -> Vec<SegmentId> {
+        let view = self.pool.view();
+        let of = |object: &Object| [object.attributes.segment, object.pending_replace()];
+        view.object(ino).into_iter().flat_map(of).flatten().collect()
     }
 
     fn bring_to_agree(&mut self, ino: Ino, attributes: &Attributes) -> Result<()> {
@@ -184,14 +233,20 @@ impl<'a> Settler<'a> {
             return self.pool.segments.create(segment).map(drop).map_err(at("create"));
         };
         // A truncation that was recorded, and of which nobody was told that it was done, undoes no write behind it.
+        // With it was recorded when the segment had last been written.
         let outwritten = |cut_from| {
-            kind == Shutdown::ServerKilled && (stat.size > cut_from || look.is_some_and(|look| look.writable))
+            let changed = stat.size > cut_from || stat.mtime != attributes.mtime;
+            kind == Shutdown::ServerKilled && (changed || look.is_some_and(|look| look.writable))
         };
         if let Some(cut_from) = cut_from
             && stat.size >= cut_from
             && !outwritten(cut_from)
         {
-            // It was recorded, and not yet done.
+            // It was recorded, and not yet done; or it was done, and what was written since is as long again.
+            if kind == Shutdown::PowerLoss {
+                let from = if stat.mtime > attributes.mtime { size } else { cut_from };
+                self.set_tail_aside(ino, segment, from, stat.size)?;
+            }
             self.cut(segment, size).map_err(at("truncate"))?;
             let stat = self.pool.segments.stat(segment).map_err(at("stat"))?;
             return self.learn(ino, attributes, segment, &stat);
@@ -234,15 +289,24 @@ impl<'a> Settler<'a> {
             return self.learn(ino, attributes, segment, &stat);
         }
         if stat.size > size {
-            if self.has_data(segment, size).map_err(at("read"))? {
-                let note = self.note(ino, Reason::UncommittedTail, size);
-                let kept = self.pool.quarantine().keep_tail(&self.pool.segments, segment, stat.size, &note);
-                self.recovery.quarantined.push(kept.map_err(at("copy its uncommitted tail to quarantine"))?);
-            }
+            self.set_tail_aside(ino, segment, size, stat.size)?;
             self.cut(segment, size).map_err(at("truncate"))?;
             let stat = self.pool.segments.stat(segment).map_err(at("stat"))?;
             let attributes = attributes.clone();
             self.store(describe(self.pool, ino, &attributes, segment, &stat))?;
+        }
+        Ok(())
+    }
+
+    /// Copies what a segment has from a place on, unless that is a hole.
+    fn set_tail_aside(&mut self, ino: Ino, segment: SegmentId, from: u64, end: u64) -> Result<()> {
+        let pool = self.pool;
+        let at = |what| move |error| Error::io(pool.segments.path_of(segment), what, error);
+        if from < end && self.has_data(segment, from).map_err(at("read"))? {
+            let note = self.note(ino, Reason::UncommittedTail, from);
+            let kept = pool.quarantine().keep_tail(&pool.segments, segment, end, &note);
+            let kept = kept.map_err(at("copy its uncommitted tail to quarantine"))?;
+            self.recovery.quarantined.push(kept);
         }
         Ok(())
     }
@@ -269,11 +333,12 @@ impl<'a> Settler<'a> {
             let note = self.note(ino, Reason::UnfinishedReplace, 0);
             let kept = pool.quarantine().keep(&pool.segments, segment, &note);
             match even_if_full(pool, segment, None, &note, kept) {
-                // What was to replace the file was not promised to anybody, and stays where the host fails over it.
-                Err(error) if pool.segments.fails(segment, &error) && attributes.segment.is_some() => {
-                    log::error!("{}: cannot be set aside: {error}", pool.segments.path_of(segment).display());
-                    let own = attributes.segment.unwrap_or(segment);
-                    return self.store(Transaction::new(0).with(Record::Replace { ino, segment: own }));
+                // What was to replace the file was not promised to anybody, and keeps nobody from the file.
+                Err(error)
+                    if attributes.segment.is_some() && (is_full(&error) || pool.segments.fails(segment, &error)) =>
+                {
+                    self.leave_replacement(segment, &error);
+                    return Ok(());
                 }
                 kept => self.recovery.quarantined.push(kept.map_err(|error| cannot_keep(pool, segment, error))?),
             }
@@ -466,11 +531,11 @@ pub(super) fn even_if_full(
     Ok(name)
 }
 
-fn is_full(error: &io::Error) -> bool {
+pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The pool is not opened: that would be the end of these bytes.
+/// Nobody gets to the file: that would be the end of these bytes.
 fn cannot_keep(pool: &Pool, segment: SegmentId, error: io::Error) -> Error {
     let what = match is_full(&error) {
         true => "set aside in quarantine (make room on the host, or discard what is there with tensorfs restore)",

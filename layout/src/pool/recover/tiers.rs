@@ -1,6 +1,6 @@
 //! From what each tier of a pool is to be recovered: one that was away was not there when the others were.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::error::Result;
 use crate::ids::SegmentId;
@@ -20,11 +20,14 @@ pub(super) struct Tiers {
     away: HashMap<u8, Shutdown>,
     /// What has to be recorded of them.
     changed: Vec<Record>,
+    /// Segments that an earlier recovery left as a power loss had left them.
+    left: HashSet<SegmentId>,
 }
 
 impl Tiers {
     pub(super) fn of(pool: &Pool, kind: Shutdown) -> Self {
-        let mut tiers = Self { kind, back: HashMap::new(), away: HashMap::new(), changed: Vec::new() };
+        let left = pool.view().left_by_power_loss();
+        let mut tiers = Self { kind, back: HashMap::new(), away: HashMap::new(), changed: Vec::new(), left };
         for (number, tier) in pool.view().tiers() {
             let worst = tier.away.map_or(kind, |before| worse(before, kind));
             let away = if pool.segments.is_there(number) {
@@ -48,14 +51,21 @@ impl Tiers {
     pub(super) fn kind(&self, segment: SegmentId) -> Option<Shutdown> {
         let tier = segment.tier();
         match self.back.get(&tier) {
+            _ if self.left.contains(&segment) && !self.away.contains_key(&tier) => Some(Shutdown::PowerLoss),
             Some(kind) => Some(*kind),
             None => Some(self.kind).filter(|kind| *kind != Shutdown::Clean && !self.away.contains_key(&tier)),
         }
     }
 
-    /// Records which tiers are away: what happens to their files meanwhile, they have to be brought to agree with.
+    /// Records which tiers are away: what happens to their files meanwhile, they have to be brought to agree with. And
+    /// which segments are still to be judged as after a power loss.
     pub(super) fn note(&self, pool: &Pool) -> Result<()> {
-        self.changed.iter().try_for_each(|record| store(pool, Transaction::new(0).with(record.clone())))
+        let away = |segment: &SegmentId| self.away.contains_key(&segment.tier());
+        let mut left: HashSet<SegmentId> = self.left.iter().copied().filter(away).collect();
+        left.extend(pool.segments.left().into_iter().filter(|left| self.kind(*left) == Some(Shutdown::PowerLoss)));
+        let left = pool.view().leave_to_power_loss(&left);
+        let records = self.changed.iter().cloned().chain(left);
+        records.into_iter().try_for_each(|record| store(pool, Transaction::new(0).with(record)))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::log::shutdown::Shutdown;
 use crate::log::superblock::PoolState;
 use crate::medium::foreign::Foreign;
 use crate::pool::opened::Pool;
-use crate::pool::recover::file::even_if_full;
+use crate::pool::recover::file::{even_if_full, is_full};
 use crate::pool::recovery::Recovery;
 use crate::segment::host_errors::is_of_segment;
 use crate::segment::note::{Note, Reason};
@@ -29,7 +29,7 @@ pub(super) fn settle_unowned(
         Ok(stat) => stat.size,
         // It is no segment of the pool's, and nothing of it is kept or removed.
         Err(error) if Foreign::of(&error).is_some() || is_of_segment(&error) => {
-            leave_alone(pool, segment, &error);
+            leave_alone(pool, segment, newer, &error);
             return Ok(());
         }
         Err(error) => return Err(error),
@@ -38,8 +38,8 @@ pub(super) fn settle_unowned(
         let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
         let kept = pool.quarantine().keep(&pool.segments, segment, &note);
         match even_if_full(pool, segment, None, &note, kept) {
-            Err(error) if pool.segments.fails(segment, &error) => {
-                leave_alone(pool, segment, &error);
+            Err(error) if is_full(&error) || pool.segments.fails(segment, &error) => {
+                leave_alone(pool, segment, newer, &error);
                 return Ok(());
             }
             kept => recovery.quarantined.push(kept?),
@@ -52,10 +52,13 @@ pub(super) fn settle_unowned(
     Ok(())
 }
 
-fn leave_alone(pool: &Pool, segment: SegmentId, error: &io::Error) {
-    if is_of_segment(error) {
-        // It may be known the next time what it is.
+fn leave_alone(pool: &Pool, segment: SegmentId, newer: bool, error: &io::Error) {
+    if Foreign::of(error).is_none() {
+        // It may be known the next time what it is, or there is room for it.
         pool.upkeep.ending.lock().at_least(PoolState::Left);
+        if newer {
+            pool.segments.leave(segment, None, &error.to_string());
+        }
     }
     log::warn!("{}: {error}; left alone", pool.segments.path_of(segment).display());
     pool.state.write().view.raise_next_id(segment.serial() + 1);
