@@ -27,6 +27,7 @@ mod plan;
 mod recognise;
 mod records;
 mod tensors;
+mod whole;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

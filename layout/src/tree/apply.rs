@@ -228,17 +228,19 @@ impl View {
             self.ledger.sub_tomb(&tomb, length::removal(name.len()));
         }
         let mut replaced = None;
-        if let Some(old) = dir.entries.get_mut(name) {
+        let cookie = if let Some(old) = dir.entries.get_mut(name) {
             since = since.min(old.since);
             self.ledger.sub(old.placed, length::name(name.len()));
             replaced = Some(old.ino);
             *old = Entry { ino, placed, since, cookie: old.cookie };
+            old.cookie
         } else {
             let key: Arc<[u8]> = name.into();
             let cookie = dir.cookie(name);
             dir.order.insert(cookie, key.clone());
             dir.entries.insert(key, Entry { ino, placed, since, cookie });
-        }
+            cookie
+        };
         self.ledger.add(placed, length::name(name.len()));
         if let Some(old) = replaced {
             self.unlink(dir_ino, old);
@@ -247,7 +249,7 @@ impl View {
         let Some(child) = self.objects.get_mut(&ino) else { return };
         child.names += 1;
         if let Content::Directory(child) = &mut child.content {
-            child.parent = Some(dir_ino);
+            (child.parent, child.place) = (Some(dir_ino), cookie);
             self.count_subdirectory(dir_ino, 1);
         }
         self.count_again(ino, counted);

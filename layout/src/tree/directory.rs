@@ -23,6 +23,8 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     pub parent: Option<Ino>,
+    /// Where its own name stands in listings of that one.
+    pub place: u64,
     pub subdirectories: u32,
     pub entries: HashMap<Arc<[u8]>, Entry>,
     /// The names by their cookies.

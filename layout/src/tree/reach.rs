@@ -18,12 +18,12 @@ impl View {
         let mut queue = vec![ROOT];
         while let Some(dir) = queue.pop() {
             let Some(Object { content: Content::Directory(content), .. }) = self.objects.get(&dir) else { continue };
-            let children: Vec<Ino> = content.entries.values().map(|entry| entry.ino).collect();
-            for ino in children {
+            let children: Vec<(Ino, u64)> = content.entries.values().map(|entry| (entry.ino, entry.cookie)).collect();
+            for (ino, place) in children {
                 if let Some(Object { content: Content::Directory(child), .. }) = self.objects.get_mut(&ino)
                     && reached.insert(ino)
                 {
-                    child.parent = Some(dir);
+                    (child.parent, child.place) = (Some(dir), place);
                     queue.push(ino);
                 }
             }

@@ -133,6 +133,14 @@ impl View {
         }
     }
 
+    /// What a directory is called in its own; `None` of the root, and of one that has no name any more.
+    pub fn name_of_directory(&self, dir: Ino) -> Option<&[u8]> {
+        let Content::Directory(own) = &self.objects.get(&dir)?.content else { return None };
+        let Content::Directory(parent) = &self.objects.get(&own.parent?)?.content else { return None };
+        let name = parent.order.get(&own.place)?;
+        parent.entries.get(name).filter(|entry| entry.ino == dir).map(|_| &**name)
+    }
+
     /// The names in a directory whose cookie is above `cookie`, in the order of their cookies: cookie, name, object.
     /// A name keeps its cookie, which is 16 or more, for as long as it exists.
     pub fn entries_after(&self, dir: Ino, cookie: u64) -> impl Iterator<Item = (u64, &[u8], Ino)> {

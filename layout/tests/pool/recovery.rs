@@ -97,9 +97,34 @@ fn a_removed_directory_does_not_become_a_parent_again() {
         for image in images {
             let (pool, _) = scratch.open(image, BOOT);
             assert_eq!(pool.view().object(sub).unwrap().parent(), Some(ROOT));
+            assert_eq!(pool.view().name_of_directory(sub), Some(&b"sub"[..]));
             assert_eq!(tree(&pool.view()), expected);
         }
     }
+}
+
+#[test]
+fn a_directory_knows_what_it_is_called() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    let (one, other) = (make(&pool, "one", DIR), make(&pool, "other", DIR));
+    let is_called = |pool: &Pool, dir, name: Option<&str>| {
+        assert_eq!(pool.view().name_of_directory(dir), name.map(str::as_bytes));
+    };
+    is_called(&pool, one, Some("one"));
+    store(&pool, [removal(ROOT, "one"), named(other, "moved", one)]);
+    is_called(&pool, one, Some("moved"));
+    // In the place of another name.
+    let third = make(&pool, "third", DIR);
+    store(&pool, [removal(ROOT, "other"), removal(ROOT, "third"), named(ROOT, "third", other)]);
+    is_called(&pool, other, Some("third"));
+    is_called(&pool, third, None);
+    is_called(&pool, ROOT, None);
+    let image = medium.stored();
+    drop(pool);
+    let (pool, _) = scratch.open(image, BOOT);
+    is_called(&pool, one, Some("moved"));
+    is_called(&pool, other, Some("third"));
 }
 
 #[test]

@@ -12,6 +12,7 @@ on_mounts!(
     a_directory_is_complete_when_all_of_it_is_there,
     a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there,
     what_lies_deep_below_a_checkpoint_is_part_of_it,
+    a_plan_below_a_checkpoint_is_part_of_it,
     the_latest_is_the_newest_that_is_complete,
     the_latest_is_no_part_of_a_checkpoint,
     the_latest_is_nothing_of_a_directory_that_cannot_be_judged,
@@ -152,6 +153,51 @@ fn what_lies_deep_below_a_checkpoint_is_part_of_it(setup: Setup) {
     }
     fs::remove_file(checkpoint.join("random_states_0.pkl")).unwrap();
     assert_eq!(attribute(&checkpoint, "complete").unwrap(), "incomplete");
+}
+
+/// As the Trainer and Accelerate write it, where the parameters are on several devices.
+///
+/// Proves T13.
+fn a_plan_below_a_checkpoint_is_part_of_it(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let sample = |name: &str| fs::read(samples().join(name)).unwrap();
+    let index = br#"{"weight_map":{"a":"m.safetensors"}}"#.to_vec();
+    let checkpoint = mount.at("run/checkpoint-7");
+    let files = [
+        ("pytorch_model_fsdp_0/__0_0.distcp", sample("torch2-dcp.distcp")),
+        ("pytorch_model_fsdp_0/.metadata", sample("torch2-dcp.metadata")),
+        ("1/2/3/m.safetensors", weights()),
+        ("1/2/3/x.safetensors.index.json", index),
+        ("1/2/trainer_state.json", b"{}\n".to_vec()),
+    ];
+    for (name, bytes) in &files {
+        fs::create_dir_all(checkpoint.join(name).parent().unwrap()).unwrap();
+        fs::write(checkpoint.join(name), bytes).unwrap();
+    }
+    fs::write(checkpoint.join("model.safetensors"), weights()).unwrap();
+    fs::write(checkpoint.join("trainer_state.json"), "{}\n").unwrap();
+    let named = (Some(0), checkpoint.to_str().unwrap().to_owned());
+    let is_whole = || attribute(&checkpoint, "complete").unwrap();
+    assert_eq!((is_whole(), latest(&mount, &mount.at("run"))), ("complete".to_owned(), named));
+    for (name, bytes) in &files {
+        let path = checkpoint.join(name);
+        fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        assert_eq!(is_whole(), "incomplete", "{name} is cut");
+        if !name.ends_with(".json") {
+            fs::remove_file(&path).unwrap();
+            assert_eq!(is_whole(), "incomplete", "{name} is missing");
+            assert_eq!(latest(&mount, &mount.at("run")).0, Some(1), "{name}");
+        }
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(is_whole(), "complete", "{name}");
+    }
+    // What a trainer's own lacks is not lacking here.
+    fs::create_dir_all(checkpoint.join("1/checkpoint-3")).unwrap();
+    fs::write(checkpoint.join("1/checkpoint-3/.metadata"), "none").unwrap();
+    assert_eq!(is_whole(), "complete");
 }
 
 /// What `latest` says: its exit status, and what it prints.

@@ -1,0 +1,193 @@
+//! Whether a checkpoint is all there: a file, or a directory of parts.
+//!
+//! A directory is a checkpoint if there is an index in it that names parts, metadata of a distributed checkpoint, or
+//! what a trainer writes last; or if it is called as a trainer calls its own.
+
+use std::collections::HashMap;
+
+use tensorfs_layout::Ino;
+
+use crate::error::{Fault, Result};
+
+use super::Content;
+use super::checkpoint_names::is_called_as_trainers;
+use super::complete::End;
+
+/// The most names that are looked at below a directory.
+const NAMES_MAX: usize = 65_536;
+/// The plan of a distributed checkpoint, and how its parts end.
+const PLAN: &[u8] = b".metadata";
+const PLANNED: &[u8] = b".distcp";
+/// How indexes of checkpoints in parts end.
+const INDEXES: [&[u8]; 2] = [b".safetensors.index.json", b".bin.index.json"];
+/// What a trainer writes last.
+const TRAINER_STATE: &[u8] = b"trainer_state.json";
+/// What Accelerate writes last.
+const STATES: &[u8] = b"random_states_";
+
+/// What lies in a directory.
+struct Inside {
+    files: HashMap<Vec<u8>, Ino>,
+    directories: Vec<(Vec<u8>, Ino)>,
+}
+
+impl Inside {
+    fn file(&self, name: &[u8]) -> Option<Ino> {
+        self.files.get(name).copied()
+    }
+
+    fn indexes(&self) -> impl Iterator<Item = Ino> {
+        let is_index = |name: &[u8]| INDEXES.iter().any(|end| name.ends_with(end));
+        self.files.iter().filter(move |(name, _)| is_index(name)).map(|(_, ino)| *ino)
+    }
+
+    fn has_states(&self) -> bool {
+        self.files.keys().any(|name| name.starts_with(STATES))
+    }
+}
+
+impl Content {
+    /// Whether a file or directory is a checkpoint that is all there. None if it has to be read for it, and `may_read`
+    /// is false.
+    ///
+    /// # Errors
+    /// `ENODATA` if it is no checkpoint, as far as is known.
+    pub(super) fn is_complete(&self, ino: Ino, may_read: bool) -> Result<Option<bool>> {
+        if !may_read {
+            return Ok(None);
+        }
+        let is_dir = self.files.store().view().object(ino).is_some_and(|object| object.is_dir());
+        let known = if is_dir { self.is_whole_directory(ino)? } else { self.is_whole_file(ino)? };
+        known.map(Some).ok_or(Fault::new(libc::ENODATA))
+    }
+
+    fn is_whole_file(&self, ino: Ino) -> Result<Option<bool>> {
+        Ok(match self.end_of(ino)? {
+            End::There { .. } => Some(true),
+            End::Missing => Some(false),
+            End::Untold | End::Opaque => None,
+        })
+    }
+
+    /// Whether all of a directory that is a checkpoint is there. None if it is not one.
+    fn is_whole_directory(&self, dir: Ino) -> Result<Option<bool>> {
+        let mut names = 0;
+        let inside = self.inside(dir, &mut names)?;
+        let (distributed, ends) = (inside.file(PLAN).is_some(), inside.file(TRAINER_STATE).is_some());
+        let ends = ends || inside.has_states();
+        let is_called = self.is_called_as_trainers(dir);
+        if !distributed && !ends && !is_called && inside.indexes().next().is_none() {
+            return Ok(None);
+        }
+        if is_called && !ends {
+            return Ok(Some(false));
+        }
+        // All that there is below it has to be whole, and something has to have tensors. What is planned may be
+        // numbers alone.
+        let mut has_tensors = distributed;
+        let mut left = vec![inside];
+        while let Some(inside) = left.pop() {
+            if !self.is_as_it_says(&inside)? {
+                return Ok(Some(false));
+            }
+            for ino in inside.files.into_values() {
+                match self.end_of(ino)? {
+                    End::Missing => return Ok(Some(false)),
+                    End::There { tensors } => has_tensors |= tensors,
+                    End::Untold | End::Opaque => {}
+                }
+            }
+            for (name, dir) in inside.directories {
+                // A trainer's own are checkpoints by themselves.
+                if !is_called_as_trainers(&name) {
+                    left.push(self.inside(dir, &mut names)?);
+                }
+            }
+        }
+        Ok(Some(has_tensors))
+    }
+
+    /// Whether all is there that the plans in a directory name, and what is written last.
+    fn is_as_it_says(&self, inside: &Inside) -> Result<bool> {
+        if let Some(state) = inside.file(TRAINER_STATE)
+            && self.parts_of(state)?.is_none()
+        {
+            return Ok(false);
+        }
+        match inside.file(PLAN) {
+            Some(plan) if !self.is_as_planned(inside, plan)? => return Ok(false),
+            // It is written last.
+            None if inside.files.keys().any(|name| name.ends_with(PLANNED)) => return Ok(false),
+            _ => {}
+        }
+        self.has_all_that_indexes_name(inside)
+    }
+
+    /// Whether each part is there that an index in a directory names.
+    fn has_all_that_indexes_name(&self, inside: &Inside) -> Result<bool> {
+        for index in inside.indexes() {
+            let Some(parts) = self.parts_of(index)? else { return Ok(false) };
+            for part in parts {
+                let Some(part) = inside.file(part.as_bytes()) else { return Ok(false) };
+                if !matches!(self.end_of(part)?, End::There { .. }) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether all is there that the plan of a distributed checkpoint names.
+    fn is_as_planned(&self, inside: &Inside, plan: Ino) -> Result<bool> {
+        let Some(parts) = self.planned_in(plan)?.filter(|parts| !parts.is_empty()) else { return Ok(false) };
+        for (name, len) in parts {
+            let Some(part) = inside.file(name.as_bytes()) else { return Ok(false) };
+            let is_whole = match self.end_of(part)? {
+                End::There { .. } => true,
+                End::Missing => false,
+                End::Untold | End::Opaque => self.named_in(part, |source| source.part())?.is_some(),
+            };
+            if !is_whole || !self.files.version(part).is_ok_and(|version| version.size >= len) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The names of parts that an index has, if it is one that is whole.
+    fn parts_of(&self, ino: Ino) -> Result<Option<Vec<String>>> {
+        let named = self.named_in(ino, |source| source.shards())?;
+        Ok(named.map(|named| named.into_iter().map(|(_, name)| name).collect()))
+    }
+
+    /// The files that the plan of a distributed checkpoint names, and how long each is at least, if it is one that is
+    /// whole.
+    fn planned_in(&self, ino: Ino) -> Result<Option<Vec<(String, u64)>>> {
+        let named = self.named_in(ino, |source| source.planned())?;
+        let with_len = |(name, len): (String, String)| Some((name, len.parse().ok()?));
+        Ok(named.and_then(|named| named.into_iter().map(with_len).collect()))
+    }
+
+    /// Whether a directory is called as a trainer calls its own.
+    fn is_called_as_trainers(&self, dir: Ino) -> bool {
+        self.files.store().view().name_of_directory(dir).is_some_and(is_called_as_trainers)
+    }
+
+    /// Files and directories in a directory.
+    fn inside(&self, dir: Ino, names: &mut usize) -> Result<Inside> {
+        let view = self.files.store().view();
+        let mut inside = Inside { files: HashMap::new(), directories: Vec::new() };
+        for (_, name, ino) in view.entries_after(dir, 0) {
+            *names += 1;
+            if *names > NAMES_MAX {
+                return Err(Fault::new(libc::E2BIG));
+            }
+            match view.object(ino) {
+                Some(object) if object.is_file() => drop(inside.files.insert(name.to_vec(), ino)),
+                Some(object) if object.is_dir() => inside.directories.push((name.to_vec(), ino)),
+                _ => {}
+            }
+        }
+        Ok(inside)
+    }
+}
