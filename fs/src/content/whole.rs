@@ -22,8 +22,10 @@ const PLANNED: &[u8] = b".distcp";
 const INDEXES: [&[u8]; 2] = [b".safetensors.index.json", b".bin.index.json"];
 /// What a trainer writes last.
 const TRAINER_STATE: &[u8] = b"trainer_state.json";
-/// What Accelerate writes last.
+/// Each process of Accelerate writes one of these, and the main one writes its own behind all that it has to save. The
+/// others have theirs written while that goes on.
 const STATES: &[u8] = b"random_states_";
+const STATE_OF_MAIN: &[u8] = b"random_states_0.pkl";
 
 /// What lies in a directory.
 struct Inside {
@@ -114,6 +116,9 @@ impl Content {
         {
             return Ok(false);
         }
+        if inside.has_states() && !inside.file(STATE_OF_MAIN).is_some_and(|state| self.has_bytes(state)) {
+            return Ok(false);
+        }
         match inside.file(PLAN) {
             Some(plan) if !self.is_as_planned(inside, plan)? => return Ok(false),
             // It is written last.
@@ -121,6 +126,10 @@ impl Content {
             _ => {}
         }
         self.has_all_that_indexes_name(inside)
+    }
+
+    fn has_bytes(&self, ino: Ino) -> bool {
+        self.files.version(ino).is_ok_and(|version| version.size > 0)
     }
 
     /// Whether each part is there that an index in a directory names.

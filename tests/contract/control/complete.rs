@@ -13,6 +13,7 @@ on_mounts!(
     a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there,
     what_lies_deep_below_a_checkpoint_is_part_of_it,
     a_plan_below_a_checkpoint_is_part_of_it,
+    a_checkpoint_of_several_processes_is_complete_when_the_main_one_says_so,
     the_latest_is_the_newest_that_is_complete,
     the_latest_is_no_part_of_a_checkpoint,
     the_latest_is_nothing_of_a_directory_that_cannot_be_judged,
@@ -198,6 +199,35 @@ fn a_plan_below_a_checkpoint_is_part_of_it(setup: Setup) {
     fs::create_dir_all(checkpoint.join("1/checkpoint-3")).unwrap();
     fs::write(checkpoint.join("1/checkpoint-3/.metadata"), "none").unwrap();
     assert_eq!(is_whole(), "complete");
+}
+
+/// Accelerate on two ranks: the second one has written its random states before the first one has written the model.
+///
+/// Proves T13.
+fn a_checkpoint_of_several_processes_is_complete_when_the_main_one_says_so(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    for name in ["run/checkpoint_0", "run/state"] {
+        let checkpoint = mount.at(name);
+        let is_whole = || attribute(&checkpoint, "complete");
+        fs::create_dir_all(&checkpoint).unwrap();
+        for (name, bytes) in [
+            ("random_states_1.pkl", b"anything".to_vec()),
+            ("model.safetensors", weights()),
+            ("optimizer.bin", fs::read(samples().join("torch2-tensor.pt")).unwrap()),
+            ("random_states_0.pkl", Vec::new()),
+        ] {
+            fs::write(checkpoint.join(name), bytes).unwrap();
+            assert_eq!(is_whole().unwrap(), "incomplete", "{name}");
+            assert_eq!(latest(&mount, &checkpoint).0, Some(1), "{name}");
+        }
+        fs::write(checkpoint.join("random_states_0.pkl"), "anything").unwrap();
+        assert_eq!(is_whole().unwrap(), "complete");
+        fs::remove_file(checkpoint.join("random_states_1.pkl")).unwrap();
+        assert_eq!(is_whole().unwrap(), "complete", "nothing says how many there were");
+    }
 }
 
 /// What `latest` says: its exit status, and what it prints.
