@@ -18,6 +18,11 @@ const NAMES_MAX: usize = 65_536;
 /// The plan of a distributed checkpoint, and how its parts end.
 const PLAN: &[u8] = b".metadata";
 const PLANNED: &[u8] = b".distcp";
+/// What Lightning writes behind the plan, without which it takes a directory for no checkpoint; how it calls its own;
+/// and so many directories beside one are looked at that may be of the same run.
+const LIGHTNINGS: &[u8] = b"meta.pt";
+const LIGHTNING: &[u8] = b".ckpt";
+const BESIDE: usize = 256;
 /// How indexes of checkpoints in parts end.
 const INDEXES: [&[u8]; 2] = [b".safetensors.index.json", b".bin.index.json"];
 /// What a trainer writes last.
@@ -29,6 +34,7 @@ const STATE_OF_MAIN: &[u8] = b"random_states_0.pkl";
 
 /// What lies in a directory.
 struct Inside {
+    dir: Ino,
     files: HashMap<Vec<u8>, Ino>,
     directories: Vec<(Vec<u8>, Ino)>,
 }
@@ -116,11 +122,12 @@ impl Content {
         {
             return Ok(false);
         }
-        if inside.has_states() && !inside.file(STATE_OF_MAIN).is_some_and(|state| self.has_bytes(state)) {
+        if inside.has_states() && !self.has_bytes(inside.file(STATE_OF_MAIN)) {
             return Ok(false);
         }
         match inside.file(PLAN) {
             Some(plan) if !self.is_as_planned(inside, plan)? => return Ok(false),
+            Some(_) if !self.has_bytes(inside.file(LIGHTNINGS)) && self.is_lightnings(inside.dir) => return Ok(false),
             // It is written last.
             None if inside.files.keys().any(|name| name.ends_with(PLANNED)) => return Ok(false),
             _ => {}
@@ -128,8 +135,8 @@ impl Content {
         self.has_all_that_indexes_name(inside)
     }
 
-    fn has_bytes(&self, ino: Ino) -> bool {
-        self.files.version(ino).is_ok_and(|version| version.size > 0)
+    fn has_bytes(&self, file: Option<Ino>) -> bool {
+        file.is_some_and(|ino| self.files.version(ino).is_ok_and(|version| version.size > 0))
     }
 
     /// Whether each part is there that an index in a directory names.
@@ -163,6 +170,17 @@ impl Content {
         Ok(true)
     }
 
+    /// Whether a distributed checkpoint is one of Lightning's, by its name or by those beside it.
+    fn is_lightnings(&self, dir: Ino) -> bool {
+        let view = self.files.store().view();
+        if view.name_of_directory(dir).is_some_and(|name| name.ends_with(LIGHTNING)) {
+            return true;
+        }
+        let Some(parent) = view.object(dir).and_then(|object| object.parent()) else { return false };
+        let is_one = |ino: Ino| [PLAN, LIGHTNINGS].iter().all(|name| view.lookup(ino, name).is_some());
+        view.entries_after(parent, 0).take(BESIDE).any(|(_, _, ino)| is_one(ino))
+    }
+
     /// The names of parts that an index has, if it is one that is whole.
     fn parts_of(&self, ino: Ino) -> Result<Option<Vec<String>>> {
         let named = self.named_in(ino, |source| source.shards())?;
@@ -185,7 +203,7 @@ impl Content {
     /// Files and directories in a directory.
     fn inside(&self, dir: Ino, names: &mut usize) -> Result<Inside> {
         let view = self.files.store().view();
-        let mut inside = Inside { files: HashMap::new(), directories: Vec::new() };
+        let mut inside = Inside { dir, files: HashMap::new(), directories: Vec::new() };
         for (_, name, ino) in view.entries_after(dir, 0) {
             *names += 1;
             if *names > NAMES_MAX {

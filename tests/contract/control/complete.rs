@@ -13,6 +13,7 @@ on_mounts!(
     a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there,
     what_lies_deep_below_a_checkpoint_is_part_of_it,
     a_plan_below_a_checkpoint_is_part_of_it,
+    a_directory_of_lightnings_is_complete_with_what_it_writes_last,
     a_checkpoint_of_several_processes_is_complete_when_the_main_one_says_so,
     the_latest_is_the_newest_that_is_complete,
     the_latest_is_no_part_of_a_checkpoint,
@@ -199,6 +200,35 @@ fn a_plan_below_a_checkpoint_is_part_of_it(setup: Setup) {
     fs::create_dir_all(checkpoint.join("1/checkpoint-3")).unwrap();
     fs::write(checkpoint.join("1/checkpoint-3/.metadata"), "none").unwrap();
     assert_eq!(is_whole(), "complete");
+}
+
+/// Proves T13.
+fn a_directory_of_lightnings_is_complete_with_what_it_writes_last(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let sample = |name: &str| fs::read(samples().join(name)).unwrap();
+    let planned = |name: &str| {
+        let dir = mount.at(name);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("__0_0.distcp"), sample("torch2-dcp.distcp")).unwrap();
+        fs::write(dir.join(".metadata"), sample("torch2-dcp.metadata")).unwrap();
+        dir
+    };
+    let meta = sample("torch2-tensor.pt");
+    // By its name, and by what is beside it.
+    for name in ["run/step=9.ckpt", "run/of-no-name"] {
+        let dir = planned(name);
+        assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete", "{name}");
+        for end in [0, 40, meta.len() / 2, meta.len() - 1] {
+            fs::write(dir.join("meta.pt"), &meta[..end]).unwrap();
+            assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete", "{name} to {end}");
+        }
+        fs::write(dir.join("meta.pt"), &meta).unwrap();
+        assert_eq!(attribute(&dir, "complete").unwrap(), "complete", "{name}");
+    }
+    assert_eq!(attribute(&planned("other/of-no-name"), "complete").unwrap(), "complete");
 }
 
 /// Accelerate on two ranks: the second one has written its random states before the first one has written the model.
