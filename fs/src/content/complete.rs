@@ -47,7 +47,11 @@ impl Content {
             return Ok(known);
         }
         let found = self.looked_into(ino, version, |source| source.recognise(&mut |_| ControlFlow::Continue(())))?;
-        Ok(found.map_or(End::Missing, |found| end(found.format, found.cut, found.bad_frames, found.tensors)))
+        let end = |found: Recognised| {
+            let is_damaged = is_damaged(found.format, found.bad_frames, found.reason.as_deref());
+            end(found.format, found.tensors, found.cut || is_damaged)
+        };
+        Ok(found.map_or(End::Missing, end))
     }
 
     /// True if something has a file open to write. A close that has returned may come a little later.
@@ -75,7 +79,8 @@ impl Content {
         let chain = object.chain().filter(|chain| chain.is_sealed() && chain.size() == version.size)?;
         // Without one it may be opaque, or of an earlier version.
         let summary = chain.summary()?;
-        Some(end(summary.format, summary.cut, summary.bad_frames, summary.tensors))
+        let is_damaged = is_damaged(summary.format, summary.bad_frames, summary.reason.as_deref());
+        Some(end(summary.format, summary.tensors, summary.cut || is_damaged))
     }
 
     /// What a reader finds. None if the file was changed meanwhile.
@@ -112,13 +117,18 @@ impl Content {
     }
 }
 
-/// Whether a file is all there, by what it was recognised as.
-fn end(format: Format, cut: bool, bad_frames: u64, tensors: u64) -> End {
+/// Whether something of a file is wrong. What an earlier version sealed may have bytes behind its frames that are none,
+/// and not be called cut.
+fn is_damaged(format: Format, bad_frames: u64, reason: Option<&str>) -> bool {
+    bad_frames > 0 || (format == Format::TfRecord && reason.is_some())
+}
+
+/// Whether a file is all there, by what it was recognised as, and how many tensors it has.
+fn end(format: Format, tensors: u64, is_missing: bool) -> End {
     match format {
-        _ if cut => End::Missing,
+        _ if is_missing => End::Missing,
         Format::Opaque => End::Opaque,
         Format::Hdf5 | Format::Protobuf => End::Untold,
-        _ if bad_frames > 0 => End::Missing,
         _ => End::There { tensors: tensors > 0 },
     }
 }

@@ -21,8 +21,8 @@ pub struct Recognised {
     /// Up to here the file is understood. For event files the end of the last complete frame, from where
     /// [`resume`](crate::resume) goes on.
     pub end: u64,
-    /// True if the file ends before what it promises itself: inside a frame, an array or a header, or without the
-    /// directory that is written last.
+    /// True if the file ends before what it promises itself: inside a frame, an array or a header, in bytes behind
+    /// frames that are none, or without the directory that is written last.
     pub cut: bool,
     /// Why the file is opaque, or what in it is wrong.
     pub reason: Option<String>,

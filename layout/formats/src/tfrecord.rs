@@ -47,6 +47,8 @@ pub(crate) fn recognise(source: &dyn Source, from: u64, limit: u64, out: &mut Ou
         }
         let header: [u8; HEADER as usize] = cursor.array()?;
         if !starts(&header) {
+            // Where it goes on inside a frame nobody knows where the next one is.
+            out.found.cut = from == 0 || out.found.frames > 0;
             out.found.reason = Some(format!("the bytes at {at} are no frame"));
             break;
         }
@@ -186,9 +188,11 @@ mod tests {
         let (found, tensors) = list(&file, 0);
         assert_eq!((found.format, found.frames, found.bad_frames, tensors.len()), (Format::TfRecord, 3, 1, 2));
         assert!(found.reason.unwrap().contains("checksum"));
+        assert!(!found.cut);
         file[2 * len] ^= 1;
         let (found, tensors) = list(&file, 0);
-        assert_eq!((found.frames, found.end, tensors.len()), (2, 2 * len as u64, 1));
+        assert_eq!((found.frames, found.end, tensors.len(), found.cut), (2, 2 * len as u64, 1, true));
+        assert!(!list(&file, 2 * len as u64).0.cut, "it may be the middle of one");
         file[0] ^= 1;
         assert_eq!(list(&file, 0).0.format, Format::Opaque);
     }

@@ -8,7 +8,7 @@ use tensorfs_tests::{Mount, Setup, on_mounts, samples, wait_until};
 
 use super::attribute;
 
-on_mounts!(a_file_that_ends_early_is_interrupted);
+on_mounts!(a_file_that_ends_early_is_interrupted, an_event_file_that_ends_in_no_frame_is_interrupted);
 
 /// What `verify` says: its exit status, and the verdict.
 fn verify(mount: &Mount, path: &Path) -> (Option<i32>, Value) {
@@ -80,4 +80,31 @@ fn a_file_that_ends_early_is_interrupted(setup: Setup) {
         fs::write(&path, bytes(name)).unwrap();
         wait_until("saved again", || attribute(&path, "state").unwrap() == "sealed");
     }
+}
+
+/// Whatever reads event files ends there: what was reserved for a writer who was killed, or was never stored.
+///
+/// Proves T12, T13.
+fn an_event_file_that_ends_in_no_frame_is_interrupted(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let whole = fs::read(samples().join("board.tfevents")).unwrap();
+    fs::write(mount.at("whole"), &whole).unwrap();
+    let tails: [(&str, &[u8]); 3] = [("zeroes", &[0; 5000]), ("few", &[0; 12]), ("text", b"this is no frame at all")];
+    for (name, tail) in tails {
+        fs::write(mount.at(name), [&whole[..], tail].concat()).unwrap();
+        assert_eq!(attribute(&mount.at(name), "complete").unwrap(), "incomplete", "{name}");
+    }
+    mount.tensorfs_ok(["seal", mount.path().to_str().unwrap()]);
+    for (name, _) in tails {
+        let file = mount.at(name);
+        assert_eq!(attribute(&file, "complete").unwrap(), "incomplete", "{name}");
+        assert_eq!(attribute(&file, "state").unwrap(), "interrupted", "{name}");
+        assert_eq!(attribute(&file, "tensors"), attribute(&mount.at("whole"), "tensors"), "{name}");
+        assert_eq!(verify(&mount, &file), (Some(5), "interrupted".into()), "{name}");
+    }
+    assert_eq!(verify(&mount, &mount.at("whole")), (Some(0), "ok".into()));
+    assert_eq!(attribute(&mount.at("whole"), "complete").unwrap(), "complete");
 }
