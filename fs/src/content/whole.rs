@@ -92,7 +92,7 @@ impl Content {
         }
         // All that there is below it has to be whole, and something has to have tensors. What is planned may be
         // numbers alone.
-        let mut has_tensors = distributed;
+        let (mut has_tensors, mut may_have) = (distributed, false);
         let mut left = vec![inside];
         while let Some(inside) = left.pop() {
             if !self.is_as_it_says(&inside)? {
@@ -102,7 +102,8 @@ impl Content {
                 match self.end_of(ino)? {
                     End::Missing => return Ok(Some(false)),
                     End::There { tensors } => has_tensors |= tensors,
-                    End::Untold | End::Opaque => {}
+                    End::Untold => may_have = true,
+                    End::Opaque => {}
                 }
             }
             for (name, dir) in inside.directories {
@@ -112,7 +113,7 @@ impl Content {
                 }
             }
         }
-        Ok(Some(has_tensors))
+        Ok((has_tensors || !may_have).then_some(has_tensors))
     }
 
     /// Whether all is there that the plans in a directory name, and what is written last.
@@ -139,18 +140,33 @@ impl Content {
         file.is_some_and(|ino| self.files.version(ino).is_ok_and(|version| version.size > 0))
     }
 
-    /// Whether each part is there that an index in a directory names.
+    /// Whether each part is there that an index in a directory names. Of a model that there is in two formats one may
+    /// not have been fetched, and its index counts for nothing.
     fn has_all_that_indexes_name(&self, inside: &Inside) -> Result<bool> {
+        let (mut are_met, mut are_unused) = (false, false);
         for index in inside.indexes() {
             let Some(parts) = self.parts_of(index)? else { return Ok(false) };
+            let parts: Vec<Option<Ino>> = parts.iter().map(|part| self.file_below(inside.dir, part)).collect();
+            if !parts.is_empty() && parts.iter().all(Option::is_none) {
+                are_unused = true;
+                continue;
+            }
             for part in parts {
-                let Some(part) = inside.file(part.as_bytes()) else { return Ok(false) };
+                let Some(part) = part else { return Ok(false) };
                 if !matches!(self.end_of(part)?, End::There { .. }) {
                     return Ok(false);
                 }
             }
+            are_met = true;
         }
-        Ok(true)
+        Ok(are_met || !are_unused)
+    }
+
+    /// The file that a path leads to from a directory.
+    fn file_below(&self, dir: Ino, path: &str) -> Option<Ino> {
+        let view = self.files.store().view();
+        let found = path.split('/').try_fold(dir, |dir, name| view.lookup(dir, name.as_bytes()))?;
+        view.object(found).is_some_and(|object| object.is_file()).then_some(found)
     }
 
     /// Whether all is there that the plan of a distributed checkpoint names.

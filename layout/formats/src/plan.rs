@@ -13,7 +13,7 @@ use crate::fault::{Fault, Result, malformed};
 use crate::found::Out;
 use crate::limits::{self, DIMENSIONS_MAX, TENSORS_MAX};
 use crate::pickle::{self, Place, Said};
-use crate::shards::read_with;
+use crate::shards::{is_below, read_with};
 use crate::source::{Source, read_up_to};
 use crate::tensor::elements;
 
@@ -102,7 +102,7 @@ pub(crate) fn read_in_full(
             Said::Tensor { name, dtype, shape } => Planned::Tensor { name: name.to_vec(), dtype, shape },
             Said::Place(Place { of, file, offset, len }) => {
                 let Some((name, index)) = of else { return malformed("a plan with a place of nothing") };
-                let Ok(file) = String::from_utf8(file.to_vec()) else {
+                let Some(file) = String::from_utf8(file.to_vec()).ok().filter(|file| is_name(file.as_bytes())) else {
                     return malformed("a part that cannot be the name of a file");
                 };
                 let (offsets, chunk) = (index.offsets.clone(), index.number);
@@ -143,7 +143,7 @@ pub enum Planned {
         offsets: Option<Vec<u64>>,
         /// Which of the parts it is, in the order in which they were named, if that is said.
         chunk: Option<u64>,
-        /// The name of the file that it is in, which is beside the plan.
+        /// The name of the file that it is in, which is beside the plan. An index may have a path that leads below.
         file: String,
         /// Its first byte in the file. An index says no more than the file.
         offset: u64,
@@ -162,7 +162,7 @@ impl Planned {
             }
             Planned::Chunk { offsets, sizes } => (b"", [offsets, sizes]),
             Planned::Tensor { name, shape, .. } => (name, [shape, &[]]),
-            Planned::Place { file, .. } if !is_name(file.as_bytes()) => {
+            Planned::Place { file, .. } if !is_below(file) => {
                 return Some("a part that cannot be the name of a file");
             }
             Planned::Place { offset, len, .. } if offset.checked_add(*len).is_none() => {

@@ -18,8 +18,9 @@ const SHARD: &str = "shard";
 const JSON_MAX: u64 = 256 << 20;
 /// The most parts.
 const SHARDS_MAX: usize = 4096;
-/// The longest name of one.
+/// The longest name of one, and of one that lies in a directory of the checkpoint's.
 const NAME_MAX: usize = 255;
+const PATH_MAX: usize = 1024;
 
 pub(crate) fn read(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     read_with(source, out, &mut |_, _| Ok(()))
@@ -173,7 +174,7 @@ impl<'de> Visitor<'de> for Shards<'_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some((tensor, name)) = map.next_entry::<String, String>()? {
-            if name.is_empty() || name.len() > NAME_MAX || name.contains(['/', '\0']) {
+            if !is_below(&name) {
                 return Err(de::Error::custom("a part that cannot be the name of a file"));
             }
             if let Err(fault) = (self.1)(&tensor, &name) {
@@ -189,6 +190,12 @@ impl<'de> Visitor<'de> for Shards<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// Whether it is the name of a file, or leads to one below the directory.
+pub(crate) fn is_below(name: &str) -> bool {
+    let is_name = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= NAME_MAX && !part.contains('\0');
+    name.len() <= PATH_MAX && name.split('/').all(is_name)
 }
 
 #[cfg(test)]
@@ -233,9 +240,14 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let one = |name: &str| names(&format!("{{\"weight_map\":{{\"a\":{name}}}}}")).unwrap_err();
-        for name in ["\"../x\"", "\"\"", "5", "null", "[\"x\"]", &format!("\"{}\"", "x".repeat(256))] {
+        let paths = ["\"../x\"", "\"/x\"", "\"x/\"", "\"x//y\"", "\"x/./y\"", "\"x/..\"", "\"x/y\\u0000\""];
+        let deep = format!("\"{}x\"", "x/".repeat(512));
+        for name in
+            paths.into_iter().chain(["\"\"", "5", "null", "[\"x\"]", &deep, &format!("\"{}\"", "x".repeat(256))])
+        {
             assert!(!one(name).1, "{name}");
         }
+        assert_eq!(names(r#"{"weight_map":{"a":"x/y/..z"}}"#).unwrap(), ["x/y/..z"]);
         assert!(!names("[]").unwrap_err().1 && !names("{} {}").unwrap_err().1);
         assert!(names(&format!("{{\"x\":{}", "[".repeat(100_000))).is_err());
         let many: Vec<String> = (0..5000).map(|n| format!("\"{n}\":\"{n}\"")).collect();

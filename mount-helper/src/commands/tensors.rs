@@ -1,6 +1,7 @@
 //! `tensorfs tensors`: which tensors are in these files.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -19,7 +20,7 @@ use crate::tensors::filter::Filter;
 use crate::tensors::listed::Listed;
 use crate::tensors::model::{At, Model};
 use crate::tensors::place::{Kind, Place};
-use crate::tensors::plan::{Plan, name_of};
+use crate::tensors::plan::Plan;
 use crate::tensors::recorded::is_looked_into;
 use crate::tensors::single::{Listing, Single};
 
@@ -68,6 +69,7 @@ impl Run<'_> {
     /// Lists what is in a directory: checkpoints as one thing each, and other files. Says whether to go on.
     fn directory(&mut self, place: &Place) -> Result<bool, Failure> {
         let run = RefCell::new(self);
+        let mut parts = HashSet::new();
         place.walk(
             &mut |dir, inside| {
                 let mut run = run.borrow_mut();
@@ -83,8 +85,8 @@ impl Run<'_> {
                         return Ok(false);
                     }
                 }
-                let parts = |place: &Place| plans.iter().any(|plan| plan.has_part(&name_of(place)));
-                inside.retain(|place| !parts(place));
+                parts.extend(plans.iter().flat_map(Plan::places).map(Path::to_owned));
+                inside.retain(|place| !parts.contains(place.path()));
                 Ok(true)
             },
             &mut |file, _| run.borrow_mut().file(file, true),

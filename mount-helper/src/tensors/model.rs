@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use tensorfs_formats::{Dtype, Location, Tensor};
@@ -54,7 +55,7 @@ impl Model {
     /// files stand behind the file's name, and what is in directories behind theirs.
     pub fn of_all(dir: &Place, inspector: &Inspector) -> Result<Model, Failure> {
         let mut model = Model::empty(inspector);
-        model.add_directory(dir, "")?;
+        model.add_directory(dir, "", &mut HashSet::new())?;
         Ok(model)
     }
 
@@ -134,20 +135,20 @@ impl Model {
         self.tensors.push(Known { listed, from });
     }
 
-    fn add_directory(&mut self, dir: &Place, prefix: &str) -> Result<(), Failure> {
+    /// Adds what is in a directory, but for parts of a checkpoint, which are collected.
+    fn add_directory(&mut self, dir: &Place, prefix: &str, parts: &mut HashSet<PathBuf>) -> Result<(), Failure> {
         let inside = dir.inside()?;
-        let mut parts = HashSet::new();
         for (number, plan) in Plan::all_in(dir, &inside, &self.inspector)?.iter().enumerate() {
             // Two checkpoints in one directory have mostly the same names.
             let prefix = if number == 0 { prefix.to_owned() } else { format!("{prefix}{}/", number + 1) };
             self.add_plan(plan, &prefix);
-            parts.extend(plan.parts().iter().map(|part| part.name.clone()));
+            parts.extend(plan.places().map(Path::to_owned));
         }
         for place in inside {
             let name = name_of(&place);
             match place.about(false)?.kind() {
-                Kind::Directory => self.add_directory(&place, &format!("{prefix}{name}/"))?,
-                Kind::File if !parts.contains(&name) => self.add_file(&place, &format!("{prefix}{name}/"))?,
+                Kind::Directory => self.add_directory(&place, &format!("{prefix}{name}/"), parts)?,
+                Kind::File if !parts.contains(place.path()) => self.add_file(&place, &format!("{prefix}{name}/"))?,
                 _ => {}
             }
         }

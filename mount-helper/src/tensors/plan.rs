@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use tensorfs_formats::{Dtype, Planned};
 use tensorfs_fs::Inspector;
@@ -23,8 +24,6 @@ pub struct Plan {
     tensors: Vec<Whole>,
     objects: usize,
     parts: Vec<Part>,
-    /// Their numbers, by their names.
-    numbers: BTreeMap<String, usize>,
     extra: Vec<String>,
 }
 
@@ -87,6 +86,14 @@ impl Plan {
                 found.push(plan);
             }
         }
+        // Of a model that there is in two formats, one may not have been fetched.
+        let has = |plan: &Plan, all: bool| {
+            let mut there = plan.parts.iter().map(|part| part.there.is_some());
+            if all { there.all(|there| there) } else { there.any(|there| there) }
+        };
+        if found.iter().any(|plan| !plan.is_distributed && has(plan, true)) {
+            found.retain(|plan| plan.is_distributed || has(plan, false));
+        }
         Ok(found)
     }
 
@@ -114,9 +121,20 @@ impl Plan {
             return Ok(None);
         }
         let mut there: HashMap<String, &Place> = inside.iter().map(|place| (name_of(place), place)).collect();
-        let mut parts = Vec::new();
+        let (mut parts, mut below) = (Vec::new(), HashMap::new());
         for (name, needed) in std::mem::take(&mut reading.parts) {
-            let there = match there.remove(&name) {
+            let there = match name.rsplit_once('/') {
+                None => there.remove(&name).cloned(),
+                Some((dir, name)) => {
+                    if !below.contains_key(dir) {
+                        let places = all_below(inside, dir)?.into_iter();
+                        let known: HashMap<_, _> = places.map(|place| (name_of(&place), place)).collect();
+                        below.insert(dir.to_owned(), known);
+                    }
+                    below.get(dir).and_then(|known| known.get(name)).cloned()
+                }
+            };
+            let there = match there {
                 Some(place) => {
                     let about = place.about(true)?;
                     (about.kind() == Kind::File).then(|| (place.clone(), about.size()))
@@ -127,8 +145,8 @@ impl Plan {
         }
         let mut extra: Vec<String> = there.into_keys().filter(|name| name.ends_with(part)).collect();
         extra.sort();
-        let Reading { tensors, objects, numbers, .. } = reading;
-        Ok(Some(Plan { dir: dir.clone(), is_distributed, tensors, objects, parts, numbers, extra }))
+        let Reading { tensors, objects, .. } = reading;
+        Ok(Some(Plan { dir: dir.clone(), is_distributed, tensors, objects, parts, extra }))
     }
 
     /// The directory.
@@ -147,9 +165,9 @@ impl Plan {
         format!("{kind}, {tensors}{objects} in {}", text::count(self.parts.len() as u64, "part", "parts"))
     }
 
-    /// Whether a file is one of those that it names.
-    pub fn has_part(&self, name: &str) -> bool {
-        self.numbers.contains_key(name)
+    /// Where those of its parts are that there are.
+    pub fn places(&self) -> impl Iterator<Item = &Path> {
+        self.parts.iter().filter_map(|part| part.there.as_ref()).map(|(place, _)| place.path())
     }
 
     /// The tensors, in the plan's order.
@@ -209,6 +227,18 @@ impl Whole {
         self.shards.iter().all(within)
             && self.shards.iter().map(|shard| count(&shard.sizes)).sum::<u128>() == count(shape)
     }
+}
+
+/// What is in a directory somewhere below one of which the contents are given. No link is followed.
+fn all_below(inside: &[Place], dir: &str) -> Result<Vec<Place>, Failure> {
+    let mut inside = inside.to_vec();
+    for name in dir.split('/') {
+        inside = match inside.iter().find(|place| name_of(place) == name) {
+            Some(place) if place.about(false)?.kind() == Kind::Directory => place.inside()?,
+            _ => return Ok(Vec::new()),
+        };
+    }
+    Ok(inside)
 }
 
 /// What a file or directory is called in its directory.

@@ -13,6 +13,7 @@ on_mounts!(
     a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there,
     what_lies_deep_below_a_checkpoint_is_part_of_it,
     a_plan_below_a_checkpoint_is_part_of_it,
+    what_its_library_loads_is_not_incomplete,
     a_directory_of_lightnings_is_complete_with_what_it_writes_last,
     a_checkpoint_of_several_processes_is_complete_when_the_main_one_says_so,
     the_latest_is_the_newest_that_is_complete,
@@ -229,6 +230,54 @@ fn a_directory_of_lightnings_is_complete_with_what_it_writes_last(setup: Setup) 
         assert_eq!(attribute(&dir, "complete").unwrap(), "complete", "{name}");
     }
     assert_eq!(attribute(&planned("other/of-no-name"), "complete").unwrap(), "complete");
+}
+
+/// Proves T13.
+fn what_its_library_loads_is_not_incomplete(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let write = |name: &str, bytes: &[u8]| {
+        let path = mount.at(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    };
+    let is_whole = |name: &str| attribute(&mount.at(name), "complete");
+    let status = |command: &str, name: &str| mount.tensorfs([command, mount.at(name).to_str().unwrap()]).status.code();
+    // A model in two formats, of which one was fetched.
+    let (safe, bin) = ("both/model.safetensors.index.json", "both/pytorch_model.bin.index.json");
+    write(safe, br#"{"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}}"#);
+    write(bin, br#"{"weight_map":{"a":"m-1.bin","b":"m-2.bin"}}"#);
+    assert_eq!(is_whole("both").unwrap(), "incomplete");
+    write("both/m-1.safetensors", &weights());
+    assert_eq!(is_whole("both").unwrap(), "incomplete");
+    write("both/m-2.safetensors", &weights());
+    mount.tensorfs_ok(["seal", mount.at("both").to_str().unwrap()]);
+    assert_eq!(is_whole("both").unwrap(), "complete");
+    assert_eq!((status("tensors", "both"), status("verify", "both")), (Some(0), Some(0)));
+    // One of its parts is there.
+    write("both/m-1.bin", &fs::read(samples().join("torch2-tensor.pt")).unwrap());
+    mount.tensorfs_ok(["seal", mount.at("both").to_str().unwrap()]);
+    assert_eq!(is_whole("both").unwrap(), "incomplete");
+    assert_eq!((status("tensors", "both"), status("verify", "both")), (Some(1), Some(5)));
+    // Parts in directories.
+    write("deep/model.safetensors.index.json", br#"{"weight_map":{"a":"1/x.safetensors","b":"1/2/y.safetensors"}}"#);
+    write("deep/1/x.safetensors", &weights());
+    assert_eq!(is_whole("deep").unwrap(), "incomplete");
+    write("deep/1/2/y.safetensors", &weights());
+    mount.tensorfs_ok(["seal", mount.at("deep").to_str().unwrap()]);
+    assert_eq!(is_whole("deep").unwrap(), "complete");
+    assert_eq!(status("verify", "deep"), Some(0));
+    let listed = mount.tensorfs_ok(["tensors", mount.at("deep").to_str().unwrap()]);
+    assert!(!listed.contains("1/x.safetensors:"), "{listed}");
+    // Of HDF5 nobody knows where it ends.
+    write("checkpoint-3/tf_model.h5", &fs::read(samples().join("plain.h5")).unwrap());
+    assert_eq!(is_whole("checkpoint-3").unwrap(), "incomplete");
+    write("checkpoint-3/trainer_state.json", b"{}\n");
+    assert_eq!(is_whole("checkpoint-3"), Err(Errno::ENODATA));
+    fs::remove_file(mount.at("checkpoint-3/tf_model.h5")).unwrap();
+    assert_eq!(is_whole("checkpoint-3").unwrap(), "incomplete", "nothing has tensors");
 }
 
 /// Accelerate on two ranks: the second one has written its random states before the first one has written the model.

@@ -40,7 +40,8 @@ pub fn named_shards(bytes: &[u8]) {
     assert!(found.end <= bytes.len() as u64 && found.error.is_none() && found.tensors == 0);
     assert!(found.reason.is_none() || found.metadata.is_empty());
     for (_, name) in &found.metadata {
-        assert!(!name.is_empty() && name.len() <= 255 && !name.contains(['/', '\0']), "{name:?}");
+        let is_name = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255 && !part.contains('\0');
+        assert!(name.len() <= 1024 && name.split('/').all(is_name), "{name:?}");
     }
     // Whatever it is cut to is not whole.
     let end = bytes.trim_ascii_end().len();
