@@ -113,10 +113,16 @@ fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let Some(last) = archives.last() else { return malformed("a zip without its directory") };
     // Of several archives, readers of arrays see the last one.
     if torch::prefix(source, last)?.is_some() {
-        torch::recognise(source, &archives, out)
+        torch::recognise(source, &archives, out)?;
     } else {
-        npz::recognise(source, last, out)
+        npz::recognise(source, last, out)?;
     }
+    // Neither library minds.
+    let behind = source.size()?.saturating_sub(last.closed);
+    if behind > 0 {
+        out.found.reason = Some(format!("{behind} bytes behind the zip are no part of it"));
+    }
+    Ok(())
 }
 
 fn run(

@@ -2,7 +2,8 @@
 //!
 //! Sizes and places come from the central directory alone; of a member's own header only its length is used. Nothing
 //! before the central directory is searched, except where another archive must end, and members must not overlap: an
-//! archive that means different things to different readers is not recognised.
+//! archive that means different things to different readers is not recognised. Behind it may be a little of anything,
+//! which readers pass over, but the beginning of another archive.
 
 use crate::claims::Claims;
 use crate::cursor::Cursor;
@@ -33,6 +34,8 @@ pub(crate) struct Directory {
     start: u64,
     offset: u64,
     end: u64,
+    /// Where the archive ends.
+    pub closed: u64,
     pub members: u64,
 }
 
@@ -61,14 +64,24 @@ impl Directory {
     /// The archives of the file, one behind the other, in order: what is saved to an open file again and again. An
     /// archive begins where its own places say, and the one before it ends there.
     pub fn find(source: &dyn Source) -> Result<Vec<Directory>> {
-        let last = Self::ends_at(source, source.size()?, COMMENT_MAX)?;
+        let size = source.size()?;
+        let last = match Self::end_record(source, size, COMMENT_MAX)? {
+            Some(at) => Self::of_record(source, at, size)?,
+            None => match Self::end_in_front(source, size)? {
+                Some((at, closed)) => Self::of_record(source, at, closed)?,
+                None => return malformed("a zip without its directory"),
+            },
+        };
         let (mut start, mut all) = (last.start, vec![last]);
         while start > 0 {
             if all.len() >= ARCHIVES_MAX {
                 return malformed(format!("more than {ARCHIVES_MAX} zips in one file"));
             }
             // Comments are not looked for: nobody writes any there, and looking takes 64 KiB.
-            let before = Self::ends_at(source, start, 0)?;
+            let Some(at) = Self::end_record(source, start, 0)? else {
+                return malformed("a zip without its directory");
+            };
+            let before = Self::of_record(source, at, start)?;
             start = before.start;
             push(&mut all, before);
         }
@@ -99,12 +112,25 @@ impl Directory {
         Ok((0..tail.len()).rev().find(ends).map(|at| tail_at + at as u64))
     }
 
-    /// The archive that ends there.
-    fn ends_at(source: &dyn Source, size: u64, comment_max: u64) -> Result<Directory> {
-        let Some(end_at) = Self::end_record(source, size, comment_max)? else {
-            return malformed("a zip without its directory");
+    /// Where the last of those records is that are followed by something, and where its archive ends. None if that is
+    /// how another archive begins.
+    fn end_in_front(source: &dyn Source, size: u64) -> Result<Option<(u64, u64)>> {
+        let tail_at = size.saturating_sub(END_LEN + COMMENT_MAX);
+        let mut tail = vec![0; (size - tail_at) as usize];
+        read_exact(source, tail_at, &mut tail)?;
+        let Some(at) = tail.windows(END_LEN as usize).rposition(|record| record.starts_with(END_MAGIC)) else {
+            return Ok(None);
         };
-        let mut end = Cursor::new(source, end_at, size)?;
+        let comment = usize::from(u16::from_le_bytes([tail[at + 20], tail[at + 21]]));
+        let closed = (at + END_LEN as usize + comment).min(tail.len());
+        let rest = &tail[closed..];
+        let begins = rest.iter().zip(LOCAL_MAGIC).all(|(one, other)| one == other);
+        Ok((!begins).then_some((tail_at + at as u64, tail_at + closed as u64)))
+    }
+
+    /// The archive that ends with that record, and there.
+    fn of_record(source: &dyn Source, end_at: u64, closed: u64) -> Result<Directory> {
+        let mut end = Cursor::new(source, end_at, closed)?;
         end.skip(4)?;
         let disks = end.u32()?;
         let (here, members) = (end.array().map(u16::from_le_bytes)?, end.array().map(u16::from_le_bytes)?);
@@ -124,7 +150,7 @@ impl Directory {
         if members > MEMBERS_MAX {
             return malformed(format!("a zip of {members} members"));
         }
-        Ok(Directory { start, offset: start + offset, end: behind, members })
+        Ok(Directory { start, offset: start + offset, end: behind, closed, members })
     }
 
     /// Members, length and offset of the directory, and what it ends at, from the larger record of zip64. Some writers

@@ -224,6 +224,39 @@ fn cut_files_are_opaque() {
     }
 }
 
+/// NumPy and torch look for the end of a zip in the last 64 KiB, and pass over what is behind it. The beginning of
+/// another zip is a save that was cut short.
+#[test]
+fn a_zip_may_have_something_behind_it() {
+    let mut tried = 0;
+    for (path, _) in samples() {
+        let whole = fs::read(&path).unwrap();
+        if !whole.starts_with(b"PK\x03\x04") {
+            continue;
+        }
+        let with = |tail: &[u8]| {
+            let file = [&whole[..], tail].concat();
+            let (found, tensors) = list(&&file[..]);
+            (found, tensors.len())
+        };
+        let (found, tensors) = with(b"");
+        assert!(found.reason.is_none(), "{}", path.display());
+        for tail in [&[0; 1][..], &[0; 22], b"PX", b"P\0\0\0", b"anything at all", &[7; 65_535]] {
+            let (now, count) = with(tail);
+            assert_eq!((now.format, count, now.cut), (found.format, tensors, false), "{}", path.display());
+            assert!(now.reason.unwrap().starts_with(&format!("{} bytes behind", tail.len())));
+        }
+        for tail in [b"P", &b"PK"[..], b"PK\x03", b"PK\x03\x04", &whole[..whole.len() / 2], &[0; 65_536]] {
+            let (now, count) = with(tail);
+            assert!(now.cut && count == 0, "{} and {} bytes", path.display(), tail.len());
+        }
+        // Another end, which leads nowhere, is what readers find.
+        assert_eq!(with(&[b"PK\x05\x06", &[1; 40][..]].concat()).1, 0);
+        tried += 1;
+    }
+    assert!(tried > 3, "{tried}");
+}
+
 /// A file in memory reads as one on disk does.
 #[test]
 fn sources_agree() {

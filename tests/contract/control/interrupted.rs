@@ -8,7 +8,11 @@ use tensorfs_tests::{Mount, Setup, on_mounts, samples, wait_until};
 
 use super::attribute;
 
-on_mounts!(a_file_that_ends_early_is_interrupted, an_event_file_that_ends_in_no_frame_is_interrupted);
+on_mounts!(
+    a_file_that_ends_early_is_interrupted,
+    an_event_file_that_ends_in_no_frame_is_interrupted,
+    a_zip_that_its_library_reads_is_not_interrupted
+);
 
 /// What `verify` says: its exit status, and the verdict.
 fn verify(mount: &Mount, path: &Path) -> (Option<i32>, Value) {
@@ -107,4 +111,33 @@ fn an_event_file_that_ends_in_no_frame_is_interrupted(setup: Setup) {
     }
     assert_eq!(verify(&mount, &mount.at("whole")), (Some(0), "ok".into()));
     assert_eq!(attribute(&mount.at("whole"), "complete").unwrap(), "complete");
+}
+
+/// A shorter archive was written over a longer file, or the rest was reserved.
+///
+/// Proves T12, T13.
+fn a_zip_that_its_library_reads_is_not_interrupted(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    for name in ["arrays.npz", "torch2-tensor.pt"] {
+        let whole = fs::read(samples().join(name)).unwrap();
+        fs::write(mount.at("whole"), &whole).unwrap();
+        let tensors = attribute(&mount.at("whole"), "tensors").unwrap();
+        for tail in [&[0; 4096][..], b"what was there before"] {
+            fs::write(mount.at(name), [&whole[..], tail].concat()).unwrap();
+            assert_eq!(attribute(&mount.at(name), "complete").unwrap(), "complete", "{name}");
+            mount.tensorfs_ok(["seal", mount.at(name).to_str().unwrap()]);
+            assert_eq!(attribute(&mount.at(name), "state").unwrap(), "sealed", "{name}");
+            assert_eq!(attribute(&mount.at(name), "complete").unwrap(), "complete", "{name}");
+            assert_eq!(attribute(&mount.at(name), "tensors").unwrap(), tensors, "{name}");
+            assert_eq!(verify(&mount, &mount.at(name)), (Some(0), "ok".into()), "{name}");
+        }
+        // A second save that was cut short.
+        fs::write(mount.at(name), [&whole[..], &whole[..whole.len() / 2]].concat()).unwrap();
+        mount.tensorfs_ok(["seal", mount.at(name).to_str().unwrap()]);
+        assert_eq!(attribute(&mount.at(name), "state").unwrap(), "interrupted", "{name}");
+        assert_eq!(attribute(&mount.at(name), "complete").unwrap(), "incomplete", "{name}");
+    }
 }
