@@ -15,7 +15,7 @@ use crate::show::output;
 use crate::tensors::attribute;
 use crate::tensors::place::{Kind, Place};
 
-/// What a checkpoint of one file is called.
+/// What a checkpoint of one file is called, also with `.tar` behind it, as if it were an archive: `best.pth.tar`.
 const ENDINGS: [&str; 5] = ["pt", "pth", "ckpt", "safetensors", "npz"];
 /// What they are called until they are all there.
 const UNFINISHED: &str = "tmp-";
@@ -66,7 +66,24 @@ pub fn find(dir: &Path) -> Result<Found, Failure> {
     let unclear = gather(&place, &mut candidates)?;
     // The newest first, and of those that are equally new the one with the larger number.
     candidates.sort_by_cached_key(|found| std::cmp::Reverse((found.modified, natural(found.place.path()))));
-    let complete = candidates.iter().position(Candidate::is_complete);
+    let mut complete = None;
+    for (at, found) in candidates.iter_mut().enumerate() {
+        if found.is_unknown {
+            continue;
+        }
+        match said_of(&found.place) {
+            Said::Complete => {
+                complete = Some(at);
+                break;
+            }
+            Said::Incomplete => {}
+            Said::Nothing => {
+                output::complain(cannot_tell(&found.place, &"nothing in it says where it ends"));
+                found.is_unknown = true;
+            }
+            Said::Unknown => found.is_unknown = true,
+        }
+    }
     Ok(Found { candidates, complete, unclear })
 }
 
@@ -115,21 +132,36 @@ impl Found {
     }
 }
 
-/// Whether the server says that a checkpoint is all there. What cannot be told is not; why not is told to the user.
-pub fn is_complete(place: &Place) -> bool {
+/// What the server says of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// It is all there.
+    Complete,
+    /// It is not.
+    Incomplete,
+    /// It is none, as far as is known.
+    Nothing,
+    /// Nobody knows, which was told to the user.
+    Unknown,
+}
+
+/// What the server says of a checkpoint. Why it cannot tell is told to the user.
+pub fn said_of(place: &Place) -> Said {
     match attribute::get(place.path(), COMPLETE) {
-        Ok(said) => said.as_deref() == Some("complete"),
+        Ok(Some(said)) if said == "complete" => Said::Complete,
+        Ok(Some(_)) => Said::Incomplete,
+        Ok(None) => Said::Nothing,
         // Gone since, or a link that leads nowhere.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Said::Incomplete,
         Err(error) => {
             output::complain(cannot_tell(place, &error));
-            false
+            Said::Unknown
         }
     }
 }
 
-fn cannot_tell(place: &Place, error: &std::io::Error) -> Failure {
-    Failure::at(place.path(), format!("whether it is complete cannot be told: {error}"))
+fn cannot_tell(place: &Place, why: &dyn std::fmt::Display) -> Failure {
+    Failure::at(place.path(), format!("whether it is complete cannot be told: {why}"))
 }
 
 const COMPLETE: &str = "user.tensorfs.complete";
@@ -162,7 +194,7 @@ impl Candidate {
 
     /// Whether it is complete now.
     pub fn is_complete(&self) -> bool {
-        !self.is_unknown && is_complete(&self.place)
+        !self.is_unknown && said_of(&self.place) == Said::Complete
     }
 }
 
@@ -174,11 +206,9 @@ fn gather(dir: &Place, candidates: &mut Vec<Candidate>) -> Result<Option<Place>,
     while let Some(dir) = left.pop() {
         // Of another owner, or gone since.
         let Ok(inside) = dir.inside() else { continue };
-        let said = attribute::get(dir.path(), COMPLETE);
-        if let Err(error) = &said {
-            output::complain(cannot_tell(&dir, error));
-        }
-        let is_checkpoint = !matches!(said, Ok(None));
+        let said = said_of(&dir);
+        // A trainer's own of which nothing is known is one, too.
+        let is_checkpoint = said != Said::Nothing || is_trainers(&dir);
         let mut files = Vec::new();
         for place in inside {
             let Ok(about) = place.about(false) else { continue };
@@ -194,7 +224,7 @@ fn gather(dir: &Place, candidates: &mut Vec<Candidate>) -> Result<Option<Place>,
         }
         if is_checkpoint {
             let modified = newest(&dir);
-            candidates.push(Candidate { place: dir, is_dir: true, modified, is_unknown: said.is_err() });
+            candidates.push(Candidate { place: dir, is_dir: true, modified, is_unknown: said == Said::Unknown });
         } else if are_whole(&files.iter().map(|(name, ..)| &**name).collect::<Vec<_>>()) {
             let one = |(_, place, modified)| Candidate { place, is_dir: false, modified, is_unknown: false };
             candidates.extend(files.into_iter().map(one));
@@ -209,12 +239,16 @@ fn name(place: &Place) -> String {
     place.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn is_trainers(place: &Place) -> bool {
+/// Whether a directory is called as a trainer's own.
+pub fn is_trainers(place: &Place) -> bool {
     is_called_as_trainers(name(place).as_bytes())
 }
 
 fn is_called_one(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known))
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let name = name.strip_suffix(b".tar").unwrap_or(name);
+    let ending = name.iter().rposition(|byte| *byte == b'.').map(|dot| &name[dot + 1..]);
+    ending.is_some_and(|ending| ENDINGS.iter().any(|known| ending == known.as_bytes()))
 }
 
 /// When a file below was last changed, those of other checkpoints left out.

@@ -9,7 +9,7 @@ use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Summary;
 
 use crate::cli::Ls;
-use crate::commands::latest::is_complete;
+use crate::commands::latest::{Said, is_trainers, said_of};
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{clock, output, size, table, text};
@@ -44,18 +44,18 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table) -> Result<(), Failure>
     if arguments.complete && place.is_in_pool() {
         return Err(Failure::at(place.path(), "what is complete is known on a mount only; mount the pool"));
     }
-    let is_wanted = |place: &Place| !arguments.complete || is_complete(place);
+    let is_wanted = |place: &Place| !arguments.complete || said_of(place) == Said::Complete;
     if about.kind() != Kind::Directory {
         if !is_wanted(place) {
             return Ok(());
         }
         return table.add(Row::of(place, about, None)?);
     }
+    if arguments.recursive && arguments.complete {
+        return all_complete(place, table);
+    }
     if arguments.recursive {
         place.files(&mut |found, about| {
-            if !is_wanted(found) {
-                return Ok(true);
-            }
             table.add(Row::of(found, about.clone(), Some(place))?)?;
             Ok(true)
         })?;
@@ -73,6 +73,33 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table) -> Result<(), Failure>
         table.flush()?;
         for plan in Plan::all_in(place, &inside, &Inspector::default())? {
             print_plan(&plan, arguments.json)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lists what is complete below a directory. What belongs to a checkpoint that is a directory is none of its own,
+/// whether that is complete or not.
+fn all_complete(top: &Place, table: &mut Table) -> Result<(), Failure> {
+    let mut left = vec![top.clone()];
+    while let Some(place) = left.pop() {
+        let is_top = place.path() == top.path();
+        let Ok(about) = place.about(is_top) else { continue };
+        let is_directory = match about.kind() {
+            Kind::Directory => true,
+            Kind::File => false,
+            Kind::Link | Kind::Other => continue,
+        };
+        let said = said_of(&place);
+        if said == Said::Complete {
+            table.add(Row::of(&place, about, (!is_top).then_some(top))?)?;
+        }
+        if is_directory {
+            let is_checkpoint = said != Said::Nothing || is_trainers(&place);
+            // Of another owner, or gone since.
+            let mut inside = place.inside().unwrap_or_default();
+            inside.retain(|place| !is_checkpoint || is_trainers(place));
+            left.extend(inside.into_iter().rev());
         }
     }
     Ok(())

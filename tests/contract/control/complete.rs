@@ -18,6 +18,8 @@ on_mounts!(
     a_checkpoint_of_several_processes_is_complete_when_the_main_one_says_so,
     the_latest_is_the_newest_that_is_complete,
     the_latest_is_no_part_of_a_checkpoint,
+    all_that_is_complete_is_listed_and_no_part_of_what_is_not,
+    of_a_newer_one_that_nobody_can_judge_something_is_said,
     the_latest_is_nothing_of_a_directory_that_cannot_be_judged,
 );
 
@@ -411,4 +413,72 @@ fn the_latest_is_nothing_of_a_directory_that_cannot_be_judged(setup: Setup) {
     assert!(errors.contains("step-1") && errors.lines().count() == 2, "{errors}");
     drop(failing);
     assert_eq!(latest(&mount, &mount.at("run")), (Some(0), dir.to_str().unwrap().to_owned()));
+}
+
+/// Proves T13.
+fn all_that_is_complete_is_listed_and_no_part_of_what_is_not(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let write = |name: &str, bytes: &[u8]| {
+        let path = mount.at("run").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    };
+    let index = br#"{"weight_map":{"a":"m1.safetensors","b":"m2.safetensors"}}"#;
+    for dir in ["checkpoint-1", "checkpoint-2", "sharded", "checkpoint-2/checkpoint-3"] {
+        write(&format!("{dir}/m1.safetensors"), &weights());
+    }
+    write("checkpoint-1/trainer_state.json", b"{}\n");
+    write("checkpoint-2/checkpoint-3/trainer_state.json", b"{}\n");
+    write("sharded/x.safetensors.index.json", index);
+    write("steps/step-1.safetensors", &weights());
+    write("steps/step-2.safetensors", &weights()[..40]);
+    write("notes.txt", b"nothing");
+    let listed = |path: &str| {
+        let text = mount.tensorfs_ok(["ls", "-R", "--complete", "--json", mount.at(path).to_str().unwrap()]);
+        let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+        let run = format!("{}/", mount.at("run").display());
+        let path = |line: serde_json::Value| line["path"].as_str().unwrap().replace(&run, "");
+        text.lines().map(line).map(path).collect::<Vec<_>>()
+    };
+    let all = ["checkpoint-1", "checkpoint-2/checkpoint-3", "steps/step-1.safetensors"];
+    assert_eq!(listed("run"), all);
+    write("sharded/m2.safetensors", &weights());
+    assert_eq!(listed("run"), [all[0], all[1], "sharded", all[2]]);
+    assert_eq!(listed("run/sharded"), ["sharded"]);
+    assert_eq!(listed("run/checkpoint-2"), ["checkpoint-2/checkpoint-3"]);
+    assert_eq!(listed("run/steps/step-1.safetensors"), [all[2]]);
+}
+
+/// Proves T13.
+fn of_a_newer_one_that_nobody_can_judge_something_is_said(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let run = mount.at("run");
+    let says = |command: &str| {
+        let output = mount.tensorfs([command, run.to_str().unwrap()]);
+        let (out, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        (output.status.code(), out, errors)
+    };
+    fs::create_dir(&run).unwrap();
+    fs::write(run.join("step-1.pt"), fs::read(samples().join("torch2-tensor.pt")).unwrap()).unwrap();
+    assert_eq!(says("latest").2, "");
+    fs::write(run.join("step-0.pt"), "of no format that is known").unwrap();
+    tensorfs_tests::shell(&run, "touch -d 2020-01-01T00:00:00 step-0.pt");
+    assert_eq!(says("latest").2, "", "it is older");
+    fs::write(run.join("step-2.pt"), "of no format that is known").unwrap();
+    fs::create_dir(run.join("checkpoint-3")).unwrap();
+    fs::write(run.join("checkpoint-3/tf_model.h5"), fs::read(samples().join("plain.h5")).unwrap()).unwrap();
+    fs::write(run.join("checkpoint-3/trainer_state.json"), "{}\n").unwrap();
+    let (status, out, errors) = says("latest");
+    assert_eq!((status, out.trim_end()), (Some(0), run.join("step-1.pt").to_str().unwrap()));
+    assert!(errors.contains("step-2.pt: whether") && errors.contains("checkpoint-3: whether"), "{errors}");
+    assert_eq!(errors.lines().count(), 2, "{errors}");
+    // It may be good: it is not set aside.
+    let (status, out, _) = says("rollback");
+    assert!(status == Some(1) && run.join("step-2.pt").exists() && run.join("checkpoint-3").exists(), "{out}");
 }
