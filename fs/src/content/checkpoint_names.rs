@@ -6,6 +6,8 @@ const TRAINERS: [&[u8]; 2] = [b"checkpoint-", b"checkpoint_"];
 const PARTS: [&str; 5] = ["rank", "rng_state", "random_states", "consolidated", "shard"];
 /// How files are called that stand for a whole run, beside those of its steps.
 const WHOLE: [&str; 4] = ["last", "latest", "best", "final"];
+/// What stands beside these in such a name, and says nothing.
+const GENERAL: [&str; 3] = ["checkpoint", "model", "ckpt"];
 /// Between the numbers of a part: `model-00001-of-00002.safetensors`.
 const OF: &str = "-of-";
 
@@ -18,9 +20,53 @@ pub fn is_called_as_trainers(name: &[u8]) -> bool {
 /// Whether each of the files of one directory that have tensors is a checkpoint by itself, as one for each step is.
 /// They are parts if one of them is called so, and if they are called by more than numbers differently.
 pub fn are_whole(names: &[&str]) -> bool {
-    let mut families = names.iter().map(|name| family(name)).filter(|name| !WHOLE.contains(&stem(name)));
-    let first = families.next();
-    !names.iter().any(|name| is_part(name)) && families.all(|other| Some(other) == first)
+    if names.iter().any(|name| is_part(name)) {
+        return false;
+    }
+    let (runs, steps): (Vec<Called>, Vec<Called>) = names.iter().map(|name| called(name)).partition(Called::is_of_run);
+    let Some(first) = steps.first().or_else(|| runs.first()) else { return true };
+    // `best.pt` and `last.pt`, also in words of their own (`model_best.pth.tar`), or as the steps are called.
+    let is_one = |one: &Called| one.rest.is_empty() || one.is_general() || one.rest == first.rest;
+    let is_alone = |one: &Called| runs.iter().all(|other| other.of_run != one.of_run || other.rest == one.rest);
+    steps.iter().all(|step| step == first) && runs.iter().all(|one| is_one(one) && is_alone(one))
+}
+
+/// What a name says, but for its numbers.
+#[derive(PartialEq, Eq)]
+struct Called {
+    /// For what of a run it stands.
+    of_run: Option<&'static str>,
+    /// Its other words.
+    rest: Vec<String>,
+    ending: String,
+}
+
+impl Called {
+    fn is_of_run(&self) -> bool {
+        self.of_run.is_some()
+    }
+
+    /// Whether its words say nothing of what is in it.
+    fn is_general(&self) -> bool {
+        matches!(&*self.rest, [word] if GENERAL.contains(&&**word))
+    }
+}
+
+fn called(name: &str) -> Called {
+    let name = name.to_ascii_lowercase();
+    let stem = stem(&name);
+    let mut called = Called { of_run: None, rest: Vec::new(), ending: name[stem.len()..].to_owned() };
+    for word in stem.split(|char: char| !char.is_alphanumeric()) {
+        let letters: String = word.chars().filter(|char| !char.is_ascii_digit()).collect();
+        // `last-v1.ckpt` is that of a second run.
+        let is_version = letters == "v" && word.len() > 1;
+        match WHOLE.iter().find(|whole| **whole == letters) {
+            Some(whole) if called.of_run.is_none() => called.of_run = Some(whole),
+            _ if letters.is_empty() || is_version => {}
+            _ => called.rest.push(letters),
+        }
+    }
+    called
 }
 
 /// Whether a file is one of several that are one checkpoint.
@@ -33,13 +79,10 @@ fn is_part(name: &str) -> bool {
     numbered || PARTS.iter().any(|part| name.contains(part))
 }
 
+/// A name without its ending, and without `.tar` behind that.
 fn stem(name: &str) -> &str {
+    let name = name.strip_suffix(".tar").unwrap_or(name);
     name.rsplit_once('.').map_or(name, |(stem, _)| stem)
-}
-
-/// A name without its numbers.
-fn family(name: &str) -> String {
-    name.chars().filter(|char| !char.is_ascii_digit()).collect()
 }
 
 #[cfg(test)]
@@ -58,18 +101,24 @@ mod tests {
 
     #[test]
     fn files_for_steps_are_whole_and_files_of_one_step_are_parts() {
-        let whole: [&[&str]; 6] = [
+        let whole: [&[&str]; 12] = [
             &[],
             &["model.safetensors"],
             &["state-of-the-art.pt"],
             &["step-9.pt", "step-10.pt"],
             &["epoch=1-step=20.ckpt", "epoch=2-step=40.ckpt", "last.ckpt"],
             &["best.pt", "last.pt"],
+            &["last.ckpt", "last-v1.ckpt", "epoch=0-step=9.ckpt", "epoch=0-step=9-v2.ckpt"],
+            &["checkpoint1.pt", "checkpoint_1_500.pt", "checkpoint_best.pt", "checkpoint_last.pt"],
+            &["checkpoint.pth.tar", "model_best.pth.tar"],
+            &["net-final.safetensors"],
+            &["net_3.pt", "net_4.pt", "net_last.pt", "best.pt"],
+            &["Model_Best.pth", "last.pth"],
         ];
         for names in whole {
             assert!(are_whole(names), "{names:?}");
         }
-        let parts: [&[&str]; 8] = [
+        let parts: [&[&str]; 14] = [
             &["model-00001-of-00002.safetensors"],
             &["pytorch_model-1-of-3.pt", "x.pt"],
             &["model.safetensors", "optimizer.pt"],
@@ -78,6 +127,12 @@ mod tests {
             &["mp_rank_00_model_states.pt"],
             &["consolidated.00.pth"],
             &["last.pt", "model.pt", "optimizer.pt"],
+            &["model_best.pt", "optimizer_best.pt"],
+            &["optimizer_best.pt", "step-1.pt"],
+            &["encoder_last.pt", "decoder_last.pt"],
+            &["encoder_last.pt", "decoder_best.pt"],
+            &["checkpoint_best.pt", "model_best.pt"],
+            &["best.pt", "optimizer_best.pt"],
         ];
         for names in parts {
             assert!(!are_whole(names), "{names:?}");

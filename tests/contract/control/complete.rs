@@ -18,6 +18,7 @@ on_mounts!(
     a_checkpoint_of_several_processes_is_complete_when_the_main_one_says_so,
     the_latest_is_the_newest_that_is_complete,
     the_latest_is_no_part_of_a_checkpoint,
+    the_latest_may_be_called_as_that_of_a_run_is,
     all_that_is_complete_is_listed_and_no_part_of_what_is_not,
     of_a_newer_one_that_nobody_can_judge_something_is_said,
     the_latest_is_nothing_of_a_directory_that_cannot_be_judged,
@@ -481,4 +482,31 @@ fn of_a_newer_one_that_nobody_can_judge_something_is_said(setup: Setup) {
     // It may be good: it is not set aside.
     let (status, out, _) = says("rollback");
     assert!(status == Some(1) && run.join("step-2.pt").exists() && run.join("checkpoint-3").exists(), "{out}");
+}
+
+/// As fairseq, Lightning and the examples of PyTorch call them.
+///
+/// Proves T13.
+fn the_latest_may_be_called_as_that_of_a_run_is(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let torch = fs::read(samples().join("torch2-tensor.pt")).unwrap();
+    let runs = [
+        ["checkpoint3.pt", "checkpoint_best.pt", "checkpoint_last.pt"],
+        ["epoch=0-step=9.ckpt", "last.ckpt", "last-v1.ckpt"],
+        ["checkpoint.pth.tar", "notes.txt", "model_best.pth.tar"],
+    ];
+    for (n, names) in runs.into_iter().enumerate() {
+        let run = mount.at(format!("run-{n}"));
+        fs::create_dir(&run).unwrap();
+        for name in names {
+            fs::write(run.join(name), &torch).unwrap();
+            if name.ends_with(".txt") {
+                continue;
+            }
+            assert_eq!(latest(&mount, &run), (Some(0), run.join(name).to_str().unwrap().to_owned()), "{name}");
+        }
+    }
 }
