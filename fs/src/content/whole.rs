@@ -15,6 +15,8 @@ use super::complete::End;
 
 /// The most names that are looked at below a directory.
 const NAMES_MAX: usize = 65_536;
+/// Names are gone through in lots, so that others may change the tree in between.
+const LOT: usize = 4096;
 /// The plan of a distributed checkpoint, and how its parts end.
 const PLAN: &[u8] = b".metadata";
 const PLANNED: &[u8] = b".distcp";
@@ -80,13 +82,14 @@ impl Content {
     /// Whether all of a directory that is a checkpoint is there. None if it is not one.
     fn is_whole_directory(&self, dir: Ino) -> Result<Option<bool>> {
         let mut names = 0;
-        let inside = self.inside(dir, &mut names)?;
-        let (distributed, ends) = (inside.file(PLAN).is_some(), inside.file(TRAINER_STATE).is_some());
-        let ends = ends || inside.has_states();
+        let inside = self.inside(dir, &mut names);
         let is_called = self.is_called_as_trainers(dir);
-        if !distributed && !ends && !is_called && inside.indexes().next().is_none() {
+        if !is_called && !inside.files.keys().any(|name| is_mark(name)) {
             return Ok(None);
         }
+        check_count(names)?;
+        let distributed = inside.file(PLAN).is_some();
+        let ends = inside.file(TRAINER_STATE).is_some() || inside.has_states();
         if is_called && !ends {
             return Ok(Some(false));
         }
@@ -109,7 +112,8 @@ impl Content {
             for (name, dir) in inside.directories {
                 // A trainer's own are checkpoints by themselves.
                 if !is_called_as_trainers(&name) {
-                    left.push(self.inside(dir, &mut names)?);
+                    left.push(self.inside(dir, &mut names));
+                    check_count(names)?;
                 }
             }
         }
@@ -216,21 +220,39 @@ impl Content {
         self.files.store().view().name_of_directory(dir).is_some_and(is_called_as_trainers)
     }
 
-    /// Files and directories in a directory.
-    fn inside(&self, dir: Ino, names: &mut usize) -> Result<Inside> {
-        let view = self.files.store().view();
+    /// Files and directories in a directory. Only those that tell that it is a checkpoint, if there are too many.
+    fn inside(&self, dir: Ino, names: &mut usize) -> Inside {
         let mut inside = Inside { dir, files: HashMap::new(), directories: Vec::new() };
-        for (_, name, ino) in view.entries_after(dir, 0) {
-            *names += 1;
-            if *names > NAMES_MAX {
-                return Err(Fault::new(libc::E2BIG));
-            }
-            match view.object(ino) {
-                Some(object) if object.is_file() => drop(inside.files.insert(name.to_vec(), ino)),
-                Some(object) if object.is_dir() => inside.directories.push((name.to_vec(), ino)),
-                _ => {}
+        let mut cookie = Some(0);
+        while let Some(from) = cookie.take() {
+            let view = self.files.store().view();
+            for (at, name, ino) in view.entries_after(dir, from).take(LOT) {
+                cookie = Some(at);
+                *names += 1;
+                if *names == NAMES_MAX + 1 {
+                    inside.directories = Vec::new();
+                    inside.files.retain(|name, _| is_mark(name));
+                }
+                let is_kept = *names <= NAMES_MAX || (inside.files.len() < LOT && is_mark(name));
+                match view.object(ino) {
+                    Some(object) if is_kept && object.is_file() => drop(inside.files.insert(name.to_vec(), ino)),
+                    Some(object) if *names <= NAMES_MAX && object.is_dir() => {
+                        inside.directories.push((name.to_vec(), ino));
+                    }
+                    _ => {}
+                }
             }
         }
-        Ok(inside)
+        inside
     }
+}
+
+/// Whether a file of that name in it makes a directory a checkpoint.
+fn is_mark(name: &[u8]) -> bool {
+    let is_index = INDEXES.iter().any(|end| name.ends_with(end));
+    is_index || name == PLAN || name == TRAINER_STATE || name.starts_with(STATES)
+}
+
+fn check_count(names: usize) -> Result<()> {
+    if names > NAMES_MAX { Err(Fault::new(libc::E2BIG)) } else { Ok(()) }
 }

@@ -9,6 +9,7 @@ use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, on_mounts, safetensors
 use super::attribute;
 
 on_mounts!(
+    a_directory_of_many_names_is_not_taken_for_a_checkpoint,
     a_directory_is_complete_when_all_of_it_is_there,
     a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there,
     what_lies_deep_below_a_checkpoint_is_part_of_it,
@@ -509,4 +510,30 @@ fn the_latest_may_be_called_as_that_of_a_run_is(setup: Setup) {
             assert_eq!(latest(&mount, &run), (Some(0), run.join(name).to_str().unwrap().to_owned()), "{name}");
         }
     }
+}
+
+/// Proves T13.
+fn a_directory_of_many_names_is_not_taken_for_a_checkpoint(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let run = mount.at("run");
+    fs::create_dir_all(run.join("checkpoint-9")).unwrap();
+    fs::write(run.join("checkpoint-9/model.safetensors"), weights()).unwrap();
+    fs::write(run.join("checkpoint-9/model.safetensors.index.json"), r#"{"weight_map":{"a":"model.safetensors"}}"#)
+        .unwrap();
+    fs::create_dir(run.join("step-1")).unwrap();
+    fs::write(run.join("step-1/model.safetensors"), weights()).unwrap();
+    for n in 0..65_540 {
+        std::os::unix::fs::symlink("nowhere", run.join(format!("log-{n}"))).unwrap();
+    }
+    assert_eq!(attribute(&run, "complete"), Err(Errno::ENODATA));
+    assert_eq!(latest(&mount, &run), (Some(0), run.join("step-1/model.safetensors").to_str().unwrap().to_owned()));
+    // It is called as a trainer's, however many there are beside it.
+    assert_eq!(attribute(&run.join("checkpoint-9"), "complete").unwrap(), "incomplete");
+    fs::write(run.join("checkpoint-9/trainer_state.json"), "{}\n").unwrap();
+    assert_eq!(attribute(&run.join("checkpoint-9"), "complete").unwrap(), "complete");
+    fs::write(run.join("trainer_state.json"), "{}\n").unwrap();
+    assert_eq!(attribute(&run, "complete"), Err(Errno::E2BIG));
 }
