@@ -16,4 +16,5 @@ pub mod recorded;
 pub mod single;
 pub mod statistics;
 pub mod tensor_file;
+pub mod tiling;
 pub mod verdict;

@@ -10,6 +10,7 @@ use tensorfs_fs::Inspector;
 use crate::show::failure::{self, Failure};
 use crate::show::text;
 use crate::tensors::place::{Kind, Place};
+use crate::tensors::tiling;
 
 /// How torch calls the plan of a distributed checkpoint, and how its parts end.
 const DISTRIBUTED: &str = ".metadata";
@@ -216,16 +217,11 @@ impl Plan {
 }
 
 impl Whole {
-    /// Whether the parts have as many elements as the whole, and lie in it.
+    /// Whether each element of the whole is in just one of the parts.
     fn is_covered(&self) -> bool {
         let Some(shape) = &self.shape else { return true };
-        let within = |shard: &Shard| {
-            let mut dims = shard.offsets.iter().zip(&shard.sizes).zip(shape);
-            shard.sizes.len() == shape.len() && dims.all(|((offset, size), whole)| offset + size <= *whole)
-        };
-        let count = |sizes: &[u64]| sizes.iter().map(|&size| u128::from(size)).product::<u128>();
-        self.shards.iter().all(within)
-            && self.shards.iter().map(|shard| count(&shard.sizes)).sum::<u128>() == count(shape)
+        let parts: Vec<tiling::Part<'_>> = self.shards.iter().map(|shard| (&*shard.offsets, &*shard.sizes)).collect();
+        tiling::make_up(shape, &parts)
     }
 }
 
@@ -253,6 +249,8 @@ struct Reading {
     /// Where tensors are in that list.
     names: HashMap<Vec<u8>, Option<usize>>,
     objects: usize,
+    /// Where parts are in the list of a tensor's, by their first elements: of tensors of which that was asked.
+    begins: HashMap<usize, HashMap<Vec<u64>, usize>>,
     /// Parts of the tensor that is named next.
     chunks: Vec<Shard>,
     /// Files, with their least lengths, in the order of their names, and their numbers.
@@ -282,8 +280,8 @@ impl Reading {
     }
 
     fn place(&mut self, name: Vec<u8>, offsets: Option<&[u64]>, chunk: Option<u64>, at: Bytes) {
-        let tensor = match self.names.get(&name) {
-            Some(Some(number)) => &mut self.tensors[*number],
+        let (of, tensor) = match self.names.get(&name) {
+            Some(Some(number)) => (*number, &mut self.tensors[*number]),
             // An index has nothing but places, each of a whole tensor.
             _ if at.len == 0 => {
                 self.names.insert(name.clone(), Some(self.tensors.len()));
@@ -302,7 +300,14 @@ impl Reading {
         let by_number = by_number.filter(|number| begins(&tensor.shards[*number]));
         let found = match (by_number, offsets) {
             (Some(number), _) => Some(number),
-            (None, Some(_)) => tensor.shards.iter().position(begins),
+            (None, Some(offsets)) => {
+                let known = self.begins.entry(of).or_insert_with(|| {
+                    // Of two that begin there the first one counts.
+                    let shards = tensor.shards.iter().enumerate().rev();
+                    shards.map(|(number, shard)| (shard.offsets.clone(), number)).collect()
+                });
+                known.get(offsets).copied()
+            }
             (None, None) => (count == 1).then_some(0),
         };
         if let Some(found) = found {
