@@ -25,6 +25,7 @@ mod format;
 mod found;
 mod gguf;
 mod hdf5;
+mod keras;
 mod limits;
 mod npy;
 mod npz;

@@ -7,7 +7,7 @@ use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
 use crate::plan::Planned;
 use crate::source::{Source, read_up_to};
-use crate::{arrow, bare, ends, gguf, hdf5, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
+use crate::{arrow, bare, ends, gguf, hdf5, keras, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
 
 /// Says what the file is, and gives each of its tensors to `sink`.
 pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
@@ -114,13 +114,15 @@ fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     // Of several archives, readers of arrays see the last one.
     if torch::prefix(source, last)?.is_some() {
         torch::recognise(source, &archives, out)?;
+    } else if let Some(weights) = keras::weights(source, last)? {
+        keras::recognise(source, weights, out)?;
     } else {
         npz::recognise(source, last, out)?;
     }
     // Neither library minds.
     let behind = source.size()?.saturating_sub(last.closed);
     if behind > 0 {
-        out.found.reason = Some(format!("{behind} bytes behind the zip are no part of it"));
+        out.found.reason.get_or_insert_with(|| format!("{behind} bytes behind the zip are no part of it"));
     }
     Ok(())
 }

@@ -22,6 +22,8 @@ mod arrow;
 mod bare;
 #[path = "hostile_formats/hdf5.rs"]
 mod hdf5;
+#[path = "hostile_formats/keras.rs"]
+mod keras;
 
 // --- the measure -----------------------------------------------------------------------------------
 
