@@ -2,6 +2,9 @@
 
 /// How the name of each directory of a trainer's begins; a number follows. Hugging Face's Trainer, and Accelerate.
 const TRAINERS: [&[u8]; 2] = [b"checkpoint-", b"checkpoint_"];
+/// How the names of what is not finished begin, or what is in them.
+const UNFINISHED: &[u8] = b"tmp-";
+const ORBAX: &[u8] = b".orbax-checkpoint-tmp";
 /// What is in the names of files of which each process saves its own.
 const PARTS: [&str; 5] = ["rank", "rng_state", "random_states", "consolidated", "shard"];
 /// How files are called that stand for a whole run, beside those of its steps.
@@ -15,6 +18,16 @@ const OF: &str = "-of-";
 pub fn is_called_as_trainers(name: &[u8]) -> bool {
     let number = TRAINERS.iter().find_map(|begin| name.strip_prefix(*begin));
     number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+}
+
+/// Whether something is called as what a program has not finished yet: `tmp-checkpoint-5`, and what Orbax renames last.
+pub fn is_unfinished(name: &[u8]) -> bool {
+    name.starts_with(UNFINISHED) || is_unfinished_by_orbax(name)
+}
+
+/// Whether something is called as what Orbax has not finished yet.
+pub(super) fn is_unfinished_by_orbax(name: &[u8]) -> bool {
+    name.windows(ORBAX.len()).any(|part| part == ORBAX)
 }
 
 /// Whether each of the files of one directory that have tensors is a checkpoint by itself, as one for each step is.
@@ -96,6 +109,16 @@ mod tests {
         }
         for name in ["checkpoint-", "checkpoint-best", "checkpoint", "checkpoint-5.tmp", "tmp-checkpoint-5", "step-5"] {
             assert!(!is_called_as_trainers(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_finished_is_called_so() {
+        for name in ["tmp-checkpoint-5", "7.orbax-checkpoint-tmp-1700000000", "default.orbax-checkpoint-tmp"] {
+            assert!(is_unfinished(name.as_bytes()), "{name}");
+        }
+        for name in ["7", "checkpoint-5", "x-tmp-5", "orbax-checkpoint"] {
+            assert!(!is_unfinished(name.as_bytes()), "{name}");
         }
     }
 

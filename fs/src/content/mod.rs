@@ -37,7 +37,7 @@ use tensorfs_layout::Ino;
 use crate::file::{Files, Version};
 use crate::store::Shares;
 
-pub use checkpoint_names::{are_whole, is_called_as_trainers};
+pub use checkpoint_names::{are_whole, is_called_as_trainers, is_unfinished};
 
 use bytes::SegmentBytes;
 use cache::TensorCache;

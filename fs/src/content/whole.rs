@@ -10,7 +10,7 @@ use tensorfs_layout::Ino;
 use crate::error::{Fault, Result};
 
 use super::Content;
-use super::checkpoint_names::is_called_as_trainers;
+use super::checkpoint_names::{is_called_as_trainers, is_unfinished_by_orbax};
 use super::complete::End;
 
 /// The most names that are looked at below a directory.
@@ -33,6 +33,12 @@ const TRAINER_STATE: &[u8] = b"trainer_state.json";
 /// others have theirs written while that goes on.
 const STATES: &[u8] = b"random_states_";
 const STATE_OF_MAIN: &[u8] = b"random_states_0.pkl";
+
+/// What Orbax has in each checkpoint. It gives a directory its name when all is in it, and until then has this in that.
+const ORBAX: &[u8] = b"_CHECKPOINT_METADATA";
+/// What each process of it writes, and what is made of that behind all of them.
+const ORBAX_PART: &[u8] = b"ocdbt.process_";
+const ORBAX_WHOLE: &[u8] = b"manifest.ocdbt";
 
 /// What lies in a directory.
 struct Inside {
@@ -88,6 +94,9 @@ impl Content {
             return Ok(None);
         }
         check_count(names)?;
+        if self.is_unfinished_by_orbax(dir) {
+            return Ok(Some(false));
+        }
         let distributed = inside.file(PLAN).is_some();
         let ends = inside.file(TRAINER_STATE).is_some() || inside.has_states();
         if is_called && !ends {
@@ -95,7 +104,7 @@ impl Content {
         }
         // All that there is below it has to be whole, and something has to have tensors. What is planned may be
         // numbers alone.
-        let (mut has_tensors, mut may_have) = (distributed, false);
+        let (mut has_tensors, mut may_have) = (distributed || inside.file(ORBAX).is_some(), false);
         let mut left = vec![inside];
         while let Some(inside) = left.pop() {
             if !self.is_as_it_says(&inside)? {
@@ -110,6 +119,9 @@ impl Content {
                 }
             }
             for (name, dir) in inside.directories {
+                if is_unfinished_by_orbax(&name) {
+                    return Ok(Some(false));
+                }
                 // A trainer's own are checkpoints by themselves.
                 if !is_called_as_trainers(&name) {
                     left.push(self.inside(dir, &mut names));
@@ -122,9 +134,13 @@ impl Content {
 
     /// Whether all is there that the plans in a directory name, and what is written last.
     fn is_as_it_says(&self, inside: &Inside) -> Result<bool> {
-        if let Some(state) = inside.file(TRAINER_STATE)
-            && self.parts_of(state)?.is_none()
-        {
+        for state in [TRAINER_STATE, ORBAX].into_iter().filter_map(|name| inside.file(name)) {
+            if self.parts_of(state)?.is_none() {
+                return Ok(false);
+            }
+        }
+        let has_orbax_parts = inside.directories.iter().any(|(name, _)| name.starts_with(ORBAX_PART));
+        if has_orbax_parts && inside.file(ORBAX_WHOLE).is_none() {
             return Ok(false);
         }
         if inside.has_states() && !self.has_bytes(inside.file(STATE_OF_MAIN)) {
@@ -220,6 +236,10 @@ impl Content {
         self.files.store().view().name_of_directory(dir).is_some_and(is_called_as_trainers)
     }
 
+    fn is_unfinished_by_orbax(&self, dir: Ino) -> bool {
+        self.files.store().view().name_of_directory(dir).is_some_and(is_unfinished_by_orbax)
+    }
+
     /// Files and directories in a directory. Only those that tell that it is a checkpoint, if there are too many.
     fn inside(&self, dir: Ino, names: &mut usize) -> Inside {
         let mut inside = Inside { dir, files: HashMap::new(), directories: Vec::new() };
@@ -250,7 +270,7 @@ impl Content {
 /// Whether a file of that name in it makes a directory a checkpoint.
 fn is_mark(name: &[u8]) -> bool {
     let is_index = INDEXES.iter().any(|end| name.ends_with(end));
-    is_index || name == PLAN || name == TRAINER_STATE || name.starts_with(STATES)
+    is_index || [PLAN, TRAINER_STATE, ORBAX].contains(&name) || name.starts_with(STATES)
 }
 
 fn check_count(names: usize) -> Result<()> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use serde_json::json;
-use tensorfs_fs::{are_whole, is_called_as_trainers};
+use tensorfs_fs::{are_whole, is_called_as_trainers, is_unfinished};
 
 use crate::cli::Latest;
 use crate::mounting::mountinfo::{Mount, Table};
@@ -17,8 +17,6 @@ use crate::tensors::place::{Kind, Place};
 
 /// What a checkpoint of one file is called, also with `.tar` behind it, as if it were an archive: `best.pth.tar`.
 const ENDINGS: [&str; 5] = ["pt", "pth", "ckpt", "safetensors", "npz"];
-/// What they are called until they are all there.
-const UNFINISHED: &str = "tmp-";
 
 /// Runs the command.
 pub fn run(arguments: &Latest) -> Result<ExitCode, Failure> {
@@ -132,6 +130,9 @@ impl Found {
     }
 }
 
+/// Why a directory is incomplete that lacks nothing that is named in it.
+pub const LACKING: &str = "what is written last is not there, or something below it is not whole";
+
 /// What the server says of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
@@ -213,7 +214,7 @@ fn gather(dir: &Place, candidates: &mut Vec<Candidate>) -> Result<Option<Place>,
         for place in inside {
             let Ok(about) = place.about(false) else { continue };
             let name = name(&place);
-            let hidden = name.starts_with('.') || name.starts_with(UNFINISHED);
+            let hidden = name.starts_with('.') || is_unfinished(name.as_bytes());
             match about.kind() {
                 Kind::Directory if !hidden && (!is_checkpoint || is_trainers(&place)) => left.push(place),
                 Kind::File if !is_checkpoint && !hidden && is_called_one(place.path()) => {

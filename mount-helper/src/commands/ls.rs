@@ -9,7 +9,7 @@ use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Summary;
 
 use crate::cli::Ls;
-use crate::commands::latest::{Said, is_trainers, said_of};
+use crate::commands::latest::{LACKING, Said, is_trainers, said_of};
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{clock, output, size, table, text};
@@ -71,11 +71,23 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table) -> Result<(), Failure>
     }
     if !arguments.complete {
         table.flush()?;
-        for plan in Plan::all_in(place, &inside, &Inspector::default())? {
-            print_plan(&plan, arguments.json)?;
+        let plans = Plan::all_in(place, &inside, &Inspector::default())?;
+        plans.iter().try_for_each(|plan| print_plan(plan, arguments.json))?;
+        let is_told = plans.iter().any(|plan| !plan.faults().is_empty());
+        if !is_told && !place.is_in_pool() && said_of(place) == Said::Incomplete {
+            print_lacking(place, arguments.json)?;
         }
     }
     Ok(())
+}
+
+/// Says of a checkpoint that lacks nothing that is named in it that it is incomplete all the same.
+fn print_lacking(place: &Place, json: bool) -> Result<(), Failure> {
+    let path = place.path().to_string_lossy();
+    output::print(&match json {
+        true => format!("{}\n", json!({"path": path, "kind": "checkpoint", "missing": [LACKING]})),
+        false => format!("{}: incomplete: {LACKING}\n", text::plain(&path)),
+    })
 }
 
 /// Lists what is complete below a directory. What belongs to a checkpoint that is a directory is none of its own,

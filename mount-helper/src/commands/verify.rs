@@ -11,6 +11,7 @@ use tensorfs_layout::Ino;
 
 use crate::ask::{mending, sealing};
 use crate::cli::Verify;
+use crate::commands::latest::{LACKING, Said, said_of};
 use crate::commands::status::{DAMAGED, INTERRUPTED};
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
@@ -39,7 +40,7 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
     for path in &arguments.paths {
         Place::of(path)?.walk(
             &mut |dir, inside| {
-                plans.push(Plan::all_in(dir, inside, &inspector));
+                plans.push((dir.clone(), Plan::all_in(dir, inside, &inspector)));
                 Ok(true)
             },
             &mut |place, about| {
@@ -87,9 +88,9 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
         done += size;
     }
     printer.bar.clear();
-    for plans in plans {
+    for (dir, plans) in plans {
         match plans {
-            Ok(plans) => plans.iter().try_for_each(|plan| tally.plan(&printer, plan))?,
+            Ok(plans) => tally.checkpoint(&printer, &dir, &plans)?,
             Err(failure) => {
                 tally.failed += 1;
                 output::complain(failure);
@@ -173,6 +174,26 @@ impl Tally {
                 Ok(false)
             }
         }
+    }
+
+    /// Says what the checkpoints in a directory lack, by their plans; and if those lack nothing, whether that is all.
+    fn checkpoint(&mut self, printer: &Printer, dir: &Place, plans: &[Plan]) -> Result<(), Failure> {
+        plans.iter().try_for_each(|plan| self.plan(printer, plan))?;
+        let is_told = plans.iter().any(|plan| !plan.faults().is_empty());
+        if is_told || dir.is_in_pool() || said_of(dir) != Said::Incomplete {
+            return Ok(());
+        }
+        self.incomplete += 1;
+        let path = dir.path().to_string_lossy();
+        output::print(&match printer.json {
+            true => {
+                let missing = [LACKING];
+                let state = "incomplete";
+                let line = json!({"path": path, "kind": "checkpoint", "state": state, "missing": missing, "extra": []});
+                format!("{line}\n")
+            }
+            false => format!("{}: {}: {LACKING}\n", text::plain(&path), printer.colours.yellow("incomplete")),
+        })
     }
 
     /// Says what a checkpoint of several files lacks, and which files are none of it.

@@ -15,11 +15,13 @@ on_mounts!(
     what_lies_deep_below_a_checkpoint_is_part_of_it,
     a_plan_below_a_checkpoint_is_part_of_it,
     what_its_library_loads_is_not_incomplete,
+    a_checkpoint_of_orbax_is_complete_when_it_has_its_name,
     a_directory_of_lightnings_is_complete_with_what_it_writes_last,
     a_checkpoint_of_several_processes_is_complete_when_the_main_one_says_so,
     the_latest_is_the_newest_that_is_complete,
     the_latest_is_no_part_of_a_checkpoint,
     the_latest_may_be_called_as_that_of_a_run_is,
+    a_checkpoint_that_is_not_complete_is_named_by_whatever_looks_at_it,
     all_that_is_complete_is_listed_and_no_part_of_what_is_not,
     of_a_newer_one_that_nobody_can_judge_something_is_said,
     the_latest_is_nothing_of_a_directory_that_cannot_be_judged,
@@ -178,7 +180,7 @@ fn a_plan_below_a_checkpoint_is_part_of_it(setup: Setup) {
         ("pytorch_model_fsdp_0/.metadata", sample("torch2-dcp.metadata")),
         ("1/2/3/m.safetensors", weights()),
         ("1/2/3/x.safetensors.index.json", index),
-        ("1/2/trainer_state.json", b"{}\n".to_vec()),
+        ("1/2/trainer_state.json", b"{\"step\": 5}".to_vec()),
     ];
     for (name, bytes) in &files {
         fs::create_dir_all(checkpoint.join(name).parent().unwrap()).unwrap();
@@ -282,6 +284,42 @@ fn what_its_library_loads_is_not_incomplete(setup: Setup) {
     assert_eq!(is_whole("checkpoint-3"), Err(Errno::ENODATA));
     fs::remove_file(mount.at("checkpoint-3/tf_model.h5")).unwrap();
     assert_eq!(is_whole("checkpoint-3").unwrap(), "incomplete", "nothing has tensors");
+}
+
+/// Proves T13.
+fn a_checkpoint_of_orbax_is_complete_when_it_has_its_name(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let run = mount.at("run");
+    let save = |name: &str| {
+        let dir = run.join(name);
+        fs::create_dir_all(dir.join("default/ocdbt.process_0/d")).unwrap();
+        for file in ["default/_METADATA", "default/ocdbt.process_0/manifest.ocdbt", "default/ocdbt.process_0/d/0"] {
+            fs::write(dir.join(file), "anything").unwrap();
+        }
+        fs::write(dir.join("default/manifest.ocdbt"), "anything").unwrap();
+        fs::write(dir.join("_CHECKPOINT_METADATA"), "{\"item_handlers\": {}}").unwrap();
+        dir
+    };
+    save("1");
+    let before = (Some(0), run.join("1").to_str().unwrap().to_owned());
+    let being = save("2.orbax-checkpoint-tmp-1700000000");
+    assert_eq!(attribute(&being, "complete").unwrap(), "incomplete");
+    assert_eq!(latest(&mount, &run), before);
+    fs::rename(&being, run.join("2")).unwrap();
+    let dir = run.join("2");
+    assert_eq!(attribute(&dir, "complete").unwrap(), "complete");
+    assert_eq!(latest(&mount, &run), (Some(0), dir.to_str().unwrap().to_owned()));
+    fs::rename(dir.join("default"), dir.join("default.orbax-checkpoint-tmp-1")).unwrap();
+    assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
+    fs::rename(dir.join("default.orbax-checkpoint-tmp-1"), dir.join("default")).unwrap();
+    fs::remove_file(dir.join("default/manifest.ocdbt")).unwrap();
+    assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
+    assert_eq!(latest(&mount, &run), before);
+    fs::write(run.join("1/_CHECKPOINT_METADATA"), "{\"item").unwrap();
+    assert_eq!(latest(&mount, &run).0, Some(1));
 }
 
 /// Accelerate on two ranks: the second one has written its random states before the first one has written the model.
@@ -536,4 +574,36 @@ fn a_directory_of_many_names_is_not_taken_for_a_checkpoint(setup: Setup) {
     assert_eq!(attribute(&run.join("checkpoint-9"), "complete").unwrap(), "complete");
     fs::write(run.join("trainer_state.json"), "{}\n").unwrap();
     assert_eq!(attribute(&run, "complete"), Err(Errno::E2BIG));
+}
+
+/// Proves T13.
+fn a_checkpoint_that_is_not_complete_is_named_by_whatever_looks_at_it(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let dir = mount.at("checkpoint-9");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("model.safetensors"), weights()).unwrap();
+    let says = |command: &[&str]| {
+        mount.tensorfs_ok(["seal", dir.to_str().unwrap()]);
+        let output = mount.tensorfs(command.iter().copied().chain([dir.to_str().unwrap()]));
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, text) = says(&["verify"]);
+    assert!(status == Some(5) && text.contains("checkpoint-9: incomplete: what is written last"), "{text}");
+    let (status, text) = says(&["verify", "--json"]);
+    let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!((status, &line["kind"], &line["state"]), (Some(5), &"checkpoint".into(), &"incomplete".into()));
+    let (status, text) = says(&["ls"]);
+    assert!(status == Some(0) && text.contains("checkpoint-9: incomplete: what is written last"), "{text}");
+    fs::write(dir.join("trainer_state.json"), "{}\n").unwrap();
+    let (status, text) = says(&["verify"]);
+    assert!(status == Some(0) && !text.contains("incomplete"), "{text}");
+    assert!(!says(&["ls"]).1.contains("incomplete"));
+    // What its index lacks is named once.
+    fs::write(dir.join("x.safetensors.index.json"), r#"{"weight_map":{"a":"model.safetensors","b":"n.safetensors"}}"#)
+        .unwrap();
+    let (status, text) = says(&["verify"]);
+    assert!(status == Some(5) && text.contains("n.safetensors is missing") && !text.contains("written last"), "{text}");
 }
