@@ -1,5 +1,5 @@
-//! What tensorfs says of a regular file in extended attributes: `user.tensorfs.state`, `.records`, `.tensors`,
-//! `.checksum`, `.tier`.
+//! What tensorfs says of a regular file in extended attributes: `user.tensorfs.state`, `.records`, `.complete`,
+//! `.tensors`, `.checksum`, `.tier`; of a directory `.complete`.
 //!
 //! They are worked out when they are read. They are not listed, so nothing copies them along with a file, and they
 //! cannot be set or removed, but for the tier. The kernel lets read them who may read the file.
