@@ -315,6 +315,33 @@ fn checkpoints_in_parts_are_one_thing() {
     }
 }
 
+/// A part may be of any format: what is in the file by itself is what the checkpoint has, or is refused.
+#[test]
+fn parts_in_columns_are_never_read_as_rows() {
+    let scratch = scratch();
+    for (file, refused) in [("arrays.npz", false), ("compressed.npz", true)] {
+        let dir = scratch.path().join(file);
+        fs::create_dir(&dir).unwrap();
+        fs::copy(sample(file), dir.join("m.bin")).unwrap();
+        let index = r#"{"weight_map": {"f4": "m.bin", "fortran": "m.bin", "big": "m.bin"}}"#;
+        fs::write(dir.join("m.bin.index.json"), index).unwrap();
+        let (dir, part) = (dir.to_str().unwrap(), dir.join("m.bin"));
+        for name in ["f4", "fortran", "big"] {
+            if refused && name == "fortran" {
+                let told = complains(1, &["cat", dir, name]);
+                assert!(told.contains("its part in m.bin is stored column by column, and compressed"), "{told}");
+                continue;
+            }
+            let of_whole: Value = serde_json::from_str(&prints(0, &["stat", "--json", dir, name])).unwrap();
+            let of_part = prints(0, &["stat", "--json", part.to_str().unwrap(), name]);
+            let of_part: Value = serde_json::from_str(&of_part).unwrap();
+            assert_eq!((&of_whole["mean"], &of_whole["shape"]), (&of_part["mean"], &of_part["shape"]), "{name}");
+            let (whole, part) = (call(&["cat", dir, name]).stdout, call(&["cat", part.to_str().unwrap(), name]).stdout);
+            assert_eq!(whole == part, name != "fortran", "{file} {name}: by rows, and by columns");
+        }
+    }
+}
+
 /// What torch saved by itself: the names that the program gave its tensors.
 #[test]
 fn distributed_checkpoints_have_the_names_of_the_program() {

@@ -347,6 +347,11 @@ class Attack:
                 file.write(content)
         for path in (directory, self.home, "."):
             os.getxattr(path, "user.tensorfs.complete")
+        # What is in it as a whole.
+        below = f"{self.top()}/.tensorfs/tensors/{self.where()}/{directory}.checkpoint"
+        for name in os.listdir(below)[:5]:
+            with open(os.path.join(below, name), "rb") as file:
+                file.read(MIB)
 
     def ask(self, path):
         for name in ("state", "tensors", "records", "checksum", "tier", "complete"):

@@ -2,13 +2,13 @@
 //!
 //! What is known of a directory holds for one version of its plans. Which files are the parts is looked up each time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use tensorfs_formats::{Format, Tensor};
-use tensorfs_layout::tree::Object;
+use tensorfs_layout::tree::View;
 use tensorfs_layout::{Ino, Timestamp};
 
 use crate::clock;
@@ -71,6 +71,19 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// The file that a name leads to from a directory on, and the directories on the way. Links are not followed.
+fn reach(view: &View, dir: Ino, name: &str, on_the_way: &mut Vec<Ino>) -> Option<Ino> {
+    let mut at = dir;
+    let mut names = name.split('/').peekable();
+    while let Some(name) = names.next() {
+        at = view.lookup(at, name.as_bytes())?;
+        if names.peek().is_some() {
+            on_the_way.push(at);
+        }
+    }
+    view.object(at)?.is_file().then_some(at)
+}
+
 fn readable(checkpoint: Arc<Checkpoint>) -> Result<Option<Arc<Checkpoint>>> {
     if checkpoint.is_broken { Err(Fault::new(libc::EIO)) } else { Ok(Some(checkpoint)) }
 }
@@ -131,18 +144,28 @@ impl Content {
     /// Whose rights count for a checkpoint: of its directory, its plans, and the files that are its parts.
     pub(super) fn files_of(&self, checkpoint: &Checkpoint) -> Arc<[Ino]> {
         let view = self.files.store().view();
-        let parts = checkpoint.plan.files().iter().filter_map(|name| view.lookup(checkpoint.dir, name.as_bytes()));
-        let parts = parts.filter(|ino| view.object(*ino).is_some_and(Object::is_file));
-        [checkpoint.dir].into_iter().chain(checkpoint.plans.iter().map(|(ino, _)| *ino)).chain(parts).collect()
+        let plans = checkpoint.plans.iter().map(|(ino, _)| *ino);
+        let (mut all, mut above) = (Vec::from_iter([checkpoint.dir].into_iter().chain(plans)), HashSet::new());
+        for name in checkpoint.plan.files() {
+            let mut on_the_way = Vec::new();
+            if let Some(part) = reach(&view, checkpoint.dir, name, &mut on_the_way) {
+                all.extend(on_the_way.into_iter().filter(|dir| above.insert(*dir)).chain([part]));
+            }
+        }
+        all.into()
     }
 
-    /// A directory, its plans, and all other files in it. None if it has no plan, or too many files.
+    /// A directory, its plans, and all other files in it. None if it has no plan, too many files, or directories, in
+    /// which parts may be.
     pub(super) fn files_beside_plan(&self, dir: Ino) -> Option<Arc<[Ino]>> {
         let view = self.files.store().view();
         let (mut plans, mut others, mut left) = (vec![dir], Vec::new(), NAMES_MAX);
         for (_, name, ino) in view.entries_after(dir, 0) {
             left = left.checked_sub(1)?;
-            if view.object(ino).is_some_and(Object::is_file) {
+            if view.object(ino)?.is_dir() {
+                return None;
+            }
+            if view.object(ino)?.is_file() {
                 if is_plan(name) { plans.push(ino) } else { others.push(ino) }
             }
         }
@@ -206,7 +229,7 @@ impl Content {
 
     fn part(&self, checkpoint: &Checkpoint, file: u32) -> Option<(Ino, Version)> {
         let name = checkpoint.plan.files().get(file as usize)?;
-        let ino = self.files.store().view().lookup(checkpoint.dir, name.as_bytes())?;
+        let ino = reach(&self.files.store().view(), checkpoint.dir, name, &mut Vec::new())?;
         Some((ino, self.files.version(ino).ok()?))
     }
 

@@ -115,18 +115,19 @@ impl Assembled {
     }
 }
 
-/// The tensor, to be read in row-major order, if it can be.
-pub fn by_rows(tensor: &Tensor) -> Tensor {
+/// The tensor, to be read in row-major order. None if it cannot be: it is stored column by column, and compressed.
+pub fn by_rows(tensor: &Tensor) -> Option<Tensor> {
     let mut tensor = tensor.clone();
-    if tensor.order == Order::ColumnMajor && matches!(tensor.location, Location::Raw { .. }) {
+    if tensor.order == Order::ColumnMajor {
         let steps = tensor.shape.iter().scan(1_u64, |stride, &size| {
             let this = *stride;
             *stride = stride.saturating_mul(size);
             Some(this)
         });
         tensor.order = Order::Strides(steps.collect());
+        return Some(tensor).filter(|tensor| matches!(tensor.location, Location::Raw { .. }));
     }
-    tensor
+    Some(tensor)
 }
 
 #[cfg(test)]

@@ -107,8 +107,11 @@ pub fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     let (path_a, path_b) = (file_a.path(), file_b.path());
     let (mut listed_a, mut listed_b) = (a.1.clone(), b.1.clone());
     if !readable_order(&listed_a.tensor, &listed_b.tensor) {
-        listed_a.tensor = by_rows(&listed_a.tensor);
-        listed_b.tensor = by_rows(&listed_b.tensor);
+        for listed in [&mut listed_a, &mut listed_b] {
+            if let Some(tensor) = by_rows(&listed.tensor) {
+                listed.tensor = tensor;
+            }
+        }
     }
     let (tensor_a, tensor_b) = (&listed_a.tensor, &listed_b.tensor);
     let comparable = readable_order(tensor_a, tensor_b);

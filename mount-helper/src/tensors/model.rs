@@ -299,7 +299,10 @@ impl Made {
             if whole.shards.len() == 1 && matches!(tensor.location, Location::Raw { .. }) {
                 self.checksums = checksums.clone();
             }
-            pieces.push(Piece { offsets, file: first + at.part, tensor: Rc::new(by_rows(tensor)) });
+            let Some(tensor) = by_rows(tensor) else {
+                return Err(format!("its part in {name} is stored column by column, and compressed"));
+            };
+            pieces.push(Piece { offsets, file: first + at.part, tensor: Rc::new(tensor) });
         }
         Ok(pieces)
     }

@@ -213,6 +213,15 @@ fn an_index_makes_one_model(setup: Setup) {
     fs::write(odd.join("x.bin.index.json"), r#"{"weight_map": {"array": "x.bin"}}"#).unwrap();
     let rows: Vec<u8> = (0..4).flat_map(|n| vec![n; 70_001]).collect();
     assert!(bytes(&tree(&mount, "odd.checkpoint/array.npy")) == rows);
+    // Compressed parts are decoded, but not those that stand column by column.
+    fs::copy(samples().join("compressed.npz"), odd.join("y.bin")).unwrap();
+    let index = r#"{"weight_map": {"f4": "y.bin", "big": "y.bin", "zeroes": "y.bin", "fortran": "y.bin"}}"#;
+    fs::write(odd.join("x.bin.index.json"), index).unwrap();
+    for name in ["f4.npy", "big.npy", "zeroes.npy"] {
+        let of_file = fs::read(tree(&mount, &format!("odd/y.bin/{name}"))).unwrap();
+        assert!(fs::read(tree(&mount, &format!("odd.checkpoint/{name}"))).unwrap() == of_file, "{name}");
+    }
+    assert_eq!(fs::read(tree(&mount, "odd.checkpoint/fortran.npy")).unwrap_err().raw_os_error(), Some(libc::EIO));
 }
 
 /// Proves T14.
