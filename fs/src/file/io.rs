@@ -155,8 +155,8 @@ impl Files {
         } else if request.from_cache {
             let written = self.write_all(handle.node.ino(), &fd, request.offset, data);
             if written.is_err() {
-                self.store().segments().touch(segment).host("opening a segment to sync it")?;
                 self.lock(&handle.node).note_not_kept();
+                self.store().segments().touch(segment).host("opening a segment to sync it")?;
             }
             written?
         } else {

@@ -287,6 +287,7 @@ class Raw(Writer):
 
 class Torch(Writer):
     OPTIONS = {}
+    MOST = 70_000
 
     def _state(self, turn=0):
         import torch
@@ -309,11 +310,13 @@ class Torch(Writer):
         import torch
 
         with open(self.path, "wb") as file:
-            torch.save(self._state(), Stops(file, self.path, 70_000), **self.OPTIONS)
+            torch.save(self._state(), Stops(file, self.path, self.MOST), **self.OPTIONS)
 
 
 class TorchLegacy(Torch):
     OPTIONS = {"_use_new_zipfile_serialization": False}
+    # Elements are written to the descriptor itself.
+    MOST = 100
 
 
 class Distributed(Writer):
