@@ -173,7 +173,7 @@ impl Content {
             }
             for part in parts {
                 let Some(part) = part else { return Ok(false) };
-                if !matches!(self.end_of(part)?, End::There { .. }) || self.is_of_another_save(part, index)? {
+                if !matches!(self.end_of(part)?, End::There { .. }) {
                     return Ok(false);
                 }
             }
@@ -199,19 +199,11 @@ impl Content {
                 End::Missing => false,
                 End::Untold | End::Opaque => self.named_in(part, |source| source.part())?.is_some(),
             };
-            let is_long = self.files.version(part).is_ok_and(|version| version.size >= len);
-            if !is_whole || !is_long || self.is_of_another_save(part, plan)? {
+            if !is_whole || !self.files.version(part).is_ok_and(|version| version.size >= len) {
                 return Ok(false);
             }
         }
         Ok(true)
-    }
-
-    /// Whether a part was written again, in place, behind what names it, which is written last. What was made behind
-    /// that is a copy: those are made in any order.
-    fn is_of_another_save(&self, part: Ino, plan: Ino) -> Result<bool> {
-        let (part, plan) = (self.files.stat(part)?.attributes, self.files.stat(plan)?.attributes);
-        Ok(part.mtime > plan.mtime && part.btime < plan.mtime)
     }
 
     /// Whether a distributed checkpoint is one of Lightning's, by its name or by those beside it.

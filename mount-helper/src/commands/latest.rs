@@ -131,8 +131,7 @@ impl Found {
 }
 
 /// Why a directory is incomplete that lacks nothing that is named in it.
-pub const LACKING: &str =
-    "what is written last is not there, or something below it is not whole, or was written again behind its index";
+pub const LACKING: &str = "what is written last is not there, or something below it is not whole";
 
 /// What the server says of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
