@@ -201,6 +201,11 @@ impl Assembled {
         Ok((whole, pieces))
     }
 
+    /// The files that have something of it.
+    pub fn files(&self) -> impl Iterator<Item = Ino> {
+        self.pieces.iter().map(|piece| piece.file)
+    }
+
     /// How many bytes it has, with its header.
     pub fn len(&self) -> u64 {
         self.header.len() as u64 + self.count * self.item

@@ -29,6 +29,7 @@ const INDEXES: [&[u8]; 2] = [b".safetensors.index.json", b".bin.index.json"];
 const NAMES_MAX: usize = 4096;
 const LOT: usize = 256;
 const PLANS_MAX: usize = 8;
+
 /// Files that are parts of a checkpoint, by their numbers, as they were when they were asked for first.
 pub(super) struct Parts<'a> {
     content: &'a Content,
@@ -60,6 +61,12 @@ impl<'a> Parts<'a> {
         let bytes = |(ino, version): (Ino, Version)| (ino, version.segment, version.size, version.mtime);
         let parts = checkpoint.plan.pieces(nth as usize).map(|(_, place)| self.get(place.file).map(bytes));
         number((checkpoint.stamp, parts.collect::<Vec<_>>()))
+    }
+
+    /// The files that have something of a tensor.
+    pub fn of(&mut self, nth: u32) -> impl Iterator<Item = Ino> {
+        let checkpoint = self.checkpoint;
+        checkpoint.plan.pieces(nth as usize).filter_map(|(_, place)| Some(self.get(place.file)?.0))
     }
 
     /// When the newest of a tensor's parts was changed.
@@ -145,11 +152,12 @@ impl Content {
     pub(super) fn files_of(&self, checkpoint: &Checkpoint) -> Arc<[Ino]> {
         let view = self.files.store().view();
         let plans = checkpoint.plans.iter().map(|(ino, _)| *ino);
-        let (mut all, mut above) = (Vec::from_iter([checkpoint.dir].into_iter().chain(plans)), HashSet::new());
+        let (mut all, mut among) = (Vec::from_iter([checkpoint.dir].into_iter().chain(plans)), HashSet::new());
         for name in checkpoint.plan.files() {
             let mut on_the_way = Vec::new();
             if let Some(part) = reach(&view, checkpoint.dir, name, &mut on_the_way) {
-                all.extend(on_the_way.into_iter().filter(|dir| above.insert(*dir)).chain([part]));
+                // A file of many names is one.
+                all.extend(on_the_way.into_iter().chain([part]).filter(|ino| among.insert(*ino)));
             }
         }
         all.into()

@@ -1,6 +1,8 @@
 //! Listing the directories of the control tree.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use tensorfs_layout::log::NAME_MAX;
 use tensorfs_layout::tree::Object;
@@ -14,7 +16,9 @@ use super::Control;
 use super::fixed::{CHECKPOINT, DIRECTORY, FIXED, TENSORS, is_control, is_slow};
 use super::lookup::{Answer, look_of, origin_of};
 use super::numbers::{self, Look, Origin};
+use crate::content::Content;
 use crate::content::bytes::fault;
+use crate::content::checkpoint::Checkpoint;
 use crate::content::checkpoints::Parts;
 use crate::content::index::{DirId, TOP};
 
@@ -44,6 +48,27 @@ impl Row {
 
 /// What is done with a row. It says whether there is no room for it, or for more.
 type Take<'a> = &'a mut dyn FnMut(Row) -> bool;
+
+/// Whose rights count for the tensors of a checkpoint that are listed.
+struct Shared<'a> {
+    parts: Parts<'a>,
+    files: Arc<[Ino]>,
+    among: HashSet<Ino>,
+}
+
+impl<'a> Shared<'a> {
+    fn new(content: &'a Content, checkpoint: &'a Checkpoint) -> Self {
+        let files = content.files_of(checkpoint);
+        Self { parts: Parts::new(content, checkpoint), among: files.iter().copied().collect(), files }
+    }
+
+    /// Those for a tensor of which plan and parts are as its stamp says.
+    fn of(&mut self, origin: &Origin) -> Option<Arc<[Ino]>> {
+        let Origin::Assembled { stamp, ordinal, .. } = *origin else { return None };
+        let is_it = self.parts.stamp(ordinal) == stamp;
+        (is_it && self.parts.of(ordinal).all(|part| self.among.contains(&part))).then(|| self.files.clone())
+    }
+}
 
 impl Control {
     /// Where a directory is listed.
@@ -91,13 +116,18 @@ impl Control {
         if cookie < DOT_DOT {
             return Ok(());
         }
-        let mut shared = false;
+        let checkpoint = match self.origin(dir)?.0 {
+            Origin::Checkpoint { dir, .. } => self.content.checkpoint_in(dir)?,
+            _ => None,
+        };
+        let mut shared = checkpoint.as_deref().map(|checkpoint| Shared::new(&self.content, checkpoint));
         self.rows(dir, cookie, &mut |row| {
-            let ino = self.numbers.tell(row.origin, row.look);
-            if let (Some(of), Origin::Assembled { .. }, false) = (row.origin.checkpoint(), row.origin, shared) {
-                self.share(of);
-                shared = true;
+            let files = shared.as_mut().and_then(|shared| shared.of(&row.origin));
+            if files.is_none() && matches!(row.origin, Origin::Assembled { .. }) {
+                // Something was replaced meanwhile.
+                return false;
             }
+            let ino = self.numbers.tell_of(row.origin, row.look, files);
             let full = match self.stat(ino) {
                 Ok(stat) => take(ListedPlus { cookie: row.cookie, name: &row.name, stat: &stat }),
                 // Gone meanwhile.

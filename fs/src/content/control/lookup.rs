@@ -1,5 +1,7 @@
 //! What names in the control tree stand for.
 
+use std::sync::Arc;
+
 use tensorfs_formats::{Tensor, npy_len};
 use tensorfs_layout::log::NAME_MAX;
 use tensorfs_layout::tree::Object;
@@ -53,8 +55,14 @@ impl Control {
             Answer::Nothing => return Ok(Some(None)),
             Answer::MustRead => return Ok(None),
         };
-        let ino = self.numbers.tell(origin, look);
-        if let Some(dir) = origin.checkpoint() {
+        let ino = match origin {
+            Origin::Assembled { dir, stamp, ordinal } => {
+                let files = self.files_of_tensor(dir, stamp, ordinal)?;
+                self.numbers.tell_of(origin, look, Some(files))
+            }
+            _ => self.numbers.tell(origin, look),
+        };
+        if let Origin::Checkpoint { dir, .. } = origin {
             self.share(dir);
         }
         let stat = self.stat(ino);
@@ -149,11 +157,19 @@ impl Control {
         Ok(size.map(|size| (origin, Look { size, mtime: parts.mtime(nth) })))
     }
 
-    /// Notes whose rights count for what there is of a checkpoint.
-    pub(super) fn share(&self, dir: Ino) {
-        if let Ok(Some(checkpoint)) = self.content.checkpoint_in(dir) {
-            self.numbers.share(dir, self.content.files_of(&checkpoint));
-        }
+    /// Notes whose rights count for the directories of a checkpoint.
+    fn share(&self, dir: Ino) {
+        let checkpoint = self.content.checkpoint_in(dir).ok().flatten();
+        self.numbers.share(dir, checkpoint.map(|checkpoint| self.content.files_of(&checkpoint)));
+    }
+
+    /// Whose rights count for a tensor of a checkpoint, of which plan and parts are as that stamp says.
+    fn files_of_tensor(&self, dir: Ino, stamp: u64, ordinal: u32) -> Result<Arc<[Ino]>> {
+        let checkpoint = self.content.checkpoint_in(dir)?.ok_or(Fault::stale())?;
+        let files = self.content.files_of(&checkpoint);
+        let mut parts = Parts::new(&self.content, &checkpoint);
+        let are_among = parts.stamp(ordinal) == stamp && parts.of(ordinal).all(|part| files.contains(&part));
+        if are_among { Ok(files) } else { Err(Fault::stale()) }
     }
 
     fn find_tensor(&self, file: Ino, tensors: &Tensors, ordinal: u32, may_read: bool) -> Result<Answer> {

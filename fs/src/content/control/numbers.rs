@@ -57,7 +57,7 @@ pub(super) struct Look {
 #[derive(Default)]
 pub(super) struct Numbers {
     known: Mutex<HashMap<Ino, Known>>,
-    /// Of each checkpoint in parts of which the kernel knows something, whose rights count.
+    /// Of each checkpoint in parts of which the kernel knows something, whose rights count for its directories.
     shared: Mutex<HashMap<Ino, Shared>>,
     handover: Option<Arc<Handover>>,
 }
@@ -65,6 +65,9 @@ pub(super) struct Numbers {
 struct Known {
     origin: Origin,
     look: Look,
+    /// Whose rights count for a tensor of a checkpoint: of files that are it as the origin says. With what another
+    /// plan names, and that is asked about a moment later, it has nothing to do.
+    files: Option<Arc<[Ino]>>,
     lookups: u64,
     /// Servers before have told it, too: nobody knows how often, but once at least.
     told_before: bool,
@@ -150,7 +153,7 @@ impl Numbers {
         let inherited = handover.iter().flat_map(Handover::inherited_shown);
         let known = inherited.filter_map(|(slip, kept)| {
             let (ino, origin, look) = of_slip(&slip)?;
-            Some((ino, Known { origin, look, lookups: 0, told_before: true, _kept: Some(kept) }))
+            Some((ino, Known { origin, look, files: None, lookups: 0, told_before: true, _kept: Some(kept) }))
         });
         let known: HashMap<_, _> = known.collect();
         let mut shared: HashMap<Ino, Shared> = HashMap::new();
@@ -162,6 +165,11 @@ impl Numbers {
 
     /// The number of a origin that the kernel is about to be told of.
     pub(super) fn tell(&self, origin: Origin, look: Look) -> Ino {
+        self.tell_of(origin, look, None)
+    }
+
+    /// As [`Numbers::tell`], of a tensor of a checkpoint: whose rights count for it, from now on.
+    pub(super) fn tell_of(&self, origin: Origin, look: Look, files: Option<Arc<[Ino]>>) -> Ino {
         let mut ino = of(&origin);
         if let Origin::Mirror(_) = origin {
             return ino;
@@ -173,23 +181,33 @@ impl Numbers {
                     self.shared.lock().entry(dir).or_default().numbers += 1;
                 }
                 let kept = self.handover.as_ref().and_then(|it| it.keep_shown(&to_slip(ino, &origin, look)));
-                Known { origin, look, lookups: 0, told_before: false, _kept: kept }
+                Known { origin, look, files: None, lookups: 0, told_before: false, _kept: kept }
             });
             if entry.origin == origin {
                 entry.lookups += 1;
+                let before = files.and_then(|files| entry.files.replace(files));
+                // Freed without the lock.
+                drop(known);
+                drop(before);
                 return ino;
             }
             ino = Ino(FIRST | ((ino.0 + 1) & (MIRROR - 1)).max(FIXED));
         }
     }
 
-    /// These are the files whose rights count for what there is of a checkpoint, from now on.
-    pub(super) fn share(&self, dir: Ino, files: Arc<[Ino]>) {
-        let before = self.shared.lock().get_mut(&dir).and_then(|shared| shared.files.replace(files));
+    /// These are the files whose rights count for the directories of a checkpoint, from now on. None if that is not
+    /// known.
+    pub(super) fn share(&self, dir: Ino, files: Option<Arc<[Ino]>>) {
+        let before = self.shared.lock().get_mut(&dir).map(|shared| std::mem::replace(&mut shared.files, files));
         drop(before);
     }
 
-    /// The files whose rights count for what there is of a checkpoint. None if that was not looked up yet.
+    /// The files whose rights count for a tensor of a checkpoint. None if this server has not told it.
+    pub(super) fn files(&self, ino: Ino) -> Option<Arc<[Ino]>> {
+        self.known.lock().get(&ino)?.files.clone()
+    }
+
+    /// The files whose rights count for the directories of a checkpoint. None if that was not looked up yet.
     pub(super) fn shared(&self, dir: Ino) -> Option<Arc<[Ino]>> {
         self.shared.lock().get(&dir)?.files.clone()
     }

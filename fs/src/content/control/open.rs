@@ -119,8 +119,11 @@ impl Control {
                 self.open_one(file, tensors, ordinal).map(Npy::OfFile)
             }
             Origin::Assembled { dir, stamp, ordinal } => {
+                // The kernel has asked who may read these.
+                let files = self.numbers.files(ino).ok_or_else(stale)?;
                 let opened = self.open_assembled(Some(caller), dir, stamp, ordinal)?;
-                if opened.len() == look.size { Ok(Npy::OfParts(opened)) } else { Err(stale()) }
+                let are_among = opened.files().all(|file| files.contains(&file));
+                if are_among && opened.len() == look.size { Ok(Npy::OfParts(opened)) } else { Err(stale()) }
             }
             Origin::Mirror(_) | Origin::Directory { .. } | Origin::Checkpoint { .. } => Err(Fault::new(libc::EISDIR)),
         }

@@ -70,6 +70,11 @@ impl MayRead {
         }
     }
 
+    /// True if nobody may.
+    fn is_nobody(&self) -> bool {
+        !(self.owner || self.group || self.others) && self.list.is_none()
+    }
+
     fn mode(&self, role: Role) -> u32 {
         let class = |may: bool, shift: u32| u32::from(role.rights(if may { 4 } else { 0 })) << shift;
         let list = self.list.clone().map(|list| list.reduced(|bits| role.rights(bits)).permissions());
@@ -81,13 +86,31 @@ impl MayRead {
 /// Attributes of what the files have together, the first of which is the directory of the others; and the access list,
 /// if there is one. None if there are no such files any more.
 pub(super) fn of_all(role: Role, view: &View, files: &[Ino]) -> Option<(Attributes, Option<Vec<u8>>)> {
-    let mut objects = files.iter().filter_map(|ino| view.object(*ino));
-    let (dir, first) = (objects.next()?, objects.next()?);
-    let mut may = MayRead::of(first).and(&MayRead::of(dir));
-    objects.for_each(|object| may = may.clone().and(&MayRead::of(object)));
+    // Of what is gone nobody knows who might have read it.
+    let [dir, first, others @ ..] = files else { return None };
+    let first = view.object(*first)?;
+    let mut before = view.object(*dir)?;
+    let mut may = MayRead::of(first).and(&MayRead::of(before));
+    for other in others {
+        let other = view.object(*other)?;
+        // As a rule they are all alike; and nobody is added.
+        if !may.is_nobody() && !are_alike(before, other) {
+            may = may.and(&MayRead::of(other));
+        }
+        before = other;
+    }
     let attributes =
         Attributes { mode: may.mode(role), rdev: 0, segment: None, damaged: false, ..first.attributes.clone() };
     Some((attributes, may.list.map(|list| list.reduced(|bits| role.rights(bits)).to_value())))
+}
+
+/// True if the same may read both.
+fn are_alike(one: &Object, other: &Object) -> bool {
+    let rights = |object: &Object| {
+        let Attributes { uid, gid, mode, .. } = object.attributes;
+        (uid, gid, mode, object.is_dir())
+    };
+    rights(one) == rights(other) && one.xattr(acl::ACCESS) == other.xattr(acl::ACCESS)
 }
 
 #[cfg(test)]

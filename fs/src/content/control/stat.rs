@@ -12,7 +12,7 @@ use crate::file::{LONG, Stat};
 
 use super::Control;
 use super::fixed::{ACCESSES, DIRECTORY, PLACEMENT, README, README_TEXT, TRACE, is_slow};
-use super::numbers::Look;
+use super::numbers::{Look, Origin};
 use super::rights::{Of, Role};
 use super::shared;
 
@@ -39,10 +39,7 @@ impl Control {
         let (of, role) = Role::of(&origin);
         let attributes = match of {
             Of::One(of) => self.content.files().store().view().object(of).map(|object| role.attributes(object)),
-            Of::Checkpoint(dir) => self.shared_files(dir).and_then(|files| {
-                let view = self.content.files().store().view();
-                shared::of_all(role, &view, &files).map(|(attributes, _)| attributes)
-            }),
+            Of::Checkpoint(dir) => self.shared(ino, &origin, dir).map(|(attributes, _)| attributes),
         };
         let Some(attributes) = attributes else {
             // A tensor of a file that is gone, which somebody has open.
@@ -58,10 +55,17 @@ impl Control {
         Ok(Stat { ino, attributes, links: 1, size: look.size, allocated: allocated(look), volatile: true })
     }
 
-    /// The files whose rights count for what there is of a checkpoint. As long as it is not known which files are its
-    /// parts, all that are beside its plan.
-    pub(super) fn shared_files(&self, dir: Ino) -> Option<Arc<[Ino]>> {
-        self.numbers.shared(dir).or_else(|| self.content.files_beside_plan(dir))
+    /// Attributes and access list of what there is of a checkpoint. As long as it is not known which files are its
+    /// parts, the rights to all that are beside its plan count.
+    pub(super) fn shared(&self, ino: Ino, origin: &Origin, dir: Ino) -> Option<(Attributes, Option<Vec<u8>>)> {
+        let role = Role::of(origin).1;
+        let of_all = |files: Arc<[Ino]>| shared::of_all(role, &self.content.files().store().view(), &files);
+        let beside = || self.content.files_beside_plan(dir).and_then(of_all);
+        match origin {
+            // Whoever may not read one of its parts gains nothing by removing another one.
+            Origin::Assembled { .. } => self.numbers.files(ino).map_or_else(beside, of_all),
+            _ => self.numbers.shared(dir).and_then(of_all).or_else(beside),
+        }
     }
 
     /// An object of the part that does not change: its owner and times are the root's.

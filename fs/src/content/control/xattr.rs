@@ -8,7 +8,6 @@ use crate::error::{Fault, Result};
 use super::Control;
 use super::fixed::is_slow;
 use super::rights::{Of, Role};
-use super::shared;
 
 impl Control {
     /// The value of an attribute.
@@ -27,10 +26,7 @@ impl Control {
         let (of, role) = Role::of(&origin);
         match of {
             Of::One(of) => role.access_list(self.content.files().store().view().object(of)?),
-            Of::Checkpoint(dir) => {
-                let files = self.shared_files(dir)?;
-                shared::of_all(role, &self.content.files().store().view(), &files)?.1
-            }
+            Of::Checkpoint(dir) => self.shared(ino, &origin, dir)?.1,
         }
     }
 }
