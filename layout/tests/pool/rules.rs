@@ -229,6 +229,7 @@ fn rule_5_a_recorded_truncation_is_done_again_and_an_unrecorded_one_never_happen
         let mtime = attributes(0).mtime;
         let written = std::time::Duration::new(mtime.sec as u64, mtime.nsec);
         found.set_modified(std::time::UNIX_EPOCH + written).unwrap();
+        drop(found);
         let (pool, _) = copy.open(image, boot);
         assert_eq!(pool.view().object(ino).unwrap().size(), 4);
         assert_eq!(read_segment(&pool, segment), b"0123");
