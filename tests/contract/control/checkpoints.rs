@@ -20,6 +20,7 @@ on_mounts!(
     parts_that_are_not_as_planned_are_told,
     plans_that_cannot_be_are_left_out,
     who_may_not_read_a_part_may_not_read_the_whole,
+    who_puts_one_plan_in_the_place_of_another_reads_nothing_more,
     an_open_tensor_in_parts_shows_one_version,
     open_tensors_in_parts_go_on,
     a_checkpoint_of_many_parts_takes_little_memory,
@@ -506,6 +507,73 @@ fn who_may_not_read_a_part_may_not_read_the_whole(setup: Setup) {
     fs::set_permissions(dir.join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::rename(dir.join("secret"), dir.join("__1_0.distcp")).unwrap();
     assert!(!reads(3000).0);
+}
+
+/// Somebody who may put one plan in the place of another, and back, while he holds what was looked up with either: the
+/// one names a file of his, the other one that he may not read. What he holds is asked for by its number alone.
+const SWAPS: &str = r#"
+import os
+os.setgroups([])
+os.setgid(3000)
+os.setuid(3000)
+INDEX = "d/x.safetensors.index.json"
+TREE = ".tensorfs/tensors/d.checkpoint"
+
+def plan(name):
+    os.rename(INDEX, "d/aside")
+    os.rename("d/" + name, INDEX)
+    os.rename("d/aside", "d/" + ("secret plan" if name == "own plan" else "own plan"))
+
+# His own plan is in place.
+own = os.open(TREE, os.O_PATH)
+plan("secret plan")
+secret = None
+for name in ("w.npy", "v.npy"):
+    try:
+        secret = os.open(name, os.O_PATH, dir_fd=own)
+        break
+    except OSError:
+        pass
+plan("own plan")
+os.stat(TREE)
+os.stat(TREE + "/v.npy")
+plan("secret plan")
+if secret is None:
+    print("nothing was found")
+else:
+    try:
+        print("read", os.read(os.open(f"/proc/self/fd/{secret}", os.O_RDONLY), 1000))
+    except OSError as error:
+        print(error.strerror)
+"#;
+
+/// Proves T3, T14.
+fn who_puts_one_plan_in_the_place_of_another_reads_nothing_more(setup: Setup) {
+    if !is_root() {
+        return setup.skip("needs root, to become somebody else");
+    }
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let dir = mount.at("d");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("a.safetensors"), safetensors(&[("v", b"open")])).unwrap();
+    fs::write(dir.join("secret.safetensors"), safetensors(&[("w", b"secret")])).unwrap();
+    fs::set_permissions(dir.join("secret.safetensors"), fs::Permissions::from_mode(0o600)).unwrap();
+    let plans = [("x.safetensors.index.json", "v", "a.safetensors"), ("secret plan", "w", "secret.safetensors")];
+    for (name, tensor, part) in plans {
+        fs::write(dir.join(name), format!(r#"{{"metadata": {{}}, "weight_map": {{"{tensor}": "{part}"}}}}"#)).unwrap();
+        fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    std::os::unix::fs::chown(&dir, Some(3000), Some(3000)).unwrap();
+    let python = Command::new("python3").args(["-c", SWAPS]).current_dir(mount.path()).output().unwrap();
+    let said = String::from_utf8(python.stdout).unwrap();
+    assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
+    assert!(!said.starts_with("read"), "{said}");
+    // Root may.
+    assert!(bytes(&tree(&mount, "d.checkpoint/w.npy")).ends_with(b"secret"));
 }
 
 /// Proves T5, T14.
