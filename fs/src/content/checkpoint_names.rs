@@ -14,10 +14,12 @@ const GENERAL: [&str; 3] = ["checkpoint", "model", "ckpt"];
 /// Between the numbers of a part: `model-00001-of-00002.safetensors`.
 const OF: &str = "-of-";
 
-/// Whether a directory is called `checkpoint-` or `checkpoint_` and a number, as trainers call their own.
+/// Whether a directory is called `checkpoint-` or `checkpoint_` and a number, as trainers call their own. Theirs have no
+/// zeroes in front, as those of Ray have.
 pub fn is_called_as_trainers(name: &[u8]) -> bool {
-    let number = TRAINERS.iter().find_map(|begin| name.strip_prefix(*begin));
-    number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+    let number = TRAINERS.iter().find_map(|begin| name.strip_prefix(*begin)).unwrap_or_default();
+    let is_padded = number.len() > 1 && number[0] == b'0';
+    !number.is_empty() && !is_padded && number.iter().all(u8::is_ascii_digit)
 }
 
 /// Whether something is called as what a program has not finished yet: `tmp-checkpoint-5`, and what Orbax renames last.
@@ -104,10 +106,11 @@ mod tests {
 
     #[test]
     fn directories_of_trainers_have_a_number_and_no_more() {
-        for name in ["checkpoint-5", "checkpoint_0", "checkpoint-00012"] {
+        for name in ["checkpoint-5", "checkpoint_0", "checkpoint-10200"] {
             assert!(is_called_as_trainers(name.as_bytes()), "{name}");
         }
-        for name in ["checkpoint-", "checkpoint-best", "checkpoint", "checkpoint-5.tmp", "tmp-checkpoint-5", "step-5"] {
+        let others = ["checkpoint-", "checkpoint-best", "checkpoint", "checkpoint-5.tmp", "tmp-checkpoint-5", "step-5"];
+        for name in others.into_iter().chain(["checkpoint_000003"]) {
             assert!(!is_called_as_trainers(name.as_bytes()), "{name}");
         }
     }

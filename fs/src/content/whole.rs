@@ -27,6 +27,14 @@ const LIGHTNING: &[u8] = b".ckpt";
 const BESIDE: usize = 256;
 /// How indexes of checkpoints in parts end.
 const INDEXES: [&[u8]; 2] = [b".safetensors.index.json", b".bin.index.json"];
+/// What Megatron writes before a distributed checkpoint, and behind it.
+const MEGATRON: &[u8] = b"common.pt";
+const MEGATRONS: &[u8] = b"metadata.json";
+/// What is in the names of event files.
+const EVENTS: &[u8] = b".tfevents";
+/// What is looked for before its like in another format.
+const SAFETENSORS: &[u8] = b".safetensors";
+const BIN_INDEX: &[u8] = b".bin.index.json";
 /// What a trainer writes last.
 const TRAINER_STATE: &[u8] = b"trainer_state.json";
 /// Each process of Accelerate writes one of these, and the main one writes its own behind all that it has to save. The
@@ -52,9 +60,9 @@ impl Inside {
         self.files.get(name).copied()
     }
 
-    fn indexes(&self) -> impl Iterator<Item = Ino> {
+    fn indexes(&self) -> impl Iterator<Item = (&[u8], Ino)> {
         let is_index = |name: &[u8]| INDEXES.iter().any(|end| name.ends_with(end));
-        self.files.iter().filter(move |(name, _)| is_index(name)).map(|(_, ino)| *ino)
+        self.files.iter().filter(move |(name, _)| is_index(name)).map(|(name, ino)| (&**name, *ino))
     }
 
     fn has_states(&self) -> bool {
@@ -98,8 +106,9 @@ impl Content {
             return Ok(Some(false));
         }
         let distributed = inside.file(PLAN).is_some();
-        let ends = inside.file(TRAINER_STATE).is_some() || inside.has_states();
-        if is_called && !ends {
+        // Others call theirs as trainers do.
+        let ends = distributed || [TRAINER_STATE, ORBAX].iter().any(|name| inside.file(name).is_some());
+        if is_called && !ends && !inside.has_states() {
             return Ok(Some(false));
         }
         // All that there is below it has to be whole, and something has to have tensors. What is planned may be
@@ -110,7 +119,7 @@ impl Content {
             if !self.is_as_it_says(&inside)? {
                 return Ok(Some(false));
             }
-            for ino in inside.files.into_values() {
+            for (_, ino) in inside.files.into_iter().filter(|(name, _)| !is_of_events(name)) {
                 match self.end_of(ino)? {
                     End::Missing => return Ok(Some(false)),
                     End::There { tensors } => has_tensors |= tensors,
@@ -149,6 +158,7 @@ impl Content {
         match inside.file(PLAN) {
             Some(plan) if !self.is_as_planned(inside, plan)? => return Ok(false),
             Some(_) if !self.has_bytes(inside.file(LIGHTNINGS)) && self.is_lightnings(inside.dir) => return Ok(false),
+            Some(_) if inside.file(MEGATRON).is_some() && !self.has_bytes(inside.file(MEGATRONS)) => return Ok(false),
             // It is written last.
             None if inside.files.keys().any(|name| name.ends_with(PLANNED)) => return Ok(false),
             _ => {}
@@ -160,14 +170,14 @@ impl Content {
         file.is_some_and(|ino| self.files.version(ino).is_ok_and(|version| version.size > 0))
     }
 
-    /// Whether each part is there that an index in a directory names. Of a model that there is in two formats one may
-    /// not have been fetched, and its index counts for nothing.
+    /// Whether each part is there that an index in a directory names. Of a model that there is in two formats the one
+    /// that is looked for last may not have been fetched, and its index counts for nothing.
     fn has_all_that_indexes_name(&self, inside: &Inside) -> Result<bool> {
         let (mut are_met, mut are_unused) = (false, false);
-        for index in inside.indexes() {
+        for (name, index) in inside.indexes() {
             let Some(parts) = self.parts_of(index)? else { return Ok(false) };
             let parts: Vec<Option<Ino>> = parts.iter().map(|part| self.file_below(inside.dir, part)).collect();
-            if !parts.is_empty() && parts.iter().all(Option::is_none) {
+            if name.ends_with(BIN_INDEX) && !parts.is_empty() && parts.iter().all(Option::is_none) {
                 are_unused = true;
                 continue;
             }
@@ -179,7 +189,15 @@ impl Content {
             }
             are_met = true;
         }
-        Ok(are_met || !are_unused)
+        if are_met || !are_unused {
+            return Ok(true);
+        }
+        for (name, file) in &inside.files {
+            if name.ends_with(SAFETENSORS) && matches!(self.end_of(*file)?, End::There { .. }) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The file that a path leads to from a directory.
@@ -271,6 +289,11 @@ impl Content {
 fn is_mark(name: &[u8]) -> bool {
     let is_index = INDEXES.iter().any(|end| name.ends_with(end));
     is_index || [PLAN, TRAINER_STATE, ORBAX].contains(&name) || name.starts_with(STATES)
+}
+
+/// Whether a file is called as event files are, which go on being written beside a checkpoint and are no part of it.
+fn is_of_events(name: &[u8]) -> bool {
+    name.windows(EVENTS.len()).any(|part| part == EVENTS)
 }
 
 fn check_count(names: usize) -> Result<()> {

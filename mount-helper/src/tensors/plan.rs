@@ -16,12 +16,17 @@ use crate::tensors::tiling;
 const DISTRIBUTED: &str = ".metadata";
 const DISTRIBUTED_PART: &str = ".distcp";
 /// How indexes of checkpoints in parts end, and the parts that they name.
-const INDEXES: [(&str, &str); 2] = [(".safetensors.index.json", ".safetensors"), (".bin.index.json", ".bin")];
+const INDEXES: [(&str, &str); 2] = [(".safetensors.index.json", SAFETENSORS), (".bin.index.json", BIN)];
+/// What is looked for before its like in another format, and that.
+const SAFETENSORS: &str = ".safetensors";
+const BIN: &str = ".bin";
 
 /// What a plan says.
 pub struct Plan {
     dir: Place,
     is_distributed: bool,
+    /// True if none of its parts is there, and those of another format are looked for before.
+    is_unused: bool,
     tensors: Vec<Whole>,
     objects: usize,
     parts: Vec<Part>,
@@ -88,12 +93,9 @@ impl Plan {
             }
         }
         // Of a model that there is in two formats, one may not have been fetched.
-        let has = |plan: &Plan, all: bool| {
-            let mut there = plan.parts.iter().map(|part| part.there.is_some());
-            if all { there.all(|there| there) } else { there.any(|there| there) }
-        };
-        if found.iter().any(|plan| !plan.is_distributed && has(plan, true)) {
-            found.retain(|plan| plan.is_distributed || has(plan, false));
+        let has_other = found.iter().any(|plan| !plan.is_distributed && !plan.is_unused);
+        if has_other || inside.iter().any(|place| name_of(place).ends_with(SAFETENSORS)) {
+            found.retain(|plan| !plan.is_unused);
         }
         Ok(found)
     }
@@ -147,7 +149,8 @@ impl Plan {
         let mut extra: Vec<String> = there.into_keys().filter(|name| name.ends_with(part)).collect();
         extra.sort();
         let Reading { tensors, objects, .. } = reading;
-        Ok(Some(Plan { dir: dir.clone(), is_distributed, tensors, objects, parts, extra }))
+        let is_unused = part == BIN && !parts.is_empty() && parts.iter().all(|part| part.there.is_none());
+        Ok(Some(Plan { dir: dir.clone(), is_distributed, is_unused, tensors, objects, parts, extra }))
     }
 
     /// The directory.

@@ -33,12 +33,18 @@ fn weights() -> Vec<u8> {
 
 /// Writes a checkpoint step by step: after each step but the last it is not complete, and then it is.
 #[track_caller]
+fn is_none_yet(dir: &Path, when: &str) {
+    let said = attribute(dir, "complete");
+    assert!(said == Ok("incomplete".to_owned()) || said == Err(Errno::ENODATA), "{when}: {said:?}");
+}
+
+#[track_caller]
 fn grows(dir: &Path, steps: &[(&str, Vec<u8>)]) {
     for (name, bytes) in steps {
-        assert_ne!(attribute(dir, "complete"), Ok("complete".to_owned()), "before {name}");
+        is_none_yet(dir, &format!("before {name}"));
         fs::create_dir_all(dir.join(name).parent().unwrap()).unwrap();
         fs::write(dir.join(name), &bytes[..bytes.len() - 1]).unwrap();
-        assert_ne!(attribute(dir, "complete"), Ok("complete".to_owned()), "part of {name}");
+        is_none_yet(dir, &format!("part of {name}"));
         fs::write(dir.join(name), bytes).unwrap();
     }
     assert_eq!(attribute(dir, "complete").unwrap(), "complete", "{}", dir.display());
@@ -267,6 +273,40 @@ fn what_its_library_loads_is_not_incomplete(setup: Setup) {
     mount.tensorfs_ok(["seal", mount.at("both").to_str().unwrap()]);
     assert_eq!(is_whole("both").unwrap(), "incomplete");
     assert_eq!((status("tensors", "both"), status("verify", "both")), (Some(1), Some(5)));
+    // The one that is looked for first was not fetched; the one that is looked for last, and that is one file.
+    write("first/model.safetensors.index.json", br#"{"weight_map":{"a":"m-1.safetensors"}}"#);
+    write("first/pytorch_model.bin.index.json", br#"{"weight_map":{"a":"m-1.bin"}}"#);
+    write("first/m-1.bin", &fs::read(samples().join("torch2-tensor.pt")).unwrap());
+    assert_eq!(is_whole("first").unwrap(), "incomplete");
+    assert_eq!(status("tensors", "first"), Some(1));
+    write("one/pytorch_model.bin.index.json", br#"{"weight_map":{"a":"m-1.bin"}}"#);
+    assert_eq!(is_whole("one").unwrap(), "incomplete");
+    write("one/model.safetensors", &weights());
+    mount.tensorfs_ok(["seal", mount.at("one").to_str().unwrap()]);
+    assert_eq!(is_whole("one").unwrap(), "complete");
+    assert_eq!((status("tensors", "one"), status("verify", "one")), (Some(0), Some(0)));
+    // Events go on being written beside what is finished.
+    write("checkpoint-4/model.safetensors", &weights());
+    write("checkpoint-4/trainer_state.json", b"{}\n");
+    let events = fs::read(samples().join("board.tfevents")).unwrap();
+    write("checkpoint-4/runs/events.out.tfevents.1", &events[..events.len() - 1]);
+    let held = fs::File::options().append(true).open(mount.at("checkpoint-4/runs/events.out.tfevents.1")).unwrap();
+    assert_eq!(is_whole("checkpoint-4").unwrap(), "complete");
+    drop(held);
+    // Others call theirs as trainers do.
+    let sample = |name: &str| fs::read(samples().join(name)).unwrap();
+    for name in ["checkpoint_7", "megatron"] {
+        write(&format!("{name}/__0_0.distcp"), &sample("torch2-dcp.distcp"));
+        write(&format!("{name}/.metadata"), &sample("torch2-dcp.metadata"));
+        assert_eq!(is_whole(name).unwrap(), "complete");
+    }
+    write("checkpoint_000003/model.pt", &sample("torch2-tensor.pt"));
+    assert_eq!(is_whole("checkpoint_000003"), Err(Errno::ENODATA));
+    // Megatron's is none before what it writes last.
+    write("megatron/common.pt", &sample("torch2-tensor.pt"));
+    assert_eq!(is_whole("megatron").unwrap(), "incomplete");
+    write("megatron/metadata.json", b"{}");
+    assert_eq!(is_whole("megatron").unwrap(), "complete");
     // Parts in directories.
     write("deep/model.safetensors.index.json", br#"{"weight_map":{"a":"1/x.safetensors","b":"1/2/y.safetensors"}}"#);
     write("deep/1/x.safetensors", &weights());
