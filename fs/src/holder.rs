@@ -6,10 +6,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+/// So many descriptors of a process are looked at: looking takes the time of who runs the server.
+const MOST: usize = 1 << 18;
+
 /// True if a process is seen to have the file of this number, on the filesystem of this device, open to write. If the
 /// device is not known, any without a disk of its own may be it. Nothing is asked of the filesystem itself, so that
-/// whoever answers for it may ask this. All descriptors are looked at, however many: that takes two microseconds for
-/// each that is of another filesystem. An error if it is not seen, and the process is there.
+/// whoever answers for it may ask this. That takes two microseconds for each descriptor that is of another filesystem.
+/// An error if it is not seen, and the process is there, or has more descriptors than are looked at.
 pub(crate) fn has_open_to_write(pid: u32, device: Option<(u32, u32)>, ino: u64) -> io::Result<bool> {
     let is_it = |found: (u32, u32)| device.map_or(found.0 == 0, |device| found == device);
     let (names, infos) =
@@ -18,7 +21,10 @@ pub(crate) fn has_open_to_write(pid: u32, device: Option<(u32, u32)>, ino: u64) 
         Err(error) if has_ended(&error) => return Ok(false),
         descriptors => descriptors?,
     };
-    for descriptor in descriptors {
+    for (count, descriptor) in descriptors.enumerate() {
+        if count == MOST {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let descriptor = match descriptor {
             Err(error) if has_ended(&error) => return Ok(false),
             descriptor => descriptor?.file_name(),

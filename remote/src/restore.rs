@@ -32,6 +32,8 @@ use crate::repository::{Content, Entry, Newest, Repository, State, name_of};
 const LOT: (usize, u64) = (256, 256 << 20);
 /// The attribute of a file whose writer was killed, which names the file's segment.
 const INTERRUPTED: &[u8] = b"user.tensorfs.interrupted";
+/// How the names of attributes begin that say which segments of a pool are as a power loss left them.
+const LEFT: &[u8] = b"user.tensorfs.left.";
 
 /// Hears how many bytes of how many are there.
 pub type Progress<'a> = &'a dyn Fn(u64, u64);
@@ -408,6 +410,10 @@ fn object(entry: &Entry, ino: Ino, segment: Option<(SegmentId, u64)>) -> Transac
         tx.push(Record::Target { ino, target: target.into() });
     }
     for (name, mut value) in entry.xattrs() {
+        if name.starts_with(LEFT) {
+            // So do these.
+            continue;
+        }
         if name == INTERRUPTED {
             // It says something of a segment that has another number here.
             match segment.filter(|(_, was)| value == was.to_le_bytes()) {

@@ -14,8 +14,8 @@ const GENERAL: [&str; 3] = ["checkpoint", "model", "ckpt"];
 /// Between the numbers of a part: `model-00001-of-00002.safetensors`.
 const OF: &str = "-of-";
 
-/// Whether a directory is called `checkpoint-` or `checkpoint_` and a number, as trainers call their own. Theirs have no
-/// zeroes in front, as those of Ray have.
+/// Whether a directory is called `checkpoint-` or `checkpoint_` and a number, as trainers call their own. Theirs has no
+/// zeroes in front, as Ray's has.
 pub fn is_called_as_trainers(name: &[u8]) -> bool {
     let number = TRAINERS.iter().find_map(|begin| name.strip_prefix(*begin)).unwrap_or_default();
     let is_padded = number.len() > 1 && number[0] == b'0';

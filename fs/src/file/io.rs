@@ -192,6 +192,7 @@ impl Files {
     }
 
     fn write_segment(&self, ino: Ino, fd: impl AsFd, offset: u64, data: &[u8]) -> Result<usize> {
+        self.wait_for_removals(data.len() as u64);
         let admitted = self.admit(ino, &fd, offset, data.len() as u64)?;
         let data = &data[..admitted.fits() as usize];
         if data.is_empty() {
@@ -231,6 +232,9 @@ impl Files {
         }
         self.store().check_writable()?;
         self.drop_privileges(caller, handle.node.ino())?;
+        if allocates {
+            self.wait_for_removals(len);
+        }
         let mut file = self.lock(&handle.node);
         if destroys {
             file.thaw_before(offset)?;
@@ -323,6 +327,7 @@ impl Files {
         (ino, to, at): (Ino, &OwnedFd, u64),
         len: u64,
     ) -> Result<u64> {
+        self.wait_for_removals(len);
         let admitted = self.admit(ino, to, at, len)?;
         let len = admitted.fits();
         if len == 0 {

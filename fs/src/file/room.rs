@@ -18,6 +18,8 @@ use super::locked::Locked;
 const UNLINKS: usize = 64 << 10;
 /// So many for each file.
 const UNLINKS_EACH: usize = 4;
+/// So often at most, for each write.
+const ROUNDS: usize = 256;
 /// So long is waited for who reads a file that was removed, where space is short: he is in the middle of one read.
 const CLOSING: Duration = Duration::from_secs(1);
 /// So long who syncs all waits for what is to be removed from the host; and if nothing of it goes on.
@@ -44,9 +46,15 @@ impl Files {
 
     /// What is deleted counts as free before the host has its space back. Whoever writes so many bytes removes some of
     /// it himself where that comes to very much, and waits for a commit if nothing of it is durable yet.
-    fn wait_for_removals(&self, bytes: u64) {
+    ///
+    /// Not to be called with an inode locked.
+    pub(super) fn wait_for_removals(&self, bytes: u64) {
         let store = self.store();
-        while store.stands_beside_too_much(bytes) {
+        // Others may go on deleting.
+        for _ in 0..ROUNDS {
+            if !store.stands_beside_too_much(bytes) {
+                return;
+            }
             if store.pool().unlink_some(UNLINKS_EACH) == 0
                 && (store.commit().is_err() || store.pool().unlink_some(UNLINKS_EACH) == 0)
             {
@@ -56,17 +64,20 @@ impl Files {
     }
 
     /// Has the segments removed that may be, and waits for that as long as it goes on: a host that is late with one
-    /// keeps nobody who does not need its space.
+    /// keeps nobody who does not need its space, and what others delete meanwhile is theirs.
     pub(super) fn let_unlink(&self) {
         let (bells, pool) = (self.store().bells(), self.store().pool());
-        bells.unlink().ring();
+        let horizon = pool.horizon();
         let begun = Instant::now();
-        let (mut left, mut since) = (pool.freed(), begun);
-        while left > 0 && since.elapsed() < NO_PROGRESS && begun.elapsed() < UNLINKED_AT_SYNC {
+        let (mut next, mut since) = (pool.next_freed(horizon), begun);
+        if next.is_some() {
+            bells.unlink().ring();
+        }
+        while next.is_some() && since.elapsed() < NO_PROGRESS && begun.elapsed() < UNLINKED_AT_SYNC {
             std::thread::sleep(Duration::from_millis(1));
-            let now = pool.freed();
-            if now < left {
-                (left, since) = (now, Instant::now());
+            let now = pool.next_freed(horizon);
+            if now != next {
+                (next, since) = (now, Instant::now());
             }
         }
     }
@@ -109,7 +120,6 @@ impl Files {
         if store.removed().held() > 0 && store.holds_too_much(len) {
             self.reap_removed();
         }
-        self.wait_for_removals(len);
         let admitted = store.admit(ino, &fd, offset, len)?;
         if admitted.fits() == len || !self.let_go_for_space() {
             return Ok(admitted);

@@ -338,7 +338,11 @@ impl Store {
         let Some(limit) = self.limit.get() else { return false };
         let freed = self.pool.freed_bytes();
         let most = limit.saturating_add(limit - Self::near(limit));
-        let together = |used: u64| freed.saturating_add(used).saturating_add(more) > most;
+        // What does not fit anyway is refused, whatever is removed.
+        let together = |used: u64| {
+            let with = used.saturating_add(more);
+            with <= limit && freed.saturating_add(with) > most
+        };
         freed > 0 && together(self.limit.estimate()) && together(self.recount())
     }
 

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tensorfs_formats::{
-    Location, Order, Recognised, Source, Tensor, TensorReader, crc32c, npy_header, read_tensor, recognise, resume,
+    Format, Location, Order, Recognised, Source, Tensor, TensorReader, crc32c, npy_header, read_tensor, recognise,
+    resume,
 };
 
 fn directories() -> Vec<PathBuf> {

@@ -10,9 +10,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::geteuid;
 
 use crate::medium::dir::Dir;
+use crate::medium::file_lock::{exclusive, shared};
 
 /// The name beside the log, and while it is written.
 pub(crate) const FAILED: &str = "failed";
@@ -60,7 +62,10 @@ impl<'a> BootNote<'a> {
         if !read.is_ok_and(|text| text.starts_with(self.head.as_bytes())) {
             self.write_in(&dir, &self.name, &format!("{}.new", self.name), "")?;
         }
-        dir.open_file(self.name.as_str(), libc::O_RDWR).map(File::from)
+        let held = dir.open_file(self.name.as_str(), libc::O_RDWR).map(File::from)?;
+        // Somebody may look just now whether anybody has it; then it is gone, and the one beside the log is left.
+        fcntl(&held, FcntlArg::F_OFD_SETLK(&shared()))?;
+        if dir.has(self.name.as_str()) { Ok(held) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     /// Writes it, in the place of an older one. An error says that it is in no place.
@@ -88,7 +93,7 @@ impl<'a> BootNote<'a> {
     }
 
     /// That a note may be written in the machine's memory. Where there are too many, those of earlier boots go, which
-    /// count for nobody.
+    /// count for nobody, and those that say nothing and that no server holds.
     fn check_room(&self, dir: &Dir, text: &str) -> io::Result<()> {
         if text.len() > MOST_IN_MEMORY {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -106,7 +111,9 @@ impl<'a> BootNote<'a> {
             let of_this_boot = |text: &[u8]| {
                 text.split_inclusive(|byte| *byte == b'\n').next().map(|head| head.ends_with(boot.as_bytes()))
             };
-            if read.is_ok_and(|text| of_this_boot(&text) != Some(true)) {
+            let Ok(text) = read else { continue };
+            let says_nothing = text.iter().position(|byte| *byte == b'\n') == text.len().checked_sub(1);
+            if of_this_boot(&text) != Some(true) || (says_nothing && !is_held(dir, &name)) {
                 dir.unlink_if_there(name.as_str())?;
             }
         }
@@ -138,6 +145,12 @@ impl<'a> BootNote<'a> {
         }
         self.pool.unlink_if_there(FAILED)
     }
+}
+
+/// True if a server has the note open, or nobody knows.
+fn is_held(dir: &Dir, name: &str) -> bool {
+    let free = dir.open_file(name, libc::O_RDWR).map(|file| fcntl(&file, FcntlArg::F_OFD_SETLK(&exclusive())).is_ok());
+    !free.unwrap_or(false)
 }
 
 /// A directory in memory that nobody else can write to: others could say of a pool what is not so.
@@ -222,6 +235,15 @@ mod tests {
         write("last", 1);
         assert!(note.check_room(&dir, "text").is_err(), "one too many");
         assert!(of("n3", 1).check_room(&dir, "text").is_ok(), "it is there already");
+        // So does what says nothing, unless somebody holds it.
+        of("n7", 1).write_in(&dir, "n7", "new", "").unwrap();
+        let held = dir.open_file("n7", libc::O_RDWR).unwrap();
+        fcntl(&held, FcntlArg::F_OFD_SETLK(&shared())).unwrap();
+        assert!(note.check_room(&dir, "text").is_err());
+        drop(held);
+        assert!(note.check_room(&dir, "text").is_ok());
+        assert!(!dir.has("n7") && dir.has("n6"));
+        write("n7", 1);
         // What an earlier boot has left makes room.
         write("n5", 9);
         assert!(note.check_room(&dir, "text").is_ok());

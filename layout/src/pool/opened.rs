@@ -182,6 +182,11 @@ impl Pool {
         self.removals.len()
     }
 
+    /// The one of them that is removed next, if it was freed up to that transaction.
+    pub fn next_freed(&self, horizon: TxId) -> Option<SegmentId> {
+        self.removals.next_until(horizon)
+    }
+
     /// What is recorded of their bytes.
     pub fn freed_bytes(&self) -> u64 {
         self.removals.bytes()

@@ -49,8 +49,8 @@ impl Removals {
         let by = by();
         for (segment, bytes) in segments {
             if let Some(kept) = queue.kept.get_mut(&segment) {
-                *kept = Some((by, bytes));
-                queue.kept_bytes += bytes;
+                let before = kept.replace((by, bytes)).map_or(0, |(_, bytes)| bytes);
+                queue.kept_bytes = queue.kept_bytes - before + bytes;
                 continue;
             }
             queue.bytes += bytes;
@@ -72,6 +72,11 @@ impl Removals {
 
     pub fn len(&self) -> usize {
         self.queue.lock().segments.len()
+    }
+
+    /// The one whose turn it is, if the horizon covers it where it is now.
+    pub fn next_until(&self, horizon: TxId) -> Option<SegmentId> {
+        self.queue.lock().segments.front().filter(|(by, ..)| *by <= horizon).map(|(_, segment, _)| *segment)
     }
 
     pub fn bytes(&self) -> u64 {

@@ -36,7 +36,7 @@ impl View {
         self.left().flat_map(|(_, value)| numbers(value)).collect()
     }
 
-    /// The records that say that these are, and no others.
+    /// The records that say that these are, and no others. Of the first ones alone too many are, and none too few.
     pub(crate) fn leave_to_power_loss(&self, segments: &HashSet<SegmentId>) -> Vec<Record> {
         if *segments == self.left_by_power_loss() {
             return Vec::new();
@@ -52,6 +52,6 @@ impl View {
             let (name, value) = (name.clone(), value(lot));
             Record::Xattr { ino: ROOT, name, value }
         });
-        gone.chain(set).collect()
+        set.chain(gone).collect()
     }
 }

@@ -11,6 +11,9 @@ use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
 use crate::pool::recover::store::store;
 
+/// So many of the records that say what a power loss left are one transaction: of 65,536 segments.
+const TOGETHER: usize = 512;
+
 /// From what each tier is to be recovered.
 pub(super) struct Tiers {
     kind: Shutdown,
@@ -64,8 +67,13 @@ impl Tiers {
         let mut left: HashSet<SegmentId> = self.left.iter().copied().filter(away).collect();
         left.extend(pool.segments.left().into_iter().filter(|left| self.kind(*left) == Some(Shutdown::PowerLoss)));
         let left = pool.view().leave_to_power_loss(&left);
-        let records = self.changed.iter().cloned().chain(left);
-        records.into_iter().try_for_each(|record| store(pool, Transaction::new(0).with(record)))
+        let changed = self.changed.iter().cloned();
+        changed.into_iter().try_for_each(|record| store(pool, Transaction::new(0).with(record)))?;
+        // All at once: a number that moves from one to another is never in none.
+        left.chunks(TOGETHER).try_for_each(|records| {
+            let all = records.iter().cloned();
+            store(pool, all.fold(Transaction::new(0), Transaction::with))
+        })
     }
 }
 
