@@ -44,7 +44,10 @@ impl Answers {
                 Reply::Cancelled
             }
             Request::Resize(limit) => {
-                Reply::Resized(self.files.store().resize(limit).map_err(|error| error.to_string()))
+                let resize = || self.files.store().resize(limit);
+                // What nobody needs any more may count still.
+                let resized = resize().or_else(|refused| if self.files.relieve() { resize() } else { Err(refused) });
+                Reply::Resized(resized.map_err(|error| error.to_string()))
             }
         };
         postcard::to_stdvec(&reply).map_err(|error| Fault::warn(libc::EIO, error.to_string()))

@@ -34,7 +34,16 @@ const PLANS_MAX: usize = 8;
 pub(super) struct Parts<'a> {
     content: &'a Content,
     checkpoint: &'a Checkpoint,
-    known: HashMap<u32, Option<(Ino, Version)>>,
+    known: HashMap<u32, Option<Found>>,
+    /// Whose rights count for all of the checkpoint, and the same as a set.
+    files: Option<(Arc<[Ino]>, HashSet<Ino>)>,
+}
+
+/// A file, and the directories that its name led through.
+struct Found {
+    file: Ino,
+    version: Version,
+    above: Vec<Ino>,
 }
 
 /// A tensor of a part, which has the format.
@@ -46,13 +55,17 @@ pub(super) struct InPart {
 impl<'a> Parts<'a> {
     /// Nothing is asked for yet.
     pub fn new(content: &'a Content, checkpoint: &'a Checkpoint) -> Self {
-        Self { content, checkpoint, known: HashMap::new() }
+        Self { content, checkpoint, known: HashMap::new(), files: None }
     }
 
     /// The file that a part is, if it is one.
     pub fn get(&mut self, file: u32) -> Option<(Ino, Version)> {
-        let Self { content, checkpoint, known } = self;
-        *known.entry(file).or_insert_with(|| content.part(checkpoint, file))
+        self.found(file).map(|found| (found.file, found.version))
+    }
+
+    fn found(&mut self, file: u32) -> Option<&Found> {
+        let Self { content, checkpoint, known, .. } = self;
+        known.entry(file).or_insert_with(|| content.part(checkpoint, file)).as_ref()
     }
 
     /// Stands for a tensor as long as its plan and parts are what they are.
@@ -63,10 +76,23 @@ impl<'a> Parts<'a> {
         number((checkpoint.stamp, parts.collect::<Vec<_>>()))
     }
 
-    /// The files that have something of a tensor.
-    pub fn of(&mut self, nth: u32) -> impl Iterator<Item = Ino> {
-        let checkpoint = self.checkpoint;
-        checkpoint.plan.pieces(nth as usize).filter_map(|(_, place)| Some(self.get(place.file)?.0))
+    /// Whose rights count for a tensor: of all that the plan names, and of those that have something of it in any case,
+    /// and what their names led through when they were asked for. As a rule it is the same list for all.
+    pub fn shared(&mut self, nth: u32) -> Arc<[Ino]> {
+        let (content, checkpoint) = (self.content, self.checkpoint);
+        let (files, among) = self.files.take().unwrap_or_else(|| {
+            let files = content.files_of(checkpoint);
+            let among = files.iter().copied().collect();
+            (files, among)
+        });
+        let mut more = Vec::new();
+        for (_, place) in checkpoint.plan.pieces(nth as usize) {
+            let Some(found) = self.found(place.file) else { continue };
+            more.extend(found.above.iter().chain([&found.file]).filter(|ino| !among.contains(ino)));
+        }
+        let shared = if more.is_empty() { files.clone() } else { [&files[..], &more].concat().into() };
+        self.files = Some((files, among));
+        shared
     }
 
     /// When the newest of a tensor's parts was changed.
@@ -235,10 +261,10 @@ impl Content {
         found.into_iter().filter_map(with_version).filter(|(_, version)| version.size > 0).take(PLANS_MAX).collect()
     }
 
-    fn part(&self, checkpoint: &Checkpoint, file: u32) -> Option<(Ino, Version)> {
-        let name = checkpoint.plan.files().get(file as usize)?;
-        let ino = reach(&self.files.store().view(), checkpoint.dir, name, &mut Vec::new())?;
-        Some((ino, self.files.version(ino).ok()?))
+    fn part(&self, checkpoint: &Checkpoint, file: u32) -> Option<Found> {
+        let (name, mut above) = (checkpoint.plan.files().get(file as usize)?, Vec::new());
+        let file = reach(&self.files.store().view(), checkpoint.dir, name, &mut above)?;
+        Some(Found { file, version: self.files.version(file).ok()?, above })
     }
 
     fn read_plans(&self, dir: Ino, plans: &[(Ino, Version)]) -> io::Result<Checkpoint> {

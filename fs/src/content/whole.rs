@@ -33,7 +33,7 @@ const MEGATRONS: &[u8] = b"metadata.json";
 /// What is in the names of event files.
 const EVENTS: &[u8] = b".tfevents";
 /// What is looked for before its like in another format.
-const SAFETENSORS: &[u8] = b".safetensors";
+const SAFETENSORS: &[u8] = b"model.safetensors";
 const BIN_INDEX: &[u8] = b".bin.index.json";
 /// What a trainer writes last.
 const TRAINER_STATE: &[u8] = b"trainer_state.json";
@@ -192,12 +192,8 @@ impl Content {
         if are_met || !are_unused {
             return Ok(true);
         }
-        for (name, file) in &inside.files {
-            if name.ends_with(SAFETENSORS) && matches!(self.end_of(*file)?, End::There { .. }) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let whole = inside.file(SAFETENSORS);
+        Ok(whole.is_some_and(|file| matches!(self.end_of(file), Ok(End::There { .. }))))
     }
 
     /// The file that a path leads to from a directory.

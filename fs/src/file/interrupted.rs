@@ -4,6 +4,7 @@
 //! The kernel tells of each process that closes a descriptor, also of one that a signal ends, and not of who wrote. Who
 //! opened the file is taken for its writer; another process that has the descriptor is, once that one has it no longer.
 
+use tensorfs_layout::SegmentId;
 use tensorfs_layout::log::{Record, Transaction};
 
 use crate::caller::{Caller, process_of};
@@ -52,8 +53,12 @@ impl Locked<'_> {
         }
     }
 
-    /// What a program has stored through a mapping could not be written, and the kernel has dropped it.
-    pub(super) fn note_not_kept(&mut self) {
+    /// What a program has stored through a mapping could not be written to a segment, and the kernel has dropped it. If
+    /// the file has another one by now, it was replaced meanwhile.
+    pub(super) fn note_not_kept(&mut self, segment: SegmentId) {
+        if self.segment() != Some(segment) {
+            return;
+        }
         self.mark_interrupted("what was stored through a mapping could not be written");
     }
 

@@ -155,7 +155,7 @@ impl Files {
         } else if request.from_cache {
             let written = self.write_all(handle.node.ino(), &fd, request.offset, data);
             if written.is_err() {
-                self.lock(&handle.node).note_not_kept();
+                self.lock(&handle.node).note_not_kept(segment);
                 self.store().segments().touch(segment).host("opening a segment to sync it")?;
             }
             written?

@@ -30,6 +30,9 @@ const TIGHT: u64 = 256 << 20;
 /// So long who comes near the limit waits for writes that began before, and for what the host says of files.
 const OTHERS: Duration = Duration::from_millis(20);
 
+/// So long who sets a limit waits for the host.
+const TO_SET: Duration = Duration::from_secs(10);
+
 /// How often he looks whether they are done.
 const AGAIN: Duration = Duration::from_micros(100);
 
@@ -124,7 +127,8 @@ impl Store {
     /// Sets or lifts the limit. Until that is durable the lower one holds.
     pub fn resize(&self, limit: Option<u64>) -> tensorfs_layout::Result<()> {
         let _setting = self.limit.setting.lock();
-        self.recount_all();
+        // Whoever sets a limit can wait; what the host has not told counts as it did.
+        self.asking.ask(&self.writers, &self.pool, Which::All, TO_SET);
         let before = self.limit.limit.load(SeqCst);
         let counted = {
             let _gate = self.limit.gate.lock();
@@ -338,11 +342,8 @@ impl Store {
         let Some(limit) = self.limit.get() else { return false };
         let freed = self.pool.freed_bytes();
         let most = limit.saturating_add(limit - Self::near(limit));
-        // What does not fit anyway is refused, whatever is removed.
-        let together = |used: u64| {
-            let with = used.saturating_add(more);
-            with <= limit && freed.saturating_add(with) > most
-        };
+        // What does not fit anyway is refused, or cut to what does, whatever is removed.
+        let together = |used: u64| used < limit && freed.saturating_add(used.saturating_add(more).min(limit)) > most;
         freed > 0 && together(self.limit.estimate()) && together(self.recount())
     }
 

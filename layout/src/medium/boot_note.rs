@@ -26,6 +26,8 @@ const MOST: u64 = 64 << 20;
 /// In the machine's memory none is longer than this, and there are no more than so many.
 const MOST_IN_MEMORY: usize = 1 << 20;
 const NOTES: usize = 256;
+/// How the name of one ends that is being written.
+const NEW: &str = ".new";
 
 /// A note on a pool, which counts during one boot.
 #[derive(Debug)]
@@ -60,11 +62,12 @@ impl<'a> BootNote<'a> {
         self.check_room(&dir, "")?;
         let read = dir.read(self.name.as_str(), MOST);
         if !read.is_ok_and(|text| text.starts_with(self.head.as_bytes())) {
-            self.write_in(&dir, &self.name, &format!("{}.new", self.name), "")?;
+            self.write_in(&dir, &self.name, &format!("{}{NEW}", self.name), "")?;
         }
         let held = dir.open_file(self.name.as_str(), libc::O_RDWR).map(File::from)?;
-        // Somebody may look just now whether anybody has it; then it is gone, and the one beside the log is left.
-        fcntl(&held, FcntlArg::F_OFD_SETLK(&shared()))?;
+        // Somebody may look just now whether anybody has it, for a moment; then it is gone, and the one beside the log
+        // is left.
+        fcntl(&held, FcntlArg::F_OFD_SETLKW(&shared()))?;
         if dir.has(self.name.as_str()) { Ok(held) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
@@ -75,7 +78,7 @@ impl<'a> BootNote<'a> {
             Some(held) => self.rewrite(held, text),
             None => in_memory(true).and_then(|dir| {
                 self.check_room(&dir, text)?;
-                let new = format!("{}.new", self.name);
+                let new = format!("{}{NEW}", self.name);
                 self.write_in(&dir, &self.name, &new, text)
             }),
         };
@@ -113,7 +116,9 @@ impl<'a> BootNote<'a> {
             };
             let Ok(text) = read else { continue };
             let says_nothing = text.iter().position(|byte| *byte == b'\n') == text.len().checked_sub(1);
-            if of_this_boot(&text) != Some(true) || (says_nothing && !is_held(dir, &name)) {
+            // Locked until it is gone: nobody begins to hold it in between.
+            let unheld = if says_nothing && !name.ends_with(NEW) { unheld(dir, &name) } else { None };
+            if of_this_boot(&text) != Some(true) || unheld.is_some() {
                 dir.unlink_if_there(name.as_str())?;
             }
         }
@@ -147,10 +152,10 @@ impl<'a> BootNote<'a> {
     }
 }
 
-/// True if a server has the note open, or nobody knows.
-fn is_held(dir: &Dir, name: &str) -> bool {
-    let free = dir.open_file(name, libc::O_RDWR).map(|file| fcntl(&file, FcntlArg::F_OFD_SETLK(&exclusive())).is_ok());
-    !free.unwrap_or(false)
+/// The note, locked, if no server holds it.
+fn unheld(dir: &Dir, name: &str) -> Option<File> {
+    let file = File::from(dir.open_file(name, libc::O_RDWR).ok()?);
+    fcntl(&file, FcntlArg::F_OFD_SETLK(&exclusive())).ok().map(|_| file)
 }
 
 /// A directory in memory that nobody else can write to: others could say of a pool what is not so.

@@ -17,7 +17,8 @@ const DISTRIBUTED: &str = ".metadata";
 const DISTRIBUTED_PART: &str = ".distcp";
 /// How indexes of checkpoints in parts end, and the parts that they name.
 const INDEXES: [(&str, &str); 2] = [(".safetensors.index.json", SAFETENSORS), (".bin.index.json", BIN)];
-/// What is looked for before its like in another format, and that.
+/// What is looked for before its like in another format, as one file and in parts, and that.
+const WHOLE: &str = "model.safetensors";
 const SAFETENSORS: &str = ".safetensors";
 const BIN: &str = ".bin";
 
@@ -94,7 +95,7 @@ impl Plan {
         }
         // Of a model that there is in two formats, one may not have been fetched.
         let has_other = found.iter().any(|plan| !plan.is_distributed && !plan.is_unused);
-        if has_other || inside.iter().any(|place| name_of(place).ends_with(SAFETENSORS)) {
+        if has_other || inside.iter().any(|place| name_of(place) == WHOLE) {
             found.retain(|plan| !plan.is_unused);
         }
         Ok(found)

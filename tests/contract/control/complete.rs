@@ -31,13 +31,13 @@ fn weights() -> Vec<u8> {
     safetensors(&[("a", &[1; 5000]), ("b", &[2; 10])])
 }
 
-/// Writes a checkpoint step by step: after each step but the last it is not complete, and then it is.
 #[track_caller]
 fn is_none_yet(dir: &Path, when: &str) {
     let said = attribute(dir, "complete");
     assert!(said == Ok("incomplete".to_owned()) || said == Err(Errno::ENODATA), "{when}: {said:?}");
 }
 
+/// Writes a checkpoint step by step: after each step but the last it is not complete, and then it is.
 #[track_caller]
 fn grows(dir: &Path, steps: &[(&str, Vec<u8>)]) {
     for (name, bytes) in steps {
@@ -281,6 +281,9 @@ fn what_its_library_loads_is_not_incomplete(setup: Setup) {
     assert_eq!(status("tensors", "first"), Some(1));
     write("one/pytorch_model.bin.index.json", br#"{"weight_map":{"a":"m-1.bin"}}"#);
     assert_eq!(is_whole("one").unwrap(), "incomplete");
+    write("one/model-00001-of-00002.safetensors", &weights());
+    assert_eq!(is_whole("one").unwrap(), "incomplete", "a part");
+    fs::remove_file(mount.at("one/model-00001-of-00002.safetensors")).unwrap();
     write("one/model.safetensors", &weights());
     mount.tensorfs_ok(["seal", mount.at("one").to_str().unwrap()]);
     assert_eq!(is_whole("one").unwrap(), "complete");

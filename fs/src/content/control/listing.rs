@@ -1,6 +1,5 @@
 //! Listing the directories of the control tree.
 
-use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -16,9 +15,7 @@ use super::Control;
 use super::fixed::{CHECKPOINT, DIRECTORY, FIXED, TENSORS, is_control, is_slow};
 use super::lookup::{Answer, look_of, origin_of};
 use super::numbers::{self, Look, Origin};
-use crate::content::Content;
 use crate::content::bytes::fault;
-use crate::content::checkpoint::Checkpoint;
 use crate::content::checkpoints::Parts;
 use crate::content::index::{DirId, TOP};
 
@@ -38,6 +35,8 @@ struct Row {
     name: Vec<u8>,
     origin: Origin,
     look: Look,
+    /// Whose rights count, if it is a tensor of a checkpoint.
+    files: Option<Arc<[Ino]>>,
 }
 
 impl Row {
@@ -48,27 +47,6 @@ impl Row {
 
 /// What is done with a row. It says whether there is no room for it, or for more.
 type Take<'a> = &'a mut dyn FnMut(Row) -> bool;
-
-/// Whose rights count for the tensors of a checkpoint that are listed.
-struct Shared<'a> {
-    parts: Parts<'a>,
-    files: Arc<[Ino]>,
-    among: HashSet<Ino>,
-}
-
-impl<'a> Shared<'a> {
-    fn new(content: &'a Content, checkpoint: &'a Checkpoint) -> Self {
-        let files = content.files_of(checkpoint);
-        Self { parts: Parts::new(content, checkpoint), among: files.iter().copied().collect(), files }
-    }
-
-    /// Those for a tensor of which plan and parts are as its stamp says.
-    fn of(&mut self, origin: &Origin) -> Option<Arc<[Ino]>> {
-        let Origin::Assembled { stamp, ordinal, .. } = *origin else { return None };
-        let is_it = self.parts.stamp(ordinal) == stamp;
-        (is_it && self.parts.of(ordinal).all(|part| self.among.contains(&part))).then(|| self.files.clone())
-    }
-}
 
 impl Control {
     /// Where a directory is listed.
@@ -116,18 +94,8 @@ impl Control {
         if cookie < DOT_DOT {
             return Ok(());
         }
-        let checkpoint = match self.origin(dir)?.0 {
-            Origin::Checkpoint { dir, .. } => self.content.checkpoint_in(dir)?,
-            _ => None,
-        };
-        let mut shared = checkpoint.as_deref().map(|checkpoint| Shared::new(&self.content, checkpoint));
         self.rows(dir, cookie, &mut |row| {
-            let files = shared.as_mut().and_then(|shared| shared.of(&row.origin));
-            if files.is_none() && matches!(row.origin, Origin::Assembled { .. }) {
-                // Something was replaced meanwhile.
-                return false;
-            }
-            let ino = self.numbers.tell_of(row.origin, row.look, files);
+            let ino = self.numbers.tell(row.origin, row.look, row.files);
             let full = match self.stat(ino) {
                 Ok(stat) => take(ListedPlus { cookie: row.cookie, name: &row.name, stat: &stat }),
                 // Gone meanwhile.
@@ -189,7 +157,7 @@ impl Control {
             let Some(&(last, ..)) = lot.last() else { return false };
             for (at, name, ino, kind) in lot {
                 if let Answer::Is(origin, look) = self.in_place_of(ino, kind, parent, &name, true)
-                    && take(Row { cookie: at, name, origin, look })
+                    && take(Row { cookie: at, name, origin, look, files: None })
                 {
                     return true;
                 }
@@ -212,7 +180,7 @@ impl Control {
                     continue;
                 }
                 let origin = Origin::Checkpoint { dir: of, inside: TOP, parent };
-                if take(Row { cookie: CHECKPOINTS + at, name, origin, look: Look::default() }) {
+                if take(Row { cookie: CHECKPOINTS + at, name, origin, look: Look::default(), files: None }) {
                     return;
                 }
             }
@@ -246,7 +214,8 @@ impl Control {
                 // Only its part says what it is, and does not.
                 Ok(None) | Err(_) => continue,
             };
-            if take(Row { cookie: NAMES + u64::from(entry.ordinal), name, origin, look }) {
+            let files = origin.is_tensor().then(|| parts.shared(entry.ordinal));
+            if take(Row { cookie: NAMES + u64::from(entry.ordinal), name, origin, look, files }) {
                 break;
             }
         }
@@ -272,7 +241,7 @@ impl Control {
                     Some(dir) => (Origin::Directory { file, dir, parent, place: 0 }, Look::default()),
                     None => (origin_of(file, &tensors, ordinal), look_of(&tensors, tensor)),
                 };
-                full = take(Row { cookie: NAMES + u64::from(ordinal), name, origin, look });
+                full = take(Row { cookie: NAMES + u64::from(ordinal), name, origin, look, files: None });
                 if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             source.close();

@@ -25,6 +25,8 @@ use crate::content::tensors::Tensors;
 /// What a name stands for.
 pub(super) enum Answer {
     Is(Origin, Look),
+    /// A tensor of a checkpoint, and whose rights count for it.
+    Shared(Origin, Look, Arc<[Ino]>),
     Nothing,
     /// Only the file says.
     MustRead,
@@ -50,18 +52,13 @@ impl Control {
             let fixed = FIXED.iter().find(|(_, fixed, _)| *fixed == name);
             return fixed.map(|(ino, ..)| self.stat(*ino)).transpose().map(Some);
         }
-        let (origin, look) = match self.find(dir, name, may_read)? {
-            Answer::Is(origin, look) => (origin, look),
+        let (origin, look, files) = match self.find(dir, name, may_read)? {
+            Answer::Is(origin, look) => (origin, look, None),
+            Answer::Shared(origin, look, files) => (origin, look, Some(files)),
             Answer::Nothing => return Ok(Some(None)),
             Answer::MustRead => return Ok(None),
         };
-        let ino = match origin {
-            Origin::Assembled { dir, stamp, ordinal } => {
-                let files = self.files_of_tensor(dir, stamp, ordinal)?;
-                self.numbers.tell_of(origin, look, Some(files))
-            }
-            _ => self.numbers.tell(origin, look),
-        };
+        let ino = self.numbers.tell(origin, look, files);
         if let Origin::Checkpoint { dir, .. } = origin {
             self.share(dir);
         }
@@ -115,7 +112,8 @@ impl Control {
                     Some(Found::Tensor(nth)) => {
                         let mut parts = Parts::new(&self.content, &checkpoint);
                         let found = self.assembled(dir, &checkpoint, nth, &mut parts)?;
-                        Ok(found.map_or(Answer::Nothing, |(origin, look)| Answer::Is(origin, look)))
+                        let shared = |(origin, look)| Answer::Shared(origin, look, parts.shared(nth));
+                        Ok(found.map_or(Answer::Nothing, shared))
                     }
                 }
             }
@@ -161,15 +159,6 @@ impl Control {
     fn share(&self, dir: Ino) {
         let checkpoint = self.content.checkpoint_in(dir).ok().flatten();
         self.numbers.share(dir, checkpoint.map(|checkpoint| self.content.files_of(&checkpoint)));
-    }
-
-    /// Whose rights count for a tensor of a checkpoint, of which plan and parts are as that stamp says.
-    fn files_of_tensor(&self, dir: Ino, stamp: u64, ordinal: u32) -> Result<Arc<[Ino]>> {
-        let checkpoint = self.content.checkpoint_in(dir)?.ok_or(Fault::stale())?;
-        let files = self.content.files_of(&checkpoint);
-        let mut parts = Parts::new(&self.content, &checkpoint);
-        let are_among = parts.stamp(ordinal) == stamp && parts.of(ordinal).all(|part| files.contains(&part));
-        if are_among { Ok(files) } else { Err(Fault::stale()) }
     }
 
     fn find_tensor(&self, file: Ino, tensors: &Tensors, ordinal: u32, may_read: bool) -> Result<Answer> {

@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
@@ -59,6 +61,8 @@ pub(super) struct Numbers {
     known: Mutex<HashMap<Ino, Known>>,
     /// Of each checkpoint in parts of which the kernel knows something, whose rights count for its directories.
     shared: Mutex<HashMap<Ino, Shared>>,
+    /// The bytes of all lists.
+    taken: Arc<AtomicUsize>,
     handover: Option<Arc<Handover>>,
 }
 
@@ -67,7 +71,7 @@ struct Known {
     look: Look,
     /// Whose rights count for a tensor of a checkpoint: of files that are it as the origin says. With what another
     /// plan names, and that is asked about a moment later, it has nothing to do.
-    files: Option<Arc<[Ino]>>,
+    files: Option<Arc<List>>,
     lookups: u64,
     /// Servers before have told it, too: nobody knows how often, but once at least.
     told_before: bool,
@@ -79,7 +83,33 @@ struct Known {
 #[derive(Default)]
 struct Shared {
     files: Option<Arc<[Ino]>>,
+    /// The list that a tensor of it was told with last: as a rule they are all the same, and kept once.
+    told: Option<Arc<List>>,
     numbers: usize,
+}
+
+/// All lists of those whose rights count for tensors take no more than this. A tensor without one has those of all that
+/// is beside the plan, and cannot be opened before it is looked up again.
+const LISTS_MAX: usize = 64 << 20;
+
+/// Whose rights count for tensors of a checkpoint. What it takes is counted as long as anybody has it.
+struct List {
+    files: Arc<[Ino]>,
+    taken: Arc<AtomicUsize>,
+}
+
+impl List {
+    fn new(files: Arc<[Ino]>, taken: &Arc<AtomicUsize>) -> Option<Self> {
+        let room = |before: usize| before.checked_add(size_of_val(&*files)).filter(|taken| *taken <= LISTS_MAX);
+        taken.fetch_update(Relaxed, Relaxed, room).ok()?;
+        Some(Self { files, taken: taken.clone() })
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(size_of_val(&*self.files), Relaxed);
+    }
 }
 
 /// In the place of nanoseconds: it is a directory; it is one of a checkpoint.
@@ -160,20 +190,17 @@ impl Numbers {
         for dir in known.values().filter_map(|known: &Known| known.origin.checkpoint()) {
             shared.entry(dir).or_default().numbers += 1;
         }
-        Self { known: Mutex::new(known), shared: Mutex::new(shared), handover }
+        Self { known: Mutex::new(known), shared: Mutex::new(shared), taken: Arc::default(), handover }
     }
 
-    /// The number of a origin that the kernel is about to be told of.
-    pub(super) fn tell(&self, origin: Origin, look: Look) -> Ino {
-        self.tell_of(origin, look, None)
-    }
-
-    /// As [`Numbers::tell`], of a tensor of a checkpoint: whose rights count for it, from now on.
-    pub(super) fn tell_of(&self, origin: Origin, look: Look, files: Option<Arc<[Ino]>>) -> Ino {
+    /// The number of a origin that the kernel is about to be told of. If it is a tensor of a checkpoint: whose rights
+    /// count for it, from now on.
+    pub(super) fn tell(&self, origin: Origin, look: Look, files: Option<Arc<[Ino]>>) -> Ino {
         let mut ino = of(&origin);
         if let Origin::Mirror(_) = origin {
             return ino;
         }
+        let files = files.map(|files| self.list(&origin, files));
         let mut known = self.known.lock();
         loop {
             let entry = known.entry(ino).or_insert_with(|| {
@@ -185,7 +212,7 @@ impl Numbers {
             });
             if entry.origin == origin {
                 entry.lookups += 1;
-                let before = files.and_then(|files| entry.files.replace(files));
+                let before = files.map(|files| std::mem::replace(&mut entry.files, files));
                 // Freed without the lock.
                 drop(known);
                 drop(before);
@@ -193,6 +220,19 @@ impl Numbers {
             }
             ino = Ino(FIRST | ((ino.0 + 1) & (MIRROR - 1)).max(FIXED));
         }
+    }
+
+    /// The list, kept once for all that have the same. None if there is no room for it.
+    fn list(&self, origin: &Origin, files: Arc<[Ino]>) -> Option<Arc<List>> {
+        let dir = origin.checkpoint()?;
+        let told = self.shared.lock().get(&dir).and_then(|shared| shared.told.clone());
+        if let Some(told) = told.filter(|told| told.files == files) {
+            return Some(told);
+        }
+        let list = Arc::new(List::new(files, &self.taken)?);
+        let before = self.shared.lock().get_mut(&dir).map(|shared| shared.told.replace(list.clone()));
+        drop(before);
+        Some(list)
     }
 
     /// These are the files whose rights count for the directories of a checkpoint, from now on. None if that is not
@@ -204,7 +244,7 @@ impl Numbers {
 
     /// The files whose rights count for a tensor of a checkpoint. None if this server has not told it.
     pub(super) fn files(&self, ino: Ino) -> Option<Arc<[Ino]>> {
-        self.known.lock().get(&ino)?.files.clone()
+        self.known.lock().get(&ino)?.files.as_ref().map(|list| list.files.clone())
     }
 
     /// The files whose rights count for the directories of a checkpoint. None if that was not looked up yet.
@@ -257,8 +297,8 @@ mod tests {
     fn a_number_lives_until_the_kernel_forgets_it() {
         let numbers = Numbers::default();
         let origin = Origin::Directory { file: Ino(7), dir: TOP, parent: Ino(FIRST), place: 0 };
-        let ino = numbers.tell(origin, Look::default());
-        assert_eq!((ino, numbers.tell(origin, Look::default())), (of(&origin), ino));
+        let ino = numbers.tell(origin, Look::default(), None);
+        assert_eq!((ino, numbers.tell(origin, Look::default(), None)), (of(&origin), ino));
         assert!(ino.0 >= FIRST + FIXED && ino.0 & MIRROR == 0);
         numbers.forget(ino, 1);
         assert_eq!(numbers.get(ino), Some((origin, Look::default())));
@@ -274,15 +314,16 @@ mod tests {
         let directory = Origin::Directory { file: Ino(7), dir: TOP, parent: Ino(FIRST), place: 3 };
         let tensor = Origin::Tensor { file: Ino(7), segment: SegmentId(8), stamp: 9, ordinal: u32::MAX };
         let look = Look { size: 5, mtime: Timestamp { sec: -3, nsec: 999_999_999 } };
-        let gone = numbers.tell(Origin::Tensor { file: Ino(1), segment: SegmentId(8), stamp: 9, ordinal: 1 }, look);
-        let all = [numbers.tell(directory, Look::default()), numbers.tell(tensor, look)];
-        numbers.tell(tensor, look);
+        let gone =
+            numbers.tell(Origin::Tensor { file: Ino(1), segment: SegmentId(8), stamp: 9, ordinal: 1 }, look, None);
+        let all = [numbers.tell(directory, Look::default(), None), numbers.tell(tensor, look, None)];
+        numbers.tell(tensor, look, None);
         numbers.forget(gone, 1);
         let next = Numbers::new(Some(open(first.share().unwrap())));
         assert_eq!(all.map(|ino| next.get(ino)), [Some((directory, Look::default())), Some((tensor, look))]);
         assert_eq!(next.get(gone), None);
         // What was told here alone is not all.
-        next.tell(tensor, look);
+        next.tell(tensor, look, None);
         next.forget(all[1], 1);
         assert!(next.get(all[1]).is_some());
         next.forget(all[1], 2);
@@ -306,14 +347,14 @@ mod tests {
     fn two_nodes_never_share_a_number() {
         let numbers = Numbers::default();
         let tensor = |ordinal| Origin::Tensor { file: Ino(7), segment: SegmentId(8), stamp: 9, ordinal };
-        let ino = numbers.tell(tensor(0), Look { size: 1, ..Look::default() });
+        let ino = numbers.tell(tensor(0), Look { size: 1, ..Look::default() }, None);
         // As if the hash had collided.
         let other = {
             let mut known = numbers.known.lock();
             let taken = known.remove(&ino).unwrap();
             known.insert(of(&tensor(1)), taken);
             drop(known);
-            numbers.tell(tensor(1), Look { size: 2, ..Look::default() })
+            numbers.tell(tensor(1), Look { size: 2, ..Look::default() }, None)
         };
         assert_ne!(other, of(&tensor(1)));
         assert_eq!(numbers.get(other), Some((tensor(1), Look { size: 2, ..Look::default() })));
@@ -321,9 +362,29 @@ mod tests {
     }
 
     #[test]
+    fn whose_rights_count_for_many_tensors_is_kept_once_and_has_a_bound() {
+        let numbers = Numbers::default();
+        let list = |len: usize| -> Arc<[Ino]> { (0..len as u64).map(Ino).collect() };
+        let tensor = |ordinal| Origin::Assembled { dir: Ino(7), stamp: 1, ordinal };
+        let tell = |ordinal, len| numbers.tell(tensor(ordinal), Look::default(), Some(list(len)));
+        let directory =
+            numbers.tell(Origin::Checkpoint { dir: Ino(7), inside: TOP, parent: Ino(FIRST) }, Look::default(), None);
+        let all: Vec<Ino> = (0..10_000).map(|ordinal| tell(ordinal, 4096)).collect();
+        assert_eq!(numbers.taken.load(Relaxed), 4096 * 8);
+        assert!(all.iter().all(|ino| numbers.files(*ino).unwrap().len() == 4096));
+        // Each with another one: those that find no room have none.
+        let many: Vec<Ino> = (10_000..11_000).map(|ordinal| tell(ordinal, ordinal as usize * 2)).collect();
+        let with = many.iter().filter(|ino| numbers.files(**ino).is_some()).count();
+        assert!(with > 100 && with < 1000 && numbers.taken.load(Relaxed) <= LISTS_MAX, "{with}");
+        all.iter().chain(&many).for_each(|ino| numbers.forget(*ino, 1));
+        numbers.forget(directory, 1);
+        assert_eq!(numbers.taken.load(Relaxed), 0);
+    }
+
+    #[test]
     fn directories_of_the_pool_need_not_be_kept() {
         let numbers = Numbers::default();
-        let ino = numbers.tell(Origin::Mirror(Ino(5)), Look::default());
+        let ino = numbers.tell(Origin::Mirror(Ino(5)), Look::default(), None);
         assert_eq!(numbers.get(ino), Some((Origin::Mirror(Ino(5)), Look::default())));
         assert!(numbers.known.lock().is_empty());
     }
