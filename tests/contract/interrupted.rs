@@ -1,7 +1,7 @@
 //! Files whose writer was killed while it had them open to write.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
@@ -13,6 +13,7 @@ const LEN: usize = 300_000;
 
 on_mounts!(
     a_new_file_of_a_killed_writer_is_interrupted,
+    a_close_that_the_host_hears_of_late_waits_for_no_commit,
     who_was_interrupted_is_not_forgotten,
     who_writes_it_anew_and_closes_it_completes_it,
     who_ends_of_himself_interrupts_nothing,
@@ -77,6 +78,35 @@ fn a_new_file_of_a_killed_writer_is_interrupted(setup: Setup) {
         let name = "user.tensorfs.interrupted";
         assert_eq!(xattr::set(&mount.at("f0"), name, b"", 0), Err(nix::errno::Errno::EPERM));
         assert_eq!(xattr::remove(&mount.at("f0"), name), Err(nix::errno::Errno::EPERM));
+    }
+}
+
+/// The last thread of a killed process closes its files, and the kernel lets go of a segment after RELEASE.
+///
+/// Proves T7, T12.
+fn a_close_that_the_host_hears_of_late_waits_for_no_commit(setup: Setup) {
+    const SCRIPT: &str = "
+import os, sys, threading, time
+for _ in range(3): threading.Thread(target=time.sleep, args=(3600,)).start()
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.write(fd, b'x' * 300000)
+print(flush=True)
+time.sleep(3600)
+";
+    let mount = setup.mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    for n in 0..30 {
+        let path = mount.at(format!("f{n}"));
+        let mut writer = Command::new("python3");
+        writer.args(["-c", SCRIPT]).arg(&path).stdout(Stdio::piped());
+        let mut writer = writer.spawn().unwrap();
+        let mut said = [0];
+        writer.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        assert_eq!(state(&path), "interrupted", "{n}");
     }
 }
 

@@ -123,25 +123,17 @@ fn together(mount: &Mount, directory: &Path) -> Seen {
     Seen { state: complete, records: None, tensors }
 }
 
-/// True if it is known soon that the writer of a file was killed.
-fn is_interrupted(path: &Path) -> bool {
-    (0..500).any(|_| {
+/// Waits until it is known that the writer of a file was killed. No commit helps it on.
+fn wait_for_interrupted(path: &Path, writer: &str) {
+    let known = (0..6000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
         attribute(path, "state").unwrap() == "interrupted"
-    })
+    });
+    assert!(known, "{writer}: it is not known that it was killed");
 }
 
-/// That a writer was killed is missed now and then on a busy machine, so some are killed.
 fn seen(mount: &Mount, python: &Path, writer: &str, way: &str) -> Option<Seen> {
-    let is_killed = way == "killed";
-    let attempt = |turn| seen_once(mount, python, writer, way, turn);
-    let first = attempt(0)?;
-    let as_killed = |seen: &Seen| !is_killed || seen.state == "interrupted";
-    if as_killed(&first) { Some(first) } else { (1..5).find_map(|turn| attempt(turn).filter(as_killed)) }
-}
-
-fn seen_once(mount: &Mount, python: &Path, writer: &str, way: &str, turn: u32) -> Option<Seen> {
-    let directory = mount.at(format!("{way} by {writer} {turn}"));
+    let directory = mount.at(format!("{way} by {writer}"));
     let mut running = Writer::start(python, &directory, writer, way)?;
     let path = running.path.clone();
     Some(match way {
@@ -154,9 +146,7 @@ fn seen_once(mount: &Mount, python: &Path, writer: &str, way: &str, turn: u32) -
         }
         "killed" => {
             running.kill();
-            if !is_interrupted(&path) {
-                eprintln!("{writer}: it is not known that it was killed");
-            }
+            wait_for_interrupted(&path, writer);
             at_rest(mount, &path)
         }
         "sharded" => {

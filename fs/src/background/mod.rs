@@ -19,6 +19,7 @@ mod mender;
 mod mover;
 mod moves;
 mod out_writer;
+mod rester;
 mod scrub;
 mod seal;
 mod seal_open;
@@ -49,6 +50,7 @@ use task::Running;
 /// after the other in the order of the fields: who commits goes last.
 pub(crate) struct Background {
     _out_writer: Running,
+    _rester: Running,
     _sealer: Running,
     _spare_maker: Running,
     _unlinker: Running,
@@ -68,6 +70,7 @@ impl Background {
         let committer = committer::Committer::default().start(files)?;
         let sealer = sealer::Sealer::start(files)?;
         let spare_maker = spare_maker::SpareMaker::start(files)?;
+        let rester = rester::Rester::start(files)?;
         let out_writer = out_writer::OutWriter::start(files)?;
         let unlinker = unlinker::Unlinker.start(files)?;
         let setter_aside = setter_aside::SetterAside.start(files)?;
@@ -76,6 +79,7 @@ impl Background {
         let grower = grower::Grower.start(files)?;
         Ok(Self {
             _out_writer: out_writer,
+            _rester: rester,
             _sealer: sealer,
             _spare_maker: spare_maker,
             _unlinker: unlinker,

@@ -14,9 +14,9 @@
 //!
 //! Everything else that is locked in this crate is a leaf: nothing is taken under it. That is so of the tables of nodes
 //! and handles, the store's lists (writers, removed objects, spares, damage, paths and uses of files), the queues of
-//! what is to be sealed, written out and set aside, what there is to see of a node without its lock, and what is known
-//! of tensors, of the control tree, of jobs and of moves. A claim of a segment ([`Readings`]) may be waited for under
-//! an inode's lock; who reads a segment for its tensors holds none.
+//! what is to be sealed, written out, set aside and looked at again, what there is to see of a node without its lock,
+//! and what is known of tensors, of the control tree, of jobs and of moves. A claim of a segment ([`Readings`]) may be
+//! waited for under an inode's lock; who reads a segment for its tensors holds none.
 
 mod accesses;
 mod aside;
@@ -48,6 +48,7 @@ mod stat;
 mod state;
 mod to_seal;
 mod to_set_aside;
+mod to_settle;
 mod to_write_out;
 mod value;
 mod watch;
@@ -83,6 +84,7 @@ use ghosts::Ghosts;
 use handles::Inherited;
 use node::Nodes;
 use to_set_aside::ToSetAside;
+use to_settle::ToSettle;
 
 /// All files in use.
 pub(crate) struct Files {
@@ -100,6 +102,7 @@ pub(crate) struct Files {
     to_seal: ToSeal,
     to_write_out: ToWriteOut,
     to_set_aside: ToSetAside,
+    to_settle: ToSettle,
     /// The host turned down sharing bytes between segments; not asked again.
     cannot_clone: AtomicBool,
 }
@@ -123,6 +126,7 @@ impl Files {
             to_seal: ToSeal::default(),
             to_write_out: ToWriteOut::default(),
             to_set_aside: ToSetAside::default(),
+            to_settle: ToSettle::default(),
             cannot_clone: AtomicBool::new(false),
         }
     }
@@ -155,6 +159,11 @@ impl Files {
     /// The large files that are to be written out.
     pub fn to_write_out(&self) -> &ToWriteOut {
         &self.to_write_out
+    }
+
+    /// The files that were closed, and are to be looked at again.
+    pub fn to_settle(&self) -> &ToSettle {
+        &self.to_settle
     }
 
     /// An inode, which is in use from now on.

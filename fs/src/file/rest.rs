@@ -122,6 +122,8 @@ impl Locked<'_> {
         if quiescent {
             self.stop_watching();
             files.to_seal().add(ino, store.pool().newest(), QUIET);
+        } else if unique != 0 {
+            files.to_settle().add(ino);
         }
     }
 
@@ -211,6 +213,27 @@ impl Files {
                 file.settle(0);
             }
         }
+    }
+
+    /// Brings one of them to rest. False if it is still to be looked at: the kernel has it open, or somebody else has
+    /// it locked. The caller has no lock.
+    pub fn settle_if_closed(&self, ino: Ino) -> bool {
+        if !self.store().writers().has(ino) {
+            return true;
+        }
+        let node = self.node(ino);
+        let Some(mut file) = self.try_lock(&node) else { return false };
+        if file.is_open_to_write() {
+            return true;
+        }
+        let (before, mapped) = (file.change_time_seen(), file.is_mappable());
+        file.settle(0);
+        let stale = mapped && file.change_time_seen() != before;
+        drop(file);
+        if stale {
+            self.store().forget_attributes(ino);
+        }
+        !self.store().writers().has(ino)
     }
 
     /// An object has lost a name. If that was its last one, it goes once it is open nowhere and the kernel has
