@@ -32,9 +32,21 @@ pub struct Confinement<'a> {
     pub directories: &'a [OwnedFd],
 }
 
-/// What it reads beside the pool: of processes that ask and of the program's own descriptors; how often a disk failed;
-/// random numbers; and what the loader of a reader looks at.
-const READ: [&str; 5] = ["/proc", "/sys", "/dev/urandom", "/etc/ld.so.cache", "/etc/ld.so.preload"];
+/// What it reads beside the pool: of processes that ask and of the program's own descriptors; how often a disk failed,
+/// and what memory there is; random numbers; and what the loader of a reader looks at.
+const READ: [&str; 11] = [
+    "/proc",
+    "/sys/block",
+    "/sys/class/bdi",
+    "/sys/dev",
+    "/sys/devices",
+    "/sys/fs/cgroup",
+    "/sys/fs/ext4",
+    "/sys/fs/xfs",
+    "/dev/urandom",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.preload",
+];
 /// So long a thread may take that is ending.
 const ENDING: Duration = Duration::from_secs(5);
 /// Of `include/uapi/linux/ioprio.h`.

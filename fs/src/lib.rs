@@ -26,7 +26,7 @@
 //!
 //! What all may know is beside them: who asks (`caller`), on which thread something is done (`lane`), what goes wrong
 //! (`error`), how programs ask (`protocol`), what outlives a server (`handover`), what a request waits for
-//! (`waits`). `file` has the order of locks.
+//! (`waits`), how what is scarce is shared out (`shares`). `file` has the order of locks.
 
 mod acl;
 mod ask;
@@ -47,6 +47,7 @@ mod privileged;
 mod protocol;
 mod reader;
 mod rights;
+mod shares;
 mod store;
 pub mod testing;
 mod tree;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
@@ -14,6 +15,7 @@ const LEN: usize = 300_000;
 on_mounts!(
     a_new_file_of_a_killed_writer_is_interrupted,
     a_close_that_the_host_hears_of_late_waits_for_no_commit,
+    who_is_killed_again_and_again_is_looked_at_no_more,
     who_was_interrupted_is_not_forgotten,
     who_writes_it_anew_and_closes_it_completes_it,
     who_ends_of_himself_interrupts_nothing,
@@ -107,6 +109,45 @@ time.sleep(3600)
         writer.kill().unwrap();
         writer.wait().unwrap();
         assert_eq!(state(&path), "interrupted", "{n}");
+    }
+}
+
+/// A process with very many descriptors has a file open to write, and its children are killed, which have it, too.
+///
+/// Proves T12.
+fn who_is_killed_again_and_again_is_looked_at_no_more(setup: Setup) {
+    const SCRIPT: &str = "
+import os, resource, signal, sys
+path, kills, user = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+most = min(40_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+os.setgroups([])
+os.setgid(user)
+os.setuid(user)
+null = os.open('/dev/null', os.O_RDONLY)
+for _ in range(most - 100): os.dup(null)
+fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+os.write(fd, b'x' * 1000)
+for _ in range(kills):
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+os.close(fd)
+";
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    fs::create_dir(mount.at("d")).unwrap();
+    fs::set_permissions(mount.at("d"), fs::Permissions::from_mode(0o777)).unwrap();
+    for (name, kills, user, is_known) in [("few", 2, 4001, true), ("many", 200, 4002, false), ("root's", 60, 0, true)] {
+        let path = mount.at("d").join(name);
+        let mut script = Command::new("python3");
+        script.args(["-c", SCRIPT]).arg(&path).arg(kills.to_string()).arg(user.to_string());
+        tensorfs_tests::run_ok(&mut script);
+        assert_eq!(state(&path) != "interrupted", is_known, "{name}: {kills} kills");
     }
 }
 

@@ -12,10 +12,12 @@ use tensorfs_tests::{copy_program, is_root, program, skip};
 
 /// What is refused, and how. `OUTSIDE` is a file beside the pool, of the same owner; `ABSTRACT` a socket that the
 /// service manager had told the server of, which it needs no more: its keeper has the word there.
-const REFUSED: [(&str, i32); 40] = [
+const REFUSED: [(&str, i32); 42] = [
     ("read OUTSIDE", libc::EACCES),
     ("read /etc/shadow", libc::EACCES),
     ("read /root/.bashrc", libc::EACCES),
+    ("list /sys/kernel", libc::EACCES),
+    ("read /sys/kernel/oops_count", libc::EACCES),
     ("write OUTSIDE", libc::EACCES),
     ("make OUTSIDE", libc::EACCES),
     ("remove OUTSIDE", libc::EACCES),

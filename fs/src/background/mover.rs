@@ -19,7 +19,8 @@ use crate::error::{Error, Fault, Host, Result};
 use crate::file::{Files, Locked, QUIET};
 use crate::options::{Durability, Options};
 use crate::protocol::Moving;
-use crate::store::{Admitted, Share, Shares, Store, host};
+use crate::shares::{Share, Shares};
+use crate::store::{Admitted, Store, host};
 use crate::workers::Workers;
 
 use super::copy::copy_all;

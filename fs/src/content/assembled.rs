@@ -9,7 +9,7 @@ use tensorfs_layout::Ino;
 use crate::caller::Caller;
 use crate::error::{Fault, Result};
 use crate::file::Version;
-use crate::store::Share;
+use crate::shares::Share;
 
 use super::Content;
 use super::boxes::{Part, are_apart, place_of};

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tensorfs_layout::Ino;
 
 use crate::file::{Files, Version};
-use crate::store::Shares;
+use crate::shares::Shares;
 
 pub use checkpoint_names::{are_whole, is_called_as_trainers, is_unfinished};
 

@@ -31,13 +31,19 @@ impl Locked<'_> {
         self.begin_session(true);
     }
 
+    /// True if it would say something of the file that its writer was killed.
+    pub(super) fn can_be_interrupted(&self) -> bool {
+        self.writing().is_some_and(|writing| !writing.interrupted) && self.has_changed()
+    }
+
     /// True if a process that was killed, and that has a handle, is taken for the writer of its file. Lets go of the
     /// lock.
     pub(super) fn was_its_writer(&mut self, handle: &Handle, caller: Caller) -> bool {
         let (ino, device, opener) = (self.ino().0, self.files.store().options().device, handle.opener);
-        let has = |process: u32| {
-            process != 0 && privileged().has_open_to_write(process, device, ino).is_ok_and(|writes| writes)
-        };
+        let look = |process: u32| privileged().has_open_to_write(process, device, ino).is_ok_and(|writes| writes);
+        let allowance = &self.files.allowance;
+        let at_his_cost = |process| allowance.spend(caller.uid, || look(process)).is_some_and(|writes| writes);
+        let has = |process: u32| process != 0 && if caller.is_trusted() { look(process) } else { at_his_cost(process) };
         self.unlocked(|| {
             let opened = opener == caller.pid || (opener != 0 && process_of(opener) == Some(caller.process()));
             // The thread that opened it may have ended; the process that it was one of has started this one.

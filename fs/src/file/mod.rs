@@ -19,6 +19,7 @@
 //! waited for under an inode's lock; who reads a segment for its tensors holds none.
 
 mod accesses;
+mod allowance;
 mod aside;
 mod attach;
 mod attributes;
@@ -38,6 +39,7 @@ mod mode;
 mod moved;
 mod node;
 mod open;
+mod outlived;
 mod privileges;
 mod quiet;
 mod readings;
@@ -80,9 +82,11 @@ pub(crate) use stat::{LONG, Stat};
 pub(crate) use to_seal::{QUIET, ToSeal};
 pub(crate) use to_write_out::{Part as PartToWriteOut, ToWriteOut};
 
+use allowance::Allowance;
 use ghosts::Ghosts;
 use handles::Inherited;
 use node::Nodes;
+use outlived::Outlived;
 use to_set_aside::ToSetAside;
 use to_settle::ToSettle;
 
@@ -98,7 +102,9 @@ pub(crate) struct Files {
     readers: Readers,
     /// Files that were removed while they were read quietly.
     given_up: Mutex<Vec<Ino>>,
+    outlived: Outlived,
     accesses: Accesses,
+    allowance: Allowance,
     to_seal: ToSeal,
     to_write_out: ToWriteOut,
     to_set_aside: ToSetAside,
@@ -112,6 +118,7 @@ impl Files {
     pub fn new(store: Arc<Store>) -> Self {
         let nodes = Nodes::default();
         moved::learn_before_commits(&store, &nodes);
+        let outlived = Outlived::of(&store);
         let first = store.link().handover().map(|handover| handover.first_handle());
         Self {
             store,
@@ -122,7 +129,9 @@ impl Files {
             readings: Readings::default(),
             readers: Readers::default(),
             given_up: Mutex::default(),
+            outlived,
             accesses: Accesses::default(),
+            allowance: Allowance::default(),
             to_seal: ToSeal::default(),
             to_write_out: ToWriteOut::default(),
             to_set_aside: ToSetAside::default(),
@@ -144,6 +153,11 @@ impl Files {
     /// Descriptors by which the server reads files for its own ends.
     pub fn readings(&self) -> &Readings {
         &self.readings
+    }
+
+    /// Files that programs of an earlier mount can still write, some of them. Asks the host.
+    pub fn outlived(&self) -> Vec<Ino> {
+        self.outlived.some(|segment| self.store.segments().quiescent(segment)).iter().map(|open| open.ino).collect()
     }
 
     /// How files are used.

@@ -14,7 +14,8 @@ use crate::error::{Fault, Result};
 use crate::handover::{Entry, Kept};
 use crate::lane::Lane;
 use crate::options::Durability;
-use crate::store::{Backing, Share, Store};
+use crate::shares::Share;
+use crate::store::{Backing, Store};
 use crate::waits;
 
 use super::Files;
@@ -175,7 +176,7 @@ impl Files {
         }
         let mut file = self.lock(&handle.node);
         file.note_close(ending);
-        if ending == Ending::BySignal && file.was_its_writer(&handle, caller) {
+        if ending == Ending::BySignal && file.can_be_interrupted() && file.was_its_writer(&handle, caller) {
             file.note_interrupted();
         }
         if self.close_commits() {
@@ -363,7 +364,7 @@ impl Locked<'_> {
             backing: backing.as_ref().map(|backing| backing.id()),
             manner: manner.to_bits(),
         };
-        let kept = store.link().handover().and_then(|handover| handover.keep(entry));
+        let kept = store.link().handover().and_then(|handover| handover.keep(caller.uid, entry));
         let direct = manner.direct_io;
         let handle = Handle {
             node: self.node.clone(),

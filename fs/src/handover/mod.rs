@@ -27,6 +27,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Pid, getppid};
@@ -34,6 +35,8 @@ use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::{Ino, TxId};
+
+use crate::shares::{Share, Shares};
 
 use entry::{number_bytes, number_of, sealed};
 use places::{
@@ -123,6 +126,10 @@ pub struct Handover {
     /// How the server before died.
     after: Option<String>,
     places: [Mutex<Places>; KINDS],
+    /// The places of users' handles, and of their files of the control tree.
+    shares: [Shares; 2],
+    /// It was said that there is no place for something.
+    is_short: AtomicBool,
     inherited: Inheritance,
 }
 
@@ -142,9 +149,15 @@ pub(crate) struct Kept {
     handover: Arc<Handover>,
     region: &'static Region,
     place: u32,
+    _share: Option<Share>,
 }
 
 impl Kept {
+    fn with(mut self, share: Share) -> Self {
+        self._share = Some(share);
+        self
+    }
+
     /// The text behind it, if it is as long as that.
     pub fn text(&self, len: usize) -> io::Result<Vec<u8>> {
         if !self.region.has_texts || len > TEXT_MAX {
@@ -199,7 +212,16 @@ impl Handover {
             of_slips(&inherited.shown),
             of_slips(&inherited.views),
         ];
-        let handover = Self { file, head: RwLock::default(), keeper, after, places: places.map(Mutex::new), inherited };
+        let handover = Self {
+            file,
+            head: RwLock::default(),
+            keeper,
+            after,
+            places: places.map(Mutex::new),
+            shares: [&HANDLES, &VIEWS].map(|region| Shares::new(region.most as usize)),
+            is_short: AtomicBool::new(false),
+            inherited,
+        };
         handover.write_head(head)?;
         Ok(Arc::new(handover))
     }
@@ -278,7 +300,9 @@ impl Handover {
 
     /// The handles that the server before left.
     pub(crate) fn inherited(self: &Arc<Self>) -> impl Iterator<Item = (Entry, Kept)> {
-        self.inherited.handles.iter().map(|(place, entry)| (*entry, self.kept(&HANDLES, *place)))
+        let shares = &self.shares[0];
+        let of = |place| self.kept(&HANDLES, place).with(shares.take_for_nobody(1));
+        self.inherited.handles.iter().map(move |(place, entry)| (*entry, of(*place)))
     }
 
     /// The objects of the control tree that the kernel knows from the server before.
@@ -288,7 +312,9 @@ impl Handover {
 
     /// The open files of the control tree that the server before left.
     pub(crate) fn inherited_views(self: &Arc<Self>) -> impl Iterator<Item = (Slip, Kept)> {
-        self.inherited.views.iter().map(|(place, slip)| (*slip, self.kept(&VIEWS, *place)))
+        let shares = &self.shares[1];
+        let of = |place| self.kept(&VIEWS, place).with(shares.take_for_nobody(1));
+        self.inherited.views.iter().map(move |(place, slip)| (*slip, of(*place)))
     }
 
     /// The place of a number that the server before left.
@@ -297,9 +323,11 @@ impl Handover {
         Some(self.kept(&NUMBERS, place))
     }
 
-    /// Notes a handle, before the kernel has it. None if there is no place: then it dies with this server.
-    pub(crate) fn keep(self: &Arc<Self>, entry: Entry) -> Option<Kept> {
-        self.put(&HANDLES, &sealed(&entry.to_slip()))
+    /// Notes a user's handle, before the kernel has it. None if there is no place for him: then it dies with this
+    /// server.
+    pub(crate) fn keep(self: &Arc<Self>, uid: u32, entry: Entry) -> Option<Kept> {
+        let share = self.shared(&self.shares[0], uid)?;
+        Some(self.put(&HANDLES, &sealed(&entry.to_slip()))?.with(share))
     }
 
     /// Notes an object of the control tree, before the kernel knows it.
@@ -307,13 +335,14 @@ impl Handover {
         self.put(&SHOWN, &sealed(slip))
     }
 
-    /// Notes an open file of the control tree, before the kernel has it, with its text.
-    pub(crate) fn keep_view(self: &Arc<Self>, slip: &Slip, text: &[u8]) -> Option<Kept> {
+    /// Notes a user's open file of the control tree, before the kernel has it, with its text.
+    pub(crate) fn keep_view(self: &Arc<Self>, uid: u32, slip: &Slip, text: &[u8]) -> Option<Kept> {
         if text.len() > TEXT_MAX {
             return None;
         }
+        let share = self.shared(&self.shares[1], uid)?;
         let place = self.places[VIEWS.kind].lock().take(&VIEWS)?;
-        let kept = self.kept(&VIEWS, place);
+        let kept = self.kept(&VIEWS, place).with(share);
         let written = self.file.write_all_at(text, text_at(place));
         self.said(written.and_then(|()| self.file.write_all_at(&sealed(slip), VIEWS.at(place)))).then_some(kept)
     }
@@ -324,7 +353,15 @@ impl Handover {
     }
 
     fn kept(self: &Arc<Self>, region: &'static Region, place: u32) -> Kept {
-        Kept { handover: self.clone(), region, place }
+        Kept { handover: self.clone(), region, place, _share: None }
+    }
+
+    fn shared(&self, shares: &Shares, uid: u32) -> Option<Share> {
+        let share = shares.take(uid);
+        if share.is_none() && !self.is_short.swap(true, Ordering::Relaxed) {
+            log::warn!("user {uid} has more files open than the server can leave to the next one");
+        }
+        share
     }
 
     /// Notes a number by which the kernel knows a segment.
@@ -410,7 +447,7 @@ mod tests {
         assert!(first.is_first() && first.handshake().is_none());
         let pool = Beginning { since: TxId(9), damaged: vec![Ino(7)] };
         first.begin(vec![1, 2], vec![3], pool).unwrap();
-        let kept: Vec<_> = (0..1000).map(|n| first.keep(entry(n)).unwrap()).collect();
+        let kept: Vec<_> = (0..1000).map(|n| first.keep(1000, entry(n)).unwrap()).collect();
         let numbers: Vec<_> = [3, 4].map(|number| first.keep_number(number).unwrap()).into();
         // The first half of them is closed.
         let open: Vec<_> = kept.into_iter().skip(500).collect();
@@ -427,18 +464,37 @@ mod tests {
         std::mem::forget((open, numbers));
     }
 
+    /// Proves K6.
+    #[test]
+    fn one_user_leaves_places_for_the_files_of_the_next() {
+        let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
+        let all_of = |uid| (0..).map_while(|n| first.keep_view(uid, &[n as u8; 60], b"")).collect::<Vec<_>>();
+        let greedy = all_of(1000);
+        assert_eq!(greedy.len(), 21845, "a third");
+        let other = all_of(1001);
+        assert!(other.len() > 14_000);
+        let second = next(&first);
+        let left: Vec<_> = second.inherited_views().collect();
+        assert_eq!(left.len(), greedy.len() + other.len());
+        let of_second = (0..).map_while(|n| second.keep_view(1000, &[n as u8; 60], b"")).count();
+        assert!((1..11_000).contains(&of_second), "{of_second}: what the next one found counts");
+        drop(left);
+        assert!(second.keep_view(1000, &[1; 60], b"").is_some());
+        std::mem::forget((greedy, other));
+    }
+
     #[test]
     fn texts_are_there_until_they_are_closed() {
         let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
         let slip = |number| [number; 60];
         let blocks = || std::os::unix::fs::MetadataExt::blocks(&first.file.metadata().unwrap());
         let before = blocks();
-        let closed = first.keep_view(&slip(1), &[7; 1 << 20]).unwrap();
-        let open = first.keep_view(&slip(2), b"text").unwrap();
+        let closed = first.keep_view(1000, &slip(1), &[7; 1 << 20]).unwrap();
+        let open = first.keep_view(1000, &slip(2), b"text").unwrap();
         let known = first.keep_shown(&slip(3)).unwrap();
         drop(closed);
         assert!(blocks() < before + 100, "what is closed takes no memory");
-        assert!(first.keep_view(&slip(4), &vec![0; TEXT_MAX + 1]).is_none());
+        assert!(first.keep_view(1000, &slip(4), &vec![0; TEXT_MAX + 1]).is_none());
         let second = next(&first);
         assert_eq!(second.secret(), first.secret());
         let (left, kept) = second.inherited_views().next().unwrap();
@@ -452,12 +508,12 @@ mod tests {
     fn a_place_is_used_again() {
         let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
         for n in 0..10_000 {
-            drop(first.keep(entry(n)).unwrap());
+            drop(first.keep(1000, entry(n)).unwrap());
         }
         assert_eq!(first.places[HANDLES.kind].lock().next, 1);
-        let _kept = first.keep(entry(1)).unwrap();
+        let _kept = first.keep(1000, entry(1)).unwrap();
         let second = next(&first);
-        let other = second.keep(entry(2)).unwrap();
+        let other = second.keep(1000, entry(2)).unwrap();
         assert_eq!(other.place, 1, "the first one is taken");
         // Whoever takes a handle over gives its place back when it is closed.
         second.inherited().for_each(|(_, kept)| drop(kept));
@@ -467,7 +523,7 @@ mod tests {
     #[test]
     fn bytes_from_anywhere_are_no_handles() {
         let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
-        std::mem::forget((first.keep(entry(1)).unwrap(), first.keep(entry(2)).unwrap()));
+        std::mem::forget((first.keep(1000, entry(1)).unwrap(), first.keep(1000, entry(2)).unwrap()));
         for at in 0..60 {
             let mut bytes = sealed(&entry(2).to_slip());
             bytes[at] ^= 0x40;

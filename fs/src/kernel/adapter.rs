@@ -550,7 +550,16 @@ impl fuser::Filesystem for Adapter {
             let written = attempt(&self.fs, "write", || self.fs.write(caller, number, who, request, data));
             return finish_write(&self.fs, &self.lanes, (caller, number, begun), written, reply);
         }
-        let (data, lanes, fs) = (self.backlog.copy(data), self.lanes.clone(), self.fs.clone());
+        // What the kernel writes back has no asker who could be told to try again.
+        let whose = (!request.from_cache).then_some(caller);
+        let data = match attempt(&self.fs, "write", || self.backlog.copy(whose, data)) {
+            Ok(data) => data,
+            Err(errno) => {
+                begun.start();
+                return finish_write(&self.fs, &self.lanes, (caller, number, begun), Err(errno), reply);
+            }
+        };
+        let (lanes, fs) = (self.lanes.clone(), self.fs.clone());
         self.lanes.run(Lane::Worker, number, &self.fs, move |here| {
             begun.start();
             let written = attempt(here, "write", || here.write(caller, number, who, request, data.bytes()));

@@ -14,8 +14,9 @@ use crate::error::{Fault, Result};
 use crate::file::{Files, Handle, Listed, ListedPlus, OpenReply, Stat, WriteRequest, Written};
 use crate::lane::Lane;
 use crate::protocol::Request;
+use crate::shares::Share;
 use crate::store::reserved::{TIER, is_control_name, is_own_xattr};
-use crate::store::{Share, Space, Store};
+use crate::store::{Space, Store};
 use crate::tree::{Change, New, Tree};
 use crate::waits;
 

@@ -12,7 +12,7 @@ use tensorfs_layout::pool::Pool;
 use crate::caller::Caller;
 use crate::error::{Fault, Host, Result};
 
-use super::shares::{Share, Shares};
+use crate::shares::{Share, Shares};
 
 /// At most this many are kept, and never more than a sixteenth of what the process may open.
 const MOST: usize = 1024;

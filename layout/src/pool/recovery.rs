@@ -17,6 +17,9 @@ pub struct OpenSegment {
     pub segment: SegmentId,
 }
 
+/// So many open segments are shown.
+const SHOWN: usize = 100;
+
 /// What opening a pool found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovery {
@@ -49,6 +52,28 @@ pub struct Recovery {
 }
 
 impl Recovery {
+    /// What is shown of it: of the files that programs can still write, the first 100.
+    pub fn shown(&self) -> Self {
+        let open_segments = self.open_segments.iter().take(SHOWN).copied().collect();
+        let (quarantined, requests) = (self.quarantined.clone(), Arc::clone(&self.requests));
+        let Self {
+            kind, outlived, left, unwritten, dropped_transactions, learned_files, orphans, damaged_files, ..
+        } = *self;
+        Self {
+            kind,
+            outlived,
+            left,
+            unwritten,
+            dropped_transactions,
+            learned_files,
+            orphans,
+            damaged_files,
+            quarantined,
+            open_segments,
+            requests,
+        }
+    }
+
     /// True unless the pool's server had ended in order.
     pub(crate) fn unsafe_shutdown(&self) -> bool {
         self.kind != Shutdown::Clean && !self.outlived && !self.left

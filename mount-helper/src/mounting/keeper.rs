@@ -94,6 +94,8 @@ struct Keeper<'a> {
     wish: Option<Wish>,
     /// Whether the server answers.
     watchdog: Option<Watchdog>,
+    /// Programs that were asked whether they could serve, and have not said so in time.
+    given_up: Vec<Child>,
 }
 
 /// A program that serves.
@@ -194,6 +196,7 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
         listener: listener.ok(),
         wish: None,
         watchdog: request.options().watchdog().map(|patience| Watchdog::new(request.mountpoint(), patience)),
+        given_up: Vec::new(),
     };
     let mut life = match keeper.inherited {
         None => keeper.begin(None).map_err(cannot_start)?,
@@ -210,7 +213,8 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
             life = keeper.fulfil(wish)?;
             continue;
         }
-        let killed = status.signal() == Some(libc::SIGKILL) || status.code() == Some(LEFT);
+        // One that is ended as it does not answer has not crashed.
+        let killed = life.hangs || status.signal() == Some(libc::SIGKILL) || status.code() == Some(LEFT);
         let why = if life.hangs { NO_ANSWER.to_owned() } else { how(status) };
         // One that was to end and failed at that has done nothing for long.
         let served = life.serves.filter(|_| killed || keeper.stopping.is_none());
@@ -360,6 +364,7 @@ impl Keeper<'_> {
             result => result?,
         };
         drop(ready);
+        self.given_up.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         self.hear_all(life)?;
         while let Some(info) = self.signals.read_signal()? {
             self.pass_on(Signal::try_from(info.ssi_signo as i32).unwrap_or(Signal::SIGCHLD), life);
@@ -380,7 +385,7 @@ impl Keeper<'_> {
     fn consider(&mut self, wish: Wish, life: &mut Life) {
         let pool = self.request.pool().display();
         let done = match self.stopping {
-            None => self.would_serve(&wish),
+            None => self.would_serve(&wish, life),
             Some(_) => Err("it is being unmounted".to_owned()),
         };
         match done {
@@ -402,10 +407,10 @@ impl Keeper<'_> {
         Ok(self.options.exchanged(&wanted))
     }
 
-    /// Asks a program whether it could serve.
-    fn would_serve(&self, wish: &Wish) -> Result<(), String> {
+    /// Asks a program whether it could serve, as long as the server lives.
+    fn would_serve(&mut self, wish: &Wish, life: &mut Life) -> Result<(), String> {
         let options = self.options_of(wish)?.to_list();
-        let ask = || -> io::Result<String> {
+        let mut ask = || -> io::Result<String> {
             let mut said = File::from(memfd_create(c"tensorfs-answer", MFdFlags::MFD_CLOEXEC)?);
             let mut arguments = self.request.arguments_with(&options);
             arguments.insert(1, "--would-serve".into());
@@ -419,12 +424,15 @@ impl Keeper<'_> {
                 .stderr(err)
                 .spawn()?;
             let until = Instant::now() + TO_SAY;
-            while child.try_wait()?.is_none() && Instant::now() < until {
+            while child.try_wait()?.is_none() {
+                if Instant::now() >= until || life.child.try_wait()?.is_some() {
+                    let _ = child.kill();
+                    // It may wait for a disk, and end when it likes.
+                    self.given_up.push(child);
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
                 thread::sleep(Duration::from_millis(2));
             }
-            // Only if it is still there.
-            let _ = child.kill();
-            child.wait()?;
             said.rewind()?;
             let mut text = String::new();
             (&mut said).take(ANSWER).read_to_string(&mut text)?;

@@ -12,6 +12,8 @@ use crate::mounting::request::PROGRAM;
 
 /// A server is asked so often in the time in which it has to answer.
 const OFTEN: u32 = 2;
+/// While so many are held nobody else asks: it is something else that they wait for.
+const HELD: usize = 8;
 
 /// Asks the server of a mount.
 pub struct Watchdog {
@@ -50,8 +52,8 @@ impl Watchdog {
                     self.asking = None;
                 }
             },
-            // Whoever is held may be so by something else than the server that serves now.
-            None if now >= self.next && self.held.is_empty() => match ask(&self.mountpoint) {
+            // Whoever is held was so by a server before, or by something else.
+            None if now >= self.next && self.held.len() < HELD => match ask(&self.mountpoint) {
                 Ok(child) => self.asking = Some((child, now)),
                 Err(error) => {
                     log::warn!("{}: nobody can ask whether it answers: {error}", self.mountpoint.display());
@@ -93,4 +95,27 @@ fn thread(task: &Path) -> String {
     let stack: Vec<&str> = stack.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
     let number = task.file_name().unwrap_or_default().display();
     format!("thread {number} {}: {state}, system call {call}, in {}", name.trim(), stack.join(" < "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves K5.
+    #[test]
+    fn who_waits_for_a_server_before_keeps_nobody_from_asking_the_next_one() {
+        let mut dog = Watchdog::new(Path::new("/nowhere"), Duration::from_secs(60));
+        let waits = || Command::new("sleep").arg("3600").spawn().unwrap();
+        dog.held = (0..HELD).map(|_| waits()).collect();
+        assert!(!dog.look());
+        assert!(dog.asking.is_none(), "it is not the server that all of them wait for");
+        let mut ended = dog.held.pop().unwrap();
+        dog.next = Instant::now();
+        dog.look();
+        assert!(dog.asking.is_some());
+        for child in dog.held.iter_mut().chain([&mut ended]).chain(dog.asking.iter_mut().map(|(child, _)| child)) {
+            let _ = child.kill();
+            child.wait().unwrap();
+        }
+    }
 }

@@ -100,7 +100,7 @@ pub struct Info {
     pub unsafe_shutdowns: u64,
     /// What opening the pool for this mount found and did.
     pub recovery: Option<Recovery>,
-    /// Files that a process outside this mount still has open or mapped, since a server was killed.
+    /// Files that a process outside this mount still has open or mapped, since a server was killed; 100 at most.
     pub open_segments: Vec<String>,
     /// Files whose bytes may not be what was written.
     pub damaged_files: Vec<String>,
@@ -143,9 +143,8 @@ impl Info {
         let pool = store.pool();
         let usage = store.usage();
         let superblock = pool.superblock();
-        let recovery = pool.recovery().clone();
-        let still_open = recovery.open_segments.iter().filter(|open| !pool.segments().quiescent(open.segment));
-        let still_open: Vec<Ino> = still_open.map(|open| open.ino).collect();
+        let recovery = pool.recovery().shown();
+        let still_open = files.outlived();
         let (open_segments, damaged_files) = {
             let view = pool.view();
             let path = |ino: Ino| match paths.then(|| store.path_to_show(&view, ino)).flatten() {

@@ -75,7 +75,7 @@ impl Control {
             // Uses are counted anew, and what is being written is not there until it has been.
             Opened::Left(_) | Opened::Accesses(_) | Opened::Requests(_) | Opened::Draft(_) => return None,
         };
-        handover.keep_view(&View { unique: caller.unique, handle, ino, what }.to_slip(), text)
+        handover.keep_view(caller.uid, &View { unique: caller.unique, handle, ino, what }.to_slip(), text)
     }
 
     /// Takes over what the kernel has open.
@@ -95,7 +95,10 @@ impl Control {
 
     fn left(&self, view: View, kept: &Kept) -> io::Result<Opened> {
         Ok(match view.what {
-            What::Text(len) => Opened::Text(self.texts.keep_left(kept.text(len as usize)?.into())),
+            What::Text(len) if self.texts.have_room(len as usize) => {
+                Opened::Text(self.texts.keep_left(kept.text(len as usize)?.into()))
+            }
+            What::Text(_) => return Err(io::Error::other("the server before left more than a server keeps")),
             What::Tensor(mark) => Opened::Left(Arc::new(Left { ino: view.ino, mark, opened: Mutex::default() })),
         })
     }

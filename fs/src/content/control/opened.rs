@@ -20,6 +20,8 @@ use crate::handover::Kept;
 
 /// What texts that are open have together, of those that anybody may open.
 const MOST: usize = 16 << 20;
+/// What is taken over of them from a server before, which nobody trusts: theirs, and what root had open.
+const MOST_LEFT: usize = 64 << 20;
 
 /// The texts that are open.
 #[derive(Default)]
@@ -39,6 +41,11 @@ impl Texts {
             return Err(Fault::new(libc::ENFILE));
         }
         Ok(text)
+    }
+
+    /// True if a text of that length that a server before had kept can be kept, too.
+    pub fn have_room(&self, len: usize) -> bool {
+        self.0.load(Ordering::Relaxed).saturating_add(len) <= MOST_LEFT
     }
 
     /// Keeps a text that a server before had kept.
