@@ -1,11 +1,11 @@
 //! Who waits for whom: calls of the host are held, and operations that have nothing to do with them go on.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ on_mounts!(
     a_segment_that_the_kernel_gets_late_leaves_passthrough_as_it_is,
     others_hardly_take_longer_while_calls_of_the_host_are_late,
     operations_go_on_while_more_files_are_slow_than_there_are_threads,
+    operations_go_on_while_one_user_has_more_writes_that_wait_than_is_kept,
     operations_go_on_while_sealed_files_are_thawed,
     operations_go_on_while_a_close_that_commits_waits_for_the_disk,
     files_are_made_by_the_thousand_while_a_commit_waits_for_the_disk,
@@ -525,6 +526,78 @@ fn operations_go_on_while_more_files_are_slow_than_there_are_threads(setup: Setu
             go_on("open", held, count, actors, &in_memory, || ());
         }
     }
+}
+
+/// Where the server moves the bytes it keeps those of writes that wait, and a user has no more than his share of that.
+///
+/// Proves W3.
+fn operations_go_on_while_one_user_has_more_writes_that_wait_than_is_kept(setup: Setup) {
+    const SCRIPT: &str = "
+import errno, os, resource, sys, threading
+directory, count = sys.argv[1], int(sys.argv[2])
+os.setgroups([])
+os.setgid(4001)
+os.setuid(4001)
+most = count + 100
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, max(most, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+data, refused, done, lock = b'x' * (1 << 20), [], [], threading.Lock()
+files = [os.open(f'{directory}/{n}', os.O_WRONLY | os.O_CREAT) for n in range(count)]
+print('open', flush=True)
+sys.stdin.readline()
+def write(n):
+    fd = files[n]
+    try:
+        assert os.pwrite(fd, data, 0) == len(data)
+        done.append(n)
+    except OSError as error:
+        assert error.errno == errno.EAGAIN
+        with lock:
+            if not refused: print('refused', flush=True)
+            refused.append(n)
+threading.stack_size(1 << 18)
+threads = [threading.Thread(target=write, args=(n,)) for n in range(count)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(done), flush=True)
+";
+    let calls = HostCalls::new();
+    let skip = setup.clone();
+    // Elsewhere the kernel moves them.
+    let is_moved = setup.passthrough() == Passthrough::Off;
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() || !is_moved {
+        return;
+    }
+    let others = others(&mount);
+    let dir = mount.at("greedy");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let memory = fs::read_to_string("/proc/meminfo").unwrap();
+    let kib: u64 = memory.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let kept = (kib / 1024 / 32).max(256);
+    if kept > 2048 {
+        return skip.skip("the machine has more memory than a test should fill");
+    }
+    let mut greedy = Command::new("python3");
+    greedy.args(["-c", SCRIPT]).arg(&dir).arg(kept.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut greedy = greedy.spawn().unwrap();
+    let mut said = BufReader::new(greedy.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "open");
+    let held = calls.add(Rule::of(Call::Write).on("/segments/").times(u64::MAX).held());
+    drop(greedy.stdin.take());
+    assert_eq!(said.next().unwrap().unwrap(), "refused");
+    let in_memory = mount.at("others");
+    let took = in_time(move || {
+        fs::create_dir(in_memory.join("made")).unwrap();
+        fs::rename(in_memory.join("made"), in_memory.join("moved")).unwrap();
+        fs::remove_dir(in_memory.join("moved")).unwrap();
+    });
+    drop(held);
+    assert!(took.is_some(), "others waited for one user's writes");
+    let done: u64 = said.next().unwrap().unwrap().parse().unwrap();
+    assert!(greedy.wait().unwrap().success());
+    assert!((kept / 5..kept).contains(&done), "{done} of {kept}");
+    others();
 }
 
 /// Eight programs open one sealed file to write it, and do; and eight open one each.
