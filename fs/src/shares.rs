@@ -5,7 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::workers::share;
+/// So much one may have of what there is so much of, while so much is taken: half of what is free, so that there is
+/// always some left for the next one until as many have some as there is.
+pub(crate) fn share(most: usize, taken: usize) -> usize {
+    (most.saturating_sub(taken) / 2).max(1)
+}
 
 /// So many of something. No user has more than half of those that are free.
 #[derive(Debug)]

@@ -8,6 +8,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorfs_layout::Ino;
 
+use crate::shares::share;
+
 /// More threads than this are not started unless asked for; jobs beyond wait their turn.
 const MOST: usize = 128;
 /// An idle thread ends after this long.
@@ -151,12 +153,6 @@ impl State {
             self.park(about);
         }
     }
-}
-
-/// So many of the threads one file may have while so many are busy: half of those that are free, so that there is
-/// always one left for the next file until there are as many slow ones as threads.
-pub(crate) fn share(most: usize, busy: usize) -> usize {
-    (most.saturating_sub(busy) / 2).max(1)
 }
 
 impl Default for Workers {

@@ -1,8 +1,8 @@
 //! How much time users' processes may cost the server by being killed.
 //!
 //! Whether a process that was killed was the only one that had a file open to write is seen by looking at the
-//! descriptors of another one, which may have very many. Each user has some time for that, which comes back slowly. Once
-//! he has none, nobody looks: who was killed is taken for the writer.
+//! descriptors of another one, which may have very many. Each user has some time for that, which comes back slowly.
+//! Once he has none, nobody looks: who was killed is taken for the writer.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

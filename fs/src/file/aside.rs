@@ -41,7 +41,7 @@ impl Locked<'_> {
     pub(super) fn leave_to_set_aside(&mut self) -> Result<bool> {
         let due = self.to_set_aside()?.is_some();
         if due {
-            self.files.to_set_aside.add(self.ino());
+            self.files.queues.to_set_aside.add(self.ino());
             self.files.store().bells().aside().ring();
         }
         Ok(due)
@@ -110,20 +110,20 @@ impl Drop for UnderWay<'_, '_> {
 impl Files {
     /// What is in quarantine; so is what is just on its way there.
     pub fn quarantined(&self) -> Vec<QuarantineEntry> {
-        self.to_set_aside.wait_a_moment();
+        self.queues.to_set_aside.wait_a_moment();
         self.store().quarantined()
     }
 
     /// Sets aside what was left to the background; and writes the notes that found no room before.
     pub fn set_aside_some(&self) {
-        for ino in self.to_set_aside.take() {
+        for ino in self.queues.to_set_aside.take() {
             let node = self.node(ino);
             let mut file = self.lock(&node);
             if !file.is_to_wait() && file.set_aside().is_ok() {
                 file.settle(0);
             }
         }
-        self.to_set_aside.done();
+        self.queues.to_set_aside.done();
         if let Err(error) = self.store().pool().quarantine().write_owed_notes() {
             log::debug!("writing a note in quarantine: {error}");
         }

@@ -50,7 +50,7 @@ impl Files {
             Ok(handle) => {
                 drop(file);
                 self.handles.insert_as(entry.handle, Arc::new(handle));
-                self.inherited.lock().insert(entry.unique, (entry.handle, Manner::of_bits(entry.manner)));
+                self.before.inherited.lock().insert(entry.unique, (entry.handle, Manner::of_bits(entry.manner)));
                 Ok(())
             }
             Err(fault) => {
@@ -65,7 +65,7 @@ impl Files {
         if !caller.again {
             return None;
         }
-        let (number, manner) = self.inherited.lock().get(&caller.unique).copied()?;
+        let (number, manner) = self.before.inherited.lock().get(&caller.unique).copied()?;
         let handle = self.handles.get(number).ok()?;
         let backing = self.lock(&handle.node).serving().and_then(|serving| serving.route.backing().cloned());
         Some(OpenReply { handle: number, manner, backing })

@@ -95,22 +95,34 @@ pub(crate) struct Files {
     store: Arc<Store>,
     nodes: Nodes,
     handles: Handles<Arc<Handle>>,
-    /// What the kernel may ask again to be opened, and is.
-    inherited: Inherited,
     ghosts: Ghosts,
     readings: Readings,
     readers: Readers,
     /// Files that were removed while they were read quietly.
     given_up: Mutex<Vec<Ino>>,
-    outlived: Outlived,
+    before: Before,
     accesses: Accesses,
     allowance: Allowance,
+    queues: Queues,
+    /// The host turned down sharing bytes between segments; not asked again.
+    cannot_clone: AtomicBool,
+}
+
+/// What there was before this server.
+#[derive(Default)]
+struct Before {
+    /// What the kernel may ask again to be opened, and is.
+    inherited: Inherited,
+    outlived: Outlived,
+}
+
+/// What the background has to do with files.
+#[derive(Default)]
+struct Queues {
     to_seal: ToSeal,
     to_write_out: ToWriteOut,
     to_set_aside: ToSetAside,
     to_settle: ToSettle,
-    /// The host turned down sharing bytes between segments; not asked again.
-    cannot_clone: AtomicBool,
 }
 
 impl Files {
@@ -118,24 +130,20 @@ impl Files {
     pub fn new(store: Arc<Store>) -> Self {
         let nodes = Nodes::default();
         moved::learn_before_commits(&store, &nodes);
-        let outlived = Outlived::of(&store);
+        let before = Before { inherited: Inherited::default(), outlived: Outlived::of(&store) };
         let first = store.link().handover().map(|handover| handover.first_handle());
         Self {
             store,
             nodes,
             handles: first.map_or_else(Handles::default, Handles::starting_at),
-            inherited: Inherited::default(),
             ghosts: Ghosts::default(),
             readings: Readings::default(),
             readers: Readers::default(),
             given_up: Mutex::default(),
-            outlived,
+            before,
             accesses: Accesses::default(),
             allowance: Allowance::default(),
-            to_seal: ToSeal::default(),
-            to_write_out: ToWriteOut::default(),
-            to_set_aside: ToSetAside::default(),
-            to_settle: ToSettle::default(),
+            queues: Queues::default(),
             cannot_clone: AtomicBool::new(false),
         }
     }
@@ -157,7 +165,12 @@ impl Files {
 
     /// Files that programs of an earlier mount can still write, some of them. Asks the host.
     pub fn outlived(&self) -> Vec<Ino> {
-        self.outlived.some(|segment| self.store.segments().quiescent(segment)).iter().map(|open| open.ino).collect()
+        self.before
+            .outlived
+            .some(|segment| self.store.segments().quiescent(segment))
+            .iter()
+            .map(|open| open.ino)
+            .collect()
     }
 
     /// How files are used.
@@ -167,17 +180,17 @@ impl Files {
 
     /// The files that are to be sealed.
     pub fn to_seal(&self) -> &ToSeal {
-        &self.to_seal
+        &self.queues.to_seal
     }
 
     /// The large files that are to be written out.
     pub fn to_write_out(&self) -> &ToWriteOut {
-        &self.to_write_out
+        &self.queues.to_write_out
     }
 
     /// The files that were closed, and are to be looked at again.
     pub fn to_settle(&self) -> &ToSettle {
-        &self.to_settle
+        &self.queues.to_settle
     }
 
     /// An inode, which is in use from now on.

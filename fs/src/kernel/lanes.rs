@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tensorfs_layout::Ino;
 
 use crate::lane::Lane;
-use crate::workers::{Workers, share};
+use crate::shares::share;
+use crate::workers::Workers;
 
 /// Threads that have readers look into files, and wait for them. No user gets more than half of those that are free.
 const READERS: usize = 12;

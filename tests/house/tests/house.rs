@@ -29,7 +29,7 @@ const ROOMS: [Rooms; 4] = [
             "store reader",
             "protocol options",
             "acl caller clock confine error handover lane workers",
-            "privileged",
+            "privileged shares",
             "holder machine rights waits",
         ],
         also: &[],
