@@ -2,12 +2,12 @@
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Rule, Setup, copy_program, on_mounts, wait_until, xattr};
@@ -32,6 +32,7 @@ on_mounts!(
     whoever_mounts_hears_of_the_end,
     the_keeper_opens_its_log_again,
     a_server_that_hangs_is_replaced,
+    who_writes_is_known_to_the_next_server,
     what_was_not_changed_keeps_its_times,
     a_server_gives_up_its_rights,
     mounts_that_end_leave_each_other_alone,
@@ -720,6 +721,52 @@ fn the_keeper_opens_its_log_again(setup: Setup) {
     let died = |log: &Path| fs::read_to_string(log).unwrap().contains("the server died (SIGKILL)");
     wait_until("word of the death", || died(&log));
     assert!(!died(&log.with_extension("1")));
+}
+
+/// Proves K1, T12.
+fn who_writes_is_known_to_the_next_server(setup: Setup) {
+    const SCRIPT: &str = "
+import os, signal, sys
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+os.write(fd, b'x' * 1000)
+child = os.fork()
+if child == 0:
+    # One that has the file and is killed, whose parent has it no more.
+    grandchild = os.fork()
+    if grandchild == 0:
+        signal.pause()
+    os.close(fd)
+    print(grandchild, flush=True)
+    signal.pause()
+sys.stdin.readline()
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+os.write(fd, b'more')
+os.close(fd)
+";
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let path = mount.at("f");
+    let mut writer = Command::new("python3");
+    writer.args(["-c", SCRIPT]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut writer = writer.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(writer.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    let grandchild: i32 = said.trim().parse().unwrap();
+    mount.kill_server();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 1000);
+    // SAFETY: plain system call, on a process of this test's.
+    assert_eq!(unsafe { libc::kill(grandchild, libc::SIGKILL) }, 0);
+    // Nobody waits for it, so it stays when it has closed all.
+    let status = || fs::read_to_string(format!("/proc/{grandchild}/status")).unwrap_or_default();
+    wait_until("its end", || !status().contains("VmSize:") && (status().is_empty() || status().contains("Z (zombie)")));
+    drop(writer.stdin.take());
+    assert!(writer.wait().unwrap().success());
+    let state = || String::from_utf8(xattr::get(&path, "user.tensorfs.state").unwrap()).unwrap();
+    wait_until("it is closed", || state() != "open");
+    assert_ne!(state(), "interrupted");
 }
 
 /// Proves K5.

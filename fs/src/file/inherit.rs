@@ -110,7 +110,7 @@ impl Locked<'_> {
             direct: manner.direct_io,
             synchronous: is_synchronous(entry.flags),
             executes,
-            opener: 0,
+            opener: entry.opener,
             replaces: true,
             // Nobody knows who opened it.
             _share: None,

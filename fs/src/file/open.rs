@@ -363,6 +363,7 @@ impl Locked<'_> {
             flags,
             backing: backing.as_ref().map(|backing| backing.id()),
             manner: manner.to_bits(),
+            opener: caller.pid,
         };
         let kept = store.link().handover().and_then(|handover| handover.keep(caller.uid, entry));
         let direct = manner.direct_io;

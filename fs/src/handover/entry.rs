@@ -43,6 +43,8 @@ pub(crate) struct Entry {
     pub backing: Option<u32>,
     /// How the kernel was told to treat it, in bits that only the room of files reads.
     pub manner: u32,
+    /// The process or thread that it was made for; 0 if that is not known.
+    pub opener: u32,
 }
 
 impl Entry {
@@ -55,6 +57,7 @@ impl Entry {
         bytes[32..36].copy_from_slice(&self.flags.to_le_bytes());
         bytes[36..40].copy_from_slice(&self.backing.unwrap_or(0).to_le_bytes());
         bytes[40..44].copy_from_slice(&self.manner.to_le_bytes());
+        bytes[44..48].copy_from_slice(&self.opener.to_le_bytes());
         bytes
     }
 
@@ -67,6 +70,8 @@ impl Entry {
             flags: short(slip, 32) as i32,
             backing: Some(short(slip, 36)).filter(|number| *number != 0),
             manner: short(slip, 40),
+            // A server of an older program leaves 0.
+            opener: short(slip, 44),
         }
     }
 }

@@ -433,7 +433,7 @@ mod tests {
 
     fn entry(handle: u64) -> Entry {
         let (ino, segment) = (Ino(handle + 1), tensorfs_layout::SegmentId(handle + 2));
-        Entry { unique: 2, handle, ino, segment, flags: libc::O_RDWR, backing: Some(3), manner: 5 }
+        Entry { unique: 2, handle, ino, segment, flags: libc::O_RDWR, backing: Some(3), manner: 5, opener: 6 }
     }
 
     /// The next server's.
