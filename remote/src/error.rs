@@ -53,13 +53,18 @@ pub enum Error {
         source: io::Error,
     },
     /// What was waited for has not come to the remote in time.
-    #[error("{}: not in the remote after {seconds} seconds", path.display())]
+    #[error("{}: not in the remote after {seconds} seconds{why}", path.display())]
     Late {
         /// What was waited for.
         path: PathBuf,
         /// For so long.
         seconds: f64,
+        /// What it waits for, if that is known: a semicolon, and why.
+        why: String,
     },
+    /// What keeps something from being done now, and may be over later without anybody's doing.
+    #[error("{0}")]
+    NotYet(String),
     /// Whatever else keeps something from being done.
     #[error("{0}")]
     Refused(String),
@@ -71,6 +76,16 @@ impl Error {
         match self {
             Self::Late { .. } => 3,
             _ => 1,
+        }
+    }
+
+    /// True if what was tried may be done later, though nobody does anything about it.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Store { .. } | Self::Host { .. } | Self::Late { .. } | Self::NotYet(_) => true,
+            // A pool whose server was killed is mounted sooner or later.
+            Self::Pool(error) => matches!(error, tensorfs_layout::Error::Invalid { .. }),
+            Self::Damaged { .. } | Self::Fenced { .. } | Self::Refused(_) => false,
         }
     }
 

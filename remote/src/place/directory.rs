@@ -131,12 +131,47 @@ impl Directory {
         outcome
     }
 
-    fn delete(&self, location: &Path) -> io::Result<()> {
+    /// Makes the names in a directory, and in those in it, durable.
+    pub fn sync(&self, way: &str) -> io::Result<()> {
+        let top = match self.above(way) {
+            Err(Errno::ENOENT) => return Ok(()),
+            top => top?,
+        };
+        for name in Dir::from_fd(top.try_clone()?)?.iter() {
+            let name = name?;
+            let Some(name) = name.file_name().to_str().ok().filter(|name| *name != "." && *name != "..") else {
+                continue;
+            };
+            match self.above(&format!("{way}/{name}")) {
+                Ok(below) => fsync(&below)?,
+                // Where others put something else than directories are no objects.
+                Err(Errno::ENOENT | Errno::ELOOP | Errno::ENOTDIR | Errno::EXDEV) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(fsync(&top)?)
+    }
+
+    /// What programs that were killed have left of objects that they were putting: names, bytes, and when.
+    pub fn staged(&self) -> Result<Vec<ObjectMeta>> {
+        let walk = Walk { staged: true, ..Walk::new(self.clone(), None) };
+        let is_staged = |found: &Result<ObjectMeta>| found.as_ref().map_or(true, |found| object_of(found).is_some());
+        walk.filter(is_staged).collect()
+    }
+
+    /// Removes an object, or what is staged of one.
+    pub fn delete(&self, location: &Path) -> io::Result<()> {
         let (way, name) = split(location);
         let above = self.above(way)?;
         unlinkat(&above, name, UnlinkatFlags::NoRemoveDir)?;
         Ok(fsync(&above)?)
     }
+}
+
+/// The object that something is staged of.
+pub(super) fn object_of(staged: &ObjectMeta) -> Option<&str> {
+    let (object, number) = staged.location.as_ref().rsplit_once(STAGED)?;
+    number.parse::<u32>().is_ok().then_some(object)
 }
 
 /// The directory and the name of an object.
@@ -249,12 +284,14 @@ struct Walk {
     directory: Directory,
     /// The directories that it is in, one in the other, with their ways.
     open: Vec<(Path, OwningIter)>,
+    /// Also those that are not whole yet.
+    staged: bool,
     failed: Option<Error>,
 }
 
 impl Walk {
     fn new(directory: Directory, prefix: Option<&Path>) -> Self {
-        let mut walk = Self { directory, open: Vec::new(), failed: None };
+        let mut walk = Self { directory, open: Vec::new(), staged: false, failed: None };
         let top = prefix.cloned().unwrap_or_default();
         walk.failed = walk.enter(top).err();
         walk
@@ -313,7 +350,9 @@ impl Iterator for Walk {
                 }
                 Some(Err(errno)) => Err(told(way, errno.into())),
                 Some(Ok(entry)) => match entry.file_name().to_str() {
-                    Ok(name) if name != "." && name != ".." && !name.contains(STAGED) => self.look(name),
+                    Ok(name) if name != "." && name != ".." && (self.staged || !name.contains(STAGED)) => {
+                        self.look(name)
+                    }
                     _ => Ok(None),
                 },
             };

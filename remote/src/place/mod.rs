@@ -3,26 +3,27 @@
 //! Calls wait until they are done, and other code need not know that a runtime does them. Puts of objects are the one
 //! thing that goes on beside the caller ([`Puts`]).
 
+mod access;
 mod directory;
+mod provider;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::io;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::TryStreamExt;
-use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions, RetryConfig};
-use serde::{Deserialize, Serialize};
+use object_store::{GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use url::Url;
 
 use crate::error::{Error, Result};
-use crate::place::directory::Directory;
+use crate::place::directory::{Directory, object_of};
+
+pub use access::Access;
 
 /// Bytes that may be on their way to the store at a time.
 const IN_FLIGHT: usize = 192 << 20;
@@ -31,19 +32,10 @@ const GRAIN: usize = 64 << 10;
 /// Nothing that a carrier puts is larger.
 const LARGEST: u64 = 256 << 20;
 
-/// What is to be known of a store beside its URL. None of it is secret.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Access {
-    /// Where the store is, if not where its provider has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub endpoint: Option<String>,
-    /// Its region.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub region: Option<String>,
-    /// Bytes a second that may be put; no limit if nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<u64>,
-}
+/// For so long an answer is waited for, and the next bytes of one.
+const ANSWER: Duration = Duration::from_secs(60);
+/// Bytes a second of each object that is put, on the slowest link on which anything is carried.
+const SLOWEST: u64 = 32 << 10;
 
 /// An object as a listing tells of it.
 #[derive(Clone, Debug)]
@@ -60,6 +52,8 @@ pub struct Listed {
 #[derive(Debug)]
 pub struct Place {
     store: Arc<dyn ObjectStore>,
+    /// The store, if it is a directory.
+    directory: Option<Directory>,
     prefix: Path,
     shown: String,
     runtime: Runtime,
@@ -89,29 +83,27 @@ impl Place {
         if parsed.scheme() == "file" {
             let directory = parsed.to_file_path().map_err(|()| refused("names no directory".into()))?;
             let store = Directory::open(&directory).map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound => refused("the store is not there".into()),
+                io::ErrorKind::NotFound => Error::NotYet(format!("{url}: the store is not there")),
                 _ => Error::Host { path: url.to_owned(), what: "open", source },
             })?;
-            return Self::new(Arc::new(store), Path::default(), url.to_owned(), access);
+            let place = Self::new(Arc::new(store.clone()), Path::default(), url.to_owned(), access)?;
+            return Ok(Self { directory: Some(store), ..place });
         }
         // Nothing else has chosen one, and if something has, that is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let failed = |source| Error::Store { object: url.to_owned(), what: "open", source };
         let (scheme, path) = ObjectStoreScheme::parse(&parsed).map_err(|error| failed(error.into()))?;
-        if scheme == ObjectStoreScheme::AmazonS3 {
-            let store = s3(&parsed, options(access)).map_err(failed)?;
-            let prefix = Path::parse(path).map_err(|error| failed(error.into()))?;
-            return Self::new(Arc::new(store), prefix, url.to_owned(), access);
-        }
-        let (store, prefix) = object_store::parse_url_opts(&parsed, options(access)).map_err(failed)?;
-        Self::new(store.into(), prefix, url.to_owned(), access)
+        let prefix = Path::parse(path).map_err(|error| failed(error.into()))?;
+        let unknown = || refused("no store of this kind is known; there are s3, gs, az and file".into());
+        let store = provider::store(&scheme, &parsed, access).ok_or_else(unknown)?;
+        Self::new(store.map_err(failed)?, prefix, url.to_owned(), access)
     }
 
     /// A place in a store of the caller's.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: Path, shown: String, access: &Access) -> Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.map_err(|source| Error::Host { path: "threads".into(), what: "start", source })?;
-        Ok(Self { store, prefix, shown, runtime, bandwidth: access.bandwidth })
+        Ok(Self { store, directory: None, prefix, shown, runtime, bandwidth: access.bandwidth })
     }
 
     /// Its URL.
@@ -130,31 +122,25 @@ impl Place {
     /// All bytes of an object; `None` if there is none.
     pub fn get(&self, name: &str) -> Result<Option<Bytes>> {
         self.runtime.block_on(async {
-            match self.store.get(&self.path(name)).await {
+            match within(ANSWER, self.store.get(&self.path(name))).await {
                 Ok(found) if found.meta.size > LARGEST => {
                     let size = found.meta.size;
                     Err(Error::Refused(format!("{}/{name}: {size} bytes, which no carrier has put", self.shown)))
                 }
-                Ok(found) => found.bytes().await.map(Some).map_err(self.failed(name, "read")),
+                Ok(found) => read(found).await.map(Some).map_err(self.failed(name, "read")),
                 Err(object_store::Error::NotFound { .. }) => Ok(None),
                 Err(error) => Err(self.failed(name, "read")(error)),
             }
         })
     }
 
-    /// Some bytes of an object; `None` if there is none.
-    pub fn get_range(&self, name: &str, range: std::ops::Range<u64>) -> Result<Option<Bytes>> {
-        match self.runtime.block_on(self.store.get_range(&self.path(name), range)) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(self.failed(name, "read")(error)),
-        }
-    }
-
     /// Puts an object under a name that nobody has; false if somebody has it.
     pub fn put_new(&self, name: &str, bytes: Bytes) -> Result<bool> {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match self.runtime.block_on(self.store.put_opts(&self.path(name), bytes.into(), options)) {
+        let limit = time_for(bytes.len() as u64);
+        let (path, bytes) = (self.path(name), bytes.into());
+        let put = async { within(limit, self.store.put_opts(&path, bytes, options)).await };
+        match self.runtime.block_on(put) {
             Ok(_) => Ok(true),
             Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => Ok(false),
             Err(error) => Err(self.failed(name, "put")(error)),
@@ -163,7 +149,8 @@ impl Place {
 
     /// Removes an object; one that is not there is fine.
     pub fn delete(&self, name: &str) -> Result<()> {
-        match self.runtime.block_on(self.store.delete(&self.path(name))) {
+        let path = self.path(name);
+        match self.runtime.block_on(async { within(ANSWER, self.store.delete(&path)).await }) {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.failed(name, "remove")(error)),
         }
@@ -175,7 +162,7 @@ impl Place {
         let skip = self.prefix.parts().count();
         self.runtime.block_on(async {
             let mut found = self.store.list(Some(&below));
-            while let Some(one) = found.try_next().await.map_err(self.failed(directory, "list"))? {
+            while let Some(one) = within(ANSWER, found.try_next()).await.map_err(self.failed(directory, "list"))? {
                 let parts: Vec<String> = one.location.parts().skip(skip).map(|part| part.as_ref().to_owned()).collect();
                 each(Listed { name: parts.join("/"), size: one.size, put: one.last_modified.timestamp() });
             }
@@ -183,11 +170,50 @@ impl Place {
         })
     }
 
+    /// Removes what programs that were killed have left of objects of which they were putting the bytes: those that
+    /// `is_done` says so of, given the object's name. Returns how many bytes each has.
+    pub fn remove_staged(&self, dry_run: bool, is_done: impl Fn(&str, i64) -> bool) -> Result<Vec<u64>> {
+        let Some(directory) = &self.directory else { return Ok(Vec::new()) };
+        let mut removed = Vec::new();
+        for staged in directory.staged().map_err(self.failed("", "list"))? {
+            if object_of(&staged).is_none_or(|object| !is_done(object, staged.last_modified.timestamp())) {
+                continue;
+            }
+            removed.push(staged.size);
+            if !dry_run {
+                let failed = |source| Error::Host { path: staged.location.to_string(), what: "remove", source };
+                directory.delete(&staged.location).map_err(failed)?;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Makes durable what others have put below a directory, and may not have seen to the end.
+    pub fn make_durable(&self, below: &str) -> Result<()> {
+        let failed = |source| Error::Host { path: format!("{}/{below}", self.shown), what: "sync", source };
+        self.directory.as_ref().map_or(Ok(()), |directory| directory.sync(below).map_err(failed))
+    }
+
     /// Puts that go on beside whoever asks for them.
     pub fn puts(&self) -> Puts<'_> {
         let room = IN_FLIGHT / GRAIN;
-        Puts { place: self, room: Arc::new(Semaphore::new(room)), all: room as u32, failed: Arc::default(), pace: None }
+        let (room, all) = (Arc::new(Semaphore::new(room)), room as u32);
+        Puts { place: self, room, all, arrived: Arc::default(), failed: Arc::default(), pace: None }
     }
+}
+
+/// The bytes of an object as they come, each of which may keep nobody waiting for too long.
+async fn read(found: GetResult) -> object_store::Result<Bytes> {
+    let size = found.meta.size as usize;
+    let mut stream = match found.payload {
+        GetResultPayload::Stream(stream) => stream,
+        GetResultPayload::File(..) => return found.bytes().await,
+    };
+    let mut bytes = BytesMut::with_capacity(size);
+    while let Some(next) = within(ANSWER, stream.try_next()).await? {
+        bytes.extend_from_slice(&next);
+    }
+    Ok(bytes.freeze())
 }
 
 /// Puts on their way, with a bound on their bytes.
@@ -196,6 +222,8 @@ pub struct Puts<'a> {
     place: &'a Place,
     room: Arc<Semaphore>,
     all: u32,
+    /// Names of those that are there.
+    arrived: Arc<Mutex<HashSet<String>>>,
     failed: Arc<Mutex<Option<Error>>>,
     /// Since when is counted, and how many bytes were put since.
     pace: Option<(Instant, u64)>,
@@ -210,16 +238,22 @@ impl Puts<'_> {
         let grains = (bytes.len() / GRAIN + 1).min(self.all as usize) as u32;
         let runtime = &self.place.runtime;
         let Ok(permit) = runtime.block_on(self.room.clone().acquire_many_owned(grains)) else { return self.told() };
-        let (store, path, failed) = (self.place.store.clone(), self.place.path(&name), self.failed.clone());
+        let (store, path, limit) = (self.place.store.clone(), self.place.path(&name), time_for(bytes.len() as u64));
+        let (arrived, failed) = (self.arrived.clone(), self.failed.clone());
         let object = format!("{}/{name}", self.place.shown.trim_end_matches('/'));
         runtime.spawn(async move {
-            if let Err(source) = store.put(&path, bytes.into()).await {
-                let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                failed.get_or_insert(Error::Store { object, what: "put", source });
+            match within(limit, store.put(&path, bytes.into())).await {
+                Ok(_) => drop(locked(&arrived).insert(name)),
+                Err(source) => drop(locked(&failed).get_or_insert(Error::Store { object, what: "put", source })),
             }
             drop(permit);
         });
         Ok(())
+    }
+
+    /// The names of those that are there by now.
+    pub fn arrived(&self) -> HashSet<String> {
+        std::mem::take(&mut *locked(&self.arrived))
     }
 
     /// Returns once all of them are done.
@@ -230,8 +264,7 @@ impl Puts<'_> {
     }
 
     fn told(&self) -> Result<()> {
-        let failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        failed.map_or(Ok(()), Err)
+        locked(&self.failed).take().map_or(Ok(()), Err)
     }
 
     fn keep_pace(&mut self, bytes: u64) {
@@ -243,64 +276,21 @@ impl Puts<'_> {
     }
 }
 
-/// An S3 store. What fails is tried again, but nobody waits for minutes to hear of it.
-fn s3(url: &Url, options: HashMap<String, String>) -> object_store::Result<AmazonS3> {
-    let retry = RetryConfig { max_retries: 5, retry_timeout: Duration::from_secs(30), ..RetryConfig::default() };
-    let builder = options.into_iter().fold(AmazonS3Builder::new(), |builder, (key, value)| match key.parse() {
-        Ok(key) => builder.with_config(key, value),
-        Err(_) => builder,
-    });
-    builder.with_url(url.to_string()).with_retry(retry).build()
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the environment and the usual files say, and what was asked for.
-fn options(access: &Access) -> HashMap<String, String> {
-    let mut options: HashMap<String, String> = HashMap::new();
-    for (name, value) in std::env::vars_os() {
-        let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) else { continue };
-        if ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|whose| name.starts_with(whose)) {
-            options.insert(name.to_ascii_lowercase(), value);
-        }
-    }
-    if !options.contains_key("aws_access_key_id") {
-        options.extend(aws_profile());
-    }
-    if let Some(endpoint) = &access.endpoint {
-        options.insert("aws_endpoint".into(), endpoint.clone());
-    }
-    if let Some(region) = &access.region {
-        options.insert("aws_region".into(), region.clone());
-    }
-    let endpoint = ["aws_endpoint", "aws_endpoint_url"].iter().find_map(|name| options.get(*name));
-    if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
-        options.insert("allow_http".into(), "true".into());
-    }
-    options
+/// For so long a put of so many bytes may be on its way, also over a slow link that it shares with others.
+fn time_for(bytes: u64) -> Duration {
+    ANSWER + Duration::from_secs(bytes / SLOWEST)
 }
 
-/// The keys in the file that Amazon's own tools use.
-fn aws_profile() -> HashMap<String, String> {
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let file = std::env::var_os("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from);
-    let file = file.or_else(|| home.map(|home| home.join(".aws/credentials")));
-    let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
-    keys_of(&text, &std::env::var("AWS_PROFILE").unwrap_or_else(|_| "default".into()))
-}
-
-fn keys_of(text: &str, profile: &str) -> HashMap<String, String> {
-    const KEYS: [&str; 3] = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
-    let mut keys = HashMap::new();
-    let mut here = false;
-    for line in text.lines().map(str::trim) {
-        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
-            here = name.trim() == profile;
-        } else if let Some((key, value)) = line.split_once('=').filter(|_| here)
-            && KEYS.contains(&key.trim())
-        {
-            keys.insert(key.trim().to_owned(), value.trim().to_owned());
-        }
-    }
-    keys
+/// What comes of a call, unless that takes longer.
+async fn within<T>(limit: Duration, call: impl Future<Output = object_store::Result<T>>) -> object_store::Result<T> {
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+        let source = format!("no answer for {} seconds", limit.as_secs()).into();
+        Err(object_store::Error::Generic { store: "remote", source })
+    })
 }
 
 #[cfg(test)]
@@ -308,18 +298,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_those_of_the_profile() {
-        let text =
-            "[default]\naws_access_key_id = A\naws_secret_access_key=B\n[other]\naws_access_key_id = C\nregion=x\n";
-        let keys = |profile| keys_of(text, profile);
-        assert_eq!(keys("default").get("aws_secret_access_key").map(String::as_str), Some("B"));
-        assert_eq!(keys("other"), HashMap::from([("aws_access_key_id".to_owned(), "C".to_owned())]));
-        assert!(keys("none").is_empty());
-    }
-
-    #[test]
     fn a_url_has_no_credentials_and_is_one() {
-        for url in ["s3://key:secret@bucket/x", "bucket", "nonsense://x"] {
+        for url in ["s3://key:secret@bucket/x", "bucket", "nonsense://x", "memory:///x", "http://host/x"] {
             assert!(Place::open(url, &Access::default()).is_err(), "{url}");
         }
         let said = Place::open("s3://key:secret@bucket/x", &Access::default()).unwrap_err().to_string();
