@@ -13,6 +13,10 @@ use crate::repository::{
     BASES, Hash, LOG, Line, OBJECTS, Part, Repository, base_name, batch_name, number_in, object_in, object_name,
 };
 
+/// For so long stays what is not named yet.
+const HOUR: i64 = 60 * 60;
+const DAY: i64 = 24 * HOUR;
+
 /// What is kept, in seconds by the store's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Keep {
@@ -20,6 +24,13 @@ pub struct Keep {
     pub trees: i64,
     /// For so long an object stays that nothing names: it may be about to be named.
     pub objects: i64,
+}
+
+impl Keep {
+    /// As everybody keeps it: trees for so many days.
+    pub fn days(days: u32) -> Self {
+        Self { trees: i64::from(days) * DAY, objects: HOUR }
+    }
 }
 
 /// What was removed.
@@ -31,6 +42,27 @@ pub struct Removed {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
+}
+
+/// Objects that [`collect`], whoever calls it, leaves where they are until there is a batch that is newer than those of
+/// now: those that were put since then, or not much before.
+pub fn staying(repository: &Repository) -> Result<HashSet<Hash>> {
+    let place = repository.place();
+    let mut newest = None;
+    for directory in [BASES, LOG] {
+        place.list(directory, |found| {
+            if number_in(&found.name).is_some() {
+                newest = newest.max(Some(found.put));
+            }
+        })?;
+    }
+    let mut staying = HashSet::new();
+    place.list(OBJECTS, |found| {
+        if newest.is_none_or(|newest| found.put >= newest.saturating_sub(HOUR)) {
+            staying.extend(object_in(&found.name));
+        }
+    })?;
+    Ok(staying)
 }
 
 /// Removes what is not kept. Whoever calls it is the only one that puts anything.
@@ -82,6 +114,13 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool) -> Result<Rem
     for name in unnamed.iter().filter(|_| !dry_run) {
         place.delete(name)?;
     }
+    let is_numbered =
+        |name: &str| number_in(name).is_some_and(|at| [batch_name(at), base_name(at)].contains(&name.into()));
+    let is_ours = |name: &str| object_in(name).is_some() || is_numbered(name);
+    let limit = newest.saturating_sub(keep.objects);
+    let staged = place.remove_staged(dry_run, |object, put| is_ours(object) && put < limit)?;
+    removed.objects += staged.len() as u64;
+    removed.bytes += staged.iter().sum::<u64>();
     Ok(removed)
 }
 

@@ -8,8 +8,9 @@
 //! Each imports those behind it in this list.
 //!
 //! * [`commands`]: what is asked for on the command line;
+//! * [`restore`], [`check`]: what is done with a repository;
 //! * [`carry`]: from a pool to its remote;
-//! * [`restore`], [`check`], [`gc`]: what is done with a repository;
+//! * [`gc`]: removing from a repository what nobody needs;
 //! * [`fetch`]: the bytes of a file in it;
 //! * [`repository`]: batches, bases and objects, and the tree that they make;
 //! * [`place`]: the object store: put, get, list, delete.

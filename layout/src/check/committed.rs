@@ -25,6 +25,7 @@ use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
 use crate::medium::read_only::ReadOnly;
 use crate::pool::lock::holder_of;
+use crate::segment::gone::Gone;
 use crate::segment::home::SEGMENTS;
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
@@ -107,6 +108,11 @@ impl Committed {
     pub fn open(&self, segment: SegmentId) -> io::Result<File> {
         // Looking at a file is no access to it.
         self.segments.open(segment, libc::O_RDONLY | libc::O_NOATIME).map(File::from)
+    }
+
+    /// Why the bytes of a segment cannot be had, if that is so.
+    pub fn gone(&self, segment: SegmentId) -> Option<Gone> {
+        self.segments.gone(segment)
     }
 
     /// True if the bytes of an object can be read as the tree has them: nothing may change them, but for a change that

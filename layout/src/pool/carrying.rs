@@ -42,6 +42,18 @@ impl Carrying {
         }
     }
 
+    /// True if a pool has a carrier now. Nobody is kept from becoming it.
+    pub fn is_taken(pool: &Path) -> Result<bool> {
+        let failed = |error| Error::in_pool(pool, REMOTE_LOCK, "look at", error);
+        let lock = match open_pool(pool)?.open_only(REMOTE_LOCK, libc::O_RDONLY) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            lock => lock.map_err(failed)?,
+        };
+        let mut found = exclusive();
+        fcntl(lock.as_fd(), FcntlArg::F_OFD_GETLK(&mut found)).map_err(|errno| failed(errno.into()))?;
+        Ok(libc::c_int::from(found.l_type) != libc::F_UNLCK)
+    }
+
     /// The note that is kept, if there is one.
     pub fn note(&self) -> Result<Option<Carried>> {
         carried_in(&self.dir)

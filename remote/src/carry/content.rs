@@ -3,7 +3,7 @@
 //! A part begins and ends where a tensor does, as far as seals say where that is, so that a tensor is the same parts in
 //! whatever file it stands, and however that was written. Long ones are cut.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 
@@ -13,7 +13,7 @@ use tensorfs_layout::tree::{FileChain, Run};
 
 use crate::error::{Error, Result};
 use crate::place::Puts;
-use crate::repository::{Hash, Part, Stored, object_name};
+use crate::repository::{Content, Hash, Part, Stored, object_name};
 
 /// The most bytes of a part.
 const PART_MAX: u64 = 64 << 20;
@@ -23,6 +23,8 @@ const PART_MIN: u64 = 64 << 10;
 const ALONE: usize = 1 << 20;
 /// Bytes of an object that parts share, as a rule.
 const PACK: usize = 16 << 20;
+/// Whoever has put more, and ends before the batch that names it, has his successor look for it.
+const MUCH: u64 = 16 << 20;
 /// A hole that is shorter is read and stored as zeroes.
 const HOLE: u64 = 64 << 10;
 
@@ -49,17 +51,25 @@ impl From<crate::Error> for Trouble {
 pub struct Placed {
     /// By the BLAKE3 of the bytes.
     at: HashMap<Hash, Stored>,
+    /// Objects that were there though no tree names them.
+    found: HashSet<Hash>,
     /// Bytes that were read.
     pub(super) read: u64,
     /// Bytes that were put.
     pub(super) put: u64,
 }
 
+/// Hears that much was put.
+pub type OfMuch<'a> = &'a mut dyn FnMut() -> Result<()>;
+
 /// Cuts and puts the bytes of one file after the other.
-#[derive(Debug)]
 pub struct Cutter<'a> {
     puts: Puts<'a>,
     placed: &'a mut Placed,
+    /// What is on its way: the objects, and which bytes are in them.
+    sent: HashMap<Hash, Vec<Hash>>,
+    sent_bytes: u64,
+    of_much: OfMuch<'a>,
     pack: Vec<u8>,
     /// What is in the pack: BLAKE3, offset.
     packed: Vec<(Hash, u64)>,
@@ -74,6 +84,20 @@ impl Placed {
     /// Nothing is known to be there but what the tree has.
     pub fn forget(&mut self, at: HashMap<Hash, Stored>) {
         self.at = at;
+        self.found.clear();
+    }
+
+    /// These objects are there, too, and stay.
+    pub fn find(&mut self, objects: HashSet<Hash>) {
+        for hash in &objects {
+            self.at.entry(*hash).or_insert(Stored { object: *hash, at: 0 });
+        }
+        self.found = objects;
+    }
+
+    /// True if all bytes of a file are there.
+    pub fn has(&self, content: &Content) -> bool {
+        content.parts.iter().filter_map(Part::hash).all(|hash| self.at.contains_key(&hash))
     }
 
     /// A part where its bytes are by now.
@@ -90,8 +114,9 @@ impl Placed {
 
 impl<'a> Cutter<'a> {
     /// Puts go to `puts`; what `placed` knows is not put again.
-    pub fn new(puts: Puts<'a>, placed: &'a mut Placed) -> Self {
-        Self { puts, placed, pack: Vec::new(), packed: Vec::new() }
+    pub fn new(puts: Puts<'a>, placed: &'a mut Placed, of_much: OfMuch<'a>) -> Self {
+        let (sent, sent_bytes) = (HashMap::new(), 0);
+        Self { puts, placed, sent, sent_bytes, of_much, pack: Vec::new(), packed: Vec::new() }
     }
 
     /// The parts of a file whose runs these are, cut at these places. Where a run is sealed, its bytes are compared
@@ -138,9 +163,8 @@ impl<'a> Cutter<'a> {
             return Ok(Part::Alone((len, hash)));
         }
         if bytes.len() >= ALONE {
-            self.placed.put += len;
-            self.puts.put(object_name(hash), bytes.into())?;
             self.placed.at.insert(hash, Stored { object: hash, at: 0 });
+            self.put(hash, bytes.into(), vec![hash])?;
         } else {
             self.packed.push((hash, self.pack.len() as u64));
             self.pack.extend_from_slice(&bytes);
@@ -157,17 +181,38 @@ impl<'a> Cutter<'a> {
         }
         let bytes = Bytes::from(std::mem::take(&mut self.pack));
         let object = Hash::of(&bytes);
-        self.placed.put += bytes.len() as u64;
-        self.puts.put(object_name(object), bytes)?;
-        let packed = self.packed.drain(..);
-        self.placed.at.extend(packed.map(|(hash, at)| (hash, Stored { object, at })));
-        Ok(())
+        let packed = self.packed.iter().map(|(hash, _)| *hash).collect();
+        let stored = self.packed.drain(..).map(|(hash, at)| (hash, Stored { object, at }));
+        self.placed.at.extend(stored);
+        // A carrier before may have made the very same.
+        if self.placed.found.contains(&object) { Ok(()) } else { self.put(object, bytes, packed) }
     }
 
-    /// Returns once all is put. Only then [`Placed`] knows where everything is.
-    pub fn finish(mut self) -> Result<()> {
-        self.close_pack()?;
-        self.puts.finish()
+    fn put(&mut self, object: Hash, bytes: Bytes, parts: Vec<Hash>) -> Result<()> {
+        let (before, len) = (self.sent_bytes, bytes.len() as u64);
+        self.sent_bytes += len;
+        self.placed.put += len;
+        self.sent.insert(object, parts);
+        if before < MUCH && self.sent_bytes >= MUCH {
+            (self.of_much)()?;
+        }
+        self.puts.put(object_name(object), bytes)
+    }
+
+    /// Returns once all is put, or nothing is on its way any more. Only then [`Placed`] knows where everything is; what
+    /// did not arrive it forgets.
+    pub fn finish<T>(mut self, outcome: Result<T>) -> Result<T> {
+        let outcome = outcome.and_then(|done| self.close_pack().map(|()| done));
+        let finished = self.puts.finish();
+        let arrived = self.puts.arrived();
+        for (object, parts) in self.sent.drain().filter(|(object, _)| !arrived.contains(&object_name(*object))) {
+            for part in parts {
+                if self.placed.at.get(&part).is_some_and(|stored| stored.object == object) {
+                    self.placed.at.remove(&part);
+                }
+            }
+        }
+        outcome.and_then(|done| finished.map(|()| done))
     }
 }
 

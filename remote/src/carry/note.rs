@@ -50,6 +50,15 @@ pub struct Note {
     pub incomplete: u64,
     /// Why the last pass failed, if it did.
     pub error: Option<String>,
+    /// A batch was not put yet for which much was: the next carrier looks for that.
+    #[serde(default)]
+    pub unfinished: bool,
+    /// When what the retention does not need was removed by itself, in seconds since 1970.
+    #[serde(default)]
+    pub collected: Option<i64>,
+    /// Why that failed last, if it did.
+    #[serde(default)]
+    pub collect_error: Option<String>,
 }
 
 impl Note {

@@ -8,18 +8,25 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tensorfs_layout::Ino;
 use tensorfs_layout::check::Committed;
 use tensorfs_layout::pool::{self, Carrying, Holder, holder};
+use tensorfs_layout::segment::Gone;
 use tensorfs_layout::tree::{FileChain, Object};
 
 use crate::carry::changes::changes;
 use crate::carry::content::{Cutter, Placed, Trouble, cuts, different};
 use crate::carry::note::{Intended, Note};
 use crate::error::{Error, Result};
+use crate::gc::{self, Keep, Removed};
 use crate::place::Place;
-use crate::repository::{Content, FORMAT, Head, Line, Newest, Part, Repository, Sealed, State};
+use crate::repository::{Content, FORMAT, Head, Line, Newest, OBJECTS, Part, Repository, Sealed, State};
 
 /// Bytes of a pool in use that differ from their seal for so long are damaged. Before that, the log may be about to say
 /// that they were going to be changed.
 const DOUBT: Duration = Duration::from_secs(10);
+/// So often bytes that were damaged are looked at again: a disk may have been away, or have failed once.
+const AGAIN: Duration = Duration::from_secs(600);
+const HOUR: Duration = Duration::from_secs(60 * 60);
+/// In seconds.
+const DAY: i64 = 24 * 60 * 60;
 
 /// What brings a pool to its remote. There is one for each pool.
 #[derive(Debug)]
@@ -32,11 +39,28 @@ pub struct Carrier {
     placed: Placed,
     /// Files that were read while a batch is held back, so that they need not be read again.
     ready: HashMap<u64, Content>,
-    /// Files whose bytes were not what was sealed: which bytes, and since when.
-    doubts: HashMap<u64, (u64, u64, Instant)>,
+    doubts: Doubts,
     /// Since when a batch is held back for files that are about to come to rest.
     held: Option<Instant>,
+    /// When removing what the retention does not need failed.
+    uncollected: Option<Instant>,
     patience: Duration,
+}
+
+/// Files whose bytes were not what was sealed.
+#[derive(Debug)]
+struct Doubts {
+    of: HashMap<u64, Doubt>,
+    /// After so long they are looked at again.
+    again: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    /// Which bytes.
+    bytes: (u64, u64),
+    since: Instant,
+    read: Instant,
 }
 
 /// What came of a pass.
@@ -69,7 +93,7 @@ impl Carrier {
     /// The carrier of a pool; an error says why there can be none. A batch is held back for at most `patience` while
     /// files come to rest.
     pub fn new(pool: &Path, patience: Duration) -> Result<Self> {
-        let busy = || Error::Refused(format!("{}: another carrier is at work already", pool.display()));
+        let busy = || Error::NotYet(format!("{}: another carrier is at work already", pool.display()));
         Self::take(pool, patience)?.ok_or_else(busy)
     }
 
@@ -78,17 +102,18 @@ impl Carrier {
         let uuid = Committed::read(pool)?.superblock().uuid_text();
         let Some(carrying) = Carrying::take(pool)? else { return Ok(None) };
         let note = Note::kept(&carrying, &uuid)?;
-        let note = note.ok_or_else(|| {
+        let mut note = note.ok_or_else(|| {
             Error::Refused(format!("{}: it has no remote; `tensorfs remote set` gives it one", pool.display()))
         })?;
-        let place = Place::open(&note.settings.url, &note.settings.access)?;
+        let place = Place::open(&note.settings.url, &note.settings.access);
+        let place = noted(&mut note, &carrying, place)?;
         Self::with(pool, carrying, note, place, patience).map(Some)
     }
 
-    /// As [`Carrier::new`], with everything at hand.
-    pub fn with(pool: &Path, carrying: Carrying, note: Note, place: Place, patience: Duration) -> Result<Self> {
+    /// As [`Carrier::new`], with everything at hand. What fails is noted.
+    pub fn with(pool: &Path, carrying: Carrying, mut note: Note, place: Place, patience: Duration) -> Result<Self> {
         let repository = Repository::new(place);
-        let newest = repository.newest()?;
+        let newest = noted(&mut note, &carrying, repository.newest())?;
         let pool = pool.to_owned();
         let mut carrier = Self {
             pool,
@@ -98,12 +123,30 @@ impl Carrier {
             placed: Placed::new(newest.tree.index()),
             newest,
             ready: HashMap::new(),
-            doubts: HashMap::new(),
+            doubts: Doubts { of: HashMap::new(), again: AGAIN },
             held: None,
+            uncollected: None,
             patience,
         };
-        carrier.claim()?;
+        let claimed = carrier.claim().and_then(|()| carrier.find());
+        noted(&mut carrier.note, &carrier.carrying, claimed)?;
         Ok(carrier)
+    }
+
+    /// Bytes that were damaged are looked at again after so long, and not after ten minutes.
+    pub fn look_again_after(&mut self, time: Duration) {
+        self.doubts.again = time;
+    }
+
+    /// What a carrier before this one has put for a batch that it did not come to.
+    fn find(&mut self) -> Result<()> {
+        if self.note.unfinished {
+            let staying = gc::staying(&self.repository)?;
+            // Whoever was killed may have made a name that is not durable yet.
+            self.repository.place().make_durable(OBJECTS)?;
+            self.placed.find(staying);
+        }
+        Ok(())
     }
 
     /// What is kept of how far it has come.
@@ -119,6 +162,39 @@ impl Carrier {
     /// The remote's tree.
     pub fn newest(&self) -> &Newest {
         &self.newest
+    }
+
+    /// True if it is time to remove what the retention does not need: once a day, and an hour after that failed.
+    pub fn wants_collection(&self) -> bool {
+        let has_failed = self.uncollected.is_some_and(|failed| failed.elapsed() < HOUR);
+        !has_failed && self.note.collected.is_none_or(|then| now().saturating_sub(then) >= DAY)
+    }
+
+    /// Removes what trees within the retention do not need, between two passes. As long as this is the carrier, nobody
+    /// else puts anything; that it still is, is made sure of: a pool that does not change hears of nothing else.
+    pub fn collect(&mut self, keep: Keep, dry_run: bool) -> Result<Removed> {
+        let removed = self.collect_now(keep, dry_run);
+        if dry_run {
+            return removed;
+        }
+        self.uncollected = removed.as_ref().err().map(|_| Instant::now());
+        match &removed {
+            Ok(_) => (self.note.collected, self.note.collect_error) = (Some(now()), None),
+            Err(error) => self.note.collect_error = Some(error.to_string()),
+        }
+        self.note.keep(&self.carrying)?;
+        removed
+    }
+
+    fn collect_now(&mut self, keep: Keep, dry_run: bool) -> Result<Removed> {
+        self.newest = self.repository.newest()?;
+        self.claim()?;
+        if !dry_run {
+            // What was put and is not named may be gone, also if this fails.
+            self.placed.forget(self.newest.tree.index());
+            self.ready.clear();
+        }
+        gc::collect(&self.repository, keep, dry_run)
     }
 
     /// That the newest batch is one that this pool has put.
@@ -168,8 +244,8 @@ impl Carrier {
             return Err(Error::Refused(format!("{}: {what}", self.pool.display())));
         }
         let transaction = committed.transaction().0;
-        let ours = self.newest.head.as_ref().filter(|head| head.pool == self.note.pool);
-        if let Some(head) = ours.filter(|head| head.transaction > transaction) {
+        let is_ours = self.is_ours();
+        if let Some(head) = self.newest.head.as_ref().filter(|head| is_ours && head.transaction > transaction) {
             return Err(Error::Refused(format!(
                 "{}: it is at transaction {transaction}, and its remote is at {}: the pool is older than its copy, \
                  which stays as it is",
@@ -188,7 +264,8 @@ impl Carrier {
             return Ok(passed(self, Outcome::Waiting(pending)));
         }
         self.held = None;
-        if lines.is_empty() {
+        // Whoever has taken a remote over says so, though he may have nothing else to say.
+        if lines.is_empty() && is_ours {
             self.arrived(transaction, incomplete)?;
             return Ok(passed(self, Outcome::Nothing));
         }
@@ -202,17 +279,28 @@ impl Carrier {
         let looked = self.look_and_put(committed);
         if looked.is_err() {
             // What was on its way may not be there.
-            self.placed.forget(self.newest.tree.index());
-            self.ready.clear();
+            let placed = &self.placed;
+            self.ready.retain(|_, content| placed.has(content));
         }
         looked
     }
 
+    /// True if the remote's tree is of this pool: numbers of another one's objects say nothing.
+    fn is_ours(&self) -> bool {
+        self.newest.head.as_ref().is_none_or(|head| head.pool == self.note.pool)
+    }
+
     fn look_and_put(&mut self, committed: &Committed) -> Result<(Vec<Line>, u64)> {
-        let Self { repository, newest, placed, ready, doubts, .. } = self;
-        let mut cutter = Cutter::new(repository.place().puts(), placed);
+        let is_ours = self.is_ours();
+        let Self { repository, newest, placed, ready, doubts, note, carrying, .. } = self;
+        let mut of_much = || {
+            note.unfinished = true;
+            note.keep(carrying)
+        };
+        let mut cutter = Cutter::new(repository.place().puts(), placed, &mut of_much);
         let mut pending = 0;
         let mut of_file = |ino: Ino, before: Option<&Content>| {
+            let before = before.filter(|_| is_ours);
             let Some(object) = committed.view().object(ino) else { return Err(Error::Refused("it is gone".into())) };
             let content = content(committed, &mut cutter, doubts, ino, object, ready.get(&ino.0).or(before))?;
             if content.state == State::Whole && before != Some(&content) {
@@ -223,8 +311,8 @@ impl Carrier {
             pending += u64::from(content.state == State::Open && !was_open);
             Ok(content)
         };
-        let lines = changes(committed.view(), &newest.tree, &mut of_file)?;
-        cutter.finish()?;
+        let lines = changes(committed.view(), &newest.tree, &mut of_file);
+        let lines = cutter.finish(lines)?;
         let lines = lines.into_iter().map(|line| match line {
             Line::Object(mut entry) => {
                 if let Some(file) = &mut entry.file {
@@ -274,9 +362,22 @@ impl Carrier {
         self.note.transaction = transaction;
         self.note.carried = Some(now());
         self.note.incomplete = incomplete;
+        self.note.unfinished = false;
         self.note.error = None;
         self.note.keep(&self.carrying)
     }
+}
+
+/// Keeps why something failed, if it did.
+fn noted<T>(note: &mut Note, carrying: &Carrying, outcome: Result<T>) -> Result<T> {
+    if let Err(error) = &outcome {
+        let error = Some(error.to_string());
+        if error != note.error {
+            note.error = error;
+            note.keep(carrying)?;
+        }
+    }
+    outcome
 }
 
 fn incomplete(newest: &Newest, lines: &[Line]) -> u64 {
@@ -298,7 +399,7 @@ fn incomplete(newest: &Newest, lines: &[Line]) -> u64 {
 fn content(
     committed: &Committed,
     cutter: &mut Cutter<'_>,
-    doubts: &mut HashMap<u64, (u64, u64, Instant)>,
+    doubts: &mut Doubts,
     ino: Ino,
     object: &Object,
     before: Option<&Content>,
@@ -316,9 +417,10 @@ fn content(
     {
         return Ok(before.clone());
     }
-    // One that is damaged is read once by each carrier, in case it was mended.
-    if let Some(before) = before.filter(|before| before.state == State::Damaged && doubts.contains_key(&ino.0))
+    // One that is damaged is read by each carrier, and by this one every now and then, in case it was mended.
+    if let Some(before) = before.filter(|before| before.state == State::Damaged)
         && (before.segment, before.version) == (segment.0, version)
+        && doubts.of.get(&ino.0).is_some_and(|doubt| doubt.read.elapsed() < doubts.again)
     {
         return Ok(before.clone());
     }
@@ -336,18 +438,23 @@ fn content(
     let open = if object.attributes.damaged { State::Damaged } else { State::Open };
     match read {
         Ok(parts) if settled => {
-            doubts.remove(&ino.0);
+            doubts.of.remove(&ino.0);
             Ok(Content { state: State::Whole, size, segment: segment.0, version, parts, seals })
         }
         Ok(parts) => Ok(kept(chain, open, (segment.0, version), parts, before)),
         Err(Trouble::Remote(error)) => Err(error),
         Err(Trouble::Different(what)) => {
-            let since = doubts.entry(ino.0).or_insert((segment.0, version, Instant::now()));
-            if (since.0, since.1) != (segment.0, version) {
-                *since = (segment.0, version, Instant::now());
-            }
-            let sure = !committed.is_in_use() || since.2.elapsed() >= DOUBT;
-            if sure {
+            let (bytes, now) = ((segment.0, version), Instant::now());
+            let known = doubts.of.get(&ino.0).filter(|doubt| doubt.bytes == bytes);
+            let since = known.map_or(now, |doubt| doubt.since);
+            doubts.of.insert(ino.0, Doubt { bytes, since, read: now });
+            // A tier that is not there comes back.
+            let is_away = matches!(committed.gone(segment), Some(Gone::Missing { .. }));
+            let is_known =
+                |before: &Content| (before.state, before.segment, before.version) == (State::Damaged, bytes.0, bytes.1);
+            let was = before.is_some_and(is_known);
+            let sure = !is_away && (was || !committed.is_in_use() || since.elapsed() >= DOUBT);
+            if sure && !was {
                 let path = committed.view().path_of(ino).unwrap_or_default();
                 log::error!("{}: damaged, and not carried: {what}", String::from_utf8_lossy(&path));
             }

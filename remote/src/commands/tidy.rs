@@ -8,11 +8,7 @@ use crate::commands::cli;
 use crate::commands::place::repository;
 use crate::commands::show;
 use crate::error::Result;
-use crate::gc;
-
-const DAY: i64 = 24 * 60 * 60;
-/// What is not named yet may be about to be.
-const HOUR: i64 = 60 * 60;
+use crate::gc::Keep;
 
 /// False if anything is wrong.
 pub fn check(arguments: &cli::Check) -> Result<bool> {
@@ -36,9 +32,8 @@ pub fn check(arguments: &cli::Check) -> Result<bool> {
 
 pub fn gc(arguments: &cli::Gc) -> Result<()> {
     // As long as this is the carrier, nobody else puts anything.
-    let carrier = Carrier::new(&arguments.pool, Duration::ZERO)?;
-    let keep = gc::Keep { trees: i64::from(arguments.keep) * DAY, objects: HOUR };
-    let removed = gc::collect(carrier.repository(), keep, arguments.dry_run)?;
+    let mut carrier = Carrier::new(&arguments.pool, Duration::ZERO)?;
+    let removed = carrier.collect(Keep::days(arguments.keep), arguments.dry_run)?;
     if arguments.json {
         show::json(&removed);
     } else {

@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tensorfs_layout::ROOT;
+use tensorfs_layout::check::Committed;
 use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_layout::pool::Carrying;
 use tensorfs_remote::Error;
-use tensorfs_remote::carry::Outcome;
+use tensorfs_remote::carry::{Note, Outcome};
 use tensorfs_remote::place::{Access, Place};
+use tensorfs_remote::repository::{Repository, State};
 
 use crate::pools::{TestPool, noise, restored, seen, varied};
 use crate::stores::Recorded;
@@ -159,6 +163,52 @@ fn a_copy_of_a_pool_cannot_go_on_where_the_pool_did() {
     assert!(matches!(refused, Error::Fenced { number: 2, .. }), "{refused}");
 }
 
+/// The note of a pool as `remote set --take-over` leaves it.
+pub fn take_over(pool: &TestPool, store: &Arc<Recorded>) {
+    let uuid = Committed::read(&pool.path()).unwrap().superblock().uuid_text();
+    let newest = Repository::new(store.place()).newest().unwrap();
+    let note = Note { pool: uuid, number: newest.number(), hash: newest.hash, ..Note::default() };
+    note.keep(&Carrying::take(&pool.path()).unwrap().unwrap()).unwrap();
+}
+
+/// Numbers of inodes are a pool's own: what another one had under a number is another file.
+///
+/// Proves E1, E4.
+#[test]
+fn a_file_that_cannot_be_read_has_no_bytes_of_the_pool_before() {
+    let (mut first, mut second) = (TestPool::new(), TestPool::new());
+    let store = Recorded::new();
+    let number = first.edit(|edit| edit.file(ROOT, b"first", &[&noise(1, 100_000)], true));
+    first.carrier(store.place()).unwrap().pass().unwrap();
+    let bytes = noise(2, 100_000);
+    let same = second.edit(|edit| edit.file(ROOT, b"second", &[&bytes], true));
+    assert_eq!(number, same);
+    flip(&second, &bytes);
+    take_over(&second, &store);
+    let passed = second.carrier(store.place()).unwrap().pass().unwrap();
+    assert_eq!((passed.outcome, passed.incomplete), (Outcome::Carried, 1));
+    let newest = Repository::new(store.place()).newest().unwrap();
+    let file = newest.tree.entry(number.0).unwrap().file.clone().unwrap();
+    assert_eq!((file.state, file.parts), (State::Damaged, Vec::new()));
+}
+
+/// A pool that was restored, and is as it was, takes its remote over with a batch of its own.
+///
+/// Proves E5.
+#[test]
+fn who_takes_over_puts_a_batch_of_its_own() {
+    let pool = TestPool::new();
+    let store = Recorded::new();
+    pool.carrier(store.place()).unwrap().pass().unwrap();
+    let copy = TestPool::new();
+    take_over(&copy, &store);
+    let mut carrier = copy.carrier(store.place()).unwrap();
+    let outcomes = [(); 2].map(|()| carrier.pass().unwrap().outcome);
+    assert_eq!(outcomes, [Outcome::Carried, Outcome::Nothing]);
+    let head = Repository::new(store.place()).newest().unwrap().head.unwrap();
+    assert_eq!(head.pool, Committed::read(&copy.path()).unwrap().superblock().uuid_text());
+}
+
 /// A pool that was put back from an old image is older than its copy, which stays.
 #[test]
 fn an_older_pool_does_not_turn_the_remote_back() {
@@ -189,12 +239,7 @@ fn damaged_bytes_are_not_carried() {
     let store = Recorded::new();
     pool.carrier(store.place()).unwrap().pass().unwrap();
     pool.edit(|edit| edit.file(ROOT, b"new", &[&bad], true));
-    let segments = walk(&pool.path().join("segments"));
-    for segment in segments.iter().filter(|segment| fs::read(segment).unwrap() == bad) {
-        let mut bytes = bad.clone();
-        bytes[70_000] ^= 1;
-        fs::write(segment, bytes).unwrap();
-    }
+    flip(&pool, &bad);
     let mut carrier = pool.carrier(store.place()).unwrap();
     let passed = carrier.pass().unwrap();
     assert_eq!((passed.outcome, passed.incomplete), (Outcome::Carried, 1));
@@ -204,6 +249,38 @@ fn damaged_bytes_are_not_carried() {
         tensorfs_remote::restore::restore(&repository, &repository.newest().unwrap(), &copy, &|_, _| {}).unwrap();
     assert_eq!(restored.incomplete.len(), 1, "{restored:?}");
     assert!(restored.incomplete[0].starts_with("/new: was damaged"), "{restored:?}");
+}
+
+/// Flips a bit in the segment with these bytes; gives it and what it has now.
+fn flip(pool: &TestPool, bytes: &[u8]) -> (std::path::PathBuf, Vec<u8>) {
+    let segments = walk(&pool.path().join("segments"));
+    let segment = segments.into_iter().find(|segment| fs::read(segment).unwrap() == bytes).unwrap();
+    let mut flipped = bytes.to_vec();
+    flipped[70_000] ^= 1;
+    fs::write(&segment, &flipped).unwrap();
+    (segment, flipped)
+}
+
+/// What could not be read once may have been a disk that was not there for a moment.
+///
+/// Proves E1.
+#[test]
+fn what_was_damaged_is_looked_at_again_by_the_same_carrier() {
+    let mut pool = TestPool::new();
+    let bytes = noise(1, 100_000);
+    let ino = pool.edit(|edit| edit.file(ROOT, b"file", &[&bytes], true));
+    let (segment, _) = flip(&pool, &bytes);
+    let store = Recorded::new();
+    let mut carrier = pool.carrier(store.place()).unwrap();
+    carrier.look_again_after(Duration::ZERO);
+    assert_eq!(carrier.pass().unwrap().incomplete, 1);
+    // As long as nothing changes, nothing is told anew.
+    assert_eq!(carrier.pass().unwrap().outcome, Outcome::Nothing);
+    fs::write(segment, &bytes).unwrap();
+    let passed = carrier.pass().unwrap();
+    assert_eq!((passed.outcome, passed.incomplete), (Outcome::Carried, 0));
+    assert_eq!(carrier.newest().tree.entry(ino.0).unwrap().file.as_ref().unwrap().state, State::Whole);
+    assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
 }
 
 fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {

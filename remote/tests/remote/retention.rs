@@ -42,3 +42,80 @@ fn what_the_retention_names_stays_and_the_rest_goes() {
     carry(&pool);
     assert_eq!(restored(store.place(), &pool.dir.path().join("copy-2")).unwrap().1, seen(&pool.path()));
 }
+
+/// What was removed while the carrier was at work is put again when a file has it.
+///
+/// Proves E6.
+#[test]
+fn a_carrier_knows_what_it_has_removed() {
+    let mut pool = TestPool::new();
+    let store = Recorded::new();
+    let bytes = noise(1, 2 << 20);
+    pool.edit(|edit| edit.file(ROOT, b"old", &[&bytes], true));
+    let mut carrier = pool.carrier(store.place()).unwrap();
+    carrier.pass().unwrap();
+    pool.edit(|edit| {
+        edit.store(Transaction::new(0).with(Record::Removal { dir: ROOT, name: b"old".as_slice().into() }));
+    });
+    carrier.pass().unwrap();
+    carrier.repository().put_base(&mut carrier.repository().newest().unwrap()).unwrap();
+    let removed = carrier.collect(Keep { trees: 0, objects: -1 }, false).unwrap();
+    assert_eq!((removed.trees, removed.objects), (2, 1));
+    pool.edit(|edit| edit.file(ROOT, b"again", &[&bytes], true));
+    assert_eq!(carrier.pass().unwrap().put, 2 << 20);
+    assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
+}
+
+/// As above, where the store failed in the middle.
+///
+/// Proves E6.
+#[test]
+fn a_carrier_does_not_rely_on_what_it_may_have_removed() {
+    let mut pool = TestPool::new();
+    let store = Recorded::new();
+    let bytes = [noise(1, 2 << 20), noise(2, 2 << 20)];
+    let removal = |name: &[u8]| Transaction::new(0).with(Record::Removal { dir: ROOT, name: name.into() });
+    pool.edit(|edit| {
+        edit.file(ROOT, b"a", &[&bytes[0]], true);
+        edit.file(ROOT, b"b", &[&bytes[1]], true);
+    });
+    let mut carrier = pool.carrier(store.place()).unwrap();
+    carrier.pass().unwrap();
+    pool.edit(|edit| [b"a", b"b"].map(|name| edit.store(removal(name))));
+    carrier.pass().unwrap();
+    carrier.repository().put_base(&mut carrier.repository().newest().unwrap()).unwrap();
+    // Two batches and one object.
+    store.fail_after(3);
+    carrier.collect(Keep { trees: 0, objects: -1 }, false).unwrap_err();
+    store.fail_after(i64::MAX);
+    assert!(!carrier.wants_collection() && carrier.note().collect_error.is_some());
+    pool.edit(|edit| {
+        edit.file(ROOT, b"a", &[&bytes[0]], true);
+        edit.file(ROOT, b"b", &[&bytes[1]], true);
+    });
+    carrier.pass().unwrap();
+    assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
+    carrier.collect(Keep { trees: 0, objects: -1 }, false).unwrap();
+    assert_eq!(carrier.note().collect_error, None);
+}
+
+/// A pool that does not change asks its remote nothing, and has lost it meanwhile.
+///
+/// Proves E5, E6.
+#[test]
+fn who_has_lost_a_remote_removes_nothing_from_it() {
+    let (mut pool, mut other) = (TestPool::new(), TestPool::new());
+    let store = Recorded::new();
+    pool.edit(|edit| edit.file(ROOT, b"a", &[&noise(1, 2 << 20)], true));
+    let mut carrier = pool.carrier(store.place()).unwrap();
+    carrier.pass().unwrap();
+    other.edit(|edit| edit.file(ROOT, b"b", &[&noise(2, 2 << 20)], true));
+    crate::carrying::take_over(&other, &store);
+    other.carrier(store.place()).unwrap().pass().unwrap();
+    let repository = Repository::new(store.place());
+    repository.put_base(&mut repository.newest().unwrap()).unwrap();
+    let before = store.objects();
+    let refused = carrier.collect(Keep { trees: 0, objects: -1 }, false).unwrap_err();
+    assert!(matches!(refused, tensorfs_remote::Error::Fenced { .. }), "{refused}");
+    assert!(store.objects() == before);
+}

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -33,6 +34,8 @@ pub struct Recorded {
     left: AtomicI64,
     /// Batches are put, and whoever asked hears that they were not.
     loses_answers: AtomicBool,
+    /// So many seconds ago all objects but batches and bases were put, beside the time that it is known for.
+    age: AtomicI64,
 }
 
 impl fmt::Display for Recorded {
@@ -62,6 +65,7 @@ impl Recorded {
             events: Mutex::new(events.to_vec()),
             left: AtomicI64::new(i64::MAX),
             loses_answers: AtomicBool::new(false),
+            age: AtomicI64::new(0),
         })
     }
 
@@ -81,6 +85,11 @@ impl Recorded {
     /// From now on batches are put, and whoever asked hears that they were not; or no more.
     pub fn lose_answers(&self, lost: bool) {
         self.loses_answers.store(lost, Ordering::SeqCst);
+    }
+
+    /// Objects that are there look so many seconds older from now on.
+    pub fn age_objects(&self, seconds: i64) {
+        self.age.store(seconds, Ordering::SeqCst);
     }
 
     /// Everything that is there.
@@ -149,7 +158,14 @@ impl ObjectStore for Recorded {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
+        let age = Duration::from_secs(self.age.load(Ordering::SeqCst) as u64);
+        let aged = move |mut found: ObjectMeta| {
+            if found.location.as_ref().starts_with("objects/") {
+                found.last_modified -= age;
+            }
+            found
+        };
+        self.inner.list(prefix).map(move |found| found.map(aged)).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
