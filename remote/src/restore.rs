@@ -4,9 +4,12 @@
 //! on with: a file that has a name there has all its bytes.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -30,6 +33,8 @@ use crate::repository::{Content, Entry, Newest, Repository, State, name_of};
 
 /// So many files, or so many bytes, are committed and sealed together.
 const LOT: (usize, u64) = (256, 256 << 20);
+/// In a note in the place of a pool's uuid: what is made from a remote, and is none yet.
+const RESTORING: &str = "restoring";
 /// The attribute of a file whose writer was killed, which names the file's segment.
 const INTERRUPTED: &[u8] = b"user.tensorfs.interrupted";
 /// How the names of attributes begin that say which segments of a pool are as a power loss left them.
@@ -79,12 +84,16 @@ pub fn restore(repository: &Repository, newest: &Newest, to: &Path, progress: Pr
     match fs::read_dir(to).map(|mut there| there.next().is_some()) {
         Ok(true) => return Err(refused("there is something already".into())),
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(host("read")(error)),
+        // What is made beside it would be on another disk, and could not get its name.
+        Ok(false) if is_mount_point(to).map_err(host("look at"))? => {
+            return Err(refused("is a mount point, and cannot be a pool itself; name a directory in it".into()));
+        }
         _ => {}
     }
     let staged = beside(to).ok_or_else(|| refused("names no directory".into()))?;
     let mark = serde_json::to_vec(&Note {
         settings: Settings { url: repository.place().shown().to_owned(), ..Settings::default() },
-        pool: "restoring".into(),
+        pool: RESTORING.into(),
         number: head.number,
         hash: newest.hash,
         ..Note::default()
@@ -97,6 +106,19 @@ pub fn restore(repository: &Repository, newest: &Newest, to: &Path, progress: Pr
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(host("make its name durable"))?;
     Ok(restored)
+}
+
+/// True of a directory on which something is mounted.
+fn is_mount_point(path: &Path) -> io::Result<bool> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut found = MaybeUninit::<libc::statx>::zeroed();
+    let at = found.as_mut_ptr();
+    // SAFETY: the path ends with a zero, and there is room for what is found.
+    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, libc::STATX_TYPE, at) };
+    Errno::result(done)?;
+    // SAFETY: zeroes are a value of this type, and the call has filled it.
+    let found = unsafe { found.assume_init() };
+    Ok(found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0)
 }
 
 /// Makes the pool in a directory, or goes on with it.
@@ -163,8 +185,17 @@ fn begun(staged: &Path, mark: &[u8], layout: &str) -> Result<Begun> {
         Some(found) if found.note == mark => Ok(Begun::Marked),
         // It was interrupted before there was anything in it.
         None if is_new()? => Ok(Begun::Made),
-        _ => {
-            let what = "holds something else, such as the restore of another batch; remove it, or finish that first";
+        found => {
+            let note = found.and_then(|found| serde_json::from_slice(&found.note).ok());
+            let what = match note.filter(|note: &Note| note.pool == RESTORING) {
+                Some(Note { settings, number, .. }) => {
+                    format!(
+                        "is the restore of batch {number} of {}; go on with it (--at {number}), or remove it",
+                        settings.url
+                    )
+                }
+                None => "holds something else; remove it".to_owned(),
+            };
             Err(Error::Refused(format!("{}: {what}", staged.display())))
         }
     }

@@ -94,7 +94,7 @@ impl Repository {
                 break;
             }
             match self.from_base(base) {
-                Ok(start) => match self.follow(start, upto, listed) {
+                Ok(start) => match self.follow(start, upto, listed, |_| {}) {
                     Ok(newest) if wanted.is_none_or(|wanted| wanted == newest.number()) => return Ok(newest),
                     Ok(newest) => {
                         let what = format!("there is no batch {upto}; the newest is {}", newest.number());
@@ -127,8 +127,34 @@ impl Repository {
         Ok(Newest { tree, head: Some(head), hash, came })
     }
 
+    /// Calls back with every tree that [`Repository::tree_at`] can give, the oldest one first.
+    pub fn each_tree(&self, mut each: impl FnMut(&Newest)) -> Result<()> {
+        let (mut bases, mut listed, mut first) = (Vec::new(), 0, u64::MAX);
+        self.place.list(BASES, |found| bases.extend(number_in(&found.name)))?;
+        self.place.list(LOG, |found| {
+            if let Some(number) = number_in(&found.name) {
+                (listed, first) = (number.max(listed), number.min(first));
+            }
+        })?;
+        bases.sort_unstable();
+        let from_nothing = (first == 1).then_some(None);
+        for base in from_nothing.into_iter().chain(bases.into_iter().map(Some)) {
+            match self.from_base(base) {
+                Ok(start) => {
+                    if base.is_some() {
+                        each(&start);
+                    }
+                    return self.follow(start, u64::MAX, listed, each).map(drop);
+                }
+                Err(error @ Error::Damaged { .. }) => log::warn!("{error}; what is before the next base is left out"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Applies the batches behind a tree, up to one of them. The listing saw batches up to `listed`.
-    fn follow(&self, mut at: Newest, upto: u64, listed: u64) -> Result<Newest> {
+    fn follow(&self, mut at: Newest, upto: u64, listed: u64, mut each: impl FnMut(&Newest)) -> Result<Newest> {
         while at.number() < upto {
             let number = at.number() + 1;
             let name = batch_name(number);
@@ -142,6 +168,7 @@ impl Repository {
             let tree = &mut at.tree;
             at.came.since += self.each_line(&name, &bytes, |line| tree.apply(line))?;
             (at.head, at.hash) = (Some(head), Some(Hash::of(&bytes)));
+            each(&at);
         }
         Ok(at)
     }

@@ -43,3 +43,27 @@ fn what_is_damaged_in_any_object_is_found_and_never_restored() {
         store.spoil(&path, whole);
     }
 }
+
+/// A restore that was interrupted is of a batch that is not the newest one any more.
+///
+/// Proves E2.
+#[test]
+fn who_goes_on_with_a_restore_is_told_of_which_batch_it_is() {
+    let mut pool = varied();
+    let store = Recorded::new();
+    pool.carrier(store.place()).unwrap().pass().unwrap();
+    let expected = seen(&pool.path());
+    let objects = store.objects();
+    let (path, whole) = objects.iter().find(|(path, _)| path.as_ref().starts_with("objects/")).unwrap();
+    store.spoil(path, Bytes::new());
+    let copy = pool.dir.path().join("copy");
+    restored(store.place(), &copy).unwrap_err();
+    store.spoil(path, whole.clone());
+    pool.edit(|edit| edit.file(tensorfs_layout::ROOT, b"second", &[&noise(9, 70_000)], true));
+    pool.carrier(store.place()).unwrap().pass().unwrap();
+    let refused = restored(store.place(), &copy).unwrap_err().to_string();
+    assert!(refused.contains("copy.restoring: is the restore of batch 1") && refused.contains("--at 1"), "{refused}");
+    let repository = Repository::new(store.place());
+    tensorfs_remote::restore::restore(&repository, &repository.tree_at(Some(1)).unwrap(), &copy, &|_, _| {}).unwrap();
+    assert!(seen(&copy) == expected);
+}
