@@ -9,6 +9,7 @@ use crate::carry::{Carrier, Outcome, Passed};
 use crate::commands::cli;
 use crate::commands::show;
 use crate::error::{Error, Result};
+use crate::gc::Keep;
 
 /// Between two looks while files are about to come to rest.
 const SOON: Duration = Duration::from_secs(1);
@@ -26,23 +27,19 @@ struct Told {
 
 pub fn run(arguments: &cli::Carry) -> Result<()> {
     make_way();
-    let new = || Carrier::new(&arguments.pool, Duration::from_secs(arguments.patience));
-    let mut carrier = new()?;
     let mut pause = SOON;
+    let mut carrier = None;
     loop {
-        let next = match carrier.pass() {
-            Ok(passed) => {
+        let next = match pass(arguments, &mut carrier) {
+            Ok(outcome) => {
                 pause = SOON;
-                tell(arguments, &carrier, passed);
-                match passed.outcome {
+                match outcome {
                     Outcome::Waiting(_) => SOON,
                     _ if !arguments.watch => return Ok(()),
                     _ => Duration::from_secs(arguments.interval),
                 }
             }
-            // Nothing that waiting would mend.
-            Err(error @ (Error::Fenced { .. } | Error::Damaged { .. })) => return Err(error),
-            Err(error) if !arguments.watch => return Err(error),
+            Err(error) if !arguments.watch || is_final(&error, carrier.is_some()) => return Err(error),
             Err(error) => {
                 log::error!("{error}; trying again in {} seconds", pause.as_secs());
                 let next = (pause * 2).min(PAUSE_MAX);
@@ -51,6 +48,36 @@ pub fn run(arguments: &cli::Carry) -> Result<()> {
         };
         sleep(next);
     }
+}
+
+/// True of what waiting does not mend. When a machine starts, its store may come later than this, and the server that
+/// recovers the pool; a carrier that is at work ends for fewer reasons.
+fn is_final(error: &Error, is_at_work: bool) -> bool {
+    match is_at_work {
+        true => matches!(error, Error::Fenced { .. } | Error::Damaged { .. }),
+        false => !error.may_pass(),
+    }
+}
+
+/// One pass, and what has to be done once a day.
+fn pass(arguments: &cli::Carry, carrier: &mut Option<Carrier>) -> Result<Outcome> {
+    let carrier = match carrier {
+        Some(carrier) => carrier,
+        None => carrier.insert(Carrier::new(&arguments.pool, Duration::from_secs(arguments.patience))?),
+    };
+    let passed = carrier.pass()?;
+    tell(arguments, carrier, passed);
+    if let Some(days) = arguments.keep.filter(|_| !matches!(passed.outcome, Outcome::Waiting(_)))
+        && carrier.wants_collection()
+    {
+        match carrier.collect(Keep::days(days), false) {
+            Ok(removed) => log::info!("removed {} bases and batches, and {} objects", removed.trees, removed.objects),
+            Err(error @ Error::Fenced { .. }) => return Err(error),
+            // What is carried does not need it.
+            Err(error) => log::error!("nothing was removed from the remote: {error}; trying again in an hour"),
+        }
+    }
+    Ok(passed.outcome)
 }
 
 fn tell(arguments: &cli::Carry, carrier: &Carrier, passed: Passed) {

@@ -96,6 +96,9 @@ pub struct Set {
 pub struct Status {
     /// The pool's directory
     pub pool: PathBuf,
+    /// Fail if what the remote has is older than this
+    #[arg(long, value_name = "SECONDS")]
+    pub max_age: Option<u64>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -116,6 +119,9 @@ pub struct Carry {
     /// sealed
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub patience: u64,
+    /// Once a day remove from the remote what trees of so many days do not need, as `gc` does
+    #[arg(long, value_name = "DAYS")]
+    pub keep: Option<u32>,
     /// Print JSON, a line for each batch
     #[arg(long)]
     pub json: bool,
@@ -145,6 +151,9 @@ pub struct List {
     /// As it was after this batch
     #[arg(long, value_name = "BATCH")]
     pub at: Option<u64>,
+    /// List the batches that can be had with `--at`, and of when they are
+    #[arg(long, conflicts_with_all = ["at", "path"])]
+    pub batches: bool,
     /// Print JSON, a line for each object
     #[arg(long)]
     pub json: bool,

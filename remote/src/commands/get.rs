@@ -1,6 +1,5 @@
 //! `get`: the bytes of one file.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Seek};
 use std::os::fd::AsFd;
@@ -9,13 +8,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::commands::cli;
-use crate::commands::mount::{pool_of, within};
+use crate::commands::mount;
 use crate::commands::place::{note_of, repository};
 use crate::commands::show;
 use crate::error::{Error, Result};
 use crate::fetch::{Fetcher, Target};
 use crate::place::Place;
-use crate::repository::{Entry, Newest, Repository, text_of};
+use crate::repository::{Entry, Newest, Repository, State, text_of};
 
 /// The file that is meant, in the remote.
 struct Wanted {
@@ -48,11 +47,22 @@ pub fn run(arguments: &cli::Get) -> Result<bool> {
         fetcher.file(content, wanted.here.as_ref(), (target, path), each).map(drop)
     })?;
     drop(bar);
-    if have < content.size {
-        let (have, size) = (show::bytes(have), show::bytes(content.size));
-        return Err(Error::Refused(format!("{name}: the remote has the first {have} of its {size}")));
-    }
-    Ok(true)
+    let (is_all, batch) = (have >= content.size, wanted.newest.number());
+    let (have, size) = (show::bytes(have), show::bytes(content.size));
+    let what = match content.state {
+        State::Whole if is_all => return Ok(true),
+        State::Whole => format!("the remote has the first {have} of its {size}"),
+        // Whoever knows the number has the checksums of what he looks for.
+        _ if is_all && arguments.ino.is_some() => return Ok(true),
+        State::Open => format!(
+            "was open to write when batch {batch} was carried, with {size}; these are {have}, as far as it was sealed, \
+             or as it was when it was last at rest"
+        ),
+        State::Damaged => {
+            format!("was damaged when batch {batch} was carried, with {size}; these are {have} from before that")
+        }
+    };
+    Err(Error::Refused(format!("{name}: {what}")))
 }
 
 /// A path from the root of a remote on.
@@ -72,15 +82,17 @@ fn on_mount(arguments: &cli::Get, path: &Path) -> Result<Wanted> {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let path = fs::canonicalize(above).map_err(host)?.join(name);
     let no_mount = || Error::Refused(format!("{shown}: not on a tensorfs mount; name the remote, and the path in it"));
-    let (pool, mount) = pool_of(&path).ok_or_else(no_mount)?;
+    let mount::OnMount { pool, within, .. } = mount::on_mount(&path).ok_or_else(no_mount)?;
     let note = note_of(&pool)?;
     let place = Place::open(&note.settings.url, &note.settings.access)?;
     let repository = Repository::new(place);
     let newest = repository.tree_at(arguments.at)?;
+    // In the tree of another pool, which had this remote before, the number is another file's.
+    let is_ours = newest.head.as_ref().is_none_or(|head| head.pool == note.pool);
     let known = arguments.ino.or_else(|| fs::symlink_metadata(&path).ok().map(|found| found.ino()));
-    let known = known.filter(|ino| newest.tree.entry(*ino).is_some_and(Entry::is_file));
-    let named = || newest.tree.resolve(&text_of(OsStr::as_bytes(within(&path, &mount))));
-    let ino = known.or_else(|| named().filter(|_| arguments.ino.is_none()));
+    let known = known.filter(|ino| is_ours && newest.tree.entry(*ino).is_some_and(Entry::is_file));
+    let named = || newest.tree.resolve(&text_of(within.as_os_str().as_bytes()));
+    let ino = known.or_else(|| named().filter(|_| arguments.ino.is_none() || !is_ours));
     let ino = ino.ok_or_else(|| nowhere(&shown.to_string(), &newest))?;
     let here = known.and_then(|_| open(&path).ok());
     Ok(Wanted { repository, newest, ino, here })

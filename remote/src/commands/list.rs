@@ -6,7 +6,7 @@ use crate::commands::cli;
 use crate::commands::place::repository;
 use crate::commands::show;
 use crate::error::{Error, Result};
-use crate::repository::{Entry, State};
+use crate::repository::{Entry, Newest, State};
 
 #[derive(Serialize)]
 struct Listed<'a> {
@@ -15,8 +15,22 @@ struct Listed<'a> {
     entry: &'a Entry,
 }
 
+/// A batch.
+#[derive(Serialize)]
+struct Batch<'a> {
+    batch: u64,
+    time: i64,
+    pool: &'a str,
+    transaction: u64,
+    files: u64,
+    bytes: u64,
+}
+
 pub fn run(arguments: &cli::List) -> Result<()> {
     let repository = repository(&arguments.remote, &arguments.reach)?;
+    if arguments.batches {
+        return repository.each_tree(|tree| batch(tree, arguments.json));
+    }
     let newest = repository.tree_at(arguments.at)?;
     let top = newest.tree.resolve(&arguments.path).ok_or_else(|| {
         Error::Refused(format!("{}: not in the remote's tree after batch {}", arguments.path, newest.number()))
@@ -41,4 +55,19 @@ pub fn run(arguments: &cli::List) -> Result<()> {
         show::line(&format!("{size:>14}  {path}{slash}{state}"));
     }
     Ok(())
+}
+
+fn batch(tree: &Newest, json: bool) {
+    let Some(head) = &tree.head else { return };
+    let sizes = tree.tree.entries().filter_map(|entry| entry.file.as_ref()).map(|file| file.size);
+    let (files, bytes) = sizes.fold((0, 0_u64), |(files, bytes), size| (files + 1, bytes.saturating_add(size)));
+    let (pool, time) = (head.pool.as_str(), head.time);
+    let one = Batch { batch: head.number, time, pool, transaction: head.transaction, files, bytes };
+    match json {
+        true => show::json(&one),
+        false => {
+            let (time, bytes) = (show::time(time), show::bytes(bytes));
+            show::line(&format!("{:>8}  {time}  {files} files with {bytes}", one.batch));
+        }
+    }
 }

@@ -1,25 +1,38 @@
 //! Which pool a path on a mount is in. Whoever mounts says so himself: root believes no other user.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-/// The pool that is mounted at or above a path, and where.
-pub fn pool_of(path: &Path) -> Option<(PathBuf, PathBuf)> {
+/// Where on a mount a path is.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OnMount {
+    /// The pool that is mounted.
+    pub pool: PathBuf,
+    /// Where.
+    pub at: PathBuf,
+    /// The path from the root of the pool's tree on: what is mounted may be a directory in it.
+    pub within: PathBuf,
+}
+
+/// Where on a mount a path is, if it is on one.
+pub fn on_mount(path: &Path) -> Option<OnMount> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     // Of mounts over each other the last one counts.
     let mounts = table.split(|byte| *byte == b'\n').filter_map(mount).filter(|mount| path.starts_with(&mount.at));
     let mount = mounts.max_by_key(|mount| mount.at.as_os_str().len())?;
     let is_believed = !geteuid().is_root() || mount.user.is_none_or(|user| user == 0);
-    (mount.kind == "fuse.tensorfs" && is_believed).then_some((mount.source, mount.at))
+    let within = mount.root.join(path.strip_prefix(&mount.at).ok()?);
+    (mount.kind == "fuse.tensorfs" && is_believed).then_some(OnMount { pool: mount.source, at: mount.at, within })
 }
 
 /// One of them.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     at: PathBuf,
+    /// What of the filesystem is there.
+    root: PathBuf,
     kind: String,
     source: PathBuf,
     user: Option<u32>,
@@ -28,13 +41,14 @@ struct Mount {
 /// That of a line.
 fn mount(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let at = unescaped(fields.nth(4)?);
+    let root = unescaped(fields.nth(3)?);
+    let at = unescaped(fields.next()?);
     fields.find(|field| *field == b"-")?;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescaped(fields.next()?);
     let options = String::from_utf8_lossy(fields.next().unwrap_or_default());
     let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
-    Some(Mount { at, kind, source, user })
+    Some(Mount { at, root, kind, source, user })
 }
 
 /// Blanks and the like are a backslash and three octal digits.
@@ -55,11 +69,6 @@ fn unescaped(field: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// The parts of a path below a mount, from its root.
-pub fn within<'a>(path: &'a Path, mount: &Path) -> &'a OsStr {
-    path.strip_prefix(mount).map_or(OsStr::from_bytes(b""), Path::as_os_str)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,9 +76,10 @@ mod tests {
     #[test]
     fn a_line_is_taken_apart() {
         let line =
-            b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 - fuse.tensorfs /pools/x\\134y rw,user_id=12,allow_other";
+            b"36 35 98:0 /in\\040it /mnt/a\\040b rw shared:1 - fuse.tensorfs /pools/x\\134y rw,user_id=12,allow_other";
         let (at, kind) = ("/mnt/a b".into(), "fuse.tensorfs".to_owned());
-        let expected = Mount { at, kind, source: "/pools/x\\y".into(), user: Some(12) };
+        let (root, source) = ("/in it".into(), "/pools/x\\y".into());
+        let expected = Mount { at, root, kind, source, user: Some(12) };
         assert_eq!(mount(line), Some(expected));
         assert_eq!(mount(b"36 35"), None);
     }

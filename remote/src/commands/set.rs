@@ -23,18 +23,23 @@ pub fn set(arguments: Set) -> Result<()> {
     mark(&place)?;
     let newest = Repository::new(place).newest()?;
     let before = Note::kept(&carrying, &uuid)?.filter(|note| note.settings.url == settings.url);
+    let is_taken = arguments.take_over || before.is_none();
     let note = match (before, &newest.head) {
         (Some(before), _) => Note { settings, ..before },
-        (None, Some(head)) if !arguments.take_over => {
+        (None, Some(head)) if !arguments.take_over && head.pool != uuid => {
             return Err(Error::Refused(format!(
                 "{}: there is a copy of pool {} already; choose another place, or --take-over if that pool is gone",
                 settings.url, head.pool
             )));
         }
-        (None, _) => Note { settings, pool: uuid, number: newest.number(), hash: newest.hash, ..Note::default() },
+        (None, _) => Note { settings, pool: uuid, ..Note::default() },
     };
-    let taken = Note { number: newest.number(), hash: newest.hash, intended: None, ..note.clone() };
-    if arguments.take_over { taken.keep(&carrying) } else { note.keep(&carrying) }
+    // What was carried before another pool had the place is not what is there.
+    let ours = newest.head.as_ref().filter(|head| head.pool == note.pool);
+    let (transaction, carried) = (ours.map_or(0, |head| head.transaction), ours.map(|head| head.time));
+    let (number, hash) = (newest.number(), newest.hash);
+    let taken = Note { number, hash, intended: None, transaction, carried, ..note.clone() };
+    if is_taken { taken.keep(&carrying) } else { note.keep(&carrying) }
 }
 
 pub fn off(arguments: &Pool) -> Result<()> {

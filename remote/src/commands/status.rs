@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tensorfs_layout::check::Committed;
+use tensorfs_layout::pool::Carrying;
 
 use crate::commands::cli;
 use crate::commands::place::note_of;
@@ -19,10 +20,12 @@ struct Status {
     carried: Option<i64>,
     seconds_since: Option<u64>,
     incomplete_files: u64,
+    /// Whether a carrier is at work.
+    carrier: bool,
     error: Option<String>,
 }
 
-/// False if the last pass failed.
+/// False if the last carrier failed, or what the remote has is too old.
 pub fn run(arguments: &cli::Status) -> Result<bool> {
     let note = note_of(&arguments.pool)?;
     let committed = Committed::read(&arguments.pool)?.transaction().0;
@@ -35,11 +38,14 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
         carried: note.carried,
         seconds_since: note.carried.map(|then| now.saturating_sub(then.max(0) as u64)),
         incomplete_files: note.incomplete,
-        error: note.error,
+        carrier: Carrying::is_taken(&arguments.pool)?,
+        error: note.error.or(note.collect_error.map(|error| format!("garbage was not collected: {error}"))),
     };
+    let is_too_old = arguments.max_age.is_some_and(|most| status.seconds_since.is_none_or(|since| since > most));
+    let is_well = status.error.is_none() && !is_too_old;
     if arguments.json {
         show::json(&status);
-        return Ok(status.error.is_none());
+        return Ok(is_well);
     }
     show::line(&format!("remote      {}", status.url));
     match status.seconds_since {
@@ -50,8 +56,9 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
     if status.incomplete_files > 0 {
         show::line(&format!("incomplete  {} files, which were open or are damaged", status.incomplete_files));
     }
+    show::line(if status.carrier { "carrier     at work" } else { "carrier     none is at work" });
     if let Some(error) = &status.error {
         show::line(&format!("error       {error}"));
     }
-    Ok(status.error.is_none())
+    Ok(is_well)
 }

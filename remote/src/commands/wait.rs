@@ -5,56 +5,96 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use tensorfs_layout::check::Committed;
+
 use crate::carry::{Carrier, Outcome};
 use crate::commands::cli;
-use crate::commands::mount::{pool_of, within};
+use crate::commands::mount::{self, OnMount};
 use crate::commands::place::note_of;
+use crate::commands::show;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::repository::{Entry, Repository, State, Tree, text_of};
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
+/// So often whoever waits hears what for.
+const SAY: Duration = Duration::from_secs(60);
 /// For so long a batch waits for other files that come to rest.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Why what is waited for is not there yet, as far as is known; whoever waits no longer says it.
+type Reason = Mutex<String>;
+
 pub fn run(arguments: &cli::Wait) -> Result<()> {
+    let reason = Arc::default();
     match arguments.timeout {
-        Some(timeout) => in_time(&arguments.paths, timeout),
-        None => arguments.paths.iter().try_for_each(|path| wait(path)),
+        Some(timeout) => in_time(&arguments.paths, timeout, &reason),
+        None => arguments.paths.iter().try_for_each(|path| wait(path, &reason)),
     }
 }
 
 /// A store may keep whoever asks it waiting for longer, so that it is asked elsewhere. What is being carried then ends
 /// with this process, as it may at any moment.
-fn in_time(paths: &[PathBuf], timeout: Duration) -> Result<()> {
+fn in_time(paths: &[PathBuf], timeout: Duration, reason: &Arc<Reason>) -> Result<()> {
     let until = Instant::now() + timeout;
     let (carried, told) = mpsc::channel();
-    let asked = paths.to_vec();
-    thread::spawn(move || asked.iter().all(|path| carried.send(wait(path)).is_ok()));
+    let (asked, why) = (paths.to_vec(), reason.clone());
+    thread::spawn(move || asked.iter().all(|path| carried.send(wait(path, &why)).is_ok()));
     paths.iter().try_for_each(|path| {
         let left = until.saturating_duration_since(Instant::now());
         told.recv_timeout(left).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Error::Late { path: path.clone(), seconds: timeout.as_secs_f64() },
+            RecvTimeoutError::Timeout => {
+                let why = locked(reason).clone();
+                Error::Late { path: path.clone(), seconds: timeout.as_secs_f64(), why }
+            }
             RecvTimeoutError::Disconnected => Error::Refused(format!("{}: waiting for it failed", path.display())),
         })?
     })
 }
 
-fn wait(path: &Path) -> Result<()> {
+fn locked(reason: &Reason) -> MutexGuard<'_, String> {
+    reason.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wait(path: &Path, reason: &Reason) -> Result<()> {
     let host = |what| move |source| Error::Host { path: path.display().to_string(), what, source };
     let path = fs::canonicalize(path).map_err(host("find"))?;
-    match pool_of(&path) {
-        Some((pool, mount)) => {
+    match mount::on_mount(&path) {
+        Some(place) => {
             // What was done before is committed, so that the carrier sees it.
-            let directory = if path.is_dir() { &*path } else { path.parent().unwrap_or(&mount) };
+            let directory = if path.is_dir() { &*path } else { path.parent().unwrap_or(&place.at) };
             File::open(directory).and_then(|directory| directory.sync_all()).map_err(host("sync"))?;
-            on_mount(&pool, &mount, &path)
+            let transaction = Committed::read(&place.pool)?.transaction().0;
+            on_mount(&place, transaction, &path, &mut Teller::new(&path, reason))
         }
         None => closed(&path),
+    }
+}
+
+/// Says what is waited for: at once to whoever gives up, and now and then to whoever does not.
+struct Teller<'a> {
+    path: &'a Path,
+    reason: &'a Reason,
+    said: Instant,
+}
+
+impl<'a> Teller<'a> {
+    fn new(path: &'a Path, reason: &'a Reason) -> Self {
+        locked(reason).clear();
+        Self { path, reason, said: Instant::now() }
+    }
+
+    fn tell(&mut self, why: String) {
+        if self.said.elapsed() >= SAY {
+            eprintln!("{}: not in the remote yet{}", show::plain(&self.path.display().to_string()), show::plain(&why));
+            self.said = Instant::now();
+        }
+        *locked(self.reason) = why;
     }
 }
 
@@ -76,40 +116,79 @@ fn closed(pool: &Path) -> Result<()> {
     }
 }
 
-/// The remote's tree is compared with what the mount shows. Whoever carries the pool does so meanwhile; if nobody does,
-/// this does.
-fn on_mount(pool: &Path, mount: &Path, path: &Path) -> Result<()> {
-    let name = text_of(within(path, mount).as_bytes());
-    let mut seen = None;
+/// The remote's tree is compared with what the mount shows, once it is as new as the pool's `transaction`: size and
+/// times do not tell a file from itself before it was written again. Whoever carries the pool does so meanwhile; if
+/// nobody does, this does.
+fn on_mount(place: &OnMount, transaction: u64, path: &Path, teller: &mut Teller<'_>) -> Result<()> {
+    let name = text_of(place.within.as_os_str().as_bytes());
+    let (mut seen, mut fetched) = (None, None);
     loop {
-        if let Some(mut carrier) = Carrier::take(pool, PATIENCE)? {
+        if let Some(mut carrier) = Carrier::take(&place.pool, PATIENCE)? {
             loop {
-                carrier.pass()?;
-                if is_carried(&carrier.newest().tree, &name, path)? {
-                    return Ok(());
+                let passed = carrier.pass()?;
+                let is_new = passed.transaction >= transaction;
+                if let Outcome::Waiting(files) = passed.outcome {
+                    teller.tell(format!("; files that are about to come to rest: {files}"));
+                } else if is_new {
+                    match is_carried(&carrier.newest().tree, &name, path)? {
+                        Carried::Yes => return Ok(()),
+                        Carried::No(why) => teller.tell(why),
+                    }
                 }
                 sleep(PAUSE);
             }
         }
-        let note = note_of(pool)?;
-        if seen.replace(note.number) != Some(note.number) {
-            let place = Place::open(&note.settings.url, &note.settings.access)?;
-            if is_carried(&Repository::new(place).newest()?.tree, &name, path)? {
-                return Ok(());
+        let note = note_of(&place.pool)?;
+        if let Some(error) = &note.error {
+            teller.tell(format!("; the carrier fails: {error}"));
+        } else if note.transaction >= transaction {
+            let now = (note.number, note.transaction);
+            let tree = match fetched.take().filter(|(number, _)| *number == note.number) {
+                Some((_, tree)) => tree,
+                None => {
+                    let remote = Place::open(&note.settings.url, &note.settings.access)?;
+                    Repository::new(remote).newest()?.tree
+                }
+            };
+            // The mount may have come to be as the tree is, so that no batch is put.
+            if seen.replace(now) != Some(now) {
+                match is_carried(&tree, &name, path)? {
+                    Carried::Yes => return Ok(()),
+                    Carried::No(why) => teller.tell(why),
+                }
             }
+            fetched = Some((note.number, tree));
         }
         sleep(PAUSE);
     }
 }
 
-/// True if the tree has what is at a path, and all below it, as it is there now.
-fn is_carried(tree: &Tree, name: &str, path: &Path) -> Result<bool> {
-    let Some(top) = tree.resolve(name) else { return Ok(false) };
+/// Whether the tree has what is at a path, and all below it, as it is there now; or what it lacks.
+enum Carried {
+    Yes,
+    No(String),
+}
+
+/// Fails on what no waiting brings to the remote.
+fn is_carried(tree: &Tree, name: &str, path: &Path) -> Result<Carried> {
+    let lacks = |path: &Path, what: &str| Ok(Carried::No(format!("; {}: {what}", path.display())));
+    let Some(top) = tree.resolve(name) else { return lacks(path, "was not carried yet") };
     let mut left: Vec<(PathBuf, u64)> = vec![(path.to_owned(), top)];
     while let Some((path, ino)) = left.pop() {
         let host = |source| Error::Host { path: path.display().to_string(), what: "look at", source };
         let now = fs::symlink_metadata(&path).map_err(host)?;
-        let Some(entry) = tree.entry(ino).filter(|entry| is_same(entry, &now)) else { return Ok(false) };
+        let Some(entry) = tree.entry(ino).filter(|entry| entry.ino == now.ino()) else {
+            return lacks(&path, "was not carried yet");
+        };
+        match entry.file.as_ref().map(|file| file.state) {
+            Some(State::Damaged) => {
+                let what = "is damaged, and not in the remote as it is; `tensorfs verify` finds what is wrong with it";
+                return Err(Error::Refused(format!("{}: {what}", path.display())));
+            }
+            Some(State::Open) => return lacks(&path, "is open to write, or was when it was carried"),
+            _ if !is_same(entry, &now) => return lacks(&path, "has changed since it was carried"),
+            _ => {}
+        }
         if !entry.is_dir() {
             continue;
         }
@@ -118,20 +197,18 @@ fn is_carried(tree: &Tree, name: &str, path: &Path) -> Result<bool> {
             let there = there.map_err(host)?;
             match carried.remove(text_of(there.file_name().as_bytes()).as_str()) {
                 Some(ino) => left.push((there.path(), ino)),
-                None => return Ok(false),
+                None => return lacks(&there.path(), "was not carried yet"),
             }
         }
         if !carried.is_empty() {
-            return Ok(false);
+            return lacks(&path, "has fewer names than when it was carried");
         }
     }
-    Ok(true)
+    Ok(Carried::Yes)
 }
 
 fn is_same(entry: &Entry, now: &Metadata) -> bool {
-    let whole = entry.file.as_ref().is_none_or(|file| file.state == State::Whole && file.size == now.len());
-    let same = entry.ino == now.ino() && entry.mode == now.mode();
+    let same = entry.mode == now.mode() && entry.file.as_ref().is_none_or(|file| file.size == now.len());
     // The times of a directory may be newer than what is in it.
-    let time = entry.is_dir() || entry.mtime == (now.mtime(), now.mtime_nsec() as u32);
-    whole && same && time
+    same && (entry.is_dir() || entry.mtime == (now.mtime(), now.mtime_nsec() as u32))
 }

@@ -1,0 +1,317 @@
+//! The program from outside: what it says, and when it ends.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use nix::unistd::geteuid;
+use serde_json::Value;
+use tensorfs_layout::ROOT;
+use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_layout::pool::Carrying;
+use tensorfs_remote::place::{Access, Place};
+use tensorfs_remote::repository::Repository;
+
+use crate::pools::{TestPool, noise};
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorfs-carrier"));
+    command.args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+#[track_caller]
+fn ok(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A pool whose remote is a directory beside it.
+struct Remote {
+    pool: TestPool,
+    own: PathBuf,
+    at: PathBuf,
+    url: String,
+}
+
+impl Remote {
+    fn new() -> Self {
+        let pool = TestPool::new();
+        let at = pool.dir.path().join("remote");
+        let url = format!("file://{}", at.display());
+        let own = pool.path();
+        ok(&["set", text(&own), &url]);
+        Self { pool, own, at, url }
+    }
+
+    fn file(&mut self, name: &str) {
+        self.pool.edit(|edit| edit.file(ROOT, name.as_bytes(), &[&noise(name.len() as u64, 70_000)], true));
+    }
+
+    fn remove(&mut self, name: &str) {
+        let removal = Record::Removal { dir: ROOT, name: name.as_bytes().into() };
+        self.pool.edit(|edit| edit.store(Transaction::new(0).with(removal)));
+    }
+
+    fn carry(&self) {
+        ok(&["carry", text(&self.own)]);
+    }
+
+    /// What `status` says, and whether it finds all well.
+    fn status(&self, more: &[&str]) -> (Value, bool) {
+        let output = run(&[&["status", text(&self.own), "--json"], more].concat());
+        (serde_json::from_slice(&output.stdout).unwrap(), output.status.success())
+    }
+
+    fn repository(&self) -> Repository {
+        Repository::new(Place::open(&self.url, &Access::default()).unwrap())
+    }
+}
+
+/// A program that goes on until it is ended here.
+struct Watching(Child);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Watching {
+    fn start(remote: &Remote, more: &[&str]) -> Self {
+        let mut watching = command(&[&["carry", text(&remote.own), "--watch", "--interval", "1"], more].concat());
+        Self(watching.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// The next line that it says is wrong.
+    fn complains(&mut self) -> String {
+        let mut line = String::new();
+        BufReader::new(self.0.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Waits until it has done something.
+    fn until(&mut self, done: impl Fn() -> bool) {
+        while !done() {
+            assert!(self.0.try_wait().unwrap().is_none(), "it has ended");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// What fails before the first pass is what a carrier that is started every hour fails with for a week.
+///
+/// Proves E14.
+#[test]
+fn a_store_that_is_not_there_shows_in_the_status() {
+    let mut remote = Remote::new();
+    remote.carry();
+    assert!(remote.status(&[]).1);
+    fs::rename(&remote.at, remote.at.with_file_name("elsewhere")).unwrap();
+    remote.file("new");
+    assert_eq!(run(&["carry", text(&remote.own)]).status.code(), Some(1));
+    let (said, well) = remote.status(&[]);
+    assert!(said["error"].as_str().is_some_and(|error| error.contains("not there")) && !well, "{said}");
+    fs::rename(remote.at.with_file_name("elsewhere"), &remote.at).unwrap();
+    remote.carry();
+    let (said, well) = remote.status(&[]);
+    assert!(said["error"].is_null() && well, "{said}");
+}
+
+/// Proves E14.
+#[test]
+fn another_pool_on_the_remote_shows_in_the_status() {
+    let mut remote = Remote::new();
+    remote.carry();
+    let mut other = TestPool::new();
+    other.edit(|edit| edit.file(ROOT, b"other", &[&noise(1, 100)], true));
+    ok(&["set", text(&other.path()), &remote.url, "--take-over"]);
+    ok(&["carry", text(&other.path())]);
+    remote.file("new");
+    assert_eq!(run(&["carry", text(&remote.own)]).status.code(), Some(1));
+    let (said, well) = remote.status(&[]);
+    assert!(said["error"].as_str().is_some_and(|error| error.contains("put by another")) && !well, "{said}");
+}
+
+/// Proves E14.
+#[test]
+fn the_status_says_who_is_at_work_and_what_is_too_old() {
+    let remote = Remote::new();
+    assert!(!remote.status(&["--max-age", "1000000"]).1, "nothing was ever carried");
+    remote.carry();
+    let (said, well) = remote.status(&["--max-age", "1000000"]);
+    assert!(well && said["carrier"] == false, "{said}");
+    let held = Carrying::take(&remote.own).unwrap().unwrap();
+    assert_eq!(remote.status(&[]).0["carrier"], true);
+    drop(held);
+    std::thread::sleep(Duration::from_millis(2100));
+    assert!(!remote.status(&["--max-age", "1"]).1);
+}
+
+/// What a pool has put somewhere is its own, also when it did without a remote meanwhile.
+///
+/// Proves E5.
+#[test]
+fn a_pool_comes_back_to_its_own_remote() {
+    let mut remote = Remote::new();
+    remote.file("file");
+    remote.carry();
+    ok(&["off", text(&remote.own)]);
+    remote.file("another");
+    ok(&["set", text(&remote.own), &remote.url]);
+    remote.carry();
+    assert_eq!(remote.status(&[]).0["batch"], 2);
+    ok(&["check", &remote.url, "--data"]);
+}
+
+/// Proves E14.
+#[test]
+fn who_watches_waits_for_its_store_and_its_turn() {
+    let mut remote = Remote::new();
+    remote.file("file");
+    let elsewhere = remote.at.with_file_name("elsewhere");
+    fs::rename(&remote.at, &elsewhere).unwrap();
+    let mut watching = Watching::start(&remote, &[]);
+    let said = watching.complains();
+    assert!(said.contains("not there") && said.contains("trying again"), "{said}");
+    fs::rename(&elsewhere, &remote.at).unwrap();
+    watching.until(|| remote.status(&[]).0["batch"] == 1);
+    drop(watching);
+    let held = Carrying::take(&remote.own).unwrap().unwrap();
+    let mut watching = Watching::start(&remote, &[]);
+    let said = watching.complains();
+    assert!(said.contains("another carrier") && said.contains("trying again"), "{said}");
+    drop(held);
+    remote.file("another");
+    watching.until(|| remote.status(&[]).0["batch"] == 2);
+    // What waiting does not mend ends it.
+    drop(watching);
+    ok(&["off", text(&remote.own)]);
+    assert_eq!(run(&["carry", text(&remote.own), "--watch"]).status.code(), Some(1));
+}
+
+/// Proves E6.
+#[test]
+fn who_watches_removes_what_the_retention_does_not_need() {
+    let mut remote = Remote::new();
+    for round in 0..2 {
+        remote.file(&format!("file-{round}"));
+        remote.carry();
+    }
+    let repository = remote.repository();
+    repository.put_base(&mut repository.newest().unwrap()).unwrap();
+    let first = remote.at.join("log/000000000001");
+    assert!(first.exists());
+    // Without being asked it removes nothing.
+    remote.file("another");
+    let mut watching = Watching::start(&remote, &[]);
+    watching.until(|| remote.status(&[]).0["batch"] == 3);
+    drop(watching);
+    assert!(first.exists());
+    let mut watching = Watching::start(&remote, &["--keep", "0"]);
+    watching.until(|| !first.exists());
+    // And goes on.
+    remote.file("one more");
+    watching.until(|| remote.status(&[]).0["batch"] == 4);
+    drop(watching);
+    ok(&["check", &remote.url, "--data"]);
+}
+
+/// Of an object that was being put when its carrier was killed, a directory has some bytes.
+///
+/// Proves E6.
+#[test]
+fn what_killed_carriers_have_left_in_a_directory_is_removed() {
+    let mut remote = Remote::new();
+    remote.file("file");
+    remote.carry();
+    let name = "0".repeat(64);
+    let dir = remote.at.join("objects/00");
+    fs::create_dir_all(&dir).unwrap();
+    let old = std::time::SystemTime::now() - Duration::from_secs(2 * 60 * 60);
+    for (name, time) in [
+        (format!("{name}#1"), Some(old)),
+        (format!("{name}#2"), None),
+        ("mine#1".into(), Some(old)),
+        (format!("{name}#x"), Some(old)),
+    ] {
+        fs::write(dir.join(&name), "some").unwrap();
+        if let Some(time) = time {
+            fs::File::options().write(true).open(dir.join(&name)).unwrap().set_modified(time).unwrap();
+        }
+    }
+    assert!(ok(&["gc", text(&remote.own), "--dry-run"]).contains("1 objects"));
+    assert!(ok(&["gc", text(&remote.own)]).contains("1 objects"));
+    let left = ["#1", "#2", "#x"].map(|end| dir.join(format!("{name}{end}")).exists());
+    assert_eq!((left, dir.join("mine#1").exists()), ([false, true, true], true));
+}
+
+/// Proves E15.
+#[test]
+fn batches_are_listed_with_their_times() {
+    let mut remote = Remote::new();
+    for round in 0..3 {
+        remote.file(&format!("file-{round}"));
+        remote.carry();
+    }
+    remote.remove("file-0");
+    remote.carry();
+    let listed = ok(&["list", &remote.url, "--batches", "--json"]);
+    let batches: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let numbers: Vec<u64> = batches.iter().map(|batch| batch["batch"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    let files: Vec<u64> = batches.iter().map(|batch| batch["files"].as_u64().unwrap()).collect();
+    assert_eq!(files, [1, 2, 3, 2]);
+    assert_eq!(batches[3]["bytes"], 140_000);
+    assert!(batches.iter().all(|batch| batch["time"].as_i64().unwrap() > 1_600_000_000), "{listed}");
+    // Each that is listed can be had, and none but these.
+    let repository = remote.repository();
+    repository.put_base(&mut repository.newest().unwrap()).unwrap();
+    ok(&["gc", text(&remote.own), "--keep", "0"]);
+    let listed = ok(&["list", &remote.url, "--batches"]);
+    assert_eq!(listed.lines().count(), 1, "{listed}");
+    assert!(listed.trim_start().starts_with("4 "), "{listed}");
+    ok(&["list", &remote.url, "--at", "4"]);
+}
+
+/// Proves E13.
+#[test]
+fn nothing_is_restored_over_a_mount_point() {
+    if !geteuid().is_root() {
+        return println!("SKIPPED: needs root, to mount something");
+    }
+    let mut remote = Remote::new();
+    remote.file("file");
+    remote.carry();
+    let scratch = remote.pool.dir.path().join("scratch");
+    fs::create_dir(&scratch).unwrap();
+    for kind in [&["-t", "tmpfs", "none"][..], &["--bind", text(&scratch)]] {
+        let to = remote.pool.dir.path().join("disk");
+        fs::create_dir(&to).unwrap();
+        let mounted = Command::new("mount").args(kind).arg(&to).status().unwrap();
+        if !mounted.success() {
+            return println!("SKIPPED: nothing can be mounted here");
+        }
+        let refused = run(&["restore", &remote.url, text(&to)]);
+        let staged = to.with_file_name("disk.restoring").exists();
+        let inside = run(&["restore", &remote.url, text(&to.join("pool"))]);
+        assert!(Command::new("umount").arg(&to).status().unwrap().success());
+        fs::remove_dir(&to).unwrap();
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(said.contains("a mount point") && said.lines().count() == 1, "{said}");
+        assert!(!staged, "something was restored beside it");
+        assert!(inside.status.success(), "{}", String::from_utf8_lossy(&inside.stderr));
+    }
+}
