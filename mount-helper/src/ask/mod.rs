@@ -9,3 +9,4 @@ pub mod mending;
 pub mod question;
 pub mod requests;
 pub mod sealing;
+pub mod second_copy;

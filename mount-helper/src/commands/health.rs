@@ -9,6 +9,7 @@ use tensorfs_fs::{Info, State};
 use tensorfs_layout::check::LastScrub;
 use tensorfs_layout::pool::READ_ONLY_HOST;
 
+use crate::ask::second_copy::SecondCopy;
 use crate::ask::{about, apart};
 use crate::cli::Health;
 use crate::mounting::foreign;
@@ -92,7 +93,8 @@ fn look(target: &Path) -> Result<Answer, Failure> {
     if info.state != State::Mounted {
         return Ok(Answer::down(format!("{}: not mounted", target.display())));
     }
-    let problems = problems(&info);
+    let mut problems = problems(&info);
+    problems.extend(SecondCopy::of(&info.pool, &info.uuid).and_then(|copy| copy.problem()));
     let health = if problems.is_empty() { Verdict::Serves } else { Verdict::Degraded };
     Ok(Answer { health, problems, last_scrub: info.last_scrub })
 }

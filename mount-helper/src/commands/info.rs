@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use tensorfs_fs::Info;
 
 use crate::ask::about::{self, About};
+use crate::ask::second_copy::SecondCopy;
 use crate::cli;
 use crate::show::failure::Failure;
 use crate::show::{info, output};
@@ -19,5 +20,7 @@ pub fn run(arguments: &cli::Info) -> Result<ExitCode, Failure> {
     let found: Info = serde_json::from_str(&json).map_err(|error| {
         Failure::at(&arguments.target, format!("its server speaks of something unknown here ({error}); try --json"))
     })?;
-    output::print(&info::table(&found)).map(|()| code)
+    let second = SecondCopy::of(&found.pool, &found.uuid);
+    let second = second.iter().flat_map(|copy| [Some(copy.is_of()), copy.problem()]).flatten().collect::<Vec<_>>();
+    output::print(&info::table(&found, &second)).map(|()| code)
 }

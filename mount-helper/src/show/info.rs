@@ -15,8 +15,8 @@ use crate::show::text::count;
 /// Columns of the labels.
 const LABELS: usize = 15;
 
-/// The table.
-pub fn table(info: &Info) -> String {
+/// The table, with what is known of a second copy.
+pub fn table(info: &Info, second: &[String]) -> String {
     let mut rows = Rows(String::new());
     rows.add("pool", info.pool.display());
     rows.add("uuid", &info.uuid);
@@ -65,6 +65,7 @@ pub fn table(info: &Info) -> String {
     });
     rows.list("found damaged", &found.collect::<Vec<_>>());
     rows.some("last scrub", info.last_scrub.as_ref().map(last_scrub));
+    rows.list("second copy", second);
     if !info.quarantine.is_empty() {
         let entries = count(info.quarantine.len() as u64, "entry", "entries");
         let bytes = humane(info.quarantine.iter().map(|entry| entry.bytes).sum());
