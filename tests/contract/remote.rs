@@ -1,22 +1,32 @@
 //! The second copy of a pool that is mounted: what is carried of it, and when that is said to be so.
 
-use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, FileTimes, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use tensorfs_tests::{Mount, Pattern, Setup, on_mounts};
+use tensorfs_layout::pool::Carrying;
+use tensorfs_tests::{Mount, Mounted, Pattern, Setup, is_root, on_mounts, xattr};
 
 on_mounts!(
     what_was_waited_for_is_in_the_remote,
     a_file_that_stays_open_is_carried_as_far_as_it_is_sealed,
     a_pool_that_changes_all_the_time_is_carried_whole,
     who_waits_for_so_long_is_told,
+    a_file_that_was_written_again_is_waited_for_again,
+    who_gets_a_file_that_was_open_is_told,
+    a_bind_mount_of_a_directory_is_on_the_mount,
+    who_waits_for_a_damaged_file_is_told,
+    a_file_of_a_missing_tier_is_not_damaged,
+    a_file_of_the_pool_before_is_not_got,
+    a_carrier_that_fails_shows_in_the_health_of_the_mount,
+    what_was_undone_before_it_was_carried_is_not_waited_for,
 );
 
 const SIZE: usize = 3 << 20;
@@ -157,9 +167,17 @@ fn who_waits_for_so_long_is_told(setup: Setup) {
     let is_late = |ended: Output, path: &Path, seconds: &str| {
         let said = String::from_utf8(ended.stderr).unwrap();
         assert_eq!(ended.status.code(), Some(3), "{said}");
-        assert_eq!(said, format!("tensorfs remote: {}: not in the remote after {seconds} seconds\n", path.display()));
+        let late = format!("tensorfs remote: {}: not in the remote after {seconds} seconds", path.display());
+        assert!(said.starts_with(&late) && said.lines().count() == 1, "{said}");
+        said
     };
     is_late(wait(&[&open], "1.5"), &open, "1.5");
+    // And what for, as soon as that is known.
+    let mut seconds = 2;
+    while !is_late(wait(&[&open], &seconds.to_string()), &open, &seconds.to_string()).contains("come to rest: 1") {
+        seconds *= 2;
+        assert!(seconds < 1000, "it never says so");
+    }
     let server = Pid::from_raw(store.pid().unwrap());
     kill(server, Signal::SIGSTOP).unwrap();
     let ended = wait(&[&closed, &open], "0.5");
@@ -204,4 +222,249 @@ fn a_pool_that_changes_all_the_time_is_carried_whole(setup: Setup) {
     carrier.kill().unwrap();
     carrier.wait().unwrap();
     restores(&mut mount, &url);
+}
+
+/// A carrier that goes on until it is ended here.
+struct Watching(Child);
+
+impl Watching {
+    fn start(mount: &Mount) -> Self {
+        let mut carrier = mount.program();
+        carrier.args(["remote", "carry", "--watch", "--interval=1", "--patience=2"]).arg(mount.pool());
+        Self(carrier.stdout(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What `remote get` gives of a file, and whether it is content with that.
+fn get(mount: &Mount, path: &Path) -> (Vec<u8>, bool, String) {
+    let output = mount.tensorfs(["remote", "get", text(path)]);
+    (output.stdout, output.status.success(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// With the same size and the same time, as `rsync -t` and `tar` leave it; and what is changed of a file but its bytes.
+///
+/// Proves E8.
+fn a_file_that_was_written_again_is_waited_for_again(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&mount);
+    let path = mount.at("f");
+    let write = |bytes: &[u8]| {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+        file.set_times(FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(1000))).unwrap();
+    };
+    for with_carrier in [false, true] {
+        let watching = with_carrier.then(|| Watching::start(&mount));
+        for round in 0..3 {
+            let bytes = format!("round {round} {with_carrier:5}");
+            write(bytes.as_bytes());
+            xattr::set(&path, "user.round", bytes.as_bytes(), 0).unwrap();
+            mount.tensorfs_ok(["remote", "wait", text(&path)]);
+            let (found, well, said) = get(&mount, &path);
+            assert_eq!((String::from_utf8(found).unwrap(), well), (bytes.clone(), true), "{said}");
+            xattr::set(&path, "user.round", b"other", 0).unwrap();
+            mount.tensorfs_ok(["remote", "wait", text(&path)]);
+            let listed = mount.tensorfs_ok(["remote", "list", &url, "/f", "--json"]);
+            let listed: Value = serde_json::from_str(listed.trim()).unwrap();
+            assert_eq!(listed["xattrs"]["user.round"], "b3RoZXI=", "{listed}");
+        }
+        drop(watching);
+    }
+}
+
+/// Proves E10.
+fn who_gets_a_file_that_was_open_is_told(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    let path = mount.at("log");
+    let (before, after) = (Pattern(1).bytes(0, SIZE), Pattern(2).bytes(0, SIZE));
+    fs::write(&path, &before).unwrap();
+    mount.tensorfs_ok(["remote", "wait", text(&path)]);
+    assert!(get(&mount, &path) == (before.clone(), true, String::new()));
+    // As long as before, which alone would say that all is there.
+    let mut held = OpenOptions::new().write(true).open(&path).unwrap();
+    held.write_all(&after).unwrap();
+    mount.sync();
+    mount.tensorfs_ok(["remote", "carry", text(mount.pool()), "--patience", "1"]);
+    let (found, well, said) = get(&mount, &path);
+    assert!(found == before);
+    assert!(!well && said.contains("was open to write when batch 2") && said.lines().count() == 1, "{said}");
+    drop(held);
+    mount.tensorfs_ok(["remote", "wait", text(&path)]);
+    assert!(get(&mount, &path) == (after, true, String::new()));
+}
+
+/// As containers have it.
+///
+/// Proves E8, E10.
+fn a_bind_mount_of_a_directory_is_on_the_mount(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    if !is_root() {
+        return println!("SKIPPED: needs root, to mount something");
+    }
+    with_remote(&mount);
+    let below = mount.at("run 7/checkpoints");
+    fs::create_dir_all(&below).unwrap();
+    fs::write(below.join("f"), "text").unwrap();
+    let data = mount.pool().with_file_name("data");
+    fs::create_dir(&data).unwrap();
+    let bound = Mounted::new(Command::new("mount").arg("--bind").arg(&below), &data).unwrap();
+    let file = data.join("f");
+    mount.tensorfs_ok(["remote", "wait", "--timeout", "600", text(&file), text(&data)]);
+    fs::remove_file(&file).unwrap();
+    assert_eq!(get(&mount, &file), (b"text".to_vec(), true, String::new()));
+    drop(bound);
+}
+
+/// Waiting does not bring it to the remote.
+///
+/// Proves E8.
+fn who_waits_for_a_damaged_file_is_told(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    let path = mount.at("f");
+    let bytes = Pattern(1).bytes(0, SIZE);
+    fs::write(&path, &bytes).unwrap();
+    mount.wait_for_seals(1);
+    mount.sync();
+    let files = tree_of(&mount.pool().join("segments"));
+    let (segment, _) = files.iter().find(|(_, (_, _, found))| *found == bytes).unwrap();
+    let segment = OpenOptions::new().write(true).open(mount.pool().join("segments").join(segment)).unwrap();
+    segment.write_all_at(&[!bytes[100]], 100).unwrap();
+    let waited = mount.tensorfs(["remote", "wait", text(&path)]);
+    let said = String::from_utf8(waited.stderr).unwrap();
+    assert_eq!(waited.status.code(), Some(1), "{said}");
+    assert!(said.lines().last().unwrap().contains("is damaged, and not in the remote"), "{said}");
+}
+
+/// Proves E7.
+fn a_file_of_a_missing_tier_is_not_damaged(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let tier = mount.pool().with_file_name("ssd");
+    mount.umount();
+    mount.add_tier("ssd", &tier);
+    mount.mount();
+    let url = with_remote(&mount);
+    let dir = mount.at("d");
+    fs::create_dir(&dir).unwrap();
+    xattr::set(&dir, "user.tensorfs.tier", b"ssd", 0).unwrap();
+    fs::write(dir.join("f"), Pattern(1).bytes(0, SIZE)).unwrap();
+    mount.wait_for_seals(1);
+    mount.umount();
+    let away = tier.with_file_name("away");
+    fs::rename(&tier, &away).unwrap();
+    mount.tensorfs_ok(["remote", "carry", text(mount.pool()), "--patience", "0"]);
+    let file = file_of(&mount, &url, "/d/f");
+    assert_eq!((file["state"].as_str(), &file["parts"]), (Some("open"), &serde_json::json!([])), "{file}");
+    fs::rename(&away, &tier).unwrap();
+    mount.tensorfs_ok(["remote", "carry", text(mount.pool())]);
+    assert_eq!(file_of(&mount, &url, "/d/f")["state"], "whole");
+}
+
+/// Numbers of files are a pool's own: another one that had the remote before has others under them.
+///
+/// Proves E5, E10.
+fn a_file_of_the_pool_before_is_not_got(setup: Setup) {
+    let (first, second) = (setup.clone().mount(), setup.mount());
+    if first.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&first);
+    // Which numbers there are depends on what was made ahead.
+    let (mut numbers, mut files) = (BTreeSet::new(), 0);
+    let path = loop {
+        let (one, other) = (first.at(format!("first-{files}")), second.at(format!("second-{files}")));
+        fs::write(&one, "of the first").unwrap();
+        fs::write(&other, "of the second").unwrap();
+        numbers.insert(fs::metadata(&one).unwrap().ino());
+        if numbers.contains(&fs::metadata(&other).unwrap().ino()) {
+            break other;
+        }
+        files += 1;
+    };
+    first.tensorfs_ok(["remote", "wait", text(first.path())]);
+    second.tensorfs_ok(["remote", "set", text(second.pool()), &url, "--take-over"]);
+    let (found, well, said) = get(&second, &path);
+    assert!(found.is_empty() && !well && said.contains("not in the remote's tree"), "{said}");
+    second.tensorfs_ok(["remote", "wait", text(&path)]);
+    assert_eq!(get(&second, &path), (b"of the second".to_vec(), true, String::new()));
+}
+
+/// Proves E14.
+fn a_carrier_that_fails_shows_in_the_health_of_the_mount(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&mount);
+    let health = || {
+        let output = mount.tensorfs(["health", text(mount.path())]);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let carry = || mount.tensorfs(["remote", "carry", text(mount.pool()), "--patience", "0"]).status.code();
+    fs::write(mount.at("f"), "text").unwrap();
+    mount.tensorfs_ok(["remote", "wait", text(&mount.at("f"))]);
+    assert_eq!(health().0, Some(0));
+    let told = mount.tensorfs_ok(["info", text(mount.path())]);
+    assert!(told.contains("second copy") && told.contains(&url), "{told}");
+    let (remote, away) = (mount.pool().with_file_name("remote"), mount.pool().with_file_name("away"));
+    fs::rename(&remote, &away).unwrap();
+    assert_eq!(carry(), Some(1));
+    let (code, said) = health();
+    assert!(code == Some(1) && said.contains("second copy is not carried on") && said.contains("not there"), "{said}");
+    fs::rename(&away, &remote).unwrap();
+    assert_eq!((carry(), health().0), (Some(0), Some(0)));
+}
+
+/// A lock file beside what is waited for, say: whoever carries the pool finds nothing to carry.
+///
+/// Proves E8.
+fn what_was_undone_before_it_was_carried_is_not_waited_for(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    let dir = mount.at("d");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("f"), "text").unwrap();
+    mount.tensorfs_ok(["remote", "wait", text(&dir)]);
+    // This is the carrier from now on, and has seen everything.
+    let carrying = Carrying::take(mount.pool()).unwrap().unwrap();
+    let mut note: Value = serde_json::from_slice(&carrying.note().unwrap().unwrap().note).unwrap();
+    let mut seen = |transaction: u64| {
+        note["transaction"] = transaction.into();
+        carrying.write(&serde_json::to_vec(&note).unwrap()).unwrap();
+    };
+    fs::write(dir.join("lock"), "").unwrap();
+    seen(1 << 40);
+    let mut waiting = mount.program().args(["remote", "wait"]).arg(&dir).spawn().unwrap();
+    // It has looked by then, as a rule.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(waiting.try_wait().unwrap().is_none());
+    fs::remove_file(dir.join("lock")).unwrap();
+    seen((1 << 40) + 1);
+    assert!(waiting.wait().unwrap().success());
 }
