@@ -34,6 +34,11 @@ impl Caller {
         self.uid == 0 || self.uid == nix::unistd::geteuid().as_raw()
     }
 
+    /// The user whose share of what is scarce it takes; none of who is trusted.
+    pub fn limited(&self) -> Option<u32> {
+        (!self.is_trusted()).then_some(self.uid)
+    }
+
     /// The groups of the caller: its own, and those its process is in.
     pub fn groups(&self) -> Vec<u32> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();

@@ -119,7 +119,7 @@ fn who_is_killed_again_and_again_is_looked_at_no_more(setup: Setup) {
     const SCRIPT: &str = "
 import os, resource, signal, sys
 path, kills, user = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-most = 40_000
+most = 40_000  # in the table of descriptors
 try:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 except (OSError, ValueError):
@@ -146,7 +146,7 @@ os.close(fd)
     }
     fs::create_dir(mount.at("d")).unwrap();
     fs::set_permissions(mount.at("d"), fs::Permissions::from_mode(0o777)).unwrap();
-    for (name, kills, user, is_known) in [("few", 2, 4001, true), ("many", 200, 4002, false), ("root's", 60, 0, true)] {
+    for (name, kills, user, is_known) in [("few", 2, 4001, true), ("many", 400, 4002, false), ("root's", 60, 0, true)] {
         let path = mount.at("d").join(name);
         let mut script = Command::new("python3");
         script.args(["-c", SCRIPT]).arg(&path).arg(kills.to_string()).arg(user.to_string());

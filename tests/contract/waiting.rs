@@ -574,7 +574,7 @@ print(len(done), flush=True)
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
     let memory = fs::read_to_string("/proc/meminfo").unwrap();
     let kib: u64 = memory.split_whitespace().nth(1).unwrap().parse().unwrap();
-    let kept = (kib / 1024 / 32).max(256);
+    let kept = (kib / 1024 / 16).max(256);
     if kept > 2048 {
         return skip.skip("the machine has more memory than a test should fill");
     }

@@ -9,7 +9,6 @@ use tensorfs_layout::log::{Record, Transaction};
 
 use crate::caller::{Caller, process_of};
 use crate::clock;
-use crate::privileged::privileged;
 
 use super::locked::Locked;
 use super::open::Handle;
@@ -39,11 +38,8 @@ impl Locked<'_> {
     /// True if a process that was killed, and that has a handle, is taken for the writer of its file. Lets go of the
     /// lock.
     pub(super) fn was_its_writer(&mut self, handle: &Handle, caller: Caller) -> bool {
-        let (ino, device, opener) = (self.ino().0, self.files.store().options().device, handle.opener);
-        let look = |process: u32| privileged().has_open_to_write(process, device, ino).is_ok_and(|writes| writes);
-        let allowance = &self.files.allowance;
-        let at_his_cost = |process| allowance.spend(caller.uid, || look(process)).is_some_and(|writes| writes);
-        let has = |process: u32| process != 0 && if caller.is_trusted() { look(process) } else { at_his_cost(process) };
+        let (files, ino, opener) = (self.files, self.ino(), handle.opener);
+        let has = |process: u32| process != 0 && files.has_open_to_write(caller, process, ino).is_ok_and(|has| has);
         self.unlocked(|| {
             let opened = opener == caller.pid || (opener != 0 && process_of(opener) == Some(caller.process()));
             // The thread that opened it may have ended; the process that it was one of has started this one.

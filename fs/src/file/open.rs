@@ -365,7 +365,7 @@ impl Locked<'_> {
             manner: manner.to_bits(),
             opener: caller.pid,
         };
-        let kept = store.link().handover().and_then(|handover| handover.keep(caller.uid, entry));
+        let kept = store.link().handover().and_then(|handover| handover.keep(caller.limited(), entry));
         let direct = manner.direct_io;
         let handle = Handle {
             node: self.node.clone(),

@@ -19,7 +19,6 @@ use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
 use crate::caller::{Caller, Ending};
 use crate::clock;
 use crate::error::{Fault, Host, Result};
-use crate::privileged::privileged;
 use crate::store::host;
 
 use super::Files;
@@ -305,10 +304,10 @@ impl Locked<'_> {
     /// be all that there is. Lets go of the lock.
     pub(super) fn is_replaced_by_others(&mut self, caller: Caller) -> bool {
         let Some(replace) = self.serving().and_then(|serving| serving.replacing) else { return false };
-        let (ino, device) = (self.ino().0, self.files.store().options().device);
+        let (files, ino) = (self.files, self.ino());
         let Some(opener) = replace.opener else { return false };
         self.unlocked(|| {
-            let has = |process: u32| match privileged().has_open_to_write(process, device, ino) {
+            let has = |process: u32| match files.has_open_to_write(caller, process, ino) {
                 Err(error) => {
                     log::debug!("inode {ino}: whether process {process} has it open is not seen: {error}");
                     process == opener && opener != caller.process()

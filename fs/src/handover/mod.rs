@@ -323,9 +323,9 @@ impl Handover {
         Some(self.kept(&NUMBERS, place))
     }
 
-    /// Notes a user's handle, before the kernel has it. None if there is no place for him: then it dies with this
-    /// server.
-    pub(crate) fn keep(self: &Arc<Self>, uid: u32, entry: Entry) -> Option<Kept> {
+    /// Notes a handle, before the kernel has it: of a user, or of one who may have any number. None if there is no place
+    /// for it: then it dies with this server.
+    pub(crate) fn keep(self: &Arc<Self>, uid: Option<u32>, entry: Entry) -> Option<Kept> {
         let share = self.shared(&self.shares[0], uid)?;
         Some(self.put(&HANDLES, &sealed(&entry.to_slip()))?.with(share))
     }
@@ -335,8 +335,8 @@ impl Handover {
         self.put(&SHOWN, &sealed(slip))
     }
 
-    /// Notes a user's open file of the control tree, before the kernel has it, with its text.
-    pub(crate) fn keep_view(self: &Arc<Self>, uid: u32, slip: &Slip, text: &[u8]) -> Option<Kept> {
+    /// Notes an open file of the control tree, before the kernel has it, with its text. See [`Handover::keep`].
+    pub(crate) fn keep_view(self: &Arc<Self>, uid: Option<u32>, slip: &Slip, text: &[u8]) -> Option<Kept> {
         if text.len() > TEXT_MAX {
             return None;
         }
@@ -356,7 +356,9 @@ impl Handover {
         Kept { handover: self.clone(), region, place, _share: None }
     }
 
-    fn shared(&self, shares: &Shares, uid: u32) -> Option<Share> {
+    /// A share for a user, or for one who needs none.
+    fn shared(&self, shares: &Shares, uid: Option<u32>) -> Option<Share> {
+        let Some(uid) = uid else { return Some(shares.take_for_nobody(1)) };
         let share = shares.take(uid);
         if share.is_none() && !self.is_short.swap(true, Ordering::Relaxed) {
             log::warn!("user {uid} has more files open than the server can leave to the next one");
@@ -447,7 +449,7 @@ mod tests {
         assert!(first.is_first() && first.handshake().is_none());
         let pool = Beginning { since: TxId(9), damaged: vec![Ino(7)] };
         first.begin(vec![1, 2], vec![3], pool).unwrap();
-        let kept: Vec<_> = (0..1000).map(|n| first.keep(1000, entry(n)).unwrap()).collect();
+        let kept: Vec<_> = (0..1000).map(|n| first.keep(Some(1000), entry(n)).unwrap()).collect();
         let numbers: Vec<_> = [3, 4].map(|number| first.keep_number(number).unwrap()).into();
         // The first half of them is closed.
         let open: Vec<_> = kept.into_iter().skip(500).collect();
@@ -468,7 +470,7 @@ mod tests {
     #[test]
     fn one_user_leaves_places_for_the_files_of_the_next() {
         let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
-        let all_of = |uid| (0..).map_while(|n| first.keep_view(uid, &[n as u8; 60], b"")).collect::<Vec<_>>();
+        let all_of = |uid| (0..).map_while(|n| first.keep_view(Some(uid), &[n as u8; 60], b"")).collect::<Vec<_>>();
         let greedy = all_of(1000);
         assert_eq!(greedy.len(), 21845, "a third");
         let other = all_of(1001);
@@ -476,10 +478,10 @@ mod tests {
         let second = next(&first);
         let left: Vec<_> = second.inherited_views().collect();
         assert_eq!(left.len(), greedy.len() + other.len());
-        let of_second = (0..).map_while(|n| second.keep_view(1000, &[n as u8; 60], b"")).count();
+        let of_second = (0..).map_while(|n| second.keep_view(Some(1000), &[n as u8; 60], b"")).count();
         assert!((1..11_000).contains(&of_second), "{of_second}: what the next one found counts");
         drop(left);
-        assert!(second.keep_view(1000, &[1; 60], b"").is_some());
+        assert!(second.keep_view(Some(1000), &[1; 60], b"").is_some());
         std::mem::forget((greedy, other));
     }
 
@@ -489,12 +491,12 @@ mod tests {
         let slip = |number| [number; 60];
         let blocks = || std::os::unix::fs::MetadataExt::blocks(&first.file.metadata().unwrap());
         let before = blocks();
-        let closed = first.keep_view(1000, &slip(1), &[7; 1 << 20]).unwrap();
-        let open = first.keep_view(1000, &slip(2), b"text").unwrap();
+        let closed = first.keep_view(Some(1000), &slip(1), &[7; 1 << 20]).unwrap();
+        let open = first.keep_view(Some(1000), &slip(2), b"text").unwrap();
         let known = first.keep_shown(&slip(3)).unwrap();
         drop(closed);
         assert!(blocks() < before + 100, "what is closed takes no memory");
-        assert!(first.keep_view(1000, &slip(4), &vec![0; TEXT_MAX + 1]).is_none());
+        assert!(first.keep_view(Some(1000), &slip(4), &vec![0; TEXT_MAX + 1]).is_none());
         let second = next(&first);
         assert_eq!(second.secret(), first.secret());
         let (left, kept) = second.inherited_views().next().unwrap();
@@ -508,12 +510,12 @@ mod tests {
     fn a_place_is_used_again() {
         let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
         for n in 0..10_000 {
-            drop(first.keep(1000, entry(n)).unwrap());
+            drop(first.keep(Some(1000), entry(n)).unwrap());
         }
         assert_eq!(first.places[HANDLES.kind].lock().next, 1);
-        let _kept = first.keep(1000, entry(1)).unwrap();
+        let _kept = first.keep(Some(1000), entry(1)).unwrap();
         let second = next(&first);
-        let other = second.keep(1000, entry(2)).unwrap();
+        let other = second.keep(Some(1000), entry(2)).unwrap();
         assert_eq!(other.place, 1, "the first one is taken");
         // Whoever takes a handle over gives its place back when it is closed.
         second.inherited().for_each(|(_, kept)| drop(kept));
@@ -523,7 +525,7 @@ mod tests {
     #[test]
     fn bytes_from_anywhere_are_no_handles() {
         let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
-        std::mem::forget((first.keep(1000, entry(1)).unwrap(), first.keep(1000, entry(2)).unwrap()));
+        std::mem::forget((first.keep(Some(1000), entry(1)).unwrap(), first.keep(Some(1000), entry(2)).unwrap()));
         for at in 0..60 {
             let mut bytes = sealed(&entry(2).to_slip());
             bytes[at] ^= 0x40;

@@ -9,9 +9,9 @@ use crate::error::{Fault, Result};
 use crate::machine;
 use crate::shares::{Share, Shares};
 
-/// So many bytes are kept at most, or a 32nd of what the machine has if that is more.
+/// So many bytes are kept at most, or a 16th of what the machine has if that is more.
 const AT_LEAST: u64 = 256 << 20;
-const PART: u64 = 32;
+const PART: u64 = 16;
 
 /// The bytes of writes to files that others wait for.
 pub(super) struct Backlog {
@@ -26,7 +26,7 @@ pub(super) struct Backlog {
 pub(super) struct Kept {
     backlog: Arc<Backlog>,
     bytes: Vec<u8>,
-    _share: Option<Share>,
+    _share: Share,
 }
 
 impl Default for Backlog {
@@ -58,6 +58,7 @@ impl Backlog {
         }
         *kept += bytes.len();
         drop(kept);
+        let share = share.unwrap_or_else(|| self.shares.take_for_nobody(bytes.len()));
         Ok(Kept { backlog: self.clone(), bytes: bytes.to_vec(), _share: share })
     }
 }

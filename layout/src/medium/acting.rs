@@ -62,6 +62,11 @@ thread_local! {
 /// Gives up the further groups of this thread alone. The C library's call does so for all threads of the process, and
 /// waits for each of them: for good if one of them waits for a disk for good.
 fn leave_groups() {
+    // Whoever has none need not be allowed to give them up.
+    // SAFETY: none is written where no room is given.
+    if unsafe { libc::getgroups(0, std::ptr::null_mut()) } == 0 {
+        return;
+    }
     // SAFETY: no group is read from the pointer, as there are none.
     let done = unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) };
     if done != 0 {

@@ -75,7 +75,7 @@ impl Control {
             // Uses are counted anew, and what is being written is not there until it has been.
             Opened::Left(_) | Opened::Accesses(_) | Opened::Requests(_) | Opened::Draft(_) => return None,
         };
-        handover.keep_view(caller.uid, &View { unique: caller.unique, handle, ino, what }.to_slip(), text)
+        handover.keep_view(caller.limited(), &View { unique: caller.unique, handle, ino, what }.to_slip(), text)
     }
 
     /// Takes over what the kernel has open.
