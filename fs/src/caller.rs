@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fs;
 use std::io;
+use std::time::Duration;
 
 use crate::privileged::privileged;
 
@@ -108,6 +109,10 @@ fn number_in(status: &str, field: &str) -> Option<u32> {
 
 thread_local! {
     static ASKER: Cell<u32> = const { Cell::new(0) };
+    /// Whose it is, unless it may have as much as there is.
+    static USER: Cell<Option<u32>> = const { Cell::new(None) };
+    /// What readers have taken of the processors for it so far.
+    static SPENT: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
 /// The process or thread that waits for what this thread does.
@@ -117,9 +122,12 @@ pub(crate) struct Asker(u32);
 impl Asker {
     /// Does something for a caller.
     pub fn waits<T>(caller: Caller, work: impl FnOnce() -> T) -> T {
-        let before = ASKER.replace(caller.pid);
+        let user = Some(caller.uid).filter(|_| !caller.is_trusted());
+        let before = (ASKER.replace(caller.pid), USER.replace(user), SPENT.replace(Some(Duration::ZERO)));
         let done = work();
-        ASKER.set(before);
+        ASKER.set(before.0);
+        USER.set(before.1);
+        SPENT.set(before.2);
         done
     }
 
@@ -127,6 +135,29 @@ impl Asker {
     pub fn of_this_thread() -> Option<Self> {
         let asker = Asker(ASKER.get());
         (asker.0 != 0 && !asker.is_gone()).then_some(asker)
+    }
+
+    /// The user that waits for what this thread does. None if it is root or whoever runs the server, or nobody waits.
+    pub fn user_of_this_thread() -> Option<u32> {
+        USER.get()
+    }
+
+    /// Readers have taken so much of the processors for whoever waits for what this thread does.
+    pub fn spend(time: Duration) {
+        SPENT.set(SPENT.get().map(|spent| spent.saturating_add(time)));
+    }
+
+    /// Does something for whoever waits that has an allowance of its own.
+    pub fn apart<T>(work: impl FnOnce() -> T) -> T {
+        let before = SPENT.replace(Some(Duration::ZERO));
+        let done = work();
+        SPENT.set(before);
+        done
+    }
+
+    /// What readers have taken of the processors for whoever waits for what this thread does; nothing if nobody does.
+    pub fn spent() -> Duration {
+        SPENT.get().unwrap_or_default()
     }
 
     /// True if nobody waits any more: it has ended, or was killed and ends as soon as it is answered. Looks where
@@ -166,6 +197,24 @@ mod tests {
         assert!(Asker::waits(this_process(), Asker::of_this_thread).is_some_and(|asker| !asker.is_gone()));
         assert!(Asker::waits(Caller { pid: 0, ..this_process() }, Asker::of_this_thread).is_none());
         assert!(Asker(u32::MAX).is_gone());
+    }
+
+    #[test]
+    fn what_is_spent_counts_for_one_request() {
+        let second = Duration::from_secs(1);
+        Asker::spend(second);
+        assert_eq!((Asker::spent(), Asker::user_of_this_thread()), (Duration::ZERO, None));
+        let other = Caller { uid: 4_000_000, ..this_process() };
+        for _ in 0..2 {
+            let spent = Asker::waits(other, || {
+                Asker::spend(second);
+                Asker::spend(second);
+                assert_eq!(Asker::apart(Asker::spent), Duration::ZERO);
+                (Asker::spent(), Asker::user_of_this_thread())
+            });
+            assert_eq!(spent, (2 * second, Some(4_000_000)));
+        }
+        assert_eq!(Asker::spent(), Duration::ZERO);
     }
 
     #[test]

@@ -2,8 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
+
+/// Who waits for some looks so often whether he still wants them.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// So much one may have of what there is so much of, while so much is taken: half of what is free, so that there is
 /// always some left for the next one until as many have some as there is.
@@ -15,7 +19,13 @@ pub(crate) fn share(most: usize, taken: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Shares {
     most: usize,
-    taken: Arc<Mutex<Taken>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    taken: Mutex<Taken>,
+    freed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -27,7 +37,7 @@ struct Taken {
 /// Some of them, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
-    taken: Arc<Mutex<Taken>>,
+    shared: Arc<Shared>,
     /// Whose they are, if that is known.
     uid: Option<u32>,
     count: usize,
@@ -36,7 +46,7 @@ pub(crate) struct Share {
 impl Shares {
     /// There are so many.
     pub fn new(most: usize) -> Self {
-        Self { most, taken: Arc::default() }
+        Self { most, shared: Arc::default() }
     }
 
     /// One for a user, if there is one for him.
@@ -46,35 +56,95 @@ impl Shares {
 
     /// So many for a user, if there are so many for him. Who has none gets them if there are enough for all.
     pub fn take_some(&self, uid: u32, count: usize) -> Option<Share> {
-        let mut taken = self.taken.lock();
-        let all = taken.all;
-        let own = taken.by_user.get(&uid).copied().unwrap_or(0);
-        if all.saturating_add(count) > self.most || own >= share(self.most, all) {
-            return None;
-        }
-        taken.by_user.insert(uid, own + count);
-        taken.all += count;
-        Some(Share { taken: self.taken.clone(), uid: Some(uid), count })
+        self.take_if_there(Some(uid), count)
     }
 
     /// So many that are taken, whoever has them and however many there are.
     pub fn take_for_nobody(&self, count: usize) -> Share {
-        self.taken.lock().all += count;
-        Share { taken: self.taken.clone(), uid: None, count }
+        self.shared.taken.lock().all += count;
+        Share { shared: self.shared.clone(), uid: None, count }
+    }
+
+    /// So many for a user, or for nobody in particular, once there are so many. Until then `look` is asked now and
+    /// then: it says why they are not wanted any more, or whether some may have been given back meanwhile.
+    pub fn wait_for<E>(
+        &self,
+        uid: Option<u32>,
+        count: usize,
+        mut look: impl FnMut() -> Result<bool, E>,
+    ) -> Result<Share, E> {
+        loop {
+            if let Some(share) = self.take_if_there(uid, count) {
+                return Ok(share);
+            }
+            if !look()? {
+                let mut taken = self.shared.taken.lock();
+                if !taken.leaves(self.most, uid, count, 0) {
+                    self.shared.freed.wait_for(&mut taken, LOOK);
+                }
+            }
+        }
+    }
+
+    /// True if there were so many once so many others were given back that nobody in particular has.
+    pub fn would_have(&self, uid: Option<u32>, count: usize, given_back: usize) -> bool {
+        self.shared.taken.lock().leaves(self.most, uid, count, given_back)
+    }
+
+    fn take_if_there(&self, uid: Option<u32>, count: usize) -> Option<Share> {
+        let mut taken = self.shared.taken.lock();
+        if !taken.leaves(self.most, uid, count, 0) {
+            return None;
+        }
+        if let Some(uid) = uid {
+            *taken.by_user.entry(uid).or_default() += count;
+        }
+        taken.all += count;
+        Some(Share { shared: self.shared.clone(), uid, count })
+    }
+}
+
+impl Taken {
+    fn leaves(&self, most: usize, uid: Option<u32>, count: usize, given_back: usize) -> bool {
+        let all = self.all.saturating_sub(given_back);
+        let own = uid.and_then(|uid| self.by_user.get(&uid).copied()).unwrap_or(0);
+        all.saturating_add(count) <= most && (uid.is_none() || own < share(most, all))
+    }
+
+    fn take_from(&mut self, uid: Option<u32>, count: usize) {
+        if let Some((uid, own)) = uid.and_then(|uid| Some((uid, self.by_user.get_mut(&uid)?))) {
+            *own -= count;
+            if *own == 0 {
+                self.by_user.remove(&uid);
+            }
+        }
+    }
+}
+
+impl Share {
+    /// Keeps so many of them.
+    pub fn shrink_to(&mut self, count: usize) {
+        self.give_back(self.count.saturating_sub(count));
+    }
+
+    /// They are no user's any more.
+    pub fn be_nobodys(&mut self) {
+        self.shared.taken.lock().take_from(self.uid.take(), self.count);
+    }
+
+    fn give_back(&mut self, count: usize) {
+        self.count -= count;
+        let mut taken = self.shared.taken.lock();
+        taken.all -= count;
+        taken.take_from(self.uid, count);
+        drop(taken);
+        self.shared.freed.notify_all();
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut taken = self.taken.lock();
-        taken.all -= self.count;
-        let Some(uid) = self.uid else { return };
-        if let Some(own) = taken.by_user.get_mut(&uid) {
-            *own -= self.count;
-            if *own == 0 {
-                taken.by_user.remove(&uid);
-            }
-        }
+        self.give_back(self.count);
     }
 }
 
@@ -99,7 +169,7 @@ mod tests {
         drop(first);
         assert!(shares.take(1000).is_some() && shares.take(1001).is_some());
         drop(second);
-        let taken = shares.taken.lock();
+        let taken = shares.shared.taken.lock();
         assert!(taken.all == 0 && taken.by_user.is_empty());
     }
 
@@ -112,7 +182,7 @@ mod tests {
         assert!(shares.take(1001).is_none());
         drop((nobodys, over));
         assert_eq!(all_for(&shares, 1001).len(), 33);
-        assert_eq!(shares.taken.lock().all, 0);
+        assert_eq!(shares.shared.taken.lock().all, 0);
     }
 
     #[test]
@@ -132,6 +202,38 @@ mod tests {
         let shares = Shares::new(1000);
         let held: Vec<Share> = (0..2000).filter_map(|uid| shares.take(uid)).collect();
         assert_eq!(held.len(), 1000);
-        assert_eq!(shares.taken.lock().by_user.len(), 1000, "who has none is not remembered");
+        assert_eq!(shares.shared.taken.lock().by_user.len(), 1000, "who has none is not remembered");
+    }
+
+    /// Proves B16.
+    #[test]
+    fn what_is_kept_for_nobody_makes_room() {
+        let shares = Shares::new(100);
+        let mut kept = shares.take_some(1000, 60).unwrap();
+        kept.shrink_to(50);
+        assert!(shares.take(1000).is_none());
+        kept.be_nobodys();
+        assert!(shares.take_some(1000, 50).is_some() && shares.take_some(1000, 51).is_none());
+        assert!(shares.would_have(Some(1000), 51, 1) && !shares.would_have(None, 102, 50));
+        drop(kept);
+        let taken = shares.shared.taken.lock();
+        assert!(taken.all == 0 && taken.by_user.is_empty());
+    }
+
+    /// Proves B16.
+    #[test]
+    fn who_waits_for_some_has_them_when_they_are_given_back() {
+        let shares = Shares::new(100);
+        let mut held = Some(shares.take_for_nobody(100));
+        let gone = shares.wait_for(Some(7), 30, || Err::<bool, _>("nobody wants them"));
+        assert_eq!(gone.err(), Some("nobody wants them"));
+        let had = shares.wait_for(Some(7), 30, || Ok::<_, ()>(held.take().is_some()));
+        assert_eq!(had.map(|had| had.count), Ok(30));
+        let had = shares.take_for_nobody(100);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| shares.wait_for(None, 100, || Ok::<_, ()>(false)).is_ok());
+            drop(had);
+            assert!(waits.join().unwrap());
+        });
     }
 }

@@ -267,6 +267,7 @@ impl<'a> Reader<'a> {
             allocated: host.allocated,
             tell: &|what: &str| log::warn!("{}: {what}", name_of(files.store(), ino)),
             at_leisure: false,
+            took: &|_| (),
             pause: &|| (),
             wanted: &|| if go_on() { Ok(()) } else { Err(io::Error::other("no longer wanted")) },
         };

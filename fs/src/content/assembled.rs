@@ -52,6 +52,25 @@ enum Stored {
     Decoded(Box<(Arc<Tensor>, Held)>),
 }
 
+/// Room for the pieces of a tensor that a user opens. Others have as much as they want.
+struct Room {
+    user: Option<u32>,
+    taken: usize,
+    shares: Vec<Share>,
+}
+
+impl Room {
+    /// Takes some for another piece, before that is kept.
+    fn take(&mut self, content: &Content, bytes: usize) -> Result<()> {
+        self.taken += bytes;
+        let Some(user) = self.user else { return Ok(()) };
+        while self.shares.len() < self.taken / LOT {
+            self.shares.push(content.pieces.take(user).ok_or(Fault::new(libc::ENFILE))?);
+        }
+        Ok(())
+    }
+}
+
 /// Why a tensor cannot be put together.
 enum Why {
     Fault(Fault),
@@ -74,7 +93,10 @@ impl Piece {
     }
 
     fn memory(&self) -> usize {
-        let decoder = if matches!(self.stored, Stored::Decoded(_)) { 2 * size_of::<Tensor>() } else { 0 };
+        let decoder = match &self.stored {
+            Stored::At(_) => 0,
+            Stored::Decoded(decoded) => 2 * size_of::<Tensor>() + 2 * size_of_val(&*decoded.0.shape),
+        };
         size_of::<Piece>() + size_of_val(&*self.numbers) + decoder
     }
 
@@ -123,26 +145,21 @@ impl Assembled {
         let planned = checkpoint.tensor(nth).ok_or(Fault::stale())?;
         let name = format!("{}: {}", content.path_of(checkpoint.dir), planned.name_text());
         let warn = |why: std::fmt::Arguments<'_>| Fault::warn(libc::EIO, format!("{name}: {why}"));
-        let put_together = Self::put_together(content, checkpoint, nth, planned, parts);
+        let user = caller.filter(|caller| !caller.is_trusted()).map(|caller| caller.uid);
+        let mut room = Room { user, taken: 0, shares: Vec::new() };
+        let put_together = Self::put_together(content, checkpoint, nth, planned, parts, &mut room);
         let (whole, pieces) = put_together.map_err(|why| match why {
             Why::Fault(fault) => fault,
             Why::Part(file, why) => warn(format_args!("its part {} {why}", checkpoint.name_of(file))),
             Why::Plan(why) => warn(format_args!("{why}")),
         })?;
         let header = npy_header(&whole).ok_or_else(|| warn(format_args!("its elements are no plain bytes")))?;
-        let memory: usize = pieces.iter().map(Piece::memory).sum();
-        let mut room = Vec::new();
-        if let Some(caller) = caller.filter(|caller| !caller.is_trusted()) {
-            for _ in 0..memory / LOT {
-                room.push(content.pieces.take(caller.uid).ok_or(Fault::new(libc::ENFILE))?);
-            }
-        }
         let (shape, item) = match checkpoint.plan.says_shape(nth as usize) {
             true => (whole.shape.clone(), whole.item_size),
             // All of it is in one piece, and what its elements are does not matter.
             false => (vec![whole.bytes()], 1),
         };
-        Ok(Self { name, header, shape, item, count: whole.bytes() / item, pieces, _room: room })
+        Ok(Self { name, header, shape, item, count: whole.bytes() / item, pieces, _room: room.shares })
     }
 
     /// What a tensor of a checkpoint is, as a whole. None if a part that has to say it does not.
@@ -168,6 +185,7 @@ impl Assembled {
         nth: u32,
         planned: Tensor,
         parts: &mut Parts<'_>,
+        room: &mut Room,
     ) -> std::result::Result<(Tensor, Vec<Piece>), Why> {
         let (plan, nth) = (&checkpoint.plan, nth as usize);
         let (mut whole, mut pieces) = (planned, Vec::new());
@@ -191,7 +209,9 @@ impl Assembled {
                 vec![0, whole.bytes()]
             };
             let stored = stored(tensor).ok_or(because("stores it in a way that cannot be put together"))?;
-            pieces.push(Piece { file, version, numbers: numbers.into(), stored });
+            let piece = Piece { file, version, numbers: numbers.into(), stored };
+            room.take(content, piece.memory())?;
+            pieces.push(piece);
         }
         let boxes: Vec<_> = pieces.iter().map(Piece::part).collect();
         if !are_apart(&boxes) {

@@ -13,7 +13,7 @@ use tensorfs_layout::tree::Object;
 use crate::caller::Asker;
 use crate::error::{Fault, Host};
 use crate::file::{Files, Reading, Version};
-use crate::reader::{Ask, Decoder, Wanted};
+use crate::reader::{Ask, BUDGET, Decoder, Wanted};
 use crate::store::host;
 
 /// The bytes of a version of a file. The segment is opened when it is first read, and closed by
@@ -107,9 +107,18 @@ impl SegmentBytes {
         };
         let asker = Asker::of_this_thread();
         let gone = |errno| Err(io::Error::from_raw_os_error(errno));
+        let name = || {
+            let path = store.path_to_show(&store.view(), self.ino);
+            path.map_or_else(|| format!("inode {}", self.ino), |path| String::from_utf8_lossy(&path).into_owned())
+        };
+        let tell = |what: &str| log::warn!("{}: {what}", name());
         let wanted = || {
             if self.stop.load(Relaxed) {
                 return gone(libc::ESHUTDOWN);
+            }
+            if has_spent_all() {
+                tell("not looked into, as looking into others took as long as one request may take");
+                return Err(io::Error::other("a request that took more than it may"));
             }
             if asker.is_some_and(Asker::is_gone) {
                 return gone(libc::EINTR);
@@ -124,15 +133,20 @@ impl SegmentBytes {
                 self.close();
             }
         };
-        let name = || {
-            let path = store.path_to_show(&store.view(), self.ino);
-            path.map_or_else(|| format!("inode {}", self.ino), |path| String::from_utf8_lossy(&path).into_owned())
-        };
-        let tell = |what: &str| log::warn!("{}: {what}", name());
         let version = self.version.mark();
         let allocated = self.reading().and_then(|open| Ok(host::stat(&*open)?.allocated)).unwrap_or(0);
         let (tell, pause, wanted) = (&tell, &pause, &wanted);
-        question(&Ask { source: self, version, owner, allocated, tell, at_leisure: false, pause, wanted })
+        question(&Ask {
+            source: self,
+            version,
+            owner,
+            allocated,
+            tell,
+            at_leisure: false,
+            pause,
+            wanted,
+            took: &Asker::spend,
+        })
     }
 }
 
@@ -153,6 +167,12 @@ impl Source for SegmentBytes {
 
 fn has_name(object: &Object) -> bool {
     object.names() > 0
+}
+
+/// True if readers have taken as much of the processors for whoever waits for this thread as they may for one request,
+/// however many files it is about.
+pub(super) fn has_spent_all() -> bool {
+    Asker::spent() > BUDGET
 }
 
 /// What a client gets for it. What is wrong with the bytes of a file is no fault of the host.

@@ -1,21 +1,31 @@
 //! Checkpoints in parts: what the plans in a directory say, kept within a bound of memory.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tensorfs_formats::Tensor;
 use tensorfs_layout::Ino;
 
+use crate::error::Result;
 use crate::file::Version;
+use crate::shares::{Share, Shares};
 
+use super::cache::Verdicts;
 use super::index::Index;
+use super::kept::Kept;
 use super::plan::Plan;
+use super::turns::{Turn, Turns};
 
-/// What is kept of all directories, at most, unless a single one takes more.
+/// What all plans take that somebody reads, has read, or that are kept, in lots.
+const ROOM: usize = (512 << 20) / LOT;
+const LOT: usize = 64 << 10;
+/// What is kept of all directories that nobody asks for, at most, unless a single one takes more.
 const KEPT_MAX: usize = 64 << 20;
-/// So many files are remembered to be plans, or none.
-const VERDICTS_MAX: usize = 1 << 14;
+/// What it takes to remember, of some 60,000 files, whether they are plans.
+const VERDICTS_MAX: usize = 10 << 20;
+/// Reading the plans of a directory takes no more than this. Mostly it is a few times their length.
+pub(super) const READING_MAX: usize = 128 << 20;
+const READING_LEAST: usize = 1 << 20;
+const READING_TIMES: u64 = 4;
 
 /// The tensors of a directory's plans.
 pub(super) struct Checkpoint {
@@ -30,24 +40,28 @@ pub(super) struct Checkpoint {
     pub plan: Plan,
     /// They say nothing, as none of them can be read.
     pub is_broken: bool,
+    /// What it takes.
+    pub room: Share,
 }
 
 /// What is known of directories, within a bound of memory.
-#[derive(Default)]
-pub(super) struct Checkpoints(Mutex<Kept>);
-
-#[derive(Default)]
-struct Kept {
-    directories: HashMap<Ino, Slot>,
-    clock: u64,
-    bytes: usize,
-    verdicts: HashMap<Ino, (Version, bool)>,
+pub(super) struct Checkpoints {
+    kept: Kept<Arc<Checkpoint>>,
+    /// Whether files are plans.
+    pub verdicts: Verdicts,
+    room: Shares,
+    turns: Turns,
 }
 
-struct Slot {
-    checkpoint: Arc<Checkpoint>,
-    bytes: usize,
-    used: u64,
+impl Default for Checkpoints {
+    fn default() -> Self {
+        Self {
+            kept: Kept::new(KEPT_MAX),
+            verdicts: Verdicts::new(VERDICTS_MAX),
+            room: Shares::new(ROOM),
+            turns: Turns::default(),
+        }
+    }
 }
 
 impl Checkpoint {
@@ -66,48 +80,43 @@ impl Checkpoint {
     }
 }
 
+/// What reading plans may take that have so many bytes: first, and if that is not enough.
+pub(super) fn readings(size: u64) -> [usize; 2] {
+    let few = usize::try_from(size.saturating_mul(READING_TIMES)).unwrap_or(READING_MAX);
+    [few.saturating_add(READING_LEAST).min(READING_MAX), READING_MAX]
+}
+
 impl Checkpoints {
     /// What is known of a directory, if it has these plans.
     pub fn get(&self, dir: Ino, plans: &[(Ino, Version)]) -> Option<Arc<Checkpoint>> {
-        let mut kept = self.0.lock();
-        kept.clock += 1;
-        let now = kept.clock;
-        let slot = kept.directories.get_mut(&dir).filter(|slot| slot.checkpoint.plans == plans)?;
-        slot.used = now;
-        Some(slot.checkpoint.clone())
+        self.kept.get(dir, |checkpoint| checkpoint.plans == plans)
     }
 
-    /// Keeps what is known of a directory. What was not asked for longest is let go of.
-    pub fn put(&self, dir: Ino, checkpoint: Arc<Checkpoint>) {
+    /// The turn to read the plans of a directory: while one does, others wait for what he finds.
+    pub fn turn(&self, dir: Ino, wanted: impl Fn() -> Result<()>) -> Result<Turn<'_>> {
+        self.turns.wait(dir, wanted)
+    }
+
+    /// Room for so many bytes, for a user who waits for it as others do. What nobody asks for gives way.
+    pub fn room(&self, uid: Option<u32>, bytes: usize, wanted: impl Fn() -> Result<()>) -> Result<Share> {
+        let lots = bytes.div_ceil(LOT);
+        self.room.wait_for(uid, lots, || {
+            wanted()?;
+            Ok(self.room.would_have(uid, lots, self.kept.bytes().div_ceil(LOT)) && self.kept.let_go_of_one())
+        })
+    }
+
+    /// What was read, which takes less than the room that there was for it. It is kept if it is to be.
+    pub fn take_in(&self, mut checkpoint: Checkpoint, is_kept: bool) -> Arc<Checkpoint> {
         let bytes = checkpoint.memory();
-        let mut kept = self.0.lock();
-        let used = kept.clock;
-        kept.bytes += bytes;
-        let mut dropped = vec![kept.directories.insert(dir, Slot { checkpoint, bytes, used })];
-        loop {
-            kept.bytes -= dropped.last().and_then(Option::as_ref).map_or(0, |slot| slot.bytes);
-            if kept.bytes <= KEPT_MAX || kept.directories.len() < 2 {
-                break;
-            }
-            let coldest = kept.directories.iter().filter(|(other, _)| **other != dir).min_by_key(|(_, slot)| slot.used);
-            let coldest = coldest.map(|(ino, _)| *ino);
-            dropped.push(coldest.and_then(|coldest| kept.directories.remove(&coldest)));
+        checkpoint.room.shrink_to(bytes.div_ceil(LOT));
+        if is_kept {
+            checkpoint.room.be_nobodys();
         }
-        drop(kept);
-        drop(dropped);
-    }
-
-    /// Whether a version of a file is a plan, if that is known.
-    pub fn verdict(&self, plan: Ino, version: &Version) -> Option<bool> {
-        self.0.lock().verdicts.get(&plan).filter(|(of, _)| of == version).map(|(_, verdict)| *verdict)
-    }
-
-    /// Keeps in mind whether a version of a file is a plan.
-    pub fn judge(&self, plan: Ino, version: Version, verdict: bool) {
-        let mut kept = self.0.lock();
-        if kept.verdicts.len() >= VERDICTS_MAX {
-            kept.verdicts.clear();
+        let checkpoint = Arc::new(checkpoint);
+        if is_kept {
+            self.kept.put(checkpoint.dir, checkpoint.clone(), bytes);
         }
-        kept.verdicts.insert(plan, (version, verdict));
+        checkpoint
     }
 }

@@ -6,29 +6,32 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use tensorfs_formats::{Format, Tensor};
+use tensorfs_formats::{Format, Tensor, is_called_as_plan};
 use tensorfs_layout::tree::View;
 use tensorfs_layout::{Ino, Timestamp};
 
+use crate::caller::Asker;
 use crate::clock;
 use crate::error::{Fault, Result};
 use crate::file::Version;
+use crate::reader::Broken;
 
 use super::Content;
 use super::bytes::fault;
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, READING_MAX, readings};
 use super::hash::number;
 use super::index::Index;
-use super::plan::{Draft, Place};
+use super::plan::{Draft, Place, Plan};
 
-/// How torch calls the plan of a distributed checkpoint, and how indexes of checkpoints in parts end.
-const DISTRIBUTED: &[u8] = b".metadata";
-const INDEXES: [&[u8]; 2] = [b".safetensors.index.json", b".bin.index.json"];
-/// So many names of a directory are looked at for indexes, and so many at a time; so many plans count.
-const NAMES_MAX: usize = 4096;
-const LOT: usize = 256;
+/// So many plans of a directory count, of so many that are called so.
 const PLANS_MAX: usize = 8;
+const CALLED_MAX: usize = 256;
+/// So many files beside a plan are looked at for who may read them.
+const NAMES_MAX: usize = 4096;
+/// What an entry of the index takes while that is made.
+const ENTRY: usize = 64;
 
 /// Files that are parts of a checkpoint, by their numbers, as they were when they were asked for first.
 pub(super) struct Parts<'a> {
@@ -121,8 +124,28 @@ fn readable(checkpoint: Arc<Checkpoint>) -> Result<Option<Arc<Checkpoint>>> {
     if checkpoint.is_broken { Err(Fault::new(libc::EIO)) } else { Ok(Some(checkpoint)) }
 }
 
-fn is_plan(name: &[u8]) -> bool {
-    name == DISTRIBUTED || INDEXES.iter().any(|end| name.ends_with(end))
+/// What the plans in a directory say, and whether that is all they will say.
+struct Read {
+    checkpoint: Checkpoint,
+    is_all: bool,
+}
+
+/// What plans say together, whether one was left out, and why one could not be read this time.
+struct Together {
+    plan: Plan,
+    left_out: bool,
+    not_now: Option<io::Error>,
+}
+
+/// What one plan says, or why it says nothing.
+enum Said {
+    Plan(Plan),
+    /// It can be read next time.
+    NotNow(io::Error),
+    /// In words.
+    Nothing(String),
+    /// More than there is room for.
+    TooMuch,
 }
 
 impl Content {
@@ -130,7 +153,7 @@ impl Content {
     pub(super) fn has_plan(&self, dir: Ino) -> bool {
         self.plans_in(dir).into_iter().any(|(ino, version)| {
             let looked = clock::now();
-            if let Some(known) = self.checkpoints.verdict(ino, &version) {
+            if let Some(known) = self.checkpoints.verdicts.of(ino, &version) {
                 return known;
             }
             let source = self.bytes_of(ino, &version);
@@ -138,15 +161,21 @@ impl Content {
             source.close();
             let Some(found) = found.ok().filter(|found| found.error.is_none()) else { return false };
             if version.is_settled(looked) && self.files.version(ino).is_ok_and(|now| now == version) {
-                self.checkpoints.judge(ino, version, found.stopped);
+                self.checkpoints.verdicts.note(ino, version, found.stopped);
             }
             found.stopped
         })
     }
 
-    /// The checkpoint that a directory is, if it is one of which the plan can be read. May read files.
+    /// The checkpoint that a directory is, if it is one of which the plan can be read. May read files, and wait for who
+    /// reads them just then: so nobody has one while he asks for another.
     pub(super) fn checkpoint_in(&self, dir: Ino) -> Result<Option<Arc<Checkpoint>>> {
-        let mut left = 3;
+        let (mut turn, mut left, asker) = (None, 3, Asker::of_this_thread());
+        let wanted = || match () {
+            () if self.stop.load(Relaxed) => Err(Fault::new(libc::ESHUTDOWN)),
+            () if asker.is_some_and(Asker::is_gone) => Err(Fault::new(libc::EINTR)),
+            () => Ok(()),
+        };
         loop {
             let looked = clock::now();
             let plans = self.plans_in(dir);
@@ -156,22 +185,29 @@ impl Content {
             if let Some(known) = self.checkpoints.get(dir, &plans) {
                 return readable(known);
             }
-            let read = self.read_plans(dir, &plans);
-            let is_same = self.plans_in(dir) == plans;
+            if turn.is_none() {
+                // Whoever had it before may have left what he found.
+                turn = Some(self.checkpoints.turn(dir, wanted)?);
+                continue;
+            }
+            let read = self.read_plans(dir, &plans, wanted);
+            let is_same = self.has_plans(dir, &plans);
             left -= 1;
             match read {
                 // Something was replaced or removed while it was read.
-                Err(_) if !is_same && left > 0 => {}
-                Err(error) => return Err(fault(error)),
-                Ok(checkpoint) => {
-                    let checkpoint = Arc::new(checkpoint);
-                    if is_same && plans.iter().all(|(_, version)| version.is_settled(looked)) {
-                        self.checkpoints.put(dir, checkpoint.clone());
-                    }
-                    return readable(checkpoint);
+                Err(_) | Ok(Read { is_all: false, .. }) if !is_same && left > 0 => {}
+                Err(fault) => return Err(fault),
+                Ok(Read { checkpoint, is_all }) => {
+                    let is_kept = is_all && is_same && plans.iter().all(|(_, version)| version.is_settled(looked));
+                    return readable(self.checkpoints.take_in(checkpoint, is_kept));
                 }
             }
         }
+    }
+
+    /// True if a directory has these plans.
+    pub(super) fn has_plans(&self, dir: Ino, plans: &[(Ino, Version)]) -> bool {
+        self.plans_in(dir) == plans
     }
 
     /// Whose rights count for a checkpoint: of its directory, its plans, and the files that are its parts.
@@ -200,7 +236,7 @@ impl Content {
                 return None;
             }
             if view.object(ino)?.is_file() {
-                if is_plan(name) { plans.push(ino) } else { others.push(ino) }
+                if is_called_as_plan(name) { plans.push(ino) } else { others.push(ino) }
             }
         }
         (plans.len() > 1).then(|| [plans, others].concat().into())
@@ -240,25 +276,12 @@ impl Content {
 
     /// The plans in a directory that are regular files, with their versions, in the order of their names.
     fn plans_in(&self, dir: Ino) -> Vec<(Ino, Version)> {
-        let mut found: Vec<(Vec<u8>, Ino)> = Vec::new();
-        let (mut cookie, mut left) = (0, NAMES_MAX);
-        found.extend(self.files.store().view().lookup(dir, DISTRIBUTED).map(|ino| (DISTRIBUTED.to_vec(), ino)));
-        while left > 0 {
+        let called: Vec<Ino> = {
             let view = self.files.store().view();
-            let before = left;
-            for (at, name, ino) in view.entries_after(dir, cookie).take(LOT) {
-                (cookie, left) = (at, left - 1);
-                if name != DISTRIBUTED && is_plan(name) {
-                    found.push((name.to_vec(), ino));
-                }
-            }
-            if before - left < LOT {
-                break;
-            }
-        }
-        found.sort();
-        let with_version = |(_, ino): (Vec<u8>, Ino)| Some((ino, self.files.version(ino).ok()?));
-        found.into_iter().filter_map(with_version).filter(|(_, version)| version.size > 0).take(PLANS_MAX).collect()
+            view.plans_in(dir).take(CALLED_MAX).map(|(_, ino)| ino).collect()
+        };
+        let with_version = |ino: Ino| Some((ino, self.files.version(ino).ok()?));
+        called.into_iter().filter_map(with_version).filter(|(_, version)| version.size > 0).take(PLANS_MAX).collect()
     }
 
     fn part(&self, checkpoint: &Checkpoint, file: u32) -> Option<Found> {
@@ -267,41 +290,114 @@ impl Content {
         Some(Found { file, version: self.files.version(file).ok()?, above })
     }
 
-    fn read_plans(&self, dir: Ino, plans: &[(Ino, Version)]) -> io::Result<Checkpoint> {
-        let (mut draft, mut count, mut is_broken) = (Draft::default(), 0, false);
-        for (ino, version) in plans {
-            // Two checkpoints in one directory have mostly the same names.
-            let prefix = if count == 0 { Vec::new() } else { format!("{}/", count + 1).into_bytes() };
-            let (tensors, before) = (draft.len(), draft.begin(prefix));
-            let mut too_much = false;
-            let source = self.bytes_of(*ino, version);
-            let found = source.pieces(&mut |piece| {
-                too_much = draft.add(piece).is_err();
-                if too_much { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
-            source.close();
-            let found = found?;
-            let too_much = too_much.then(|| "a plan of too many parts".to_owned());
-            // What cannot be read to its end is none.
-            if let Some(why) = too_much.or(found.reason) {
-                log::warn!("{}: the plan of a checkpoint that cannot be read: {why}", self.path_of(*ino));
-                draft.take_back(before);
-                is_broken = true;
-            }
-            if let Some(error) = found.error {
-                return Err(error);
-            }
-            count += usize::from(draft.len() > tensors);
-        }
-        is_broken &= count == 0;
-        let (plan, mut index) = (draft.finish(), Index::default());
-        let mut known = index.directories();
-        for (nth, tensor) in (0..plan.len()).filter_map(|nth| Some((nth, plan.tensor(nth)?))) {
-            index.add(nth as u32, &tensor, &mut known);
-        }
-        index.finish();
+    fn read_plans(&self, dir: Ino, plans: &[(Ino, Version)], wanted: impl Fn() -> Result<()>) -> Result<Read> {
+        let size = plans.iter().map(|(_, version)| version.size).fold(0, u64::saturating_add);
         let versions = plans.iter().map(|(ino, version)| (ino, version.segment, version.size, version.mtime));
         let stamp = number((dir, versions.collect::<Vec<_>>()));
-        Ok(Checkpoint { stamp, index, dir, plans: plans.to_vec(), plan, is_broken })
+        for bytes in readings(size) {
+            let room = self.checkpoints.room(Asker::user_of_this_thread(), bytes, &wanted)?;
+            let Some(Together { plan, left_out, not_now }) = self.plans_within(plans, bytes)? else { continue };
+            let Some(index) = index_of(&plan, bytes) else { continue };
+            let is_all = not_now.is_none();
+            if let Some(error) = not_now.filter(|_| plan.len() == 0) {
+                return Err(fault(error));
+            }
+            let is_broken = left_out && plan.len() == 0;
+            let checkpoint = Checkpoint { stamp, index, dir, plans: plans.to_vec(), plan, is_broken, room };
+            return Ok(Read { checkpoint, is_all });
+        }
+        Err(Fault::new(libc::EIO))
     }
+
+    /// What plans say that may take so many bytes while they are read. None if they need more, and may have more. One
+    /// that cannot be read is left out, and takes no other with it.
+    fn plans_within(&self, plans: &[(Ino, Version)], bytes: usize) -> Result<Option<Together>> {
+        let (most, is_most) = (bytes / 2, bytes == READING_MAX);
+        let (mut said, mut left_out, mut not_now) = (Vec::new(), false, None);
+        let mut leave_out = |ino: Ino, why: &str| {
+            left_out = true;
+            log::warn!("{}: the plan of a checkpoint that cannot be read: {why}", self.path_of(ino));
+        };
+        for (ino, version) in plans {
+            let plan = match self.plan_within(*ino, version, most)? {
+                Said::Plan(plan) => Some(plan),
+                Said::TooMuch if !is_most => return Ok(None),
+                Said::TooMuch => {
+                    leave_out(*ino, "a plan of too many parts");
+                    None
+                }
+                Said::Nothing(why) => {
+                    leave_out(*ino, &why);
+                    None
+                }
+                Said::NotNow(error) => {
+                    not_now = Some(error);
+                    None
+                }
+            };
+            said.push(plan);
+            while said.iter().flatten().map(Plan::memory).sum::<usize>() > most {
+                if !is_most {
+                    return Ok(None);
+                }
+                let memory = |n: &usize| said[*n].as_ref().map_or(0, Plan::memory);
+                let Some(largest) = (0..said.len()).max_by_key(memory) else { break };
+                said[largest] = None;
+                leave_out(plans[largest].0, "it takes too much memory beside others");
+            }
+        }
+        let (mut plan, mut count) = (Plan::default(), 0);
+        for one in said.into_iter().flatten() {
+            // Two checkpoints in one directory have mostly the same names.
+            let prefix = if count == 0 { Vec::new() } else { format!("{}/", count + 1).into_bytes() };
+            count += usize::from(one.len() > 0);
+            if plan.append(one, &prefix).is_err() {
+                return Err(Fault::new(libc::EIO));
+            }
+        }
+        Ok(Some(Together { plan, left_out, not_now }))
+    }
+
+    /// What one plan says, if that takes no more than so many bytes.
+    fn plan_within(&self, ino: Ino, version: &Version, most: usize) -> Result<Said> {
+        let (mut draft, mut too_much) = (Draft::new(most), false);
+        let source = self.bytes_of(ino, version);
+        let mut take = |piece| {
+            too_much = draft.add(piece).is_err();
+            if too_much { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        // One that takes as long as it may leaves the others what they may take.
+        let found = Asker::apart(|| source.pieces(&mut take));
+        source.close();
+        let found = found.and_then(|found| found.error.map_or(Ok(found.reason), Err));
+        Ok(match found {
+            _ if too_much => Said::TooMuch,
+            Ok(Some(why)) => Said::Nothing(why),
+            Ok(None) => Said::Plan(draft.finish()),
+            Err(error) => match (error.raw_os_error(), Broken::of(&error)) {
+                // Nobody wants to know, or it is another file now.
+                (Some(libc::EINTR | libc::ESHUTDOWN | libc::ESTALE), _) => return Err(fault(error)),
+                (None, None | Some(Broken::ForGood)) => Said::Nothing(error.to_string()),
+                _ => Said::NotNow(error),
+            },
+        })
+    }
+}
+
+/// Where the tensors of a plan are in the control tree. None if that takes more than plans may that are read. Of more
+/// than there may be at most some are left out.
+fn index_of(plan: &Plan, bytes: usize) -> Option<Index> {
+    let (mut index, most) = (Index::default(), bytes / 2 / ENTRY);
+    let mut known = index.directories();
+    for (nth, tensor) in (0..plan.len()).filter_map(|nth| Some((nth, plan.tensor(nth)?))) {
+        if index.len() >= most {
+            if bytes < READING_MAX {
+                return None;
+            }
+            break;
+        }
+        index.add(nth as u32, &tensor, &mut known);
+    }
+    index.finish();
+    Some(index)
 }

@@ -151,6 +151,11 @@ impl Index {
         self.items.push(Item { dir, key, ordinal, what: What::tensor(tensor.mode) });
     }
 
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
     /// The directories that are there, to go on adding.
     pub fn directories(&self) -> Directories {
         Directories(self.items.iter().filter(|item| item.what.depth().is_some()).map(|item| item.key).collect())

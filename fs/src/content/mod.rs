@@ -19,6 +19,7 @@ pub(crate) mod control;
 mod decoders;
 mod hash;
 mod index;
+mod kept;
 mod names;
 mod npy;
 mod own_xattrs;
@@ -27,6 +28,7 @@ mod plan;
 mod recognise;
 mod records;
 mod tensors;
+mod turns;
 mod whole;
 
 use std::sync::Arc;

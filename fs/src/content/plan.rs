@@ -12,7 +12,7 @@ use super::hash::number;
 const PARTS_MAX: usize = 4096;
 const PIECES_MAX: usize = 4096;
 /// The most memory that it takes.
-const MEMORY_MAX: usize = 64 << 20;
+pub(super) const MEMORY_MAX: usize = 64 << 20;
 /// So often a piece is looked for that is not where it is expected.
 const TRIES_MAX: usize = 1 << 26;
 /// In the place of a file: the plan does not say.
@@ -59,11 +59,10 @@ pub(super) struct Place {
 }
 
 /// A plan that is being read.
-#[derive(Default)]
 pub(super) struct Draft {
     plan: Plan,
-    /// In front of each name.
-    prefix: Vec<u8>,
+    /// What it may take.
+    most: usize,
     /// Tensors by their names, and what else the plan has a place for.
     named: HashMap<u64, u32>,
     numbers: HashMap<Box<str>, u32>,
@@ -74,36 +73,22 @@ pub(super) struct Draft {
     tries: usize,
 }
 
-/// What was said up to a place.
-pub(super) struct Before([usize; 5]);
-
 /// It is more than can be.
 #[derive(Debug)]
 pub(super) struct TooMuch;
 
 impl Draft {
-    /// Goes on with a plan of which all names begin with something. [`Draft::take_back`] is for what that gives.
-    pub fn begin(&mut self, prefix: Vec<u8>) -> Before {
-        (self.prefix, self.taken) = (prefix, self.plan.pieces.len());
-        self.named.clear();
-        let Plan { names, numbers, wholes, pieces, files } = &self.plan;
-        Before([names.len(), numbers.len(), wholes.len(), pieces.len(), files.len()])
-    }
-
-    /// Leaves out what was said since then.
-    pub fn take_back(&mut self, before: Before) {
-        let [names, numbers, wholes, pieces, files] = before.0;
-        self.plan.names.truncate(names);
-        self.plan.numbers.truncate(numbers);
-        self.plan.wholes.truncate(wholes);
-        self.plan.pieces.truncate(pieces);
-        self.plan.files.truncate(files);
-        self.numbers.retain(|_, number| (*number as usize) < files);
-    }
-
-    /// How many tensors there are.
-    pub fn len(&self) -> usize {
-        self.plan.wholes.len()
+    /// One that may take so much memory, if that is not more than any may.
+    pub fn new(most: usize) -> Self {
+        Self {
+            plan: Plan::default(),
+            most: most.min(MEMORY_MAX),
+            named: HashMap::new(),
+            numbers: HashMap::new(),
+            taken: 0,
+            next: 0,
+            tries: 0,
+        }
     }
 
     /// Takes in what a plan says next.
@@ -132,7 +117,7 @@ impl Draft {
                 }
             }
         }
-        if self.memory() > MEMORY_MAX { Err(TooMuch) } else { Ok(()) }
+        if self.memory() > self.most { Err(TooMuch) } else { Ok(()) }
     }
 
     /// All that was said.
@@ -158,9 +143,9 @@ impl Draft {
         let place = |at: usize| u32::try_from(at).map_err(|_| TooMuch);
         let plan = &mut self.plan;
         let from = plan.names.len();
-        plan.names.extend(self.prefix.iter().chain(name));
+        plan.names.extend(name);
         self.named.insert(number(name), place(plan.wholes.len())?);
-        let name = [place(from)?, place(from + self.prefix.len())?, place(plan.names.len())?];
+        let name = [place(from)?, place(from)?, place(plan.names.len())?];
         let pieces = (place(self.taken)?, place(plan.pieces.len())?);
         plan.wholes.push(Whole { name, shape, dtype, pieces });
         self.taken = plan.pieces.len();
@@ -213,6 +198,33 @@ impl Draft {
 }
 
 impl Plan {
+    /// Puts another one behind it, with something in front of each of its names.
+    pub fn append(&mut self, other: Plan, prefix: &[u8]) -> Result<(), TooMuch> {
+        let place = |at: usize| u32::try_from(at).map_err(|_| TooMuch);
+        let (files, numbers, pieces) = (self.files.len(), self.numbers.len(), self.pieces.len());
+        // All numbers in it have room beside these.
+        place(files + other.files.len())?;
+        place(numbers + other.numbers.len())?;
+        place(pieces + other.pieces.len())?;
+        place(self.names.len() + other.names.len() + other.wholes.len() * prefix.len())?;
+        let (files, numbers, pieces) = (files as u32, numbers as u32, pieces as u32);
+        for whole in &other.wholes {
+            let from = self.names.len();
+            self.names.extend(prefix);
+            self.names.extend(&other.names[whole.name[0] as usize..whole.name[2] as usize]);
+            let name = [from, from + prefix.len(), self.names.len()].map(|at| at as u32);
+            let shape = whole.shape.map(|(at, dims)| (numbers + at, dims));
+            let pieces = (pieces + whole.pieces.0, pieces + whole.pieces.1);
+            self.wholes.push(Whole { name, shape, dtype: whole.dtype, pieces });
+        }
+        let behind = |file: u32| if file == NOWHERE { file } else { files + file };
+        let moved = |piece: &Piece| Piece { file: behind(piece.file), at: numbers + piece.at, ..*piece };
+        self.pieces.extend(other.pieces.iter().map(moved));
+        self.numbers.extend(&other.numbers);
+        self.files.extend(other.files);
+        Ok(())
+    }
+
     /// The names of the files.
     pub fn files(&self) -> &[Box<str>] {
         &self.files
@@ -319,8 +331,7 @@ mod tests {
     }
 
     fn plan(said: Vec<Planned>) -> Plan {
-        let mut draft = Draft::default();
-        draft.begin(Vec::new());
+        let mut draft = Draft::new(MEMORY_MAX);
         said.into_iter().for_each(|piece| draft.add(piece).unwrap());
         draft.finish()
     }
@@ -386,20 +397,17 @@ mod tests {
 
     #[test]
     fn a_plan_has_bounds() {
-        let mut draft = Draft::default();
-        draft.begin(Vec::new());
+        let mut draft = Draft::new(MEMORY_MAX);
         let added = |n: usize| draft.add(place(&n.to_string(), None, None, &n.to_string(), 0, 0)).is_ok();
         assert_eq!((0..2 * PARTS_MAX).map(added).filter(|added| *added).count(), PARTS_MAX);
         // Pieces that are told in another order than they are placed in take a while, and not forever.
-        let mut draft = Draft::default();
-        draft.begin(Vec::new());
+        let mut draft = Draft::new(MEMORY_MAX);
         let many = 1_u64 << 15;
         (0..many).for_each(|n| draft.add(chunk(&[n], &[1])).unwrap());
         draft.add(tensor("a", &[many])).unwrap();
         let mut placed = (0..many).rev().map(|n| draft.add(place("a", Some(&[n]), None, "x", n, 1)));
         assert!(placed.any(|placed| placed.is_err()));
-        let mut draft = Draft::default();
-        draft.begin(Vec::new());
+        let mut draft = Draft::new(MEMORY_MAX);
         let mut chunks = (0..1 << 20).map(|n| draft.add(chunk(&[n; 8], &[1; 8])));
         assert!(chunks.any(|chunk| chunk.is_err()), "a million pieces of eight dimensions");
         // A tensor of more pieces than can be put together is left out.

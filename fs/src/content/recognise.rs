@@ -37,7 +37,7 @@ impl Content {
                 Some((tensors, true)) if tensors.version == version => return Ok(Some(tensors)),
                 earlier => earlier.map(|(tensors, _)| tensors),
             };
-            if version.size == 0 || self.cache.verdict(ino, &version) == Some(false) {
+            if version.size == 0 || self.cache.verdicts.of(ino, &version) == Some(false) {
                 return Ok(None);
             }
             let source = self.bytes_of(ino, &version);
@@ -52,7 +52,7 @@ impl Content {
                 Err(error) => return Err(fault(error)),
                 Ok(None) => {
                     if settled {
-                        self.cache.judge(ino, version, false);
+                        self.cache.verdicts.note(ino, version, false);
                     }
                     return Ok(None);
                 }
@@ -134,7 +134,7 @@ impl Content {
         if let Some((count, true)) = self.sealed_count(ino, version) {
             return Ok(Some(count));
         }
-        if version.size == 0 || self.cache.verdict(ino, &version) == Some(false) {
+        if version.size == 0 || self.cache.verdicts.of(ino, &version) == Some(false) {
             return Ok(Some(0));
         }
         match self.known_tensors(ino) {
@@ -155,7 +155,7 @@ impl Content {
         if let Some((count, whole)) = self.sealed_count(ino, version) {
             return Some(count > 0 || !whole);
         }
-        let known = self.cache.verdict(ino, &version);
+        let known = self.cache.verdicts.of(ino, &version);
         if known.is_some() || !may_read {
             return known;
         }
@@ -166,7 +166,7 @@ impl Content {
         // Not if it was changed while it was read.
         let unchanged = || self.files.version(ino).is_ok_and(|now| now == version);
         if found.error.is_none() && version.is_settled(looked) && unchanged() {
-            self.cache.judge(ino, version, verdict);
+            self.cache.verdicts.note(ino, version, verdict);
         }
         Some(verdict)
     }

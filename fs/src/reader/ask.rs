@@ -1,6 +1,7 @@
 //! What is asked of a reader.
 
 use std::io;
+use std::time::Duration;
 
 use tensorfs_formats::Source;
 
@@ -25,4 +26,6 @@ pub(crate) struct Ask<'a> {
     pub pause: &'a dyn Fn(),
     /// Why nobody wants to know any more, if so. Asked several times a second.
     pub wanted: &'a dyn Fn() -> io::Result<()>,
+    /// Hears what a question took of the processors, beyond what it may take for so many bytes.
+    pub took: &'a dyn Fn(Duration),
 }

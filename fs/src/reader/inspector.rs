@@ -109,6 +109,7 @@ fn asking<T>(
         allocated: about.blocks().saturating_mul(512),
         tell: &|what| *told.borrow_mut() = Some(what.to_owned()),
         at_leisure: true,
+        took: &|_| (),
         pause: &|| (),
         wanted: &|| Ok(()),
     })

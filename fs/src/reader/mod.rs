@@ -26,5 +26,5 @@ pub use inspector::{Inspector, TensorBytes};
 pub(crate) use jail::lock_in;
 pub(crate) use protocol::Wanted;
 pub use readers::ReaderInfo;
-pub(crate) use readers::{Broken, Decoder, Readers};
+pub(crate) use readers::{BUDGET, Broken, Decoder, Readers};
 pub use serve::{READER, serve_reader};

@@ -129,6 +129,11 @@ impl Talk<'_> {
         self.0.send(order, bytes)
     }
 
+    /// What the reader, and this thread if that counts, have taken of the processors for it.
+    pub fn spent(&self) -> Duration {
+        self.0.stream().spent()
+    }
+
     /// Waits for what the reader says, and what comes with it.
     pub fn hear(&mut self) -> io::Result<(Answer, &[u8])> {
         self.0.receive()
@@ -144,6 +149,10 @@ fn cpu_time(clock: ClockId, at_leisure: bool) -> Duration {
 }
 
 impl Patient<'_> {
+    fn spent(&self) -> Duration {
+        cpu_time(self.clock, self.watch.at_leisure).saturating_sub(self.spent_before)
+    }
+
     fn look(&mut self) -> io::Result<()> {
         let now = Instant::now();
         if now.duration_since(self.looked) < LOOK {
@@ -152,7 +161,7 @@ impl Patient<'_> {
         self.looked = now;
         // Not handed on as it is: whoever reads to the end tries again where a call was interrupted.
         (self.watch.wanted)().map_err(|why| io::Error::other(Unwanted(why)))?;
-        let spent = cpu_time(self.clock, self.watch.at_leisure).saturating_sub(self.spent_before);
+        let spent = self.spent();
         let late = !self.watch.at_leisure && now.duration_since(self.begun) > self.watch.budget * PATIENCE;
         if spent > self.watch.budget || late {
             return Err(io::Error::other(Spent));

@@ -142,6 +142,11 @@ impl<S: Read + Write> Wire<S> {
         Self { stream, buffer: Vec::new() }
     }
 
+    /// What it goes over.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
     /// Sends a message and what belongs to it.
     pub fn send(&mut self, message: &impl Serialize, bytes: &[u8]) -> io::Result<()> {
         let encoded = postcard::to_stdvec(message).map_err(|_| nonsense("a message that cannot be sent"))?;

@@ -24,7 +24,7 @@ use super::protocol::{Answer, DECODE_MAX, HEAD, Order, READ_MAX, Wanted};
 /// So many are kept while there is nothing to do, so that hardly anybody waits for one to start.
 const IDLE: usize = 4;
 /// What a request may take of the processor, and one second more for so many bytes that the host has of the file.
-const BUDGET: Duration = Duration::from_secs(20);
+pub(crate) const BUDGET: Duration = Duration::from_secs(20);
 const BYTES_A_SECOND: u64 = 16 << 20;
 /// A file that readers did not survive so often is left alone.
 const STRIKES: u8 = 3;
@@ -239,11 +239,15 @@ impl Readers {
             Some(process) => process,
             None => self.take(ask.owner)?,
         };
-        let budget = BUDGET + Duration::from_millis(ask.allocated.saturating_mul(1000) / BYTES_A_SECOND);
+        let for_bytes = Duration::from_millis(ask.allocated.saturating_mul(1000) / BYTES_A_SECOND);
+        let budget = BUDGET + for_bytes;
         let watch = Watch { pause: ask.pause, wanted: ask.wanted, budget, at_leisure: ask.at_leisure };
         // What reading the file gave: the reader is not asked what it made of it.
         let mut unreadable = None;
-        let said = waits::during(Wait::Reader, || converse(ask, &mut taken.talk(watch), order, hear, &mut unreadable));
+        let mut talk = taken.talk(watch);
+        let said = waits::during(Wait::Reader, || converse(ask, &mut talk, order, hear, &mut unreadable));
+        (ask.took)(talk.spent().saturating_sub(for_bytes));
+        drop(talk);
         match said {
             Ok(done) => {
                 *process = Some(taken);
@@ -479,6 +483,7 @@ mod tests {
             allocated: 0,
             tell: &|_| (),
             at_leisure: false,
+            took: &|_| (),
             pause: &|| (),
             wanted: &|| Ok(()),
         };

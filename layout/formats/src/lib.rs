@@ -50,7 +50,7 @@ pub use dtype::Dtype;
 pub use format::Format;
 pub use found::{Recognised, Sink};
 pub use limits::{DIMENSIONS_MAX, MEMORY, NAME_MAX, TENSORS_MAX};
-pub use plan::Planned;
+pub use plan::{Planned, is_called_as_plan};
 pub use read::{Reader, TensorReader, copy_stored, is_stored_as_read, npy_header, npy_len, read_tensor, tensor_len};
 pub use recognise::{part, pieces, planned, recognise, resume, resume_some, shards};
 pub use source::{Source, hole_of, read_exact};

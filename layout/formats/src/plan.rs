@@ -29,6 +29,15 @@ const TAKEN_MAX: usize = 256 << 20;
 /// What a pickle begins with.
 const PICKLE: u8 = 0x80;
 
+/// How torch calls its plans, and how the indexes of checkpoints in parts end.
+const CALLED: &[u8] = b".metadata";
+const INDEXES: [&[u8]; 2] = [b".safetensors.index.json", b".bin.index.json"];
+
+/// True if a file of that name may be the plan of a distributed checkpoint, or the index of one in parts.
+pub fn is_called_as_plan(name: &[u8]) -> bool {
+    name == CALLED || INDEXES.iter().any(|end| name.ends_with(end))
+}
+
 fn beyond<T>(what: String) -> Result<T> {
     Err(Fault::Io(io::Error::other(what)))
 }

@@ -237,8 +237,7 @@ impl View {
         } else {
             let key: Arc<[u8]> = name.into();
             let cookie = dir.cookie(name);
-            dir.order.insert(cookie, key.clone());
-            dir.entries.insert(key, Entry { ino, placed, since, cookie });
+            dir.insert(key, Entry { ino, placed, since, cookie });
             cookie
         };
         self.ledger.add(placed, length::name(name.len()));
@@ -280,9 +279,8 @@ impl View {
         let len = length::removal(name.len());
         let mut since = placed.incarnation;
         let mut removed = None;
-        if let Some(old) = dir.entries.remove(&*name) {
+        if let Some(old) = dir.remove(&name) {
             since = since.min(old.since);
-            dir.order.remove(&old.cookie);
             self.ledger.sub(old.placed, length::name(name.len()));
             removed = Some(old.ino);
         }

@@ -247,6 +247,11 @@ impl Object {
         self.xattrs.get(name)
     }
 
+    /// The value of an extended attribute, and the number of its record: no other value that it has, or had, has that.
+    pub fn xattr_numbered(&self, name: &[u8]) -> Option<(&[u8], u64)> {
+        self.xattrs.get_numbered(name)
+    }
+
     /// Names and values of all extended attributes, by name.
     pub fn xattrs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.xattrs.iter().map(|(name, value, _)| (name, value))

@@ -67,10 +67,8 @@ impl View {
             }
         }
         for (dir, name) in &dangling {
-            if let Some(Object { content: Content::Directory(content), .. }) = self.objects.get_mut(dir)
-                && let Some(entry) = content.entries.remove(&**name)
-            {
-                content.order.remove(&entry.cookie);
+            if let Some(Object { content: Content::Directory(content), .. }) = self.objects.get_mut(dir) {
+                content.remove(name);
             }
         }
         dangling.len()

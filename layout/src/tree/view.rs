@@ -155,6 +155,15 @@ impl View {
         })
     }
 
+    /// Of the names in a directory those that are called as plans of checkpoints, in their order, and what has them.
+    pub fn plans_in(&self, dir: Ino) -> impl Iterator<Item = (&[u8], Ino)> {
+        let dir = match self.objects.get(&dir).map(|object| &object.content) {
+            Some(Content::Directory(dir)) => Some(dir),
+            _ => None,
+        };
+        dir.into_iter().flat_map(|dir| dir.plans.iter().filter_map(|name| Some((&**name, dir.entries.get(name)?.ino))))
+    }
+
     /// Counts over the whole view.
     pub fn totals(&self) -> Totals {
         self.totals

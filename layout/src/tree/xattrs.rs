@@ -74,6 +74,11 @@ impl Xattrs {
         self.find(name).ok().map(|at| &*self.live[at].1.value)
     }
 
+    /// A value, and the sequence number of its record.
+    pub fn get_numbered(&self, name: &[u8]) -> Option<(&[u8], u64)> {
+        self.find(name).ok().map(|at| &self.live[at].1).map(|xattr| (&*xattr.value, xattr.placed.seq))
+    }
+
     /// What is counted of them for the object's owner.
     pub fn counted(&self) -> u64 {
         counted(self.taken)

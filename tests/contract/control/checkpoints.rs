@@ -27,7 +27,7 @@ on_mounts!(
 );
 
 /// A piece of an array of bytes: where it begins, its sizes, and whether it is stored column by column.
-type Cut<'a> = (&'a [u64], &'a [u64], bool);
+pub(super) type Cut<'a> = (&'a [u64], &'a [u64], bool);
 
 /// An array of `item` bytes an element, and of one piece of it the elements.
 fn elements(shape: &[u64], item: u64, (starts, sizes, fortran): Cut<'_>) -> Vec<u8> {
@@ -58,7 +58,7 @@ fn file_of(arrays: &[Vec<u8>]) -> (Vec<u8>, Vec<(u64, u64)>) {
 }
 
 /// Makes a checkpoint of one tensor of bytes, the pieces of which are in turn in as many files as it says.
-fn one_tensor(dir: &Path, name: &str, shape: &[u64], cuts: &[Cut<'_>], in_files: usize) {
+pub(super) fn one_tensor(dir: &Path, name: &str, shape: &[u64], cuts: &[Cut<'_>], in_files: usize) {
     fs::create_dir_all(dir).unwrap();
     let names: Vec<String> = (0..in_files).map(|n| format!("__{n}_0.distcp")).collect();
     let mut places = vec![(0, 0); cuts.len()];
@@ -78,7 +78,7 @@ fn one_tensor(dir: &Path, name: &str, shape: &[u64], cuts: &[Cut<'_>], in_files:
     fs::write(dir.join(".metadata"), dcp_plan(&[(name, "uint8", shape, pieces.collect())])).unwrap();
 }
 
-fn whole(shape: &[u64]) -> Vec<u8> {
+pub(super) fn whole(shape: &[u64]) -> Vec<u8> {
     elements(shape, 1, (&vec![0; shape.len()], shape, false))
 }
 

@@ -9,6 +9,7 @@ mod files;
 mod interrupted;
 mod many;
 mod names;
+mod plans;
 mod takeover;
 
 use std::collections::BTreeSet;

@@ -5,4 +5,5 @@ mod kills;
 mod machines;
 mod outliving;
 mod quotas;
+mod ranks;
 mod takeovers;

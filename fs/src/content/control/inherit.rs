@@ -14,9 +14,9 @@ use crate::file::OpenReply;
 use crate::handover::{Kept, Slip, long, short};
 
 use super::Control;
-use super::numbers::Origin;
 use super::open::manner_of;
 use super::opened::{Left, Npy, Open, Opened};
+use super::origin::Origin;
 
 /// In the place of the length of a text: it is a tensor.
 const TENSOR: u32 = u32::MAX;

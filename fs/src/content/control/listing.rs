@@ -14,8 +14,9 @@ use crate::lane::Lane;
 use super::Control;
 use super::fixed::{CHECKPOINT, DIRECTORY, FIXED, TENSORS, is_control, is_slow};
 use super::lookup::{Answer, look_of, origin_of};
-use super::numbers::{self, Look, Origin};
-use crate::content::bytes::fault;
+use super::numbers::{self, Look};
+use super::origin::Origin;
+use crate::content::bytes::{fault, has_spent_all};
 use crate::content::checkpoints::Parts;
 use crate::content::index::{DirId, TOP};
 
@@ -201,6 +202,7 @@ impl Control {
         let mut parts = Parts::new(&self.content, &checkpoint);
         let from = cookie.checked_sub(NAMES).map_or(0, |ordinal| ordinal + 1);
         let Ok(from) = u32::try_from(from) else { return Ok(()) };
+        let mut is_first = true;
         for entry in checkpoint.index.entries(inside, from) {
             let Some(tensor) = checkpoint.tensor(entry.ordinal) else { continue };
             let (name, inside) = entry.name(&tensor);
@@ -211,9 +213,12 @@ impl Control {
             let (origin, look) = match found {
                 Ok(Some(found)) => found,
                 Err(fault) if matches!(fault.errno, libc::EINTR | libc::ESHUTDOWN) => return Err(fault),
+                // The next request goes on from here.
+                Err(fault) if has_spent_all() => return if is_first { Err(fault) } else { Ok(()) },
                 // Only its part says what it is, and does not.
                 Ok(None) | Err(_) => continue,
             };
+            is_first = false;
             let files = origin.is_tensor().then(|| parts.shared(entry.ordinal));
             if take(Row { cookie: NAMES + u64::from(entry.ordinal), name, origin, look, files }) {
                 break;

@@ -13,7 +13,8 @@ use crate::lane::Lane;
 
 use super::Control;
 use super::fixed::{CHECKPOINT, DIRECTORY, FIXED, is_slow};
-use super::numbers::{Look, Origin};
+use super::numbers::Look;
+use super::origin::Origin;
 use crate::content::assembled::Assembled;
 use crate::content::bytes::fault;
 use crate::content::checkpoint::Checkpoint;

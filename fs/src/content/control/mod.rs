@@ -20,6 +20,7 @@ mod metrics;
 mod numbers;
 mod open;
 mod opened;
+mod origin;
 mod paths;
 mod rights;
 mod shared;
@@ -36,8 +37,10 @@ use crate::file::Handles;
 
 use super::Content;
 
-use numbers::{Look, Numbers, Origin};
+use numbers::{Look, Numbers};
 use opened::{Inherited, Open, Texts};
+use origin::Origin;
+use shared::Lists;
 
 pub(crate) use draft::Who;
 pub(crate) use fixed::{is_control, is_trace};
@@ -50,6 +53,8 @@ pub(crate) struct Control {
     content: Arc<Content>,
     /// What the kernel knows of the tree.
     numbers: Numbers,
+    /// What lists of rights come to.
+    lists: Lists,
     handles: Handles<Open>,
     texts: Texts,
     inherited: Inherited,
@@ -63,7 +68,7 @@ impl Control {
         let first = handover.as_ref().map(|handover| handover.first_handle());
         let handles = first.map_or_else(Handles::default, Handles::starting_at);
         let (numbers, texts, inherited) = (Numbers::new(handover), Texts::default(), Inherited::default());
-        let control = Self { content, numbers, handles, texts, inherited };
+        let control = Self { content, numbers, lists: Lists::default(), handles, texts, inherited };
         control.inherit();
         control
     }

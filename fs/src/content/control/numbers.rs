@@ -13,40 +13,11 @@ use parking_lot::Mutex;
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 use super::fixed::{FIRST, MIRROR};
+use super::origin::Origin;
+use super::shared::Rights;
 use crate::content::hash::number;
 use crate::content::index::DirId;
 use crate::handover::{Handover, Kept, Slip, long, short};
-
-/// What an object of the tree stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Origin {
-    /// A directory of the pool.
-    Mirror(Ino),
-    /// A directory of tensors, and the one that it is in. A file of several names has a directory for each: a directory
-    /// can be in one place only. `place` tells them apart.
-    Directory { file: Ino, dir: DirId, parent: Ino, place: u64 },
-    /// A tensor of what a file holds as long as it has that stamp.
-    Tensor { file: Ino, segment: SegmentId, stamp: u64, ordinal: u32 },
-    /// A directory of tensors of the checkpoint in parts that a directory is, and the one that it is in.
-    Checkpoint { dir: Ino, inside: DirId, parent: Ino },
-    /// One of these tensors as long as plan and parts have that stamp.
-    Assembled { dir: Ino, stamp: u64, ordinal: u32 },
-}
-
-impl Origin {
-    /// The directory of the pool that is a checkpoint in parts, if it is of one.
-    pub fn checkpoint(&self) -> Option<Ino> {
-        match *self {
-            Origin::Checkpoint { dir, .. } | Origin::Assembled { dir, .. } => Some(dir),
-            Origin::Mirror(_) | Origin::Directory { .. } | Origin::Tensor { .. } => None,
-        }
-    }
-
-    /// True if it is a tensor, and not a directory.
-    pub fn is_tensor(&self) -> bool {
-        matches!(self, Origin::Tensor { .. } | Origin::Assembled { .. })
-    }
-}
 
 /// A tensor's file as it was when it was looked up. It never changes: another content is another number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,8 +64,10 @@ struct Shared {
 const LISTS_MAX: usize = 64 << 20;
 
 /// Whose rights count for tensors of a checkpoint. What it takes is counted as long as anybody has it.
-struct List {
+pub(super) struct List {
     files: Arc<[Ino]>,
+    /// What they were when all of them were there.
+    noted: Mutex<Option<Rights>>,
     taken: Arc<AtomicUsize>,
 }
 
@@ -102,7 +75,22 @@ impl List {
     fn new(files: Arc<[Ino]>, taken: &Arc<AtomicUsize>) -> Option<Self> {
         let room = |before: usize| before.checked_add(size_of_val(&*files)).filter(|taken| *taken <= LISTS_MAX);
         taken.fetch_update(Relaxed, Relaxed, room).ok()?;
-        Some(Self { files, taken: taken.clone() })
+        Some(Self { files, noted: Mutex::default(), taken: taken.clone() })
+    }
+
+    /// The files.
+    pub fn files(&self) -> &[Ino] {
+        &self.files
+    }
+
+    /// These are the rights to all of them.
+    pub fn note(&self, rights: Rights) {
+        *self.noted.lock() = Some(rights);
+    }
+
+    /// The rights to all of them, as they were when all of them were there.
+    pub fn noted(&self) -> Option<Rights> {
+        self.noted.lock().clone()
     }
 }
 
@@ -243,8 +231,8 @@ impl Numbers {
     }
 
     /// The files whose rights count for a tensor of a checkpoint. None if this server has not told it.
-    pub(super) fn files(&self, ino: Ino) -> Option<Arc<[Ino]>> {
-        self.known.lock().get(&ino)?.files.as_ref().map(|list| list.files.clone())
+    pub(super) fn files(&self, ino: Ino) -> Option<Arc<List>> {
+        self.known.lock().get(&ino)?.files.clone()
     }
 
     /// The files whose rights count for the directories of a checkpoint. None if that was not looked up yet.
@@ -371,7 +359,7 @@ mod tests {
             numbers.tell(Origin::Checkpoint { dir: Ino(7), inside: TOP, parent: Ino(FIRST) }, Look::default(), None);
         let all: Vec<Ino> = (0..10_000).map(|ordinal| tell(ordinal, 4096)).collect();
         assert_eq!(numbers.taken.load(Relaxed), 4096 * 8);
-        assert!(all.iter().all(|ino| numbers.files(*ino).unwrap().len() == 4096));
+        assert!(all.iter().all(|ino| numbers.files(*ino).unwrap().files().len() == 4096));
         // Each with another one: those that find no room have none.
         let many: Vec<Ino> = (10_000..11_000).map(|ordinal| tell(ordinal, ordinal as usize * 2)).collect();
         let with = many.iter().filter(|ino| numbers.files(**ino).is_some()).count();

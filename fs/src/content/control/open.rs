@@ -15,8 +15,8 @@ use super::draft::{Draft, Moment, Who};
 use super::fixed::{ACCESSES, INFO, METRICS, PLACEMENT, README, README_TEXT, TRACE, is_slow};
 use super::info::Info;
 use super::metrics;
-use super::numbers::Origin;
 use super::opened::{Npy, Open, Opened};
+use super::origin::Origin;
 use super::trace::Requests;
 use crate::content::assembled::Assembled;
 use crate::content::bytes::fault;
@@ -122,7 +122,7 @@ impl Control {
                 // The kernel has asked who may read these.
                 let files = self.numbers.files(ino).ok_or_else(stale)?;
                 let opened = self.open_assembled(Some(caller), dir, stamp, ordinal)?;
-                let are_among = opened.files().all(|file| files.contains(&file));
+                let are_among = opened.files().all(|file| files.files().contains(&file));
                 if are_among && opened.len() == look.size { Ok(Npy::OfParts(opened)) } else { Err(stale()) }
             }
             Origin::Mirror(_) | Origin::Directory { .. } | Origin::Checkpoint { .. } => Err(Fault::new(libc::EISDIR)),
@@ -138,15 +138,14 @@ impl Control {
         stamp: u64,
         ordinal: u32,
     ) -> Result<Assembled> {
-        let checkpoint = || self.content.checkpoint_in(dir)?.ok_or(Fault::new(libc::ESTALE));
-        let now = checkpoint()?;
+        let now = self.content.checkpoint_in(dir)?.ok_or(Fault::new(libc::ESTALE))?;
         let mut parts = Parts::new(&self.content, &now);
         if parts.stamp(ordinal) != stamp {
             return Err(Fault::new(libc::ESTALE));
         }
         let opened = Assembled::open(&self.content, caller, &now, ordinal, &mut parts);
-        let then = checkpoint()?;
-        if Parts::new(&self.content, &then).stamp(ordinal) != stamp {
+        let is_same = self.content.has_plans(dir, &now.plans);
+        if !is_same || Parts::new(&self.content, &now).stamp(ordinal) != stamp {
             return Err(Fault::new(libc::ESTALE));
         }
         opened

@@ -6,7 +6,7 @@ use tensorfs_layout::tree::Object;
 
 use crate::acl::{self, Acl};
 
-use super::numbers::Origin;
+use super::origin::Origin;
 
 /// What an object of the pool is in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

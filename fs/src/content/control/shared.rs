@@ -6,8 +6,15 @@ use tensorfs_layout::log::Attributes;
 use tensorfs_layout::tree::{Object, View};
 
 use crate::acl::{self, Acl};
+use crate::content::hash::number;
+use crate::content::kept::Kept;
 
 use super::rights::Role;
+
+/// What lists of rights come to takes so much at most: that of 40,000 files.
+const LISTS_MAX: usize = 8 << 20;
+/// A shorter list is read sooner than looked up.
+const SHORT: usize = 256;
 
 /// Who may read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,18 +25,64 @@ struct MayRead {
     group: bool,
     others: bool,
     /// A list of who may, which says more than the mode.
-    list: Option<Acl>,
+    list: Option<List>,
+}
+
+/// What a list of who may read comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct List {
+    /// Two numbers that no other list has.
+    value: (u64, u64),
+    /// Everybody but the owner may, of whom it says nothing here.
+    everybody: bool,
+}
+
+/// What lists of rights come to. One has up to 64 KiB, and looking at a tensor asks for those of thousands of files.
+pub(super) struct Lists(Kept<(u64, Option<List>)>);
+
+impl Default for Lists {
+    fn default() -> Self {
+        Self(Kept::new(LISTS_MAX))
+    }
+}
+
+impl Lists {
+    fn of(&self, ino: Ino, object: &Object) -> Option<List> {
+        let (value, seq) = object.xattr_numbered(acl::ACCESS)?;
+        if value.len() < SHORT {
+            return List::of(value, object.is_dir());
+        }
+        // A list that is set again is another record.
+        if let Some((_, list)) = self.0.get(ino, |(of, _)| *of == seq) {
+            return list;
+        }
+        let list = List::of(value, object.is_dir());
+        self.0.put(ino, (seq, list), 0);
+        list
+    }
+}
+
+impl List {
+    fn of(value: &[u8], is_dir: bool) -> Option<Self> {
+        let list = readers(value, is_dir)?;
+        let value = list.to_value();
+        Some(Self { value: (number(&value), number((&value, &value.len()))), everybody: list.grants_others(4) })
+    }
+}
+
+/// The list of who may read a file, or may enter a directory.
+fn readers(value: &[u8], is_dir: bool) -> Option<Acl> {
+    let bit = if is_dir { 1 } else { 4 };
+    Some(Acl::parse(value)?.reduced(|bits| if bits & bit != 0 { 4 } else { 0 }))
 }
 
 impl MayRead {
     /// Who may read a file, or may enter a directory.
-    fn of(object: &Object) -> Self {
+    fn of(ino: Ino, object: &Object, lists: &Lists) -> Self {
         let Attributes { uid, gid, mode, .. } = object.attributes;
         let bit = if object.is_dir() { 1 } else { 4 };
         let may = |shift: u32| mode >> shift & bit != 0;
-        let list = object.xattr(acl::ACCESS).and_then(Acl::parse);
-        let list = list.map(|list| list.reduced(|bits| if u32::from(bits) & bit != 0 { 4 } else { 0 }));
-        Self { uid, gid, owner: may(6), group: may(3), others: may(0), list }
+        Self { uid, gid, owner: may(6), group: may(3), others: may(0), list: lists.of(ino, object) }
     }
 
     /// Who may read this, and the other, too.
@@ -61,12 +114,9 @@ impl MayRead {
 
     /// What a list grants to everybody, and to the owner.
     fn without_list(self) -> Self {
-        match &self.list {
+        match self.list {
             None => self,
-            Some(list) => {
-                let all = list.grants_others(4);
-                Self { group: all, others: all, list: None, ..self }
-            }
+            Some(List { everybody, .. }) => Self { group: everybody, others: everybody, list: None, ..self },
         }
     }
 
@@ -75,42 +125,63 @@ impl MayRead {
         !(self.owner || self.group || self.others) && self.list.is_none()
     }
 
-    fn mode(&self, role: Role) -> u32 {
+    fn mode(&self, role: Role, list: Option<&Acl>) -> u32 {
         let class = |may: bool, shift: u32| u32::from(role.rights(if may { 4 } else { 0 })) << shift;
-        let list = self.list.clone().map(|list| list.reduced(|bits| role.rights(bits)).permissions());
-        let rights = list.unwrap_or_else(|| class(self.owner, 6) | class(self.group, 3) | class(self.others, 0));
-        role.kind() | rights
+        let rights = list.map(Acl::permissions);
+        role.kind() | rights.unwrap_or_else(|| class(self.owner, 6) | class(self.group, 3) | class(self.others, 0))
     }
 }
 
-/// Attributes of what the files have together, the first of which is the directory of the others; and the access list,
-/// if there is one. None if there are no such files any more.
-pub(super) fn of_all(role: Role, view: &View, files: &[Ino]) -> Option<(Attributes, Option<Vec<u8>>)> {
-    // Of what is gone nobody knows who might have read it.
-    let [dir, first, others @ ..] = files else { return None };
-    let first = view.object(*first)?;
-    let mut before = view.object(*dir)?;
-    let mut may = MayRead::of(first).and(&MayRead::of(before));
-    for other in others {
-        let other = view.object(*other)?;
-        // As a rule they are all alike; and nobody is added.
-        if !may.is_nobody() && !are_alike(before, other) {
-            may = may.and(&MayRead::of(other));
+/// Who may read what files have together, and what it looks like.
+#[derive(Clone)]
+pub(super) struct Rights {
+    may: MayRead,
+    attributes: Attributes,
+    /// The file whose list it is, if it is one.
+    like: Ino,
+}
+
+impl Rights {
+    /// To what the files have together, the first of which is the directory of the others. None if there are no such
+    /// files any more: of what is gone nobody knows who might have read it.
+    pub fn to_all(view: &View, files: &[Ino], lists: &Lists) -> Option<Self> {
+        let [dir, like, others @ ..] = files else { return None };
+        let first = view.object(*like)?;
+        let mut before = MayRead::of(*dir, view.object(*dir)?, lists);
+        let mut may = MayRead::of(*like, first, lists).and(&before);
+        for other in others {
+            let other = MayRead::of(*other, view.object(*other)?, lists);
+            // As a rule they are all alike; and nobody is added.
+            if !may.is_nobody() && before != other {
+                may = may.and(&other);
+            }
+            before = other;
         }
-        before = other;
+        Some(Self { may, attributes: first.attributes.clone(), like: *like })
     }
-    let attributes =
-        Attributes { mode: may.mode(role), rdev: 0, segment: None, damaged: false, ..first.attributes.clone() };
-    Some((attributes, may.list.map(|list| list.reduced(|bits| role.rights(bits)).to_value())))
-}
 
-/// True if the same may read both.
-fn are_alike(one: &Object, other: &Object) -> bool {
-    let rights = |object: &Object| {
-        let Attributes { uid, gid, mode, .. } = object.attributes;
-        (uid, gid, mode, object.is_dir())
-    };
-    rights(one) == rights(other) && one.xattr(acl::ACCESS) == other.xattr(acl::ACCESS)
+    /// Those that are left as some of the files are gone: what each that is there grants now.
+    pub fn still_granted(mut self, view: &View, files: &[Ino], lists: &Lists) -> Self {
+        if view.object(self.like).is_none() {
+            self.may = self.may.without_list();
+        }
+        for ino in files {
+            let Some(file) = view.object(*ino) else { continue };
+            self.may = self.may.and(&MayRead::of(*ino, file, lists));
+        }
+        self
+    }
+
+    /// Attributes, and the access list if there is one.
+    pub fn shown(&self, role: Role, view: &View) -> (Attributes, Option<Vec<u8>>) {
+        let like = self.may.list.and_then(|_| view.object(self.like));
+        let list = like.and_then(|like| readers(like.xattr(acl::ACCESS)?, like.is_dir()));
+        let list = list.map(|list| list.reduced(|bits| role.rights(bits)));
+        let may = if list.is_some() { &self.may } else { &self.may.clone().without_list() };
+        let mode = may.mode(role, list.as_ref());
+        let attributes = Attributes { mode, rdev: 0, segment: None, damaged: false, ..self.attributes.clone() };
+        (attributes, list.map(|list| list.to_value()))
+    }
 }
 
 #[cfg(test)]

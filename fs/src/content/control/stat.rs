@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorfs_layout::log::Attributes;
+use tensorfs_layout::tree::View;
 use tensorfs_layout::{Ino, ROOT, Timestamp};
 
 use crate::clock;
@@ -12,9 +13,10 @@ use crate::file::{LONG, Stat};
 
 use super::Control;
 use super::fixed::{ACCESSES, DIRECTORY, PLACEMENT, README, README_TEXT, TRACE, is_slow};
-use super::numbers::{Look, Origin};
+use super::numbers::{List, Look};
+use super::origin::Origin;
 use super::rights::{Of, Role};
-use super::shared;
+use super::shared::Rights;
 
 /// Space is counted in blocks of this size.
 const BLOCK: u64 = 512;
@@ -59,12 +61,29 @@ impl Control {
     /// parts, the rights to all that are beside its plan count.
     pub(super) fn shared(&self, ino: Ino, origin: &Origin, dir: Ino) -> Option<(Attributes, Option<Vec<u8>>)> {
         let role = Role::of(origin).1;
-        let of_all = |files: Arc<[Ino]>| shared::of_all(role, &self.content.files().store().view(), &files);
-        let beside = || self.content.files_beside_plan(dir).and_then(of_all);
-        match origin {
+        let view = || self.content.files().store().view();
+        let to_all = |files: Arc<[Ino]>| Rights::to_all(&view(), &files, &self.lists);
+        let beside = || self.content.files_beside_plan(dir).and_then(to_all);
+        let rights = match origin {
             // Whoever may not read one of its parts gains nothing by removing another one.
-            Origin::Assembled { .. } => self.numbers.files(ino).map_or_else(beside, of_all),
-            _ => self.numbers.shared(dir).and_then(of_all).or_else(beside),
+            Origin::Assembled { .. } => match self.numbers.files(ino) {
+                Some(list) => self.rights_to(&view(), &list),
+                None => beside(),
+            },
+            _ => self.numbers.shared(dir).and_then(to_all).or_else(beside),
+        };
+        rights.map(|rights| rights.shown(role, &view()))
+    }
+
+    /// The rights to a tensor of a checkpoint for which those to these files count, also if one of them is gone.
+    fn rights_to(&self, view: &View, list: &List) -> Option<Rights> {
+        let files = list.files();
+        match Rights::to_all(view, files, &self.lists) {
+            Some(rights) => {
+                list.note(rights.clone());
+                Some(rights)
+            }
+            None => Some(list.noted()?.still_granted(view, files, &self.lists)),
         }
     }
 

@@ -1,0 +1,179 @@
+"""Distributed checkpoints of two processes, of which one, both, or the server is killed: none that is torn is called
+whole, and the one that is called the latest loads.
+
+    ranks_client.py DIRECTORY KILLS SEED TENSORFS
+
+Two processes save one checkpoint after the other, each with half of the model, and the first one removes the oldest.
+On `kill the server` on standard output a line is read when another one serves."""
+
+import contextlib
+import ctypes
+import datetime
+import glob
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+
+from common import check
+
+DIRECTORY, KILLS, SEED, TENSORFS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+KEPT = 3
+ROWS = 512
+PR_SET_PDEATHSIG = 1
+torch.set_num_threads(1)
+
+
+def path_of(step):
+    return os.path.join(DIRECTORY, f"step-{step}")
+
+
+def steps():
+    found = [(int(path.rsplit("-", 1)[1]), path) for path in glob.glob(os.path.join(DIRECTORY, "step-*"))]
+    return sorted(found, reverse=True)
+
+
+def rank(number, port, step):
+    """Saves until it is killed, or the other one is gone, or nobody serves."""
+    from torch.distributed._tensor import DeviceMesh, Shard, distribute_tensor
+
+    where = f"tcp://127.0.0.1:{port}"
+    patience = datetime.timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=where, rank=number, world_size=2, timeout=patience)
+    mesh = DeviceMesh("cpu", [0, 1])
+    while True:
+        whole = torch.full((ROWS, 1024), float(step))
+        state = {"weight": distribute_tensor(whole, mesh, [Shard(0)]), f"own.{number}": whole[0] + number, "step": step}
+        writer = FileSystemWriter(path_of(step), single_file_per_rank=step % 2 == 0)
+        dcp.save(state, storage_writer=writer)
+        if number == 0:
+            for _, path in steps()[KEPT:]:
+                shutil.rmtree(path)
+        step += 1
+
+
+def start(number, port, step):
+    child = os.fork()
+    if child:
+        return child
+    # It saves for no longer than there is somebody to kill it.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
+    with contextlib.suppress(BaseException):
+        rank(number, port, step)
+    os._exit(1)
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def loads(step):
+    wanted = torch.full((ROWS, 1024), float(step))
+    found = {"weight": torch.zeros(ROWS, 1024), "own.0": torch.zeros(1024), "own.1": torch.zeros(1024), "step": 0}
+    try:
+        dcp.load(found, storage_reader=FileSystemReader(path_of(step)), no_dist=True)
+    except (Exception, dcp.api.CheckpointException):  # whatever it says of one that is torn
+        return False
+    own = all((found[f"own.{number}"] == step + number).all() for number in range(2))
+    return found["step"] == step and own and bool((found["weight"] == wanted).all())
+
+
+def file_state(path):
+    while (state := os.getxattr(path, "user.tensorfs.state").decode()) == "open":
+        time.sleep(0.01)
+    return state
+
+
+def was_interrupted(path):
+    return any(file_state(file) == "interrupted" for file in glob.glob(os.path.join(path, "*")) + [path + "/.metadata"]
+               if os.path.exists(file))
+
+
+def is_complete(path):
+    try:
+        return os.getxattr(path, "user.tensorfs.complete") == b"complete"
+    except OSError:
+        return False
+
+
+def kill(*children):
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def wait_or_kill(children):
+    """The one that is left hears that the other is gone, and ends, or is killed while it waits."""
+    end = time.monotonic() + random.choice([0, 0.05, 5])
+    left = set(children)
+    while left and time.monotonic() < end:
+        for child in list(left):
+            if os.waitpid(child, os.WNOHANG)[0]:
+                left.remove(child)
+        time.sleep(0.005)
+    kill(*left)
+
+
+def main():
+    random.seed(SEED)
+    count = dict.fromkeys(["one", "both", "server", "torn", "named", "newer that loads"], 0)
+    for nth in range(KILLS):
+        step = steps()[0][0] + 1 if steps() else 1
+        port = free_port()
+        children = [start(number, port, step) for number in range(2)]
+        # They save as soon as they have met.
+        while not os.path.exists(path_of(step)) and not any(os.waitpid(child, os.WNOHANG)[0] for child in children):
+            time.sleep(0.002)
+        time.sleep(random.uniform(0, 0.25))
+        what = random.choice(["one", "both", "server"])
+        count[what] += 1
+        if what == "one":
+            random.shuffle(children)
+            kill(children[0])
+            wait_or_kill(children[1:])
+        elif what == "both":
+            kill(*children)
+        else:
+            print("kill the server", flush=True)
+            sys.stdin.readline()
+            wait_or_kill(children)
+        there = steps()
+        whole = {path: loads(step) for step, path in there}
+        complete = [path for _, path in there if is_complete(path)]
+        torn = [path for path in complete if not whole[path]]
+        check(not torn, nth, what, "called whole", torn)
+        count["torn"] += sum(not loaded for loaded in whole.values())
+        said = subprocess.run([TENSORFS, "latest", DIRECTORY], capture_output=True, text=True)
+        check(said.stdout == (complete[0] + "\n" if complete else ""), nth, what, said, complete)
+        check((said.returncode == 0) == bool(complete), nth, what, said)
+        count["named"] += bool(complete)
+        # Who was killed before the close has not said that a file is all there, also if it is. Of one whose end no
+        # server saw nobody knows.
+        good = [path for _, path in there if whole[path] and not was_interrupted(path)]
+        if good[:1] != complete[:1]:
+            check(what == "server", nth, what, "passed by", good, complete)
+            count["newer that loads"] += 1
+        for _, path in there:
+            told = subprocess.run([TENSORFS, "verify", path], capture_output=True, text=True)
+            is_told = told.returncode != 0
+            check(is_told or whole[path], nth, what, "verified", path, told)
+    print("told:", json.dumps(count), flush=True)
+
+
+main()
