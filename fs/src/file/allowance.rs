@@ -5,16 +5,9 @@
 //! time for that, which comes back slowly. Once he has none, nobody looks.
 
 use std::collections::HashMap;
-use std::io;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorfs_layout::Ino;
-
-use crate::caller::Caller;
-use crate::privileged::privileged;
-
-use super::Files;
 
 /// So much each user has.
 const MOST: Duration = Duration::from_secs(5);
@@ -40,21 +33,6 @@ impl Spent {
     /// What of it has not come back.
     fn left(self, now: Instant) -> Duration {
         self.time.saturating_sub(now.duration_since(self.at) / SLOWLY)
-    }
-}
-
-impl Files {
-    /// True if a process is seen to have a file open to write, looked at for a request. See
-    /// [`Privileged::has_open_to_write`](crate::privileged::Privileged::has_open_to_write).
-    ///
-    /// # Errors
-    /// It is not seen, or whoever asks has no time left for it.
-    pub(super) fn has_open_to_write(&self, caller: Caller, process: u32, ino: Ino) -> io::Result<bool> {
-        let look = || privileged().has_open_to_write(process, self.store().options().device, ino.0);
-        match caller.limited() {
-            None => look(),
-            Some(uid) => self.allowance.spend(uid, look).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())),
-        }
     }
 }
 

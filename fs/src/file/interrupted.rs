@@ -4,15 +4,34 @@
 //! The kernel tells of each process that closes a descriptor, also of one that a signal ends, and not of who wrote. Who
 //! opened the file is taken for its writer; another process that has the descriptor is, once that one has it no longer.
 
-use tensorfs_layout::SegmentId;
+use std::io;
+
 use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::{Caller, process_of};
 use crate::clock;
+use crate::privileged::privileged;
 
+use super::Files;
 use super::locked::Locked;
 use super::open::Handle;
 use super::state::Seen;
+
+impl Files {
+    /// True if a process is seen to have a file open to write, looked at for a request. See
+    /// [`Privileged::has_open_to_write`](crate::privileged::Privileged::has_open_to_write).
+    ///
+    /// # Errors
+    /// It is not seen, or whoever asks has no time left for it.
+    pub(super) fn has_open_to_write(&self, caller: Caller, process: u32, ino: Ino) -> io::Result<bool> {
+        let look = || privileged().has_open_to_write(process, self.store().options().device, ino.0);
+        match caller.limited() {
+            None => look(),
+            Some(uid) => self.allowance.spend(uid, look).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())),
+        }
+    }
+}
 
 impl Locked<'_> {
     /// Something can write the file from now on. If it could before, by programs of an `earlier` mount, nobody knows

@@ -323,8 +323,8 @@ impl Handover {
         Some(self.kept(&NUMBERS, place))
     }
 
-    /// Notes a handle, before the kernel has it: of a user, or of one who may have any number. None if there is no place
-    /// for it: then it dies with this server.
+    /// Notes a handle, before the kernel has it: of a user, or of one who may have any number. None if there is no
+    /// place for it: then it dies with this server.
     pub(crate) fn keep(self: &Arc<Self>, uid: Option<u32>, entry: Entry) -> Option<Kept> {
         let share = self.shared(&self.shares[0], uid)?;
         Some(self.put(&HANDLES, &sealed(&entry.to_slip()))?.with(share))
