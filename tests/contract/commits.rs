@@ -1,17 +1,20 @@
 //! Commits in the background: what goes on beside them does not hold them up, and nobody waits for what it takes.
 
-use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use tensorfs_tests::{Call, HostCalls, Injected, Mount, Rule, Setup, on_mounts, wait_until};
+use tensorfs_tests::{Call, HostCalls, Injected, Mount, Passthrough, Rule, Setup, on_mounts, wait_until, xattr};
 
 on_mounts!(
     commits_go_on_while_segments_are_removed,
     commits_go_on_while_the_log_is_checked,
+    files_are_recorded_while_the_host_says_nothing_of_others,
+    files_are_recorded_while_the_host_does_not_say_who_has_others_mapped,
     names_are_looked_up_while_the_log_grows,
     a_directory_is_renamed_without_a_look_at_open_files,
 );
@@ -85,6 +88,90 @@ fn commits_go_on_while_the_log_is_checked(setup: Setup) {
     held.wait_for_waiting(1);
     beside(held, "no commit while the log is checked", || commits_go_on(&mount));
     assert!(check.wait().unwrap().success());
+}
+
+/// The host says of three files nothing, for as long as it takes, and what the others have become is recorded, again
+/// and again.
+fn others_are_recorded(mount: &Mount, calls: &HostCalls, call: Call, late: &[String]) {
+    let name = mount.at("other");
+    let mut other = OpenOptions::new().append(true).create(true).open(&name).unwrap();
+    mount.sync();
+    let held: Vec<Injected> = late.iter().map(|part| calls.add(Rule::of(call).on(part).held())).collect();
+    wait_until("a call that is held", || held.iter().any(|held| held.waiting() > 0));
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let recorded = scope.spawn(move || {
+            for n in 1..4 {
+                other.write_all(&[8; 40_000]).unwrap();
+                wait_until("what a file has grown by to be recorded", || {
+                    xattr::get(&name, "user.tensorfs.records").unwrap() == n.to_string().into_bytes()
+                });
+            }
+            commits_go_on(mount);
+            let _ = tell.send(());
+        });
+        let over = told.recv_timeout(LONG);
+        drop(held);
+        recorded.join().unwrap();
+        assert!(over.is_ok(), "nothing is recorded while the host is late to answer {call:?} of other files");
+    });
+    mount.sync();
+}
+
+/// Files of these sizes, open to be mapped, and their segments.
+fn files_of(mount: &Mount, sizes: [usize; 3]) -> (Vec<File>, Vec<String>) {
+    let make = |size: &usize| {
+        let all = OpenOptions::new().read(true).write(true).create_new(true).open(mount.at(size.to_string())).unwrap();
+        all.write_all_at(&vec![7; *size], 0).unwrap();
+        all
+    };
+    let files = sizes.iter().map(make).collect();
+    mount.sync();
+    let shards = || fs::read_dir(mount.pool().join("segments")).unwrap().map(|shard| shard.unwrap().path());
+    let part = |size: &usize| {
+        let mut files = shards().flat_map(|shard| fs::read_dir(shard).unwrap().map(|file| file.unwrap().path()));
+        let file = files.find(|file| fs::metadata(file).unwrap().len() == *size as u64).unwrap();
+        format!("/{}", file.strip_prefix(mount.pool()).unwrap().display())
+    };
+    let parts = sizes.iter().map(part).collect();
+    (files, parts)
+}
+
+/// Proves D3, W1.
+fn files_are_recorded_while_the_host_says_nothing_of_others(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount_with(["--commit", "0.1"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (files, late) = files_of(&mount, [50_000, 60_000, 70_000]);
+    others_are_recorded(&mount, &calls, Call::Fstat, &late);
+    // What was late is recorded, too.
+    files.iter().for_each(|file| file.write_all_at(&[9; 4], 100_000).unwrap());
+    for size in [50_000, 60_000, 70_000] {
+        let records = || xattr::get(&mount.at(size.to_string()), "user.tensorfs.records").unwrap();
+        wait_until("what was late to be recorded", || records() == b"2");
+    }
+    drop(files);
+    mount.remount();
+}
+
+/// The host does not say whether a program has a file mapped yet.
+///
+/// Proves D3, W1.
+fn files_are_recorded_while_the_host_does_not_say_who_has_others_mapped(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount_with(["--commit", "0.1"]).mount();
+    if mount.is_plain() || mount.passthrough() == Passthrough::Off {
+        return;
+    }
+    let (files, late) = files_of(&mount, [50_000, 60_000, 70_000]);
+    // SAFETY: nobody cuts the files.
+    let maps: Vec<_> = files.iter().map(|file| unsafe { memmap2::MmapMut::map_mut(file) }.unwrap()).collect();
+    drop(files);
+    others_are_recorded(&mount, &calls, Call::Lease, &late);
+    drop(maps);
+    mount.remount();
 }
 
 /// Proves D3.

@@ -20,7 +20,7 @@ pub(super) trait Chore: Send + Sized + 'static {
     fn bell(bells: &Bells) -> &Bell;
 
     /// Does it.
-    fn work(&mut self, files: &Files);
+    fn work(&mut self, files: &Arc<Files>);
 
     /// Starts to do it, again and again.
     ///

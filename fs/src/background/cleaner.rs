@@ -1,5 +1,7 @@
 //! Keeping the log short: what is dead in it is cleaned away, and what it will not need soon goes back to the host.
 
+use std::sync::Arc;
+
 use crate::file::Files;
 use crate::store::{Bell, Bells};
 
@@ -16,7 +18,7 @@ impl Chore for Cleaner {
         bells.clean()
     }
 
-    fn work(&mut self, files: &Files) {
+    fn work(&mut self, files: &Arc<Files>) {
         let pool = files.store().pool();
         if pool.is_read_only().is_none()
             && let Err(error) = pool.maintain()

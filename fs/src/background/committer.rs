@@ -1,9 +1,10 @@
 //! Committing: what clients do not wait for becomes durable within the commit interval.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::Result;
-use crate::file::{Files, Switch};
+use crate::file::Files;
 use crate::store::{Bell, Bells};
 
 use super::chore::Chore;
@@ -23,7 +24,7 @@ impl Chore for Committer {
         bells.commit()
     }
 
-    fn work(&mut self, files: &Files) {
+    fn work(&mut self, files: &Arc<Files>) {
         let was_quiet = std::mem::take(&mut self.was_quiet);
         match commit_if_changed(files, was_quiet) {
             Ok(is_quiet) => self.was_quiet = is_quiet,
@@ -34,7 +35,7 @@ impl Chore for Committer {
 
 /// One round. Returns whether there was nothing to do; `was_quiet` if so it was the last time. What is done here, all
 /// who rely on the commit interval wait for: it commits, and does nothing else.
-pub(crate) fn commit_if_changed(files: &Files, was_quiet: bool) -> Result<bool> {
+pub(crate) fn commit_if_changed(files: &Arc<Files>, was_quiet: bool) -> Result<bool> {
     let store = files.store();
     let pool = store.pool();
     if pool.is_read_only().is_some() {
@@ -42,11 +43,7 @@ pub(crate) fn commit_if_changed(files: &Files, was_quiet: bool) -> Result<bool> 
         store.bells().rounds().done();
         return Ok(true);
     }
-    // What is large is written out first, and recorded then: meanwhile others can commit without waiting for it.
-    let later = files.write_out_grown();
-    let patience = Instant::now() + store.options().interval() / 2;
-    files.doubt_values(patience);
-    let learned = files.learn_free(Switch::Background, &later, patience);
+    let learned = files.learn_in_background(Instant::now() + store.options().interval() / 2);
     let changed = *learned.as_ref().unwrap_or(&true) || pool.newest() > pool.horizon();
     if changed {
         store.counters().commits_background.add(1);

@@ -1,5 +1,7 @@
 //! Making the log longer before somebody needs it.
 
+use std::sync::Arc;
+
 use crate::file::Files;
 use crate::store::{Bell, Bells};
 
@@ -16,7 +18,7 @@ impl Chore for Grower {
         bells.grow()
     }
 
-    fn work(&mut self, files: &Files) {
+    fn work(&mut self, files: &Arc<Files>) {
         let pool = files.store().pool();
         if pool.is_read_only().is_none()
             && let Err(error) = pool.grow_ahead()

@@ -1,5 +1,7 @@
 //! Setting aside the versions that writers who died have replaced, so that neither a commit nor a close waits for it.
 
+use std::sync::Arc;
+
 use crate::file::Files;
 use crate::store::{Bell, Bells};
 
@@ -16,7 +18,7 @@ impl Chore for SetterAside {
         bells.aside()
     }
 
-    fn work(&mut self, files: &Files) {
+    fn work(&mut self, files: &Arc<Files>) {
         if files.store().pool().is_read_only().is_none() {
             files.set_aside_some();
         }

@@ -1,6 +1,8 @@
 //! Making durable in the segments of small files what only the log holds, so that the log need not keep it. No commit
 //! waits for that.
 
+use std::sync::Arc;
+
 use crate::file::Files;
 use crate::store::{Bell, Bells};
 
@@ -17,7 +19,7 @@ impl Chore for Settler {
         bells.settle()
     }
 
-    fn work(&mut self, files: &Files) {
+    fn work(&mut self, files: &Arc<Files>) {
         let pool = files.store().pool();
         if pool.is_read_only().is_none()
             && let Err(error) = pool.settle_values()

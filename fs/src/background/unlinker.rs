@@ -1,5 +1,7 @@
 //! Removing from the host the segments that no file has any more, once that is durable.
 
+use std::sync::Arc;
+
 use crate::file::Files;
 use crate::store::{Bell, Bells};
 
@@ -19,7 +21,7 @@ impl Chore for Unlinker {
         bells.unlink()
     }
 
-    fn work(&mut self, files: &Files) {
+    fn work(&mut self, files: &Arc<Files>) {
         let store = files.store();
         files.let_go_of_unmapped();
         if store.holds_too_much(0) {

@@ -33,6 +33,7 @@ mod inherit;
 mod interrupted;
 mod io;
 mod learn;
+mod learned;
 mod locked;
 mod look;
 mod mode;
@@ -53,6 +54,7 @@ mod to_set_aside;
 mod to_settle;
 mod to_write_out;
 mod value;
+mod walks;
 mod watch;
 mod write_out;
 
@@ -70,7 +72,6 @@ pub(crate) use entry::{Listed, ListedPlus};
 pub(crate) use growing::Grown;
 pub(crate) use handles::Handles;
 pub(crate) use io::{WriteRequest, Written};
-pub(crate) use learn::Switch;
 pub(crate) use locked::Locked;
 pub(crate) use look::Version;
 pub(crate) use mode::Manner;
@@ -85,6 +86,7 @@ pub(crate) use to_write_out::{Part as PartToWriteOut, ToWriteOut};
 use allowance::Allowance;
 use ghosts::Ghosts;
 use handles::Inherited;
+use learned::Learning;
 use node::Nodes;
 use outlived::Outlived;
 use to_set_aside::ToSetAside;
@@ -123,6 +125,7 @@ struct Queues {
     to_write_out: ToWriteOut,
     to_set_aside: ToSetAside,
     to_settle: ToSettle,
+    learning: Learning,
 }
 
 impl Files {

@@ -1,5 +1,8 @@
 //! Coming to rest: what happens to a file when its last handle goes, and when its last name does.
 
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorfs_layout::tree::Object;
@@ -10,6 +13,7 @@ use crate::store::Store;
 
 use super::Files;
 use super::learn::Switch;
+use super::learned::Outcome;
 use super::locked::Locked;
 use super::stat::Stat;
 use super::state::Route;
@@ -322,54 +326,78 @@ impl Files {
     /// Learns every file that something may write, and says whether any had changed. One that fails does not keep the
     /// others from being learned.
     pub fn learn_all(&self, switch: Switch) -> Result<bool> {
-        self.learn_each(switch, &[], None)
-    }
-
-    /// As [`Files::learn_all`], but for some files whose turn comes later, and for those that somebody else has locked
-    /// once there is no patience left: they may have changed.
-    pub fn learn_free(&self, switch: Switch, later: &[Ino], patience: Instant) -> Result<bool> {
-        self.learn_each(switch, later, Some(patience))
-    }
-
-    fn learn_each(&self, switch: Switch, later: &[Ino], patience: Option<Instant>) -> Result<bool> {
-        let mut changed = false;
-        let mut first = Ok(());
-        for ino in self.store().writers().inos().into_iter().filter(|ino| !later.contains(ino)) {
+        let mut outcome = Outcome::default();
+        for ino in self.store().writers().inos() {
             let node = self.node(ino);
-            let locked = match patience {
-                Some(deadline) => self.lock_until(&node, deadline),
-                None => Some(self.lock(&node)),
-            };
-            let Some(mut file) = locked else {
-                changed = true;
-                continue;
-            };
-            let before = file.change_time_seen();
-            match file.learn(0, switch) {
-                Ok(learned) => changed |= learned.changed,
-                Err(fault) => {
-                    first = first.and(Err(fault));
-                    continue;
+            self.learn_one(self.lock(&node), switch, &mut outcome);
+        }
+        outcome.into_result()
+    }
+
+    /// As [`Files::learn_all`], by who commits in the background, and waits no longer than this: what the host, or
+    /// whoever has a file locked, is late with is left to the next round, and may have changed. What is large is
+    /// written out first, and recorded then: meanwhile others can commit without waiting for it.
+    pub fn learn_in_background(self: &Arc<Self>, patience: Instant) -> Result<bool> {
+        // What is written to them is not heard of.
+        let doubted: HashSet<Ino> = self.store().segments().covered().into_iter().collect();
+        let files = self.clone();
+        let learn = move |ino| {
+            let learn = || files.learn_unless_locked(ino, doubted.contains(&ino), patience);
+            let outcome = catch_unwind(AssertUnwindSafe(learn)).unwrap_or_else(|_| {
+                files.store().counters().panics.add(1);
+                log::error!("inode {ino}: recording what it has become panicked");
+                let mut outcome = Outcome::default();
+                outcome.changed(true);
+                outcome
+            });
+            files.queues.learning.note(outcome);
+        };
+        let all = self.queues.learning.walks().each(self.store().writers().inos(), patience, learn);
+        // With what was late in the rounds before.
+        self.queues.learning.take().into_result().map(|changed| changed || !all)
+    }
+
+    fn learn_unless_locked(&self, ino: Ino, doubted: bool, patience: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.write_out_grown(ino) {
+            return outcome;
+        }
+        let node = self.node(ino);
+        match self.lock_until(&node, patience) {
+            Some(mut file) => {
+                if doubted {
+                    file.doubt_value();
                 }
+                self.learn_one(file, Switch::Background, &mut outcome);
             }
-            let stale = file.is_mappable() && file.change_time_seen() != before;
-            if !file.is_open_to_write() {
-                if patience.is_none() {
-                    // Somebody waits for it, and hears below if it could not be.
-                    let _ = file.set_aside();
-                }
-                file.settle(0);
-                if file.is_refused() && patience.is_none() {
-                    let what = "the version before cannot be set aside, so that the new one does not stand";
-                    first = first.and(Err(Fault::warn(libc::EIO, what)));
-                }
+            None => outcome.changed(true),
+        }
+        outcome
+    }
+
+    fn learn_one(&self, mut file: Locked<'_>, switch: Switch, outcome: &mut Outcome) {
+        let (ino, is_waited_for) = (file.ino(), switch != Switch::Background);
+        let before = file.change_time_seen();
+        match file.learn(0, switch) {
+            Ok(learned) => outcome.changed(learned.changed),
+            Err(fault) => return outcome.fail(fault),
+        }
+        let stale = file.is_mappable() && file.change_time_seen() != before;
+        if !file.is_open_to_write() {
+            if is_waited_for {
+                // Somebody waits for it, and hears below if it could not be.
+                let _ = file.set_aside();
             }
-            drop(file);
-            if stale {
-                self.store().forget_attributes(ino);
+            file.settle(0);
+            if file.is_refused() && is_waited_for {
+                let what = "the version before cannot be set aside, so that the new one does not stand";
+                outcome.fail(Fault::warn(libc::EIO, what));
             }
         }
-        first.map(|()| changed)
+        drop(file);
+        if stale {
+            self.store().forget_attributes(ino);
+        }
     }
 
     /// Learns a file before it gets a name, so that no name points to bytes that are not recorded.
@@ -383,6 +411,7 @@ impl Files {
     /// The kernel is gone: whatever is still open counts as closed. False if what became of a file could not be
     /// recorded.
     pub fn close_all(&self) -> bool {
+        self.queues.learning.walks().finish();
         for handle in self.handles.drain() {
             self.release_handle(0, &handle);
         }

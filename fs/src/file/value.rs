@@ -55,6 +55,15 @@ impl Locked<'_> {
         Some(Made::Value(synced, Arc::from(bytes)))
     }
 
+    /// The file counts as changed from now on, if its bytes are in the log.
+    pub(super) fn doubt_value(&mut self) {
+        let Some(serving) = self.serving_mut() else { return };
+        if serving.writing.as_mut().is_some_and(|writing| writing.valued.take().is_some()) {
+            // As if that look had been too early to tell.
+            serving.seen.iter_mut().for_each(|seen| seen.at = seen.ctime);
+        }
+    }
+
     /// Commits by value the bytes that are due of this file. False if that cannot be.
     fn cover(&mut self, due: &DueSegment, room: usize) -> bool {
         let (store, ino, segment) = (self.files.store(), self.ino(), due.segment);
@@ -130,11 +139,8 @@ impl Files {
     pub fn doubt_values(&self, patience: Instant) {
         for ino in self.store().segments().covered() {
             let Some(node) = self.node_in_use(ino) else { continue };
-            let Some(mut file) = self.lock_until(&node, patience) else { continue };
-            let Some(serving) = file.serving_mut() else { continue };
-            if serving.writing.as_mut().is_some_and(|writing| writing.valued.take().is_some()) {
-                // As if that look had been too early to tell.
-                serving.seen.iter_mut().for_each(|seen| seen.at = seen.ctime);
+            if let Some(mut file) = self.lock_until(&node, patience) {
+                file.doubt_value();
             }
         }
     }

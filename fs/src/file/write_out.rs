@@ -40,27 +40,20 @@ impl Files {
         }
     }
 
-    /// Has the files that have grown much since they were recorded written out, and recorded then; returns which. Not
-    /// among them are those that have waited for that since the last time.
-    pub fn write_out_grown(&self) -> Vec<Ino> {
+    /// Has a file that has grown much since it was recorded written out, and recorded then. False if it has not, and if
+    /// it has waited for that since the last time.
+    pub(super) fn write_out_grown(&self, ino: Ino) -> bool {
         let store = self.store();
         if store.pool().domain() != Domain::Cached || !self.to_write_out().is_on() {
-            return Vec::new();
+            return false;
         }
-        let mut large = Vec::new();
-        for written in store.writers().all() {
-            let (ino, segment) = (written.ino, written.segment);
-            let size = host::stat(&*written.fd).map_or(0, |host| host.size);
-            let view = store.view();
-            // Of a segment that is to replace another nothing is recorded while it is open.
-            let object = view.object(ino).filter(|object| object.attributes.segment == Some(segment));
-            let Some(from) = object.map(Object::size) else { continue };
-            drop(view);
-            if size.saturating_sub(from) >= LARGE && self.to_write_out().add(Part { ino, segment, bytes: from..size }) {
-                large.push(ino);
-            }
-        }
-        large
+        let Some(written) = store.writers().get(ino) else { return false };
+        let segment = written.segment;
+        let size = host::stat(&*written.fd).map_or(0, |host| host.size);
+        // Of a segment that is to replace another nothing is recorded while it is open.
+        let own = |object: &&Object| object.attributes.segment == Some(segment);
+        let Some(from) = store.view().object(ino).filter(own).map(Object::size) else { return false };
+        size.saturating_sub(from) >= LARGE && self.to_write_out().add(Part { ino, segment, bytes: from..size })
     }
 
     /// Records what was written out of a file.

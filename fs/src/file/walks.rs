@@ -1,0 +1,212 @@
+//! Going through files of each of which the host has to be asked: one that it is late with is left behind, and the
+//! others have their turn.
+//!
+//! Files are gone through one after the other on a thread apart. Where it comes no further for a moment, another one
+//! goes on behind the file that it is at. A file that is being looked at is not looked at a second time.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tensorfs_layout::Ino;
+
+/// So many files are late at a time, and then nobody is looked at before one of them has been.
+const MOST: usize = 32;
+
+/// Who comes no further for so long is taken to be at a file that is late.
+const LATE: Duration = Duration::from_millis(10);
+
+/// Those who go through files.
+#[derive(Default)]
+pub(super) struct Walks {
+    crew: Mutex<Crew>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Crew {
+    threads: usize,
+    /// The files that are being looked at.
+    at: HashSet<Ino>,
+}
+
+/// One way through some files.
+struct Walk<F> {
+    files: Vec<Ino>,
+    look: F,
+    places: Mutex<Places>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct Places {
+    /// The file that comes next.
+    next: usize,
+    /// So many have been looked at, and so many passed over, as somebody is looking at them since before.
+    looked: usize,
+    passed: usize,
+    /// Nobody waits for the others any more.
+    over: bool,
+}
+
+/// A file is being looked at until this goes.
+struct Look<'a>(&'a Walks, Ino);
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        self.0.crew.lock().at.remove(&self.1);
+    }
+}
+
+impl Walks {
+    /// Has each of the files looked at. False if some have not been at the deadline: those that were begun will be, and
+    /// the others are left out. `look` must not panic.
+    pub fn each<F: Fn(Ino) + Send + Sync + 'static>(
+        self: &Arc<Self>,
+        files: Vec<Ino>,
+        until: Instant,
+        look: F,
+    ) -> bool {
+        let all = files.len();
+        let walk = Arc::new(Walk { files, look, places: Mutex::default(), done: Condvar::new() });
+        let mut before = None;
+        loop {
+            let (gone, next) = walk.places.lock().so_far();
+            let comes_no_further = before.is_none_or(|before| before == gone);
+            if comes_no_further && next < all && !self.send(&walk) && next == 0 {
+                // There is no thread to be had.
+                self.go(&walk);
+            }
+            before = Some(gone);
+            let mut places = walk.places.lock();
+            let step = until.min(Instant::now() + LATE);
+            if places.so_far().0 < all && !walk.done.wait_until(&mut places, step).timed_out() {
+                continue;
+            }
+            if places.so_far().0 == all || Instant::now() >= until {
+                places.over = true;
+                return places.looked == all;
+            }
+        }
+    }
+
+    /// Has one more thread go through the files, unless all are at files that are late. False if there is none to be
+    /// had.
+    fn send<F: Fn(Ino) + Send + Sync + 'static>(self: &Arc<Self>, walk: &Arc<Walk<F>>) -> bool {
+        let mut crew = self.crew.lock();
+        if crew.threads >= MOST {
+            return true;
+        }
+        let (this, walk) = (self.clone(), walk.clone());
+        let goes = move || {
+            this.go(&walk);
+            drop(walk);
+            this.crew.lock().threads -= 1;
+            this.ended.notify_all();
+        };
+        match thread::Builder::new().name("tensorfs-walk".into()).spawn(goes) {
+            Ok(_) => crew.threads += 1,
+            Err(error) => {
+                log::warn!("cannot start a thread that looks at files: {error}");
+                return crew.threads > 0;
+            }
+        }
+        true
+    }
+
+    fn go<F: Fn(Ino)>(&self, walk: &Walk<F>) {
+        loop {
+            let ino = {
+                let mut places = walk.places.lock();
+                let Some(ino) = walk.files.get(places.next).filter(|_| !places.over) else { return };
+                places.next += 1;
+                *ino
+            };
+            let looks = self.begin(ino).map(|_at| (walk.look)(ino)).is_some();
+            let mut places = walk.places.lock();
+            if looks {
+                places.looked += 1;
+            } else {
+                places.passed += 1;
+            }
+            if places.so_far().0 == walk.files.len() {
+                walk.done.notify_all();
+            }
+        }
+    }
+
+    /// A file is looked at, unless somebody is about it.
+    fn begin(&self, ino: Ino) -> Option<Look<'_>> {
+        self.crew.lock().at.insert(ino).then(|| Look(self, ino))
+    }
+
+    /// Waits until nobody is looked at any more.
+    pub fn finish(&self) {
+        let mut crew = self.crew.lock();
+        while crew.threads > 0 {
+            self.ended.wait(&mut crew);
+        }
+    }
+}
+
+impl Places {
+    /// So many are behind those who go through the files, and that is the place of the one that comes next.
+    fn so_far(&self) -> (usize, usize) {
+        (self.looked + self.passed, self.next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn what_is_late_is_left_behind_and_passed_over_until_it_has_been_looked_at() {
+        let walks = Arc::<Walks>::default();
+        let gate = Arc::new(Mutex::new(()));
+        let shut = gate.lock();
+        let (tell, hear) = channel();
+        let (far, soon) = (Duration::from_secs(60), Duration::from_millis(200));
+        let walk = |patience| {
+            let (gate, tell) = (gate.clone(), tell.clone());
+            walks.each((0..50).map(Ino).collect(), Instant::now() + patience, move |ino| {
+                if ino.0 % 10 == 3 {
+                    drop(gate.lock());
+                }
+                tell.send(ino).unwrap();
+            })
+        };
+        assert!(!walk(soon));
+        while hear.try_iter().count() + 5 < 50 {
+            assert!(!walk(soon));
+        }
+        // Nobody waits for them again.
+        assert!(!walk(far));
+        assert_eq!(hear.try_iter().count(), 45);
+        drop(shut);
+        walks.finish();
+        assert_eq!(hear.try_iter().count(), 5);
+        assert!(walk(far));
+        assert_eq!(hear.try_iter().count(), 50);
+        walks.finish();
+    }
+
+    #[test]
+    fn those_who_are_late_have_a_bound() {
+        let walks = Arc::<Walks>::default();
+        let gate = Arc::new(Mutex::new(()));
+        let shut = gate.lock();
+        let held = gate.clone();
+        let all = walks.each((0..200).map(Ino).collect(), Instant::now() + Duration::from_secs(2), move |_| {
+            drop(held.lock());
+        });
+        assert!(!all && walks.crew.lock().threads <= MOST);
+        drop(shut);
+        walks.finish();
+        assert!(walks.crew.lock().at.is_empty());
+    }
+}
