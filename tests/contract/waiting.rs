@@ -33,6 +33,8 @@ on_mounts!(
     removing_a_file_waits_for_nothing_that_is_done_with_it,
     removing_a_file_does_not_wait_for_its_sealing,
     a_directory_is_synced_while_the_host_removes_a_segment,
+    a_directory_is_listed_while_the_host_says_nothing_of_files_in_it,
+    what_is_open_looks_the_same_before_and_after_it_was_listed,
 );
 
 /// Nobody waits so long for a machine that is busy, nor for its disk: who waits for what is held waits for ever.
@@ -938,4 +940,82 @@ fn a_directory_is_synced_while_the_host_removes_a_segment(setup: Setup) {
     });
     drop(held);
     assert!(synced.is_some(), "who syncs a directory waited for the removal of another's segment");
+}
+
+/// However many are open, and however: the kernel asks for their attributes when somebody wants to know.
+///
+/// Proves W1, W2.
+fn a_directory_is_listed_while_the_host_says_nothing_of_files_in_it(setup: Setup) {
+    const OPEN: usize = 20;
+    let calls = HostCalls::new();
+    let mount = setup.mount_with(["--commit", "3600"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let dir = mount.at("d");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("closed"), "closed").unwrap();
+    fs::create_dir(dir.join("below")).unwrap();
+    let open = |n: usize| {
+        let path = dir.join(format!("open-{n}"));
+        fs::write(&path, vec![7; n]).unwrap();
+        if n % 2 == 0 { File::open(path).unwrap() } else { OpenOptions::new().append(true).open(path).unwrap() }
+    };
+    let files: Vec<File> = (0..OPEN).map(open).collect();
+    let held = calls.add(Rule::of(Call::Fstat).on("/segments/").held());
+    let at = dir.clone();
+    let listed = in_time(move || {
+        for _ in 0..3 {
+            let entries: Vec<_> = fs::read_dir(&at).unwrap().map(Result::unwrap).collect();
+            assert_eq!(entries.len(), OPEN + 2);
+            for entry in entries {
+                let (kind, name) = (entry.file_type().unwrap(), entry.file_name().into_string().unwrap());
+                assert!(if name == "below" { kind.is_dir() } else { kind.is_file() }, "{name}: {kind:?}");
+            }
+            assert_eq!(fs::metadata(at.join("closed")).unwrap().len(), 6);
+        }
+    });
+    let asked = held.arrived();
+    drop(held);
+    assert!(listed.is_some(), "listing a directory waited for a file in it");
+    assert_eq!(asked, 0);
+    for (n, file) in files.iter().enumerate() {
+        let entry =
+            fs::read_dir(&dir).unwrap().map(Result::unwrap).find(|entry| entry.file_name() == &*format!("open-{n}"));
+        let (stat, named) = (file.metadata().unwrap(), entry.unwrap().metadata().unwrap());
+        assert_eq!((stat.len(), named.len()), (n as u64, n as u64));
+        assert_eq!((stat.ino(), stat.mtime_nsec()), (named.ino(), named.mtime_nsec()));
+    }
+}
+
+/// Listing changes nothing that the kernel has of a file that is being written: neither its size, nor its pages.
+///
+/// Proves W2, O2.
+fn what_is_open_looks_the_same_before_and_after_it_was_listed(setup: Setup) {
+    let mount = setup.mount();
+    let file = writer_of(&mount.at("f"));
+    file.write_all_at(&[1; 10_000], 0).unwrap();
+    // SAFETY: nobody cuts the file.
+    let mut map = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
+    let list = || fs::read_dir(mount.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).max();
+    for n in 0..20_u8 {
+        map[9_999] = n;
+        list();
+        file.write_all_at(&[n; 5000], 10_000 + 5000 * u64::from(n)).unwrap();
+        let size = 10_000 + 5000 * (u64::from(n) + 1);
+        assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 1);
+        assert_eq!(map[9_999], n);
+        assert_eq!(list(), Some(size));
+        assert_eq!(file.metadata().unwrap().len(), size);
+        let bytes = fs::read(mount.at("f")).unwrap();
+        assert_eq!((bytes.len() as u64, bytes[9_999], bytes[size as usize - 1]), (size, n, n));
+    }
+    drop((map, file));
+    fs::remove_file(mount.at("f")).unwrap();
+    assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 0);
+}
+
+/// A new file, open to be read, written and mapped.
+fn writer_of(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap()
 }

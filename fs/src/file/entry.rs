@@ -20,4 +20,6 @@ pub(crate) struct ListedPlus<'a> {
     pub cookie: u64,
     pub name: &'a [u8],
     pub stat: &'a Stat,
+    /// That is what it looks like. Else only the host knows, and what there is says no more than its number and kind.
+    pub known: bool,
 }

@@ -3,7 +3,7 @@
 use tensorfs_layout::{Ino, ROOT};
 
 use crate::error::{Fault, Result};
-use crate::file::{Listed, ListedPlus, NodeRef, Stat};
+use crate::file::{Listed, ListedPlus, Stat};
 
 use super::Tree;
 
@@ -14,8 +14,8 @@ const LOT: usize = 128;
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 
-/// A name with its cookie, what the records say of what it stands for, and that if it is in use.
-type Entry = (u64, Box<[u8]>, Stat, Option<NodeRef>);
+/// A name with its cookie, what the records say of what it stands for, and whether that is in use.
+type Entry = (u64, Box<[u8]>, Stat, bool);
 
 impl Tree {
     /// Lists a directory from behind a cookie. `take` says whether it is full, and what it refused comes again.
@@ -50,7 +50,7 @@ impl Tree {
     pub fn readdirplus(&self, dir: Ino, cookie: u64, mut take: impl FnMut(ListedPlus<'_>) -> bool) -> Result<()> {
         let parent = self.parent_of(dir)?;
         for (at, name, ino) in [(DOT, &b"."[..], dir), (DOT_DOT, b"..", parent)] {
-            if cookie < at && take(ListedPlus { cookie: at, name, stat: &self.files.stat(ino)? }) {
+            if cookie < at && take(ListedPlus { cookie: at, name, stat: &self.files.stat(ino)?, known: true }) {
                 return Ok(());
             }
         }
@@ -61,17 +61,14 @@ impl Tree {
                 // Who is in use as its records are read may have been written since they were made; a moment later it
                 // may be at rest, and the records others.
                 let known = |(at, name, ino): (u64, &[u8], Ino)| {
-                    Some((at, name.into(), Stat::of(ino, view.object(ino)?), self.files.node_in_use(ino)))
+                    Some((at, name.into(), Stat::of(ino, view.object(ino)?), self.files.node_in_use(ino).is_some()))
                 };
                 view.entries_after(dir, cookie).filter_map(known).take(LOT).collect()
             };
             let count = lot.len();
-            for (at, name, mut stat, in_use) in lot {
-                // Files in use are asked one by one, without the view's lock.
-                if in_use.is_some() {
-                    stat = self.files.stat(stat.ino).unwrap_or(stat);
-                }
-                if take(ListedPlus { cookie: at, name: &name, stat: &stat }) {
+            for (at, name, stat, in_use) in lot {
+                // Of a file in use the host would have to be asked, and a listing waits for no file.
+                if take(ListedPlus { cookie: at, name: &name, stat: &stat, known: !in_use }) {
                     return Ok(());
                 }
                 cookie = at;

@@ -79,13 +79,13 @@ impl Control {
     pub fn readdirplus(&self, dir: Ino, cookie: u64, mut take: impl FnMut(ListedPlus<'_>) -> bool) -> Result<()> {
         for (at, name, ino) in self.dots(dir)? {
             let stat = if is_control(ino) { self.stat(ino)? } else { self.content.files().stat(ino)? };
-            if cookie < at && take(ListedPlus { cookie: at, name, stat: &stat }) {
+            if cookie < at && take(ListedPlus { cookie: at, name, stat: &stat, known: true }) {
                 return Ok(());
             }
         }
         if dir == DIRECTORY {
             for (at, (ino, name, _)) in (NAMES..).zip(FIXED) {
-                if cookie < at && take(ListedPlus { cookie: at, name, stat: &self.stat(ino)? }) {
+                if cookie < at && take(ListedPlus { cookie: at, name, stat: &self.stat(ino)?, known: true }) {
                     break;
                 }
             }
@@ -98,7 +98,7 @@ impl Control {
         self.rows(dir, cookie, &mut |row| {
             let ino = self.numbers.tell(row.origin, row.look, row.files);
             let full = match self.stat(ino) {
-                Ok(stat) => take(ListedPlus { cookie: row.cookie, name: &row.name, stat: &stat }),
+                Ok(stat) => take(ListedPlus { cookie: row.cookie, name: &row.name, stat: &stat, known: true }),
                 // Gone meanwhile.
                 Err(_) => {
                     self.numbers.forget(ino, 1);
