@@ -17,6 +17,7 @@ on_mounts!(
     files_are_recorded_while_the_host_does_not_say_who_has_others_mapped,
     names_are_looked_up_while_the_log_grows,
     a_directory_is_renamed_without_a_look_at_open_files,
+    who_renames_a_directory_asks_for_no_open_file_elsewhere,
 );
 
 /// Nothing that is held up here takes so long otherwise.
@@ -232,4 +233,48 @@ fn a_directory_is_renamed_without_a_look_at_open_files(setup: Setup) {
     File::open(mount.at("other")).unwrap().sync_all().unwrap();
     assert!(looks.arrived() >= FILES as u64, "{} looks at segments", looks.arrived());
     drop(open);
+}
+
+/// However much lies below it.
+///
+/// Proves D7.
+fn who_renames_a_directory_asks_for_no_open_file_elsewhere(setup: Setup) {
+    const OPEN: usize = 200;
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    for dir in ["elsewhere", "full", "full/a", "full/a/b", "moved here"] {
+        fs::create_dir(mount.at(dir)).unwrap();
+    }
+    // More names than are gone through to find out which of the open files are below.
+    for n in 0..5 * OPEN {
+        symlink("nowhere", mount.at(format!("full/{n}"))).unwrap();
+    }
+    let open = |name: String| {
+        let file = File::create_new(mount.at(name)).unwrap();
+        file.write_all_at(&[7; 50_000], 0).unwrap();
+        file
+    };
+    let elsewhere: Vec<File> = (0..OPEN).map(|n| open(format!("elsewhere/{n}"))).collect();
+    let below = [open("full/a/b/deep".into()), open("full/a/here".into()), open("elsewhere/came".into())];
+    fs::rename(mount.at("elsewhere/came"), mount.at("full/came")).unwrap();
+    let linked = open("elsewhere/linked".into());
+    fs::hard_link(mount.at("elsewhere/linked"), mount.at("full/a/linked")).unwrap();
+    let left = open("full/left".into());
+    fs::rename(mount.at("full/left"), mount.at("elsewhere/left")).unwrap();
+    mount.sync();
+    below.iter().chain([&linked, &left]).for_each(|file| file.write_all_at(&[8; 50_000], 50_000).unwrap());
+    let looks = calls.add(Rule::of(Call::Fstat).on("/segments/"));
+    fs::rename(mount.at("full"), mount.at("moved here/full")).unwrap();
+    fs::write(mount.at("other"), b"bytes").unwrap();
+    File::open(mount.at("other")).unwrap().sync_all().unwrap();
+    assert!(looks.arrived() < 30, "{} looks at segments", looks.arrived());
+    let records = |name: &str| xattr::get(&mount.at(name), "user.tensorfs.records").unwrap();
+    for name in ["a/b/deep", "a/here", "came", "a/linked"] {
+        assert_eq!(records(&format!("moved here/full/{name}")), b"2", "{name}");
+    }
+    assert_eq!(records("elsewhere/left"), b"1");
+    drop((elsewhere, below, linked, left));
 }

@@ -5,13 +5,13 @@
 //! longer because many files are open. A power loss leaves either what was before the move, or all that was recorded
 //! behind it. Whoever commits may have the lock of a file, so no other one's is waited for.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
-use tensorfs_layout::Ino;
 use tensorfs_layout::log::{Origin, Record, Transaction};
 use tensorfs_layout::pool::{Edit, Pool};
-use tensorfs_layout::tree::Object;
+use tensorfs_layout::tree::{Object, View};
+use tensorfs_layout::{Ino, ROOT};
 
 use crate::clock;
 use crate::store::Store;
@@ -22,6 +22,9 @@ use super::node::Nodes;
 
 /// So many names are looked at before others get their turn.
 const LOT: usize = 1024;
+
+/// More directories than that are on no path that can be.
+const LONGEST: usize = 1 << 20;
 
 /// A host that fails is asked so often.
 const TRIES: usize = 3;
@@ -37,7 +40,8 @@ pub(super) fn learn_before_commits(store: &Arc<Store>, nodes: &Nodes) {
     }));
 }
 
-/// The segments below some directories that something may write; or all that there are, if those are found sooner.
+/// The segments below some directories that something may write. What lies there is gone through, or if that is more,
+/// the files that something may write.
 fn below(store: &Store, directories: &[Ino]) -> Vec<Written> {
     let writers = store.writers();
     let mut patience = 4 * writers.len();
@@ -61,11 +65,49 @@ fn below(store: &Store, directories: &[Ino]) -> Vec<Written> {
             left.extend(lot.iter().filter(|(_, ino, is_dir)| *is_dir && entered.insert(*ino)).map(|(_, ino, _)| *ino));
             match patience.checked_sub(lot.len()) {
                 Some(rest) => patience = rest,
-                None => return writers.all(),
+                None => return written_below(store, directories),
             }
         }
     }
     found
+}
+
+/// Those of the segments that something may write whose files lie below some directories, or may do so as they have
+/// several names. The host is asked for none of them.
+fn written_below(store: &Store, directories: &[Ino]) -> Vec<Written> {
+    let mut known: HashMap<Ino, bool> = directories.iter().map(|dir| (*dir, true)).collect();
+    known.entry(ROOT).or_insert(false);
+    let mut found = Vec::new();
+    for lot in store.writers().all().chunks(LOT) {
+        let view = store.view();
+        let mut below = |written: &&Written| {
+            view.object(written.ino).is_none_or(|object| match object.only_place() {
+                Some(dir) => is_below(&view, &mut known, dir),
+                None => object.names() > 0,
+            })
+        };
+        found.extend(lot.iter().filter(|written| below(written)).cloned());
+    }
+    found
+}
+
+/// True if a directory lies below one of those that are known to, and if that cannot be told. Others know it then.
+fn is_below(view: &View, known: &mut HashMap<Ino, bool>, dir: Ino) -> bool {
+    let mut passed = Vec::new();
+    let mut at = dir;
+    let below = loop {
+        if let Some(below) = known.get(&at) {
+            break *below;
+        }
+        passed.push(at);
+        match view.object(at).and_then(Object::parent) {
+            // In a damaged tree a directory could be below itself.
+            Some(parent) if passed.len() < LONGEST => at = parent,
+            _ => break true,
+        }
+    };
+    known.extend(passed.into_iter().map(|dir| (dir, below)));
+    below
 }
 
 /// Records what a segment has become. If the host fails over it again and again, its file counts as one that could not

@@ -182,7 +182,8 @@ impl View {
             self.totals.directories += u64::from(matches!(content, Content::Directory(_)));
             self.ledger.add(placed, length::ATTRIBUTES);
             let xattrs = Xattrs::default();
-            self.objects.insert(ino, Object { attributes, placed, last_seq: placed.seq, names: 0, content, xattrs });
+            let (last_seq, names, places) = (placed.seq, 0, 0);
+            self.objects.insert(ino, Object { attributes, placed, last_seq, names, places, content, xattrs });
             return;
         };
         object.last_seq = object.last_seq.max(placed.seq);
@@ -246,7 +247,7 @@ impl View {
         }
         let counted = self.counted(ino);
         let Some(child) = self.objects.get_mut(&ino) else { return };
-        child.names += 1;
+        (child.names, child.places) = (child.names + 1, child.places.wrapping_add(dir_ino.0));
         if let Content::Directory(child) = &mut child.content {
             (child.parent, child.place) = (Some(dir_ino), cookie);
             self.count_subdirectory(dir_ino, 1);
@@ -258,7 +259,7 @@ impl View {
     fn unlink(&mut self, dir: Ino, ino: Ino) {
         let counted = self.counted(ino);
         let Some(child) = self.objects.get_mut(&ino) else { return };
-        child.names = child.names.saturating_sub(1);
+        (child.names, child.places) = (child.names.saturating_sub(1), child.places.wrapping_sub(dir.0));
         if child.is_dir() {
             self.count_subdirectory(dir, -1);
         }

@@ -31,6 +31,8 @@ pub struct Object {
     pub(super) placed: Placed,
     pub(super) last_seq: u64,
     pub(super) names: u32,
+    /// The numbers of the directories that its names are in, added up: where it has one name, the number of that one.
+    pub(super) places: u64,
     pub(super) content: Content,
     pub(super) xattrs: Xattrs,
 }
@@ -69,6 +71,11 @@ impl Object {
     /// The number of names that point here.
     pub fn names(&self) -> u32 {
         self.names
+    }
+
+    /// The directory of its name, if it has just one.
+    pub fn only_place(&self) -> Option<Ino> {
+        (self.names == 1).then_some(Ino(self.places))
     }
 
     /// What `stat` calls `st_nlink`: the names, and for a directory `.` and the `..` of each subdirectory too.
