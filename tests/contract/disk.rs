@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tensorfs_tests::random::Random;
 use tensorfs_tests::{
-    Call, EVERYTHING, HostCalls, Mount, Pattern, Request, Rule, Setup, VolatileDisk, forget_cached_files, on_mounts,
-    run_ok,
+    Call, EVERYTHING, HostCalls, Mount, Passthrough, Pattern, Request, Rule, Setup, VolatileDisk, forget_cached_files,
+    on_mounts, run_ok,
 };
 
 on_mounts!(
@@ -30,6 +30,9 @@ on_mounts!(
     a_file_whose_times_the_host_does_not_take_can_be_read,
     bytes_that_the_disk_cannot_read_are_no_zeroes,
     a_file_whose_direct_writes_collide_with_a_mapping_is_not_damaged,
+    a_file_that_is_written_directly_later_on_is_not_damaged_by_a_collision,
+    a_file_that_was_opened_directly_before_a_takeover_is_not_damaged_by_a_collision,
+    a_file_that_was_opened_directly_before_a_kill_is_not_damaged_by_a_collision,
 );
 
 const EXT4: [&str; 5] = ["mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=0"];
@@ -463,13 +466,65 @@ fn a_file_whose_times_the_host_does_not_take_can_be_read(setup: Setup) {
 ///
 /// Proves D12.
 fn a_file_whose_direct_writes_collide_with_a_mapping_is_not_damaged(setup: Setup) {
+    let open = |_: &mut Mount, path: &Path| {
+        let open = || File::options().read(true).write(true).clone();
+        (open().open(path).unwrap(), open().custom_flags(libc::O_DIRECT).open(path).unwrap())
+    };
+    collides(setup, open);
+}
+
+/// Nothing is heard of it then.
+///
+/// Proves D12.
+fn a_file_that_is_written_directly_later_on_is_not_damaged_by_a_collision(setup: Setup) {
+    let open = |_: &mut Mount, path: &Path| {
+        let open = || File::options().read(true).write(true).open(path).unwrap();
+        let direct = open();
+        // SAFETY: takes integers alone.
+        assert_eq!(unsafe { libc::fcntl(direct.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) }, 0);
+        (open(), direct)
+    };
+    collides(setup, open);
+}
+
+/// The server that had opened it for direct writes was killed, and another one took over.
+///
+/// Proves D12, K2.
+fn a_file_that_was_opened_directly_before_a_takeover_is_not_damaged_by_a_collision(setup: Setup) {
+    let open = |mount: &mut Mount, path: &Path| {
+        let open = || File::options().read(true).write(true).clone();
+        let (file, direct) = (open().open(path).unwrap(), open().custom_flags(libc::O_DIRECT).open(path).unwrap());
+        mount.kill_server();
+        (file, direct)
+    };
+    collides(setup.mount_with(["-o", "keeper"]), open);
+}
+
+/// The server that had opened it for direct writes was killed.
+///
+/// Proves D9, D12.
+fn a_file_that_was_opened_directly_before_a_kill_is_not_damaged_by_a_collision(setup: Setup) {
+    if setup.passthrough() == Passthrough::Off {
+        return;
+    }
+    let open = |mount: &mut Mount, path: &Path| {
+        let open = || File::options().read(true).write(true).open(path).unwrap();
+        let direct = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+        mount.kill9();
+        mount.mount();
+        (open(), direct)
+    };
+    collides(setup, open);
+}
+
+/// What `open` opens, one to be mapped, the other to be written.
+fn collides(setup: Setup, open: fn(&mut Mount, &Path) -> (File, File)) {
     const BLOCKS: usize = 8;
     let Some(disk) = disk(&setup, &EXT4, "loop") else { return };
     let mut mount = setup.clone().pool_at(disk.at("pool")).mount();
     let path = mount.at("f");
     std::fs::write(&path, vec![1; BLOCKS << 12]).unwrap();
-    let file = File::options().read(true).write(true).open(&path).unwrap();
-    let direct = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let (file, direct) = open(&mut mount, &path);
     // SAFETY: nobody cuts the file.
     let mut mapping = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
     let done = AtomicBool::new(false);

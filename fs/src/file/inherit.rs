@@ -86,6 +86,9 @@ impl Locked<'_> {
         }
         if access.write {
             self.start_watching(Changer::Handle(entry.flags))?;
+            if entry.flags & libc::O_DIRECT != 0 {
+                self.files.store().segments().expect_collisions(segment);
+            }
             self.go_on_with_session();
         }
         let manner = Manner::of_bits(entry.manner);

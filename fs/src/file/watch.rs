@@ -124,10 +124,16 @@ impl Locked<'_> {
             if unheard {
                 (writing.valued, writing.unheard) = (None, true);
             }
+            if changer == Changer::Outlived {
+                store.segments().may_collide(segment);
+            }
             return Ok(());
         }
         let fd = files.begin_write(segment)?;
         self.watch(fd, unheard);
+        if outlived || changer == Changer::Outlived {
+            store.segments().may_collide(segment);
+        }
         self.begin_session(outlived || changer == Changer::Outlived);
         Ok(())
     }

@@ -7,14 +7,16 @@
 //!
 //! So a sync that failed is tried again, against rule 9, where all of this holds, and is believed only then:
 //!
-//! * the file was opened for direct writes, and a *witness*, a second descriptor that was open all the time, hears of
-//!   each failure as well: so none was one of the disk's flush, of the filesystem's own tables, or of beginning to
-//!   write;
+//! * a *witness*, a second descriptor, hears of each failure as well: so none was one of the disk's flush, of the
+//!   filesystem's own tables, or of beginning to write. One that is open all the time hears of all; one that is opened
+//!   for a sync, of those that were told to nobody before. The former is there for a file that was opened for direct
+//!   writes, the latter for one that was opened before this server began, nobody knows how. (`F_SETFL` is not heard of
+//!   either; but where the kernel moves the bytes, it goes on as the file was opened.)
 //! * in the end a sync succeeds, and after it one of the whole host, which has not failed to write any file's bytes
 //!   since the pool was opened; and ext4 has counted no errors meanwhile.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::ids::SegmentId;
@@ -34,10 +36,27 @@ impl Segments {
         self.unsynced.tracked.lock().change(id, |entry| entry.witness.get_or_insert(witness.clone()).clone());
     }
 
+    /// Programs that have it open since before this server may write the segment directly. Call it after
+    /// [`Segments::begin_write`].
+    pub fn may_collide(&self, id: SegmentId) {
+        self.unsynced.tracked.lock().change(id, |entry| entry.outlived = true);
+    }
+
+    /// Who hears of what fails from now on, and of what failed before and was told to nobody.
+    fn witness(&self, id: SegmentId) -> Option<Arc<OwnedFd>> {
+        let (open, outlived) = {
+            let tracked = self.unsynced.tracked.lock();
+            let entry = tracked.get(id)?;
+            (entry.witness.clone(), entry.outlived && entry.writers > 0)
+        };
+        // Without it a collision is taken for a failure.
+        let opened = || if outlived { self.open(id, libc::O_RDONLY).ok().map(Arc::new) } else { None };
+        open.or_else(opened)
+    }
+
     /// Syncs a segment, until no collision is in the way of it.
     pub(super) fn sync_witnessed(&self, id: SegmentId, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let witness = self.unsynced.tracked.lock().get(id).and_then(|entry| entry.witness.clone());
-        let Some(witness) = witness else { return self.medium.sync_segment(fd) };
+        let Some(witness) = self.witness(id) else { return self.medium.sync_segment(fd) };
         let mut collided = None;
         for _ in 0..TRIES {
             self.medium.write_out(fd, false)?;

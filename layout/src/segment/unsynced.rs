@@ -55,6 +55,8 @@ pub(super) struct Tracked {
     pub fd: Arc<OwnedFd>,
     /// See [`crate::segment::collisions`].
     pub witness: Option<Arc<OwnedFd>>,
+    /// Somebody has had it open since before this server, who may write it directly.
+    pub outlived: bool,
     pub writers: u32,
     /// The next commit must sync it.
     pub due: bool,
@@ -79,6 +81,7 @@ impl Tracked {
         Self {
             fd,
             witness: None,
+            outlived: false,
             writers: 0,
             due: false,
             dirty: false,
