@@ -959,7 +959,11 @@ fn a_directory_is_listed_while_the_host_says_nothing_of_files_in_it(setup: Setup
     let open = |n: usize| {
         let path = dir.join(format!("open-{n}"));
         fs::write(&path, vec![7; n]).unwrap();
-        if n % 2 == 0 { File::open(path).unwrap() } else { OpenOptions::new().append(true).open(path).unwrap() }
+        if n.is_multiple_of(2) {
+            File::open(path).unwrap()
+        } else {
+            OpenOptions::new().append(true).open(path).unwrap()
+        }
     };
     let files: Vec<File> = (0..OPEN).map(open).collect();
     let held = calls.add(Rule::of(Call::Fstat).on("/segments/").held());
@@ -981,7 +985,7 @@ fn a_directory_is_listed_while_the_host_says_nothing_of_files_in_it(setup: Setup
     assert_eq!(asked, 0);
     for (n, file) in files.iter().enumerate() {
         let entry =
-            fs::read_dir(&dir).unwrap().map(Result::unwrap).find(|entry| entry.file_name() == &*format!("open-{n}"));
+            fs::read_dir(&dir).unwrap().map(Result::unwrap).find(|entry| entry.file_name() == *format!("open-{n}"));
         let (stat, named) = (file.metadata().unwrap(), entry.unwrap().metadata().unwrap());
         assert_eq!((stat.len(), named.len()), (n as u64, n as u64));
         assert_eq!((stat.ino(), stat.mtime_nsec()), (named.ino(), named.mtime_nsec()));

@@ -18,8 +18,11 @@ on_mounts!(
     what_is_removed_and_stands_on_the_host_yet_has_a_bound,
     a_version_that_is_mapped_when_it_is_replaced_counts_until_it_is_not,
     removed_files_that_are_mapped_do_not_pass_the_limit,
+    who_finds_no_space_waits_for_no_removed_file_that_the_host_is_late_with,
     a_removed_file_whose_segment_is_gone_counts_no_more,
     what_a_mapped_file_has_behind_its_end_counts_beside_its_holes,
+    what_a_file_has_behind_its_end_counts_when_it_is_opened_again,
+    the_holes_of_a_file_count_from_when_it_is_opened_again,
     no_space_at_the_limit,
     deleting_gives_space_at_once,
     everything_committed_stays_readable,
@@ -874,6 +877,52 @@ fn removed_files_that_are_mapped_do_not_pass_the_limit(setup: Setup) {
     }
 }
 
+/// The host does not say of one whether it is mapped yet, and says it of the others: their space is there for whoever
+/// wants it, and that of the one once it is known.
+///
+/// Proves S3, W1.
+fn who_finds_no_space_waits_for_no_removed_file_that_the_host_is_late_with(setup: Setup) {
+    const FILE: usize = 12 << 20;
+    let calls = HostCalls::new();
+    let mount = limited_and_quiet(setup.host_calls(&calls));
+    if mount.is_plain() || mount.passthrough() == Passthrough::Off {
+        // There a mapping keeps the file open.
+        return;
+    }
+    let make = |n: usize| {
+        let path = mount.at(format!("mapped-{n}"));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.set_len((FILE + 4096 * n) as u64).unwrap();
+        let mapped = Mapped::to_write(&file, FILE);
+        mapped.fill();
+        mount.sync();
+        (path, mapped)
+    };
+    let made: Vec<_> = (0..4).map(make).collect();
+    let shards = std::fs::read_dir(mount.pool().join("segments")).unwrap().map(|shard| shard.unwrap().path());
+    let mut segments = shards.flat_map(|shard| std::fs::read_dir(shard).unwrap().map(|file| file.unwrap().path()));
+    let late = segments.find(|file| std::fs::metadata(file).unwrap().len() == FILE as u64).unwrap();
+    let late = format!("/{}", late.strip_prefix(mount.pool()).unwrap().display());
+    made.iter().for_each(|(path, _)| std::fs::remove_file(path).unwrap());
+    let write =
+        |name: &str, size: usize| std::fs::write(mount.at(name), vec![7; size]).map_err(|error| error.raw_os_error());
+    assert_eq!(write("none", 30 << 20), Err(Some(libc::ENOSPC)), "what is mapped counts");
+    std::fs::remove_file(mount.at("none")).unwrap();
+    let held = calls.add(Rule::of(Call::Lease).on(late).held());
+    drop(made);
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        scope.spawn(move || tell.send(write("of the others", 30 << 20)));
+        let written = told.recv_timeout(std::time::Duration::from_secs(60));
+        drop(held);
+        assert_eq!(written, Ok(Ok(())), "who finds no space waits for the host");
+    });
+    wait_until("the space of the last one", || {
+        let _ = std::fs::remove_file(mount.at("of the last"));
+        write("of the last", 15 << 20).is_ok()
+    });
+}
+
 /// That nothing can be asked about it was taken for somebody who has it mapped. Found by a review.
 ///
 /// Proves S3.
@@ -896,6 +945,38 @@ fn a_removed_file_whose_segment_is_gone_counts_no_more(setup: Setup) {
 ///
 /// Proves S1, S5.
 fn what_a_mapped_file_has_behind_its_end_counts_beside_its_holes(setup: Setup) {
+    counts_behind_its_end(setup, false);
+}
+
+/// It was not asked for when the file was opened the next time. Found by reading.
+///
+/// Proves S1, S5.
+fn what_a_file_has_behind_its_end_counts_when_it_is_opened_again(setup: Setup) {
+    counts_behind_its_end(setup, true);
+}
+
+/// What was free was told to the next writer without them. Found as the test above was made.
+///
+/// Proves S1, S5.
+fn the_holes_of_a_file_count_from_when_it_is_opened_again(setup: Setup) {
+    const HOLES: usize = 40 << 20;
+    let mount = limited(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let path = mount.at("sparse");
+    File::create(&path).unwrap().set_len(HOLES as u64).unwrap();
+    mount.sync();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let written = std::fs::write(mount.at("other"), vec![7; 30 << 20]);
+    assert_eq!(written.map_err(|error| error.raw_os_error()), Err(Some(libc::ENOSPC)));
+    Mapped::to_write(&file, HOLES).fill();
+    file.sync_all().unwrap();
+    let on_host = allocated(mount.pool());
+    assert!((HOLES as u64..=LIMIT + BOOKS).contains(&on_host), "{on_host} bytes on the host");
+}
+
+fn counts_behind_its_end(setup: Setup, closed: bool) {
     const HOLES: usize = 40 << 20;
     const STEP: i64 = 2 << 20;
     if setup.mount_is_plain() {
@@ -904,7 +985,7 @@ fn what_a_mapped_file_has_behind_its_end_counts_beside_its_holes(setup: Setup) {
     let keep = nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE;
     let mount = limited(setup);
     let open = |name| OpenOptions::new().read(true).write(true).create_new(true).open(mount.at(name)).unwrap();
-    let file = open("f");
+    let mut file = open("f");
     file.set_len(HOLES as u64).unwrap();
     // The size does not grow, so there is no hole in front of it.
     nix::fcntl::fallocate(&file, keep, 1 << 30, 4096).unwrap();
@@ -912,12 +993,23 @@ fn what_a_mapped_file_has_behind_its_end_counts_beside_its_holes(setup: Setup) {
         (0..64).find(|step| nix::fcntl::fallocate(&file, keep, HOLES as i64 + step * STEP, STEP) == Err(Errno::ENOSPC));
     let behind = refused.expect("it is refused at some time") * STEP;
     assert!((10 << 20..24 << 20).contains(&behind), "{behind} bytes behind its end");
+    if closed {
+        drop(file);
+        mount.sync();
+        file = OpenOptions::new().read(true).write(true).open(mount.at("f")).unwrap();
+        let written = std::fs::write(mount.at("other"), vec![7; 20 << 20]);
+        assert_eq!(written.map_err(|error| error.raw_os_error()), Err(Some(libc::ENOSPC)));
+        std::fs::remove_file(mount.at("other")).unwrap();
+    }
     let mapped = Mapped::to_write(&file, HOLES);
     mapped.fill();
     drop(mapped);
     file.sync_all().unwrap();
     let on_host = allocated(mount.pool());
     assert!((HOLES as u64..=LIMIT + BOOKS).contains(&on_host), "{on_host} bytes on the host");
+    if closed {
+        return;
+    }
     // What is cut is free again.
     file.set_len(4096).unwrap();
     assert!(free(&mount) > LIMIT - (8 << 20), "{} bytes free", free(&mount));

@@ -52,7 +52,7 @@ pub(crate) fn commit_if_changed(files: &Arc<Files>, was_quiet: bool) -> Result<b
         pool.idle()?;
     }
     store.bells().rounds().done();
-    if changed || store.removed().has_mapped() || store.pool().kept_bytes() > 0 {
+    if changed {
         store.bells().unlink().ring();
     }
     if store.is_limited() {

@@ -19,6 +19,7 @@ mod mender;
 mod mover;
 mod moves;
 mod out_writer;
+mod releaser;
 mod rester;
 mod scrub;
 mod seal;
@@ -53,6 +54,7 @@ pub(crate) struct Background {
     _rester: Running,
     _sealer: Running,
     _spare_maker: Running,
+    _releaser: Running,
     _unlinker: Running,
     _setter_aside: Running,
     _settler: Running,
@@ -72,6 +74,7 @@ impl Background {
         let spare_maker = spare_maker::SpareMaker::start(files)?;
         let rester = rester::Rester::start(files)?;
         let out_writer = out_writer::OutWriter::start(files)?;
+        let releaser = releaser::Releaser.start(files)?;
         let unlinker = unlinker::Unlinker.start(files)?;
         let setter_aside = setter_aside::SetterAside.start(files)?;
         let settler = settler::Settler.start(files)?;
@@ -82,6 +85,7 @@ impl Background {
             _rester: rester,
             _sealer: sealer,
             _spare_maker: spare_maker,
+            _releaser: releaser,
             _unlinker: unlinker,
             _setter_aside: setter_aside,
             _settler: settler,

@@ -23,7 +23,6 @@ impl Chore for Unlinker {
 
     fn work(&mut self, files: &Arc<Files>) {
         let store = files.store();
-        files.let_go_of_unmapped();
         if store.holds_too_much(0) {
             files.reap_removed();
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tensorfs_layout::Ino;
 
 use crate::error::{Fault, Result};
 
@@ -11,13 +12,13 @@ use super::walks::Walks;
 /// Who learns files in the background, and what came of that since it was asked last.
 #[derive(Default)]
 pub(super) struct Learning {
-    walks: Arc<Walks>,
+    walks: Arc<Walks<Ino>>,
     since: Mutex<Outcome>,
 }
 
 impl Learning {
     /// Those who go through the files.
-    pub fn walks(&self) -> &Arc<Walks> {
+    pub fn walks(&self) -> &Arc<Walks<Ino>> {
         &self.walks
     }
 

@@ -34,6 +34,7 @@ mod interrupted;
 mod io;
 mod learn;
 mod learned;
+mod letting_go;
 mod locked;
 mod look;
 mod mode;
@@ -87,6 +88,7 @@ use allowance::Allowance;
 use ghosts::Ghosts;
 use handles::Inherited;
 use learned::Learning;
+use letting_go::LettingGo;
 use node::Nodes;
 use outlived::Outlived;
 use to_set_aside::ToSetAside;
@@ -126,6 +128,7 @@ struct Queues {
     to_set_aside: ToSetAside,
     to_settle: ToSettle,
     learning: Learning,
+    letting_go: LettingGo,
 }
 
 impl Files {

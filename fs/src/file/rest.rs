@@ -10,10 +10,12 @@ use tensorfs_layout::{Ino, ROOT};
 
 use crate::error::{Fault, Result};
 use crate::store::Store;
+use crate::waits::{self, Wait};
 
 use super::Files;
 use super::learn::Switch;
 use super::learned::Outcome;
+use super::letting_go::{PATIENCE, Removed};
 use super::locked::Locked;
 use super::stat::Stat;
 use super::state::Route;
@@ -27,9 +29,6 @@ const RELEASE: Duration = Duration::from_millis(20);
 
 /// The kernel's own last close of a segment can come after RELEASE: it is taken for a mapping only if it lasts longer.
 const LAST_CLOSE: Duration = Duration::from_millis(2);
-
-/// Who finds no space has so many files looked at that were removed while they were mapped.
-const MAPPED_EACH: usize = 64;
 
 impl Locked<'_> {
     /// Brings an inode to rest as far as its handles allow: after a release, or an open that failed.
@@ -170,7 +169,7 @@ impl Locked<'_> {
             self.reap();
         } else if store.holds_too_much(0) {
             self.reap();
-            self.files.reap_kept();
+            self.files.reap_removed();
         }
     }
 
@@ -274,45 +273,74 @@ impl Files {
         self.ghosts.forget(ino);
     }
 
-    /// Lets go of what was removed while a program had it mapped, where that is over. The caller may have the lock of
-    /// some inode.
-    pub fn let_go_of_unmapped(&self) {
-        self.let_go_of_some(usize::MAX);
+    /// Lets go of what was removed while a program had it mapped, where that is over: a round of the background. True
+    /// if there was any. What the host is late with is left to the next round.
+    pub fn let_go_of_unmapped(self: &Arc<Self>) -> bool {
+        let files = self.clone();
+        let look = move |removed| {
+            let look = || files.let_go_if_unmapped(removed);
+            if catch_unwind(AssertUnwindSafe(look)).is_err() {
+                files.store().counters().panics.add(1);
+                log::error!("{removed:?}: letting go of it panicked");
+            }
+        };
+        self.queues.letting_go.round(|most| {
+            let removed = self.removed_and_mapped(most);
+            let any = !removed.is_empty();
+            self.queues.letting_go.walks().each(removed, Instant::now() + PATIENCE, look);
+            any
+        })
     }
 
-    /// As [`Files::let_go_of_unmapped`], for who finds no space: of very many the rest is left to the background. True
-    /// if there were any.
+    fn removed_and_mapped(&self, most: usize) -> Vec<Removed> {
+        let kept = self.store().pool().kept_segments().into_iter().take(most).map(Removed::Segment);
+        kept.chain(self.store().removed().mapped(most).into_iter().map(Removed::File)).collect()
+    }
+
+    fn let_go_if_unmapped(&self, removed: Removed) {
+        let store = self.store();
+        match removed {
+            Removed::Segment(segment) => {
+                if !store.segments().is_held(segment, false) {
+                    store.pool().let_go_of_segment(segment);
+                }
+            }
+            Removed::File(ino) => {
+                let node = self.node(ino);
+                if let Some(mut file) = self.try_lock(&node).filter(Locked::is_unused)
+                    && store.is_unnamed(ino)
+                {
+                    file.let_go(false, Duration::ZERO);
+                }
+            }
+        }
+    }
+
+    /// Has the background let go of what was removed and is mapped no more, for who finds no space. True if there was
+    /// any. The caller may have the lock of some inode.
     pub(super) fn let_go_for_space(&self) -> bool {
-        self.let_go_of_some(MAPPED_EACH)
+        let store = self.store();
+        if !store.removed().has_mapped() && store.pool().kept_segments().is_empty() {
+            return false;
+        }
+        if store.bells().let_go().is_stopped() {
+            // At the end there is no background.
+            self.removed_and_mapped(usize::MAX).into_iter().for_each(|removed| self.let_go_if_unmapped(removed));
+        } else {
+            waits::during(Wait::Others, || self.queues.letting_go.wait_for_round(|| store.bells().let_go().ring()));
+        }
+        true
     }
 
-    fn let_go_of_some(&self, most: usize) -> bool {
-        let kept = self.store().pool().kept_segments();
-        for segment in kept.iter().take(most) {
-            if !self.store().segments().is_held(*segment, false) {
-                self.store().pool().let_go_of_segment(*segment);
-            }
-        }
-        let mapped = self.store().removed().mapped(most);
-        for ino in &mapped {
-            let node = self.node(*ino);
-            if let Some(mut file) = self.try_lock(&node).filter(Locked::is_unused)
-                && self.store().is_unnamed(*ino)
-            {
-                file.let_go(false, Duration::ZERO);
-            }
-        }
-        !(mapped.is_empty() && kept.is_empty())
-    }
-
-    /// Drops what only the kernel still knows, and what was mapped and is not any more. The caller may have the lock of
-    /// some inode.
-    pub fn reap_removed(&self) {
+    /// Drops what only the kernel still knows, and what was mapped and is not any more, for who finds no space. The
+    /// caller may have the lock of some inode.
+    pub(super) fn reap_for_space(&self) {
         self.let_go_for_space();
-        self.reap_kept();
+        self.reap_removed();
     }
 
-    fn reap_kept(&self) {
+    /// Drops what only the kernel still knows. The caller may have the lock of some inode.
+    pub fn reap_removed(&self) {
         for ino in self.store().removed().all() {
             let node = self.node(ino);
             if let Some(mut file) = self.try_lock(&node).filter(Locked::is_unused)
@@ -412,10 +440,11 @@ impl Files {
     /// recorded.
     pub fn close_all(&self) -> bool {
         self.queues.learning.walks().finish();
+        self.queues.letting_go.walks().finish();
         for handle in self.handles.drain() {
             self.release_handle(0, &handle);
         }
-        self.reap_removed();
+        self.reap_for_space();
         // Nobody hears any more of when they are unmapped.
         for ino in self.store().removed().mapped(usize::MAX) {
             self.lock(&self.node(ino)).reap();

@@ -142,7 +142,7 @@ impl Files {
     /// Gives back to the host what deleted files and records still hold. True if what was refused for lack of space is
     /// worth one more try: the background may have made room just before.
     pub fn relieve(&self) -> bool {
-        self.reap_removed();
+        self.reap_for_space();
         self.wait_for_given_up(CLOSING);
         let done = self.store().pool().reclaim().is_ok();
         if done {

@@ -1,16 +1,16 @@
-//! Going through files of each of which the host has to be asked: one that it is late with is left behind, and the
-//! others have their turn.
+//! Going through files, or segments, of each of which the host has to be asked: one that it is late with is left
+//! behind, and the others have their turn.
 //!
-//! Files are gone through one after the other on a thread apart. Where it comes no further for a moment, another one
-//! goes on behind the file that it is at. A file that is being looked at is not looked at a second time.
+//! They are gone through one after the other on a thread apart. Where it comes no further for a moment, another one
+//! goes on behind what it is at. What is being looked at is not looked at a second time.
 
 use std::collections::HashSet;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use tensorfs_layout::Ino;
 
 /// So many files are late at a time, and then nobody is looked at before one of them has been.
 const MOST: usize = 32;
@@ -19,22 +19,25 @@ const MOST: usize = 32;
 const LATE: Duration = Duration::from_millis(10);
 
 /// Those who go through files.
-#[derive(Default)]
-pub(super) struct Walks {
-    crew: Mutex<Crew>,
+pub(super) struct Walks<T> {
+    crew: Mutex<Crew<T>>,
     ended: Condvar,
 }
 
-#[derive(Default)]
-struct Crew {
+struct Crew<T> {
     threads: usize,
-    /// The files that are being looked at.
-    at: HashSet<Ino>,
+    /// What is being looked at.
+    at: HashSet<T>,
 }
 
+/// What can be gone through.
+pub(super) trait Place: Copy + Eq + Hash + Send + Sync + 'static {}
+
+impl<T: Copy + Eq + Hash + Send + Sync + 'static> Place for T {}
+
 /// One way through some files.
-struct Walk<F> {
-    files: Vec<Ino>,
+struct Walk<T, F> {
+    files: Vec<T>,
     look: F,
     places: Mutex<Places>,
     done: Condvar,
@@ -52,23 +55,24 @@ struct Places {
 }
 
 /// A file is being looked at until this goes.
-struct Look<'a>(&'a Walks, Ino);
+struct Look<'a, T: Place>(&'a Walks<T>, T);
 
-impl Drop for Look<'_> {
+impl<T: Place> Drop for Look<'_, T> {
     fn drop(&mut self) {
         self.0.crew.lock().at.remove(&self.1);
     }
 }
 
-impl Walks {
+impl<T> Default for Walks<T> {
+    fn default() -> Self {
+        Self { crew: Mutex::new(Crew { threads: 0, at: HashSet::new() }), ended: Condvar::new() }
+    }
+}
+
+impl<T: Place> Walks<T> {
     /// Has each of the files looked at. False if some have not been at the deadline: those that were begun will be, and
     /// the others are left out. `look` must not panic.
-    pub fn each<F: Fn(Ino) + Send + Sync + 'static>(
-        self: &Arc<Self>,
-        files: Vec<Ino>,
-        until: Instant,
-        look: F,
-    ) -> bool {
+    pub fn each<F: Fn(T) + Send + Sync + 'static>(self: &Arc<Self>, files: Vec<T>, until: Instant, look: F) -> bool {
         let all = files.len();
         let walk = Arc::new(Walk { files, look, places: Mutex::default(), done: Condvar::new() });
         let mut before = None;
@@ -94,7 +98,7 @@ impl Walks {
 
     /// Has one more thread go through the files, unless all are at files that are late. False if there is none to be
     /// had.
-    fn send<F: Fn(Ino) + Send + Sync + 'static>(self: &Arc<Self>, walk: &Arc<Walk<F>>) -> bool {
+    fn send<F: Fn(T) + Send + Sync + 'static>(self: &Arc<Self>, walk: &Arc<Walk<T, F>>) -> bool {
         let mut crew = self.crew.lock();
         if crew.threads >= MOST {
             return true;
@@ -116,15 +120,15 @@ impl Walks {
         true
     }
 
-    fn go<F: Fn(Ino)>(&self, walk: &Walk<F>) {
+    fn go<F: Fn(T)>(&self, walk: &Walk<T, F>) {
         loop {
-            let ino = {
+            let place = {
                 let mut places = walk.places.lock();
-                let Some(ino) = walk.files.get(places.next).filter(|_| !places.over) else { return };
+                let Some(place) = walk.files.get(places.next).filter(|_| !places.over) else { return };
                 places.next += 1;
-                *ino
+                *place
             };
-            let looks = self.begin(ino).map(|_at| (walk.look)(ino)).is_some();
+            let looks = self.begin(place).map(|_at| (walk.look)(place)).is_some();
             let mut places = walk.places.lock();
             if looks {
                 places.looked += 1;
@@ -138,8 +142,8 @@ impl Walks {
     }
 
     /// A file is looked at, unless somebody is about it.
-    fn begin(&self, ino: Ino) -> Option<Look<'_>> {
-        self.crew.lock().at.insert(ino).then(|| Look(self, ino))
+    fn begin(&self, place: T) -> Option<Look<'_, T>> {
+        self.crew.lock().at.insert(place).then(|| Look(self, place))
     }
 
     /// Waits until nobody is looked at any more.
@@ -162,11 +166,13 @@ impl Places {
 mod tests {
     use std::sync::mpsc::channel;
 
+    use tensorfs_layout::Ino;
+
     use super::*;
 
     #[test]
     fn what_is_late_is_left_behind_and_passed_over_until_it_has_been_looked_at() {
-        let walks = Arc::<Walks>::default();
+        let walks = Arc::<Walks<Ino>>::default();
         let gate = Arc::new(Mutex::new(()));
         let shut = gate.lock();
         let (tell, hear) = channel();
@@ -197,7 +203,7 @@ mod tests {
 
     #[test]
     fn those_who_are_late_have_a_bound() {
-        let walks = Arc::<Walks>::default();
+        let walks = Arc::<Walks<Ino>>::default();
         let gate = Arc::new(Mutex::new(()));
         let shut = gate.lock();
         let held = gate.clone();

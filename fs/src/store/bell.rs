@@ -66,6 +66,7 @@ pub(crate) struct Bells {
     clean: Bell,
     grow: Bell,
     aside: Bell,
+    let_go: Bell,
     rounds: Rounds,
 }
 
@@ -98,6 +99,11 @@ impl Bells {
     /// Calls who sets aside the versions that writers who died have replaced.
     pub fn aside(&self) -> &Bell {
         &self.aside
+    }
+
+    /// Calls who lets go of what was removed while it was mapped.
+    pub fn let_go(&self) -> &Bell {
+        &self.let_go
     }
 
     /// When commits in the background were done.

@@ -17,6 +17,7 @@ use tensorfs_layout::{Error, Ino};
 use crate::error::{Host, Result};
 
 use super::asking::Which;
+use super::host::HostStat;
 use super::limit::{BLOCK, UnderWay};
 use super::writers::Written;
 use super::{Store, host};
@@ -93,8 +94,33 @@ impl Store {
 
     /// A program of an earlier mount has a file mapped for writing, whether there is room for its holes or not.
     pub fn map_for_good(&self, ino: Ino) {
-        self.writers.map(ino, 0);
+        if self.is_limited()
+            && let Some(written) = self.writers.get(ino)
+            && let Ok(host) = host::stat(&*written.fd)
+        {
+            self.look_behind(&written, &host);
+            let written = self.writers.get(ino).unwrap_or(written);
+            self.map(ino, written.extent_if_mapped(&host).saturating_sub(written.extent(&host)));
+        } else {
+            self.writers.map(ino, 0);
+        }
         self.measure(ino);
+    }
+
+    /// The file can be mapped for writing from now on. What that may fill is in the estimate at once.
+    fn map(&self, ino: Ino, more: u64) {
+        let filled = self.limit.begin(more);
+        self.writers.map(ino, more);
+        drop(filled);
+    }
+
+    /// What a file that is about to be mapped has behind its end, since before it was opened, stays there as its holes
+    /// are filled.
+    fn look_behind(&self, written: &Written, host: &HostStat) {
+        let (bytes, reach) = host::behind(&*written.fd, host.size.next_multiple_of(BLOCK), host.allocated);
+        if bytes > 0 {
+            self.writers.has_behind(written.ino, bytes, reach);
+        }
     }
 
     /// Adds up what is known.
@@ -171,6 +197,10 @@ impl Store {
         }
         let Some(written) = self.writers.get(ino) else { return Ok(true) };
         let host = host::stat(&*written.fd).host("looking at a segment")?;
+        if !written.is_mapped() {
+            self.look_behind(&written, &host);
+        }
+        let Some(written) = self.writers.get(ino) else { return Ok(true) };
         let more = written.extent_if_mapped(&host).saturating_sub(written.extent(&host));
         if more == 0 {
             self.writers.map(ino, 0);
@@ -180,7 +210,7 @@ impl Store {
         let fits = self.beside_others(|free, _| {
             let fits = more <= free;
             if fits {
-                self.writers.map(ino, more);
+                self.map(ino, more);
             }
             fits.then_some(())
         });

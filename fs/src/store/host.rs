@@ -108,6 +108,67 @@ pub(crate) fn unallocated(fd: impl AsFd, offset: u64, len: u64, block: u64) -> n
     Ok(missing)
 }
 
+/// `FS_IOC_FIEMAP` and what goes with it, of the kernel's `include/uapi/linux/fiemap.h`.
+const FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
+const LAST_EXTENT: u32 = 1;
+/// The host has found no place for it yet, and gives it back if it is not written.
+const NOT_YET_PLACED: u32 = 4;
+/// So many extents are asked for at a time, and so often.
+const EXTENTS: usize = 32;
+const TIMES: usize = 32;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    at: u64,
+    physical: u64,
+    len: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    more: [u32; 3],
+}
+
+#[repr(C)]
+struct Extents {
+    start: u64,
+    len: u64,
+    flags: u32,
+    found: u32,
+    room: u32,
+    reserved: u32,
+    extents: [Extent; EXTENTS],
+}
+
+/// How much a segment has from a place on, which is not in front of its end, and up to where. Nothing where the host
+/// does not say; of very many extents all that it has at all.
+pub(crate) fn behind(fd: impl AsFd, end: u64, allocated: u64) -> (u64, u64) {
+    let (mut bytes, mut reach, mut start) = (0_u64, 0, end);
+    for _ in 0..TIMES {
+        let extents = [Extent::default(); EXTENTS];
+        let room = EXTENTS as u32;
+        let mut asked = Extents { start, len: u64::MAX - start, flags: 0, found: 0, room, reserved: 0, extents };
+        // SAFETY: the descriptor is open for the call, which writes into the struct what fits there: `room` says how
+        // many extents that are.
+        let done = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), FIEMAP, &raw mut asked) };
+        let found = &asked.extents[..(asked.found as usize).min(EXTENTS)];
+        if done != 0 || found.is_empty() {
+            return (bytes, reach);
+        }
+        for extent in found {
+            let until = extent.at.saturating_add(extent.len);
+            if extent.flags & NOT_YET_PLACED == 0 {
+                bytes += until.saturating_sub(extent.at.max(start));
+                reach = until;
+            }
+            start = start.max(until);
+            if extent.flags & LAST_EXTENT != 0 {
+                return (bytes, reach);
+            }
+        }
+    }
+    (allocated, u64::MAX)
+}
+
 /// Copies a range between segments, by sharing it where the host can; returns what was copied, which may be less.
 pub(crate) fn copy(
     from: BorrowedFd<'_>,
@@ -174,6 +235,25 @@ mod tests {
         assert_eq!(unallocated(&file, 8192, 4096, block).unwrap(), 0);
         assert_eq!(unallocated(&file, 9000, 10, block).unwrap(), 0);
         assert_eq!(unallocated(&file, 12000, 1000, block).unwrap(), block);
+    }
+
+    #[test]
+    fn finds_what_is_behind_the_end() {
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let keep = FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        write_at(&file, &[1; 8192], 0).unwrap();
+        file.as_file().sync_all().unwrap();
+        let at = |place| behind(&file, place, 1 << 40);
+        if at(0) != (8192, 8192) || fallocate(&file, keep, 1 << 20, 65536).is_err() {
+            // The host does not say.
+            return;
+        }
+        assert_eq!(at(8192), (65536, (1 << 20) + 65536));
+        assert_eq!(at((1 << 20) + 4096), (61440, (1 << 20) + 65536));
+        for n in 0..3 * (TIMES * EXTENTS) as i64 {
+            nix_fallocate(&file, keep, (2 << 20) + 8192 * n, 4096).unwrap();
+        }
+        assert_eq!(at(8192), (1 << 40, u64::MAX));
     }
 
     #[test]

@@ -266,6 +266,14 @@ impl Writers {
         });
     }
 
+    /// The file has so many bytes behind its end, up to a place, as it was found.
+    pub(super) fn has_behind(&self, ino: Ino, bytes: u64, reach: u64) {
+        self.note(ino, 0, |written| {
+            let behind = &mut written.behind;
+            (behind.bytes, behind.reach) = (behind.bytes.max(bytes), behind.reach.max(reach));
+        });
+    }
+
     /// The file has nothing behind its end: the host frees that when it cuts a file.
     pub fn cut(&self, ino: Ino) {
         self.note(ino, 0, |written| written.behind = Behind::default());
