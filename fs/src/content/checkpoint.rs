@@ -17,7 +17,7 @@ use super::turns::{Turn, Turns};
 
 /// What all plans take that somebody reads, has read, or that are kept, in lots.
 const ROOM: usize = (512 << 20) / LOT;
-const LOT: usize = 64 << 10;
+const LOT: usize = 4 << 10;
 /// What is kept of all directories that nobody asks for, at most, unless a single one takes more.
 const KEPT_MAX: usize = 64 << 20;
 /// What it takes to remember, of some 60,000 files, whether they are plans.
@@ -108,15 +108,41 @@ impl Checkpoints {
 
     /// What was read, which takes less than the room that there was for it. It is kept if it is to be.
     pub fn take_in(&self, mut checkpoint: Checkpoint, is_kept: bool) -> Arc<Checkpoint> {
-        let bytes = checkpoint.memory();
-        checkpoint.room.shrink_to(bytes.div_ceil(LOT));
+        let lots = checkpoint.memory().div_ceil(LOT);
+        checkpoint.room.shrink_to(lots);
         if is_kept {
             checkpoint.room.be_nobodys();
         }
         let checkpoint = Arc::new(checkpoint);
         if is_kept {
-            self.kept.put(checkpoint.dir, checkpoint.clone(), bytes);
+            // As much as of the room: what is let go of is so much that others find.
+            self.kept.put(checkpoint.dir, checkpoint.clone(), lots * LOT);
         }
         checkpoint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use crate::error::Fault;
+
+    use super::*;
+
+    /// Proves B16.
+    #[test]
+    fn small_ones_that_are_kept_give_way_to_large_ones_that_are_read() {
+        let all = Checkpoints::default();
+        for n in 0..20_000 {
+            let room = all.room(None, 100, || Ok(())).unwrap();
+            let (index, plan) = (Index::default(), Plan::default());
+            let one = Checkpoint { stamp: n, index, dir: Ino(n), plans: Vec::new(), plan, is_broken: false, room };
+            all.take_in(one, true);
+        }
+        let looks = Cell::new(0);
+        let wanted = || if looks.replace(looks.get() + 1) < 100_000 { Ok(()) } else { Err(Fault::new(libc::EINTR)) };
+        let large: Vec<_> = (0..4).map(|_| all.room(None, READING_MAX, wanted).unwrap()).collect();
+        assert_eq!((large.len(), all.kept.bytes()), (4, 0));
     }
 }

@@ -130,11 +130,15 @@ struct Read {
     is_all: bool,
 }
 
-/// What plans say together, whether one was left out, and why one could not be read this time.
+fn ids_of(plans: &[(Ino, io::Error)]) -> Vec<Ino> {
+    plans.iter().map(|(ino, _)| *ino).collect()
+}
+
+/// What plans say together, whether one was left out, and which could not be read this time.
 struct Together {
     plan: Plan,
     left_out: bool,
-    not_now: Option<io::Error>,
+    not_now: Vec<(Ino, io::Error)>,
 }
 
 /// What one plan says, or why it says nothing.
@@ -298,8 +302,10 @@ impl Content {
             let room = self.checkpoints.room(Asker::user_of_this_thread(), bytes, &wanted)?;
             let Some(Together { plan, left_out, not_now }) = self.plans_within(plans, bytes)? else { continue };
             let Some(index) = index_of(&plan, bytes) else { continue };
-            let is_all = not_now.is_none();
-            if let Some(error) = not_now.filter(|_| plan.len() == 0) {
+            // Which tensor has which number depends on the plans that said something.
+            let stamp = if not_now.is_empty() { stamp } else { number((stamp, ids_of(&not_now))) };
+            let is_all = not_now.is_empty();
+            if let Some((_, error)) = not_now.into_iter().next().filter(|_| plan.len() == 0) {
                 return Err(fault(error));
             }
             let is_broken = left_out && plan.len() == 0;
@@ -313,7 +319,7 @@ impl Content {
     /// that cannot be read is left out, and takes no other with it.
     fn plans_within(&self, plans: &[(Ino, Version)], bytes: usize) -> Result<Option<Together>> {
         let (most, is_most) = (bytes / 2, bytes == READING_MAX);
-        let (mut said, mut left_out, mut not_now) = (Vec::new(), false, None);
+        let (mut said, mut left_out, mut not_now) = (Vec::new(), false, Vec::new());
         let mut leave_out = |ino: Ino, why: &str| {
             left_out = true;
             log::warn!("{}: the plan of a checkpoint that cannot be read: {why}", self.path_of(ino));
@@ -331,7 +337,7 @@ impl Content {
                     None
                 }
                 Said::NotNow(error) => {
-                    not_now = Some(error);
+                    not_now.push((*ino, error));
                     None
                 }
             };

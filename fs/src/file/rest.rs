@@ -27,6 +27,9 @@ const LARGE: u64 = 16 << 20;
 /// RELEASE comes after `close` has returned. Where space is short, a file that is deleted waits so long for one.
 const RELEASE: Duration = Duration::from_millis(20);
 
+/// A file that somebody has locked is waited for so long by who commits in the background.
+const LOCKED: Duration = Duration::from_millis(5);
+
 /// The kernel's own last close of a segment can come after RELEASE: it is taken for a mapping only if it lasts longer.
 const LAST_CLOSE: Duration = Duration::from_millis(2);
 
@@ -316,11 +319,16 @@ impl Files {
         }
     }
 
+    /// True if something was removed while a program had it mapped, and may be let go of.
+    pub(super) fn may_let_go(&self) -> bool {
+        self.store().removed().has_mapped() || !self.store().pool().kept_segments().is_empty()
+    }
+
     /// Has the background let go of what was removed and is mapped no more, for who finds no space. True if there was
     /// any. The caller may have the lock of some inode.
     pub(super) fn let_go_for_space(&self) -> bool {
         let store = self.store();
-        if !store.removed().has_mapped() && store.pool().kept_segments().is_empty() {
+        if !self.may_let_go() {
             return false;
         }
         if store.bells().let_go().is_stopped() {
@@ -391,7 +399,8 @@ impl Files {
             return outcome;
         }
         let node = self.node(ino);
-        match self.lock_until(&node, patience) {
+        // Whoever has it locked for long keeps none of those who go through the files.
+        match self.lock_until(&node, patience.min(Instant::now() + LOCKED)) {
             Some(mut file) => {
                 if doubted {
                     file.doubt_value();

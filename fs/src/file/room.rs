@@ -121,10 +121,12 @@ impl Files {
             self.reap_removed();
         }
         let admitted = store.admit(ino, &fd, offset, len)?;
-        if admitted.fits() == len || !self.let_go_for_space() {
+        if admitted.fits() == len || !self.may_let_go() {
             return Ok(admitted);
         }
+        // What was admitted keeps others from having it, who need not wait.
         drop(admitted);
+        self.let_go_for_space();
         store.admit(ino, fd, offset, len)
     }
 

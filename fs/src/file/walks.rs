@@ -18,6 +18,9 @@ const MOST: usize = 32;
 /// Who comes no further for so long is taken to be at a file that is late.
 const LATE: Duration = Duration::from_millis(10);
 
+/// No way through is given up before.
+const LEAST: Duration = Duration::from_millis(100);
+
 /// Those who go through files.
 pub(super) struct Walks<T> {
     crew: Mutex<Crew<T>>,
@@ -26,6 +29,9 @@ pub(super) struct Walks<T> {
 
 struct Crew<T> {
     threads: usize,
+    /// So many files were begun at so far: each way begins behind the one before, so that those that are late let all
+    /// others have their turn.
+    begun: usize,
     /// What is being looked at.
     at: HashSet<T>,
 }
@@ -65,15 +71,21 @@ impl<T: Place> Drop for Look<'_, T> {
 
 impl<T> Default for Walks<T> {
     fn default() -> Self {
-        Self { crew: Mutex::new(Crew { threads: 0, at: HashSet::new() }), ended: Condvar::new() }
+        Self { crew: Mutex::new(Crew { threads: 0, begun: 0, at: HashSet::new() }), ended: Condvar::new() }
     }
 }
 
 impl<T: Place> Walks<T> {
-    /// Has each of the files looked at. False if some have not been at the deadline: those that were begun will be, and
-    /// the others are left out. `look` must not panic.
-    pub fn each<F: Fn(T) + Send + Sync + 'static>(self: &Arc<Self>, files: Vec<T>, until: Instant, look: F) -> bool {
-        let all = files.len();
+    /// Has each of the files looked at. False if after the deadline nobody comes any further: those that were begun will
+    /// be looked at, and the others are left out. `look` must not panic.
+    pub fn each<F: Fn(T) + Send + Sync + 'static>(
+        self: &Arc<Self>,
+        mut files: Vec<T>,
+        until: Instant,
+        look: F,
+    ) -> bool {
+        let (all, until) = (files.len(), until.max(Instant::now() + LEAST));
+        files.rotate_left(self.crew.lock().begun.checked_rem(all).unwrap_or(0));
         let walk = Arc::new(Walk { files, look, places: Mutex::default(), done: Condvar::new() });
         let mut before = None;
         loop {
@@ -85,13 +97,17 @@ impl<T: Place> Walks<T> {
             }
             before = Some(gone);
             let mut places = walk.places.lock();
-            let step = until.min(Instant::now() + LATE);
-            if places.so_far().0 < all && !walk.done.wait_until(&mut places, step).timed_out() {
+            if places.so_far().0 < all && !walk.done.wait_until(&mut places, Instant::now() + LATE).timed_out() {
                 continue;
             }
-            if places.so_far().0 == all || Instant::now() >= until {
+            let now = places.so_far().0;
+            if now == all || (now == gone && Instant::now() >= until) {
                 places.over = true;
-                return places.looked == all;
+                let (begun, looked) = (places.next, places.looked);
+                drop(places);
+                let mut crew = self.crew.lock();
+                crew.begun = crew.begun.wrapping_add(begun);
+                return looked == all;
             }
         }
     }
@@ -114,7 +130,7 @@ impl<T: Place> Walks<T> {
             Ok(_) => crew.threads += 1,
             Err(error) => {
                 log::warn!("cannot start a thread that looks at files: {error}");
-                return crew.threads > 0;
+                return false;
             }
         }
         true
@@ -198,6 +214,36 @@ mod tests {
         assert_eq!(hear.try_iter().count(), 5);
         assert!(walk(far));
         assert_eq!(hear.try_iter().count(), 50);
+        walks.finish();
+    }
+
+    #[test]
+    fn a_host_that_is_slow_with_each_file_is_waited_for() {
+        let walks = Arc::<Walks<Ino>>::default();
+        let look = |_| thread::sleep(Duration::from_millis(1));
+        assert!(walks.each((0..500).map(Ino).collect(), Instant::now(), look));
+    }
+
+    /// However many are late, and in whatever places, the others have their turn.
+    #[test]
+    fn each_way_begins_behind_the_one_before() {
+        let walks = Arc::<Walks<Ino>>::default();
+        let gate = Arc::new(Mutex::new(()));
+        let shut = gate.lock();
+        let looked = Arc::new(Mutex::new(HashSet::new()));
+        for _ in 0..4 {
+            let (gate, looked) = (gate.clone(), looked.clone());
+            // More than there are threads, and in front of the others.
+            let files = (0..100).map(Ino).collect();
+            walks.each(files, Instant::now() + Duration::from_secs(1), move |ino| {
+                if (10..31).contains(&ino.0) || (50..60).contains(&ino.0) {
+                    drop(gate.lock());
+                }
+                looked.lock().insert(ino);
+            });
+        }
+        assert_eq!(looked.lock().len(), 69);
+        drop(shut);
         walks.finish();
     }
 

@@ -47,7 +47,7 @@ impl Segments {
         let (open, outlived) = {
             let tracked = self.unsynced.tracked.lock();
             let entry = tracked.get(id)?;
-            (entry.witness.clone(), entry.outlived && entry.writers > 0)
+            (entry.witness.clone(), entry.outlived)
         };
         // Without it a collision is taken for a failure.
         let opened = || if outlived { self.open(id, libc::O_RDONLY).ok().map(Arc::new) } else { None };
