@@ -1,13 +1,16 @@
 //! Committing: what clients do not wait for becomes durable within the commit interval.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::file::Files;
 use crate::store::{Bell, Bells};
 
 use super::chore::Chore;
+
+/// A file of which the host does not say what it has become is not waited for any longer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Commits.
 #[derive(Default)]
@@ -43,7 +46,8 @@ pub(crate) fn commit_if_changed(files: &Arc<Files>, was_quiet: bool) -> Result<b
         store.bells().rounds().done();
         return Ok(true);
     }
-    let learned = files.learn_in_background(Instant::now() + store.options().interval() / 2);
+    let patience = (store.options().interval() / 2).min(PATIENCE);
+    let learned = files.learn_in_background(Instant::now() + patience);
     let changed = *learned.as_ref().unwrap_or(&true) || pool.newest() > pool.horizon();
     if changed {
         store.counters().commits_background.add(1);

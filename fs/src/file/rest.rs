@@ -28,7 +28,7 @@ const LARGE: u64 = 16 << 20;
 const RELEASE: Duration = Duration::from_millis(20);
 
 /// A file that somebody has locked is waited for so long by who commits in the background.
-const LOCKED: Duration = Duration::from_millis(5);
+const LOCKED: Duration = Duration::from_millis(50);
 
 /// The kernel's own last close of a segment can come after RELEASE: it is taken for a mapping only if it lasts longer.
 const LAST_CLOSE: Duration = Duration::from_millis(2);

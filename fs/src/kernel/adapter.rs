@@ -292,12 +292,15 @@ impl fuser::Filesystem for Adapter {
         let _serving = self.serving();
         let asked = Asked::of(req, number);
         let number = ino(number);
+        // What a listing told of and the kernel did not take it forgets in somebody's name, else in nobody's
+        // (`fuse_force_forget` of its `fs/fuse/readdir.c`): it may have the inode all the same.
+        let of_listing = req.pid() != 0;
         self.lane(
             (Lane::Records, number),
             asked,
             ("forget", |c| &c.forget),
             move |fs| {
-                fs.forget(number, nlookup);
+                fs.forget(number, nlookup, of_listing);
                 Ok(())
             },
             drop,

@@ -132,7 +132,8 @@ pub(super) fn add_entry(reply: &mut ReplyDirectory, entry: &Listed<'_>) -> bool 
 ///
 /// Where it is not known what that looks like, the kernel is to list the name and nothing else: so it does with what
 /// has a size that cannot be (`fuse_direntplus_link` of its `fs/fuse/readdir.c`, since 5.5), and asks for the file
-/// itself once somebody wants to know. It sends FORGET for it then, which says nothing here of a file that has a name.
+/// itself once somebody wants to know. It sends FORGET for it then, which says
+/// nothing.
 pub(super) fn add_entry_plus(reply: &mut ReplyDirectoryPlus, entry: &ListedPlus<'_>) -> bool {
     let mut attr = file_attr(entry.stat);
     if !entry.known {

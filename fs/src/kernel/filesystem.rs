@@ -124,9 +124,10 @@ impl Filesystem {
         }
     }
 
-    /// The kernel has forgotten so many of the times that it was told of an inode.
-    pub fn forget(&self, ino: Ino, lookups: u64) {
+    /// The kernel has forgotten so many of the times that it was told of an inode, or a listing's telling alone.
+    pub fn forget(&self, ino: Ino, lookups: u64, of_listing: bool) {
         match Realm::of(ino) {
+            Realm::Tree if of_listing => {}
             Realm::Tree => self.files.forgotten(ino),
             Realm::Control => self.control.forget(ino, lookups),
         }
