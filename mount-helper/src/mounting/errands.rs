@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,12 +20,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, OpenHow, ResolveFlag, fcntl, openat2, readlink};
+use nix::fcntl::{FcntlArg, OFlag, OpenHow, ResolveFlag, fcntl, openat, openat2, readlink};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, sendmsg, shutdown, socketpair,
 };
-use nix::sys::stat::{SFlag, fstat};
+use nix::sys::stat::{Mode, SFlag, fstat};
 use tensorfs_fs::{Own, Privileged};
 
 use crate::mounting::fuse_device::Mounted;
@@ -518,20 +518,44 @@ impl Reach {
             return Err(Errno::EACCES.into());
         }
         let path = path_of(segment)?;
-        let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC).resolve(
-            ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS,
-        );
         let is_there = |directory: &OwnedFd| {
             let above = path_of(directory).ok()?;
-            let named = openat2(directory, path.strip_prefix(above).ok()?, how).and_then(fstat).ok()?;
+            let named = look_beneath(directory, path.strip_prefix(above).ok()?).and_then(fstat).ok()?;
             Some((named.st_dev, named.st_ino) == (found.st_dev, found.st_ino))
         };
         if self.directories.iter().any(|directory| is_there(directory) == Some(true)) {
             Ok(())
         } else {
-            Err(io::ErrorKind::PermissionDenied.into())
+            Err(Errno::EACCES.into())
         }
     }
+}
+
+const LOOK: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// What stands beneath a directory, with no link on the way to it.
+fn look_beneath(directory: &OwnedFd, way: &Path) -> nix::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(LOOK)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    match openat2(directory, way, how) {
+        // A container, or the limits of a service, that lack the call.
+        Err(Errno::ENOSYS | Errno::EPERM) => look_step_by_step(directory, way),
+        looked => looked,
+    }
+}
+
+/// As [`look_beneath`], one directory after the other.
+fn look_step_by_step(directory: &OwnedFd, way: &Path) -> nix::Result<OwnedFd> {
+    let mut parts = way.components().peekable();
+    let mut at: Option<OwnedFd> = None;
+    while let Some(part) = parts.next() {
+        let Component::Normal(name) = part else { return Err(Errno::EXDEV) };
+        let is_last = parts.peek().is_none();
+        let flags = if is_last { LOOK } else { LOOK | OFlag::O_DIRECTORY };
+        at = Some(openat(at.as_ref().unwrap_or(directory), name, flags, Mode::empty())?);
+    }
+    at.ok_or(Errno::ENOENT)
 }
 
 fn path_of(open: &OwnedFd) -> io::Result<PathBuf> {
@@ -542,6 +566,27 @@ fn path_of(open: &OwnedFd) -> io::Result<PathBuf> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    #[test]
+    fn what_is_beneath_a_directory_is_found_without_openat2_too() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("below")).unwrap();
+        fs::write(dir.path().join("below/file"), "").unwrap();
+        symlink("below", dir.path().join("link")).unwrap();
+        symlink("file", dir.path().join("below/link")).unwrap();
+        let open = OwnedFd::from(fs::File::open(dir.path()).unwrap());
+        let number = |looked: OwnedFd| fstat(looked).unwrap().st_ino;
+        for look in [look_beneath, look_step_by_step] {
+            let found = number(look(&open, "below/file".as_ref()).unwrap());
+            assert_eq!(found, fs::metadata(dir.path().join("below/file")).unwrap().ino());
+            assert!(look(&open, "link/file".as_ref()).is_err());
+            assert!(look(&open, "below/link".as_ref()).map_or(true, |link| number(link) != found));
+            for way in ["", "..", "below/../below/file", "/", "below/none"] {
+                assert!(look(&open, way.as_ref()).map_or(true, |looked| number(looked) == found), "{way}");
+            }
+        }
+    }
 
     #[test]
     fn what_is_asked_for_arrives() {
@@ -591,7 +636,7 @@ mod tests {
         fs::remove_file(&own).unwrap();
         assert!(!takes(removed));
         // A link in there to what is not.
-        std::os::unix::fs::symlink(&other, &own).unwrap();
+        symlink(&other, &own).unwrap();
         assert!(!takes(open(&own)));
         // A file that has the name now is another one.
         let before = open(&tier.join("segments/3f/2"));
