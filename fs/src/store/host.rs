@@ -157,7 +157,7 @@ pub(crate) fn behind(fd: impl AsFd, end: u64, allocated: u64) -> (u64, u64) {
         for extent in found {
             let until = extent.at.saturating_add(extent.len);
             if extent.flags & NOT_YET_PLACED == 0 {
-                bytes += until.saturating_sub(extent.at.max(start));
+                bytes = bytes.saturating_add(until.saturating_sub(extent.at.max(start)));
                 reach = until;
             }
             start = start.max(until);

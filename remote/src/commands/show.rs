@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use chrono::DateTime;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -61,17 +62,8 @@ pub fn bytes(count: u64) -> String {
 
 /// A time in seconds since 1970 as people say it, in UTC.
 pub fn time(seconds: i64) -> String {
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Years begin in March here, so that a day which is there every four years is the last one.
-    let since = days + 719_468;
-    let (era, day) = (since.div_euclid(146_097), since.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{of_month:02} {:02}:{:02}:{:02} UTC", second / 3600, second / 60 % 60, second % 60)
+    let time = DateTime::from_timestamp(seconds, 0);
+    time.map_or_else(|| format!("{seconds} s"), |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
 #[cfg(test)]
@@ -86,6 +78,7 @@ mod tests {
             (951_782_400, "2000-02-29 00:00:00 UTC"),
             (1_767_225_599, "2025-12-31 23:59:59 UTC"),
             (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+            (i64::MAX, "9223372036854775807 s"),
         ] {
             assert_eq!(time(seconds), shown);
         }
