@@ -174,8 +174,9 @@ impl Assembled {
             return Ok(planned);
         }
         let (Some(planned), Some((_, place))) = (planned, plan.pieces(nth as usize).next()) else { return Ok(None) };
-        let Some(part) = parts.get(place.file) else { return Ok(None) };
-        let Ok(found) = content.in_part(part, plan.name_in_part(nth as usize), place)? else { return Ok(None) };
+        let Some((file, tensors)) = parts.tensors(place.file)? else { return Ok(None) };
+        let name = plan.name_in_part(nth as usize);
+        let Ok(found) = content.among(&tensors, file, name, place)? else { return Ok(None) };
         Ok(as_whole(&planned, &found.tensor).filter(|whole| npy_len(whole).is_some()))
     }
 

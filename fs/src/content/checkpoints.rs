@@ -19,11 +19,12 @@ use crate::file::Version;
 use crate::reader::Broken;
 
 use super::Content;
-use super::bytes::fault;
+use super::bytes::{fault, has_spent_all};
 use super::checkpoint::{Checkpoint, READING_MAX, readings};
 use super::hash::number;
 use super::index::Index;
 use super::plan::{Draft, Place, Plan};
+use super::tensors::Tensors;
 
 /// So many plans of a directory count, of so many that are called so.
 const PLANS_MAX: usize = 8;
@@ -33,11 +34,14 @@ const NAMES_MAX: usize = 4096;
 /// What an entry of the index takes while that is made.
 const ENTRY: usize = 64;
 
-/// Files that are parts of a checkpoint, by their numbers, as they were when they were asked for first.
+/// Files that are parts of a checkpoint, by their numbers, as they were when they were asked for first, or looked into
+/// last.
 pub(super) struct Parts<'a> {
     content: &'a Content,
     checkpoint: &'a Checkpoint,
     known: HashMap<u32, Option<Found>>,
+    /// The tensors of the part that was looked into last: the next tensor is mostly of the same.
+    last: Option<(u32, Arc<Tensors>)>,
     /// Whose rights count for all of the checkpoint, and the same as a set.
     files: Option<(Arc<[Ino]>, HashSet<Ino>)>,
 }
@@ -58,7 +62,7 @@ pub(super) struct InPart {
 impl<'a> Parts<'a> {
     /// Nothing is asked for yet.
     pub fn new(content: &'a Content, checkpoint: &'a Checkpoint) -> Self {
-        Self { content, checkpoint, known: HashMap::new(), files: None }
+        Self { content, checkpoint, known: HashMap::new(), last: None, files: None }
     }
 
     /// The file that a part is, if it is one.
@@ -69,6 +73,28 @@ impl<'a> Parts<'a> {
     fn found(&mut self, file: u32) -> Option<&Found> {
         let Self { content, checkpoint, known, .. } = self;
         known.entry(file).or_insert_with(|| content.part(checkpoint, file)).as_ref()
+    }
+
+    /// Looks into a part. One that is written all the time is from then on what it is found to be.
+    pub fn tensors(&mut self, file: u32) -> Result<Option<(Ino, Arc<Tensors>)>> {
+        let Some(ino) = self.found(file).map(|found| found.file) else { return Ok(None) };
+        if let Some((_, tensors)) = self.last.as_ref().filter(|(of, _)| *of == file) {
+            return Ok(Some((ino, tensors.clone())));
+        }
+        let Some(tensors) = self.content.tensors_of(ino)? else { return Ok(None) };
+        if let Some(Some(found)) = self.known.get_mut(&file) {
+            found.version = tensors.version;
+        }
+        self.last = Some((file, tensors.clone()));
+        Ok(Some((ino, tensors)))
+    }
+
+    /// Asks for the parts of a tensor again, one of which has become another file.
+    pub fn ask_again(&mut self, nth: u32) {
+        self.last = None;
+        for (_, place) in self.checkpoint.plan.pieces(nth as usize) {
+            self.known.remove(&place.file);
+        }
     }
 
     /// Stands for a tensor as long as its plan and parts are what they are.
@@ -153,22 +179,34 @@ enum Said {
 }
 
 impl Content {
-    /// True if a directory has a plan that begins as one. May read files.
-    pub(super) fn has_plan(&self, dir: Ino) -> bool {
-        self.plans_in(dir).into_iter().any(|(ino, version)| {
-            let looked = clock::now();
-            if let Some(known) = self.checkpoints.verdicts.of(ino, &version) {
-                return known;
+    /// True if a directory has a plan that begins as one. May read files. Nothing can be said as who asks has had as
+    /// much read as he may.
+    pub(super) fn has_plan(&self, dir: Ino) -> Option<bool> {
+        for (ino, version) in self.plans_in(dir) {
+            if self.is_plan(ino, version)? {
+                return Some(true);
             }
-            let source = self.bytes_of(ino, &version);
-            let found = source.pieces(&mut |_| ControlFlow::Break(()));
-            source.close();
-            let Some(found) = found.ok().filter(|found| found.error.is_none()) else { return false };
-            if version.is_settled(looked) && self.files.version(ino).is_ok_and(|now| now == version) {
-                self.checkpoints.verdicts.note(ino, version, found.stopped);
-            }
-            found.stopped
-        })
+        }
+        Some(false)
+    }
+
+    fn is_plan(&self, ino: Ino, version: Version) -> Option<bool> {
+        let looked = clock::now();
+        if let Some(known) = self.checkpoints.verdicts.of(ino, &version) {
+            return Some(known);
+        }
+        let source = self.bytes_of(ino, &version);
+        let found = source.pieces(&mut |_| ControlFlow::Break(()));
+        source.close();
+        let verdict = match found.and_then(|found| found.error.map_or(Ok(found.stopped), Err)) {
+            Ok(verdict) => verdict,
+            Err(error) if Broken::of(&error).is_none() && has_spent_all() => return None,
+            Err(_) => return Some(false),
+        };
+        if version.is_settled(looked) && self.files.version(ino).is_ok_and(|now| now == version) {
+            self.checkpoints.verdicts.note(ino, version, verdict);
+        }
+        Some(verdict)
     }
 
     /// The checkpoint that a directory is, if it is one of which the plan can be read. May read files, and wait for who
@@ -253,7 +291,7 @@ impl Content {
         path.map_or_else(|| format!("inode {ino}"), |path| String::from_utf8_lossy(&path).into_owned())
     }
 
-    /// The tensor that is a piece of one of that name. Otherwise why there is none, in words.
+    /// The tensor that is a piece of one of that name, in a part of that version. Otherwise why there is none, in words.
     pub(super) fn in_part(
         &self,
         (ino, version): (Ino, Version),
@@ -264,11 +302,22 @@ impl Content {
         if tensors.version != version {
             return Err(Fault::stale());
         }
+        self.among(&tensors, ino, name, place)
+    }
+
+    /// The same among the tensors of a part.
+    pub(super) fn among(
+        &self,
+        tensors: &Tensors,
+        ino: Ino,
+        name: &[u8],
+        place: Place,
+    ) -> Result<std::result::Result<InPart, &'static str>> {
         let Place { offset, len, .. } = place;
-        if len > 0 && offset.checked_add(len).is_none_or(|end| end > version.size) {
+        if len > 0 && offset.checked_add(len).is_none_or(|end| end > tensors.version.size) {
             return Ok(Err("is cut short"));
         }
-        let source = self.bytes_of(ino, &version);
+        let source = self.bytes_of(ino, &tensors.version);
         let found = match len {
             0 => tensors.index.find_named(name).map(|nth| tensors.tensor(&source, nth)).transpose(),
             _ => tensors.only_one_in(&source, offset..offset + len),

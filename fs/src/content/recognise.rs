@@ -11,9 +11,10 @@ use tensorfs_layout::tree::FileChain;
 use crate::clock;
 use crate::error::Result;
 use crate::file::Version;
+use crate::reader::Broken;
 
 use super::Content;
-use super::bytes::{SegmentBytes, fault};
+use super::bytes::{SegmentBytes, fault, has_spent_all};
 use super::tensors::Tensors;
 
 /// The most tensors that are taken from seals, which costs a copy of them.
@@ -144,8 +145,8 @@ impl Content {
         }
     }
 
-    /// True if a file holds tensors. Reads as little of it as will do, and without `may_read` nothing: then it may be
-    /// that nothing can be said.
+    /// True if a file holds tensors. Reads as little of it as will do. Nothing can be said of what would have to be read
+    /// without `may_read`, or as who asks has had as much read as he may.
     pub(super) fn has_tensors(&self, ino: Ino, may_read: bool) -> Option<bool> {
         let looked = clock::now();
         let Ok(version) = self.files.version(ino) else { return Some(false) };
@@ -163,6 +164,9 @@ impl Content {
         let found = source.recognise_first(&mut |_| ControlFlow::Break(()));
         source.close();
         let verdict = found.tensors > 0;
+        if found.error.as_ref().is_some_and(|error| Broken::of(error).is_none()) && has_spent_all() {
+            return None;
+        }
         // Not if it was changed while it was read.
         let unchanged = || self.files.version(ino).is_ok_and(|now| now == version);
         if found.error.is_none() && version.is_settled(looked) && unchanged() {

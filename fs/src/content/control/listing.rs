@@ -46,6 +46,16 @@ impl Row {
     }
 }
 
+/// What comes behind some entries of a directory.
+enum Rest {
+    /// What is behind them.
+    Next,
+    /// There is no room for more.
+    Full,
+    /// As much was read as may be for one request.
+    NotNow,
+}
+
 /// What is done with a row. It says whether there is no room for it, or for more.
 type Take<'a> = &'a mut dyn FnMut(Row) -> bool;
 
@@ -133,10 +143,24 @@ impl Control {
     fn rows(&self, parent: Ino, cookie: u64, take: Take<'_>) -> Result<()> {
         match self.origin(parent)?.0 {
             Origin::Mirror(dir) => {
-                if cookie >= CHECKPOINTS || !self.rows_of_directory(parent, dir, cookie, take) {
-                    self.rows_of_checkpoints(parent, dir, cookie.max(CHECKPOINTS), take);
+                let mut is_first = true;
+                let mut take = |row| {
+                    is_first = false;
+                    take(row)
+                };
+                let rest = match cookie >= CHECKPOINTS {
+                    false => self.rows_of_directory(parent, dir, cookie, &mut take),
+                    true => Rest::Next,
+                };
+                let rest = match rest {
+                    Rest::Next => self.rows_of_checkpoints(parent, dir, cookie.max(CHECKPOINTS), &mut take),
+                    rest => rest,
+                };
+                match rest {
+                    // The next request goes on from here.
+                    Rest::NotNow if is_first => Err(Fault::new(libc::EIO)),
+                    _ => Ok(()),
                 }
-                Ok(())
             }
             Origin::Directory { file, dir, .. } => self.rows_of_file(parent, (file, dir), cookie, take),
             Origin::Checkpoint { dir, inside, .. } => self.rows_of_checkpoint(parent, (dir, inside), cookie, take),
@@ -144,8 +168,8 @@ impl Control {
         }
     }
 
-    /// Gives what is in the place of the entries of one of the pool's directories. True if it is full.
-    fn rows_of_directory(&self, parent: Ino, dir: Ino, cookie: u64, take: Take<'_>) -> bool {
+    /// Gives what is in the place of the entries of one of the pool's directories.
+    fn rows_of_directory(&self, parent: Ino, dir: Ino, cookie: u64, take: Take<'_>) -> Rest {
         let mut cookie = cookie.max(DOT_DOT);
         loop {
             let lot: Vec<(u64, Vec<u8>, Ino, u32)> = {
@@ -155,12 +179,14 @@ impl Control {
                 };
                 view.entries_after(dir, cookie).map(known).take(LOT).collect()
             };
-            let Some(&(last, ..)) = lot.last() else { return false };
+            let Some(&(last, ..)) = lot.last() else { return Rest::Next };
             for (at, name, ino, kind) in lot {
-                if let Answer::Is(origin, look) = self.in_place_of(ino, kind, parent, &name, true)
-                    && take(Row { cookie: at, name, origin, look, files: None })
-                {
-                    return true;
+                match self.in_place_of(ino, kind, parent, &name, true) {
+                    Answer::Is(origin, look) if take(Row { cookie: at, name, origin, look, files: None }) => {
+                        return Rest::Full;
+                    }
+                    Answer::MustRead => return Rest::NotNow,
+                    _ => {}
                 }
             }
             cookie = last;
@@ -168,7 +194,7 @@ impl Control {
     }
 
     /// Gives the checkpoints in parts that directories in one of the pool's directories are, or the root itself.
-    fn rows_of_checkpoints(&self, parent: Ino, dir: Ino, cookie: u64, take: Take<'_>) {
+    fn rows_of_checkpoints(&self, parent: Ino, dir: Ino, cookie: u64, take: Take<'_>) -> Rest {
         let mut cookie = cookie - CHECKPOINTS;
         let root = (dir == ROOT && cookie < DOT).then(|| (DOT, Vec::new(), ROOT, true));
         let mut lot = Vec::from_iter(root);
@@ -177,12 +203,17 @@ impl Control {
                 cookie = at;
                 name.extend_from_slice(CHECKPOINT);
                 let is_free = || self.content.files().store().view().lookup(dir, &name).is_none();
-                if !is_dir || name.len() > NAME_MAX || !is_free() || !self.content.has_plan(of) {
+                if !is_dir || name.len() > NAME_MAX || !is_free() {
                     continue;
+                }
+                match self.content.has_plan(of) {
+                    Some(true) => {}
+                    Some(false) => continue,
+                    None => return Rest::NotNow,
                 }
                 let origin = Origin::Checkpoint { dir: of, inside: TOP, parent };
                 if take(Row { cookie: CHECKPOINTS + at, name, origin, look: Look::default(), files: None }) {
-                    return;
+                    return Rest::Full;
                 }
             }
             let view = self.content.files().store().view();
@@ -191,7 +222,7 @@ impl Control {
             };
             lot = view.entries_after(dir, cookie).map(known).take(LOT).collect();
             if lot.is_empty() {
-                return;
+                return Rest::Next;
             }
         }
     }

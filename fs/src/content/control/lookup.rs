@@ -23,13 +23,16 @@ use crate::content::hash::number;
 use crate::content::index::{Found, TOP};
 use crate::content::tensors::Tensors;
 
+/// So often a part is looked into that is replaced meanwhile.
+const LOOKS: u32 = 3;
+
 /// What a name stands for.
 pub(super) enum Answer {
     Is(Origin, Look),
     /// A tensor of a checkpoint, and whose rights count for it.
     Shared(Origin, Look, Arc<[Ino]>),
     Nothing,
-    /// Only the file says.
+    /// Only the file says; as much was read as may be, if files may be read.
     MustRead,
 }
 
@@ -57,6 +60,7 @@ impl Control {
             Answer::Is(origin, look) => (origin, look, None),
             Answer::Shared(origin, look, files) => (origin, look, Some(files)),
             Answer::Nothing => return Ok(Some(None)),
+            Answer::MustRead if may_read => return Err(Fault::new(libc::EIO)),
             Answer::MustRead => return Ok(None),
         };
         let ino = self.numbers.tell(origin, look, files);
@@ -132,10 +136,12 @@ impl Control {
         };
         match of {
             Some(_) if !may_read => Answer::MustRead,
-            Some(of) if self.content.has_plan(of) => {
-                Answer::Is(Origin::Checkpoint { dir: of, inside: TOP, parent }, Look::default())
-            }
-            _ => Answer::Nothing,
+            Some(of) => match self.content.has_plan(of) {
+                Some(true) => Answer::Is(Origin::Checkpoint { dir: of, inside: TOP, parent }, Look::default()),
+                Some(false) => Answer::Nothing,
+                None => Answer::MustRead,
+            },
+            None => Answer::Nothing,
         }
     }
 
@@ -147,13 +153,22 @@ impl Control {
         nth: u32,
         parts: &mut Parts<'_>,
     ) -> Result<Option<(Origin, Look)>> {
-        let origin = Origin::Assembled { dir, stamp: parts.stamp(nth), ordinal: nth };
-        if let Some(look) = self.numbers.look(&origin) {
-            return Ok(Some((origin, look)));
+        let origin = |parts: &mut Parts<'_>| Origin::Assembled { dir, stamp: parts.stamp(nth), ordinal: nth };
+        let known = origin(parts);
+        if let Some(look) = self.numbers.look(&known) {
+            return Ok(Some((known, look)));
         }
-        let tensor = Assembled::describe(&self.content, checkpoint, nth, parts)?;
+        let mut left = LOOKS;
+        let tensor = loop {
+            left -= 1;
+            match Assembled::describe(&self.content, checkpoint, nth, parts) {
+                // A part was replaced meanwhile.
+                Err(fault) if fault.errno == libc::ESTALE && left > 0 => parts.ask_again(nth),
+                tensor => break tensor?,
+            }
+        };
         let size = tensor.and_then(|tensor| npy_len(&tensor));
-        Ok(size.map(|size| (origin, Look { size, mtime: parts.mtime(nth) })))
+        Ok(size.map(|size| (origin(parts), Look { size, mtime: parts.mtime(nth) })))
     }
 
     /// Notes whose rights count for the directories of a checkpoint.
