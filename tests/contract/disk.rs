@@ -517,8 +517,18 @@ fn a_file_that_was_opened_directly_before_a_kill_is_not_damaged_by_a_collision(s
     collides(setup, open);
 }
 
-/// What `open` opens, one to be mapped, the other to be written.
+/// Writes bytes at an offset.
+type Writes = fn(&File, &[u8], u64) -> std::io::Result<()>;
+
+/// What `open` opens, one to be mapped, the other to be written, each way.
 fn collides(setup: Setup, open: fn(&mut Mount, &Path) -> (File, File)) {
+    let at_once: Writes = |file, bytes, offset| tensorfs_tests::aio::write_at_once(file, &[(offset, bytes)]);
+    for write in [FileExt::write_all_at as Writes, at_once] {
+        collides_as_written(setup.clone(), open, write);
+    }
+}
+
+fn collides_as_written(setup: Setup, open: fn(&mut Mount, &Path) -> (File, File), write: Writes) {
     const BLOCKS: usize = 8;
     let Some(disk) = disk(&setup, &EXT4, "loop") else { return };
     let mut mount = setup.clone().pool_at(disk.at("pool")).mount();
@@ -546,7 +556,7 @@ fn collides(setup: Setup, open: fn(&mut Mount, &Path) -> (File, File)) {
                     break;
                 }
                 room[start..start + 4096].fill(n as u8);
-                direct.write_all_at(&room[start..start + 4096], (n % BLOCKS * 4096) as u64).unwrap();
+                write(&direct, &room[start..start + 4096], (n % BLOCKS * 4096) as u64).unwrap();
             }
         });
         for _ in 0..200 {

@@ -48,12 +48,25 @@ impl Locked<'_> {
 
     /// Sets a file's size in place.
     pub(super) fn truncate(&mut self, caller: Caller, size: u64) -> Result<()> {
-        let store = self.files.store();
+        let (files, ino) = (self.files, self.ino());
+        let (store, mut may_wait) = (files.store(), true);
+        // What a mapping could then fill without asking has to have room.
+        let grows = |from: u64| if store.keeps_room_for_holes(ino) { size.saturating_sub(from) } else { 0 };
+        let open = |segment| store.segments().open(segment, libc::O_RDWR).host("opening a segment");
         let host = loop {
             self.start_watching(Changer::Server)?;
             self.thaw_before(size)?;
             let host = self.look()?;
-            if !self.commit_announced()? {
+            if self.commit_announced()? {
+                continue;
+            }
+            let grows = grows(host.size);
+            if grows == 0 || !std::mem::take(&mut may_wait) {
+                break host;
+            }
+            let fd = open(self.segment().ok_or(Fault::new(libc::EIO))?)?;
+            let fits = files.admit_at_once(ino, &fd, host.size, grows)?.fits() == grows;
+            if fits || !self.unlocked_in_use(|| files.let_go_for_space()) {
                 break host;
             }
         };
@@ -61,10 +74,9 @@ impl Locked<'_> {
             self.record_cut(caller, size, &host)?;
         }
         let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
-        let done = store.segments().open(segment, libc::O_RDWR).host("opening a segment").and_then(|fd| {
-            // What a mapping could then fill without asking has to have room.
-            let grows = if store.keeps_room_for_holes(self.ino()) { size.saturating_sub(host.size) } else { 0 };
-            let admitted = self.files.admit(self.ino(), &fd, host.size, grows)?;
+        let done = open(segment).and_then(|fd| {
+            let grows = grows(host.size);
+            let admitted = files.admit_at_once(ino, &fd, host.size, grows)?;
             if admitted.fits() < grows {
                 return Err(Fault::new(libc::ENOSPC));
             }

@@ -235,25 +235,28 @@ impl Files {
         if allocates {
             self.wait_for_removals(len);
         }
-        let mut file = self.lock(&handle.node);
-        if destroys {
-            file.thaw_before(offset)?;
+        let allocate = || {
+            let mut file = self.lock(&handle.node);
+            if destroys {
+                file.thaw_before(offset)?;
+            }
+            let segment = file.segment().ok_or(Fault::new(libc::EIO))?;
+            let fd = self.store().segments().open(segment, libc::O_RDWR).host("opening a segment")?;
+            let admitted = match allocates {
+                true => Some(self.admit_allocation(handle.node.ino(), &fd, (offset, len), flags.contains(keep))?),
+                false => None,
+            };
+            let done = host::fallocate(&fd, flags, offset, len);
+            drop((admitted, fd));
+            file.changed_by_us(done.is_ok());
+            self.store().segments().touch(segment).host("opening a segment to sync it")?;
+            done.host("allocating space in a segment")
+        };
+        // Who makes room waits for others: not with the file locked.
+        match allocate() {
+            Err(fault) if fault.wants_space() && self.relieve() => allocate()?,
+            done => done?,
         }
-        let segment = file.segment().ok_or(Fault::new(libc::EIO))?;
-        let fd = self.store().segments().open(segment, libc::O_RDWR).host("opening a segment")?;
-        let admitted = match allocates {
-            true => Some(self.admit_allocation(handle.node.ino(), &fd, (offset, len), flags.contains(keep))?),
-            false => None,
-        };
-        let done = match host::fallocate(&fd, flags, offset, len) {
-            Err(errno) if is_no_space(errno as i32) && self.relieve() => host::fallocate(&fd, flags, offset, len),
-            other => other,
-        };
-        drop((admitted, fd));
-        file.changed_by_us(done.is_ok());
-        self.store().segments().touch(segment).host("opening a segment to sync it")?;
-        done.host("allocating space in a segment")?;
-        drop(file);
         if self.is_durable_at_once(&handle) { self.finish_write(caller, &handle) } else { Ok(()) }
     }
 
@@ -261,7 +264,7 @@ impl Files {
     fn admit_allocation(&self, ino: Ino, fd: &OwnedFd, range: (u64, u64), kept: bool) -> Result<Admitted<'_>> {
         let store = self.store();
         let (offset, len) = store.allocated_range(ino, fd, range, kept)?;
-        let admitted = self.admit(ino, fd, offset, len)?;
+        let admitted = self.admit_at_once(ino, fd, offset, len)?;
         if admitted.fits() < len {
             return Err(Fault::new(libc::ENOSPC));
         }

@@ -282,10 +282,10 @@ impl Locked<'_> {
         let access = Access::of(flags);
         // In passthrough nobody asks again before the host says that it is full.
         if access.write && store.is_tight() {
-            files.relieve();
+            self.unlocked_in_use(|| files.relieve());
         }
         let maps = access.read && access.write;
-        let begun = Instant::now();
+        let (begun, mut may_wait) = (Instant::now(), true);
         let (segment, mode) = loop {
             if access.write {
                 self.start_watching(Changer::Handle(flags))?;
@@ -302,6 +302,9 @@ impl Locked<'_> {
             // Where the server writes a mapping's pages it can still say no, but to nobody who stores into them.
             if !maps || files.reserve_holes(ino)? || mode == Mode::Server {
                 break (segment, mode);
+            }
+            if std::mem::take(&mut may_wait) && self.unlocked_in_use(|| files.let_go_for_space()) {
+                continue;
             }
             // A mapping could fill them without asking, unless the kernel writes its pages back through the server.
             if choose(self.mode(), Wish { see_bytes: true, ..wish }, mapped) == Mode::Server {

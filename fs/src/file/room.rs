@@ -113,20 +113,26 @@ impl Files {
         }
     }
 
-    /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of.
+    /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of. Where that is
+    /// not all, the background is waited for: not to be called with an inode locked.
     pub(super) fn admit(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
-        let store = self.store();
-        // What is removed counts as free: it must be so before its space is used again.
-        if store.removed().held() > 0 && store.holds_too_much(len) {
-            self.reap_removed();
-        }
-        let admitted = store.admit(ino, &fd, offset, len)?;
+        let admitted = self.admit_at_once(ino, &fd, offset, len)?;
         if admitted.fits() == len || !self.may_let_go() {
             return Ok(admitted);
         }
         // What was admitted keeps others from having it, who need not wait.
         drop(admitted);
         self.let_go_for_space();
+        self.store().admit(ino, fd, offset, len)
+    }
+
+    /// As [`Files::admit`], waiting for nobody.
+    pub(super) fn admit_at_once(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
+        let store = self.store();
+        // What is removed counts as free: it must be so before its space is used again.
+        if store.removed().held() > 0 && store.holds_too_much(len) {
+            self.reap_removed();
+        }
         store.admit(ino, fd, offset, len)
     }
 
@@ -134,7 +140,7 @@ impl Files {
     /// unasked. False if there is none.
     pub(super) fn reserve_holes(&self, ino: Ino) -> Result<bool> {
         let store = self.store();
-        let fits = store.reserve_holes(ino)? || (self.let_go_for_space() && store.reserve_holes(ino)?);
+        let fits = store.reserve_holes(ino)?;
         if fits && store.removed().held() > 0 && store.holds_too_much(0) {
             self.reap_removed();
         }

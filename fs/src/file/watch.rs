@@ -115,6 +115,8 @@ impl Locked<'_> {
                 break (segment, unheard, outlived);
             }
         };
+        // It can be mapped, and any descriptor of it become one for direct writes.
+        let may_collide = outlived || unheard && store.has_passthrough_in(segment.tier());
         let sealed_end = store.sealed_end(ino, segment);
         if sealed_end > 0 {
             store.pool().allow_growth()?;
@@ -124,14 +126,14 @@ impl Locked<'_> {
             if unheard {
                 (writing.valued, writing.unheard) = (None, true);
             }
-            if changer == Changer::Outlived {
+            if may_collide {
                 store.segments().may_collide(segment);
             }
             return Ok(());
         }
         let fd = files.begin_write(segment)?;
         self.watch(fd, unheard);
-        if outlived || changer == Changer::Outlived {
+        if may_collide {
             store.segments().may_collide(segment);
         }
         self.begin_session(outlived || changer == Changer::Outlived);

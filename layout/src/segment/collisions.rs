@@ -10,8 +10,8 @@
 //! * a *witness*, a second descriptor, hears of each failure as well: so none was one of the disk's flush, of the
 //!   filesystem's own tables, or of beginning to write. One that is open all the time hears of all; one that is opened
 //!   for a sync, of those that were told to nobody before. The former is there for a file that was opened for direct
-//!   writes, the latter for one that was opened before this server began, nobody knows how. (`F_SETFL` is not heard of
-//!   either; but where the kernel moves the bytes, it goes on as the file was opened.)
+//!   writes; the latter for one that was opened before this server began, nobody knows how, and for one that the kernel
+//!   itself maps, as `F_SETFL` is not heard of: asynchronous writes heed it where the kernel moves the bytes.
 //! * in the end a sync succeeds, and after it one of the whole host, which has not failed to write any file's bytes
 //!   since the pool was opened; and ext4 has counted no errors meanwhile.
 
@@ -36,21 +36,20 @@ impl Segments {
         self.unsynced.tracked.lock().change(id, |entry| entry.witness.get_or_insert(witness.clone()).clone());
     }
 
-    /// Programs that have it open since before this server may write the segment directly. Call it after
-    /// [`Segments::begin_write`].
+    /// Programs may write the segment directly that did not say so. Call it after [`Segments::begin_write`].
     pub fn may_collide(&self, id: SegmentId) {
-        self.unsynced.tracked.lock().change(id, |entry| entry.outlived = true);
+        self.unsynced.tracked.lock().change(id, |entry| entry.unsaid = true);
     }
 
     /// Who hears of what fails from now on, and of what failed before and was told to nobody.
     fn witness(&self, id: SegmentId) -> Option<Arc<OwnedFd>> {
-        let (open, outlived) = {
+        let (open, unsaid) = {
             let tracked = self.unsynced.tracked.lock();
             let entry = tracked.get(id)?;
-            (entry.witness.clone(), entry.outlived)
+            (entry.witness.clone(), entry.unsaid)
         };
         // Without it a collision is taken for a failure.
-        let opened = || if outlived { self.open(id, libc::O_RDONLY).ok().map(Arc::new) } else { None };
+        let opened = || if unsaid { self.open(id, libc::O_RDONLY).ok().map(Arc::new) } else { None };
         open.or_else(opened)
     }
 
@@ -62,7 +61,11 @@ impl Segments {
             self.medium.write_out(fd, false)?;
             match self.medium.sync_segment(fd) {
                 Ok(()) => return collided.map_or(Ok(()), |error| self.prove(id, error)),
-                Err(error) if hears(witness.as_fd()) => collided = Some(error),
+                Err(error) if hears(witness.as_fd()) => {
+                    // Of one that came between the two the witness will not hear again, and the descriptor would.
+                    hears(fd);
+                    collided = Some(error);
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -56,7 +56,7 @@ pub(super) struct Tracked {
     /// See [`crate::segment::collisions`].
     pub witness: Option<Arc<OwnedFd>>,
     /// Somebody has had it open since before this server, who may write it directly.
-    pub outlived: bool,
+    pub unsaid: bool,
     pub writers: u32,
     /// The next commit must sync it.
     pub due: bool,
@@ -81,7 +81,7 @@ impl Tracked {
         Self {
             fd,
             witness: None,
-            outlived: false,
+            unsaid: false,
             writers: 0,
             due: false,
             dirty: false,
