@@ -61,7 +61,7 @@ pub use content::{are_whole, is_called_as_trainers, is_unfinished};
 pub use error::Error;
 pub use handover::{Handover, KeeperInfo};
 pub use holder::device_of;
-pub use kernel::{Server, ServerHandle};
+pub use kernel::{Server, ServerHandle, could_take_over};
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};
 pub use privileged::{Own, Privileged, leave_privileged_to};
 pub use protocol::{Event, FileState, Moving, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask};

@@ -48,6 +48,10 @@ impl Kernel for NoKernel {
 
     fn forget_attributes(&self, _: Ino) {}
 
+    fn knows(&self, _: Ino) -> bool {
+        true
+    }
+
     fn forget_bytes(&self, _: Ino, _: u64, _: u64) {}
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -38,6 +38,7 @@ on_mounts!(
     mounts_that_end_leave_each_other_alone,
     a_server_without_rights_and_keeper_is_unmounted,
     a_server_that_was_taken_over_hands_nothing_on,
+    what_the_kernel_has_forgotten_is_let_go_of,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -968,4 +969,65 @@ fn a_server_that_was_taken_over_hands_nothing_on(setup: Setup) {
         open.write_all(b"on").unwrap();
     }
     assert_eq!(fs::read(mount.at("f")).unwrap(), b"onon");
+}
+
+/// Where the handover has what the kernel knows of `.tensorfs`, and how much of it is looked at.
+const SHOWN: (u64, usize) = (96 << 20, 64 * 64);
+
+/// What a server of this mount leaves to the next one.
+fn left(mount: &Mount) -> File {
+    let server = mount.info()["pid"].as_i64().unwrap();
+    let mut open = fs::read_dir(format!("/proc/{server}/fd")).unwrap().flatten().map(|entry| entry.path());
+    let is_it =
+        |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:tensorfs-handover (deleted)"));
+    OpenOptions::new().read(true).write(true).open(open.find(is_it).expect("what it leaves")).unwrap()
+}
+
+fn shown(mount: &Mount) -> Vec<[u8; 64]> {
+    let mut bytes = vec![0; SHOWN.1];
+    // What was never written is not there.
+    let _ = left(mount).read_at(&mut bytes, SHOWN.0).unwrap();
+    let (places, _) = bytes.as_chunks::<64>();
+    places.iter().filter(|place| **place != [0; 64]).copied().collect()
+}
+
+/// A server reads that the kernel has forgotten something, is killed, and nobody says so again: as if the mount before
+/// had been such a one.
+///
+/// Proves K6.
+fn what_the_kernel_has_forgotten_is_let_go_of(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let header = format!(
+        "{{{}}}",
+        (0..20)
+            .map(|n| format!("\"t{n}\":{{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[{n},{}]}}", n + 1))
+            .collect::<Vec<_>>()
+            .join(",")
+    );
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[7; 20]].concat();
+    fs::write(mount.at("f.safetensors"), bytes).unwrap();
+    let tensors = mount.at(".tensorfs/tensors/f.safetensors");
+    let hold =
+        |n| OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(tensors.join(format!("t{n}.npy"))).unwrap();
+    let held: Vec<File> = (0..20).map(hold).collect();
+    let (before, mut head) = (shown(&mount), vec![0; 4096]);
+    left(&mount).read_exact_at(&mut head, 0).unwrap();
+    assert!(before.len() >= 20, "{}", before.len());
+    drop(held);
+    mount.remount();
+    // Numbers are made from what is in the head.
+    left(&mount).write_all_at(&head, 0).unwrap();
+    left(&mount).write_all_at(before.as_flattened(), SHOWN.0).unwrap();
+    mount.kill_server();
+    let one = hold(3);
+    assert!(shown(&mount).len() >= 20);
+    wait_until("the end of what is not known", || shown(&mount).len() == 2);
+    assert!(shown(&mount).iter().all(|place| before.contains(place)), "the file and a tensor of it");
+    assert_eq!(fs::metadata(tensors.join("t3.npy")).unwrap().ino(), one.metadata().unwrap().ino());
+    let held: Vec<File> = (0..20).map(hold).collect();
+    assert!(shown(&mount).len() >= 20);
+    drop((one, held));
 }

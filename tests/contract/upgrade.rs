@@ -16,6 +16,7 @@ use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, is_root, on_mounts, wa
 on_mounts!(
     an_upgrade_is_not_noticed,
     an_upgrade_that_fails_goes_back,
+    a_program_that_cannot_go_on_is_refused_beforehand,
     what_is_asked_during_an_upgrade_is_done_once,
     options_are_changed_by_a_remount,
     only_whoever_mounted_upgrades,
@@ -152,8 +153,8 @@ fn an_upgrade_that_fails_goes_back(setup: Setup) {
     let own = version(&mount);
     let open = File::options().read(true).write(true).create_new(true).open(mount.at("f")).unwrap();
     open.write_all_at(b"text", 0).unwrap();
-    // It says that it would serve, and does not understand what the server before left.
-    let stranger = changed(&mount, "stranger", "tensorfs handover 1", "tensorfs handover 0");
+    // It says that it would serve, and then cannot.
+    let late = changed(&mount, "late", "/proc/self/task", "/proc/self/tusk");
     // It knows nothing of the pool's format.
     let foreign = changed(&mount, "foreign", "TENSORFS", "TENSORSF");
     let script = mount.host().join("script");
@@ -166,7 +167,7 @@ fn an_upgrade_that_fails_goes_back(setup: Setup) {
         (mount.path(), "not a program"),
         (Path::new("/no/such/program"), "No such file"),
         (&foreign, "no superblock"),
-        (&stranger, "does not serve"),
+        (&late, "does not serve"),
     ] {
         let done = upgrade(&mount, Some(program));
         let said = said(&done);
@@ -181,6 +182,67 @@ fn an_upgrade_that_fails_goes_back(setup: Setup) {
     mount.umount();
     assert_eq!(mount.info()["state"], "clean");
     mount.mount();
+}
+
+/// What a server of this mount leaves to the next one.
+fn left(mount: &Mount) -> File {
+    let server = mount.info()["pid"].as_i64().unwrap();
+    let descriptors = fs::read_dir(format!("/proc/{server}/fd")).unwrap().flatten();
+    let is_it =
+        |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:tensorfs-handover (deleted)"));
+    let path = descriptors.map(|entry| entry.path()).find(is_it).expect("what it leaves");
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+/// One of another format than what the server before leaves, and one that would answer the kernel in another way: the
+/// server that serves does not even leave.
+///
+/// Proves K7.
+fn a_program_that_cannot_go_on_is_refused_beforehand(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let before = mount.info();
+    let open = File::options().read(true).write(true).create_new(true).open(mount.at("f")).unwrap();
+    let refused = |program: Option<&Path>, why: &str| {
+        let done = upgrade(&mount, program);
+        let said = said(&done);
+        assert!(!done.status.success() && said.contains(why), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let now = mount.info();
+        assert_eq!((&now["pid"], &now["keeper"]["takeovers"]), (&before["pid"], &0.into()), "{now}");
+        open.write_all_at(b"text", 0).unwrap();
+    };
+    let stranger = changed(&mount, "stranger", "tensorfs handover 1", "tensorfs handover 0");
+    refused(Some(&stranger), "leaves is \"tensorfs handover 1\", and this program reads \"tensorfs handover 0\"");
+    let left = left(&mount);
+    let mut head = vec![0; 4096];
+    left.read_exact_at(&mut head, 0).unwrap();
+    let text = String::from_utf8(head.clone()).unwrap();
+    // As if the first server had answered in another way.
+    let other = text.replace("\"answer\":[", "\"answer\":[1,");
+    left.write_all_at(&other.as_bytes()[..4096], 0).unwrap();
+    refused(None, "does not speak with the kernel as the one before did");
+    left.write_all_at(b"{nothing", 0).unwrap();
+    refused(None, "is none");
+    left.write_all_at(&head, 0).unwrap();
+    assert!(upgrade(&mount, None).status.success());
+    mount.adopt();
+    // Nor is one whose keeper has died left to such a program.
+    mount.kill_keeper();
+    wait_until("word of the death", || mount.info()["keeper"]["pid"].is_null());
+    let server = mount.info()["pid"].clone();
+    let done = std::process::Command::new(&stranger).arg("upgrade").arg(mount.path()).output().unwrap();
+    if is_root() {
+        assert!(said(&done).contains("this program reads \"tensorfs handover 0\""), "{}", said(&done));
+        assert_eq!(mount.info()["pid"], server);
+    }
+    let done = mount.program().arg("upgrade").arg(mount.path()).arg("--log").arg(mount.log_path()).output().unwrap();
+    assert!(done.status.success(), "{}", said(&done));
+    mount.adopt();
+    drop(open);
+    mount.umount();
 }
 
 /// What the server does not end in time, and what comes meanwhile, the next one does.

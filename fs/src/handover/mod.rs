@@ -126,10 +126,12 @@ pub struct Handover {
     /// How the server before died.
     after: Option<String>,
     places: [Mutex<Places>; KINDS],
-    /// The places of users' handles, and of their files of the control tree.
-    shares: [Shares; 2],
+    /// Whose the places of each kind are.
+    shares: [Shares; KINDS],
     /// It was said that there is no place for something.
     is_short: AtomicBool,
+    /// Another server goes on, and finds all as it is.
+    is_left: AtomicBool,
     inherited: Inheritance,
 }
 
@@ -158,6 +160,11 @@ impl Kept {
         self
     }
 
+    /// True if another server goes on with what it stands for.
+    pub fn is_left(&self) -> bool {
+        self.handover.is_left.load(Ordering::Relaxed)
+    }
+
     /// The text behind it, if it is as long as that.
     pub fn text(&self, len: usize) -> io::Result<Vec<u8>> {
         if !self.region.has_texts || len > TEXT_MAX {
@@ -171,7 +178,9 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.handover.clear(self.region, self.place);
+        if !self.is_left() {
+            self.handover.clear(self.region, self.place);
+        }
     }
 }
 
@@ -218,8 +227,9 @@ impl Handover {
             keeper,
             after,
             places: places.map(Mutex::new),
-            shares: [&HANDLES, &VIEWS].map(|region| Shares::new(region.most as usize)),
+            shares: [&NUMBERS, &HANDLES, &SHOWN, &VIEWS].map(|region| Shares::new(region.most as usize)),
             is_short: AtomicBool::new(false),
+            is_left: AtomicBool::new(false),
             inherited,
         };
         handover.write_head(head)?;
@@ -234,6 +244,12 @@ impl Handover {
     /// True if its keeper keeps watch over it.
     pub fn is_watched(&self) -> bool {
         getppid() == self.keeper
+    }
+
+    /// This server serves no more, and another one goes on with all that the kernel has: what is let go of from now on
+    /// stays in its place.
+    pub fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
     }
 
     /// For a keeper who takes the place of one that has died.
@@ -300,21 +316,17 @@ impl Handover {
 
     /// The handles that the server before left.
     pub(crate) fn inherited(self: &Arc<Self>) -> impl Iterator<Item = (Entry, Kept)> {
-        let shares = &self.shares[0];
-        let of = |place| self.kept(&HANDLES, place).with(shares.take_for_nobody(1));
-        self.inherited.handles.iter().map(move |(place, entry)| (*entry, of(*place)))
+        self.inherited.handles.iter().map(|(place, entry)| (*entry, self.nobodys(&HANDLES, *place)))
     }
 
     /// The objects of the control tree that the kernel knows from the server before.
     pub(crate) fn inherited_shown(self: &Arc<Self>) -> impl Iterator<Item = (Slip, Kept)> {
-        self.inherited.shown.iter().map(|(place, slip)| (*slip, self.kept(&SHOWN, *place)))
+        self.inherited.shown.iter().map(|(place, slip)| (*slip, self.nobodys(&SHOWN, *place)))
     }
 
     /// The open files of the control tree that the server before left.
     pub(crate) fn inherited_views(self: &Arc<Self>) -> impl Iterator<Item = (Slip, Kept)> {
-        let shares = &self.shares[1];
-        let of = |place| self.kept(&VIEWS, place).with(shares.take_for_nobody(1));
-        self.inherited.views.iter().map(move |(place, slip)| (*slip, of(*place)))
+        self.inherited.views.iter().map(|(place, slip)| (*slip, self.nobodys(&VIEWS, *place)))
     }
 
     /// The place of a number that the server before left.
@@ -326,13 +338,14 @@ impl Handover {
     /// Notes a handle, before the kernel has it: of a user, or of one who may have any number. None if there is no
     /// place for it: then it dies with this server.
     pub(crate) fn keep(self: &Arc<Self>, uid: Option<u32>, entry: Entry) -> Option<Kept> {
-        let share = self.shared(&self.shares[0], uid)?;
+        let share = self.shared(&HANDLES, uid)?;
         Some(self.put(&HANDLES, &sealed(&entry.to_slip()))?.with(share))
     }
 
-    /// Notes an object of the control tree, before the kernel knows it.
-    pub(crate) fn keep_shown(self: &Arc<Self>, slip: &Slip) -> Option<Kept> {
-        self.put(&SHOWN, &sealed(slip))
+    /// Notes an object of the control tree, before the kernel knows it. See [`Handover::keep`].
+    pub(crate) fn keep_shown(self: &Arc<Self>, uid: Option<u32>, slip: &Slip) -> Option<Kept> {
+        let share = self.shared(&SHOWN, uid)?;
+        Some(self.put(&SHOWN, &sealed(slip))?.with(share))
     }
 
     /// Notes an open file of the control tree, before the kernel has it, with its text. See [`Handover::keep`].
@@ -340,7 +353,7 @@ impl Handover {
         if text.len() > TEXT_MAX {
             return None;
         }
-        let share = self.shared(&self.shares[1], uid)?;
+        let share = self.shared(&VIEWS, uid)?;
         let place = self.places[VIEWS.kind].lock().take(&VIEWS)?;
         let kept = self.kept(&VIEWS, place).with(share);
         let written = self.file.write_all_at(text, text_at(place));
@@ -356,12 +369,18 @@ impl Handover {
         Kept { handover: self.clone(), region, place, _share: None }
     }
 
+    /// A place that a server before has taken, for whom nobody knows.
+    fn nobodys(self: &Arc<Self>, region: &'static Region, place: u32) -> Kept {
+        self.kept(region, place).with(self.shares[region.kind].take_for_nobody(1))
+    }
+
     /// A share for a user, or for one who needs none.
-    fn shared(&self, shares: &Shares, uid: Option<u32>) -> Option<Share> {
+    fn shared(&self, region: &Region, uid: Option<u32>) -> Option<Share> {
+        let shares = &self.shares[region.kind];
         let Some(uid) = uid else { return Some(shares.take_for_nobody(1)) };
         let share = shares.take(uid);
         if share.is_none() && !self.is_short.swap(true, Ordering::Relaxed) {
-            log::warn!("user {uid} has more files open than the server can leave to the next one");
+            log::warn!("user {uid} has more files open, or tensors listed, than the server can leave to the next one");
         }
         share
     }
@@ -415,7 +434,20 @@ fn read_head(file: &File) -> io::Result<Head> {
     file.read_exact_at(&mut bytes, 0).map_err(|_| damaged())?;
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     let head: Head = serde_json::from_slice(text).map_err(|_| damaged())?;
-    if head.format == FORMAT { Ok(head) } else { Err(damaged()) }
+    if head.format == FORMAT {
+        return Ok(head);
+    }
+    // What it says it is may be anything.
+    let other: String = head.format.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(64).collect();
+    let why = format!("what the server before leaves is \"{other}\", and this program reads \"{FORMAT}\"");
+    Err(io::Error::new(io::ErrorKind::Unsupported, why))
+}
+
+/// How the kernel and the first server shook hands, as a handover says that somebody else still has. None if they have
+/// not.
+pub(crate) fn handshake_of(handover: OwnedFd) -> io::Result<Option<(Vec<u8>, Vec<u8>)>> {
+    let head = read_head(&File::from(handover))?;
+    Ok((!head.greeting.is_empty()).then_some((head.greeting, head.answer)))
 }
 
 fn read_handles(file: &File) -> io::Result<Vec<(u32, Entry)>> {
@@ -485,6 +517,23 @@ mod tests {
         std::mem::forget((greedy, other));
     }
 
+    /// Proves K6.
+    #[test]
+    fn one_user_leaves_places_for_the_tensors_that_the_next_one_lists() {
+        let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
+        let shown: Vec<_> = (0..).map_while(|n| first.keep_shown(Some(1000), &[n as u8; 60])).collect();
+        assert_eq!(shown.len() as u32, SHOWN.most / 3);
+        assert!(first.keep_shown(Some(1001), &[1; 60]).is_some() && first.keep_shown(None, &[1; 60]).is_some());
+        let second = next(&first);
+        let left: Vec<_> = second.inherited_shown().collect();
+        let of_second: Vec<_> = (0..).map_while(|n| second.keep_shown(Some(1000), &[n as u8; 60])).collect();
+        let third = (SHOWN.most as usize - left.len()) / 3;
+        assert!(of_second.len().abs_diff(third) <= 1, "what the next one found counts");
+        drop(left);
+        assert!(second.keep_shown(Some(1000), &[1; 60]).is_some());
+        std::mem::forget((shown, of_second));
+    }
+
     #[test]
     fn texts_are_there_until_they_are_closed() {
         let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
@@ -493,7 +542,7 @@ mod tests {
         let before = blocks();
         let closed = first.keep_view(Some(1000), &slip(1), &[7; 1 << 20]).unwrap();
         let open = first.keep_view(Some(1000), &slip(2), b"text").unwrap();
-        let known = first.keep_shown(&slip(3)).unwrap();
+        let known = first.keep_shown(None, &slip(3)).unwrap();
         drop(closed);
         assert!(blocks() < before + 100, "what is closed takes no memory");
         assert!(first.keep_view(Some(1000), &slip(4), &vec![0; TEXT_MAX + 1]).is_none());
@@ -520,6 +569,19 @@ mod tests {
         // Whoever takes a handle over gives its place back when it is closed.
         second.inherited().for_each(|(_, kept)| drop(kept));
         assert_eq!(next(&second).inherited.handles.len(), 1);
+    }
+
+    /// Proves K1, K7.
+    #[test]
+    fn a_server_that_comes_to_nothing_leaves_what_it_found() {
+        let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
+        std::mem::forget((first.keep(None, entry(1)).unwrap(), first.keep_shown(None, &[1; 60]).unwrap()));
+        let second = next(&first);
+        let taken = (second.inherited().collect::<Vec<_>>(), second.inherited_shown().collect::<Vec<_>>());
+        second.leave();
+        drop(taken);
+        let third = next(&first);
+        assert_eq!((third.inherited().count(), third.inherited_shown().count()), (1, 1));
     }
 
     #[test]

@@ -232,30 +232,35 @@ fn about(dir: Ino, name: &[u8]) -> Ino {
     Ino(tail.iter().fold(dir.0, |sum, byte| sum.rotate_left(8) ^ u64::from(*byte)))
 }
 
+/// What the kernel is answered as it greets, and why it does not move the bytes, if it cannot.
+pub(super) fn greet(config: &mut KernelConfig, mode: PassthroughMode) -> io::Result<Option<String>> {
+    for wanted in WANTED {
+        // The kernel is asked for what it has; what it lacks, this filesystem does without.
+        let refused = config.add_capabilities(wanted).is_err();
+        if refused && wanted == InitFlags::FUSE_POSIX_ACL {
+            // With these the kernel checks permissions, also where whoever mounted did not ask for that.
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel knows no POSIX ACLs over FUSE"));
+        }
+    }
+    let refused = if mode == PassthroughMode::Off {
+        Some("switched off")
+    } else if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() {
+        Some("the kernel has none (Linux 6.9 or newer with CONFIG_FUSE_PASSTHROUGH does)")
+    } else {
+        // Segments lie on a plain filesystem, and this one may still be stacked upon once.
+        config.set_max_stack_depth(1).err().map(|_| "the stacking depth was refused")
+    };
+    let _ = config.set_max_write(MAX_WRITE);
+    let _ = config.set_max_background(MAX_BACKGROUND);
+    Ok(refused.map(str::to_owned))
+}
+
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for wanted in WANTED {
-            // The kernel is asked for what it has; what it lacks, this filesystem does without.
-            let refused = config.add_capabilities(wanted).is_err();
-            if refused && wanted == InitFlags::FUSE_POSIX_ACL {
-                // With these the kernel checks permissions, also where whoever mounted did not ask for that.
-                return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel knows no POSIX ACLs over FUSE"));
-            }
-        }
         let store = self.fs.store();
-        let passthrough = if store.options().passthrough == PassthroughMode::Off {
-            Err("switched off".to_owned())
-        } else if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() {
-            Err("the kernel has none (Linux 6.9 or newer with CONFIG_FUSE_PASSTHROUGH does)".to_owned())
-        } else {
-            // Segments lie on a plain filesystem, and this one may still be stacked upon once.
-            config.set_max_stack_depth(1).map(|_| ()).map_err(|_| "the stacking depth was refused".to_owned())
-        };
-        if passthrough.is_err() {
-            let _ = store.link().set_passthrough(|| passthrough);
+        if let Some(reason) = greet(config, store.options().passthrough)? {
+            let _ = store.link().set_passthrough(|| Err(reason));
         }
-        let _ = config.set_max_write(MAX_WRITE);
-        let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
     }
 
@@ -268,12 +273,12 @@ impl fuser::Filesystem for Adapter {
         let mut begun = self.count(asked, ("lookup", |c| &c.lookup));
         self.lanes.run(Lane::Records, about, &self.fs, move |here| {
             begun.start();
-            match attempt(here, "lookup", || here.lookup(dir, &name, false)) {
+            match attempt(here, "lookup", || here.lookup(caller, dir, &name, false)) {
                 Ok(Found::MustRead) => {
                     begun.hand_on();
                     run_for(&lanes, &fs, caller, (Lane::Reader, about), move |fs| {
                         begun.start();
-                        answer::lookup(reply, attempt(fs, "lookup", || fs.lookup(dir, &name, true)));
+                        answer::lookup(reply, attempt(fs, "lookup", || fs.lookup(caller, dir, &name, true)));
                         begun.answered(fs);
                     })
                 }

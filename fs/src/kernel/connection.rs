@@ -5,11 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fuser::{INodeNo, Notifier};
+use nix::errno::Errno;
+use nix::unistd::write;
 use tensorfs_layout::Ino;
 
 use crate::handover::Handover;
 use crate::privileged::privileged;
 use crate::store::{Backing, Kernel};
+
+/// `FUSE_NOTIFY_INVAL_INODE` of `include/uapi/linux/fuse.h`.
+const INVAL_INODE: i32 = 2;
 
 /// The connection.
 pub(super) struct Connection {
@@ -41,6 +46,16 @@ impl Kernel for Connection {
     fn forget_attributes(&self, ino: Ino) {
         // A negative offset means the attributes alone, which waits for nothing. Fails only for unknown inodes.
         let _ = self.notifier.inval_inode(INodeNo(ino.0), -1, 0);
+    }
+
+    fn knows(&self, ino: Ino) -> bool {
+        // As `forget_attributes`, which does not say it: a `fuse_out_header`, and behind it the inode and the range.
+        let mut message = [0; 40];
+        message[..4].copy_from_slice(&40_u32.to_ne_bytes());
+        message[4..8].copy_from_slice(&INVAL_INODE.to_ne_bytes());
+        message[16..24].copy_from_slice(&ino.0.to_ne_bytes());
+        message[24..32].copy_from_slice(&(-1_i64).to_ne_bytes());
+        write(&*self.device, &message) != Err(Errno::ENOENT)
     }
 
     fn forget_bytes(&self, ino: Ino, offset: u64, len: u64) {

@@ -109,13 +109,13 @@ impl Filesystem {
     }
 
     /// What a name in a directory stands for. Without `may_read` no byte of a file is read for it.
-    pub fn lookup(&self, dir: Ino, name: &[u8], may_read: bool) -> Result<Found> {
+    pub fn lookup(&self, caller: Caller, dir: Ino, name: &[u8], may_read: bool) -> Result<Found> {
         if is_control_name(dir, name) {
             return self.control.root().map(Found::Is);
         }
         match Realm::of(dir) {
             Realm::Tree => Ok(self.tree.lookup(dir, name)?.map_or(Found::Nothing, Found::Is)),
-            Realm::Control => Ok(match self.control.lookup(dir, name, may_read)? {
+            Realm::Control => Ok(match self.control.lookup(caller, dir, name, may_read)? {
                 Some(Some(stat)) => Found::Is(stat),
                 Some(None) if self.control.lookup_lane(dir) == Lane::Here => Found::Nothing,
                 Some(None) => Found::NothingYet,
@@ -397,6 +397,11 @@ impl Filesystem {
             Realm::Tree => self.tree.readdirplus(dir, cookie, take),
             Realm::Control => self.control.readdirplus(dir, cookie, take),
         }
+    }
+
+    /// See [`Control::let_go_of_forgotten`].
+    pub fn let_go_of_forgotten(&self) -> usize {
+        self.control.let_go_of_forgotten()
     }
 
     /// The space of the pool, in bytes and objects.

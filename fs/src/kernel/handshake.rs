@@ -4,12 +4,15 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use fuser::{Config, Filesystem, Session, SessionACL};
+use fuser::{Config, Filesystem, KernelConfig, Request, Session, SessionACL};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockType, shutdown, socketpair};
 use nix::unistd::{read, write};
 
-use crate::handover::{Beginning, Handover};
+use crate::handover::{Beginning, Handover, handshake_of};
+use crate::options::PassthroughMode;
+
+use super::adapter::greet;
 
 /// The least that a buffer for requests has to hold: `FUSE_MIN_READ_BUFFER` of `include/uapi/linux/fuse.h`.
 const LEAST: usize = 8192;
@@ -31,28 +34,59 @@ pub(super) fn shake_hands<F: Filesystem>(
         Some((greeting, _)) => greeting.clone(),
         None => read_message(&fuse)?,
     };
-    if !can_ask_again(&greeting) {
-        let reason = "a keeper needs a kernel that sends requests again (Linux 6.9 or newer); mount without it";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
-    }
-    let (kernel, server) =
-        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).map_err(io::Error::from)?;
-    write(&kernel, &greeting)?;
-    // Should more be waited for, there is nothing.
-    shutdown(kernel.as_raw_fd(), Shutdown::Write)?;
-    let session = Session::from_fd(filesystem, server, acl, config)?;
-    let answer = read_message(&kernel)?;
+    let (session, answer) = answer(filesystem, &greeting, (acl, config))?;
     match before {
         None => {
             write(&fuse, &answer)?;
             handover.begin(greeting, answer, pool)?;
         }
         Some((_, told)) if told == answer => {}
-        Some(_) => return Err(io::Error::other("this program does not speak with the kernel as the one before did")),
+        Some(_) => return Err(speaks_otherwise()),
     }
     // SAFETY: both descriptors are open; what the session reads from is the kernel from now on.
     let put = unsafe { libc::dup3(fuse.as_raw_fd(), session.as_fd().as_raw_fd(), libc::O_CLOEXEC) };
     if put < 0 { Err(io::Error::last_os_error()) } else { Ok(session) }
+}
+
+/// What a filesystem answers to a greeting of the kernel's, and its session, which nobody is at the other end of.
+fn answer<F: Filesystem>(
+    filesystem: F,
+    greeting: &[u8],
+    (acl, config): (SessionACL, Config),
+) -> io::Result<(Session<F>, Vec<u8>)> {
+    if !can_ask_again(greeting) {
+        let reason = "a keeper needs a kernel that sends requests again (Linux 6.9 or newer); mount without it";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+    }
+    let (kernel, server) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).map_err(io::Error::from)?;
+    write(&kernel, greeting)?;
+    // Should more be waited for, there is nothing.
+    shutdown(kernel.as_raw_fd(), Shutdown::Write)?;
+    let session = Session::from_fd(filesystem, server, acl, config)?;
+    let answer = read_message(&kernel)?;
+    Ok((session, answer))
+}
+
+fn speaks_otherwise() -> io::Error {
+    io::Error::other("this program does not speak with the kernel as the one before did")
+}
+
+/// Greets the kernel as [`Adapter`](super::adapter::Adapter) does, and serves nothing.
+struct Greeter(PassthroughMode);
+
+impl Filesystem for Greeter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        greet(config, self.0).map(drop)
+    }
+}
+
+/// That a server of this program could go on with what another one leaves: it can read that, and answers the kernel as
+/// that one did. Changes nothing.
+pub fn could_take_over(handover: impl Into<OwnedFd>, passthrough: PassthroughMode) -> io::Result<()> {
+    let Some((greeting, told)) = handshake_of(handover.into())? else { return Ok(()) };
+    let (_, answer) = answer(Greeter(passthrough), &greeting, (SessionACL::All, Config::default()))?;
+    if answer == told { Ok(()) } else { Err(speaks_otherwise()) }
 }
 
 /// True if the kernel's greeting has `FUSE_HAS_RESEND` of `include/uapi/linux/fuse.h`, bit 39 of its flags. The flags

@@ -15,6 +15,8 @@ mod lanes;
 mod latency;
 mod linger;
 mod realm;
+mod recall;
 mod server;
 
+pub use handshake::could_take_over;
 pub use server::{Server, ServerHandle};

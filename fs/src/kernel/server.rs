@@ -31,12 +31,22 @@ use super::filesystem::Filesystem;
 use super::handshake::{ask_again, shake_hands};
 use super::lanes::Lanes;
 use super::latency::{Latency, Vigil};
+use super::recall::Recall;
 
 /// Read-ahead for files that are read through the server, in KiB: the kernel's own choice is 128.
 const READ_AHEAD_KB: &str = "1024";
 
 /// So long a server that is to leave waits for what it has in hand. What takes longer, the next one does (again).
 const LEAVING: Duration = Duration::from_secs(2);
+
+/// A server that takes the place of another one and does not come to serve leaves what it has found.
+struct Leaving(Option<Arc<Handover>>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|handover| handover.leave());
+    }
+}
 
 /// A mounted pool, ready to serve.
 pub struct Server {
@@ -73,6 +83,8 @@ impl Server {
         let store = Arc::new(Store::new(Arc::new(pool), options, durability, descriptors));
         store.link().set_latency(latency.reason().map_or(Ok(()), |reason| Err(reason.to_owned())));
         let fs = Arc::new(Filesystem::new(store));
+        // Dropped before those.
+        let mut unless_it_serves = Leaving(handover.clone().filter(|handover| !handover.is_first()));
         let lanes = Arc::new(Lanes::new(crew.size(), fs.mover().threads().clone()));
         let awake = Arc::new(Awake::new(crew.clone(), latency.clone()));
         let adapter = Adapter::new(fs.clone(), lanes.clone(), awake.clone());
@@ -90,6 +102,7 @@ impl Server {
             raise_read_ahead(fs.store().options().device);
         }
         fs.files().inherit();
+        unless_it_serves.0 = None;
         Ok(Server { fs, lanes, crew, latency, awake, device, session })
     }
 
@@ -111,11 +124,16 @@ impl Server {
         let watch = Watch::start(&crew).map_err(no_thread)?;
         let all_watched = fs.files().adopt();
         let handover = store.link().handover();
-        let asked = if handover.is_some_and(|it| !it.is_first()) { ask_again(&device) } else { Ok(()) };
+        let takes_over = handover.is_some_and(|it| !it.is_first());
+        let recall = takes_over.then(|| Recall::start(&fs)).transpose().map_err(no_thread)?;
+        let asked = if takes_over { ask_again(&device) } else { Ok(()) };
         drop(device);
         let served = match asked.and_then(|()| unless_unmounted(session.run())) {
             // As if it were killed: another one takes over, and finds everything as this one has it.
-            Err(source) if handover.is_some() => return Err(Error::Session { mountpoint, source }),
+            Err(source) if handover.is_some() => {
+                handover.iter().for_each(|handover| handover.leave());
+                return Err(Error::Session { mountpoint, source });
+            }
             served => served,
         };
         // Who still waits for an answer is told that there is nobody.
@@ -127,7 +145,7 @@ impl Server {
         lanes.finish_workers();
         fs.jobs().finish();
         lanes.finish_movers();
-        drop((watch, vigil, background));
+        drop((recall, watch, vigil, background));
         // What could not be recorded here, recovery records: a pool that is closed is taken at its word.
         let recorded = fs.close_all();
         seal_the_rest(fs.files());

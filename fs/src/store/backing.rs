@@ -14,18 +14,18 @@ pub(crate) struct Backing {
     device: Weak<OwnedFd>,
     id: u32,
     /// The next server is to know of it.
-    _kept: Option<Kept>,
+    kept: Option<Kept>,
 }
 
 impl Backing {
     /// A number that the kernel gave on this connection, and that nobody else lets go of.
     pub fn new(device: &Arc<OwnedFd>, id: u32, kept: Option<Kept>) -> Self {
-        Self { device: Arc::downgrade(device), id, _kept: kept }
+        Self { device: Arc::downgrade(device), id, kept }
     }
 
     /// For tests: a number that no kernel knows.
     pub fn nobodys(id: u32) -> Self {
-        Self { device: Weak::new(), id, _kept: None }
+        Self { device: Weak::new(), id, kept: None }
     }
 
     /// The number.
@@ -36,6 +36,9 @@ impl Backing {
 
 impl Drop for Backing {
     fn drop(&mut self) {
+        if self.kept.as_ref().is_some_and(Kept::is_left) {
+            return;
+        }
         let Some(device) = self.device.upgrade() else { return };
         take_back(&device, self.id);
     }

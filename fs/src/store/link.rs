@@ -23,6 +23,9 @@ pub(crate) trait Kernel: Send + Sync {
     /// Tells the kernel that it no longer knows an inode's attributes. Waits for nothing.
     fn forget_attributes(&self, ino: Ino);
 
+    /// False if the kernel does not know an inode. Waits for one that it is just forgetting.
+    fn knows(&self, ino: Ino) -> bool;
+
     /// Has the kernel drop a range of bytes that it has cached. Waits for reads of them that are under way.
     fn forget_bytes(&self, ino: Ino, offset: u64, len: u64);
 }
@@ -79,6 +82,12 @@ impl Link {
         if let Some(kernel) = kernel {
             kernel.forget_attributes(ino);
         }
+    }
+
+    /// False if the kernel does not know an inode. Waits for one that it is just forgetting.
+    pub fn knows(&self, ino: Ino) -> bool {
+        let kernel = self.kernel.read().clone();
+        kernel.is_none_or(|kernel| kernel.knows(ino))
     }
 
     /// Has the kernel drop a range of bytes that it has cached. Waits for reads of them that are under way.

@@ -7,7 +7,7 @@ use crate::mounting::kept::WOULD_SERVE;
 use crate::mounting::options::{MountOptions, Setting};
 use crate::mounting::request::MountRequest;
 use crate::mounting::server::{self, Listener};
-use crate::mounting::{alarm, background, keeper, remount};
+use crate::mounting::{alarm, background, beforehand, keeper, remount};
 use crate::show::failure::Failure;
 use crate::show::{logging, output};
 
@@ -22,7 +22,7 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
         return remount::run(&request, &arguments.options);
     }
     if arguments.would_serve {
-        server::would_serve(&request)?;
+        beforehand::would_serve(&request)?;
         return output::print(WOULD_SERVE);
     }
     if arguments.handshake {

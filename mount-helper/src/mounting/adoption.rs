@@ -18,6 +18,7 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Pid, geteuid};
 use tensorfs_layout::pool::lock_of;
 
+use crate::mounting::beforehand::could_take_over;
 use crate::mounting::given;
 use crate::mounting::mountinfo::Mount;
 use crate::mounting::options::MountOptions;
@@ -55,11 +56,12 @@ pub fn adopt(mount: &Mount, server: Pid, log: Option<&Path>) -> Result<(), Failu
         ));
     }
     let handed = take_from(server, mount).map_err(failed)?;
+    let request = MountRequest::new(pool.into(), mount.mount_point().into(), options.of_adopted(log));
+    could_take_over(&request, handed[0].try_clone().map_err(failed)?)?;
     for descriptor in &handed {
         fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|errno| failed(errno.into()))?;
     }
     let numbers = handed.each_ref().map(|descriptor| descriptor.as_raw_fd().to_string());
-    let request = MountRequest::new(pool.into(), mount.mount_point().into(), options.of_adopted(log));
     let mut arguments = request.server_arguments();
     arguments.insert(1, format!("--adopted={}", numbers.join(",")).into());
     // Nothing of the environment of whoever asks is for it.

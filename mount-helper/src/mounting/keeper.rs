@@ -114,7 +114,7 @@ impl Program {
     }
 }
 
-fn path_of(open: &File) -> PathBuf {
+fn path_of(open: &impl AsRawFd) -> PathBuf {
     format!("/proc/self/fd/{}", open.as_raw_fd()).into()
 }
 
@@ -416,13 +416,10 @@ impl Keeper<'_> {
             arguments.insert(1, "--would-serve".into());
             let (out, err) = (said.try_clone()?, said.try_clone()?);
             let program = wish.program.as_ref().map_or_else(|| self.program.path(), path_of);
-            let mut child = Command::new(program)
-                .arg0(PROGRAM)
-                .args(arguments)
-                .stdin(Stdio::null())
-                .stdout(out)
-                .stderr(err)
-                .spawn()?;
+            // It cannot write there, nor move the place where others read.
+            let left = File::open(path_of(&self.handover))?;
+            let mut child =
+                Command::new(program).arg0(PROGRAM).args(arguments).stdin(left).stdout(out).stderr(err).spawn()?;
             let until = Instant::now() + TO_SAY;
             while child.try_wait()?.is_none() {
                 if Instant::now() >= until || life.child.try_wait()?.is_some() {

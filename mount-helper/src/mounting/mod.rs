@@ -3,6 +3,7 @@
 mod adoption;
 pub mod alarm;
 pub mod background;
+pub mod beforehand;
 pub mod busy;
 mod connection;
 pub mod elsewhere;

@@ -127,7 +127,10 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
     match Server::start(pool, fuse, options) {
         Ok(server) => {
             if let (Some(errands), Ok(Some(device))) = (&errands, &device) {
-                give_up_rights(&server.pool(), device, errands)?;
+                give_up_rights(&server.pool(), device, errands).inspect_err(|_| {
+                    // Else whoever takes over next would find nothing.
+                    kept.iter().filter(|_| taken_over).for_each(|kept| kept.handover().leave());
+                })?;
             }
             let mut hands = None;
             if let (Some(kept), Some(shared)) = (&kept, shared) {
@@ -155,12 +158,6 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
             Err(error.into())
         }
     }
-}
-
-/// That this program could take the place of the server of a pool.
-pub fn would_serve(request: &MountRequest) -> Result<(), Failure> {
-    let options = OpenOptions { layout: request.options.layout.clone(), ..OpenOptions::default() };
-    Ok(Pool::could_open(&request.pool, &options)?)
 }
 
 fn open(request: &MountRequest, mountpoint: &Path, inherited: Option<Inherited>) -> Result<Pool, Failure> {

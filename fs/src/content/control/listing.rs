@@ -7,6 +7,7 @@ use tensorfs_layout::log::NAME_MAX;
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, ROOT};
 
+use crate::caller::Asker;
 use crate::error::{Fault, Result};
 use crate::file::{Listed, ListedPlus};
 use crate::lane::Lane;
@@ -106,7 +107,7 @@ impl Control {
             return Ok(());
         }
         self.rows(dir, cookie, &mut |row| {
-            let ino = self.numbers.tell(row.origin, row.look, row.files);
+            let ino = self.numbers.tell(Asker::user_of_this_thread(), row.origin, row.look, row.files);
             let full = match self.stat(ino) {
                 Ok(stat) => take(ListedPlus { cookie: row.cookie, name: &row.name, stat: &stat, known: true }),
                 // Gone meanwhile.

@@ -7,6 +7,7 @@ use tensorfs_layout::log::NAME_MAX;
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, ROOT};
 
+use crate::caller::Caller;
 use crate::error::{Fault, Result};
 use crate::file::Stat;
 use crate::lane::Lane;
@@ -44,7 +45,7 @@ impl Control {
 
     /// What a name in a directory of the tree stands for. The kernel must be told of what is found. `None` if a file
     /// has to be read for it, and `may_read` is false.
-    pub fn lookup(&self, dir: Ino, name: &[u8], may_read: bool) -> Result<Option<Option<Stat>>> {
+    pub fn lookup(&self, caller: Caller, dir: Ino, name: &[u8], may_read: bool) -> Result<Option<Option<Stat>>> {
         // The kernel asks so for what it has no path to, and nothing of the tree is found by its number alone.
         if matches!(name, b"." | b"..") && (may_read || !is_slow(dir)) {
             return Err(Fault::stale());
@@ -63,7 +64,7 @@ impl Control {
             Answer::MustRead if may_read => return Err(Fault::new(libc::EIO)),
             Answer::MustRead => return Ok(None),
         };
-        let ino = self.numbers.tell(origin, look, files);
+        let ino = self.numbers.tell(caller.limited(), origin, look, files);
         if let Origin::Checkpoint { dir, .. } = origin {
             self.share(dir);
         }

@@ -83,6 +83,13 @@ impl Control {
         self.numbers.forget(ino, lookups);
     }
 
+    /// Lets go of what the kernel has forgotten while a server before died, if it has not known it twice. Returns how
+    /// much it did not know once.
+    pub fn let_go_of_forgotten(&self) -> usize {
+        let link = self.content.files().store().link();
+        self.numbers.let_go_of_forgotten(|ino| link.knows(ino))
+    }
+
     /// What an object of the changing part stands for.
     fn origin(&self, ino: Ino) -> Result<(Origin, Look)> {
         self.numbers.get(ino).ok_or(Fault::new(libc::ESTALE))

@@ -46,6 +46,8 @@ struct Known {
     lookups: u64,
     /// Servers before have told it, too: nobody knows how often, but once at least.
     told_before: bool,
+    /// The kernel did not know it when it was asked, which this server has not told it since.
+    doubted: bool,
     /// Where it stands for the next server.
     _kept: Option<Kept>,
 }
@@ -171,7 +173,8 @@ impl Numbers {
         let inherited = handover.iter().flat_map(Handover::inherited_shown);
         let known = inherited.filter_map(|(slip, kept)| {
             let (ino, origin, look) = of_slip(&slip)?;
-            Some((ino, Known { origin, look, files: None, lookups: 0, told_before: true, _kept: Some(kept) }))
+            let (files, kept) = (None, Some(kept));
+            Some((ino, Known { origin, look, files, lookups: 0, told_before: true, doubted: false, _kept: kept }))
         });
         let known: HashMap<_, _> = known.collect();
         let mut shared: HashMap<Ino, Shared> = HashMap::new();
@@ -181,9 +184,9 @@ impl Numbers {
         Self { known: Mutex::new(known), shared: Mutex::new(shared), taken: Arc::default(), handover }
     }
 
-    /// The number of a origin that the kernel is about to be told of. If it is a tensor of a checkpoint: whose rights
-    /// count for it, from now on.
-    pub(super) fn tell(&self, origin: Origin, look: Look, files: Option<Arc<[Ino]>>) -> Ino {
+    /// The number of a origin that the kernel is about to be told of, by a user whose share of places it takes. If it
+    /// is a tensor of a checkpoint: whose rights count for it, from now on.
+    pub(super) fn tell(&self, user: Option<u32>, origin: Origin, look: Look, files: Option<Arc<[Ino]>>) -> Ino {
         let mut ino = of(&origin);
         if let Origin::Mirror(_) = origin {
             return ino;
@@ -195,11 +198,12 @@ impl Numbers {
                 if let Some(dir) = origin.checkpoint() {
                     self.shared.lock().entry(dir).or_default().numbers += 1;
                 }
-                let kept = self.handover.as_ref().and_then(|it| it.keep_shown(&to_slip(ino, &origin, look)));
-                Known { origin, look, files: None, lookups: 0, told_before: false, _kept: kept }
+                let kept = self.handover.as_ref().and_then(|it| it.keep_shown(user, &to_slip(ino, &origin, look)));
+                Known { origin, look, files: None, lookups: 0, told_before: false, doubted: false, _kept: kept }
             });
             if entry.origin == origin {
                 entry.lookups += 1;
+                entry.doubted = false;
                 let before = files.map(|files| std::mem::replace(&mut entry.files, files));
                 // Freed without the lock.
                 drop(known);
@@ -253,6 +257,28 @@ impl Numbers {
         self.known.lock().get(&ino).map(|known| (known.origin, known.look))
     }
 
+    /// What servers before have told and this one has not: the kernel may have forgotten it, and have said so to one
+    /// that died with it. Of what it does not know, that is noted; what it did not know the last time either is let go
+    /// of. In between it must have been heard what the kernel had to say the last time. Returns how much is in doubt.
+    pub fn let_go_of_forgotten(&self, knows: impl Fn(Ino) -> bool) -> usize {
+        let left = |known: &Known| known.told_before && known.lookups == 0;
+        let mut inos = Vec::new();
+        inos.extend(self.known.lock().iter().filter(|(_, known)| left(known)).map(|(ino, _)| *ino));
+        let mut doubted = 0;
+        for ino in inos.into_iter().filter(|ino| !knows(*ino)) {
+            let mut known = self.known.lock();
+            match known.get_mut(&ino).filter(|known| left(known)) {
+                Some(entry) if !entry.doubted => {
+                    entry.doubted = true;
+                    doubted += 1;
+                }
+                Some(_) => self.remove(&mut known, ino),
+                None => {}
+            }
+        }
+        doubted
+    }
+
     /// The kernel has forgotten so many of the times that it was told.
     pub fn forget(&self, ino: Ino, lookups: u64) {
         let mut known = self.known.lock();
@@ -262,15 +288,18 @@ impl Numbers {
             let all = if entry.told_before { lookups > entry.lookups } else { lookups >= entry.lookups };
             entry.lookups = entry.lookups.saturating_sub(lookups);
             if all {
-                let of = entry.origin.checkpoint();
-                known.remove(&ino);
-                let mut shared = self.shared.lock();
-                if let Some((dir, left)) = of.and_then(|dir| Some((dir, shared.get_mut(&dir)?))) {
-                    left.numbers -= 1;
-                    if left.numbers == 0 {
-                        shared.remove(&dir);
-                    }
-                }
+                self.remove(&mut known, ino);
+            }
+        }
+    }
+
+    fn remove(&self, known: &mut HashMap<Ino, Known>, ino: Ino) {
+        let of = known.remove(&ino).and_then(|gone| gone.origin.checkpoint());
+        let mut shared = self.shared.lock();
+        if let Some((dir, left)) = of.and_then(|dir| Some((dir, shared.get_mut(&dir)?))) {
+            left.numbers -= 1;
+            if left.numbers == 0 {
+                shared.remove(&dir);
             }
         }
     }
@@ -285,8 +314,8 @@ mod tests {
     fn a_number_lives_until_the_kernel_forgets_it() {
         let numbers = Numbers::default();
         let origin = Origin::Directory { file: Ino(7), dir: TOP, parent: Ino(FIRST), place: 0 };
-        let ino = numbers.tell(origin, Look::default(), None);
-        assert_eq!((ino, numbers.tell(origin, Look::default(), None)), (of(&origin), ino));
+        let ino = numbers.tell(None, origin, Look::default(), None);
+        assert_eq!((ino, numbers.tell(None, origin, Look::default(), None)), (of(&origin), ino));
         assert!(ino.0 >= FIRST + FIXED && ino.0 & MIRROR == 0);
         numbers.forget(ino, 1);
         assert_eq!(numbers.get(ino), Some((origin, Look::default())));
@@ -302,21 +331,51 @@ mod tests {
         let directory = Origin::Directory { file: Ino(7), dir: TOP, parent: Ino(FIRST), place: 3 };
         let tensor = Origin::Tensor { file: Ino(7), segment: SegmentId(8), stamp: 9, ordinal: u32::MAX };
         let look = Look { size: 5, mtime: Timestamp { sec: -3, nsec: 999_999_999 } };
-        let gone =
-            numbers.tell(Origin::Tensor { file: Ino(1), segment: SegmentId(8), stamp: 9, ordinal: 1 }, look, None);
-        let all = [numbers.tell(directory, Look::default(), None), numbers.tell(tensor, look, None)];
-        numbers.tell(tensor, look, None);
+        let gone = numbers.tell(
+            None,
+            Origin::Tensor { file: Ino(1), segment: SegmentId(8), stamp: 9, ordinal: 1 },
+            look,
+            None,
+        );
+        let all = [numbers.tell(None, directory, Look::default(), None), numbers.tell(None, tensor, look, None)];
+        numbers.tell(None, tensor, look, None);
         numbers.forget(gone, 1);
         let next = Numbers::new(Some(open(first.share().unwrap())));
         assert_eq!(all.map(|ino| next.get(ino)), [Some((directory, Look::default())), Some((tensor, look))]);
         assert_eq!(next.get(gone), None);
         // What was told here alone is not all.
-        next.tell(tensor, look, None);
+        next.tell(None, tensor, look, None);
         next.forget(all[1], 1);
         assert!(next.get(all[1]).is_some());
         next.forget(all[1], 2);
         assert_eq!(next.get(all[1]), None);
         std::mem::forget(numbers);
+    }
+
+    /// A server that was killed had heard that the kernel has forgotten one, and nobody else will hear of it.
+    ///
+    /// Proves K6.
+    #[test]
+    fn what_the_kernel_has_forgotten_while_a_server_died_is_let_go_of() {
+        let open = |file| Handover::open(file, None, nix::unistd::getppid()).unwrap();
+        let first = open(Handover::create().unwrap());
+        let before = Numbers::new(Some(first.clone()));
+        let tensor = |ordinal| Origin::Tensor { file: Ino(7), segment: SegmentId(8), stamp: 9, ordinal };
+        let [forgotten, known, again] = [0, 1, 2].map(|n| before.tell(None, tensor(n), Look::default(), None));
+        std::mem::forget(before);
+        let second = open(first.share().unwrap());
+        let numbers = Numbers::new(Some(second.clone()));
+        let knows = |ino| ino == known;
+        assert_eq!(numbers.let_go_of_forgotten(knows), 2);
+        // Told once more: the kernel may have asked before it forgot.
+        numbers.tell(None, tensor(2), Look::default(), None);
+        assert_eq!(numbers.let_go_of_forgotten(knows), 0);
+        assert_eq!([forgotten, known, again].map(|ino| numbers.get(ino).is_some()), [false, true, true]);
+        numbers.forget(again, 1);
+        assert_eq!((numbers.let_go_of_forgotten(knows), numbers.get(again).is_some()), (1, true), "not at once");
+        assert_eq!((numbers.let_go_of_forgotten(knows), numbers.get(again).is_some()), (0, false));
+        std::mem::forget(numbers);
+        assert_eq!(open(first.share().unwrap()).inherited_shown().count(), 1, "nor has it a place");
     }
 
     #[test]
@@ -335,14 +394,14 @@ mod tests {
     fn two_nodes_never_share_a_number() {
         let numbers = Numbers::default();
         let tensor = |ordinal| Origin::Tensor { file: Ino(7), segment: SegmentId(8), stamp: 9, ordinal };
-        let ino = numbers.tell(tensor(0), Look { size: 1, ..Look::default() }, None);
+        let ino = numbers.tell(None, tensor(0), Look { size: 1, ..Look::default() }, None);
         // As if the hash had collided.
         let other = {
             let mut known = numbers.known.lock();
             let taken = known.remove(&ino).unwrap();
             known.insert(of(&tensor(1)), taken);
             drop(known);
-            numbers.tell(tensor(1), Look { size: 2, ..Look::default() }, None)
+            numbers.tell(None, tensor(1), Look { size: 2, ..Look::default() }, None)
         };
         assert_ne!(other, of(&tensor(1)));
         assert_eq!(numbers.get(other), Some((tensor(1), Look { size: 2, ..Look::default() })));
@@ -354,9 +413,13 @@ mod tests {
         let numbers = Numbers::default();
         let list = |len: usize| -> Arc<[Ino]> { (0..len as u64).map(Ino).collect() };
         let tensor = |ordinal| Origin::Assembled { dir: Ino(7), stamp: 1, ordinal };
-        let tell = |ordinal, len| numbers.tell(tensor(ordinal), Look::default(), Some(list(len)));
-        let directory =
-            numbers.tell(Origin::Checkpoint { dir: Ino(7), inside: TOP, parent: Ino(FIRST) }, Look::default(), None);
+        let tell = |ordinal, len| numbers.tell(None, tensor(ordinal), Look::default(), Some(list(len)));
+        let directory = numbers.tell(
+            None,
+            Origin::Checkpoint { dir: Ino(7), inside: TOP, parent: Ino(FIRST) },
+            Look::default(),
+            None,
+        );
         let all: Vec<Ino> = (0..10_000).map(|ordinal| tell(ordinal, 4096)).collect();
         assert_eq!(numbers.taken.load(Relaxed), 4096 * 8);
         assert!(all.iter().all(|ino| numbers.files(*ino).unwrap().files().len() == 4096));
@@ -372,7 +435,7 @@ mod tests {
     #[test]
     fn directories_of_the_pool_need_not_be_kept() {
         let numbers = Numbers::default();
-        let ino = numbers.tell(Origin::Mirror(Ino(5)), Look::default(), None);
+        let ino = numbers.tell(None, Origin::Mirror(Ino(5)), Look::default(), None);
         assert_eq!(numbers.get(ino), Some((Origin::Mirror(Ino(5)), Look::default())));
         assert!(numbers.known.lock().is_empty());
     }

@@ -1,0 +1,30 @@
+//! Whether a program could take the place of a server, asked of it while that one still serves.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use tensorfs_fs::Options;
+use tensorfs_layout::pool::{OpenOptions, Pool};
+
+use crate::mounting::request::MountRequest;
+use crate::show::failure::{Failure, reason};
+
+/// That this program could take the place of the server of a pool. What that one leaves is standard input; from a
+/// keeper of an older program nothing comes.
+pub fn would_serve(request: &MountRequest) -> Result<(), Failure> {
+    let options = OpenOptions { layout: request.options.layout.clone(), ..OpenOptions::default() };
+    Pool::could_open(&request.pool, &options)?;
+    let left = io::stdin().as_fd().try_clone_to_owned().map(File::from);
+    match left {
+        Ok(left) if left.metadata().is_ok_and(|found| found.is_file()) => could_take_over(request, left),
+        _ => Ok(()),
+    }
+}
+
+/// That this program could go on with what a server leaves.
+pub fn could_take_over(request: &MountRequest, handover: impl Into<OwnedFd>) -> Result<(), Failure> {
+    let passthrough = request.options.server.passthrough.unwrap_or(Options::default().passthrough);
+    tensorfs_fs::could_take_over(handover, passthrough)
+        .map_err(|error| Failure::at(&request.pool, format!("cannot take over: {}", reason(&error))))
+}
