@@ -15,9 +15,12 @@ use tensorfs_layout::{Ino, SegmentId};
 
 use crate::background::{commit_if_changed, seal_file};
 use crate::caller::Caller;
+use crate::content::Content;
+use crate::content::control::{Control, right_number};
 use crate::error::Fault;
 use crate::file::{Files, Grown};
-use crate::handover::{Handover, left_behind};
+use crate::handover::Handover;
+pub use crate::handover::LeftBehind;
 use crate::options::{Durability, Options};
 use crate::reader::lock_in as lock_in_as_a_reader;
 use crate::store::{Backing, Kernel, Store};
@@ -63,6 +66,8 @@ pub struct Handle(u64);
 pub struct Direct {
     files: Arc<Files>,
     tree: Tree,
+    /// Where there is a server before.
+    control: Option<Control>,
 }
 
 impl std::fmt::Debug for Direct {
@@ -81,26 +86,89 @@ impl Direct {
         let files = Arc::new(Files::new(Arc::new(Store::new(pool, Options::default(), durability, 1024))));
         // Its callers write the files that it looks into.
         files.readers().stay_here();
-        Self { tree: Tree::new(files.clone()), files }
+        Self { tree: Tree::new(files.clone()), files, control: None }
     }
 
-    /// Serves a pool in the place of a server that has died and has left these handles, each with whether its checksum
-    /// is right, and these numbers of segments behind this head, or a right one.
-    pub fn take_over(
-        pool: Arc<Pool>,
-        head: Option<&[u8]>,
-        handles: &[([u8; 60], bool)],
-        numbers: &[u8],
-    ) -> io::Result<Self> {
+    /// Serves a pool in the place of a server that has died and has left this.
+    pub fn take_over(pool: Arc<Pool>, left: LeftBehind<'_>) -> io::Result<Self> {
         let keeper = nix::unistd::getppid();
-        let handover = Handover::open(left_behind(head, handles, numbers)?, None, keeper)?;
+        let handover = Handover::open(left.write()?, None, keeper)?;
         handover.close_unused(|_| ());
         let options = Options { handover: Some(handover), ..Options::default() };
         let files = Arc::new(Files::new(Arc::new(Store::new(pool, options, Durability::Fsync, 1024))));
         files.readers().stay_here();
         files.store().link().connect(Arc::new(NoKernel));
+        let (tree, control) = (Tree::new(files.clone()), Control::new(Arc::new(Content::new(files.clone()))));
         files.inherit();
-        Ok(Self { tree: Tree::new(files.clone()), files })
+        Ok(Self { tree, files, control: Some(control) })
+    }
+
+    fn control(&self) -> Result<&Control, Errno> {
+        self.control.as_ref().ok_or(libc::ENOSYS)
+    }
+
+    /// An object of the control tree that a server before had told of: looks at it in each way. Errors are as good as
+    /// answers.
+    pub fn look_at(&self, ino: Ino) {
+        let Ok(control) = self.control() else { return };
+        let _ = control.stat(ino);
+        let mut names = Vec::new();
+        let _ = control.readdir(ino, 0, |entry| {
+            names.push(entry.name.to_vec());
+            names.len() > 100
+        });
+        for name in names {
+            if let Ok(Some(Some(found))) = control.lookup(CALLER, ino, &name, true) {
+                control.forget(found.ino, 1);
+            }
+        }
+        let _ = control.readdirplus(ino, 0, |_| false);
+        let _ = control.getxattr(ino, b"user.tensorfs.tensors");
+        if let Ok(opened) = control.open(CALLER, ino, libc::O_RDONLY) {
+            let _ = control.read(opened.handle, 0, 1 << 16, |_| ());
+            control.release(opened.handle);
+        }
+    }
+
+    /// The object of the control tree at a path below it, which is known from then on.
+    pub fn look_up(&self, path: &[&str]) -> Result<Ino, Errno> {
+        let control = self.control()?;
+        let mut ino = errno(control.root())?.ino;
+        for name in path {
+            let found = errno(control.lookup(CALLER, ino, name.as_bytes(), true))?;
+            ino = found.flatten().ok_or(libc::ENOENT)?.ino;
+        }
+        Ok(ino)
+    }
+
+    /// Opens a file of the control tree.
+    pub fn open_view(&self, ino: Ino) -> Result<u64, Errno> {
+        errno(self.control()?.open(CALLER, ino, libc::O_RDONLY)).map(|opened| opened.handle)
+    }
+
+    /// What a server that takes over now would find of the control tree: objects, and open files.
+    pub fn leaves(&self) -> io::Result<[Vec<[u8; 60]>; 2]> {
+        let handover = self.files.store().link().handover().ok_or(io::ErrorKind::NotFound)?;
+        let next = Handover::open(handover.share()?, None, nix::unistd::getppid())?;
+        // The kernel has it all still.
+        next.leave();
+        let shown = next.inherited_shown().map(|(slip, _)| slip).collect();
+        Ok([shown, next.inherited_views().map(|(slip, _)| slip).collect()])
+    }
+
+    /// `read` of an open file of the control tree from its begin.
+    pub fn read_view(&self, handle: u64, size: u32) -> Result<Vec<u8>, Errno> {
+        errno(self.control()?.read(handle, 0, size, <[u8]>::to_vec))
+    }
+
+    /// The last use of an open file of the control tree is over.
+    pub fn release_view(&self, handle: u64) {
+        self.control.iter().for_each(|control| control.release(handle));
+    }
+
+    /// The number that what is said of an object of the control tree has.
+    pub fn right_number(slip: &[u8; 60]) -> Option<Ino> {
+        right_number(slip)
     }
 
     /// The file that a handle is of.

@@ -173,7 +173,7 @@ impl Tensors {
     fn visit(&self, source: &SegmentBytes, from: u32, see: See<'_>) -> io::Result<()> {
         let (mut ordinal, at) = match &self.by_ordinal {
             ByOrdinal::Kept(tensors) => {
-                let rest = (from..).map_while(|ordinal| Some((ordinal, tensors.get(ordinal)?)));
+                let rest = (from..=u32::MAX).map_while(|ordinal| Some((ordinal, tensors.get(ordinal)?)));
                 let _ = { rest }.try_for_each(|(ordinal, tensor)| see(ordinal, &tensor));
                 return Ok(());
             }

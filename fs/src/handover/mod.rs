@@ -89,21 +89,43 @@ impl Beginning {
     }
 }
 
-/// For tests: what a server might have left. A handle is what [`Entry`] is but for its checksum, and whether that is
-/// right.
-pub(crate) fn left_behind(head: Option<&[u8]>, handles: &[([u8; 60], bool)], numbers: &[u8]) -> io::Result<OwnedFd> {
-    let file = File::from(Handover::create()?);
-    let first = Handover::open(file.try_clone()?.into(), None, getppid())?;
-    first.begin(vec![0; 8], vec![0; 8], Beginning::default())?;
-    if let Some(head) = head {
-        file.write_all_at(&head[..head.len().min(HEAD as usize)], 0)?;
+/// For tests: what a server might have left. What stands in a place has no checksum here, but whether that is right.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LeftBehind<'a> {
+    /// None is one that is right.
+    pub head: Option<&'a [u8]>,
+    /// Open files.
+    pub handles: &'a [([u8; 60], bool)],
+    /// Numbers of segments.
+    pub numbers: &'a [u8],
+    /// Objects of the control tree.
+    pub shown: &'a [([u8; 60], bool)],
+    /// Open files of the control tree.
+    pub views: &'a [([u8; 60], bool)],
+    /// The texts behind them.
+    pub texts: &'a [&'a [u8]],
+}
+
+impl LeftBehind<'_> {
+    pub(crate) fn write(self) -> io::Result<OwnedFd> {
+        let file = File::from(Handover::create()?);
+        let first = Handover::open(file.try_clone()?.into(), None, getppid())?;
+        first.begin(vec![0; 8], vec![0; 8], Beginning::default())?;
+        if let Some(head) = self.head {
+            file.write_all_at(&head[..head.len().min(HEAD as usize)], 0)?;
+        }
+        for (region, slips) in [(&HANDLES, self.handles), (&SHOWN, self.shown), (&VIEWS, self.views)] {
+            for (place, (bytes, right)) in slips.iter().enumerate() {
+                let sum = crc32c::crc32c(bytes).wrapping_add(u32::from(!right));
+                file.write_all_at(&[&bytes[..], &sum.to_le_bytes()].concat(), region.at(place as u32))?;
+            }
+        }
+        for (place, text) in self.texts.iter().enumerate() {
+            file.write_all_at(&text[..text.len().min(TEXT_MAX)], text_at(place as u32))?;
+        }
+        file.write_all_at(self.numbers, NUMBERS.start)?;
+        Ok(file.into())
     }
-    for (place, (bytes, right)) in handles.iter().enumerate() {
-        let sum = crc32c::crc32c(bytes).wrapping_add(u32::from(!right));
-        file.write_all_at(&[&bytes[..], &sum.to_le_bytes()].concat(), HANDLES.at(place as u32))?;
-    }
-    file.write_all_at(numbers, NUMBERS.start)?;
-    Ok(file.into())
 }
 
 /// Who keeps watch over the server of a mount.

@@ -45,6 +45,7 @@ use shared::Lists;
 pub(crate) use draft::Who;
 pub(crate) use fixed::{is_control, is_trace};
 pub use info::{Info, State};
+pub(crate) use numbers::right_number;
 pub(crate) use stat::name_ttl;
 
 /// The control tree. Its numbers and handles are its own: whoever asks knows that an inode, or what a handle is of,

@@ -133,6 +133,18 @@ fn to_slip(ino: Ino, origin: &Origin, look: Look) -> Slip {
 
 /// The number that a slip is of, if it is that of what the slip says it stands for.
 fn of_slip(slip: &Slip) -> Option<(Ino, Origin, Look)> {
+    // No file is longer, and no time is another one.
+    let can_be = |look: &Look| look.size <= i64::MAX as u64 && look.mtime.nsec < SECOND;
+    said_by(slip).filter(|(ino, origin, look)| of(origin) == *ino && can_be(look))
+}
+
+/// For tests: the number that what a slip says has.
+pub(crate) fn right_number(slip: &Slip) -> Option<Ino> {
+    said_by(slip).map(|(_, origin, _)| of(&origin))
+}
+
+/// What a slip says, whatever number it has.
+fn said_by(slip: &Slip) -> Option<(Ino, Origin, Look)> {
     let [ino, file, second, third, fourth, size, seconds] = std::array::from_fn(|n| long(slip, n * 8));
     let (ino, file, nanoseconds) = (Ino(ino), Ino(file), short(slip, 56));
     let look = |nsec| Look { size, mtime: Timestamp { sec: seconds as i64, nsec } };
@@ -153,8 +165,11 @@ fn of_slip(slip: &Slip) -> Option<(Ino, Origin, Look)> {
             (Origin::Tensor { file, segment, stamp: third, ordinal }, look(nsec))
         }
     };
-    (of(&origin) == ino).then_some((ino, origin, look))
+    Some((ino, origin, look))
 }
+
+/// In nanoseconds.
+const SECOND: u32 = 1_000_000_000;
 
 /// Numbers below this, counted from [`FIRST`], belong to the part of the tree that does not change.
 const FIXED: u64 = 1 << 16;
@@ -388,6 +403,9 @@ mod tests {
             other[at] ^= 1;
             assert_eq!(of_slip(&other), None, "byte {at}");
         }
+        let of = |look| of_slip(&to_slip(of(&tensor), &tensor, look));
+        assert_eq!(of(Look { size: u64::MAX, ..Look::default() }), None, "no file is as long");
+        assert_eq!(of(Look { size: 1, mtime: Timestamp { sec: 0, nsec: SECOND } }), None, "no time is like that");
     }
 
     #[test]
