@@ -297,7 +297,7 @@ fn stored(mut tensor: Tensor) -> Option<Stored> {
     let is_raw = matches!(tensor.location, Location::Raw { .. });
     match tensor.order {
         Order::RowMajor if is_raw => return Some(Stored::At(tensor.range().0)),
-        Order::ColumnMajor if is_raw => {
+        Order::ColumnMajor if tensor.is_laid_out() => {
             let steps = tensor.shape.iter().scan(1_u64, |stride, &size| {
                 let this = *stride;
                 *stride = stride.saturating_mul(size);

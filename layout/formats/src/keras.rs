@@ -59,7 +59,8 @@ impl Slice {
             Location::Raw { offset, .. }
             | Location::Inline { offset, .. }
             | Location::Deflated { offset, .. }
-            | Location::Encoded { offset, .. } => *offset += self.at,
+            | Location::Encoded { offset, .. }
+            | Location::Negated { offset, .. } => *offset += self.at,
         }
         tensor
     }

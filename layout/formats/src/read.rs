@@ -44,7 +44,11 @@ pub fn npy_header(tensor: &Tensor) -> Option<Vec<u8>> {
 
 /// Bytes that reading the whole tensor gives; none if its elements are no plain bytes.
 pub fn tensor_len(tensor: &Tensor) -> Option<u64> {
-    let plain = !matches!(tensor.location, Location::Encoded { .. }) && tensor.dtype != Dtype::Object;
+    let plain = match tensor.location {
+        Location::Encoded { .. } => false,
+        Location::Negated { .. } => tensor.signs().is_some(),
+        _ => tensor.dtype != Dtype::Object,
+    };
     plain.then(|| tensor.bytes())
 }
 
@@ -60,13 +64,18 @@ pub fn is_stored_as_read(tensor: &Tensor) -> bool {
     match tensor.location {
         Location::Raw { .. } => !matches!(tensor.order, Order::Strides(_)),
         Location::Inline { .. } => true,
-        Location::Deflated { .. } | Location::Encoded { .. } => false,
+        Location::Deflated { .. } | Location::Encoded { .. } | Location::Negated { .. } => false,
     }
 }
 
 /// Copies bytes of a tensor that [`is_stored_as_read`] from an offset on, as far as there are any.
 pub fn copy_stored(source: &dyn Source, tensor: &Tensor, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let len = tensor_len(tensor).filter(|_| is_stored_as_read(tensor)).ok_or_else(unreadable)?;
+    copy(source, tensor, len, offset, buffer)
+}
+
+/// Copies bytes that lie in the order in which they are read.
+fn copy(source: &dyn Source, tensor: &Tensor, len: u64, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let want = usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
     match &tensor.location {
         _ if want == 0 => {}
@@ -108,6 +117,8 @@ pub struct Reader<S, T> {
     tensor: T,
     len: u64,
     way: Way<S>,
+    /// What to change of the bytes of each element.
+    signs: Option<Vec<u8>>,
 }
 
 enum Way<S> {
@@ -122,16 +133,17 @@ impl<S: Source + Clone, T: Borrow<Tensor>> Reader<S, T> {
         let what = tensor.borrow();
         let len = tensor_len(what).ok_or_else(unreadable)?;
         let way = match (&what.location, &what.order) {
-            (Location::Raw { offset, .. }, Order::Strides(strides)) => {
+            (Location::Raw { offset, .. } | Location::Negated { offset, .. }, Order::Strides(strides)) => {
                 Way::Strided(Gather::new(source.clone(), *offset, what, strides))
             }
-            (Location::Raw { .. } | Location::Inline { .. }, _) => Way::Stored,
+            (Location::Raw { .. } | Location::Negated { .. } | Location::Inline { .. }, _) => Way::Stored,
             (&Location::Deflated { offset, len, skip }, _) => {
                 Way::Inflated(Box::new(Inflate::new(source.clone(), offset, len, skip)))
             }
             (Location::Encoded { .. }, _) => return Err(unreadable()),
         };
-        Ok(Reader { source, tensor, len, way })
+        let signs = what.signs();
+        Ok(Reader { source, tensor, len, way, signs })
     }
 
     /// Bytes of the whole tensor.
@@ -152,9 +164,15 @@ impl<S: Source + Clone, T: Borrow<Tensor>> Reader<S, T> {
         let buffer = &mut buffer[..want];
         if want > 0 {
             match &mut self.way {
-                Way::Stored => return copy_stored(&self.source, self.tensor.borrow(), offset, buffer),
+                Way::Stored => {
+                    copy(&self.source, self.tensor.borrow(), self.len, offset, buffer)?;
+                }
                 Way::Strided(gather) => gather.read(offset, buffer)?,
                 Way::Inflated(inflate) => inflate.read(offset, buffer)?,
+            }
+            if let Some(signs) = &self.signs {
+                let of_first = (offset % signs.len() as u64) as usize;
+                buffer.iter_mut().zip(signs.iter().cycle().skip(of_first)).for_each(|(byte, sign)| *byte ^= sign);
             }
         }
         Ok(want)

@@ -142,6 +142,15 @@ pub enum Location {
         /// Bytes of the encoding.
         len: u64,
     },
+    /// In the file as in memory, but for signs: torch keeps a conjugate, or what is negated, as what it is of.
+    Negated {
+        /// First byte.
+        offset: u64,
+        /// Bytes from the first to the last that belongs to it.
+        len: u64,
+        /// Whose signs are others: 1 the numbers', or the real parts', 2 the imaginary parts', 3 both.
+        parts: u8,
+    },
 }
 
 /// A storage of torch: bytes that tensors are views of.
@@ -216,8 +225,26 @@ impl Tensor {
             Location::Raw { offset, len }
             | Location::Inline { offset, len, .. }
             | Location::Deflated { offset, len, .. }
-            | Location::Encoded { offset, len } => (offset, len),
+            | Location::Encoded { offset, len }
+            | Location::Negated { offset, len, .. } => (offset, len),
         }
+    }
+
+    /// Of bytes that are to be read with other signs than they have, what to change of each element's. The sign of a
+    /// number is its first bit.
+    pub(crate) fn signs(&self) -> Option<Vec<u8>> {
+        let Location::Negated { parts, .. } = self.location else { return None };
+        let size = self.dtype.size()? as usize;
+        let numbers = match self.dtype {
+            Dtype::F16 | Dtype::Bf16 | Dtype::F32 | Dtype::F64 if parts == 1 => 1,
+            Dtype::C32 | Dtype::C64 | Dtype::C128 if (1..=3).contains(&parts) => 2,
+            _ => return None,
+        };
+        let (mut signs, each) = (vec![0; size], size / numbers);
+        for number in (0..numbers).filter(|number| parts >> number & 1 == 1) {
+            signs[number * each + if self.big_endian { 0 } else { each - 1 }] = 0x80;
+        }
+        Some(signs)
     }
 
     /// What cannot be true of a tensor in a file of this size, if anything. Recognisers find none with a fault; this is
@@ -232,11 +259,12 @@ impl Tensor {
         };
         let Some(bytes) = bytes else { return Some("a tensor of too many bytes") };
         let held = match (&self.location, &self.order) {
-            (Location::Raw { .. }, Order::Strides(strides)) => {
+            (Location::Negated { .. }, _) if self.signs().is_none() => false,
+            (Location::Raw { .. } | Location::Negated { .. }, Order::Strides(strides)) => {
                 let bytes = span(&self.shape, strides).and_then(|span| span.checked_mul(self.item_size));
                 strides.len() == self.shape.len() && bytes.is_some_and(|bytes| bytes <= len)
             }
-            (Location::Raw { .. }, _) => bytes <= len,
+            (Location::Raw { .. } | Location::Negated { .. }, _) => bytes <= len,
             (Location::Inline { bytes, .. }, _) => bytes.len() <= INLINE_MAX,
             (Location::Deflated { .. } | Location::Encoded { .. }, _) => true,
         };
@@ -255,6 +283,11 @@ impl Tensor {
         } else {
             None
         }
+    }
+
+    /// Whether any of its elements can be read for itself, as none can that is compressed.
+    pub fn is_laid_out(&self) -> bool {
+        matches!(self.location, Location::Raw { .. } | Location::Negated { .. })
     }
 
     /// Whether its bytes lie in the file exactly as a reader that maps it wants them.

@@ -7,7 +7,7 @@ use crate::fault::{Fault, Result, malformed};
 use crate::format::Format;
 use crate::found::Out;
 use crate::limits::{TENSORS_MAX, excerpt};
-use crate::pickle::{self, CALLS_MAX, Pickle, View};
+use crate::pickle::{self, CALLS_MAX, Meaning, Pickle, View};
 use crate::source::{Source, read_exact};
 use crate::tensor::{Location, Storage, Tensor, elements, numbered, order_of, span};
 use crate::zip::{Directory, Method};
@@ -276,8 +276,16 @@ fn place(name: &[u8], view: &View, storage: Storage, big_endian: bool) -> Result
         (_, Some(0)) => (0, 0),
         _ => return malformed("a tensor that is larger than its storage"),
     };
-    let location = Location::Raw { offset: storage.offset + inside, len };
+    let offset = storage.offset + inside;
+    let location = match view.meaning {
+        Meaning::AsStored => Location::Raw { offset, len },
+        Meaning::Negated(parts) => Location::Negated { offset, len, parts },
+        Meaning::Unknown => Location::Encoded { offset, len },
+    };
     let mut tensor = Tensor::new(name.to_vec(), view.dtype, view.shape.clone(), location);
+    if view.meaning == Meaning::Unknown {
+        tensor.descr = Some(format!("{}, with metadata that is not known", view.dtype.name()));
+    }
     tensor.order = order_of(&view.shape, &view.strides);
     tensor.big_endian = big_endian && (size > 1 || view.dtype == Dtype::C32);
     tensor.storage = Some(storage);
@@ -297,6 +305,7 @@ mod tests {
             offset,
             shape: shape.to_vec(),
             strides: strides.to_vec(),
+            meaning: Meaning::AsStored,
         };
         place(b"t", &view, storage, false)
     }

@@ -138,6 +138,7 @@ fn survives(bytes: &[u8]) -> Recognised {
     for tensor in tensors.iter().take(50) {
         if let Location::Raw { offset, len }
         | Location::Encoded { offset, len }
+        | Location::Negated { offset, len, .. }
         | Location::Deflated { offset, len, .. } = tensor.location
         {
             assert!(offset.checked_add(len).is_some_and(|end| end <= bytes.len() as u64), "{tensor:?}");

@@ -134,6 +134,7 @@ mod tests {
             entry(1, Location::Inline { offset: 80, len: 9, bytes: vec![1, 2, 3, 4] }),
             entry(2, Location::Deflated { offset: 100, len: 5, skip: 80 }),
             entry(3, Location::Encoded { offset: u64::MAX, len: 0 }),
+            entry(4, Location::Negated { offset: 7, len: 6, parts: 2 }),
         ]
     }
 

@@ -301,6 +301,7 @@ fn describe(path: &Path, tensor: &Tensor, crc: Option<u32>) -> serde_json::Value
         Location::Inline { offset, len, .. } => ("inline", Some(offset), Some(len)),
         Location::Deflated { offset, len, .. } => ("deflated", Some(offset), Some(len)),
         Location::Encoded { offset, len } => ("encoded", Some(offset), Some(len)),
+        Location::Negated { offset, len, .. } => ("negated", Some(offset), Some(len)),
     };
     let (order, strides) = match &tensor.order {
         Order::RowMajor => ("row-major", None),

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use tensorfs_formats::{Location, Order, Tensor};
+use tensorfs_formats::{Order, Tensor};
 use tensorfs_fs::TensorBytes;
 
 /// How a part is opened when it is needed.
@@ -125,7 +125,7 @@ pub fn by_rows(tensor: &Tensor) -> Option<Tensor> {
             Some(this)
         });
         tensor.order = Order::Strides(steps.collect());
-        return Some(tensor).filter(|tensor| matches!(tensor.location, Location::Raw { .. }));
+        return Some(tensor).filter(|tensor| tensor.is_laid_out());
     }
     Some(tensor)
 }

@@ -16,6 +16,7 @@ on_mounts!(
     a_tensor_in_parts_is_a_file,
     a_tensor_in_parts_is_a_file_for_numpy,
     an_index_makes_one_model,
+    conjugates_in_parts_are_conjugates,
     what_is_called_as_a_checkpoint_comes_first,
     parts_that_are_not_as_planned_are_told,
     plans_that_cannot_be_are_left_out,
@@ -80,6 +81,44 @@ pub(super) fn one_tensor(dir: &Path, name: &str, shape: &[u64], cuts: &[Cut<'_>]
 
 pub(super) fn whole(shape: &[u64]) -> Vec<u8> {
     elements(shape, 1, (&vec![0; shape.len()], shape, false))
+}
+
+/// Where torch says that signs are others than those that are stored, they are so in the whole, too.
+///
+/// Proves T14.
+fn conjugates_in_parts_are_conjugates(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (indexed, planned) = (mount.at("run/indexed"), mount.at("run/planned"));
+    fs::create_dir_all(&indexed).unwrap();
+    fs::create_dir_all(&planned).unwrap();
+    fs::copy(samples().join("torch2-signs.pt"), indexed.join("a.bin")).unwrap();
+    let names = ["plain", "conjugate", "transposed", "real"];
+    let map: Vec<String> = names.iter().map(|name| format!("\"{name}\": \"a.bin\"")).collect();
+    fs::write(indexed.join("m.bin.index.json"), format!("{{\"weight_map\": {{{}}}}}", map.join(", "))).unwrap();
+    let part = planned.join("__0_0.distcp");
+    fs::copy(samples().join("torch2-signs-imaginary.pt"), &part).unwrap();
+    let at = ("__0_0.distcp", 0, fs::metadata(&part).unwrap().len());
+    let pieces: Vec<PlannedPiece<'_>> = vec![(&[0, 0], &[10, 3], Some(at))];
+    fs::write(planned.join(".metadata"), dcp_plan(&[("imaginary", "float32", &[10, 3], pieces)])).unwrap();
+    // The numbers from 0 to 59, in pairs.
+    let pair = |n: usize, sign: f32| [(2 * n) as f32, sign * (2 * n + 1) as f32];
+    let wanted: [(&str, &str, Vec<f32>); 5] = [
+        ("indexed", "plain", (0..30).flat_map(|n| pair(n, 1.0)).collect()),
+        ("indexed", "conjugate", (0..30).flat_map(|n| pair(n, -1.0)).collect()),
+        ("indexed", "transposed", (0..30).flat_map(|n| pair(n % 10 * 3 + n / 10, -1.0)).collect()),
+        ("indexed", "real", (0..60).map(|n| -2.0 * n as f32).collect()),
+        ("planned", "imaginary", (0..30).map(|n| pair(n, -1.0)[1]).collect()),
+    ];
+    for (dir, name, numbers) in wanted {
+        let file = fs::read(tree(&mount, &format!("run/{dir}.checkpoint/{name}.npy"))).unwrap();
+        let stored: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        assert!(npy(&file).1 == stored, "{name}");
+        let said = mount.tensorfs(["cat", mount.at("run").join(dir).to_str().unwrap(), name]);
+        assert!(said.status.success() && npy(&said.stdout).1 == stored, "{name}");
+    }
 }
 
 /// What torch saved, and pieces of all kinds, from the bytes and from the seals.

@@ -177,7 +177,8 @@ def torch_entry(name, value):
     import torch
 
     def raw(t):
-        return t.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes()
+        t = t.detach().resolve_conj().resolve_neg() if hasattr(t, "resolve_neg") else t.detach()
+        return t.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes()
 
     def address(t):
         return (t.untyped_storage() if hasattr(t, "untyped_storage") else t.storage()).data_ptr()
@@ -288,6 +289,7 @@ def make_torch(samples):
     expect(f"{prefix}-legacy.pt", calls=[])
     if not new:
         return
+    make_torch_signs(samples, expect, base)
     make_torch_several(samples, library, [views, base[0], {"epoch": 7}, dtypes])
     # An archive from a machine of the other byte order: storages swapped, and the file "byteorder" says so.
     torch.save(dtypes["float32"], samples.path("little.pt"))
@@ -304,6 +306,39 @@ def make_torch(samples):
     loaded = torch.load(samples.path("torch2-big.pt")).numpy()
     assert loaded.tolist() == dtypes["float32"].tolist()
     samples.expect("torch2-big.pt", "torch", library, [entry("tensor", loaded.astype(">f4"))], calls=[])
+
+
+def make_torch_signs(samples, expect, base):
+    """Conjugates, and what comes from them: kept as what they are of, and metadata says that signs are others."""
+    import torch
+
+    pairs = torch.view_as_complex(base.reshape(10, 3, 2).contiguous())
+    wide = pairs.to(torch.complex128)
+    signs = {
+        "plain": pairs,
+        "conjugate": pairs.conj(),
+        "transposed": pairs.conj().t(),
+        "steps": pairs.conj()[::2, 1],
+        "wide": wide.conj(),
+        "wide transposed": wide.conj().t(),
+        "parameter": torch.nn.Parameter(pairs.conj()),
+        "negative": torch._neg_view(pairs[1:]),
+        "both": torch._neg_view(pairs.conj()[1:]),
+        "real": torch._neg_view(base * 2),
+        "half": torch._neg_view(base.half()),
+        "brain": torch._neg_view(base.bfloat16()),
+        "double": wide.conj().imag.clone(),
+        "empty": pairs.conj()[:0],
+    }
+    assert signs["conjugate"].is_conj() and signs["real"].is_neg()
+    for name, how in [("torch2-signs.pt", True), ("torch2-signs-legacy.pt", False)]:
+        torch.save(signs, samples.path(name), _use_new_zipfile_serialization=how)
+        expect(name, calls=[])
+    # What comes from one is of another type than its storage, which torch saves alone.
+    imaginary = torch.view_as_complex(base.reshape(10, 3, 2)).conj().imag
+    assert imaginary.is_neg()
+    torch.save(imaginary, samples.path("torch2-signs-imaginary.pt"))
+    expect("torch2-signs-imaginary.pt", calls=[])
 
 
 def make_torch_several(samples, library, values):

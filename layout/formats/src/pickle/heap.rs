@@ -9,6 +9,9 @@ use crate::limits::{DIMENSIONS_MAX, push};
 const OBJECTS_MAX: usize = 23 << 20;
 /// So many attributes of an object are looked at. Those that are looked for have fewer.
 const ATTRIBUTES_MAX: usize = 16;
+/// What torch's metadata of a tensor says: that it is the conjugate of what is stored, or the negative of it.
+const CONJUGATE: &[u8] = b"conj";
+const NEGATIVE: &[u8] = b"neg";
 
 /// A value on the stack, in the memo, or in a container.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,6 +70,7 @@ pub(super) enum Object {
         offset: u64,
         shape: Slice,
         strides: Slice,
+        meaning: Meaning,
     },
     /// A part of a plan, its attributes, and how many values tuples had when it was made.
     Part {
@@ -95,6 +99,17 @@ pub(super) enum Class {
     Other,
 }
 
+/// What the numbers of a tensor are, which torch says by what it calls metadata.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Meaning {
+    /// Those that are stored.
+    AsStored,
+    /// Those with other signs: 1 the numbers', or the real parts', 2 the imaginary parts', 3 both.
+    Negated(u8),
+    /// Others, which are not known.
+    Unknown,
+}
+
 /// A tensor as torch rebuilds it: a view of a storage. Offset, shape and strides count elements.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct View {
@@ -106,6 +121,7 @@ pub(crate) struct View {
     pub offset: u64,
     pub shape: Vec<u64>,
     pub strides: Vec<u64>,
+    pub meaning: Meaning,
 }
 
 #[derive(Default)]
@@ -183,7 +199,7 @@ impl Heap {
     }
 
     pub fn bytes(&self, slice: Slice) -> &[u8] {
-        self.texts.get(slice.start as usize..(slice.start + slice.len) as usize).unwrap_or_default()
+        text_of(&self.texts, slice)
     }
 
     pub fn get(&self, value: Value) -> Option<&Object> {
@@ -225,7 +241,7 @@ impl Heap {
 
     /// The tensor that an object is.
     pub fn view(&self, value: Value) -> Option<View> {
-        let &Object::Tensor { dtype, storage, offset, shape, strides } = self.get(value)? else { return None };
+        let &Object::Tensor { dtype, storage, offset, shape, strides, meaning } = self.get(value)? else { return None };
         let &Object::Storage { class, key, len } = self.objects.get(storage as usize)? else { return None };
         let (_, size) = self.class(class)?;
         Some(View {
@@ -235,20 +251,55 @@ impl Heap {
             offset,
             shape: self.numbers(shape)?,
             strides: self.numbers(strides)?,
+            meaning,
         })
+    }
+
+    /// What the numbers of a tensor of that type are, with that metadata.
+    pub fn meaning(&self, dtype: Dtype, metadata: Value) -> Meaning {
+        let (mut conjugate, mut negative) = (false, false);
+        match self.get(metadata) {
+            _ if metadata == Value::Dull => return Meaning::AsStored,
+            Some(Object::Container { items, count: 0 }) => {
+                for &(key, value) in items {
+                    let (Value::Text(key), Value::Int(set)) = (key, value) else { return Meaning::Unknown };
+                    match self.bytes(key) {
+                        CONJUGATE => conjugate = set.get() != 0,
+                        NEGATIVE => negative = set.get() != 0,
+                        _ => return Meaning::Unknown,
+                    }
+                }
+            }
+            _ => return Meaning::Unknown,
+        }
+        let is_complex = matches!(dtype, Dtype::C32 | Dtype::C64 | Dtype::C128);
+        let is_real = matches!(dtype, Dtype::F16 | Dtype::Bf16 | Dtype::F32 | Dtype::F64);
+        match (conjugate, negative) {
+            (false, false) => Meaning::AsStored,
+            (true, false) if is_complex => Meaning::Negated(2),
+            (false, true) if is_complex => Meaning::Negated(3),
+            (true, true) if is_complex => Meaning::Negated(1),
+            (false, true) if is_real => Meaning::Negated(1),
+            _ => Meaning::Unknown,
+        }
     }
 
     pub fn add(&mut self, container: Value, item: Option<Value>, value: Value) -> Result<()> {
         let Value::Object(index) = container else { return Ok(()) };
+        let texts = &self.texts;
         let Some(Object::Container { items, count }) = self.objects.get_mut(index as usize) else { return Ok(()) };
         let key = item.unwrap_or(Value::from(*count));
         *count = count.saturating_add(item.is_none().into());
+        let is_metadata = |key| matches!(key, Value::Text(key) if matches!(text_of(texts, key), CONJUGATE | NEGATIVE));
         let is_kept = match value {
             Value::Object(_) => true,
             Value::Dull => false,
+            Value::Int(_) if item.is_some_and(is_metadata) => true,
             _ => self.keeps_all && item.is_some(),
         };
         if !is_kept {
+            // That a dictionary had more is known, too.
+            *count = count.saturating_add(item.is_some().into());
             return Ok(());
         }
         let before = items.capacity();
@@ -283,6 +334,10 @@ impl Heap {
         self.values.truncate(values as usize);
         self.empty = self.empty.filter(|empty| self.get(*empty).is_some());
     }
+}
+
+fn text_of(texts: &[u8], slice: Slice) -> &[u8] {
+    texts.get(slice.start as usize..(slice.start + slice.len) as usize).unwrap_or_default()
 }
 
 const _: () = assert!(size_of::<Value>() == 12 && size_of::<Object>() == 32);

@@ -22,7 +22,7 @@ use crate::limits::{DIMENSIONS_MAX, NAME_MAX};
 use heap::{Class, Heap, Object, Slice, Value};
 use memo::Memo;
 
-pub(crate) use heap::View;
+pub(crate) use heap::{Meaning, View};
 
 /// What the objects of all pickles of one file may take together, one pickle after the other. A short pickle can ask
 /// for many; so this is a bound of time.
@@ -596,10 +596,10 @@ impl<'c, 's> Machine<'c, 's> {
         match (name.as_str(), values.as_slice()) {
             (
                 "torch._utils _rebuild_tensor" | "torch._utils _rebuild_tensor_v2",
-                &[storage, offset, shape, strides, ..],
-            ) => self.view(storage, offset, shape, strides, None),
-            ("torch._utils _rebuild_tensor_v3", &[storage, offset, shape, strides, _, _, dtype, ..]) => {
-                self.view(storage, offset, shape, strides, Some(dtype))
+                &[storage, offset, shape, strides, ref more @ ..],
+            ) => self.view([storage, offset, shape, strides], None, more.get(2)),
+            ("torch._utils _rebuild_tensor_v3", &[storage, offset, shape, strides, _, _, dtype, ref more @ ..]) => {
+                self.view([storage, offset, shape, strides], Some(dtype), more.first())
             }
             ("torch._utils _rebuild_parameter" | "torch._utils _rebuild_parameter_with_state", &[data, ..]) => Ok(data),
             ("torch Size" | "builtins tuple" | "__builtin__ tuple", &[values @ Value::Object(_)]) => Ok(values),
@@ -629,11 +629,9 @@ impl<'c, 's> Machine<'c, 's> {
 
     fn view(
         &mut self,
-        storage: Value,
-        offset: Value,
-        shape: Value,
-        strides: Value,
+        [storage, offset, shape, strides]: [Value; 4],
         dtype: Option<Value>,
+        metadata: Option<&Value>,
     ) -> Result<Value> {
         let heap = &self.heap;
         let none = || malformed("a tensor that is none");
@@ -667,7 +665,8 @@ impl<'c, 's> Machine<'c, 's> {
         if len.checked_mul(size).is_none() {
             return none();
         }
-        self.heap.object(Object::Tensor { dtype, storage: index, offset, shape, strides })
+        let meaning = heap.meaning(dtype, metadata.copied().unwrap_or(Value::Dull));
+        self.heap.object(Object::Tensor { dtype, storage: index, offset, shape, strides, meaning })
     }
 }
 
@@ -853,6 +852,34 @@ mod tests {
         .concat();
         assert_eq!(run(&pickle).unwrap().0, ["a [2]", "b.1 [2]", "7 [2]"]);
         assert_eq!(run(&[TENSOR, b"."].concat()).unwrap().0, ["tensor [2]"]);
+    }
+
+    #[test]
+    fn metadata_says_which_signs_are_others() {
+        let meaning = |metadata: &[u8]| {
+            let mut program = TENSOR[..TENSOR.len() - 2].to_vec();
+            program.extend([metadata, b"tR."].concat());
+            let bytes = &program[..];
+            let pickle = read(&mut Cursor::new(&bytes, 0, u64::MAX).unwrap()).unwrap();
+            let mut all = Vec::new();
+            let visited = pickle.tensors(&mut 0, &mut |_, view| {
+                all.push(view.meaning);
+                Ok(())
+            });
+            visited.unwrap();
+            all
+        };
+        let said = |text: &str, value: &[u8]| {
+            [b"}X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes(), value, b"s"].concat()
+        };
+        for plain in [&b""[..], b"N", b"}", &said("neg", b"\x89")] {
+            assert_eq!(meaning(plain), [Meaning::AsStored]);
+        }
+        assert_eq!(meaning(&said("neg", b"\x88")), [Meaning::Negated(1)]);
+        // Of numbers that are not complex there is no conjugate; and what else may be said is not known.
+        for unknown in [&said("conj", b"\x88")[..], &said("other", b"\x88"), &said("neg", b"N"), b"K\x01", b")"] {
+            assert_eq!(meaning(unknown), [Meaning::Unknown], "{unknown:?}");
+        }
     }
 
     #[test]
