@@ -19,9 +19,9 @@ use tensorfs_layout::log::PoolState;
 use tensorfs_layout::medium::Flushes;
 
 use crate::ask::apart;
-use crate::mounting::mountinfo::{Mount, Table};
+use crate::mounting::mountinfo::Mount;
 use crate::mounting::target::Target;
-use crate::mounting::{foreign, given};
+use crate::mounting::{foreign, given, sight};
 use crate::show::failure::{At, Failure, reason};
 use crate::show::output;
 
@@ -70,13 +70,13 @@ pub fn gone(mount: &Mount) -> String {
 pub fn of_live(mount: &Mount) -> Result<String, Failure> {
     match mount.user() {
         Some(user) if mount.is_foreign() => as_user(user, mount.mount_point()),
-        _ => of_mount(mount.mount_point()),
+        _ => of_mount(sight::whole(mount)?.mount_point()),
     }
 }
 
 /// What the server of a mount has counted, as OpenMetrics text.
 pub fn metrics(mount: &Mount) -> Result<String, Failure> {
-    read(&mount.mount_point().join(METRICS)).map_err(|error| match error.kind() {
+    read(&sight::whole(mount)?.mount_point().join(METRICS)).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Failure::at(mount.mount_point(), "its server is of a version that has no metrics"),
         _ => Failure::at(mount.mount_point(), reason(&error)),
     })
@@ -114,12 +114,8 @@ fn of_pool(pool: &Path) -> Result<String, Failure> {
 
 /// Asks the server that has the pool in use, at its mount point; in another mount namespace, through /proc.
 fn of_server(pool: &Path, pid: u32, mountpoint: Option<PathBuf>) -> Result<String, Failure> {
-    let here = Table::read().at(pool)?;
-    let is_ours = |mount: &&Mount| mount.is_tensorfs() && mount.source() == pool && !mount.is_dead();
-    let first = mountpoint.as_ref().and_then(|mountpoint| here.top_at(mountpoint)).filter(is_ours);
-    // It may be bound to other places, and unmounted from the first one.
-    if let Some(mount) = first.or_else(|| here.of_pool(pool).find(is_ours)) {
-        return of_live(mount);
+    if let Some(mount) = sight::of_pool(pool)?.filter(|mount| !mount.is_dead()) {
+        return of_live(&mount);
     }
     let busy = Error::Busy { pool: pool.to_owned(), pid, mountpoint: None };
     let Some(mountpoint) = mountpoint else { return Err(busy.into()) };

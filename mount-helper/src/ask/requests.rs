@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::mounting::sight;
 use crate::mounting::target::Target;
 use crate::show::failure::{Failure, reason};
 use crate::show::text;
@@ -113,7 +114,8 @@ impl Requests {
         if mount.is_dead() {
             return Err(Failure::new(super::about::gone(&mount)));
         }
-        let place = mount.mount_point();
+        let whole = sight::whole(&mount)?;
+        let place = whole.mount_point();
         let file = File::open(place.join(TRACE)).map_err(|error| match error.kind() {
             ErrorKind::NotFound => Failure::at(place, "its server is of a version that cannot be looked at so"),
             ErrorKind::PermissionDenied => {

@@ -11,8 +11,9 @@ use tensorfs_layout::check::{Depth, Report};
 
 use crate::ask::job;
 use crate::cli::Check;
-use crate::mounting::foreign;
+use crate::mounting::in_use::explained;
 use crate::mounting::target::Target;
+use crate::mounting::{foreign, sight};
 use crate::show::failure::Failure;
 use crate::show::progress::Bar;
 use crate::show::{output, report};
@@ -58,11 +59,12 @@ fn check(arguments: &Check) -> Result<ExitCode, Failure> {
     let progress = |what: &'static str, done, total| bar.show(what, done, total);
     let mut actions = None;
     if arguments.repair {
-        let repair = tensorfs_layout::check::repair(&pool, std::time::SystemTime::now().into(), &progress)?;
+        let repair =
+            tensorfs_layout::check::repair(&pool, std::time::SystemTime::now().into(), &progress).map_err(explained)?;
         actions = Some(repair.actions);
     }
     let depth = if arguments.data { Depth::Data } else { Depth::Metadata };
-    let found = tensorfs_layout::check::check(&pool, depth, &progress)?;
+    let found = tensorfs_layout::check::check(&pool, depth, &progress).map_err(explained)?;
     conclude(arguments, &pool, &found, actions.as_deref(), &bar)
 }
 
@@ -70,11 +72,8 @@ fn check(arguments: &Check) -> Result<ExitCode, Failure> {
 fn is_served(pool: &Path) -> Result<bool, Failure> {
     match tensorfs_layout::pool::holder(pool) {
         Ok(None) | Err(Error::Io { .. }) => Ok(false),
-        Ok(Some(_)) => match Target::Pool(pool.to_owned()).mount() {
-            Ok(mount) => Ok(!mount.is_dead()),
-            // What follows says by whom.
-            Err(_) => Ok(false),
-        },
+        // Where it is mounted nowhere, what follows says by whom it is in use.
+        Ok(Some(_)) => Ok(sight::of_pool(pool)?.is_some_and(|mount| !mount.is_dead())),
         Err(error) => Err(error.into()),
     }
 }

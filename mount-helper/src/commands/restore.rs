@@ -50,7 +50,7 @@ pub fn run(arguments: &Restore) -> Result<(), Failure> {
         Some(path) => Destination::anywhere(path)?,
         None => {
             let ino = entry.note.as_ref().and_then(|note| note.ino);
-            Destination::inside(target.mount()?.mount_point(), former_place(entry, &pool)?, ino)?
+            Destination::inside(target.whole()?.mount_point(), former_place(entry, &pool)?, ino)?
         }
     };
     destination.put(source)?;

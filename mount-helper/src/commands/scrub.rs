@@ -21,7 +21,9 @@ const INTERRUPTED: u8 = 130;
 
 /// Runs the command.
 pub fn run(arguments: &Scrub) -> Result<ExitCode, Failure> {
-    let mount = Target::of(&arguments.target)?.mount()?;
+    let target = Target::of(&arguments.target)?;
+    // What is damaged is mended where it is, which may be anywhere in the pool.
+    let mount = if arguments.mend { target.whole()? } else { target.mount()? };
     let bar = Bar::new(arguments.json);
     let rate = (!arguments.no_limit).then_some(arguments.rate);
     let outcome =

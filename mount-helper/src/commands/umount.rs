@@ -13,12 +13,15 @@ use crate::show::failure::{At, Failure};
 /// Runs the command.
 pub fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     foreign::check_below(&arguments.mountpoint)?;
-    let mount = Target::of(&arguments.mountpoint)?.mount()?;
+    let target = Target::of(&arguments.mountpoint)?;
+    // It may be called otherwise by now than when it was mounted.
+    let pool = target.pool().to_owned();
+    let mount = target.mount()?;
     let deadline = arguments.timeout.map(|timeout| Instant::now() + timeout);
-    let (pool, mountpoint) = (mount.source(), mount.mount_point());
+    let mountpoint = mount.mount_point();
     // A dead mount has none, whoever serves the pool by now, and a foreign one may name any pool.
     let is_dead = mount.is_dead();
-    let server = if is_dead || mount.is_foreign() { None } else { ServerProcess::of(pool) };
+    let server = if is_dead || mount.is_foreign() { None } else { ServerProcess::of(&pool) };
     match unmount::patiently(mountpoint, arguments.lazy, arguments.timeout) {
         Err(error) if unmount::is_busy(&error) && is_dead => {
             log::warn!("{}: its server is gone; detaching it", mountpoint.display());

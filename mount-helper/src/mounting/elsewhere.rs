@@ -9,7 +9,7 @@ use tensorfs_fs::device_of;
 
 use crate::mounting::busy;
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::process;
+use crate::mounting::process::{self, has_locked};
 
 /// Where a filesystem is mounted, or else who has something of it open, in one clause; nothing if nobody is seen soon.
 pub fn holders(mount: &Mount) -> Option<String> {
@@ -17,8 +17,26 @@ pub fn holders(mount: &Mount) -> Option<String> {
     busy::in_time(move || look_around(&mount)).flatten()
 }
 
+/// Where a pool is mounted that a process has in use: in the mount namespace of that process, or else in any that has
+/// one, as far as they are found soon.
+pub fn places(pool: &Path, pid: u32) -> Vec<String> {
+    let of_server = has_locked(pid, pool).and_then(|has| if has { Table::of(pid).ok() } else { None });
+    let found = of_server.iter().flat_map(|table| table.of_pool(pool)).map(|mount| place_of(mount, pid));
+    let found: Vec<_> = found.collect();
+    if !found.is_empty() {
+        return found;
+    }
+    let pool = pool.to_owned();
+    busy::in_time(move || mounts(&pool, |_| true)).unwrap_or_default()
+}
+
+/// A place in the mount namespace of a process.
+fn place_of(mount: &Mount, pid: u32) -> String {
+    format!("at {} in the mount namespace of process {pid} ({})", mount.mount_point().display(), process::name(pid))
+}
+
 fn look_around(mount: &Mount) -> Option<String> {
-    let mounts = mounts(mount);
+    let mounts = mounts(mount.source(), |other| other.device() == mount.device());
     if !mounts.is_empty() {
         return Some(format!("it is mounted {}", mounts.join(", ")));
     }
@@ -48,16 +66,15 @@ fn namespace(process: &Path) -> Option<PathBuf> {
     fs::read_link(process.join("ns/mnt")).ok()
 }
 
-/// Each place where it is mounted, in every mount namespace that has a process.
-fn mounts(mount: &Mount) -> Vec<String> {
+/// Each place where a pool is mounted, in every mount namespace that has a process.
+fn mounts(pool: &Path, is_it: impl Fn(&Mount) -> bool) -> Vec<String> {
     let here = namespace(Path::new("/proc/self"));
     let mut found = Vec::new();
     for (pid, of, table) in tables() {
-        for place in table.of_pool(mount.source()).filter(|other| other.device() == mount.device()) {
-            let place = place.mount_point().display();
+        for place in table.of_pool(pool).filter(|other| is_it(other)) {
             found.push(match Some(&of) == here.as_ref() {
-                true => format!("at {place}"),
-                false => format!("at {place} in the mount namespace of process {pid} ({})", process::name(pid)),
+                true => format!("at {}", place.mount_point().display()),
+                false => place_of(place, pid),
             });
         }
     }

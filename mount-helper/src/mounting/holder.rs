@@ -1,19 +1,17 @@
 //! Who holds a pool, and waiting until nobody does.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::Error;
 use tensorfs_layout::check::was_closed;
-use tensorfs_layout::pool::{Holder, holder, lock_of};
+use tensorfs_layout::pool::{Holder, holder};
 
 use crate::mounting::connection;
 use crate::mounting::elsewhere;
+use crate::mounting::in_use::in_use;
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::process::{self, Process};
+use crate::mounting::process::{self, Process, has_locked};
 use crate::show::failure::{At, Failure};
 use crate::show::output;
 
@@ -136,14 +134,6 @@ impl ServerProcess {
     }
 }
 
-/// Whether a process has the lock of a pool open, as far as that can be told.
-pub fn has_locked(pid: u32, pool: &Path) -> Option<bool> {
-    let lock = lock_of(pool)?;
-    let of = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-    let mut open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
-    Some(open.any(|entry| of(&entry.path()) == Some(lock)))
-}
-
 /// Waits for a server that has lost its mount and is closing the pool; refuses if another one is using it.
 pub fn wait_until_free(pool: &Path) -> Result<(), Failure> {
     let start = Instant::now();
@@ -151,7 +141,7 @@ pub fn wait_until_free(pool: &Path) -> Result<(), Failure> {
     while let Some(holder) = holder_of(pool)? {
         // Who does not say who it is may also be mounted under another path.
         if !is_closing(pool, &holder) || holder.pid == 0 && start.elapsed() > SILENCE {
-            return Err(busy(pool, &holder));
+            return Err(in_use(pool, holder.pid, holder.mountpoint));
         }
         if start.elapsed() > PATIENCE {
             return Err(Failure::at(
@@ -173,10 +163,6 @@ fn holder_of(pool: &Path) -> Result<Option<Holder>, Failure> {
         return Ok(None); // opening it will say so
     }
     Ok(holder(pool)?)
-}
-
-fn busy(pool: &Path, holder: &Holder) -> Failure {
-    Error::Busy { pool: pool.to_owned(), pid: holder.pid, mountpoint: holder.mountpoint.clone() }.into()
 }
 
 /// A server that has a mount point but no mount: it is about to end (or about to mount, which the next look will show).

@@ -3,13 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::statfs::statfs;
+use nix::sys::statfs::fstatfs;
 use nix::unistd::geteuid;
 
 use crate::show::failure::{At, Failure};
@@ -23,8 +24,12 @@ const HERE: &str = "/proc/self/mountinfo";
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
+    /// The kernel's number of this mount: no other has it, be it of the same filesystem, or at the same place.
+    id: u64,
     /// Major and minor number of the filesystem: what `stat` shows for its files. Bind mounts share it.
     device: (u32, u32),
+    /// What of the filesystem is mounted: `/` is all of it, and a bind mount may have a directory.
+    root: PathBuf,
     mount_point: PathBuf,
     options: OsString,
     fs_type: OsString,
@@ -47,6 +52,27 @@ impl Mount {
     /// Where it is mounted.
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
+    }
+
+    /// Which directory of the filesystem it shows.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Whether it shows the filesystem from its root on.
+    pub fn is_whole(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    /// Whether whoever goes to its mount point comes to it, and not to something that is mounted over it.
+    pub fn is_in_sight(&self) -> bool {
+        self.reach().is_some()
+    }
+
+    /// Its root, of which nothing is asked.
+    fn reach(&self) -> Option<OwnedFd> {
+        let (root, id) = pinned(&self.mount_point).ok()?;
+        (id == self.id).then_some(root)
     }
 
     /// Whether it was mounted with an option that is the mount's own, such as `nodev`.
@@ -84,13 +110,14 @@ impl Mount {
         name == b"fuse" || name.starts_with(b"fuse.")
     }
 
-    /// A FUSE mount whose server is gone. Of one that is foreign it is not asked.
+    /// A FUSE mount whose server is gone. Of one that is foreign it is not asked, and of one that is not in sight it
+    /// cannot be.
     ///
     /// `stat` alone may be answered from the kernel's cache, long after the server died; `statfs` never is.
     pub fn is_dead(&self) -> bool {
         self.is_fuse()
             && !self.is_foreign()
-            && matches!(statfs(&self.mount_point), Err(Errno::ENOTCONN | Errno::ECONNABORTED))
+            && self.reach().is_some_and(|root| matches!(fstatfs(&root), Err(Errno::ENOTCONN | Errno::ECONNABORTED)))
     }
 }
 
@@ -145,10 +172,27 @@ impl Table {
         self.0.iter().filter(move |mount| mount.is_tensorfs() && mount.source == pool && !mount.is_foreign())
     }
 
-    /// The mount that `path` lies in.
+    /// The mount that `path` (real) lies in: the kernel says which, whatever is mounted over what.
     pub fn around(&self, path: &Path) -> Option<&Mount> {
-        path.ancestors().find_map(|ancestor| self.top_at(ancestor))
+        match pinned(path) {
+            Ok((_, id)) => self.0.iter().find(|mount| mount.id == id),
+            Err(_) => path.ancestors().find_map(|ancestor| self.top_at(ancestor)),
+        }
     }
+
+    /// What one comes to who looks for a mount that is not in sight.
+    pub fn over(&self, hidden: &Mount) -> Option<&Mount> {
+        let found = hidden.mount_point.ancestors().find_map(|path| pinned(path).ok());
+        found.and_then(|(_, id)| self.0.iter().find(|mount| mount.id == id && id != hidden.id))
+    }
+}
+
+/// What is at a path, opened so that nothing is asked of its filesystem, and the number of the mount that it lies in.
+fn pinned(path: &Path) -> io::Result<(OwnedFd, u64)> {
+    let found = File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", found.as_raw_fd()))?;
+    let id = told.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    Ok((found.into(), id.ok_or(io::ErrorKind::InvalidData)?))
 }
 
 /// The kernel gives the table out in pieces and may skip mounts if the table changes between two of them. It also tells
@@ -174,15 +218,17 @@ fn read_whole(path: &str) -> io::Result<Vec<u8>> {
 /// `36 35 98:0 /root /mount\040point rw,noatime shared:1 - fuse.tensorfs /the/pool rw,user_id=0`
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let device = parse_device(fields.nth(2)?)?;
-    let mount_point = unescape(fields.nth(1)?);
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = parse_device(fields.nth(1)?)?;
+    let root = unescape(fields.next()?).into();
+    let mount_point = unescape(fields.next()?).into();
     let options = unescape(fields.next()?);
     // any number of optional fields, up to a lone dash
     fields.find(|field| *field == b"-")?;
     let fs_type = unescape(fields.next()?);
     let source = unescape(fields.next()?);
     let user = fields.next().and_then(parse_user);
-    Some(Mount { device, mount_point: mount_point.into(), options, fs_type, source: source.into(), user })
+    Some(Mount { id, device, root, mount_point, options, fs_type, source: source.into(), user })
 }
 
 /// Whose mount it is, as FUSE says among a mount's options.
@@ -263,7 +309,8 @@ garbage
         assert_eq!(top.fs_type, "tmpfs");
         assert!(table.top_at(Path::new("/mnt")).is_none());
         let around = table.around(Path::new("/bind/x/y")).unwrap();
-        assert_eq!(around.mount_point, Path::new("/bind"));
+        assert_eq!((around.mount_point(), around.root()), (Path::new("/bind"), Path::new("/sub")));
+        assert!(!around.is_whole() && top.is_whole());
     }
 
     #[test]
@@ -280,5 +327,7 @@ garbage
         let table = Table::read().unwrap();
         assert!(table.top_at(Path::new("/")).is_some());
         assert!(!table.top_at(Path::new("/")).unwrap().is_dead());
+        let around = table.around(Path::new("/proc/self")).unwrap();
+        assert!(around.mount_point() == Path::new("/proc") && around.is_in_sight());
     }
 }

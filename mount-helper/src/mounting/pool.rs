@@ -9,6 +9,7 @@ use nix::unistd::{getegid, geteuid};
 use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
 use tensorfs_layout::{Error, Timestamp};
 
+use crate::mounting::in_use::{explained, to_be_unmounted};
 use crate::mounting::options::MountOptions;
 use crate::mounting::paths;
 use crate::show::failure::{At, Failure};
@@ -25,10 +26,7 @@ pub fn open(pool: &Path) -> Result<Pool, Error> {
 /// Opens a pool that must not be mounted.
 pub fn open_unmounted(pool: &Path) -> Result<Pool, Failure> {
     match open(pool) {
-        Err(Error::Busy { pid, mountpoint, .. }) => {
-            let at = mountpoint.map(|path| format!(", mounted at {}", path.display())).unwrap_or_default();
-            Err(Failure::at(pool, format!("in use by process {pid}{at}; unmount it first")))
-        }
+        Err(Error::Busy { pid, mountpoint, .. }) => Err(to_be_unmounted(pool, pid, mountpoint)),
         opened => Ok(opened?),
     }
 }
@@ -107,7 +105,7 @@ fn what_is_there(pool: &Path) -> Result<String, Failure> {
             let (layout, files) = (found.superblock.layout, found.usage.files);
             Ok(format!("with layout \"{layout}\", {files} files, {bytes}"))
         }
-        Err(error @ Error::Busy { .. }) => Err(error.into()),
+        Err(error @ Error::Busy { .. }) => Err(explained(error)),
         Err(error) => Ok(format!("that cannot be read ({error})")),
     }
 }

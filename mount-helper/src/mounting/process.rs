@@ -3,10 +3,13 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tensorfs_layout::pool::lock_of;
 
 /// A process that cannot be mistaken for a later one with the same id.
 #[derive(Debug)]
@@ -69,6 +72,14 @@ pub fn is_ending(pid: u32) -> bool {
         Ok(status) => status.lines().any(|line| line.starts_with("State:\tZ") || line.starts_with("State:\tX")),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
+}
+
+/// Whether a process has the lock of a pool open, as far as that can be told.
+pub fn has_locked(pid: u32, pool: &Path) -> Option<bool> {
+    let lock = lock_of(pool)?;
+    let of = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let mut open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    Some(open.any(|entry| of(&entry.path()) == Some(lock)))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tensorfs_layout::Error;
 
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::paths;
+use crate::mounting::{paths, sight};
 use crate::show::failure::Failure;
 
 /// A pool, seen from one of its ends.
@@ -21,10 +21,8 @@ impl Target {
     pub fn of(path: &Path) -> Result<Target, Failure> {
         let path = paths::real(path)?;
         let table = Table::here()?;
-        if let Some(mount) = table.top_at(&path).filter(|mount| mount.is_tensorfs()) {
-            return Ok(Target::Mount(mount.clone()));
-        }
         match table.around(&path).filter(|mount| mount.is_tensorfs()) {
+            Some(mount) if mount.mount_point() == path => Ok(Target::Mount(mount.clone())),
             Some(mount) => {
                 Err(Failure::at(&path, format!("inside a mount, not its root; say {}", mount.mount_point().display())))
             }
@@ -42,21 +40,22 @@ impl Target {
 
     /// The mount; for a pool, where it is mounted.
     pub fn mount(self) -> Result<Mount, Failure> {
-        let pool = match self {
-            Target::Mount(mount) => return Ok(mount),
-            Target::Pool(pool) => pool,
-        };
-        let table = Table::here()?;
-        // A dead mount of an earlier server may be left somewhere else.
-        let alive = table.of_pool(&pool).find(|mount| !mount.is_dead());
-        match alive.or_else(|| table.of_pool(&pool).next()) {
-            Some(mount) => Ok(mount.clone()),
-            None => Err(not_mounted(&pool)),
+        match self {
+            Target::Mount(mount) => Ok(mount),
+            Target::Pool(pool) => sight::of_pool(&pool)?.map_or_else(|| Err(not_mounted(&pool)), Ok),
         }
+    }
+
+    /// As [`Target::mount`], but one that shows the pool's root.
+    pub fn whole(self) -> Result<Mount, Failure> {
+        self.mount().and_then(|mount| sight::whole(&mount))
     }
 }
 
 fn not_mounted(path: &Path) -> Failure {
+    if let Err(failure) = sight::check_covered(path) {
+        return failure;
+    }
     match tensorfs_layout::check::inspect(path) {
         Ok(_) => Failure::at(path, "not mounted; mount it with: tensorfs mount POOL MOUNTPOINT"),
         Err(Error::Busy { pid, .. }) => out_of_sight(path, pid),

@@ -18,9 +18,9 @@ use tensorfs_layout::segment::Gone;
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Error, Ino, ROOT};
 
-use crate::mounting::mountinfo::{Mount, Table};
+use crate::mounting::mountinfo::Mount;
 use crate::mounting::target::out_of_sight;
-use crate::mounting::{foreign, paths};
+use crate::mounting::{foreign, paths, sight};
 use crate::show::failure::{At, Failure};
 use crate::tensors::attribute;
 use crate::tensors::pool_path::{joined, split};
@@ -121,9 +121,8 @@ impl Place {
         let contents = match Contents::read(&real) {
             Ok(contents) => Rc::new(contents),
             Err(Error::Busy { pid, .. }) => {
-                let table = Table::here()?;
-                let mount = table.of_pool(&real).find(|mount| !mount.is_dead());
-                return Place::on_mount(mount.ok_or_else(|| out_of_sight(pool, pid))?, inside);
+                let mount = sight::of_pool(&real)?.filter(|mount| !mount.is_dead());
+                return Place::on_mount(&mount.ok_or_else(|| out_of_sight(pool, pid))?, inside);
             }
             Err(error) => return Err(error.into()),
         };
@@ -140,9 +139,7 @@ impl Place {
     }
 
     fn on_mount(mount: &Mount, inside: &OsStr) -> Result<Place, Failure> {
-        let inside = Path::new(inside).strip_prefix("/").unwrap_or(Path::new(inside));
-        let root = mount.mount_point();
-        let path = if inside.as_os_str().is_empty() { root.to_owned() } else { root.join(inside) };
+        let path = sight::path_on(mount, Path::new(inside))?;
         fs::metadata(&path).at(&path)?;
         Ok(Place { path, at: Where::Host })
     }

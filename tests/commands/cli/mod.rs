@@ -11,6 +11,7 @@ mod logs;
 mod mount;
 mod packages;
 mod restore;
+mod sight;
 mod umount;
 
 use std::ffi::OsStr;

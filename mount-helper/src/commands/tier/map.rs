@@ -22,13 +22,11 @@ const MAP: &str = ".tensorfs/placement";
 /// Runs the command.
 pub fn run(arguments: &TierMap) -> Result<(), Failure> {
     let target = Target::of(&arguments.target)?;
-    let mount = match target {
-        Target::Mount(mount) => Some(mount.mount_point().to_owned()),
-        Target::Pool(pool) => match holder(&pool)? {
-            Some(_) => Some(Target::Pool(pool).mount()?.mount_point().to_owned()),
-            None => None,
-        },
+    let is_mounted = match &target {
+        Target::Mount(_) => true,
+        Target::Pool(pool) => holder(pool)?.is_some(),
     };
+    let mount = is_mounted.then(|| target.whole()).transpose()?.map(|mount| mount.mount_point().to_owned());
     let Some(file) = &arguments.file else {
         let text = match &mount {
             Some(mount) => fs::read_to_string(mount.join(MAP)).at(&mount.join(MAP))?,
