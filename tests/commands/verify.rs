@@ -32,6 +32,8 @@ on_mounts!(
     check_of_a_mount_finds_what_is_wrong,
     other_users_may_ask_about_their_files_only,
     states_in_listings,
+    what_is_not_all_there_is_nowhere_complete,
+    a_plan_that_is_cut_short_is_incomplete,
     pools_are_listed_and_sealed_without_a_mount,
 );
 
@@ -812,6 +814,61 @@ fn setup_skip(mount: &Mount) {
         "other_users_may_ask_about_their_files_only",
         &format!("{:?} cannot be reached", mount.host()),
     );
+}
+
+fn what_is_not_all_there_is_nowhere_complete(setup: Setup) {
+    let mount = setup.mount();
+    let sample = |name: &str| fs::read(samples().join(name)).unwrap();
+    let (npy, mut events) = (sample("f4.npy"), sample("board.tfevents"));
+    fs::write(mount.at("whole.npy"), &npy).unwrap();
+    fs::write(mount.at("cut.npy"), &npy[..npy.len() - 1]).unwrap();
+    fs::write(mount.at("nothing.safetensors"), [&8_u64.to_le_bytes()[..], b"{} "].concat()).unwrap();
+    // One byte of a frame, whose own checksum says so.
+    events[60] ^= 1;
+    fs::write(mount.at("events"), &events).unwrap();
+    seal(&mount, mount.path());
+    let complete = |line: &Value| (line["path"].as_str().unwrap().to_owned(), line["complete"].as_bool().unwrap());
+    let wanted = ["cut.npy", "events", "nothing.safetensors", "whole.npy"].map(|name| {
+        let path = mount.at(name).display().to_string();
+        let said = tensorfs_tests::xattr::get(&mount.at(name), "user.tensorfs.complete").unwrap();
+        assert_eq!(said == b"complete", name == "whole.npy", "{name}");
+        (path, name == "whole.npy")
+    });
+    let (status, listed) = lines(&mount, &["ls", "--json"], mount.path());
+    assert_eq!((status, listed.iter().map(complete).collect::<Vec<_>>()), (Some(0), wanted.to_vec()));
+    let (status, verified) = lines(&mount, &["verify", "--json"], mount.path());
+    let files: Vec<&Value> = verified.iter().filter(|line| line.get("complete").is_some()).collect();
+    assert_eq!((status, files.iter().map(|line| complete(line)).collect::<Vec<_>>()), (Some(5), wanted.to_vec()));
+    let verdicts: Vec<_> = files.iter().map(|line| line["verdict"].as_str().unwrap()).collect();
+    assert_eq!(verdicts, ["interrupted", "incomplete", "interrupted", "ok"]);
+    let (status, _) = lines(&mount, &["verify", "--json"], &mount.at("events"));
+    assert_eq!(status, Some(5));
+}
+
+/// A plan that ends too early, and an index: whatever is asked, the checkpoint is incomplete.
+fn a_plan_that_is_cut_short_is_incomplete(setup: Setup) {
+    let mount = setup.mount();
+    let plan = fs::read(samples().join("torch2-dcp.metadata")).unwrap();
+    let index = br#"{"weight_map": {"array": "a.safetensors"#;
+    for (dir, name, bytes) in [("dcp", ".metadata", &plan[..300]), ("hf", "m.safetensors.index.json", &index[..])] {
+        let dir = mount.at(dir);
+        fs::create_dir(&dir).unwrap();
+        fs::copy(samples().join("torch2-dcp.distcp"), dir.join("__0_0.distcp")).unwrap();
+        fs::write(dir.join(name), bytes).unwrap();
+        seal(&mount, &dir);
+        let (status, verified) = lines(&mount, &["verify", "--json"], &dir);
+        let last = verified.last().unwrap();
+        assert_eq!(
+            (status, last["kind"].as_str(), last["state"].as_str()),
+            (Some(5), Some("checkpoint"), Some("incomplete"))
+        );
+        let (_, listed) = lines(&mount, &["ls", "--json"], &dir);
+        for line in [last, listed.last().unwrap()] {
+            assert!(line["missing"][0].as_str().unwrap().contains("cannot be read"), "{line}");
+        }
+        let said = String::from_utf8(mount.tensorfs(["ls", dir.to_str().unwrap()]).stdout).unwrap();
+        assert!(said.lines().last().unwrap().contains(": incomplete: "), "{said}");
+    }
 }
 
 fn states_in_listings(setup: Setup) {

@@ -291,7 +291,7 @@ impl Content {
         path.map_or_else(|| format!("inode {ino}"), |path| String::from_utf8_lossy(&path).into_owned())
     }
 
-    /// The tensor that is a piece of one of that name, in a part of that version. Otherwise why there is none, in words.
+    /// The tensor that is a piece of one of that name, in a part of that version. If there is none, why, in words.
     pub(super) fn in_part(
         &self,
         (ino, version): (Ino, Version),
@@ -305,7 +305,7 @@ impl Content {
         self.among(&tensors, ino, name, place)
     }
 
-    /// The same among the tensors of a part.
+    /// The tensor that is a piece of one of that name, among those of a part. If there is none, why, in words.
     pub(super) fn among(
         &self,
         tensors: &Tensors,

@@ -19,8 +19,8 @@ const CLOSE_WAIT: Duration = Duration::from_millis(10);
 /// What is known of a file's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// All that it promises itself is there, and whether that is tensors.
-    There { tensors: bool },
+    /// All that it promises itself is there, and so many tensors.
+    There { tensors: u64 },
     /// Something is not, or nobody knows yet.
     Missing,
     /// It may have tensors, and is of a format that does not tell where it ends.
@@ -80,7 +80,9 @@ impl Content {
         // Without one it may be opaque, or of an earlier version.
         let summary = chain.summary()?;
         let is_damaged = is_damaged(summary.format, summary.bad_frames, summary.reason.as_deref());
-        Some(end(summary.format, summary.tensors, summary.cut || is_damaged))
+        // Where not all are described there may be any number.
+        let tensors = if summary.complete { summary.tensors } else { u64::MAX };
+        Some(end(summary.format, tensors, summary.cut || is_damaged))
     }
 
     /// What a reader finds. None if the file was changed meanwhile.
@@ -129,6 +131,6 @@ fn end(format: Format, tensors: u64, is_missing: bool) -> End {
         _ if is_missing => End::Missing,
         Format::Opaque => End::Opaque,
         Format::Hdf5 | Format::Protobuf => End::Untold,
-        _ => End::There { tensors: tensors > 0 },
+        _ => End::There { tensors },
     }
 }

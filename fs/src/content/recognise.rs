@@ -145,8 +145,8 @@ impl Content {
         }
     }
 
-    /// True if a file holds tensors. Reads as little of it as will do. Nothing can be said of what would have to be read
-    /// without `may_read`, or as who asks has had as much read as he may.
+    /// True if a file holds tensors. Reads as little of it as will do. Nothing can be said of what would have to be
+    /// read without `may_read`, or as who asks has had as much read as he may.
     pub(super) fn has_tensors(&self, ino: Ino, may_read: bool) -> Option<bool> {
         let looked = clock::now();
         let Ok(version) = self.files.version(ino) else { return Some(false) };

@@ -61,8 +61,8 @@ pub fn resume_some(source: &dyn Source, from: u64, limit: u64, sink: &mut Sink<'
     run(source, sink, |source, out| tfrecord::recognise(source, from, limit, out))
 }
 
-/// Reads JSON that stands beside a checkpoint: whether it is whole, and which files it names as parts of it
-/// (values in [`Recognised::metadata`]).
+/// Reads JSON that stands beside a checkpoint: whether it is whole, and which files it names as parts of it, each with
+/// how many tensors (values and keys in [`Recognised::metadata`]).
 pub fn shards(source: &dyn Source) -> Recognised {
     let mut found = run(source, &mut |_| ControlFlow::Break(()), |source, out| parts::read(source, out));
     found.stopped = false;

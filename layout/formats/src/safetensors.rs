@@ -33,7 +33,10 @@ pub(crate) fn starts(head: &[u8], size: u64) -> bool {
 pub(crate) fn ends_in_header(head: &[u8], size: u64) -> bool {
     let Some((len, rest)) = head.split_first_chunk() else { return false };
     let len = u64::from_le_bytes(*len);
-    (2..=HEADER_MAX).contains(&len) && len > size.saturating_sub(8) && (rest.starts_with(b"{\"") || rest == b"{")
+    // Without tensors nothing is in it, and spaces make it as long as it is to be.
+    let is_empty = || rest.strip_prefix(b"{}").is_some_and(|rest| rest.iter().all(|byte| *byte == b' '));
+    let begins = rest.starts_with(b"{\"") || rest == b"{" || is_empty();
+    (2..=HEADER_MAX).contains(&len) && len > size.saturating_sub(8) && begins
 }
 
 pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
@@ -317,6 +320,18 @@ mod tests {
         assert_eq!(names(header, 8 + 2).unwrap(), ["b", "aé", "e"]);
         assert_eq!(names("{}", 0).unwrap(), [""; 0]);
         assert_eq!(names(r#"{"x":{"dtype":"F4","shape":[6],"data_offsets":[0,3]}}"#, 3).unwrap(), ["x"]);
+    }
+
+    #[test]
+    fn a_file_without_tensors_that_ends_in_its_header_is_cut_short() {
+        let whole = [&8_u64.to_le_bytes()[..], b"{}      "].concat();
+        for len in 9..whole.len() {
+            let found = crate::recognise(&&whole[..len], &mut |_| unreachable!());
+            assert!(found.cut, "{len}");
+        }
+        let found = crate::recognise(&&whole[..], &mut |_| unreachable!());
+        assert_eq!((found.format, found.cut, found.reason), (Format::Safetensors, false, None));
+        assert!(!ends_in_header(&[&8_u64.to_le_bytes()[..], b"{}x"].concat(), 11));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! JSON beside a checkpoint: the index of one that was saved in parts, `model.safetensors.index.json`, of which only
 //! the names of the parts are of interest, and what a trainer writes last, of which only that it is whole.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io::{self, BufReader, Read};
 
@@ -12,8 +12,6 @@ use crate::found::Out;
 use crate::safetensors::Strings;
 use crate::source::{Part, Source};
 
-/// What the names of parts are called in [`Recognised::metadata`](crate::Recognised::metadata).
-const SHARD: &str = "shard";
 /// The longest JSON that is read.
 const JSON_MAX: u64 = 256 << 20;
 /// The most parts.
@@ -34,7 +32,7 @@ pub(crate) fn read_with(source: &dyn Source, out: &mut Out<'_, '_>, each: &mut E
     if size > JSON_MAX {
         return malformed(format!("JSON of {size} bytes"));
     }
-    let (mut shards, mut refused) = (BTreeSet::new(), None);
+    let (mut shards, mut refused) = (BTreeMap::new(), None);
     let strings = Strings::of(Part { source, at: 0, end: size });
     let words = Words::of(BufReader::with_capacity(64 << 10, strings));
     let mut json = serde_json::Deserializer::from_reader(words);
@@ -53,7 +51,7 @@ pub(crate) fn read_with(source: &dyn Source, out: &mut Out<'_, '_>, each: &mut E
         Err(error) => return malformed(format!("JSON: {error}")),
     }
     out.found.end = size;
-    out.found.metadata = shards.into_iter().map(|name| (SHARD.to_owned(), name)).collect();
+    out.found.metadata = shards.into_iter().map(|(name, tensors)| (tensors.to_string(), name)).collect();
     Ok(())
 }
 
@@ -128,7 +126,7 @@ impl<R: Read> Read for Words<R> {
 }
 
 /// The whole of it.
-struct Index<'a, 'b>(&'a mut BTreeSet<String>, &'a mut Each<'b>, &'a mut Option<Fault>);
+struct Index<'a, 'b>(&'a mut BTreeMap<String, u64>, &'a mut Each<'b>, &'a mut Option<Fault>);
 
 impl<'de> DeserializeSeed<'de> for Index<'_, '_> {
     type Value = ();
@@ -156,7 +154,7 @@ impl<'de> Visitor<'de> for Index<'_, '_> {
 }
 
 /// Which tensor is in which part.
-struct Shards<'a, 'b>(&'a mut BTreeSet<String>, &'a mut Each<'b>, &'a mut Option<Fault>);
+struct Shards<'a, 'b>(&'a mut BTreeMap<String, u64>, &'a mut Each<'b>, &'a mut Option<Fault>);
 
 impl<'de> DeserializeSeed<'de> for Shards<'_, '_> {
     type Value = ();
@@ -181,9 +179,7 @@ impl<'de> Visitor<'de> for Shards<'_, '_> {
                 *self.2 = Some(fault);
                 return Err(de::Error::custom("refused"));
             }
-            if !self.0.contains(&name) {
-                self.0.insert(name);
-            }
+            *self.0.entry(name).or_default() += 1;
             if self.0.len() > SHARDS_MAX {
                 return Err(de::Error::custom("more parts than can be"));
             }
@@ -214,6 +210,8 @@ mod tests {
     fn parts_are_named_once() {
         let index = r#"{"metadata":{"n":9},"weight_map":{"a":"1.bin","b":"2.bin","c":"1.bin"}}"#;
         assert_eq!(names(index).unwrap(), ["1.bin", "2.bin"]);
+        let counts: Vec<_> = shards(&index.as_bytes()).metadata.into_iter().map(|(count, _)| count).collect();
+        assert_eq!(counts, ["2", "1"]);
         assert_eq!(names("{\"global_step\": 5, \"log_history\": [{}]}\n").unwrap(), [""; 0]);
         for end in 0..index.len() {
             assert!(names(&index[..end]).unwrap_err().1, "{end}");

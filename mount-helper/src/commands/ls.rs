@@ -15,7 +15,7 @@ use crate::show::failure::Failure;
 use crate::show::{clock, output, size, table, text};
 use crate::tensors::place::{About, Kind, Place};
 use crate::tensors::plan::Plan;
-use crate::tensors::recorded::is_looked_into;
+use crate::tensors::recorded::{is_complete, is_looked_into};
 
 /// Lines are printed in lots of so many: the first decides how wide columns are.
 const LOT: usize = 1000;
@@ -71,22 +71,28 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table) -> Result<(), Failure>
     }
     if !arguments.complete {
         table.flush()?;
-        let plans = Plan::all_in(place, &inside, &Inspector::default())?;
+        let plans = match Plan::all_in(place, &inside, &Inspector::default()) {
+            // Of a plan that cannot be read the server says what that comes to.
+            Err(why) if !place.is_in_pool() && said_of(place) == Said::Incomplete => {
+                return print_lacking(place, &why.to_string(), arguments.json);
+            }
+            plans => plans?,
+        };
         plans.iter().try_for_each(|plan| print_plan(plan, arguments.json))?;
         let is_told = plans.iter().any(|plan| !plan.faults().is_empty());
         if !is_told && !place.is_in_pool() && said_of(place) == Said::Incomplete {
-            print_lacking(place, arguments.json)?;
+            print_lacking(place, LACKING, arguments.json)?;
         }
     }
     Ok(())
 }
 
-/// Says of a checkpoint that lacks nothing that is named in it that it is incomplete all the same.
-fn print_lacking(place: &Place, json: bool) -> Result<(), Failure> {
+/// Says of a checkpoint that it is incomplete: what nothing that is named in it tells.
+fn print_lacking(place: &Place, why: &str, json: bool) -> Result<(), Failure> {
     let path = place.path().to_string_lossy();
     output::print(&match json {
-        true => format!("{}\n", json!({"path": path, "kind": "checkpoint", "missing": [LACKING]})),
-        false => format!("{}: incomplete: {LACKING}\n", text::plain(&path)),
+        true => format!("{}\n", json!({"path": path, "kind": "checkpoint", "missing": [why]})),
+        false => format!("{}: incomplete: {}\n", text::plain(&path), text::plain(why)),
     })
 }
 
@@ -224,7 +230,7 @@ impl Row {
             "gone": self.gone,
             "format": self.format(),
             "tensors": self.tensors(),
-            "complete": self.known.as_ref().map(|known| known.complete),
+            "complete": self.known.as_ref().zip(self.state).map(|(known, state)| is_complete(known, state)),
             "bad_frames": self.known.as_ref().map(|known| known.bad_frames),
         })
     }

@@ -19,6 +19,7 @@ use crate::show::progress::Bar;
 use crate::show::{output, size, table, text};
 use crate::tensors::place::Place;
 use crate::tensors::plan::Plan;
+use crate::tensors::recorded::{is_complete, wrong_frames};
 use crate::tensors::verdict::{self, Changed, Verdict};
 
 /// Damaged tensors of a file that are named, in text.
@@ -91,6 +92,10 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
     for (dir, plans) in plans {
         match plans {
             Ok(plans) => tally.checkpoint(&printer, &dir, &plans)?,
+            // Of a plan that cannot be read the server says what that comes to.
+            Err(failure) if !dir.is_in_pool() && said_of(&dir) == Said::Incomplete => {
+                tally.lacking(&printer, &dir, &failure.to_string())?;
+            }
             Err(failure) => {
                 tally.failed += 1;
                 output::complain(failure);
@@ -114,7 +119,8 @@ struct Tally {
     mended: u64,
     damaged: u64,
     interrupted: u64,
-    /// Checkpoints of several files of which something is missing.
+    /// Checkpoints of several files of which something is missing, and files that are wrong by what they say of
+    /// themselves.
     incomplete: u64,
     /// Files that are open for writing, of which bytes were changed that had been sealed meanwhile. Those that are
     /// interrupted as well are counted there, too.
@@ -141,6 +147,7 @@ impl Tally {
                 *match verdict {
                     verdict if verdict.is_damaged() => &mut self.damaged,
                     verdict if verdict.state() == FileState::Interrupted => &mut self.interrupted,
+                    verdict if verdict.is_wrong_by_itself() => &mut self.incomplete,
                     _ => &mut self.whole,
                 } += 1;
             }
@@ -183,16 +190,24 @@ impl Tally {
         if is_told || dir.is_in_pool() || said_of(dir) != Said::Incomplete {
             return Ok(());
         }
+        self.lacking(printer, dir, LACKING)
+    }
+
+    /// Says that a checkpoint is incomplete, and why.
+    fn lacking(&mut self, printer: &Printer, dir: &Place, why: &str) -> Result<(), Failure> {
         self.incomplete += 1;
         let path = dir.path().to_string_lossy();
         output::print(&match printer.json {
             true => {
-                let missing = [LACKING];
+                let missing = [why];
                 let state = "incomplete";
                 let line = json!({"path": path, "kind": "checkpoint", "state": state, "missing": missing, "extra": []});
                 format!("{line}\n")
             }
-            false => format!("{}: {}: {LACKING}\n", text::plain(&path), printer.colours.yellow("incomplete")),
+            false => {
+                let incomplete = printer.colours.yellow("incomplete");
+                format!("{}: {incomplete}: {}\n", text::plain(&path), text::plain(why))
+            }
         })
     }
 
@@ -312,6 +327,9 @@ impl Printer {
             };
             return format!("{path}: {}: {}\n", self.colours.yellow("interrupted"), text::plain(&why));
         }
+        if let Some(why) = known.as_ref().filter(|_| runs.is_empty()).and_then(wrong_frames) {
+            return format!("{path}: {}: {}\n", self.colours.yellow("incomplete"), text::plain(why));
+        }
         if runs.is_empty() {
             if !self.all {
                 return String::new();
@@ -401,6 +419,7 @@ impl Printer {
             "verdict": match recorded.state() {
                 _ if !runs.is_empty() => "damaged",
                 FileState::Interrupted => "interrupted",
+                _ if verdict.is_wrong_by_itself() => "incomplete",
                 _ => "ok",
             },
             "reason": known.as_ref().and_then(|known| known.reason.clone()).or_else(|| {
@@ -411,7 +430,10 @@ impl Printer {
             "format": known.as_ref().map(|known| known.format.name()),
             "tensors": tensors,
             "damaged_tensors": damaged,
-            "complete": known.as_ref().is_none_or(|known| known.complete),
+            "complete": match &known {
+                Some(known) => is_complete(known, recorded.state()),
+                None => recorded.state() != FileState::Interrupted,
+            },
             "damaged_runs": bad,
         });
         Ok(format!("{text}{line}\n"))

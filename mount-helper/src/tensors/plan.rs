@@ -42,6 +42,8 @@ pub struct Part {
     pub there: Option<(Place, u64)>,
     /// How long it is at least, as the plan says.
     pub needed: u64,
+    /// True if a link is there, which is not followed: on a mount the server follows none, either.
+    is_link: bool,
 }
 
 /// A tensor of a plan.
@@ -138,14 +140,16 @@ impl Plan {
                     below.get(dir).and_then(|known| known.get(name)).cloned()
                 }
             };
+            let mut is_link = false;
             let there = match there {
                 Some(place) => {
-                    let about = place.about(true)?;
+                    let about = place.about(false)?;
+                    is_link = about.kind() == Kind::Link;
                     (about.kind() == Kind::File).then(|| (place.clone(), about.size()))
                 }
                 None => None,
             };
-            parts.push(Part { name, there, needed });
+            parts.push(Part { name, there, needed, is_link });
         }
         let mut extra: Vec<String> = there.into_keys().filter(|name| name.ends_with(part)).collect();
         extra.sort();
@@ -198,6 +202,7 @@ impl Plan {
     /// What is missing, in words.
     pub fn faults(&self) -> Vec<String> {
         let part = |part: &Part| match &part.there {
+            None if part.is_link => Some(format!("{} is a link, which is not followed", part.name)),
             None => Some(format!("{} is missing", part.name)),
             Some((_, size)) if *size < part.needed => {
                 let name = &part.name;

@@ -228,6 +228,19 @@ pub fn is_looked_into(format: Format) -> bool {
     format != Format::Opaque
 }
 
+/// Why a file is not whole by what it says itself, if its bytes are those that were sealed: frames of an event file
+/// that have other checksums than they should.
+pub fn wrong_frames(summary: &Summary) -> Option<&str> {
+    let is_wrong = summary.bad_frames > 0 || summary.format == Format::TfRecord && summary.reason.is_some();
+    is_wrong.then(|| summary.reason.as_deref().unwrap_or("frames with other checksums than they should have"))
+}
+
+/// Whether all of a file is there, and all of its tensors are known, as far as it was recorded.
+pub fn is_complete(summary: &Summary, state: FileState) -> bool {
+    let is_whole = !summary.cut && state != FileState::Interrupted && wrong_frames(summary).is_none();
+    summary.complete && is_whole
+}
+
 fn record(part: &Part, description: &[u8]) -> FileRecord {
     let &Part { offset, len, crc, provisional, origin, durable, .. } = part;
     let seal = crc.map(|crc| Seal { crc, description: description.into() });

@@ -11,7 +11,7 @@ use tensorfs_layout::reason;
 
 use crate::show::failure::Failure;
 use crate::tensors::place::Place;
-use crate::tensors::recorded::Recorded;
+use crate::tensors::recorded::{Recorded, wrong_frames};
 
 /// How often a file is read again that is written meanwhile.
 const TRIES: usize = 3;
@@ -52,6 +52,12 @@ impl Verdict {
             Verdict::Verified { recorded, .. } => recorded.state(),
             Verdict::Unsealed { state, .. } => *state,
         }
+    }
+
+    /// Whether the bytes are those that were sealed, and the file's own checksums say that they are wrong.
+    pub fn is_wrong_by_itself(&self) -> bool {
+        let Verdict::Verified { recorded, runs } = self else { return false };
+        runs.is_empty() && recorded.summary().is_some_and(|summary| wrong_frames(&summary).is_some())
     }
 
     /// Whether bytes are not those that were sealed.

@@ -12,6 +12,8 @@ on_mounts!(
     a_directory_of_many_names_is_not_taken_for_a_checkpoint,
     a_directory_is_complete_when_all_of_it_is_there,
     a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there,
+    an_index_is_met_by_parts_of_as_many_tensors,
+    a_part_that_is_a_link_is_none_for_whatever_looks_at_it,
     what_lies_deep_below_a_checkpoint_is_part_of_it,
     a_plan_below_a_checkpoint_is_part_of_it,
     what_its_library_loads_is_not_incomplete,
@@ -145,6 +147,55 @@ fn a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there(setup:
     fs::write(mount.at("elsewhere"), &part).unwrap();
     std::os::unix::fs::symlink(mount.at("elsewhere"), dir.join("__0_0.distcp")).unwrap();
     assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
+}
+
+/// What names more tensors than there are names one that there is not.
+///
+/// Proves T13.
+fn an_index_is_met_by_parts_of_as_many_tensors(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let dir = mount.at("run/step-5");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("m.safetensors"), weights()).unwrap();
+    let verify = || mount.tensorfs(["verify", dir.to_str().unwrap()]).status.code();
+    for is_sealed in [false, true] {
+        if is_sealed {
+            mount.tensorfs_ok(["seal", dir.to_str().unwrap()]);
+        }
+        for (names, said, status) in [(&["a", "b"][..], "complete", 0), (&["a", "b", "c"], "incomplete", 5)] {
+            let map: Vec<String> = names.iter().map(|name| format!("\"{name}\":\"m.safetensors\"")).collect();
+            let index = format!("{{\"weight_map\":{{{}}}}}", map.join(","));
+            fs::write(dir.join("m.safetensors.index.json"), index).unwrap();
+            assert_eq!(attribute(&dir, "complete").unwrap(), said, "{names:?}");
+            assert_eq!(verify(), Some(status), "{names:?}");
+        }
+    }
+}
+
+/// The server follows no links, and neither does a command.
+///
+/// Proves T13.
+fn a_part_that_is_a_link_is_none_for_whatever_looks_at_it(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let dir = mount.at("run/step-5");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(mount.at("real"), weights()).unwrap();
+    std::os::unix::fs::symlink("../../real", dir.join("m.safetensors")).unwrap();
+    fs::write(dir.join("m.safetensors.index.json"), r#"{"weight_map":{"a":"m.safetensors"}}"#).unwrap();
+    assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
+    for (command, status) in [("verify", 5), ("tensors", 1)] {
+        let output = mount.tensorfs([command, dir.to_str().unwrap()]);
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("m.safetensors is a link, which is not followed"), "{command}: {said}");
+        assert_eq!(output.status.code(), Some(status), "{command}: {said}");
+    }
 }
 
 /// Proves T13.

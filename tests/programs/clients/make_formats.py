@@ -675,7 +675,9 @@ def make_h5py(samples):
         with h5py.File(samples.path(name), "w", **options) as file:
             fill(file)
         with h5py.File(samples.path(name), "r") as file:
-            samples.expect(name, "hdf5", library, hdf5_entries(file))
+            # What has a name that is too long for a block of a heap is left out.
+            listed = [wanted for wanted in hdf5_entries(file) if len(wanted["name"]) <= 4000]
+            samples.expect(name, "hdf5", library, listed)
 
     def plain(file):
         file["x"] = np.arange(10)
@@ -685,6 +687,11 @@ def make_h5py(samples):
         for n in range(300):
             file[f"many/a name of some length {n}"] = np.uint8(n % 251)
 
+    def long(file):
+        many(file)
+        for n in range(2):
+            file["many/" + "long" * 1250 + str(n)] = np.uint8(n)
+
     write("plain.h5", plain)
     write("userblock.h5", plain, userblock_size=1024)
     for version in ["earliest", "v108", "v110"]:
@@ -693,6 +700,7 @@ def make_h5py(samples):
     write("tracked.h5", fill_hdf5, track_order=True)
     write("many.h5", many)
     write("dense.h5", many, libver="latest")
+    write("long.h5", long, libver="latest")
 
 
 def make_keras(samples):

@@ -8,6 +8,8 @@ use crate::hdf5::link::{Links, link};
 
 /// What a node takes beside its records: signature, version, kind, checksum.
 const AROUND: u64 = 10;
+/// What stands in the place of an object that is too large for a block.
+const HUGE: u8 = 0x10;
 /// The kind of a tree of links by their names.
 const BY_NAME: u8 = 5;
 /// Levels of a tree and of a heap.
@@ -23,7 +25,13 @@ pub(crate) fn links(file: &mut File<'_>, heap: u64, names: u64, links: &mut Link
     let heap = Heap::open(file, heap)?;
     let tree = Tree::open(file, names)?;
     let Some((root, count)) = tree.root else { return Ok(()) };
-    node(file, &tree, &heap, (root, count, tree.levels), links)
+    let mut passed_over = 0;
+    node(file, &tree, &heap, (root, count, tree.levels), links, &mut passed_over)?;
+    match passed_over {
+        0 => Ok(()),
+        1 => malformed("a link of it, which is so long that it is kept in another way"),
+        count => malformed(format!("{count} links of it, which are so long that they are kept in another way")),
+    }
 }
 
 /// A tree of the second version.
@@ -69,6 +77,7 @@ fn node(
     heap: &Heap,
     (at, count, levels): (u64, u64, u64),
     links: &mut Links,
+    passed_over: &mut u64,
 ) -> Result<()> {
     file.open(at, if levels == 0 { b"BTLF" } else { b"BTIN" })?;
     file.skip(2)?;
@@ -79,7 +88,10 @@ fn node(
     for n in 0..count {
         // Behind the hash of the name.
         file.seek(records + n * tree.record + 4);
-        let (at, len) = heap.object(file)?;
+        let Some((at, len)) = heap.object(file)? else {
+            *passed_over += 1;
+            continue;
+        };
         file.seek(at);
         link(file, at.saturating_add(len), links)?;
     }
@@ -92,7 +104,7 @@ fn node(
         file.seek(records + count * tree.record + n * (address + tree.count_width + width) as u64);
         let (child, of) = (file.address()?, file.number(tree.count_width)?);
         let Some(child) = child else { return malformed("a tree of links without a branch") };
-        node(file, tree, heap, (child, of, levels - 1), links)?;
+        node(file, tree, heap, (child, of, levels - 1), links, passed_over)?;
     }
     Ok(())
 }
@@ -139,13 +151,15 @@ impl Heap {
         Ok(Heap { place, len, columns, first, direct, root, rows: (rows > 0).then_some(rows), head })
     }
 
-    /// Where the object is, the name of which stands here, and its length.
-    fn object(&self, file: &mut File<'_>) -> Result<(u64, u64)> {
-        if file.u8()? & 0xf0 != 0 {
-            return malformed("a link so long that it is kept in another way");
+    /// Where the object is, the name of which stands here, and its length. None if it is not in a block.
+    fn object(&self, file: &mut File<'_>) -> Result<Option<(u64, u64)>> {
+        match file.u8()? & 0xf0 {
+            0 => {}
+            HUGE => return Ok(None),
+            _ => return malformed("a link that is kept in an unknown way"),
         }
         let (place, len) = (file.number(self.place)?, file.number(self.len)?);
-        Ok((self.find(file, place)?, len))
+        Ok(Some((self.find(file, place)?, len)))
     }
 
     fn find(&self, file: &mut File<'_>, place: u64) -> Result<u64> {
