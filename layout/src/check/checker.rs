@@ -14,6 +14,7 @@ use crate::log::superblock::{BLOCKS_OFFSET, MARK_OFFSETS, OFFSETS, Superblock};
 use crate::medium::boot::boot_id;
 use crate::medium::dir::{Dir, Entry};
 use crate::medium::domain::Medium;
+use crate::medium::foreign::Foreign;
 use crate::pool::create::BESIDE;
 use crate::pool::lock::LOCK;
 use crate::segment::gone::Gone;
@@ -258,7 +259,7 @@ impl Checker<'_> {
         }
     }
 
-    /// That the files which a pool has beside its log are regular ones, and its own.
+    /// That the files which a pool has beside its log are regular ones, and its own, and that it has its quarantine.
     pub(crate) fn parts(&mut self, dir: &Dir) {
         for (name, meaning) in [(LOCK, "the pool cannot be mounted"), (NEW_LOG, "the log cannot be repaired")] {
             let what = match dir.stat(name).map(|found| dir.check_file(&found)) {
@@ -269,6 +270,15 @@ impl Checker<'_> {
                 Err(error) => format!("cannot be looked at: {}", reason(&error)),
             };
             self.host_file(Subject::Part, name.into(), what, meaning);
+        }
+        if let Err(error) = dir.below(QUARANTINE) {
+            let what = match Foreign::of(&error) {
+                Some(why) => why.to_string(),
+                None if error.kind() == io::ErrorKind::NotFound => "it is not there".into(),
+                None => format!("cannot be looked at: {}", reason(&error)),
+            };
+            let meaning = "nothing can be set aside, nor is what was set aside looked at";
+            self.host_file(Subject::Part, QUARANTINE.into(), what, meaning);
         }
         let Ok(entries) = dir.entries() else { return };
         let mut foreign: Vec<String> = entries.iter().map(Entry::shown).filter(|name| !is_part(name)).collect();

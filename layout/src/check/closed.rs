@@ -240,6 +240,10 @@ impl Checker<'_> {
     }
 
     fn quarantine(&mut self, dir: &Path, quarantine: &Quarantine) -> Result<()> {
+        // What is there instead is said of the pool's parts.
+        if !quarantine.has_own() {
+            return Ok(());
+        }
         let io = |error| Error::in_pool(dir, QUARANTINE, "read", error);
         self.strays(quarantine).map_err(io)?;
         for entry in quarantine.list().map_err(io)? {

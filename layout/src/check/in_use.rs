@@ -279,6 +279,10 @@ impl Checker<'_> {
     }
 
     fn quarantine_in_use(&mut self, pool: &Pool, now: Timestamp) -> Result<()> {
+        // What is there instead is said of the pool's parts.
+        if !pool.quarantine().has_own() {
+            return Ok(());
+        }
         let io = |error| Error::in_pool(pool.path(), QUARANTINE, "read", error);
         self.strays(pool.quarantine()).map_err(io)?;
         for entry in pool.quarantine().list().map_err(io)? {

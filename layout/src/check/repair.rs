@@ -32,6 +32,7 @@ use crate::pool::lock::{Holder, LOCK, PoolLock};
 use crate::pool::open::OpenOptions;
 use crate::pool::opened::Pool;
 use crate::segment::note::{Note, Reason};
+use crate::segment::place::QUARANTINE;
 use crate::segment::quarantine::Quarantine;
 use crate::time::Timestamp;
 use crate::tree::load;
@@ -96,10 +97,15 @@ fn io_at<'a>(dir: &'a Path, what: &'static str) -> impl Fn(io::Error) -> Error +
     move |error| Error::io(dir, what, error)
 }
 
-/// Moves what stands in the place of a file of the pool, and is none, out of the way, and makes the lock again.
+/// Moves what stands in the place of a file of the pool, and is none, out of the way, and makes the quarantine and the
+/// lock again.
 fn replace_odd_parts(dir: &Arc<Dir>, found: &Report, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
-    let odd = found.findings.iter().filter(|one| one.subject == Subject::Part && one.what != NOT_OURS);
-    for name in odd.map(|one| &one.host_file) {
+    let odd = || found.findings.iter().filter(|one| one.subject == Subject::Part && one.what != NOT_OURS);
+    // First, as the rest goes there.
+    if odd().any(|one| one.host_file == QUARANTINE) {
+        make_quarantine(dir, now, actions)?;
+    }
+    for name in odd().map(|one| &one.host_file).filter(|name| *name != QUARANTINE) {
         if name == LOCK && is_open_elsewhere(&open_log(dir, true)?) {
             let what = "its lock is not a file any more, and another process has its log open; end that first".into();
             return Err(Error::Invalid { pool: dir.path().into(), what });
@@ -111,6 +117,30 @@ fn replace_odd_parts(dir: &Arc<Dir>, found: &Report, now: Timestamp, actions: &m
             PoolLock::make(dir.clone(), &Holder { pid: std::process::id(), mountpoint: None })?;
             actions.push("made the lock again".into());
         }
+    }
+    Ok(())
+}
+
+/// Makes the directory of the quarantine again. What stands in its place is moved there, if it is the pool owner's.
+fn make_quarantine(dir: &Arc<Dir>, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
+    let io = |error| Error::in_pool(dir.path(), QUARANTINE, "make", error);
+    let instead = match dir.stat(QUARANTINE) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        found => {
+            dir.owner().check(&found.map_err(io)?).map_err(|why| io(why.into()))?;
+            let free = (1..).map(|number| format!("{QUARANTINE}.{number}")).find(|name| !dir.has(name.as_str()));
+            let aside = free.unwrap_or_default();
+            dir.rename(QUARANTINE, dir, aside.as_str()).map_err(io)?;
+            Some(aside)
+        }
+    };
+    dir.make_dir(QUARANTINE).map_err(io)?;
+    dir.sync().map_err(io)?;
+    actions.push("made the directory quarantine again".into());
+    if let Some(aside) = instead
+        && let Some(kept) = set_aside(dir, &aside, now)?
+    {
+        actions.push(format!("moved what stood there to quarantine/{kept}"));
     }
     Ok(())
 }
@@ -332,7 +362,11 @@ fn settle(dir: &Path, found: &Report, now: Timestamp, actions: &mut Vec<String>)
         let mut there = size;
         if let Some(segment) = attributes.segment {
             if pool.segments().stat(segment).is_err() {
-                pool.segments().create(segment).map_err(io_at(dir, "create a segment"))?;
+                match pool.segments().create(segment) {
+                    // What has its name is another user's, and stays; so does what was found about the file.
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                    made => drop(made.map_err(io_at(dir, "create a segment"))?),
+                }
             }
             let stat = pool.segments().stat(segment).map_err(io_at(dir, "look at a segment"))?;
             there = there.min(stat.size);

@@ -293,6 +293,11 @@ impl Quarantine {
         format!("{place}/{name}")
     }
 
+    /// Whether the pool's own part of it can be looked into.
+    pub(crate) fn has_own(&self) -> bool {
+        self.pool_dir().is_ok()
+    }
+
     /// When its directories last changed.
     pub fn changes(&self) -> Changes {
         let changed =

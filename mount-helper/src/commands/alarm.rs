@@ -13,6 +13,8 @@ use tensorfs_layout::pool::READ_ONLY_HOST;
 use crate::ask::apart;
 use crate::cli::Alarm;
 use crate::mounting::mountinfo::{Mount, Table};
+use crate::mounting::target::Target;
+use crate::mounting::{alarm, paths};
 use crate::show::failure::{At, Failure, reason};
 use crate::show::{logging, text};
 
@@ -20,6 +22,9 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// So long a mount is waited for that is about to be made.
 const TO_BE_MOUNTED: Duration = Duration::from_secs(60);
+
+/// What is so meanwhile.
+const NOT_MOUNTED: &str = "no tensorfs is mounted here";
 
 /// So much of what was told is kept in mind.
 const MOST: usize = 100_000;
@@ -29,12 +34,25 @@ pub fn run(arguments: &Alarm) -> Result<(), Failure> {
     if arguments.detached {
         let _ = logging::to_syslog();
     }
-    let mountpoint = std::path::absolute(&arguments.mountpoint).at(&arguments.mountpoint)?;
+    let mountpoint = paths::future(&arguments.mountpoint)?;
+    if let Some(fault) = alarm::fault_of(&arguments.run).filter(|_| !arguments.detached) {
+        return Err(Failure::new(fault));
+    }
     let every = arguments.every.unwrap_or(EVERY);
-    let (begun, mut seen, mut told) = (Instant::now(), false, HashSet::new());
+    let (begun, mut seen, mut told, mut waits) = (Instant::now(), false, HashSet::new(), false);
     loop {
         match mounted(&mountpoint)? {
-            None if seen || begun.elapsed() > TO_BE_MOUNTED => return Ok(()),
+            None if seen => return Ok(()),
+            None if begun.elapsed() > TO_BE_MOUNTED => return Err(Failure::at(&mountpoint, NOT_MOUNTED)),
+            None if !waits => {
+                // Of what lies inside a mount it is said.
+                if mountpoint.exists() {
+                    Target::of(&mountpoint)?;
+                }
+                let seconds = TO_BE_MOUNTED.as_secs();
+                log::warn!("{}: {NOT_MOUNTED}; waiting {seconds} s for a mount", mountpoint.display());
+                waits = true;
+            }
             None => {}
             Some(mount) => {
                 seen = true;

@@ -79,10 +79,12 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
                 printer.file(place, &verdict, *size)?;
             }
             Err(failure) => {
+                let damage = place.damage();
+                let failure = damage.as_ref().map_or(failure, |why| Failure::at(place.path(), why));
                 printer.bar.aside(|| output::complain(failure));
                 let gone = arguments.mend && !place.is_in_pool() && mending::is_gone(place.path());
                 if !gone || !tally.mend((&printer, &inspector), place, ino, *size)? {
-                    tally.failed += 1;
+                    *(if damage.is_some() { &mut tally.damaged } else { &mut tally.failed }) += 1;
                 }
             }
         }

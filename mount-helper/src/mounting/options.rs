@@ -275,6 +275,10 @@ impl MountOptions {
         if let Some(watchdog) = self.server.watchdog {
             words.push(format!("watchdog={}", watchdog.as_secs_f64()));
         }
+        // The server does nothing with it: who asks for a remount finds it in its command line.
+        if let Some(program) = &self.on_damage {
+            words.push(format!("on-damage={}", program.display()));
+        }
         words.join(",")
     }
 
@@ -301,6 +305,7 @@ impl MountOptions {
             (new.keeper && !old.keeper, "keeper"),
             (new.privileged && !old.privileged, "privileged"),
             (changed(&new.watchdog, &old.watchdog, None), "watchdog"),
+            (changed(&self.on_damage, &running.on_damage, None), "on-damage"),
         ];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }

@@ -21,7 +21,7 @@ use tensorfs_layout::{Error, Ino, ROOT};
 use crate::mounting::mountinfo::Mount;
 use crate::mounting::target::out_of_sight;
 use crate::mounting::{foreign, paths, sight};
-use crate::show::failure::{At, Failure};
+use crate::show::failure::{At, Failure, reason};
 use crate::tensors::attribute;
 use crate::tensors::pool_path::{joined, split};
 use crate::tensors::recorded::Recorded;
@@ -203,6 +203,30 @@ impl Place {
                     Gone::Missing { tier, .. } => Some((FileState::Missing, why_gone(FileState::Missing, &tier))),
                     Gone::Left { .. } => None,
                 }
+            }
+        }
+    }
+
+    /// Why the bytes of a regular file that cannot be opened are not to be had, if it is damaged.
+    pub fn damage(&self) -> Option<String> {
+        match &self.at {
+            Where::Host => {
+                let state = attribute::get(&self.path, "user.tensorfs.state").ok().flatten()?;
+                let why = "its bytes are damaged or not there; the server's log, and tensorfs check POOL once it is \
+                           unmounted, say what is wrong";
+                (state == "damaged").then(|| why.to_owned())
+            }
+            Where::Pool(contents, ino) => {
+                let segment = object(contents, *ino).ok()?.attributes.segment?;
+                if contents.segments().gone(segment).is_some() {
+                    return None;
+                }
+                let error = contents.segments().stat(segment).err()?;
+                let why = match error.kind() {
+                    io::ErrorKind::NotFound => "is missing".to_owned(),
+                    _ => format!("cannot be used: {}", reason(&error)),
+                };
+                Some(format!("its bytes are not there: its segment {why}"))
             }
         }
     }

@@ -1,10 +1,12 @@
 //! `tensorfs alarm`, and the mount option `on-damage`: damage tells somebody.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
-use tensorfs_tests::{Pattern, needs_mount, wait_until, write_program};
+use tensorfs_tests::{Pattern, is_root, needs_mount, wait_until, write_program};
 
-use super::{Room, UNMOUNTING, servers_of};
+use super::{Room, UNMOUNTING, said, servers_of};
 
 /// A program that writes down what it is told; it fails the first time.
 fn teller(room: &Room) -> String {
@@ -74,4 +76,40 @@ fn a_program_is_named_by_its_whole_path() {
     let room = Room::with_pool();
     let line = room.fails(["mount", "pool", "mnt", "-o", "on-damage=tell"]);
     assert!(line.contains("must be a path that begins with /"), "{line}");
+}
+
+#[test]
+fn an_alarm_says_where_nothing_is_mounted_and_what_it_cannot_run() {
+    needs_mount!();
+    let room = Room::mounted();
+    let program = teller(&room);
+    fs::create_dir(room.at("mnt/below")).unwrap();
+    let line = room.fails(["alarm", "--run", &program, "mnt/below"]);
+    assert!(line.contains("inside a mount, not its root"), "{line}");
+    let none = room.at("none").to_str().unwrap().to_owned();
+    assert_eq!(room.fails(["alarm", "--run", &none, "mnt"]), format!("{none}: No such file or directory"));
+    room.ok(["umount", "mnt"]);
+    let mut waits = {
+        let _unmounting = UNMOUNTING.read();
+        let mut command = room.command();
+        command.args(["alarm", "--every", "0.05", "--run", &program, "mnt"]).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut line = String::new();
+    BufReader::new(waits.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("no tensorfs is mounted here; waiting"), "{line}");
+    waits.kill().unwrap();
+    waits.wait().unwrap();
+    // A mount is more than the program that is told of it.
+    let option = format!("on-damage={none}");
+    let output = room.run(["mount", "pool", "mnt", "--log", "server.log", "-o", &option]);
+    assert!(output.status.success() && said(&output).contains("option \"on-damage\": "), "{}", said(&output));
+    if is_root() {
+        let same = room.run(["mount", "pool", "mnt", "-o", &format!("remount,{option}")]);
+        assert!(same.status.success() && !said(&same).contains("on-damage"), "{}", said(&same));
+        let other = room.run(["mount", "pool", "mnt", "-o", &format!("remount,on-damage={program}")]);
+        let expected = "not changed by a remount: on-damage";
+        assert!(other.status.success() && said(&other).contains(expected), "{}", said(&other));
+    }
+    room.ok(["umount", "mnt"]);
 }

@@ -1,11 +1,12 @@
 //! `tensorfs check`, and logs that are damaged.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, chown, symlink};
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use tensorfs_tests::needs_mount;
+use tensorfs_tests::{is_root, needs_mount, skip};
 
 use super::{LOG, Room, failure, kill, said, wait_for_end};
 
@@ -132,4 +133,85 @@ fn check_tells_by_its_exit_status() {
     assert_eq!(report["findings"].as_array().unwrap().len(), 0);
     room.mount("pool", "mnt");
     assert_eq!(fs::read(room.at("mnt/f")).unwrap(), b"bytes");
+}
+
+/// The segment of a file of the pool of a room, which is not mounted, by its size.
+fn segment_of_size(room: &Room, size: u64) -> PathBuf {
+    let dirs = fs::read_dir(room.at("pool/segments")).unwrap();
+    let mut all = dirs.flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap()).map(|entry| entry.unwrap().path());
+    all.find(|path| fs::metadata(path).unwrap().size() == size).unwrap()
+}
+
+#[test]
+fn a_quarantine_that_is_gone_or_something_else_is_found_and_made_again() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("mnt/f"), vec![1; 300_000]).unwrap();
+    room.ok(["umount", "mnt"]);
+    for instead in ["nothing", "a file", "a link"] {
+        fs::remove_dir_all(room.at("pool/quarantine")).unwrap();
+        match instead {
+            "a file" => fs::write(room.at("pool/quarantine"), "x").unwrap(),
+            "a link" => symlink("/tmp", room.at("pool/quarantine")).unwrap(),
+            _ => {}
+        }
+        fs::write(room.at("pool/junk"), "x").unwrap();
+        for depth in ["--data", "--json"] {
+            let output = room.run(["check", depth, "pool"]);
+            assert_eq!(output.status.code(), Some(4), "{instead}: {}", said(&output));
+            assert!(said(&output).contains("quarantine") && said(&output).contains("junk"), "{}", said(&output));
+        }
+        let repaired = room.run(["check", "--repair", "pool"]);
+        assert_eq!(repaired.status.code(), Some(1), "{instead}: {}", said(&repaired));
+        assert!(said(&repaired).contains("made the directory quarantine again"), "{}", said(&repaired));
+        assert_eq!(said(&repaired).contains("moved what stood there"), instead != "nothing", "{}", said(&repaired));
+        assert!(!room.at("pool/junk").exists());
+        assert_eq!(room.run(["check", "--data", "pool"]).status.code(), Some(0));
+    }
+    // A server that has it in use looks at the rest, too.
+    room.mount("pool", "mnt");
+    fs::remove_dir_all(room.at("pool/quarantine")).unwrap();
+    let output = room.run(["check", "mnt"]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(said(&output).contains("quarantine"), "{}", said(&output));
+}
+
+#[test]
+fn a_segment_of_another_user_keeps_nothing_else_from_being_repaired() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::a_segment_of_another_user_keeps_nothing_else_from_being_repaired", "only root gives away");
+    }
+    let room = Room::mounted();
+    for (name, size) in [("theirs", 300_000), ("gone", 400_000)] {
+        fs::write(room.at("mnt").join(name), vec![1; size]).unwrap();
+    }
+    room.ok(["umount", "mnt"]);
+    let (theirs, gone) = (segment_of_size(&room, 300_000), segment_of_size(&room, 400_000));
+    chown(&theirs, Some(1000), None).unwrap();
+    fs::remove_file(gone).unwrap();
+    fs::write(room.at("pool/junk"), "x").unwrap();
+    for path in ["theirs", "gone"] {
+        let output = room.run(["verify", &format!("pool:/{path}")]);
+        assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+        assert!(said(&output).contains("its bytes are not there: its segment "), "{}", said(&output));
+    }
+    for _ in 0..2 {
+        let repaired = room.run(["check", "--repair", "pool"]);
+        assert_eq!(repaired.status.code(), Some(4), "{}", said(&repaired));
+        assert!(said(&repaired).contains("belongs to user 1000"), "{}", said(&repaired));
+        assert!(!said(&repaired).contains("File exists"), "{}", said(&repaired));
+    }
+    assert!(!room.at("pool/junk").exists());
+    assert_eq!(fs::metadata(&theirs).unwrap().size(), 300_000);
+    // What it says of the file that is left, a server says, too.
+    room.mount("pool", "mnt");
+    assert_eq!(fs::read(room.at("mnt/gone")).unwrap(), b"");
+    let output = room.run(["verify", "mnt/theirs"]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(said(&output).contains("its bytes are damaged or not there"), "{}", said(&output));
+    room.ok(["umount", "mnt"]);
+    chown(&theirs, Some(0), None).unwrap();
+    room.run(["check", "--repair", "pool"]);
+    assert_eq!(room.run(["check", "pool"]).status.code(), Some(0));
 }
