@@ -39,6 +39,7 @@ on_mounts!(
     a_server_without_rights_and_keeper_is_unmounted,
     a_server_that_was_taken_over_hands_nothing_on,
     what_the_kernel_has_forgotten_is_let_go_of,
+    what_a_server_was_doing_for_a_command_begins_anew,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -519,12 +520,22 @@ fn what_cannot_be_taken_over_gives_errors(setup: Setup) {
     fs::create_dir(mount.at("d")).unwrap();
     let gone = File::open(mount.at("d")).unwrap();
     fs::remove_dir(mount.at("d")).unwrap();
+    fs::write(mount.at("f"), "").unwrap();
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(mount.at("f")).unwrap();
+    nix::unistd::mkfifo(&mount.at("p"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let fifo = OpenOptions::new().read(true).write(true).open(mount.at("p")).unwrap();
+    for name in ["f", "p"] {
+        fs::remove_file(mount.at(name)).unwrap();
+    }
     mount.kill_server();
     let refused = control.read_exact_at(&mut [0], 0).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
     assert_eq!(fs::read_to_string(&accesses).unwrap(), "");
     let refused = fs::metadata(format!("/proc/self/fd/{}/x", gone.as_raw_fd())).unwrap_err();
     assert!(matches!(refused.raw_os_error(), Some(libc::ESTALE | libc::ENOENT)), "{refused}");
+    for held in [gone, file, fifo] {
+        assert_eq!(held.metadata().unwrap_err().raw_os_error(), Some(libc::ESTALE));
+    }
     fs::create_dir(mount.at("d")).unwrap();
 }
 
@@ -1030,4 +1041,38 @@ fn what_the_kernel_has_forgotten_is_let_go_of(setup: Setup) {
     let held: Vec<File> = (0..20).map(hold).collect();
     assert!(shown(&mount).len() >= 20);
     drop((one, held));
+}
+
+/// A scrub, a check, and who looks at requests.
+///
+/// Proves K6.
+fn what_a_server_was_doing_for_a_command_begins_anew(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    fs::write(mount.at("f"), vec![7; 12 << 20]).unwrap();
+    let sealed = mount.tensorfs(["seal", mount.at("f").to_str().unwrap()]);
+    assert!(sealed.status.success());
+    let start = |arguments: &[&str]| {
+        let mut command = mount.program();
+        command.args(arguments).arg(mount.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut all = vec![start(&["scrub", "--rate", "6M"])];
+    all.push(start(&["trace", "-n", "200"]));
+    // They have begun.
+    thread::sleep(std::time::Duration::from_millis(500));
+    mount.kill_server();
+    for n in 0.. {
+        if all[1].try_wait().unwrap().is_some() {
+            break;
+        }
+        // The kernel knows nothing of that yet.
+        let _ = fs::metadata(mount.at(&format!("no such file {n}")));
+    }
+    for child in all {
+        let done = child.wait_with_output().unwrap();
+        assert!(done.status.success() && done.stderr.is_empty(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tensorfs_layout::Ino;
+use tensorfs_layout::pool::answering;
 
 use crate::ask::Answers;
 use crate::background::{Jobs, Mover};
@@ -83,7 +84,11 @@ impl Filesystem {
 
     /// True if a request was done already, by a server that died before it had answered.
     fn was_done(&self, caller: Caller) -> bool {
-        caller.again && self.store().pool().recovery().requests.contains(&caller.unique)
+        let done = caller.again && self.store().pool().recovery().requests.contains(&caller.unique);
+        if done {
+            answering(caller.unique);
+        }
+        done
     }
 
     /// What a name stands for that was made for a request before the server died that had it, if it was.

@@ -17,6 +17,7 @@ use crate::log::transaction::Transaction;
 use crate::medium::domain::Medium;
 use crate::pool::create::INITIAL_BLOCKS;
 use crate::pool::opened::{Live, Pool};
+use crate::pool::unanswered::unanswered;
 
 /// Records are carried over in frames of about this many bytes, so that others are not kept waiting.
 const BATCH: usize = 64 << 10;
@@ -179,7 +180,8 @@ impl Pool {
         // Two batches that follow each other are larger than one may be, but at the end of a block; somebody's commit
         // may come behind each.
         let frames = 2 * victim.cost as usize / BATCH.min(state.log.largest_frame()) + 4;
-        let overhead = 2 * frames * frame::HEADER + length::RETIRED;
+        let numbers = (unanswered().len() as u64).min(victim.last - victim.first + 1) as usize;
+        let overhead = 2 * frames * frame::HEADER + (1 + numbers) * (frame::HEADER + length::RETIRED);
         victim.cost as usize + overhead <= state.log.room_for_cleaning()
     }
 
@@ -235,8 +237,22 @@ impl Pool {
         }
         let mut edit = self.edit();
         let record = edit.retire(TxId(victim.first), TxId(victim.last));
-        let transaction = Transaction::new(0).with(record);
-        Ok(edit.store_with(transaction, Reserve::Cleaning).map(drop))
+        // Of requests that may come again it has to be known that they were done: a frame says it of one.
+        let unanswered = unanswered();
+        let mut numbers: Vec<u64> = frames.iter().map(|found| found.header.unique).collect();
+        numbers.retain(|unique| unanswered.contains(unique));
+        numbers.sort_unstable();
+        numbers.dedup();
+        if numbers.is_empty() {
+            numbers.push(0);
+        }
+        for unique in numbers {
+            let transaction = Transaction::new(unique).with(record.clone());
+            if let Err(error) = edit.store_again(transaction) {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
     }
 
     fn carry_batch(&self, victim: &Victim, batch: &[(Record, u64, &[u8])]) -> Result<()> {

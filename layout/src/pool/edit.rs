@@ -11,6 +11,7 @@ use crate::log::ledger::Placed;
 use crate::log::record::Record;
 use crate::log::transaction::Transaction;
 use crate::pool::opened::{Changing, Live, Pool};
+use crate::pool::unanswered::answering;
 use crate::tree::view::View;
 
 /// The right to change the view: read it, and store transactions. Others read it meanwhile.
@@ -76,7 +77,18 @@ impl Edit<'_> {
         Ok(id)
     }
 
+    /// Stores what cleaning says, under the number of a request that somebody may be about to answer.
+    pub(super) fn store_again(&mut self, transaction: Transaction) -> Result<TxId> {
+        self.store_as(transaction, Reserve::Cleaning)
+    }
+
     pub(crate) fn store_with(&mut self, transaction: Transaction, reserve: Reserve) -> Result<TxId> {
+        // Before it is in the log: from then on cleaning finds it there.
+        answering(transaction.unique());
+        self.store_as(transaction, reserve)
+    }
+
+    fn store_as(&mut self, transaction: Transaction, reserve: Reserve) -> Result<TxId> {
         self.pool.check_writable()?;
         let (draft, numbers) = self.draft(&transaction)?;
         self.mention(&transaction)?;

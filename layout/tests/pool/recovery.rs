@@ -1,11 +1,12 @@
 //! Recovery: what it does again, what it leaves alone, and what it changes nothing of.
 
 use crate::common::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
+use std::sync::Arc;
 use tensorfs_layout::check::inspect;
 use tensorfs_layout::log::{Attributes, Origin, PoolState, Record, Seal, Transaction};
-use tensorfs_layout::pool::{OpenOptions, Pool};
+use tensorfs_layout::pool::{Inherited, OpenOptions, Pool};
 use tensorfs_layout::segment::Reason;
 use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 
@@ -469,4 +470,51 @@ fn bytes_behind_a_truncation_that_power_loss_undid_are_set_aside() {
         assert_eq!(entry.note.as_ref().map(|note| (note.reason, note.offset)), Some((Reason::UncommittedTail, offset)));
         assert_eq!(fs::read(pool.path().join("quarantine").join(&entry.name)).unwrap(), bytes);
     }
+}
+
+/// A server may be killed after it has stored what a request asks for and before it has answered, however long that
+/// takes: the next one has to know that it was done.
+#[test]
+fn cleaning_keeps_the_numbers_of_requests_that_may_not_be_answered() {
+    let scratch = Scratch::new(4096);
+    let (pool, medium) = scratch.first_open();
+    let since = pool.newest();
+    let make_for = |unique: u64| {
+        let mut edit = pool.edit();
+        let (ino, name) = (Ino(edit.next_id()), format!("d{unique}"));
+        let attributes = Record::Attributes { ino, attributes: attributes(DIR) };
+        edit.store(Transaction::new(unique).with(attributes).with(named(ROOT, &name, ino))).unwrap();
+        edit.store(Transaction::new(0).with(removal(ROOT, &name))).unwrap();
+        edit.reap(ino);
+    };
+    // These threads are late with their answers.
+    make_for(7);
+    let [is_stored, is_looked_at] = [(); 2].map(|()| std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            make_for(8);
+            is_stored.wait();
+            is_looked_at.wait();
+        });
+        is_stored.wait();
+        let busy = scope.spawn(|| {
+            for unique in 1000..2500 {
+                make_for(unique);
+                if unique % 20 == 0 {
+                    pool.commit(pool.newest()).unwrap();
+                    pool.maintain().unwrap();
+                }
+            }
+        });
+        busy.join().unwrap();
+        let lock = Arc::new(fs::File::open(scratch.pool().join("lock")).unwrap().into());
+        let inherited = Inherited { lock, open: HashSet::new(), since, damaged: HashSet::new() };
+        let options = OpenOptions { boot_id: Some(BOOT), inherited: Some(inherited), ..OpenOptions::default() };
+        let copy = scratch.copy();
+        let again = copy.open_as(SimMedium::new(medium.stored()), &options).unwrap();
+        let requests = &again.recovery().requests;
+        let done = [7, 8, 1000, 2499].map(|unique| requests.contains(&unique));
+        is_looked_at.wait();
+        assert_eq!(done, [true, true, false, true], "{} blocks", pool.usage().log_blocks);
+    });
 }

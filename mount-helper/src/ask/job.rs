@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use tensorfs_fs::{Event, Reply, Request, Work};
 use tensorfs_layout::check::{Finding, Report};
 
-use crate::ask::question::{request, unknown};
+use crate::ask::question::{request, request_about_job, unknown};
 use crate::mounting::signals;
 use crate::show::failure::Failure;
 use crate::show::progress::Bar;
@@ -49,20 +49,28 @@ pub fn run(mount: &Path, work: Work, bar: &Bar) -> Result<Outcome, Failure> {
     signals::block(&[Signal::SIGTERM, Signal::SIGINT])?;
     let told = interrupted.clone();
     signals::watch(&signals::TO_END, None, move |_| told.store(true, Ordering::Relaxed))?;
-    let job = match request(mount, &Request::Start(work))? {
-        Reply::Started(job) => job,
-        _ => return Err(unknown(mount)),
+    let start = || match request(mount, &Request::Start(work.clone()))? {
+        Reply::Started(job) => Ok(job),
+        _ => Err(unknown(mount)),
     };
+    let mut job = start()?;
     let mut heard = Heard::default();
     let mut cancelled = false;
     loop {
         if interrupted.load(Ordering::Relaxed) && !cancelled {
-            request(mount, &Request::Cancel { job })?;
+            request_about_job(mount, &Request::Cancel { job })?;
             cancelled = true;
         }
-        let output = match request(mount, &Request::Poll { job, at: heard.at })? {
-            Reply::Output(output) => output,
-            _ => return Err(unknown(mount)),
+        let output = match request_about_job(mount, &Request::Poll { job, at: heard.at })? {
+            Some(Reply::Output(output)) => output,
+            Some(_) => return Err(unknown(mount)),
+            None if cancelled => break,
+            // The server has died or was exchanged: the next one begins anew.
+            None => {
+                log::info!("{}: another server has taken over, which begins anew", mount.display());
+                (job, heard) = (start()?, Heard::default());
+                continue;
+            }
         };
         bar.show(&output.what, output.done, output.total);
         let silent = output.text.is_empty();

@@ -19,13 +19,22 @@ pub fn request_about(file: &Path, dir: &Path, request: &Request) -> Result<Reply
     tensorfs_fs::ask(&root, request).map_err(|error| reason(file, &error))
 }
 
+/// As [`request`], about work that a server has begun; none if the one that answers knows of none: another one has
+/// taken its place.
+pub fn request_about_job(dir: &Path, request: &Request) -> Result<Option<Reply>, Failure> {
+    let root = File::open(dir).at(dir)?;
+    match tensorfs_fs::ask(&root, request) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        answer => answer.map(Some).map_err(|error| reason(dir, &error)),
+    }
+}
+
 /// What an error of such a question means.
 fn reason(path: &Path, error: &io::Error) -> Failure {
     match error.raw_os_error() {
         Some(libc::EPERM) => Failure::at(path, "only root, or who runs the server, may ask for this"),
         Some(libc::ENOTTY) => Failure::at(path, "not on a tensorfs mount, or on one of another version"),
         Some(libc::EBUSY) => Failure::at(path, "it is being scrubbed or checked already; try again later"),
-        Some(libc::ESRCH) => Failure::at(path, "it was unmounted meanwhile"),
         _ => Failure::at(path, failure::reason(error)),
     }
 }

@@ -116,22 +116,20 @@ impl Requests {
         }
         let whole = sight::whole(&mount)?;
         let place = whole.mount_point();
-        let file = File::open(place.join(TRACE)).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Failure::at(place, "its server is of a version that cannot be looked at so"),
-            ErrorKind::PermissionDenied => {
-                Failure::at(place, "only root and the user who runs the server see who asks for what")
-            }
-            _ if error.raw_os_error() == Some(libc::ENFILE) => {
-                Failure::at(place, "eight others look already, and no more may")
-            }
-            _ => Failure::at(place, reason(&error)),
-        })?;
-        Ok(Self { file, mount: place.to_owned(), rest: Vec::new(), buffer: vec![0; 128 << 10] })
+        Ok(Self { file: open(place)?, mount: place.to_owned(), rest: Vec::new(), buffer: vec![0; 128 << 10] })
     }
 
     /// What came since the last time, or some of it.
     pub fn take(&mut self) -> Result<Came, Failure> {
-        let read = self.file.read(&mut self.buffer).map_err(|error| Failure::at(&self.mount, reason(&error)))?;
+        let read = match self.file.read(&mut self.buffer) {
+            // Another server has taken over, which begins anew.
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
+                self.rest.clear();
+                self.file = open(&self.mount)?;
+                0
+            }
+            read => read.map_err(|error| Failure::at(&self.mount, reason(&error)))?,
+        };
         self.rest.extend_from_slice(&self.buffer[..read]);
         let mut came = Came::default();
         let end = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
@@ -149,4 +147,18 @@ impl Requests {
     fn unknown(&self) -> Failure {
         Failure::at(&self.mount, "its server speaks of something unknown here")
     }
+}
+
+/// What the requests of a mount are told by.
+fn open(mount: &Path) -> Result<File, Failure> {
+    File::open(mount.join(TRACE)).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Failure::at(mount, "its server is of a version that cannot be looked at so"),
+        ErrorKind::PermissionDenied => {
+            Failure::at(mount, "only root and the user who runs the server see who asks for what")
+        }
+        _ if error.raw_os_error() == Some(libc::ENFILE) => {
+            Failure::at(mount, "eight others look already, and no more may")
+        }
+        _ => Failure::at(mount, reason(&error)),
+    })
 }

@@ -366,9 +366,13 @@ impl Scratch {
 
     /// Opens the pool on a medium that was told what to do.
     pub fn open_on(&self, medium: Arc<SimMedium>, boot: [u8; 16]) -> tensorfs_layout::Result<Pool> {
-        let options = OpenOptions { boot_id: Some(boot), ..OpenOptions::default() };
+        self.open_as(medium, &OpenOptions { boot_id: Some(boot), ..OpenOptions::default() })
+    }
+
+    /// Opens the pool as that says.
+    pub fn open_as(&self, medium: Arc<SimMedium>, options: &OpenOptions) -> tensorfs_layout::Result<Pool> {
         loop {
-            match Pool::open_with_medium(&self.pool(), &options, medium.clone()) {
+            match Pool::open_with_medium(&self.pool(), options, medium.clone()) {
                 // A program that another test is just starting holds this one's lock until it is executed.
                 Err(Error::Busy { pid, .. }) if pid == std::process::id() => std::thread::yield_now(),
                 opened => return opened,
