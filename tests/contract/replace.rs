@@ -23,6 +23,7 @@ on_mounts!(
     a_version_that_the_host_fails_over_keeps_nobody_from_the_pool,
     a_writer_that_exits_leaves_nothing_in_quarantine,
     a_child_that_closes_its_copy_does_not_end_the_replace,
+    who_executes_another_program_closes_its_files_in_it,
     who_closes_one_of_two_descriptors_does_not_end_the_replace,
     a_writer_with_many_descriptors_is_seen,
     a_child_that_goes_on_with_the_file_leaves_the_old_one_in_quarantine,
@@ -444,6 +445,36 @@ fn a_child_that_closes_its_copy_does_not_end_the_replace(setup: Setup) {
         wait_until("the old version is in quarantine", || !mount.quarantine().is_empty());
         assert!(only_quarantined(&mount).1 == old(), "{durability}");
         assert_eq!(std::fs::read(&path).unwrap(), [0; 1000]);
+    }
+}
+
+/// Descriptors of the file are closed in `execve`, which holds what the kernel wants to look at the process; and nobody
+/// else has the file, so that it is looked at.
+///
+/// Proves D2, R2.
+fn who_executes_another_program_closes_its_files_in_it(setup: Setup) {
+    const ITSELF: &str = "os.execvp('true', ['true'])";
+    const CHILD: &str = "r, w = os.pipe(); pid = os.fork()
+if pid == 0: os.read(r, 1); os.execvp('true', ['true'])
+os.close(fd); os.write(w, b'x'); sys.exit(os.waitpid(pid, 0)[1])";
+    for durability in PROMISES {
+        for kept in [false, true] {
+            let setup = promising(&setup, durability);
+            let (mount, path) = with_checkpoint(if kept { setup.mount_with(["-o", "keeper"]) } else { setup });
+            if mount.is_plain() {
+                return;
+            }
+            for (how, size) in [(ITSELF, 1000), (CHILD, 2000)] {
+                let open = "import os, sys; fd = os.open(sys.argv[1], os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)";
+                let program = format!("{open}; os.write(fd, bytes({size}))\n{how}");
+                // A wait for ever is ended.
+                let mut python = Command::new("timeout");
+                python.args(["-s", "KILL", "100", "python3", "-c", &program]).arg(&path);
+                assert!(python.status().unwrap().success(), "{durability} {kept}: {how}");
+                wait_until("the new version stands", || mount.quarantine().is_empty());
+                assert_eq!(std::fs::read(&path).unwrap(), vec![0; size]);
+            }
+        }
     }
 }
 

@@ -8,12 +8,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
 use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Rule, Setup, copy_program, on_mounts, wait_until, xattr};
 
 on_mounts!(
     what_is_open_goes_on,
+    files_are_opened_and_closed_as_the_server_dies,
     what_is_asked_is_done_once,
     locks_are_kept,
     a_listing_that_was_begun_is_ended,
@@ -48,6 +50,37 @@ fn kept(setup: Setup) -> Mount {
 
 fn read_write(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// A server that dies between letting the kernel forget a segment and forgetting who had it open leaves a handle of
+/// which the kernel no longer knows the segment.
+///
+/// Proves K1, K2.
+fn files_are_opened_and_closed_as_the_server_dies(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let paths: Vec<PathBuf> = (0..4).map(|n| mount.at(&format!("f{n}"))).collect();
+    paths.iter().for_each(|path| fs::write(path, vec![5; 100_000]).unwrap());
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let over = &over;
+        for path in &paths {
+            scope.spawn(move || {
+                while !over.load(SeqCst) {
+                    let mut bytes = [0; 8];
+                    let file = File::open(path).unwrap_or_else(|error| panic!("open: {error}"));
+                    file.read_exact_at(&mut bytes, 0).unwrap_or_else(|error| panic!("read: {error}"));
+                }
+            });
+        }
+        for _ in 0..20 {
+            mount.kill_server();
+            fs::metadata(mount.at("f0")).unwrap();
+        }
+        over.store(true, SeqCst);
+    });
 }
 
 /// Proves K1, K2.

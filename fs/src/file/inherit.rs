@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::caller::Caller;
 use crate::error::{Fault, Result};
 use crate::handover::{Entry, Kept};
@@ -117,7 +119,7 @@ impl Locked<'_> {
             replaces: true,
             // Nobody knows who opened it.
             _share: None,
-            _kept: Some(kept),
+            kept: Mutex::new(Some(kept)),
         })
     }
 }

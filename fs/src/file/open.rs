@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tensorfs_layout::log::{Attributes, Record, Transaction};
 use tensorfs_layout::pool::Edit;
 use tensorfs_layout::tree::View;
@@ -47,7 +48,7 @@ pub(crate) struct Handle {
     /// What it takes of the descriptors, by who has opened it.
     pub(super) _share: Option<Share>,
     /// The next server is to know of it.
-    pub(super) _kept: Option<Kept>,
+    pub(super) kept: Mutex<Option<Kept>>,
 }
 
 impl Handle {
@@ -211,6 +212,8 @@ impl Files {
     /// The last use of a handle that is already off the table is over.
     pub(super) fn release_handle(&self, unique: u64, handle: &Handle) {
         let mut file = self.lock(&handle.node);
+        // The next server takes over no handle of which the kernel no longer knows the segment.
+        let backing = file.serving().and_then(|serving| serving.route.backing().cloned());
         let before = file.change_time_seen();
         let opens = &mut file.state.opens;
         if handle.access.write {
@@ -225,7 +228,9 @@ impl Files {
         let mapped = handle.access.write && file.is_mappable();
         file.settle(unique);
         let stale = mapped && file.change_time_seen() != before;
+        handle.kept.lock().take();
         drop(file);
+        drop(backing);
         handle.node.notify();
         if stale {
             self.store().forget_attributes(handle.node.ino());
@@ -380,7 +385,7 @@ impl Locked<'_> {
             opener: caller.pid,
             replaces: replacing,
             _share: share,
-            _kept: kept,
+            kept: Mutex::new(kept),
         };
         files.handles.insert_as(number, Arc::new(handle));
         Ok(OpenReply { handle: number, manner, backing })
