@@ -15,6 +15,7 @@ use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Rule, Setup, copy_prog
 
 on_mounts!(
     what_is_open_goes_on,
+    a_file_that_was_cut_without_a_name_goes_on,
     files_are_opened_and_closed_as_the_server_dies,
     what_is_asked_is_done_once,
     locks_are_kept,
@@ -52,6 +53,43 @@ fn read_write(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
+/// What was committed of it while it had a name is longer than what it is now.
+///
+/// Proves K1, K2, D9.
+fn a_file_that_was_cut_without_a_name_goes_on(setup: Setup) {
+    for durability in ["fsync", "close", "write"] {
+        let mut mount = setup.clone().mount_with(["-o", &format!("keeper,durability={durability}")]).mount();
+        if mount.is_plain() {
+            return;
+        }
+        for (n, len) in [22_402, 0, 65_536].into_iter().enumerate() {
+            for is_replaced in [false, true] {
+                let (path, other) = (mount.at(format!("f{n}{is_replaced}")), mount.at("other"));
+                let file = read_write(&path);
+                file.write_all_at(&[7; 65_536], 0).unwrap();
+                file.sync_all().unwrap();
+                if is_replaced {
+                    fs::write(&other, "other").unwrap();
+                    fs::rename(&other, &path).unwrap();
+                } else {
+                    fs::remove_file(&path).unwrap();
+                }
+                file.set_len(len).unwrap();
+                mount.kill_server();
+                file.sync_all().unwrap();
+                let mut bytes = Vec::new();
+                (&file).read_to_end(&mut bytes).unwrap();
+                assert!(bytes == vec![7; len as usize], "{durability} {len} {is_replaced}");
+                file.write_all_at(&[8; 100], 100_000).unwrap();
+                file.sync_all().unwrap();
+                assert_eq!(file.metadata().unwrap().len(), 100_100);
+            }
+        }
+        File::open(mount.at("")).unwrap().sync_all().unwrap();
+        assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));
+    }
+}
+
 /// A server that dies between letting the kernel forget a segment and forgetting who had it open leaves a handle of
 /// which the kernel no longer knows the segment.
 ///
@@ -61,7 +99,7 @@ fn files_are_opened_and_closed_as_the_server_dies(setup: Setup) {
     if mount.is_plain() {
         return;
     }
-    let paths: Vec<PathBuf> = (0..4).map(|n| mount.at(&format!("f{n}"))).collect();
+    let paths: Vec<PathBuf> = (0..4).map(|n| mount.at(format!("f{n}"))).collect();
     paths.iter().for_each(|path| fs::write(path, vec![5; 100_000]).unwrap());
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -69,9 +107,9 @@ fn files_are_opened_and_closed_as_the_server_dies(setup: Setup) {
         for path in &paths {
             scope.spawn(move || {
                 while !over.load(SeqCst) {
-                    let mut bytes = [0; 8];
-                    let file = File::open(path).unwrap_or_else(|error| panic!("open: {error}"));
-                    file.read_exact_at(&mut bytes, 0).unwrap_or_else(|error| panic!("read: {error}"));
+                    let open = OpenOptions::new().read(true).write(true).open(path);
+                    let file = open.unwrap_or_else(|error| panic!("open: {error}"));
+                    file.write_all_at(&[5; 8], 0).unwrap_or_else(|error| panic!("write: {error}"));
                 }
             });
         }
@@ -1102,7 +1140,7 @@ fn what_a_server_was_doing_for_a_command_begins_anew(setup: Setup) {
             break;
         }
         // The kernel knows nothing of that yet.
-        let _ = fs::metadata(mount.at(&format!("no such file {n}")));
+        let _ = fs::metadata(mount.at(format!("no such file {n}")));
     }
     for child in all {
         let done = child.wait_with_output().unwrap();

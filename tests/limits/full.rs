@@ -22,6 +22,7 @@ on_mounts!(
     a_removed_file_whose_segment_is_gone_counts_no_more,
     what_a_mapped_file_has_behind_its_end_counts_beside_its_holes,
     what_a_file_has_behind_its_end_counts_when_it_is_opened_again,
+    what_is_given_to_an_empty_file_behind_its_end_is_limited,
     the_holes_of_a_file_count_from_when_it_is_opened_again,
     no_space_at_the_limit,
     deleting_gives_space_at_once,
@@ -974,6 +975,38 @@ fn the_holes_of_a_file_count_from_when_it_is_opened_again(setup: Setup) {
     file.sync_all().unwrap();
     let on_host = allocated(mount.pool());
     assert!((HOLES as u64..=LIMIT + BOOKS).contains(&on_host), "{on_host} bytes on the host");
+}
+
+/// Piece by piece, each of which is far from the end of the file that has none; closed and opened again in between or
+/// not.
+///
+/// Proves S1.
+fn what_is_given_to_an_empty_file_behind_its_end_is_limited(setup: Setup) {
+    const STEP: u64 = 1 << 20;
+    if setup.mount_is_plain() {
+        return;
+    }
+    let modes = [libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_ZERO_RANGE];
+    let mount = limited(setup);
+    for (n, mode) in modes.into_iter().enumerate() {
+        for anew in [false, true] {
+            let path = mount.at(format!("f{n}{anew}"));
+            let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+            let (mode, mut file) = (nix::fcntl::FallocateFlags::from_bits_truncate(mode), open());
+            let refused = (0..LIMIT / STEP * 4).find(|step| {
+                if anew {
+                    file = open();
+                }
+                nix::fcntl::fallocate(&file, mode, (step * STEP) as i64, STEP as i64) == Err(Errno::ENOSPC)
+            });
+            let given = refused.expect("it is refused at some time") * STEP;
+            assert!((LIMIT / 2..=LIMIT).contains(&given), "{mode:?} {anew}: {given} bytes");
+            assert!(allocated(mount.pool()) <= LIMIT + BOOKS);
+            drop(file);
+            std::fs::remove_file(&path).unwrap();
+            mount.sync();
+        }
+    }
 }
 
 fn counts_behind_its_end(setup: Setup, closed: bool) {

@@ -104,7 +104,8 @@ impl Locked<'_> {
     fn record_cut(&self, caller: Caller, size: u64, host: &HostStat) -> Result<()> {
         let ino = self.ino();
         self.files.edit(|edit| {
-            let Some(object) = edit.object(ino).filter(|object| object.names() > 0 && object.size() > size) else {
+            // Also of a file that has no name any more: the next server may take it over.
+            let Some(object) = edit.object(ino).filter(|object| object.size() > size) else {
                 return Ok(());
             };
             let Some(segment) = object.attributes.segment else { return Ok(()) };

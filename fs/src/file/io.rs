@@ -263,9 +263,8 @@ impl Files {
     /// Leave to allocate a range, with the file's size `kept` or not.
     fn admit_allocation(&self, ino: Ino, fd: &OwnedFd, range: (u64, u64), kept: bool) -> Result<Admitted<'_>> {
         let store = self.store();
-        let (offset, len) = store.allocated_range(ino, fd, range, kept)?;
-        let admitted = self.admit_at_once(ino, fd, offset, len)?;
-        if admitted.fits() < len {
+        let admitted = self.admit_range(ino, fd, range, kept)?;
+        if admitted.fits() < range.1 {
             return Err(Fault::new(libc::ENOSPC));
         }
         if kept {

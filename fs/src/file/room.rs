@@ -136,6 +136,15 @@ impl Files {
         store.admit(ino, fd, offset, len)
     }
 
+    /// As [`Files::admit_at_once`], to allocate a range, with the file's size `kept` or not.
+    pub(super) fn admit_range(&self, ino: Ino, fd: impl AsFd, range: (u64, u64), kept: bool) -> Result<Admitted<'_>> {
+        let store = self.store();
+        if store.removed().held() > 0 && store.holds_too_much(range.1) {
+            self.reap_removed();
+        }
+        if kept { store.admit_kept(ino, fd, range) } else { store.admit(ino, fd, range.0, range.1) }
+    }
+
     /// Sees to it that there is room for the holes of a file that is about to be mapped for writing, which fills them
     /// unasked. False if there is none.
     pub(super) fn reserve_holes(&self, ino: Ino) -> Result<bool> {

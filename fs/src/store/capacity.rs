@@ -223,20 +223,27 @@ impl Store {
         self.writers.get(ino).is_some_and(|written| written.is_mapped())
     }
 
-    /// The range of a file for which there has to be room, if `len` bytes at `offset` are allocated and its size is
-    /// `kept`: of one that can be mapped, what comes behind its end, where it leaves no holes.
-    pub fn allocated_range(
-        &self,
-        ino: Ino,
-        fd: impl AsFd,
-        (offset, len): (u64, u64),
-        kept: bool,
-    ) -> Result<(u64, u64)> {
-        if !kept || !self.keeps_room_for_holes(ino) {
-            return Ok((offset, len));
+    /// Leave to allocate a range of a file, whose size stays: all of it, or nothing.
+    pub fn admit_kept(&self, ino: Ino, fd: impl AsFd, (offset, len): (u64, u64)) -> Result<Admitted<'_>> {
+        if !self.is_limited() || !self.keeps_room_for_holes(ino) {
+            return self.admit(ino, fd, offset, len);
         }
-        let end = host::stat(fd).host("looking at a segment")?.size.next_multiple_of(BLOCK);
-        Ok((end, offset.saturating_add(len).saturating_sub(offset.max(end))))
+        // As it can be mapped for writing, everything below its end counts already.
+        let end = host::stat(&fd).host("looking at a segment")?.size.next_multiple_of(BLOCK);
+        let from = offset.max(end);
+        let more = offset.saturating_add(len).saturating_sub(from);
+        let begin = |bytes: u64| self.limit.begin(self.limit.get().map_or(bytes, |limit| bytes.min(limit)));
+        let under_way = begin(more);
+        if self.limit.get().is_none_or(|limit| self.limit.estimate() <= Self::near(limit)) {
+            return Ok(self.admitted(ino, len, under_way));
+        }
+        drop(under_way);
+        let holes = if more > 0 { host::unallocated(&fd, from, more, BLOCK).host("measuring a segment")? } else { 0 };
+        let under_way = self.beside_others(|free, _| (holes <= free).then(|| begin(holes)));
+        Ok(match under_way {
+            Some(under_way) => self.admitted(ino, len, under_way),
+            None => self.admitted(ino, 0, self.limit.begin(0)),
+        })
     }
 
     /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of.
