@@ -1,18 +1,26 @@
 //! Whether a process has a file open to write, and on which device a file is, without asking its filesystem.
 
+use std::collections::HashMap;
 use std::ffi::CString;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// So many descriptors of a process are looked at: looking takes the time of who runs the server.
 const MOST: usize = 1 << 18;
+/// And no longer than this.
+const LONGEST: Duration = Duration::from_secs(1);
+/// What is looked for stands at the beginning of what the kernel says of a descriptor, of which some have very much.
+const BEGINNING: u64 = 512;
+/// Of the mounts of a process so many bytes are read: anybody can mount very much for himself.
+const MOUNTS: u64 = 4 << 20;
 
 /// True if a process is seen to have the file of this number, on the filesystem of this device, open to write. If the
 /// device is not known, any without a disk of its own may be it. Nothing is asked of the filesystem itself, so that
 /// whoever answers for it may ask this. That takes a few microseconds for each descriptor. An error if it is not seen,
-/// and the process is there, or has more descriptors than are looked at.
+/// and the process is there, or has more descriptors than are looked at, or it takes long.
 ///
 /// The links in `/proc/PID/fd` would tell, but they wait for a lock that a process holds while it executes another
 /// program, and one that closes files in doing so waits for our answer. `fdinfo` and `mountinfo` wait for nothing.
@@ -22,19 +30,22 @@ pub(crate) fn has_open_to_write(pid: u32, device: Option<(u32, u32)>, ino: u64) 
         Err(error) if has_ended(&error) => return Ok(false),
         descriptors => descriptors?,
     };
-    let mut mounts = None;
+    let (mut mounts, begun) = (None, Instant::now());
     for (count, descriptor) in descriptors.enumerate() {
         if count == MOST {
             return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        if begun.elapsed() > LONGEST {
+            return Err(io::ErrorKind::TimedOut.into());
         }
         let descriptor = match descriptor {
             Err(error) if has_ended(&error) => return Ok(false),
             descriptor => descriptor?.path(),
         };
-        let text = fs::read_to_string(descriptor).unwrap_or_default();
+        let text = beginning(&descriptor).unwrap_or_default();
         if is_writable(&text, ino) {
-            let mounts = mounts.get_or_insert_with(|| Mounts::of(pid));
-            let found = field(&text, "mnt_id:").and_then(|mount| mounts.device(mount));
+            let mounts = mounts.get_or_insert_with(|| mounts_of(pid));
+            let found = field(&text, "mnt_id:").and_then(|mount| mounts.get(mount).copied());
             // Of a mount that is in nobody's sight any more only the number is known.
             if found.is_none_or(|found| device.map_or(found.0 == 0, |device| found == device)) {
                 return Ok(true);
@@ -44,26 +55,33 @@ pub(crate) fn has_open_to_write(pid: u32, device: Option<(u32, u32)>, ino: u64) 
     Ok(false)
 }
 
-/// What is mounted where a process is, and where this one is: a descriptor may have come from there.
-struct Mounts([String; 2]);
+/// What the kernel says first of a descriptor.
+fn beginning(info: &Path) -> io::Result<String> {
+    let mut text = Vec::new();
+    File::open(info)?.take(BEGINNING).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
 
-impl Mounts {
-    fn of(pid: u32) -> Self {
-        Self([format!("/proc/{pid}/mountinfo"), "/proc/self/mountinfo".into()].map(|path| {
-            let text = fs::read(path).unwrap_or_default();
-            String::from_utf8_lossy(&text).into_owned()
-        }))
+/// The devices of what is mounted where a process is, and where this one is, as a descriptor may have come from there;
+/// by the numbers of the mounts.
+fn mounts_of(pid: u32) -> HashMap<Box<str>, (u32, u32)> {
+    let mut devices = HashMap::new();
+    for path in ["/proc/self/mountinfo".to_owned(), format!("/proc/{pid}/mountinfo")] {
+        let Ok(file) = File::open(path) else { continue };
+        // Paths need not be UTF-8.
+        for line in BufReader::new(file.take(MOUNTS)).split(b'\n').map_while(Result::ok) {
+            devices.extend(mounted(&String::from_utf8_lossy(&line)));
+        }
     }
+    devices
+}
 
-    /// The device of a mount, by its number there. The first three words of each line are the mount, its parent and
-    /// `major:minor`.
-    fn device(&self, mount: &str) -> Option<(u32, u32)> {
-        self.0.iter().flat_map(|text| text.lines()).find_map(|line| {
-            let mut words = line.split(' ');
-            let (major, minor) = words.next().filter(|of| *of == mount).and(words.nth(1))?.split_once(':')?;
-            Some((major.parse().ok()?, minor.parse().ok()?))
-        })
-    }
+/// The number of a mount, and its device: the first and the third word of its line, `major:minor`.
+fn mounted(line: &str) -> Option<(Box<str>, (u32, u32))> {
+    let mut words = line.split(' ');
+    let (mount, device) = (words.next()?, words.nth(1)?);
+    let (major, minor) = device.split_once(':')?;
+    Some((mount.into(), (major.parse().ok()?, minor.parse().ok()?)))
 }
 
 /// What /proc says of a process that is not there, or has given up its descriptors.
@@ -85,13 +103,22 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 /// The device, as major and minor number, of what a path or a link in /proc stands for, by what the kernel knows
 /// without asking the filesystem, whose server may not answer.
 pub fn device_of(path: &Path) -> Option<(u32, u32)> {
+    known_of(path).map(|found| (found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// The device and the number of the file that a path or a link in /proc stands for, known in the same way.
+pub fn file_of(path: &Path) -> Option<(u64, u64)> {
+    known_of(path).map(|found| (libc::makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino))
+}
+
+fn known_of(path: &Path) -> Option<libc::statx> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: all bytes zero are a value of it.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
     // SAFETY: a path that ends with NUL, and a structure for the answer.
-    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, 0, &raw mut found) };
-    (done == 0).then_some((found.stx_dev_major, found.stx_dev_minor))
+    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_INO, &raw mut found) };
+    (done == 0).then_some(found)
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ pub use content::control::{Info, State};
 pub use content::{are_whole, is_called_as_trainers, is_unfinished};
 pub use error::Error;
 pub use handover::{Handover, KeeperInfo};
-pub use holder::device_of;
+pub use holder::{device_of, file_of};
 pub use kernel::{Server, ServerHandle, could_take_over};
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};
 pub use privileged::{Own, Privileged, leave_privileged_to};

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
 use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Rule, Setup, copy_program, on_mounts, wait_until, xattr};
@@ -62,9 +62,9 @@ fn a_file_that_was_cut_without_a_name_goes_on(setup: Setup) {
         if mount.is_plain() {
             return;
         }
-        for (n, len) in [22_402, 0, 65_536].into_iter().enumerate() {
-            for is_replaced in [false, true] {
-                let (path, other) = (mount.at(format!("f{n}{is_replaced}")), mount.at("other"));
+        for len in [22_402, 0, 65_536] {
+            for (is_replaced, is_synced) in [(false, false), (true, false), (false, true), (true, true)] {
+                let (path, other) = (mount.at(format!("f{len}{is_replaced}{is_synced}")), mount.at("other"));
                 let file = read_write(&path);
                 file.write_all_at(&[7; 65_536], 0).unwrap();
                 file.sync_all().unwrap();
@@ -75,6 +75,14 @@ fn a_file_that_was_cut_without_a_name_goes_on(setup: Setup) {
                     fs::remove_file(&path).unwrap();
                 }
                 file.set_len(len).unwrap();
+                if is_synced {
+                    // As long as before, and of no other time.
+                    let time = file.metadata().unwrap().modified().unwrap();
+                    file.write_all_at(&[7; 65_536], 0).unwrap();
+                    file.set_modified(time).unwrap();
+                    file.sync_all().unwrap();
+                }
+                let len = if is_synced { 65_536 } else { len };
                 mount.kill_server();
                 file.sync_all().unwrap();
                 let mut bytes = Vec::new();
@@ -101,21 +109,23 @@ fn files_are_opened_and_closed_as_the_server_dies(setup: Setup) {
     }
     let paths: Vec<PathBuf> = (0..4).map(|n| mount.at(format!("f{n}"))).collect();
     paths.iter().for_each(|path| fs::write(path, vec![5; 100_000]).unwrap());
-    let over = AtomicBool::new(false);
+    let (over, opened) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
-        let over = &over;
+        let (over, opened) = (&over, &opened);
         for path in &paths {
             scope.spawn(move || {
                 while !over.load(SeqCst) {
                     let open = OpenOptions::new().read(true).write(true).open(path);
                     let file = open.unwrap_or_else(|error| panic!("open: {error}"));
                     file.write_all_at(&[5; 8], 0).unwrap_or_else(|error| panic!("write: {error}"));
+                    opened.fetch_add(1, SeqCst);
                 }
             });
         }
-        for _ in 0..20 {
+        for round in 0..20 {
+            let enough = opened.load(SeqCst) + 200 + 13 * round;
+            wait_until("files to be opened", || opened.load(SeqCst) >= enough);
             mount.kill_server();
-            fs::metadata(mount.at("f0")).unwrap();
         }
         over.store(true, SeqCst);
     });

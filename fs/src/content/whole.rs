@@ -170,25 +170,22 @@ impl Content {
         file.is_some_and(|ino| self.files.version(ino).is_ok_and(|version| version.size > 0))
     }
 
-    /// Whether each part is there that an index in a directory names, with as many tensors. Of a model that there is in
-    /// two formats the one that is looked for last may not have been fetched, and its index counts for nothing.
+    /// Whether each part is there that an index in a directory names; it may name more tensors than are in them. Of a
+    /// model that there is in two formats the one that is looked for last may not have been fetched, and its index
+    /// counts for nothing.
     fn has_all_that_indexes_name(&self, inside: &Inside) -> Result<bool> {
         let (mut are_met, mut are_unused) = (false, false);
         for (name, index) in inside.indexes() {
             let Some(parts) = self.parts_of(index)? else { return Ok(false) };
-            let is_bin = name.ends_with(BIN_INDEX);
-            let find = |(part, tensors): (String, u64)| (self.file_below(inside.dir, &part), tensors);
-            let parts: Vec<(Option<Ino>, u64)> = parts.into_iter().map(find).collect();
-            if is_bin && !parts.is_empty() && parts.iter().all(|(part, _)| part.is_none()) {
+            let parts: Vec<Option<Ino>> = parts.iter().map(|part| self.file_below(inside.dir, part)).collect();
+            if name.ends_with(BIN_INDEX) && !parts.is_empty() && parts.iter().all(Option::is_none) {
                 are_unused = true;
                 continue;
             }
-            for (part, named) in parts {
+            for part in parts {
                 let Some(part) = part else { return Ok(false) };
-                match self.end_of(part)? {
-                    // What torch saved may be something else than tensors.
-                    End::There { tensors } if is_bin || tensors >= named => {}
-                    _ => return Ok(false),
+                if !matches!(self.end_of(part)?, End::There { .. }) {
+                    return Ok(false);
                 }
             }
             are_met = true;
@@ -235,11 +232,10 @@ impl Content {
         view.entries_after(parent, 0).take(BESIDE).any(|(_, _, ino)| is_one(ino))
     }
 
-    /// The names of parts that an index has, and how many tensors are to be in each, if it is one that is whole.
-    fn parts_of(&self, ino: Ino) -> Result<Option<Vec<(String, u64)>>> {
+    /// The names of parts that an index has, if it is one that is whole.
+    fn parts_of(&self, ino: Ino) -> Result<Option<Vec<String>>> {
         let named = self.named_in(ino, |source| source.shards())?;
-        let with_count = |(tensors, name): (String, String)| Some((name, tensors.parse().ok()?));
-        Ok(named.and_then(|named| named.into_iter().map(with_count).collect()))
+        Ok(named.map(|named| named.into_iter().map(|(_, name)| name).collect()))
     }
 
     /// The files that the plan of a distributed checkpoint names, and how long each is at least, if it is one that is

@@ -102,12 +102,13 @@ impl Locked<'_> {
     /// lost, and whatever is recorded and made durable later comes with the cut. With it is recorded when they were
     /// written last: so recovery knows what was written since, and does not cut that.
     fn record_cut(&self, caller: Caller, size: u64, host: &HostStat) -> Result<()> {
-        let ino = self.ino();
-        self.files.edit(|edit| {
+        let (ino, mut has_name) = (self.ino(), true);
+        let recorded = self.files.edit(|edit| {
             // Also of a file that has no name any more: the next server may take it over.
             let Some(object) = edit.object(ino).filter(|object| object.size() > size) else {
                 return Ok(());
             };
+            has_name = object.names() > 0;
             let Some(segment) = object.attributes.segment else { return Ok(()) };
             let offset = object.tail().0.min(size);
             let (len, allocated, cut_from) = (size - offset, host.allocated, host.size);
@@ -119,7 +120,12 @@ impl Locked<'_> {
             }
             edit.store_from_reserve(tx)?;
             Ok(())
-        })
+        });
+        match recorded {
+            // In a full log it is cut all the same: only a next server would want to know.
+            Err(fault) if fault.wants_space() && !has_name => Ok(()),
+            recorded => recorded,
+        }
     }
 
     /// The segment was cut, though nothing can be learned of it now: that it was is known all the same.

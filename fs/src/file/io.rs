@@ -254,7 +254,7 @@ impl Files {
         };
         // Who makes room waits for others: not with the file locked.
         match allocate() {
-            Err(fault) if fault.wants_space() && self.relieve() => allocate()?,
+            Err(fault) if fault.wants_space() && self.makes_room() => allocate()?,
             done => done?,
         }
         if self.is_durable_at_once(&handle) { self.finish_write(caller, &handle) } else { Ok(()) }

@@ -87,9 +87,9 @@ impl Locked<'_> {
         }
         let mut grown = false;
         let recorded = files.edit_for(switch, |edit| {
-            let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else {
-                return Ok(Some(false));
-            };
+            // Of what has no name nothing is recorded, but that it was cut: that is done again unless it is confirmed.
+            let is_wanted = |object: &&Object| object.names() > 0 || object.is_cut_unconfirmed();
+            let Some(object) = edit.object(ino).filter(is_wanted) else { return Ok(Some(false)) };
             let longer = host.size < object.size() && !object.is_cut_unconfirmed();
             if longer && object.attributes.segment == Some(segment) && !anyhow {
                 return Ok(None);

@@ -114,6 +114,9 @@ impl Files {
     ) -> Result<(Stat, OpenReply)> {
         let store = self.store();
         let share = self.share(caller, flags)?;
+        if Access::of(flags).write && store.is_tight() {
+            self.relieve();
+        }
         let new_segment = self.new_segment(store.place(dir, name), None)?;
         let segment = new_segment.segment;
         let ino = Ino(store.pool().edit().next_id());
@@ -212,8 +215,8 @@ impl Files {
     /// The last use of a handle that is already off the table is over.
     pub(super) fn release_handle(&self, unique: u64, handle: &Handle) {
         let mut file = self.lock(&handle.node);
-        // The next server takes over no handle of which the kernel no longer knows the segment.
-        let backing = file.serving().and_then(|serving| serving.route.backing().cloned());
+        // First: the next server must take over no handle of which the kernel no longer knows the segment.
+        handle.kept.lock().take();
         let before = file.change_time_seen();
         let opens = &mut file.state.opens;
         if handle.access.write {
@@ -228,9 +231,7 @@ impl Files {
         let mapped = handle.access.write && file.is_mappable();
         file.settle(unique);
         let stale = mapped && file.change_time_seen() != before;
-        handle.kept.lock().take();
         drop(file);
-        drop(backing);
         handle.node.notify();
         if stale {
             self.store().forget_attributes(handle.node.ino());
@@ -262,6 +263,12 @@ impl Locked<'_> {
         if self.is_quiet() && store.wants_to_see_bytes(flags) {
             self.end_quiet();
         }
+        // In passthrough nobody asks again before the host says that it is full. And before the file is emptied, as it
+        // would look meanwhile as if whoever emptied it had never written it.
+        if access.write && store.is_tight() {
+            let files = self.files;
+            self.unlocked_in_use(|| files.relieve());
+        }
         if empties {
             self.start_anew_if_gone(caller)?;
         }
@@ -285,10 +292,6 @@ impl Locked<'_> {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         let access = Access::of(flags);
-        // In passthrough nobody asks again before the host says that it is full.
-        if access.write && store.is_tight() {
-            self.unlocked_in_use(|| files.relieve());
-        }
         let maps = access.read && access.write;
         let (begun, mut may_wait) = (Instant::now(), true);
         let (segment, mode) = loop {

@@ -168,6 +168,11 @@ impl Files {
         done
     }
 
+    /// Makes room for who was refused some. At a limit that is what was mapped; what else is deleted does not count.
+    pub(super) fn makes_room(&self) -> bool {
+        if self.store().is_limited() { self.let_go_for_space() } else { self.relieve() }
+    }
+
     /// The space of the pool, in bytes and objects.
     pub fn space(&self) -> Result<Space> {
         if self.store().is_tight() {

@@ -127,7 +127,12 @@ fn make_quarantine(dir: &Arc<Dir>, now: Timestamp, actions: &mut Vec<String>) ->
     let instead = match dir.stat(QUARANTINE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         found => {
-            dir.owner().check(&found.map_err(io)?).map_err(|why| io(why.into()))?;
+            let found = found.map_err(io)?;
+            dir.owner().check(&found).map_err(|why| io(why.into()))?;
+            // It is there, and what is in it is wanted, though it cannot be looked at now.
+            if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
+                return Ok(());
+            }
             let free = (1..).map(|number| format!("{QUARANTINE}.{number}")).find(|name| !dir.has(name.as_str()));
             let aside = free.unwrap_or_default();
             dir.rename(QUARANTINE, dir, aside.as_str()).map_err(io)?;

@@ -44,7 +44,7 @@ pub fn run(arguments: &Alarm) -> Result<(), Failure> {
         match mounted(&mountpoint)? {
             None if seen => return Ok(()),
             None if begun.elapsed() > TO_BE_MOUNTED => return Err(Failure::at(&mountpoint, NOT_MOUNTED)),
-            None if !waits => {
+            None if !waits && !arguments.detached => {
                 // Of what lies inside a mount it is said.
                 if mountpoint.exists() {
                     Target::of(&mountpoint)?;

@@ -131,8 +131,7 @@ impl Found {
 }
 
 /// Why a directory is incomplete that lacks nothing that is named in it.
-pub const LACKING: &str =
-    "what is written last is not there, something below it is not whole, or a part lacks tensors that its index names";
+pub const LACKING: &str = "what is written last is not there, or something below it is not whole";
 
 /// What the server says of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,12 +3,12 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tensorfs_fs::file_of;
 use tensorfs_layout::pool::lock_of;
 
 /// A process that cannot be mistaken for a later one with the same id.
@@ -74,12 +74,12 @@ pub fn is_ending(pid: u32) -> bool {
     }
 }
 
-/// Whether a process has the lock of a pool open, as far as that can be told.
+/// Whether a process has the lock of a pool open, as far as that can be told. What it has open besides may be of a
+/// filesystem whose server does not answer: none is asked.
 pub fn has_locked(pid: u32, pool: &Path) -> Option<bool> {
     let lock = lock_of(pool)?;
-    let of = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
     let mut open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
-    Some(open.any(|entry| of(&entry.path()) == Some(lock)))
+    Some(open.any(|entry| file_of(&entry.path()) == Some(lock)))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ on_mounts!(
     a_directory_of_many_names_is_not_taken_for_a_checkpoint,
     a_directory_is_complete_when_all_of_it_is_there,
     a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there,
-    an_index_is_met_by_parts_of_as_many_tensors,
+    an_index_may_name_more_tensors_than_its_parts_have,
     a_part_that_is_a_link_is_none_for_whatever_looks_at_it,
     what_lies_deep_below_a_checkpoint_is_part_of_it,
     a_plan_below_a_checkpoint_is_part_of_it,
@@ -149,10 +149,10 @@ fn a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there(setup:
     assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
 }
 
-/// What names more tensors than there are names one that there is not.
+/// As tools write that convert a model whose tensors share bytes.
 ///
 /// Proves T13.
-fn an_index_is_met_by_parts_of_as_many_tensors(setup: Setup) {
+fn an_index_may_name_more_tensors_than_its_parts_have(setup: Setup) {
     let mount = setup.mount();
     if mount.is_plain() {
         return;
@@ -165,12 +165,12 @@ fn an_index_is_met_by_parts_of_as_many_tensors(setup: Setup) {
         if is_sealed {
             mount.tensorfs_ok(["seal", dir.to_str().unwrap()]);
         }
-        for (names, said, status) in [(&["a", "b"][..], "complete", 0), (&["a", "b", "c"], "incomplete", 5)] {
+        for names in [&["a", "b"][..], &["a", "b", "c"]] {
             let map: Vec<String> = names.iter().map(|name| format!("\"{name}\":\"m.safetensors\"")).collect();
             let index = format!("{{\"weight_map\":{{{}}}}}", map.join(","));
             fs::write(dir.join("m.safetensors.index.json"), index).unwrap();
-            assert_eq!(attribute(&dir, "complete").unwrap(), said, "{names:?}");
-            assert_eq!(verify(), Some(status), "{names:?}");
+            assert_eq!(attribute(&dir, "complete").unwrap(), "complete", "{names:?}");
+            assert_eq!(verify(), Some(0), "{names:?}");
         }
     }
 }

@@ -260,13 +260,14 @@ impl Heap {
         let (mut conjugate, mut negative) = (false, false);
         match self.get(metadata) {
             _ if metadata == Value::Dull => return Meaning::AsStored,
-            Some(Object::Container { items, count: 0 }) => {
+            Some(Object::Container { items, .. }) => {
                 for &(key, value) in items {
-                    let (Value::Text(key), Value::Int(set)) = (key, value) else { return Meaning::Unknown };
+                    // What else it says is the device's, as how that lays out the bytes; torch heeds it there alone.
+                    let (Value::Text(key), Value::Int(set)) = (key, value) else { continue };
                     match self.bytes(key) {
                         CONJUGATE => conjugate = set.get() != 0,
                         NEGATIVE => negative = set.get() != 0,
-                        _ => return Meaning::Unknown,
+                        _ => {}
                     }
                 }
             }
@@ -298,8 +299,6 @@ impl Heap {
             _ => self.keeps_all && item.is_some(),
         };
         if !is_kept {
-            // That a dictionary had more is known, too.
-            *count = count.saturating_add(item.is_some().into());
             return Ok(());
         }
         let before = items.capacity();
