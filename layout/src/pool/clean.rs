@@ -180,7 +180,8 @@ impl Pool {
         // Two batches that follow each other are larger than one may be, but at the end of a block; somebody's commit
         // may come behind each.
         let frames = 2 * victim.cost as usize / BATCH.min(state.log.largest_frame()) + 4;
-        let numbers = (unanswered().len() as u64).min(victim.last - victim.first + 1) as usize;
+        let frames_most = victim.last.saturating_sub(victim.first).saturating_add(1);
+        let numbers = (unanswered().len() as u64).min(frames_most) as usize;
         let overhead = 2 * frames * frame::HEADER + (1 + numbers) * (frame::HEADER + length::RETIRED);
         victim.cost as usize + overhead <= state.log.room_for_cleaning()
     }
