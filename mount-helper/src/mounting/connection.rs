@@ -15,13 +15,14 @@ use crate::mounting::process::Process;
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 const LISTING: FsType = FsType(0x6573_5543);
 
-/// Nothing if it cannot be told.
+/// Nothing if it cannot be told. The server's own device is asked first: once a connection is over, the kernel gives its
+/// number to the next one.
 pub fn is_alive(mount: &Mount, server: &Process) -> Option<bool> {
-    if statfs(CONNECTIONS).is_ok_and(|found| found.filesystem_type() == LISTING) {
+    is_connected(server).or_else(|| {
+        let is_listed = statfs(CONNECTIONS).is_ok_and(|found| found.filesystem_type() == LISTING);
         let (_, number) = mount.device();
-        return Some(Path::new(CONNECTIONS).join(number.to_string()).exists());
-    }
-    is_connected(server)
+        is_listed.then(|| Path::new(CONNECTIONS).join(number.to_string()).exists())
+    })
 }
 
 /// Whether the connection of a server is not over yet, as the kernel says of its device.
