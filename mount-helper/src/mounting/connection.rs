@@ -15,8 +15,8 @@ use crate::mounting::process::Process;
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 const LISTING: FsType = FsType(0x6573_5543);
 
-/// Nothing if it cannot be told. The server's own device is asked first: once a connection is over, the kernel gives its
-/// number to the next one.
+/// Nothing if it cannot be told. The server's own device is asked first: once a connection is over, the kernel gives
+/// its number to the next one.
 pub fn is_alive(mount: &Mount, server: &Process) -> Option<bool> {
     is_connected(server).or_else(|| {
         let is_listed = statfs(CONNECTIONS).is_ok_and(|found| found.filesystem_type() == LISTING);
