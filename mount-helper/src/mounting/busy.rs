@@ -8,6 +8,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{iter, thread};
 
+use tensorfs_fs::file_of;
+use tensorfs_layout::pool::lock_of;
+
 use crate::mounting::mountinfo::Table;
 use crate::mounting::process;
 
@@ -48,6 +51,19 @@ pub fn in_time<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> 
     // Nobody may wait for it any more.
     thread::Builder::new().spawn(move || drop(tell.send(look()))).ok()?;
     hear.recv_timeout(PATIENCE * 2).ok()
+}
+
+/// Whether a process has the lock of a pool open, as far as that can be told soon. Who has the pool names the process:
+/// that may execute a program without end, so that the kernel has whoever looks at its descriptors wait; and what it
+/// has open besides may be of a filesystem whose server does not answer, so none is asked.
+pub fn has_locked(pid: u32, pool: &Path) -> Option<bool> {
+    let pool = pool.to_owned();
+    let look = move || {
+        let lock = lock_of(&pool)?;
+        let mut open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+        Some(open.any(|entry| file_of(&entry.path()) == Some(lock)))
+    };
+    in_time(look).flatten()
 }
 
 /// `pid (name)` of processes of which something holds, given their directories in /proc: a few, and only as far as they

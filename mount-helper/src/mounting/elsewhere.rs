@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use tensorfs_fs::device_of;
 
-use crate::mounting::busy;
+use crate::mounting::busy::{self, has_locked};
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::process::{self, has_locked};
+use crate::mounting::process;
 
 /// Where a filesystem is mounted, or else who has something of it open, in one clause; nothing if nobody is seen soon.
 pub fn holders(mount: &Mount) -> Option<String> {

@@ -22,9 +22,9 @@ use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::sys::time::TimeVal;
 use nix::unistd::{Pid, geteuid};
 
+use crate::mounting::busy::has_locked;
 use crate::mounting::message::{Patience, receive};
 use crate::mounting::mountinfo::Mount;
-use crate::mounting::process::has_locked;
 use crate::mounting::signals::TO_LEAVE;
 use crate::mounting::{adoption, given, process};
 use crate::show::failure::{Failure, reason};

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use tensorfs_layout::check::was_closed;
 use tensorfs_layout::pool::{Holder, holder};
 
+use crate::mounting::busy::has_locked;
 use crate::mounting::connection;
 use crate::mounting::elsewhere;
 use crate::mounting::in_use::in_use;
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::process::{self, Process, has_locked};
+use crate::mounting::process::{self, Process};
 use crate::show::failure::{At, Failure};
 use crate::show::output;
 

@@ -3,13 +3,10 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use tensorfs_fs::file_of;
-use tensorfs_layout::pool::lock_of;
 
 /// A process that cannot be mistaken for a later one with the same id.
 #[derive(Debug)]
@@ -72,14 +69,6 @@ pub fn is_ending(pid: u32) -> bool {
         Ok(status) => status.lines().any(|line| line.starts_with("State:\tZ") || line.starts_with("State:\tX")),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
-}
-
-/// Whether a process has the lock of a pool open, as far as that can be told. What it has open besides may be of a
-/// filesystem whose server does not answer: none is asked.
-pub fn has_locked(pid: u32, pool: &Path) -> Option<bool> {
-    let lock = lock_of(pool)?;
-    let mut open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
-    Some(open.any(|entry| file_of(&entry.path()) == Some(lock)))
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use tensorfs_layout::pool::{Holder, holder};
 
+use crate::mounting::busy::has_locked;
 use crate::mounting::given;
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::process::has_locked;
 use crate::show::failure::Failure;
 
 /// The mounts of a pool, as far as it can be told whose they are.
