@@ -127,6 +127,9 @@ fn work_is_told_by_process_and_by_directory(setup: Setup) {
     }
     fs::create_dir_all(mount.at("a/b")).unwrap();
     let mut looking = Looking::at(&mount, &["top", "--json", "--interval", "0.5"]);
+    // Where another directory is has just been looked for.
+    fs::read_dir(mount.at("a")).unwrap().for_each(drop);
+    while serde_json::from_str::<Value>(&looking.line()).unwrap()["requests"] == 0 {}
     for n in 0..30 {
         fs::write(mount.at(format!("a/b/{n}")), "x").unwrap();
     }

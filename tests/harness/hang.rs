@@ -77,30 +77,43 @@ fn end(thread: i32) {
     }
 }
 
-/// What this process, its children and every server are doing.
+/// What this process, its children and every server are doing: what is looked for first, in so few words that a runner
+/// that shows the end of the output, or a part, has it.
 fn report() -> String {
-    let own = std::process::id();
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut lines = String::new();
-    for process in processes {
-        let read = |name: &str| fs::read_to_string(process.path().join(name)).unwrap_or_default();
-        let status = read("status");
-        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("?").trim();
-        let is_own = [field("Pid:"), field("PPid:")].contains(&&*own.to_string());
-        if !is_own && !field("Name:").starts_with("tensorfs") {
+    let own = std::process::id().to_string();
+    let mut processes: Vec<(usize, String)> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|process| doing(&process.path(), &own))
+        .collect();
+    processes.sort_by_key(|(rank, _)| *rank);
+    processes.into_iter().map(|(_, text)| text).collect()
+}
+
+/// What a process is doing, and whether that is told first.
+fn doing(process: &Path, own: &str) -> Option<(usize, String)> {
+    /// Of a stack, the calls that say what is waited for.
+    const CALLS: usize = 4;
+    let read = |path: &Path, name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
+    let status = read(process, "status");
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("?").trim();
+    let (pid, parent, is_server) = (field("Pid:"), field("PPid:"), field("Name:").starts_with("tensorfs"));
+    let rank = [parent == own, pid == own, is_server].into_iter().position(|is_it| is_it)?;
+    let words = read(process, "cmdline").replace('\0', " ");
+    let mut text = format!("process {pid} of {parent}: {words}\n");
+    for task in fs::read_dir(process.join("task")).into_iter().flatten().flatten() {
+        let read = |name: &str| read(&task.path(), name);
+        let (name, call, stack) = (read("comm"), read("syscall"), read("stack"));
+        let calls: Vec<&str> = stack.lines().filter_map(|line| line.split_whitespace().nth(1)).take(CALLS).collect();
+        // Most threads of a server wait for work.
+        if rank == 2 && calls.first().is_some_and(|call| call.starts_with("futex_")) {
             continue;
         }
-        let words = read("cmdline").replace('\0', " ");
-        lines.push_str(&format!("process {} of {}: {words}\n", field("Pid:"), field("PPid:")));
-        for task in fs::read_dir(process.path().join("task")).into_iter().flatten().flatten() {
-            let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-            let stack = read("stack");
-            let stack: Vec<&str> = stack.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
-            let (name, call) = (read("comm"), read("syscall"));
-            lines.push_str(&format!("  {}: call {}, in {}\n", name.trim(), call.trim(), stack.join(" < ")));
-        }
+        let call = call.split(' ').take(4).collect::<Vec<_>>().join(" ");
+        text.push_str(&format!("  {}: call {}, in {}\n", name.trim(), call.trim(), calls.join(" < ")));
     }
-    lines
+    Some((rank, text))
 }
 
 #[cfg(test)]

@@ -8,12 +8,14 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nix::unistd::Pid;
 use tensorfs_tests::random::Random;
-use tensorfs_tests::{Passthrough, Setup, is_root, run, run_ok, wait_until};
+use tensorfs_tests::{Mount, Passthrough, Setup, is_root, run, run_ok, wait_until};
 
 /// Whose the pool is.
 const OWNER: u32 = 12_345;
@@ -544,6 +546,64 @@ fn what_a_lock_says_is_not_followed() {
         fs::remove_file(&told).unwrap();
     }
     drop(lock);
+    scene.end();
+}
+
+/// A process that executes a program and closes a file in doing so, whose server does not answer: the kernel has
+/// whoever looks at its descriptors wait. One that is ended lets its server go on.
+struct Executing {
+    process: Child,
+    server: Pid,
+}
+
+impl Executing {
+    /// One that has the lock of a pool, and says that it serves that here.
+    fn with_lock(lock: &Path, mount: &Mount) -> Self {
+        const PROGRAM: &str = "import fcntl, json, os, signal, sys
+lock = os.open(sys.argv[1], os.O_RDWR)
+fcntl.lockf(lock, fcntl.LOCK_EX)
+os.set_inheritable(lock, True)
+os.ftruncate(lock, 0)
+os.write(lock, json.dumps({'pid': os.getpid(), 'mountpoint': sys.argv[2]}).encode())
+open_file = os.open(sys.argv[2] + '/f', os.O_WRONLY | os.O_CREAT)
+os.kill(int(sys.argv[3]), signal.SIGSTOP)
+while 'State:\\tT' not in open(f'/proc/{sys.argv[3]}/status').read(): pass
+os.execv('/bin/sleep', ['sleep', '1000'])";
+        let server = Pid::from_raw(mount.pid().unwrap());
+        let mut python = Command::new("python3");
+        python.args(["-c", PROGRAM]).args([lock, mount.path()]).arg(server.to_string());
+        let process = python.spawn().unwrap();
+        let (pid, executing) = (process.id(), Self { process, server });
+        let look =
+            || Command::new("timeout").args(["-s", "KILL", "1", "readlink", &format!("/proc/{pid}/exe")]).output();
+        wait_until("who looks at it waits", || look().unwrap().status.code().is_none());
+        executing
+    }
+}
+
+impl Drop for Executing {
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::kill(self.server, Signal::SIGCONT);
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Whoever holds the lock says which process that is, and nobody can look at that one.
+///
+/// Proves P6.
+#[test]
+fn nobody_waits_for_the_process_that_a_lock_names() {
+    tensorfs_tests::needs_mount!();
+    let Some(scene) = Scene::new("strangers::executing") else { return };
+    scene.reset();
+    let mode = if Setup::can(Passthrough::On) { Passthrough::On } else { Passthrough::Off };
+    let other = Setup::new("strangers::executing::other", mode).mount();
+    let executing = Executing::with_lock(&scene.pool().join("lock"), &other);
+    for command in ["info POOL", "health POOL", "ls POOL", "umount POOL"] {
+        scene.run(command, command);
+    }
+    drop(executing);
     scene.end();
 }
 

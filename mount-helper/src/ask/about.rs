@@ -21,7 +21,7 @@ use tensorfs_layout::medium::Flushes;
 use crate::ask::apart;
 use crate::mounting::mountinfo::Mount;
 use crate::mounting::target::Target;
-use crate::mounting::{foreign, given, sight};
+use crate::mounting::{busy, foreign, given, sight};
 use crate::show::failure::{At, Failure, reason};
 use crate::show::output;
 
@@ -128,9 +128,10 @@ fn of_server(pool: &Path, pid: u32, mountpoint: Option<PathBuf>) -> Result<Strin
     if owner != 0 && geteuid().is_root() {
         return as_user(owner, pool).or_else(|_| detached(pool, pid));
     }
-    match elsewhere(pid, &mountpoint) {
-        Err(error) if error.kind() == ErrorKind::NotFound => detached(pool, pid),
-        said => said.at(pool),
+    match busy::in_time(move || elsewhere(pid, &mountpoint)) {
+        Some(Err(error)) if error.kind() == ErrorKind::NotFound => detached(pool, pid),
+        Some(said) => said.at(pool),
+        None => Err(Failure::at(pool, format!("in use by process {pid}, which does not answer"))),
     }
 }
 
@@ -152,7 +153,8 @@ fn text(pool: &Path, info: &Info) -> Result<String, Failure> {
 }
 
 /// What a server in another mount namespace says. The process and the path are as the pool's lock has them, and so as
-/// its owner likes: no link is followed, nothing is waited for, and what is read is a file of a FUSE filesystem.
+/// its owner likes: no link is followed, and what is read is a file of a FUSE filesystem. Whoever looks may wait for both
+/// without end.
 fn elsewhere(pid: u32, mountpoint: &Path) -> io::Result<String> {
     let root = nix::fcntl::open(format!("/proc/{pid}/root").as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     let path = mountpoint.strip_prefix("/").unwrap_or(mountpoint).join(CONTROL);

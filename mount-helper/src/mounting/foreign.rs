@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::unistd::geteuid;
 
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::paths;
+use crate::mounting::paths::{self, Leads};
 use crate::show::failure::Failure;
 
 /// Fails for root if a path leads into another user's mount. Nothing is asked of what is mounted there.
@@ -16,18 +16,24 @@ pub fn check(path: &Path) -> Result<(), Failure> {
 
 /// As [`check`], but the mount point itself may be named, by whoever asks nothing of it.
 pub fn check_below(path: &Path) -> Result<(), Failure> {
-    table()?.iter().try_for_each(|mount| match paths::leads_into(path, mount.mount_point())? {
-        Some(paths::Leads::Below) => Err(refused(path, mount)),
-        _ => Ok(()),
-    })
+    refuse(&table()?, path, |leads| leads == Leads::Below)
 }
 
 /// As [`check`], with mounts that were looked up before.
 pub fn check_in(mounts: &[Mount], path: &Path) -> Result<(), Failure> {
-    mounts.iter().try_for_each(|mount| match paths::leads_into(path, mount.mount_point())? {
-        Some(_) => Err(refused(path, mount)),
-        None => Ok(()),
-    })
+    refuse(mounts, path, |_| true)
+}
+
+fn refuse(mounts: &[Mount], path: &Path, is_refused: impl FnOnce(Leads) -> bool) -> Result<(), Failure> {
+    // The way to one may lead through another one: it ends at the first.
+    let places: Vec<&Path> = mounts.iter().map(Mount::mount_point).collect();
+    match paths::leads_into(path, &places)? {
+        Some((place, leads)) if is_refused(leads) => {
+            let mount = mounts.iter().find(|mount| mount.mount_point() == place);
+            mount.map_or(Ok(()), |mount| Err(refused(path, mount)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// All of them; none where it is not root who asks.

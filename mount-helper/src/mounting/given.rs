@@ -78,14 +78,15 @@ pub fn check_mounts(number: RawFd, pool: &Path) -> Result<Vec<PathBuf>, Failure>
     check(number)?;
     // SAFETY: it is open, and whoever has handed it over leaves it so.
     let mounts = mounts_of(unsafe { BorrowedFd::borrow_raw(number) });
+    let places: Vec<&Path> = mounts.iter().map(Mount::mount_point).collect();
+    if let Some((at, _)) = paths::leads_into(pool, &places)? {
+        return Err(Failure::at(at, paths::INSIDE));
+    }
     for mount in &mounts {
         let at = mount.mount_point();
         if let Some(missing) = REQUIRED.into_iter().find(|option| !mount.has(option)) {
             let why = format!("mounted without {missing}; unmount it, and mount it with nosuid,nodev");
             return Err(Failure::at(at, why));
-        }
-        if paths::leads_into(pool, at)?.is_some() {
-            return Err(Failure::at(at, paths::INSIDE));
         }
     }
     Ok(mounts.iter().map(|mount| mount.mount_point().into()).collect())

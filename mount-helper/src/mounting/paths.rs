@@ -61,8 +61,9 @@ pub enum Leads {
     Below,
 }
 
-/// Whether a path leads to a mount point (real) or below it. Nothing is asked of what is mounted there.
-pub fn leads_into(path: &Path, mountpoint: &Path) -> Result<Option<Leads>, Failure> {
+/// Which of some mount points (real) a path comes to first, and whether it ends there. Nothing is asked of what is
+/// mounted at any of them.
+pub fn leads_into<'a>(path: &Path, mountpoints: &[&'a Path]) -> Result<Option<(&'a Path, Leads)>, Failure> {
     let whole = std::path::absolute(path).at(path)?;
     let parts = |path: &Path| path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect::<Vec<_>>();
     let (mut at, mut left, mut links) = (PathBuf::from("/"), parts(&whole), 0);
@@ -73,8 +74,8 @@ pub fn leads_into(path: &Path, mountpoint: &Path) -> Result<Option<Leads>, Failu
         }
         // The root, of a link, too, takes the place of all.
         at.push(part);
-        if at.starts_with(mountpoint) {
-            return Ok(Some(if left.is_empty() { Leads::Root } else { Leads::Below }));
+        if let Some(mountpoint) = mountpoints.iter().find(|mountpoint| at.starts_with(mountpoint)) {
+            return Ok(Some((mountpoint, if left.is_empty() { Leads::Root } else { Leads::Below })));
         }
         // Else it is no link, or whoever opens it hears of the error.
         if let Ok(target) = at.read_link()
@@ -127,18 +128,19 @@ mod tests {
         for (target, link) in [("../mnt", "a/up"), ("/", "a/root"), ("up/pool", "a/on"), ("loop", "a/loop")] {
             std::os::unix::fs::symlink(target, root.join(link)).unwrap();
         }
-        let leads = |path: &Path| leads_into(&root.join(path), &root.join("mnt")).unwrap().is_some();
+        let mnt = root.join("mnt");
+        let leads = |path: &Path| leads_into(&root.join(path), &[&mnt]).unwrap().is_some();
         let through = Path::new("a/root").join(root.strip_prefix("/").unwrap()).join("mnt/x");
         for path in ["mnt", "mnt/x/y", "a/up", "a/up/pool", "a/on", "a/b/../../mnt/x"].map(Path::new) {
             assert!(leads(path), "{path:?}");
         }
         assert!(leads(&through));
-        let how = |path: &str| leads_into(&root.join(path), &root.join("mnt")).unwrap();
-        assert_eq!((how("a/up"), how("a/on")), (Some(Leads::Root), Some(Leads::Below)));
+        let how = |path: &str| leads_into(&root.join(path), &[&root.join("a/b"), &mnt]).unwrap();
+        assert_eq!((how("a/up"), how("a/on")), (Some((&*mnt, Leads::Root)), Some((&*mnt, Leads::Below))));
         for path in ["", "a/b", "mnt2", "none/x", "a/loop", "mnt/../a", "a/root"].map(Path::new).into_iter().skip(1) {
             assert_eq!(leads(path), path.starts_with("mnt"), "{path:?}");
         }
-        assert_eq!(leads_into(&root, &root.join("mnt")).unwrap(), None);
+        assert_eq!(leads_into(&root, &[&mnt]).unwrap(), None);
     }
 
     #[test]

@@ -12,7 +12,9 @@ use crate::store::Store;
 const MOST: usize = 1 << 16;
 /// So many files are searched for at a time.
 const MISSED: usize = 4096;
-/// The tree is not searched more often: that goes through all of it.
+/// A search goes through all of the tree. The next one waits for so many times as long as it took, and no longer than
+/// this: what is asked for meanwhile is told without its path.
+const REST: u32 = 20;
 const PAUSE: Duration = Duration::from_secs(2);
 /// So many names are looked at before others may change the tree.
 const LOT: usize = 256;
@@ -27,7 +29,8 @@ type Name = (Ino, Box<[u8]>);
 pub(super) struct Paths {
     known: HashMap<Ino, Name>,
     missed: HashSet<Ino>,
-    searched: Option<Instant>,
+    /// No search before.
+    next: Option<Instant>,
 }
 
 impl Paths {
@@ -73,7 +76,8 @@ impl Paths {
 
     /// Searches for what was missed, by a walk through the tree, unless that was done just now.
     pub fn search(&mut self, store: &Store) {
-        if self.missed.is_empty() || self.searched.is_some_and(|then| then.elapsed() < PAUSE) {
+        let begun = Instant::now();
+        if self.missed.is_empty() || self.next.is_some_and(|next| begun < next) {
             return;
         }
         let (found, entered) = walk(store, std::mem::take(&mut self.missed));
@@ -87,8 +91,12 @@ impl Paths {
                 above = name.0;
             }
         }
-        self.searched = Some(Instant::now());
+        self.next = Some(Instant::now() + pause_after(begun.elapsed()));
     }
+}
+
+fn pause_after(search: Duration) -> Duration {
+    (search * REST).min(PAUSE)
 }
 
 /// What is found of what is wanted, and the directories that were looked through on the way. Others may change the tree
@@ -128,6 +136,12 @@ mod tests {
     use crate::testing::Direct;
 
     use super::*;
+
+    #[test]
+    fn searches_take_a_small_part_of_the_time_and_soon_follow_one_that_was_short() {
+        assert_eq!(pause_after(Duration::from_micros(50)), Duration::from_millis(1));
+        assert_eq!(pause_after(Duration::from_secs(10)), PAUSE);
+    }
 
     /// Files of one deep chain of directories, each of which is searched for.
     #[test]
