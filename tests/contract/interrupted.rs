@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
@@ -19,6 +19,7 @@ on_mounts!(
     who_was_interrupted_is_not_forgotten,
     who_writes_it_anew_and_closes_it_completes_it,
     who_ends_of_himself_interrupts_nothing,
+    who_could_write_it_and_did_not_interrupts_nothing,
     who_opened_it_is_taken_for_the_writer,
     what_was_interrupted_is_no_checkpoint,
     what_is_newer_and_not_complete_is_rolled_back,
@@ -285,6 +286,68 @@ fn who_ends_of_himself_interrupts_nothing(setup: Setup) {
         assert_eq!(shell(&path, &script).signal(), Some(libc::SIGKILL));
         assert_ne!(state(&path), "interrupted", "{way}");
     }
+}
+
+/// Directly behind its writer, whose `close` the server may not have heard of to the end.
+///
+/// Proves T12.
+fn who_could_write_it_and_did_not_interrupts_nothing(setup: Setup) {
+    for durability in ["fsync", "close", "write"] {
+        let mount = setup.clone().mount_with(["--durability", durability]).mount();
+        if mount.is_plain() {
+            return;
+        }
+        let tells = tells_each_change(&mount.host());
+        let settled = || {
+            if !tells {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+        };
+        let (mut unchanged, mut changed) = (Vec::new(), Vec::new());
+        for n in 0..10 {
+            for way in ["r", "rw", "w"] {
+                let path = mount.at(format!("f{n}{way}"));
+                let mut other = child(["do"]);
+                fs::write(&path, vec![1; LEN]).unwrap();
+                settled();
+                assert_eq!(other.ask(&format!("open f {way} {}", path.display())), "ok");
+                settled();
+                other.kill(libc::SIGKILL);
+                unchanged.push(path);
+            }
+            for way in ["3<", "3<>"] {
+                let path = mount.at(format!("s{n}{}", way.len()));
+                let script = format!("echo all >\"$1\"; exec {way}\"$1\"; kill -9 $$");
+                let killed = if tells { script } else { script.replace(';', "; sleep 0.05;") };
+                assert_eq!(shell(&path, &killed).signal(), Some(libc::SIGKILL));
+                unchanged.push(path);
+            }
+        }
+        // One byte of those that are there, directly behind it.
+        for n in 0..10 {
+            let path = mount.at(format!("b{n}"));
+            let mut other = child(["do"]);
+            fs::write(&path, vec![1; LEN]).unwrap();
+            assert_eq!(other.ask(&format!("open f rw {}", path.display())), "ok");
+            assert_eq!(other.ask("write f 5 2 1"), "ok");
+            other.kill(libc::SIGKILL);
+            changed.push(path);
+        }
+        unchanged.iter().for_each(|path| assert_ne!(state(path), "interrupted", "{durability}: {path:?}"));
+        changed.iter().for_each(|path| assert_eq!(state(path), "interrupted", "{durability}: {path:?}"));
+    }
+}
+
+/// True if the filesystem of a directory gives a file that was looked at another change time at once.
+fn tells_each_change(directory: &Path) -> bool {
+    let file = tempfile::NamedTempFile::new_in(directory).unwrap();
+    let changed = || {
+        file.as_file().set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+        let looked = file.as_file().metadata().unwrap();
+        (looked.ctime(), looked.ctime_nsec())
+    };
+    let times: std::collections::HashSet<_> = (0..1000).map(|_| changed()).collect();
+    times.len() == 1000
 }
 
 /// A server that has given up its rights (P5) sees it, too.

@@ -16,6 +16,8 @@ on_mounts!(
     removed_files_that_are_held_by_path_do_not_pass_the_limit,
     a_copy_in_another_tier_does_not_pass_the_limit,
     what_is_removed_and_stands_on_the_host_yet_has_a_bound,
+    what_is_removed_before_it_is_closed_has_that_bound_too,
+    what_is_removed_and_read_yet_does_not_pass_the_limit,
     a_version_that_is_mapped_when_it_is_replaced_counts_until_it_is_not,
     removed_files_that_are_mapped_do_not_pass_the_limit,
     who_finds_no_space_waits_for_no_removed_file_that_the_host_is_late_with,
@@ -1109,6 +1111,77 @@ fn what_is_removed_and_stands_on_the_host_yet_has_a_bound(setup: Setup) {
         most = most.max(text.trim().parse::<u64>().unwrap());
     }
     assert!(most < LIMIT + LIMIT / 8, "{most} bytes stood on the host");
+}
+
+/// What is recorded of a file that was written just now, is not all that it holds: its `close` may reach the server
+/// after its name has gone.
+///
+/// Proves S1, S3.
+fn what_is_removed_before_it_is_closed_has_that_bound_too(setup: Setup) {
+    let bytes = Pattern(1).bytes(0, 10 << 20);
+    for way in ["closed later", "written later", "replaced", "held by its path"] {
+        let mount = limited_and_quiet(setup.clone());
+        if mount.is_plain() {
+            return;
+        }
+        let (mut most, mut held) = (0, Vec::new());
+        for n in 0..20 {
+            let path = mount.at("new");
+            let mut file = File::create(&path).unwrap();
+            match way {
+                "closed later" => {
+                    file.write_all(&bytes).unwrap();
+                    std::fs::remove_file(&path).unwrap();
+                }
+                "written later" => {
+                    std::fs::remove_file(&path).unwrap();
+                    file.write_all(&bytes).unwrap();
+                }
+                "replaced" => {
+                    file.write_all(&bytes).unwrap();
+                    std::fs::rename(&path, mount.at("f")).unwrap();
+                    if n == 0 {
+                        held.push(File::open(mount.at("f")).unwrap());
+                    }
+                }
+                _ => {
+                    file.write_all(&bytes).unwrap();
+                    let mut options = OpenOptions::new();
+                    held.push(options.read(true).custom_flags(libc::O_PATH).open(&path).unwrap());
+                    drop(file);
+                    std::fs::remove_file(&path).unwrap();
+                }
+            }
+            let text = tensorfs_tests::shell(mount.pool(), "du -s --block-size=1 segments | cut -f1");
+            most = most.max(text.trim().parse::<u64>().unwrap());
+        }
+        assert!(most < LIMIT + LIMIT / 8, "{way}: {most} bytes stood on the host");
+    }
+}
+
+/// It was written when its name went, and is read by somebody: nothing more is recorded of it, and it counts.
+///
+/// Proves S1, S3.
+fn what_is_removed_and_read_yet_does_not_pass_the_limit(setup: Setup) {
+    let mount = limited_and_quiet(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let bytes = Pattern(1).bytes(0, 10 << 20);
+    let mut held = Vec::new();
+    let refused = (0..20).find_map(|_| {
+        let path = mount.at("new");
+        let mut file = File::create(&path).unwrap();
+        held.push(File::open(&path).unwrap());
+        let written = file.write_all(&bytes);
+        std::fs::remove_file(&path).unwrap();
+        written.err()
+    });
+    assert_eq!(refused.and_then(|error| error.raw_os_error()), Some(libc::ENOSPC));
+    assert!(allocated(mount.pool()) <= LIMIT + BOOKS);
+    drop(held);
+    mount.wait_for("space of what was read", |_| free(&mount) > LIMIT - (8 << 20));
+    std::fs::write(mount.at("new"), &bytes).unwrap();
 }
 
 /// Each was mapped to be read, and closed, before the next one replaced it.

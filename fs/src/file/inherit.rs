@@ -116,6 +116,7 @@ impl Locked<'_> {
             synchronous: is_synchronous(entry.flags),
             executes,
             opener: entry.opener,
+            before: None,
             replaces: true,
             // Nobody knows who opened it.
             _share: None,

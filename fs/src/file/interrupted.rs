@@ -16,7 +16,7 @@ use crate::privileged::privileged;
 use super::Files;
 use super::locked::Locked;
 use super::open::Handle;
-use super::state::Seen;
+use super::state::{Before, Seen};
 
 impl Files {
     /// True if a process is seen to have a file open to write, looked at for a request. See
@@ -49,9 +49,15 @@ impl Locked<'_> {
         self.begin_session(true);
     }
 
-    /// True if it would say something of the file that its writer was killed.
-    pub(super) fn can_be_interrupted(&self) -> bool {
-        self.writing().is_some_and(|writing| !writing.interrupted) && self.has_changed()
+    /// What the file is, for one who is about to get a handle to write it.
+    pub(super) fn before_writing(&self) -> Option<Before> {
+        let (segment, seen) = (self.segment()?, Seen::of(&self.look().ok()?, clock::now()));
+        Some(Before { segment, seen, tells: self.files.store().tells_each_change(segment.tier()) })
+    }
+
+    /// True if it would say something of the file that a process was killed which had this handle.
+    pub(super) fn can_be_interrupted(&self, handle: &Handle) -> bool {
+        self.writing().is_some_and(|writing| !writing.interrupted) && self.has_changed_since(handle)
     }
 
     /// True if a process that was killed, and that has a handle, is taken for the writer of its file. Lets go of the
@@ -66,10 +72,9 @@ impl Locked<'_> {
         })
     }
 
-    /// A process that had the file open to write was killed: that is noted, if the file has changed since it could be
-    /// written.
-    pub(super) fn note_interrupted(&mut self) {
-        if self.has_changed() {
+    /// A process that had this handle was killed: that is noted, if the file has changed since it was opened.
+    pub(super) fn note_interrupted(&mut self, handle: &Handle) {
+        if self.has_changed_since(handle) {
             self.mark_interrupted("a process was killed which had it open to write");
         }
     }
@@ -127,13 +132,15 @@ impl Locked<'_> {
         view.object(self.ino()).is_some_and(|object| segment.is_some() && object.left_unfinished() == segment)
     }
 
-    /// True unless it is known that the file is what it was before anything could write it.
-    fn has_changed(&self) -> bool {
-        let began = self.writing().and_then(|writing| writing.began);
-        !began.is_some_and(|began| self.look().is_ok_and(|host| began.still(&host)))
+    /// True unless it is known that the file is what it was when the handle was opened. Who had it before, and has
+    /// closed it, may go on to be its writer for us: his RELEASE comes later.
+    fn has_changed_since(&self, handle: &Handle) -> bool {
+        let still =
+            |before: Before| self.segment().zip(self.look().ok()).is_some_and(|(now, host)| before.still(now, &host));
+        !handle.before.is_some_and(still)
     }
 
-    /// True if it is known that it is not.
+    /// True if it is known that the file is not what it was before anything could write it.
     fn surely_changed(&self) -> bool {
         let began = self.writing().and_then(|writing| writing.began);
         let differs = |began: Seen| self.look().is_ok_and(|host| (host.ctime, host.size) != (began.ctime, began.size));

@@ -121,10 +121,13 @@ impl Files {
         Ok((segment, fd))
     }
 
-    /// Where [`Files::write`] is done: the first change of what is sealed waits for a commit.
-    pub fn write_lane(&self, request: &WriteRequest) -> Lane {
+    /// Where [`Files::write`] of so many bytes is done: the first change of what is sealed waits for a commit, and what
+    /// comes beside much that is removed for its removal from the host.
+    pub fn write_lane(&self, request: &WriteRequest, len: u64) -> Lane {
         let changes_sealed = |handle: Arc<Handle>| !request.appends() && request.offset < handle.node.sealed_end();
-        Lane::waiting(self.store().commits_slowly() && self.handles.get(request.handle).is_ok_and(changes_sealed))
+        let store = self.store();
+        let waits = store.commits_slowly() && self.handles.get(request.handle).is_ok_and(changes_sealed);
+        Lane::waiting(waits || store.may_stand_beside_too_much(len))
     }
 
     /// Has the seals of a file void before its bytes behind this place are changed through a handle.
@@ -192,7 +195,6 @@ impl Files {
     }
 
     fn write_segment(&self, ino: Ino, fd: impl AsFd, offset: u64, data: &[u8]) -> Result<usize> {
-        self.wait_for_removals(data.len() as u64);
         let admitted = self.admit(ino, &fd, offset, data.len() as u64)?;
         let data = &data[..admitted.fits() as usize];
         if data.is_empty() {
@@ -288,7 +290,8 @@ impl Files {
     /// Where [`Files::copy_file_range`] to a place of an open file is done.
     pub fn copy_lane(&self, (to, at): (u64, u64), len: u64) -> Lane {
         let waits = |handle: Arc<Handle>| at < handle.node.sealed_end() || self.is_durable_at_once(&handle);
-        Lane::waiting(len > COPY_HERE || self.handles.get(to).is_ok_and(waits))
+        let beside = self.store().may_stand_beside_too_much(len);
+        Lane::waiting(len > COPY_HERE || beside || self.handles.get(to).is_ok_and(waits))
     }
 
     /// `copy_file_range(2)`: shares the bytes where the host can, copies a part of them else.
@@ -329,7 +332,6 @@ impl Files {
         (ino, to, at): (Ino, &OwnedFd, u64),
         len: u64,
     ) -> Result<u64> {
-        self.wait_for_removals(len);
         let admitted = self.admit(ino, to, at, len)?;
         let len = admitted.fits();
         if len == 0 {

@@ -24,7 +24,7 @@ use super::locked::{Locked, Opening};
 use super::mode::{Access, Changer, Manner, Mode, Told, Wish, choose, executes, is_synchronous, manner};
 use super::node::NodeRef;
 use super::stat::Stat;
-use super::state::{Route, Seen, Serving};
+use super::state::{Before, Route, Seen, Serving};
 
 /// Who closes a file waits so long at most for others who change the pool, to record when it was read.
 const FOR_ACCESS_TIME: Duration = Duration::from_millis(10);
@@ -43,6 +43,8 @@ pub(crate) struct Handle {
     pub(super) executes: bool,
     /// Who opened it, a process or one of its threads. 0 if that is not known.
     pub(super) opener: u32,
+    /// What the file was then. None if it was made or emptied by that, or if it is not known.
+    pub(super) before: Option<Before>,
     /// The file was being replaced, so that each close may say something.
     pub(super) replaces: bool,
     /// What it takes of the descriptors, by who has opened it.
@@ -149,7 +151,7 @@ impl Files {
             if let Some(serving) = file.serving_mut() {
                 serving.seen = Some(Seen::of(&host, now));
             }
-            Ok((file.stat_with(&host)?, file.finish_open(caller, flags, share)?))
+            Ok((file.stat_with(&host)?, file.finish_open(caller, flags, true, share)?))
         });
         if opened.is_err() {
             file.settle(caller.unique);
@@ -180,8 +182,8 @@ impl Files {
         }
         let mut file = self.lock(&handle.node);
         file.note_close(ending);
-        if ending == Ending::BySignal && file.can_be_interrupted() && file.was_its_writer(&handle, caller) {
-            file.note_interrupted();
+        if ending == Ending::BySignal && file.can_be_interrupted(&handle) && file.was_its_writer(&handle, caller) {
+            file.note_interrupted(&handle);
         }
         if self.close_commits() {
             return file.make_durable_at_close(caller);
@@ -279,7 +281,7 @@ impl Locked<'_> {
         if empties {
             self.truncate_at_open(caller, segment, access)?;
         }
-        self.finish_open(caller, flags, share)
+        self.finish_open(caller, flags, empties, share)
     }
 
     /// Who moves the bytes of an open file.
@@ -287,8 +289,8 @@ impl Locked<'_> {
         self.serving().and_then(|serving| serving.route.mode())
     }
 
-    /// Decides who moves the bytes, and makes the handle.
-    fn finish_open(&mut self, caller: Caller, flags: i32, share: Option<Share>) -> Result<OpenReply> {
+    /// Decides who moves the bytes, and makes the handle. This open may have made the file, or emptied it, `anew`.
+    fn finish_open(&mut self, caller: Caller, flags: i32, anew: bool, share: Option<Share>) -> Result<OpenReply> {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         let access = Access::of(flags);
@@ -363,6 +365,7 @@ impl Locked<'_> {
                 && store.pool().recovery().open_segments.is_empty(),
         };
         files.accesses().opened(ino);
+        let before = if access.write && !anew { self.before_writing() } else { None };
         let manner = manner(told);
         let served = asks || mode == Mode::Server;
         let number = files.handles.next_number();
@@ -386,6 +389,7 @@ impl Locked<'_> {
             synchronous: is_synchronous(flags),
             executes,
             opener: caller.pid,
+            before,
             replaces: replacing,
             _share: share,
             kept: Mutex::new(kept),

@@ -70,7 +70,7 @@ impl Locked<'_> {
                 return;
             }
         }
-        if wants_space { self.reap() } else { self.keep_removed() }
+        if wants_space { self.reap(None) } else { self.keep_removed() }
     }
 
     /// True if the host would keep the space of a file that nothing has open here, or even fill its holes, as a program
@@ -126,6 +126,7 @@ impl Locked<'_> {
             files.write_out_closed(ino, segment, from..seen.size);
         }
         if quiescent {
+            self.note_left();
             self.stop_watching();
             files.to_seal().add(ino, store.pool().newest(), QUIET);
         } else if unique != 0 {
@@ -133,13 +134,26 @@ impl Locked<'_> {
         }
     }
 
+    /// Nothing is recorded any more of what has no name, and is open or mapped yet.
+    fn note_left(&self) {
+        let (store, ino) = (self.files.store(), self.ino());
+        if store.is_unnamed(ino)
+            && let Ok(host) = self.look()
+            && let Some(object) = store.view().object(ino)
+        {
+            store.removed().note_left(ino, object, host.allocated);
+        }
+    }
+
     /// Drops an object that has no name left and no handle. The kernel may still ask about it: for a process that holds
-    /// it with `O_PATH`, and for one that looked it up a moment ago.
-    fn reap(&mut self) {
+    /// it with `O_PATH`, and for one that looked it up a moment ago. If it is at rest, it `held` so much of the host.
+    fn reap(&mut self, held: Option<u64>) {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
-        let forgotten = store.removed().end(ino);
+        let (forgotten, kept) = store.removed().end(ino);
         let last = self.stat();
+        // What was written last was not recorded if the name went first.
+        let in_use = self.segment().zip(self.look().ok().map(|host| host.allocated));
         self.stop_watching();
         self.come_to_rest();
         let mut edit = store.pool().edit();
@@ -147,10 +161,12 @@ impl Locked<'_> {
         if !forgotten {
             files.ghosts.keep(last.unwrap_or_else(|_| Stat::of(ino, object)));
         }
-        let allocated = object.allocated();
-        edit.reap(ino);
+        let at_rest = object.attributes.segment.zip(held.or(kept));
+        let recorded = object.allocated();
+        let held = in_use.or(at_rest);
+        edit.reap_holding(ino, held);
         drop(edit);
-        if allocated >= LARGE {
+        if held.map_or(recorded, |(_, held)| held) >= LARGE {
             store.bells().commit().ring();
         }
     }
@@ -158,20 +174,19 @@ impl Locked<'_> {
     /// Keeps an object that has no name and no handle until the kernel forgets it, as long as there is room.
     fn keep_removed(&mut self) {
         if self.is_replacing() {
-            return self.reap();
+            return self.reap(None);
         }
         // What was written last was not recorded if the name went first.
         let held = self.look().ok().map(|host| host.allocated);
         self.stop_watching();
         self.come_to_rest();
         let store = self.files.store();
-        let keep =
-            |object: &Object| store.removed().keep(self.ino(), object, held.unwrap_or_else(|| object.allocated()));
+        let keep = |object: &Object| store.removed().keep(self.ino(), object, held);
         let kept = store.view().object(self.ino()).is_none_or(keep);
         if !kept {
-            self.reap();
+            self.reap(held);
         } else if store.holds_too_much(0) {
-            self.reap();
+            self.reap(held);
             self.files.reap_removed();
         }
     }
@@ -263,11 +278,11 @@ impl Files {
     /// The kernel holds an object no longer.
     pub fn forgotten(&self, ino: Ino) {
         let is_unnamed = self.store().is_unnamed(ino);
-        if self.store().removed().forget(ino, is_unnamed) {
+        if let Some(held) = self.store().removed().forget(ino, is_unnamed) {
             let node = self.node(ino);
             let mut file = self.lock(&node);
             if file.is_unused() {
-                file.reap();
+                file.reap(Some(held));
             }
         } else if is_unnamed && self.store().view().object(ino).is_none() {
             // It went just now.
@@ -352,9 +367,9 @@ impl Files {
         for ino in self.store().removed().all() {
             let node = self.node(ino);
             if let Some(mut file) = self.try_lock(&node).filter(Locked::is_unused)
-                && self.store().removed().take(ino)
+                && let Some(held) = self.store().removed().take(ino)
             {
-                file.reap();
+                file.reap(Some(held));
             }
         }
     }
@@ -456,7 +471,7 @@ impl Files {
         self.reap_for_space();
         // Nobody hears any more of when they are unmapped.
         for ino in self.store().removed().mapped(usize::MAX) {
-            self.lock(&self.node(ino)).reap();
+            self.lock(&self.node(ino)).reap(None);
         }
         // Files that are still mapped get their last word too.
         match self.learn_all(Switch::Last) {

@@ -45,22 +45,29 @@ impl Files {
     }
 
     /// What is deleted counts as free before the host has its space back. Whoever writes so many bytes removes some of
-    /// it himself where that comes to very much, and waits for a commit if nothing of it is durable yet.
+    /// it himself where that comes to very much, and waits for a commit if nothing of it is durable yet. False if nothing
+    /// more can be removed.
     ///
     /// Not to be called with an inode locked.
-    pub(super) fn wait_for_removals(&self, bytes: u64) {
+    pub(super) fn wait_for_removals(&self, bytes: u64) -> bool {
         let store = self.store();
         // Others may go on deleting.
         for _ in 0..ROUNDS {
             if !store.stands_beside_too_much(bytes) {
-                return;
+                return true;
             }
-            if store.pool().unlink_some(UNLINKS_EACH) == 0
-                && (store.commit().is_err() || store.pool().unlink_some(UNLINKS_EACH) == 0)
-            {
-                return;
+            if store.pool().unlink_some(UNLINKS_EACH) > 0 {
+                continue;
+            }
+            if !store.pool().has_freed() {
+                self.reap_removed();
+            }
+            if store.commit().is_err() || store.pool().unlink_some(UNLINKS_EACH) == 0 {
+                // Others may have removed it just now.
+                return !store.stands_beside_too_much(bytes);
             }
         }
+        false
     }
 
     /// Has the segments removed that may be, and waits for that as long as it goes on: a host that is late with one
@@ -113,17 +120,30 @@ impl Files {
         }
     }
 
-    /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of. Where that is
-    /// not all, the background is waited for: not to be called with an inode locked.
+    /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of. Waits until
+    /// enough of what is removed is gone from the host; and where it is not all, for the background. Not to be called
+    /// with an inode locked.
     pub(super) fn admit(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
-        let admitted = self.admit_at_once(ino, &fd, offset, len)?;
+        let admitted = self.admit_beside_removals(ino, &fd, offset, len)?;
         if admitted.fits() == len || !self.may_let_go() {
             return Ok(admitted);
         }
         // What was admitted keeps others from having it, who need not wait.
         drop(admitted);
         self.let_go_for_space();
-        self.store().admit(ino, fd, offset, len)
+        self.admit_beside_removals(ino, fd, offset, len)
+    }
+
+    fn admit_beside_removals(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
+        let mut rounds = 0..ROUNDS;
+        while rounds.next().is_some() && self.wait_for_removals(len) {
+            let admitted = self.admit_at_once(ino, &fd, offset, len)?;
+            // Those who looked at the same time did not see each other; now whoever has looked last sees all.
+            if !self.store().stands_beside_too_much(0) {
+                return Ok(admitted);
+            }
+        }
+        self.admit_at_once(ino, fd, offset, len)
     }
 
     /// As [`Files::admit`], waiting for nobody.

@@ -230,6 +230,23 @@ impl Replace {
     }
 }
 
+/// What a segment was when a program opened it to write, before it could.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before {
+    pub segment: SegmentId,
+    pub seen: Seen,
+    /// Where the host tells each change behind a look, the look need not have been late.
+    pub tells: bool,
+}
+
+impl Before {
+    /// True if it is known that the segment has not changed since.
+    pub fn still(&self, segment: SegmentId, stat: &HostStat) -> bool {
+        let same = (self.segment, self.seen.ctime, self.seen.size) == (segment, stat.ctime, stat.size);
+        same && (self.tells || self.seen.still(stat))
+    }
+}
+
 /// A look at a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
@@ -259,6 +276,19 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_young_look_is_enough_where_the_host_tells_each_change() {
+        let t = Timestamp::new(100, 0);
+        let stat = HostStat { size: 1, allocated: 0, atime: t, mtime: t, ctime: t };
+        let (segment, seen) = (SegmentId(1), Seen { ctime: t, size: 1, at: Timestamp::new(100, 1_000_000) });
+        let before = |tells| Before { segment, seen, tells };
+        assert!(before(true).still(segment, &stat));
+        assert!(!before(false).still(segment, &stat));
+        assert!(!before(true).still(SegmentId(2), &stat));
+        assert!(!before(true).still(segment, &HostStat { size: 2, ..stat }));
+        assert!(!before(true).still(segment, &HostStat { ctime: Timestamp::new(100, 1), ..stat }));
+    }
 
     #[test]
     fn a_look_within_the_same_tick_proves_nothing() {

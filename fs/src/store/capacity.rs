@@ -89,6 +89,7 @@ impl Store {
     pub fn is_written(&self, written: Written) {
         let ino = written.ino;
         self.writers.insert(written);
+        self.removed.is_written(ino);
         self.measure(ino);
     }
 
@@ -135,7 +136,8 @@ impl Store {
             })
         });
         let recorded = self.removed.discount(recorded);
-        let used = (recorded.bytes() + known.extents).saturating_sub(known.recorded) + self.pool.kept_bytes();
+        let besides = self.pool.kept_bytes() + self.removed.left();
+        let used = (recorded.bytes() + known.extents).saturating_sub(known.recorded) + besides;
         self.pool.claim(used.saturating_sub(recorded.log_bytes + recorded.segment_bytes));
         used
     }
@@ -374,14 +376,24 @@ impl Store {
         together(self.limit.estimate()) && together(self.recount())
     }
 
-    /// True if so many bytes more, beside what is removed and stands on the host yet, pass the limit by far.
+    /// True if so many bytes more, beside what is removed and stands on the host yet, pass the limit by far. What was
+    /// let through and is not done counts: of those who write at the same time each sees the others.
     pub fn stands_beside_too_much(&self, more: u64) -> bool {
+        let counted = || self.recount().saturating_add(self.limit.under_way());
+        self.may_stand_beside_too_much(more) && self.passes_by_far(counted(), more)
+    }
+
+    /// True if that may be so, without asking the host.
+    pub fn may_stand_beside_too_much(&self, more: u64) -> bool {
+        self.is_limited() && self.passes_by_far(self.limit.estimate(), more)
+    }
+
+    fn passes_by_far(&self, used: u64, more: u64) -> bool {
         let Some(limit) = self.limit.get() else { return false };
-        let freed = self.pool.freed_bytes();
+        let removed = self.pool.freed_bytes().saturating_add(self.removed.held());
         let most = limit.saturating_add(limit - Self::near(limit));
-        // What does not fit anyway is refused, or cut to what does, whatever is removed.
-        let together = |used: u64| used < limit && freed.saturating_add(used.saturating_add(more).min(limit)) > most;
-        freed > 0 && together(self.limit.estimate()) && together(self.recount())
+        // What does not fit anyway is refused, or cut to what does.
+        removed > 0 && removed.saturating_add(used.saturating_add(more).min(limit)) > most
     }
 
     /// True if whoever deletes a file may be about to use its space.

@@ -32,6 +32,11 @@ impl Store {
         self.link.has_passthrough() && self.tiers.refused(tier).is_none()
     }
 
+    /// True if a segment of the tier that was looked at has another change time after its next change, however soon.
+    pub fn tells_each_change(&self, tier: u8) -> bool {
+        self.tiers.tells_each_change(tier)
+    }
+
     /// What there is to know about the tiers.
     pub fn describe_tiers(&self) -> Vec<TierInfo> {
         let mut tiers = self.pool.tiers();

@@ -10,6 +10,8 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::{Whence, lseek};
 use tensorfs_layout::Timestamp;
 
+use crate::clock;
+
 /// What the host says about a segment.
 pub(crate) use tensorfs_layout::segment::SegmentStat as HostStat;
 
@@ -24,6 +26,39 @@ pub(crate) fn set_times(fd: impl AsFd, atime: Option<Timestamp>, mtime: Option<T
         time.map_or(TimeSpec::UTIME_OMIT, |time| TimeSpec::new(time.sec, i64::from(time.nsec)))
     };
     futimens(fd, &spec(atime), &spec(mtime))
+}
+
+/// So many times two changes are tried, until so many pairs fell into one tick of the host's clock.
+const TRIES: usize = 64;
+const PAIRS: usize = 8;
+
+/// True if a file of the host that was looked at has another change time after its next change, however soon that is:
+/// since Linux 6.13 ext4, XFS, btrfs and tmpfs stamp the first change behind a look by a clock that has no ticks. Found
+/// by trying it with a file, whose modification time is set to what it is.
+pub(crate) fn tells_each_change(fd: impl AsFd) -> bool {
+    let fd = fd.as_fd();
+    let change = || -> nix::Result<Timestamp> {
+        set_times(fd, None, Some(stat(fd)?.mtime))?;
+        Ok(stat(fd)?.ctime)
+    };
+    let (mut pairs, mut is_fine) = (0, false);
+    for _ in 0..TRIES {
+        let tick = clock::coarse();
+        let (Ok(first), Ok(second)) = (change(), change()) else { return false };
+        if first == second {
+            return false;
+        }
+        // Else a clock with ticks can have told them apart.
+        if clock::coarse() == tick {
+            pairs += 1;
+            // One of microseconds could leave the same time for two changes.
+            is_fine |= second.nsec % 1000 != 0;
+        }
+        if pairs == PAIRS {
+            return is_fine;
+        }
+    }
+    false
 }
 
 /// Reads until `buffer` is full or the segment ends. Less than was asked for means nothing else: for the kernel it is

@@ -16,6 +16,12 @@ use tensorfs_layout::Ino;
 use tensorfs_layout::pool::Usage;
 use tensorfs_layout::tree::{Object, Totals};
 
+struct Left {
+    held: u64,
+    /// Beyond what is recorded.
+    more: u64,
+}
+
 #[derive(Clone, Copy)]
 struct Kept {
     /// What the pool records of it.
@@ -36,22 +42,27 @@ struct Waiting {
     early: HashSet<Ino>,
     /// What a program has mapped yet: it counts until that is over.
     mapped: BTreeSet<Ino>,
-    /// The one of them that was looked at last.
+    /// What is written no more, has no name, and is open or mapped yet: what is written last is not recorded of it.
+    left: HashMap<Ino, Left>,
+    more: u64,
+    /// The one of those that are mapped that was looked at last.
     looked_at: Ino,
     recorded: Totals,
     held: u64,
 }
 
 impl Removed {
-    /// Keeps an object, which holds so many bytes of the host, until it is taken. False if the kernel has forgotten it
-    /// already.
-    pub fn keep(&self, ino: Ino, object: &Object, held: u64) -> bool {
+    /// Keeps an object, which holds so many bytes of the host, if that could be asked, until it is taken. False if the
+    /// kernel has forgotten it already.
+    pub fn keep(&self, ino: Ino, object: &Object, held: Option<u64>) -> bool {
         let one = Totals::of(object);
         let mut waiting = self.0.lock();
         if waiting.early.contains(&ino) {
             return false;
         }
-        waiting.remove(ino);
+        let left = waiting.no_longer_left(ino);
+        // At rest the host is not asked again.
+        let held = held.or(waiting.remove(ino)).or(left).unwrap_or(one.allocated);
         waiting.mapped.remove(&ino);
         waiting.objects.insert(ino, Kept { recorded: one, held });
         waiting.held += held;
@@ -59,23 +70,45 @@ impl Removed {
         true
     }
 
-    /// The kernel has forgotten an object. True if it was kept; if not, that is kept in mind for one without a name,
-    /// which is about to be.
-    pub fn forget(&self, ino: Ino, is_unnamed: bool) -> bool {
+    /// The kernel has forgotten an object. If it was kept, what it holds of the host; if not, that is kept in mind for
+    /// one without a name, which is about to be.
+    pub fn forget(&self, ino: Ino, is_unnamed: bool) -> Option<u64> {
         let mut waiting = self.0.lock();
-        let kept = waiting.remove(ino);
-        if !kept && is_unnamed {
+        let held = waiting.remove(ino);
+        if held.is_none() && is_unnamed {
             waiting.early.insert(ino);
         }
-        kept
+        held
     }
 
-    /// An object is no more. True if the kernel had forgotten it before it could be kept.
-    pub fn end(&self, ino: Ino) -> bool {
+    /// An object is no more. Returns whether the kernel had forgotten it before it could be kept; and what it held of
+    /// the host, if it was kept.
+    pub fn end(&self, ino: Ino) -> (bool, Option<u64>) {
         let mut waiting = self.0.lock();
-        waiting.remove(ino);
+        waiting.no_longer_left(ino);
+        let held = waiting.remove(ino);
         waiting.mapped.remove(&ino);
-        waiting.early.remove(&ino)
+        (waiting.early.remove(&ino), held)
+    }
+
+    /// An object without a name is written no more, but open or mapped yet, and holds so many bytes of the host, of
+    /// which less is recorded.
+    pub fn note_left(&self, ino: Ino, object: &Object, held: u64) {
+        let mut waiting = self.0.lock();
+        waiting.no_longer_left(ino);
+        let more = held.saturating_sub(object.allocated());
+        waiting.left.insert(ino, Left { held, more });
+        waiting.more += more;
+    }
+
+    /// Something may write it again, which is counted otherwise.
+    pub fn is_written(&self, ino: Ino) {
+        self.0.lock().no_longer_left(ino);
+    }
+
+    /// What such objects hold of the host beyond what is recorded.
+    pub fn left(&self) -> u64 {
+        self.0.lock().more
     }
 
     /// A program has an object mapped that could be kept, or end: neither is done before that is over.
@@ -98,8 +131,8 @@ impl Removed {
         !self.0.lock().mapped.is_empty()
     }
 
-    /// Keeps an object no longer. True if it was kept.
-    pub fn take(&self, ino: Ino) -> bool {
+    /// Keeps an object no longer. If it was kept, what it holds of the host.
+    pub fn take(&self, ino: Ino) -> Option<u64> {
         self.0.lock().remove(ino)
     }
 
@@ -130,14 +163,21 @@ impl Removed {
 }
 
 impl Waiting {
-    fn remove(&mut self, ino: Ino) -> bool {
-        let Some(one) = self.objects.remove(&ino) else { return false };
-        self.held -= one.held;
+    fn no_longer_left(&mut self, ino: Ino) -> Option<u64> {
+        let left = self.left.remove(&ino)?;
+        self.more -= left.more;
+        Some(left.held)
+    }
+
+    fn remove(&mut self, ino: Ino) -> Option<u64> {
+        let one = self.objects.remove(&ino)?;
+        let held = one.held;
+        self.held -= held;
         let (sum, one) = (&mut self.recorded, one.recorded);
         sum.files -= one.files;
         sum.directories -= one.directories;
         sum.objects -= one.objects;
         sum.allocated -= one.allocated;
-        true
+        Some(held)
     }
 }

@@ -1,16 +1,21 @@
 //! What is known of the tiers of the pool while it is mounted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use nix::sys::stat::fstat;
+use tensorfs_layout::log::PM;
 use tensorfs_layout::pool::Pool;
+
+use super::host;
 
 /// What is known of the tiers.
 #[derive(Default)]
 pub(super) struct Tiers {
     /// One tier on each filesystem of the host that is in use, the pool's own first.
     hosts: Vec<u8>,
+    /// Those whose host tells each change of a file that was looked at from the one before.
+    telling: BTreeSet<u8>,
     /// Tiers for which the kernel refused passthrough, and why. Set once, before the first request.
     refused: OnceLock<BTreeMap<u8, String>>,
 }
@@ -26,7 +31,17 @@ impl Tiers {
                 hosts.push(tier);
             }
         }
-        Self { hosts, refused: OnceLock::new() }
+        let tells = |tier: u8| match tier {
+            PM => pool.host_file().is_ok_and(host::tells_each_change),
+            other => pool.segments().host_file(other).is_some_and(host::tells_each_change),
+        };
+        let telling = pool.segments().directories().map(|(tier, _)| tier).filter(|tier| tells(*tier)).collect();
+        Self { hosts, telling, refused: OnceLock::new() }
+    }
+
+    /// True if a segment of the tier that was looked at has another change time after its next change.
+    pub fn tells_each_change(&self, tier: u8) -> bool {
+        self.telling.contains(&tier)
     }
 
     /// One tier on each filesystem of the host that is in use.

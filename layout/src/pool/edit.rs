@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::ids::{Ino, POOL, ROOT, TxId};
+use crate::ids::{Ino, POOL, ROOT, SegmentId, TxId};
 use crate::log::blocks::Reserve;
 use crate::log::draft::Draft;
 use crate::log::ledger::Placed;
@@ -97,7 +97,7 @@ impl Edit<'_> {
             // Rule 2: the frame is stored. Should anything panic from here on, memory and log would differ.
             let guard = AbortOnPanic;
             pool.apply(live, transaction.into_records(), numbers, id);
-            pool.queue_freed(live, id);
+            pool.queue_freed(live, id, None);
             std::mem::forget(guard);
             id
         })
@@ -174,8 +174,14 @@ impl Edit<'_> {
     /// Drops an object that has no name left and that nothing holds. Its segments are removed from the host once the
     /// horizon covers what was stored so far.
     pub fn reap(&mut self, ino: Ino) {
+        self.reap_holding(ino, None);
+    }
+
+    /// As [`Edit::reap`], where one of its segments may be known to hold another number of bytes of the host than what
+    /// is recorded.
+    pub fn reap_holding(&mut self, ino: Ino, held: Option<(SegmentId, u64)>) {
         if self.object(ino).is_some_and(|object| object.names() == 0) && ino != ROOT {
-            self.drop_unreachable(ino);
+            self.drop_object(ino, held);
             // Nobody misses its bytes any more.
             self.pool.commits.failures.told(ino);
         }
@@ -183,11 +189,15 @@ impl Edit<'_> {
 
     /// Drops an object that no path leads to, whatever names point to it.
     pub(crate) fn drop_unreachable(&mut self, ino: Ino) {
+        self.drop_object(ino, None);
+    }
+
+    fn drop_object(&mut self, ino: Ino, held: Option<(SegmentId, u64)>) {
         let pool = self.pool;
         self.state.with_upgraded(|live| {
             pool.budget.recorded(ino);
             live.view.drop_object(ino);
-            pool.queue_freed(live, pool.newest());
+            pool.queue_freed(live, pool.newest(), held);
         });
     }
 }
@@ -215,8 +225,11 @@ impl Pool {
         }
     }
 
-    fn queue_freed(&self, state: &mut Live, id: TxId) {
-        let freed = state.view.take_freed();
+    fn queue_freed(&self, state: &mut Live, id: TxId, held: Option<(SegmentId, u64)>) {
+        let mut freed = state.view.take_freed();
+        for (segment, bytes) in &mut freed {
+            *bytes = held.filter(|(holds, _)| holds == segment).map_or(*bytes, |(_, held)| held);
+        }
         freed.iter().for_each(|(segment, _)| self.segments.not_lost(*segment));
         self.removals.add(|| id, freed);
     }
