@@ -45,8 +45,8 @@ impl Files {
     }
 
     /// What is deleted counts as free before the host has its space back. Whoever writes so many bytes removes some of
-    /// it himself where that comes to very much, and waits for a commit if nothing of it is durable yet. False if nothing
-    /// more can be removed.
+    /// it himself where that comes to very much, and waits for a commit if nothing of it is durable yet. False if
+    /// nothing more can be removed.
     ///
     /// Not to be called with an inode locked.
     pub(super) fn wait_for_removals(&self, bytes: u64) -> bool {

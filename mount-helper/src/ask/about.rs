@@ -153,8 +153,8 @@ fn text(pool: &Path, info: &Info) -> Result<String, Failure> {
 }
 
 /// What a server in another mount namespace says. The process and the path are as the pool's lock has them, and so as
-/// its owner likes: no link is followed, and what is read is a file of a FUSE filesystem. Whoever looks may wait for both
-/// without end.
+/// its owner likes: no link is followed, and what is read is a file of a FUSE filesystem. Whoever looks may wait for
+/// both without end.
 fn elsewhere(pid: u32, mountpoint: &Path) -> io::Result<String> {
     let root = nix::fcntl::open(format!("/proc/{pid}/root").as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     let path = mountpoint.strip_prefix("/").unwrap_or(mountpoint).join(CONTROL);
