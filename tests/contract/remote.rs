@@ -17,6 +17,7 @@ use tensorfs_tests::{Mount, Mounted, Pattern, Setup, is_root, on_mounts, xattr};
 on_mounts!(
     what_was_waited_for_is_in_the_remote,
     a_file_that_stays_open_is_carried_as_far_as_it_is_sealed,
+    what_was_put_before_it_waited_is_told,
     a_pool_that_changes_all_the_time_is_carried_whole,
     who_waits_for_so_long_is_told,
     a_file_that_was_written_again_is_waited_for_again,
@@ -112,6 +113,23 @@ fn what_was_waited_for_is_in_the_remote(setup: Setup) {
 
 fn setup_needs_a_mount() {
     println!("SKIPPED: an ordinary directory has no remote");
+}
+
+/// The batch is held back for a file that is open, while what is at rest is put already.
+fn what_was_put_before_it_waited_is_told(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    fs::write(mount.at("whole"), Pattern(1).bytes(0, SIZE)).unwrap();
+    let mut open = fs::File::create(mount.at("open")).unwrap();
+    open.write_all(&Pattern(2).bytes(0, SIZE)).unwrap();
+    mount.sync();
+    let told = mount.tensorfs_ok(["remote", "carry", "--json", "--patience", "2", text(mount.pool())]);
+    let told: Value = serde_json::from_str(told.trim()).unwrap();
+    assert_eq!(told["incomplete_files"], 1, "{told}");
+    assert!(["read_bytes", "put_bytes"].iter().all(|field| told[field].as_u64() >= Some(SIZE as u64)), "{told}");
 }
 
 /// Proves E7.

@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io;
 
 use bytes::Bytes;
-use tensorfs_formats::{Source, crc32c_append, crc32c_zeroes, read_exact};
+use nix::unistd::{Whence, lseek};
+use tensorfs_formats::{Source, crc32c_append, crc32c_zeroes, hole_of, read_exact};
 use tensorfs_layout::tree::{FileChain, Run};
 
 use crate::error::{Error, Result};
@@ -141,7 +142,7 @@ impl<'a> Cutter<'a> {
                 at += hole;
                 continue;
             }
-            let piece = self.read(file, at, left.min(PART_MAX))?;
+            let piece = self.read(file, at, stored(file, at, left.min(PART_MAX)))?;
             proof.bytes(&piece)?;
             at += piece.len() as u64;
             parts.push(self.part(piece)?);
@@ -214,6 +215,23 @@ impl<'a> Cutter<'a> {
         }
         outcome.and_then(|done| finished.map(|()| done))
     }
+}
+
+/// How many bytes from an offset on are read: up to the next hole that is not stored, and so many at most.
+fn stored(file: &File, at: u64, most: u64) -> u64 {
+    let end = at + most;
+    let mut from = at;
+    while from < end {
+        // Where the host does not tell, there is none.
+        let hole = i64::try_from(from).ok().and_then(|from| lseek(file, from, Whence::SeekHole).ok());
+        let Some(hole) = hole.and_then(|hole| u64::try_from(hole).ok()).filter(|hole| *hole < end) else { break };
+        let len = hole_of(file, hole);
+        if len >= HOLE && hole > at {
+            return hole - at;
+        }
+        from = hole + len.max(1);
+    }
+    most
 }
 
 /// Where the parts of a file begin and end: where its tensors do that are not too small.

@@ -37,6 +37,8 @@ pub struct Carrier {
     repository: Repository,
     newest: Newest,
     placed: Placed,
+    /// What had been read and put before this pass, and those before it that waited.
+    before: (u64, u64),
     /// Files that were read while a batch is held back, so that they need not be read again.
     ready: HashMap<u64, Content>,
     doubts: Doubts,
@@ -81,9 +83,9 @@ pub struct Passed {
     pub outcome: Outcome,
     /// The transaction that it looked at.
     pub transaction: u64,
-    /// Bytes of files that were read.
+    /// Bytes of files that were read, also by the passes before it that waited.
     pub read: u64,
-    /// Bytes that were put.
+    /// Bytes that were put, as well.
     pub put: u64,
     /// Files of the remote's tree whose parts are not all of them.
     pub incomplete: u64,
@@ -121,6 +123,7 @@ impl Carrier {
             note,
             repository,
             placed: Placed::new(newest.tree.index()),
+            before: (0, 0),
             newest,
             ready: HashMap::new(),
             doubts: Doubts { of: HashMap::new(), again: AGAIN },
@@ -253,11 +256,13 @@ impl Carrier {
                 head.transaction
             )));
         }
-        let before = (self.placed.read, self.placed.put);
+        if self.held.is_none() {
+            self.before = (self.placed.read, self.placed.put);
+        }
         let (lines, pending) = self.look(&committed)?;
         let incomplete = incomplete(&self.newest, &lines);
         let passed = |this: &Self, outcome| {
-            let (read, put) = (this.placed.read - before.0, this.placed.put - before.1);
+            let (read, put) = (this.placed.read - this.before.0, this.placed.put - this.before.1);
             Passed { outcome, transaction, read, put, incomplete }
         };
         if pending > 0 && self.held.get_or_insert_with(Instant::now).elapsed() < self.patience {

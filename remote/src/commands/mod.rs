@@ -20,7 +20,7 @@ use crate::error::Result;
 
 /// Does what was asked for. False if that found something wrong.
 pub fn run(command: Command) -> Result<bool> {
-    match command {
+    let done = match command {
         Command::Set(arguments) => set::set(arguments).map(|()| true),
         Command::Off(arguments) => set::off(&arguments).map(|()| true),
         Command::Status(arguments) => status::run(&arguments),
@@ -31,5 +31,6 @@ pub fn run(command: Command) -> Result<bool> {
         Command::Check(arguments) => tidy::check(&arguments),
         Command::Gc(arguments) => tidy::gc(&arguments).map(|()| true),
         Command::Restore(arguments) => restore::run(&arguments),
-    }
+    };
+    done.and_then(|right| show::printed().map(|()| right))
 }

@@ -1,10 +1,13 @@
 //! What is said.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use chrono::DateTime;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+
+use crate::error::{Error, Result};
 
 /// A value as one line of JSON.
 pub fn json<T: Serialize>(value: &T) {
@@ -13,10 +16,27 @@ pub fn json<T: Serialize>(value: &T) {
     }
 }
 
-/// A line, without control characters that a name has. Whoever reads no more has read enough.
+/// What printing failed with, after which nothing is printed.
+static FAILED: OnceLock<io::Error> = OnceLock::new();
+
+/// A line, without control characters that a name has.
 pub fn line(text: &str) {
-    if writeln!(io::stdout(), "{}", plain(text)).is_err() {
-        std::process::exit(0);
+    if FAILED.get().is_none()
+        && let Err(error) = writeln!(io::stdout(), "{}", plain(text))
+    {
+        // What was asked for is done all the same, and the exit status says what came of it.
+        let _ = FAILED.set(error);
+    }
+}
+
+/// Fails if something could not be printed. Whoever reads no more has read enough.
+pub fn printed() -> Result<()> {
+    match FAILED.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+        Some(error) => {
+            let source = error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
+            Err(Error::Host { path: "standard output".to_owned(), what: "write", source })
+        }
+        None => Ok(()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Round trips: what a pool has is what a pool has that was made from its remote.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -169,6 +170,30 @@ pub fn take_over(pool: &TestPool, store: &Arc<Recorded>) {
     let newest = Repository::new(store.place()).newest().unwrap();
     let note = Note { pool: uuid, number: newest.number(), hash: newest.hash, ..Note::default() };
     note.keep(&Carrying::take(&pool.path()).unwrap().unwrap()).unwrap();
+}
+
+/// Of a sparse file, wherever its holes are, only what is stored is read and put, and comes back; holes that are too
+/// short to be left out are zeroes.
+///
+/// Proves E1, F5.
+#[test]
+fn holes_are_stored_by_nothing() {
+    const PAGE: usize = 4096;
+    let mut pool = TestPool::new();
+    // Holes of a page, and of a megabyte.
+    let place = |n: u64| (n / 2) * (1 << 20) + (n % 2) * 2 * PAGE as u64;
+    let pieces: Vec<(u64, Vec<u8>)> = (0..64).map(|n| (place(n), noise(n, PAGE))).collect();
+    pool.edit(|edit| edit.sparse(ROOT, b"sparse", 33 << 20, &pieces));
+    let store = Recorded::new();
+    let passed = pool.carrier(store.place()).unwrap().pass().unwrap();
+    let most = (64 + 32) * PAGE as u64;
+    assert!(passed.read <= most && passed.put <= most + 4096, "{passed:?}");
+    let copy = pool.dir.path().join("copy");
+    assert_eq!(restored(store.place(), &copy).unwrap().1, seen(&pool.path()));
+    let blocks = |pool: &std::path::Path| -> u64 {
+        walk(&pool.join("segments")).iter().map(|path| fs::metadata(path).unwrap().blocks()).sum()
+    };
+    assert!(blocks(&copy) * 512 <= 2 * most, "{} of {}", blocks(&copy), blocks(&pool.path()));
 }
 
 /// Numbers of inodes are a pool's own: what another one had under a number is another file.

@@ -146,21 +146,38 @@ impl Editor<'_> {
 
     /// New bytes for a file, in a segment of their own.
     pub fn write(&mut self, ino: Ino, runs: &[&[u8]], sealed: bool, name: Option<Record>) {
+        let all = runs.concat();
+        let fill = |file: &File| file.write_all_at(&all, 0).unwrap();
+        let (segment, allocated) = self.fill(ino, all.len() as u64, fill, name);
+        if sealed {
+            self.seal(ino, segment, allocated, runs);
+        }
+    }
+
+    /// A file of this length with these bytes at these offsets, and holes between them.
+    pub fn sparse(&mut self, dir: Ino, name: &[u8], len: u64, pieces: &[(u64, Vec<u8>)]) -> Ino {
+        let ino = Ino(self.next());
+        let fill = |file: &File| {
+            file.set_len(len).unwrap();
+            pieces.iter().for_each(|(at, bytes)| file.write_all_at(bytes, *at).unwrap());
+        };
+        self.fill(ino, len, fill, Some(Record::Name { dir, name: name.into(), ino }));
+        ino
+    }
+
+    fn fill(&mut self, ino: Ino, len: u64, fill: impl FnOnce(&File), name: Option<Record>) -> (SegmentId, u64) {
         let segment = SegmentId::in_tier(0, self.next()).unwrap();
         drop(self.pool.segments().create(segment).unwrap());
         let file = File::from(self.pool.segments().open(segment, libc::O_RDWR).unwrap());
-        let all = runs.concat();
-        file.write_all_at(&all, 0).unwrap();
+        fill(&file);
         let allocated = file.metadata().unwrap().blocks() * 512;
         let attributes = self.attributes(libc::S_IFREG | 0o640, Some(segment));
         let mut tx = Transaction::new(0).with(Record::Attributes { ino, attributes });
         let origin = Origin::default();
-        tx.push(Record::Data { ino, segment, offset: 0, len: all.len() as u64, allocated, origin });
+        tx.push(Record::Data { ino, segment, offset: 0, len, allocated, origin });
         name.into_iter().for_each(|name| tx.push(name));
         self.store(tx);
-        if sealed {
-            self.seal(ino, segment, allocated, runs);
-        }
+        (segment, allocated)
     }
 
     fn seal(&mut self, ino: Ino, segment: SegmentId, allocated: u64, runs: &[&[u8]]) {

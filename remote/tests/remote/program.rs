@@ -259,6 +259,27 @@ fn what_killed_carriers_have_left_in_a_directory_is_removed() {
 }
 
 /// Proves E15.
+/// What came of a command says its exit status, whoever reads what it prints.
+#[test]
+fn what_cannot_be_printed_does_not_make_a_success() {
+    let mut remote = Remote::new();
+    remote.file("a");
+    ok(&["carry", text(&remote.own)]);
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = command(&["list", &remote.url]).stdout(full()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("No space left on device"), "{said}");
+    fs::remove_dir_all(remote.at.join("objects")).unwrap();
+    let status = |to: Stdio| command(&["check", &remote.url]).stdout(to).stderr(Stdio::null()).status().unwrap();
+    let expected = status(Stdio::null());
+    assert!(!expected.success());
+    assert!(!status(full().into()).success());
+    // Nobody reads it.
+    let (read, write) = nix::unistd::pipe().unwrap();
+    drop(read);
+    assert_eq!(status(write.into()), expected);
+}
+
 #[test]
 fn batches_are_listed_with_their_times() {
     let mut remote = Remote::new();
