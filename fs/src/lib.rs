@@ -64,7 +64,9 @@ pub use holder::{device_of, file_of};
 pub use kernel::{Server, ServerHandle, could_take_over};
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};
 pub use privileged::{Own, Privileged, leave_privileged_to};
-pub use protocol::{Event, FileState, Moving, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask};
+pub use protocol::{
+    Event, FileState, IS_WHOLE, Moving, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask,
+};
 pub use reader::{Inspector, READER, ReaderInfo, TensorBytes, serve_reader};
 pub use rights::keep_to_quotas;
 pub use store::{Counts, check_placement, tiers_of_placement};

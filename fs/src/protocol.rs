@@ -116,7 +116,12 @@ pub enum Reply {
     HostSize(Option<u64>),
 }
 
-/// What came of having a file moved to a tier, or mended.
+/// Why a file is not mended that needs it no more: whoever began it anew with another server hears this if the one
+/// before had done it.
+pub const IS_WHOLE: &str = "its bytes are those that were sealed";
+
+/// What came of having a file moved to a tier, or mended. That is only asked, and not begun, of a server that knows
+/// nothing of it gives `ESRCH`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Moving {
     /// It has its bytes there.

@@ -33,8 +33,8 @@ impl Answers {
             }
             Request::Records(from) => Reply::Records(self.content.records(on, from)?),
             Request::HostSize => Reply::HostSize(self.content.host_size(on)?),
-            Request::Move { ino, tier, begin } => Reply::Moving(self.mover.ask_for_move(caller, ino, &tier, begin)),
-            Request::Mend { ino, with, begin } => Reply::Moving(self.mover.ask_for_mend(caller, ino, with, begin)),
+            Request::Move { ino, tier, begin } => Reply::Moving(self.mover.ask_for_move(caller, ino, &tier, begin)?),
+            Request::Mend { ino, with, begin } => Reply::Moving(self.mover.ask_for_mend(caller, ino, with, begin)?),
             _ if !caller.is_trusted() => return Err(Fault::new(libc::EPERM)),
             Request::Seal { ino, begin, again } => Reply::Sealing(ask_for_seal(&self.files, ino, begin, again)?),
             Request::Start(work) => Reply::Started(self.jobs.start(work)?),

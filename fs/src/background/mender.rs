@@ -15,7 +15,7 @@ use tensorfs_layout::{Ino, SegmentId};
 use crate::caller::Caller;
 use crate::error::{Fault, Host, Result};
 use crate::file::Files;
-use crate::protocol::Moving;
+use crate::protocol::{IS_WHOLE, Moving};
 use crate::store::{Scrub, Store};
 
 use super::checksums::{Checksum, bad_runs, checksums};
@@ -30,11 +30,11 @@ const RELEASES: Duration = Duration::from_secs(1);
 impl Mover {
     /// Has a file mended with the bytes of another one, its `donor`; or, if that was begun before, says what came of
     /// it. Both have to be the caller's own, unless he is root.
-    pub fn ask_for_mend(self: &Arc<Self>, caller: Caller, ino: Ino, donor: Ino, begin: bool) -> Moving {
+    pub fn ask_for_mend(self: &Arc<Self>, caller: Caller, ino: Ino, donor: Ino, begin: bool) -> Result<Moving> {
         let mend = move |mover: &Mover, report: &dyn Fn(u64, u64)| mend(mover.files(), ino, donor, report);
         match self.check_owner(caller, ino).and_then(|()| self.check_owner(caller, donor)) {
             Ok(()) => self.ask(caller, (ino, Gift::Mend), begin, mend),
-            Err(fault) => Moving::Refused(fault.to_string()),
+            Err(fault) => Ok(Moving::Refused(fault.to_string())),
         }
     }
 }
@@ -98,7 +98,7 @@ fn check_damaged(store: &Store, segment: SegmentId, sealed: &Sealed, undisturbed
     let Ok(bytes) = open(store, segment) else { return Ok(()) };
     let is_whole = Source::size(&bytes).is_ok_and(|size| size == sealed.size)
         && bad_runs(&bytes, &sealed.checksums, undisturbed).is_empty();
-    if is_whole && undisturbed() { Err(refused("its bytes are those that were sealed")) } else { Ok(()) }
+    if is_whole && undisturbed() { Err(refused(IS_WHOLE)) } else { Ok(()) }
 }
 
 fn make_mended(

@@ -79,13 +79,14 @@ impl Mover {
         self.places.take(caller.uid).ok_or_else(full)
     }
 
-    /// Has a file moved to a tier; or, if that was begun before, says what came of it.
-    pub fn ask_for_move(self: &Arc<Self>, caller: Caller, ino: Ino, tier: &str, begin: bool) -> Moving {
+    /// Has a file moved to a tier; or, if that was begun before, says what came of it. `ESRCH` if this server knows
+    /// nothing of that.
+    pub fn ask_for_move(self: &Arc<Self>, caller: Caller, ino: Ino, tier: &str, begin: bool) -> Result<Moving> {
         match self.may_place(caller, ino, tier) {
             Ok(tier) => {
                 self.ask(caller, (ino, Gift::Tier), begin, move |mover, report| mover.move_file(ino, tier, report))
             }
-            Err(fault) => Moving::Refused(fault.to_string()),
+            Err(fault) => Ok(Moving::Refused(fault.to_string())),
         }
     }
 
@@ -96,15 +97,15 @@ impl Mover {
         (ino, gift): (Ino, Gift),
         begin: bool,
         give: impl FnOnce(&Mover, &dyn Fn(u64, u64)) -> Result<()> + Send + 'static,
-    ) -> Moving {
-        if let Some(known) = self.moves.ask(ino, gift, begin) {
-            return known;
+    ) -> Result<Moving> {
+        if let Some(known) = self.moves.ask(ino, gift, begin)? {
+            return Ok(known);
         }
         let place = match self.place(caller) {
             Ok(place) => place,
             Err(fault) => {
                 self.moves.forget((ino, gift));
-                return Moving::Refused(fault.to_string());
+                return Ok(Moving::Refused(fault.to_string()));
             }
         };
         let mover = self.clone();
@@ -112,7 +113,7 @@ impl Mover {
             mover.give_as_asked((ino, gift), give);
             drop(place);
         });
-        Moving::Working { done: 0, total: 0 }
+        Ok(Moving::Working { done: 0, total: 0 })
     }
 
     fn give_as_asked(&self, (ino, gift): (Ino, Gift), give: impl FnOnce(&Mover, &dyn Fn(u64, u64)) -> Result<()>) {
@@ -431,11 +432,11 @@ mod tests {
         let caller = Caller { unique: 0, again: false, uid: 0, gid: 0, pid: 1 };
         let (last, first) = files.split_last().unwrap();
         for ino in first {
-            let begun = mover.ask_for_move(caller, *ino, "pm", true);
+            let begun = mover.ask_for_move(caller, *ino, "pm", true).unwrap();
             assert_eq!(begun, Moving::Working { done: 0, total: 0 });
         }
         let refused = |moving| matches!(moving, Moving::Refused(why) if why.contains("too many"));
-        assert!(refused(mover.ask_for_move(caller, *last, "pm", true)));
+        assert!(refused(mover.ask_for_move(caller, *last, "pm", true).unwrap()));
         assert_eq!(mover.place(caller).err().map(|fault| fault.errno), Some(libc::EAGAIN));
         assert!(mover.place(Caller { uid: 7, ..caller }).is_ok(), "another user");
         // What waits is not begun: there is nothing to move, and what is to be shown was seen.

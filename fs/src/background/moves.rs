@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use tensorfs_layout::Ino;
 
+use crate::error::Fault;
 use crate::protocol::Moving;
 
 /// Results that nobody asked for are kept for so many files.
@@ -29,25 +30,26 @@ enum Move {
 }
 
 impl Moves {
-    /// What has become of a file's move. `None` if it is to `begin`: it counts as under way then.
-    pub fn ask(&self, ino: Ino, gift: Gift, begin: bool) -> Option<Moving> {
+    /// What has become of a file's move. `None` if it is to `begin`: it counts as under way then. `ESRCH` if nothing
+    /// is known of it: a server that was replaced has begun it, or somebody else has heard what came of it.
+    pub fn ask(&self, ino: Ino, gift: Gift, begin: bool) -> Result<Option<Moving>, Fault> {
         let mut moves = self.0.lock();
         match moves.get(&(ino, gift)) {
-            Some(Move::UnderWay { done, total }) => return Some(Moving::Working { done: *done, total: *total }),
+            Some(Move::UnderWay { done, total }) => return Ok(Some(Moving::Working { done: *done, total: *total })),
             Some(Move::Ended(_)) if !begin => {
-                return Some(match moves.remove(&(ino, gift)) {
+                return Ok(Some(match moves.remove(&(ino, gift)) {
                     Some(Move::Ended(Err(why))) => Moving::Refused(why),
                     _ => Moving::Moved,
-                });
+                }));
             }
-            _ if !begin => return Some(Moving::Refused("it was not begun, or is over for long".into())),
+            _ if !begin => return Err(Fault::new(libc::ESRCH)),
             _ => {}
         }
         if moves.len() >= UNHEARD {
             moves.retain(|_, one| matches!(one, Move::UnderWay { .. }));
         }
         moves.insert((ino, gift), Move::UnderWay { done: 0, total: 0 });
-        None
+        Ok(None)
     }
 
     /// A move that counts as under way is not to be.
@@ -73,15 +75,15 @@ mod tests {
     #[test]
     fn what_came_of_a_move_is_heard_once() {
         let (moves, ino) = (Moves::default(), Ino(7));
-        let unknown = Some(Moving::Refused("it was not begun, or is over for long".into()));
-        assert_eq!(moves.ask(ino, Gift::Tier, false), unknown);
-        assert_eq!(moves.ask(ino, Gift::Tier, true), None);
+        let ask = |gift, begin| moves.ask(ino, gift, begin).map_err(|fault| fault.errno);
+        assert_eq!(ask(Gift::Tier, false), Err(libc::ESRCH));
+        assert_eq!(ask(Gift::Tier, true), Ok(None));
         // A mend of it is something else.
-        assert_eq!(moves.ask(ino, Gift::Mend, false), unknown);
+        assert_eq!(ask(Gift::Mend, false), Err(libc::ESRCH));
         moves.report((ino, Gift::Tier), 3, 4);
-        assert_eq!(moves.ask(ino, Gift::Tier, true), Some(Moving::Working { done: 3, total: 4 }));
+        assert_eq!(ask(Gift::Tier, true), Ok(Some(Moving::Working { done: 3, total: 4 })));
         moves.end((ino, Gift::Tier), Err("why".into()));
-        assert_eq!(moves.ask(ino, Gift::Tier, false), Some(Moving::Refused("why".into())));
-        assert_eq!(moves.ask(ino, Gift::Tier, false), unknown);
+        assert_eq!(ask(Gift::Tier, false), Ok(Some(Moving::Refused("why".into()))));
+        assert_eq!(ask(Gift::Tier, false), Err(libc::ESRCH));
     }
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use tensorfs_fs::{Moving, Reply, Request};
+use tensorfs_fs::{IS_WHOLE, Moving, Reply, Request};
 
-use crate::ask::question::{directory, request_about, unknown};
+use crate::ask::question::{directory, request_about_work, unknown};
 use crate::show::failure::Failure;
 
 /// How often to ask what came of it: at first, and at most.
@@ -17,13 +17,21 @@ const INTERVAL: (Duration, Duration) = (Duration::from_millis(1), Duration::from
 /// `each` hears how many bytes are there.
 pub fn wait(file: &Path, request: impl Fn(bool) -> Request, each: impl Fn(u64)) -> Result<Result<(), String>, Failure> {
     let dir = directory(file);
-    let mut begin = true;
+    let (mut begin, mut anew) = (true, false);
     let mut pause = INTERVAL.0;
     loop {
-        match request_about(file, &dir, &request(begin))? {
-            Reply::Moving(Moving::Moved) => return Ok(Ok(())),
-            Reply::Moving(Moving::Refused(why)) => return Ok(Err(why)),
-            Reply::Moving(Moving::Working { done, .. }) => each(done),
+        match request_about_work(file, &dir, &request(begin))? {
+            Some(Reply::Moving(Moving::Moved)) => return Ok(Ok(())),
+            // The server before had done it.
+            Some(Reply::Moving(Moving::Refused(why))) if anew && why == IS_WHOLE => return Ok(Ok(())),
+            Some(Reply::Moving(Moving::Refused(why))) => return Ok(Err(why)),
+            Some(Reply::Moving(Moving::Working { done, .. })) => each(done),
+            // The server has died or was exchanged: the next one begins anew, which does nothing to a file that has
+            // its bytes.
+            None if !begin => {
+                (begin, anew) = (true, true);
+                continue;
+            }
             _ => return Err(unknown(file)),
         }
         begin = false;

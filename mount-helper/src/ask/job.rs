@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use tensorfs_fs::{Event, Reply, Request, Work};
 use tensorfs_layout::check::{Finding, Report};
 
-use crate::ask::question::{request, request_about_job, unknown};
+use crate::ask::question::{request, request_about_work, unknown};
 use crate::mounting::signals;
 use crate::show::failure::Failure;
 use crate::show::progress::Bar;
@@ -58,10 +58,10 @@ pub fn run(mount: &Path, work: Work, bar: &Bar) -> Result<Outcome, Failure> {
     let mut cancelled = false;
     loop {
         if interrupted.load(Ordering::Relaxed) && !cancelled {
-            request_about_job(mount, &Request::Cancel { job })?;
+            request_about_work(mount, mount, &Request::Cancel { job })?;
             cancelled = true;
         }
-        let output = match request_about_job(mount, &Request::Poll { job, at: heard.at })? {
+        let output = match request_about_work(mount, mount, &Request::Poll { job, at: heard.at })? {
             Some(Reply::Output(output)) => output,
             Some(_) => return Err(unknown(mount)),
             None if cancelled => break,

@@ -19,13 +19,13 @@ pub fn request_about(file: &Path, dir: &Path, request: &Request) -> Result<Reply
     tensorfs_fs::ask(&root, request).map_err(|error| reason(file, &error))
 }
 
-/// As [`request`], about work that a server has begun; none if the one that answers knows of none: another one has
-/// taken its place.
-pub fn request_about_job(dir: &Path, request: &Request) -> Result<Option<Reply>, Failure> {
+/// As [`request_about`], about work that a server has begun; none if the one that answers knows of none: another one
+/// has taken its place.
+pub fn request_about_work(file: &Path, dir: &Path, request: &Request) -> Result<Option<Reply>, Failure> {
     let root = File::open(dir).at(dir)?;
     match tensorfs_fs::ask(&root, request) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
-        answer => answer.map(Some).map_err(|error| reason(dir, &error)),
+        answer => answer.map(Some).map_err(|error| reason(file, &error)),
     }
 }
 
