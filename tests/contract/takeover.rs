@@ -11,7 +11,11 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
-use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Rule, Setup, copy_program, on_mounts, wait_until, xattr};
+use tensorfs_fs::{Moving, Reply, Request};
+use tensorfs_layout::Ino;
+use tensorfs_tests::{
+    Call, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, copy_program, on_mounts, wait_until, xattr,
+};
 
 on_mounts!(
     what_is_open_goes_on,
@@ -43,6 +47,10 @@ on_mounts!(
     a_server_that_was_taken_over_hands_nothing_on,
     what_the_kernel_has_forgotten_is_let_go_of,
     what_a_server_was_doing_for_a_command_begins_anew,
+    a_file_that_a_server_was_moving_is_moved_by_the_next_one,
+    what_a_server_before_has_moved_is_moved,
+    a_log_that_is_late_holds_nobody_up,
+    a_disk_that_fails_for_seconds_is_waited_for,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -1156,4 +1164,112 @@ fn what_a_server_was_doing_for_a_command_begins_anew(setup: Setup) {
         let done = child.wait_with_output().unwrap();
         assert!(done.status.success() && done.stderr.is_empty(), "{}", String::from_utf8_lossy(&done.stderr));
     }
+}
+
+/// Proves K6.
+fn a_file_that_a_server_was_moving_is_moved_by_the_next_one(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let tier = mount.host().join("tier");
+    mount.umount();
+    mount.add_tier("ssd", &tier);
+    mount.mount();
+    let (path, bytes) = (mount.at("f"), Pattern(1).bytes(0, 24 << 20));
+    fs::write(&path, &bytes).unwrap();
+    for round in 0..8 {
+        let to = ["ssd", "pm"][round % 2];
+        let mut moving = mount.program();
+        moving.args(["tier", "move"]).arg(&path).arg(to).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let moving = moving.spawn().unwrap();
+        // It may have begun, and may be over.
+        thread::sleep(std::time::Duration::from_millis(4 * round as u64));
+        mount.kill_server();
+        let done = moving.wait_with_output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        assert_eq!(xattr::get(&path, "user.tensorfs.tier").unwrap(), to.as_bytes());
+        assert!(fs::read(&path).unwrap() == bytes);
+    }
+}
+
+/// A server may be replaced after it has done what was asked for, and before that was heard.
+///
+/// Proves K6.
+fn what_a_server_before_has_moved_is_moved(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let tier = mount.host().join("tier");
+    mount.umount();
+    mount.add_tier("ssd", &tier);
+    mount.mount();
+    let path = mount.at("f");
+    fs::write(&path, vec![7; 100_000]).unwrap();
+    let ino = Ino(fs::metadata(&path).unwrap().ino());
+    let ask = |mount: &Mount, begin| {
+        let request = Request::Move { ino, tier: "ssd".to_owned(), begin };
+        tensorfs_fs::ask(File::open(mount.path()).unwrap(), &request).map_err(|error| error.raw_os_error())
+    };
+    ask(&mount, true).unwrap();
+    wait_until("the move", || xattr::get(&path, "user.tensorfs.tier").unwrap() == b"ssd");
+    mount.kill_server();
+    assert_eq!(ask(&mount, false), Err(Some(libc::ESRCH)));
+    ask(&mount, true).unwrap();
+    wait_until("the move", || match ask(&mount, false).unwrap() {
+        Reply::Moving(Moving::Working { .. }) => false,
+        reply => reply == Reply::Moving(Moving::Moved) || panic!("{reply:?}"),
+    });
+}
+
+/// Each write to it is held as long as the test likes.
+///
+/// Proves K1, K7, W1.
+fn a_log_that_is_late_holds_nobody_up(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.mount_with(["-o", "keeper"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let log = mount.log_path();
+    let late = calls.add(Rule::of(Call::Write).below(&log).held());
+    for round in 0..3 {
+        mount.kill_server();
+        fs::write(mount.at(format!("f{round}")), "text").unwrap();
+    }
+    mount.tensorfs_ok(["upgrade", mount.path().to_str().unwrap()]);
+    fs::read_dir(mount.path()).unwrap().for_each(drop);
+    late.wait_for_waiting(1);
+    mount.adopt();
+    mount.umount();
+    drop(late);
+    wait_until("the log", || mount.log().contains("another one takes over"));
+    mount.mount();
+    assert_eq!(fs::read(mount.at("f2")).unwrap(), b"text");
+}
+
+/// Proves K5.
+fn a_disk_that_fails_for_seconds_is_waited_for(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.mount_with(["-o", "keeper"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    fs::write(mount.at("f"), "text").unwrap();
+    let open = File::open(mount.at("f")).unwrap();
+    let failing = calls.add(Rule::of(Call::Fstat).error(libc::EIO));
+    let pid = mount.pid().unwrap();
+    // SAFETY: plain system call. The pid was asked of the server that runs.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    let path = mount.at("f");
+    let waits = thread::spawn(move || fs::read(path));
+    thread::sleep(std::time::Duration::from_secs(3));
+    assert!(failing.hits() > 0);
+    drop(failing);
+    assert_eq!(waits.join().unwrap().unwrap(), b"text");
+    let mut bytes = [0; 4];
+    open.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"text");
+    mount.adopt();
 }

@@ -42,9 +42,11 @@ use crate::show::logging;
 const LONG: Duration = Duration::from_secs(10);
 /// So many in a row that have not lived long are enough.
 const ENOUGH: u32 = 3;
+/// So many in a row that failed before they served are enough: what they need may be back soon, and programs wait.
+const FAILED: u32 = 8;
 /// So many in a row that were killed before they served are enough: who kills them does not mean the next one.
 const KILLED: u32 = 20;
-/// Before another one is started in the place of one that never served.
+/// Before another one is started in the place of one that never served. Each in a row that has failed doubles it.
 const PAUSE: Duration = Duration::from_millis(100);
 /// One that is killed so soon after it served was killed early: each in a row makes the pause longer, up to the last.
 const EARLY: Duration = Duration::from_secs(1);
@@ -135,6 +137,7 @@ struct Life {
 #[derive(Default)]
 struct Deaths {
     crashes: u32,
+    failures: u32,
     kills: u32,
     early: u32,
 }
@@ -144,14 +147,22 @@ impl Deaths {
     /// from outside; what makes it crash, or fail, may be there for the next one, too.
     fn count(&mut self, killed: bool, served: Option<Duration>) -> Option<Duration> {
         self.early = if killed && served.is_some_and(|time| time < EARLY) { self.early + 1 } else { 0 };
+        if served.is_some() {
+            (self.failures, self.kills) = (0, 0);
+        }
         match (killed, served) {
-            (true, Some(_)) => (self.crashes, self.kills) = (0, 0),
+            (true, Some(_)) => self.crashes = 0,
             (true, None) => self.kills += 1,
             (false, Some(time)) if time > LONG => self.crashes = 1,
-            (false, _) => self.crashes += 1,
+            (false, Some(_)) => self.crashes += 1,
+            (false, None) => self.failures += 1,
         }
-        let pause = if served.is_none() { PAUSE } else { STEP * self.early.min(LAST_STEP) };
-        (self.crashes < ENOUGH && self.kills < KILLED).then_some(pause)
+        let pause = match (killed, served) {
+            (_, Some(_)) => STEP * self.early.min(LAST_STEP),
+            (true, None) => PAUSE,
+            (false, None) => PAUSE * (1 << (self.failures - 1).min(FAILED)),
+        };
+        (self.crashes < ENOUGH && self.failures < FAILED && self.kills < KILLED).then_some(pause)
     }
 }
 
@@ -174,6 +185,7 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
     // The kernel moves the bytes of segments with the rights of whoever has given them to it.
     keep_to_quotas();
     let signals = take_signals().map_err(cannot_watch)?;
+    logging::write_beside();
     let (handover, inherited) = match request.adopted.map(Adopted::take).transpose()? {
         Some([handover, fuse, lock]) => (handover, Some([fuse, lock])),
         None => (Handover::create().map_err(cannot_watch)?, None),
@@ -216,9 +228,12 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
         // One that is ended as it does not answer has not crashed.
         let killed = life.hangs || status.signal() == Some(libc::SIGKILL) || status.code() == Some(LEFT);
         let why = if life.hangs { NO_ANSWER.to_owned() } else { how(status) };
-        // One that was to end and failed at that has done nothing for long.
-        let served = life.serves.filter(|_| killed || keeper.stopping.is_none());
-        let Some(pause) = deaths.count(killed, served.map(|since| since.elapsed())) else {
+        // One that was to end and failed at that has done nothing for long, and nobody waits for long that it does.
+        let served = match keeper.stopping {
+            Some(_) if !killed => Some(Duration::ZERO),
+            _ => life.serves.map(|since| since.elapsed()),
+        };
+        let Some(pause) = deaths.count(killed, served) else {
             return Err(stays_dead(request, &why));
         };
         log::error!("{}: the server died ({why}); another one takes over", request.pool().display());
@@ -534,7 +549,7 @@ impl Keeper<'_> {
     fn pass_on(&mut self, signal: Signal, life: &Life) {
         match signal {
             Signal::SIGCHLD => return,
-            Signal::SIGHUP => logging::open_again(None),
+            Signal::SIGHUP => logging::open_again(logging::BY_ITSELF),
             Signal::SIGUSR1 => logging::change_level(true),
             Signal::SIGUSR2 => logging::change_level(false),
             _ => self.stopping = Some(signal),
@@ -573,7 +588,10 @@ fn receive(socket: &OwnedFd) -> io::Result<Said> {
 fn ended(request: &MountRequest, status: ExitStatus) -> Result<(), Failure> {
     match status.code() {
         Some(0) => Ok(()),
-        Some(code) => std::process::exit(code),
+        Some(code) => {
+            logging::end();
+            std::process::exit(code)
+        }
         None => Err(Failure::at(request.pool(), format!("the server ended: {status}"))),
     }
 }
@@ -604,12 +622,27 @@ mod tests {
         // A crash now and then is no reason to give up.
         assert!((0..100).all(|_| deaths.count(false, LATE).is_some()));
         assert!(deaths.count(false, SOON).is_some());
-        assert!(deaths.count(false, None).is_none());
+        assert!(deaths.count(false, None).is_some());
+        assert!(deaths.count(false, SOON).is_none());
         // Nor is one who kills them, as long as they serve in between.
         let mut deaths = Deaths::default();
         assert!((0..1000).all(|_| deaths.count(true, SOON).is_some()));
         assert!((1..KILLED).all(|_| deaths.count(true, None).is_some()));
         assert!(deaths.count(true, None).is_none());
+    }
+
+    #[test]
+    fn what_servers_need_may_be_back_soon() {
+        let mut deaths = Deaths::default();
+        let pauses: Vec<_> = std::iter::from_fn(|| deaths.count(false, None)).collect();
+        assert_eq!(pauses.len(), FAILED as usize - 1);
+        assert!(pauses[0] == PAUSE && pauses.windows(2).all(|two| two[1] == two[0] * 2), "{pauses:?}");
+        assert_eq!(pauses.iter().sum::<Duration>(), Duration::from_millis(12_700));
+        // One that serves, and fails at that, is no better than one that crashes.
+        let mut deaths = Deaths::default();
+        let again = [None, SOON, None, None, SOON, None, SOON];
+        let counted: Vec<_> = again.iter().map(|served| deaths.count(false, *served).is_some()).collect();
+        assert_eq!(counted, [true, true, true, true, true, true, false]);
     }
 
     #[test]

@@ -17,8 +17,8 @@ use crate::mounting::fuse_device::{self, Mounted};
 use crate::mounting::kept::{KEEPER_DIED, Kept, LEFT, UPGRADE};
 use crate::mounting::request::MountRequest;
 use crate::mounting::{given, keeper, notify, signals};
-use crate::show::VERSION;
 use crate::show::failure::{Failure, reason};
+use crate::show::{VERSION, logging};
 
 /// What is said of a recovery that has found everything.
 const NOTHING_LOST: &str = ", nothing that was accepted is lost";
@@ -52,6 +52,7 @@ impl Hands {
         }
         log::info!("{pool}: leaving to another server");
         server.leave();
+        logging::end();
         std::process::exit(LEFT);
     }
 }
@@ -80,6 +81,10 @@ impl Listener for Heard<'_> {
 pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), Failure> {
     let mut kept = request.kept.map(|numbers| Kept::take(numbers, request.after.clone())).transpose()?;
     let errands = request.errands.map(Sockets::take).transpose()?.map(Arc::new);
+    if request.after.is_some() {
+        // Programs wait. It may have no thread that writes the log before it has given up its rights.
+        logging::hold_back();
+    }
     signals::block(&signals::OF_THE_LOG)?;
     let inherited = kept.as_mut().and_then(Kept::inherited);
     if let (Some(kept), Some((fuse, _))) = (&kept, &inherited) {
@@ -132,6 +137,7 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
                     kept.iter().filter(|_| taken_over).for_each(|kept| kept.handover().leave());
                 })?;
             }
+            logging::write_beside();
             let mut hands = None;
             if let (Some(kept), Some(shared)) = (&kept, shared) {
                 let handed = shared.and_then(|(fuse, lock): (OwnedFd, OwnedFd)| {
@@ -304,6 +310,7 @@ fn stop(mount: &Mount) {
         let Err(why) = mounted.abort() else { return };
         log::warn!("{path}: cannot end the connection: {why}; the next mount recovers the pool");
         // All is committed. Requests wait in the kernel, which answers them when nobody has the device any more.
+        logging::end();
         std::process::exit(0);
     }
     mount.stop();

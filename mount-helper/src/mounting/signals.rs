@@ -40,8 +40,11 @@ pub fn watch(
             loop {
                 match set.wait() {
                     Ok(Signal::SIGHUP) => match &errands {
-                        Some(errands) => logging::open_again(Some(&|| errands.log())),
-                        None => logging::open_again(None),
+                        Some(errands) => {
+                            let errands = errands.clone();
+                            logging::open_again(Some(move || errands.log()));
+                        }
+                        None => logging::open_again(logging::BY_ITSELF),
                     },
                     Ok(Signal::SIGUSR1) => logging::change_level(true),
                     Ok(Signal::SIGUSR2) => logging::change_level(false),

@@ -15,7 +15,8 @@ pub struct LogFile(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     path: PathBuf,
-    file: Mutex<File>,
+    /// Whoever writes to it holds no lock meanwhile.
+    file: Mutex<Arc<File>>,
 }
 
 /// The owner writes it, and a group may be let read it.
@@ -39,7 +40,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 impl LogFile {
     /// Opens it to append to it; it is made if it is not there.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self(Arc::new(Inner { path: path.into(), file: Mutex::new(open(path)?) })))
+        Ok(Self(Arc::new(Inner { path: path.into(), file: Mutex::new(Arc::new(open(path)?)) })))
     }
 
     /// Opens what has the name now. If that fails, it goes on with the file that it has.
@@ -50,17 +51,14 @@ impl LogFile {
 
     /// Goes on with a file that somebody else has opened.
     pub fn go_on_with(&self, file: File) {
-        let before = std::mem::replace(&mut *self.0.file.lock().unwrap_or_else(PoisonError::into_inner), file);
+        let before =
+            std::mem::replace(&mut *self.0.file.lock().unwrap_or_else(PoisonError::into_inner), Arc::new(file));
         drop(before);
     }
-}
 
-impl Write for LogFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.file.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    /// Writes a line at its end. Where that fails there is nobody to be told of it.
+    pub fn append(&self, line: &[u8]) {
+        let file = self.0.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let _ = (&*file).write_all(line);
     }
 }

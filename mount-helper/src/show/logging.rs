@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use env_logger::{Builder, Target};
 use log::{Level, LevelFilter};
@@ -15,16 +16,58 @@ use crate::show::failure::{At, Failure, reason};
 use crate::show::limit::Limit;
 use crate::show::log_file::LogFile;
 use crate::show::log_line::{UNHEARD_REPLIES, line};
+use crate::show::log_queue::{Line, LogQueue};
 use crate::show::output;
 use crate::show::syslog::{self, Syslog};
 
 /// The file that is logged to, if it is one.
 static FILE: OnceLock<LogFile> = OnceLock::new();
 
+/// What goes there.
+static QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
+
+/// The lines of this process, each of which `write` writes. Only the first one counts, as it is with loggers.
+fn queue(write: impl Fn(&Line) + Send + Sync + 'static) -> Arc<LogQueue> {
+    QUEUE.get_or_init(|| Arc::new(LogQueue::new(write))).clone()
+}
+
+/// Puts what is formatted in line.
+struct Formatted(Arc<LogQueue>);
+
+impl Write for Formatted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // They have their level.
+        self.0.add(Line { level: Level::Info, text: bytes.into() });
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Lines wait until [`write_beside`]: others depend on this process, and it must have one thread for a while.
+pub fn hold_back() {
+    QUEUE.get().into_iter().for_each(|queue| queue.hold_back());
+}
+
+/// From now on nobody in this process waits for the log.
+pub fn write_beside() {
+    QUEUE.get().into_iter().for_each(LogQueue::write_beside);
+}
+
+/// This process is about to end.
+pub fn end() {
+    QUEUE.get().into_iter().for_each(LogQueue::end);
+}
+
 /// To standard error, as the program's own messages. Where that is the journal, each line has its priority instead
 /// (sd-daemon(3)).
 pub fn to_terminal(level: LevelFilter) {
     let mut builder = builder(level);
+    // Nobody is told of a terminal that is gone.
+    let queue = queue(|line| drop(io::stderr().write_all(&line.text)));
+    builder.target(Target::Pipe(Box::new(Formatted(queue))));
     if is_journal() {
         builder.format(|out, record| writeln!(out, "<{}>{}", syslog::priority(record.level()), line(record)));
     } else {
@@ -37,7 +80,9 @@ pub fn to_terminal(level: LevelFilter) {
 pub fn to_file(path: &Path) -> Result<(), Failure> {
     let file = LogFile::open(path).at(path)?;
     let (mut builder, limit) = (builder(LevelFilter::Info), Limit::default());
-    builder.target(Target::Pipe(Box::new(file.clone()))).format(move |out, record| {
+    let to = file.clone();
+    let queue = queue(move |line| to.append(&line.text));
+    builder.target(Target::Pipe(Box::new(Formatted(queue)))).format(move |out, record| {
         let (time, level) = (out.timestamp_millis(), record.level());
         let pid = std::process::id();
         let line = limit.line(record);
@@ -76,23 +121,30 @@ fn is_journal() -> bool {
 
 /// To syslog(3). Returns why that gets nowhere, if so.
 pub fn to_syslog() -> Option<String> {
-    if log::set_boxed_logger(Box::new(Syslog::open())).is_ok() {
+    let queue = queue(syslog::send);
+    if log::set_boxed_logger(Box::new(Syslog::open(queue))).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }
     syslog::unheard()
 }
 
+/// This process opens its log.
+pub const BY_ITSELF: Option<fn() -> io::Result<File>> = None;
+
 /// What is logged to may have another name by now: goes on with what has the name, which is opened by `somebody` if
-/// this process may not.
-pub fn open_again(somebody: Option<&dyn Fn() -> io::Result<File>>) {
-    let again = |log: &LogFile| match somebody {
+/// this process may not. Nobody waits for that.
+pub fn open_again(somebody: Option<impl FnOnce() -> io::Result<File> + Send + 'static>) {
+    let Some(log) = FILE.get() else { return };
+    let again = move || match somebody {
         None => log.open_again(),
         Some(open) => open().map(|file| log.go_on_with(file)).map_err(|error| reason(&error)),
     };
-    match FILE.get().map(again) {
-        Some(Err(why)) => log::error!("the log cannot be opened again: {why}"),
-        Some(Ok(())) => log::info!("the log was opened again"),
-        None => {}
+    let tell = move || match again() {
+        Err(why) => log::error!("the log cannot be opened again: {why}"),
+        Ok(()) => log::info!("the log was opened again"),
+    };
+    if let Err(error) = thread::Builder::new().spawn(tell) {
+        log::error!("the log cannot be opened again: {}", reason(&error));
     }
 }
 
@@ -118,5 +170,7 @@ pub fn catching_panics(main: impl FnOnce() -> ExitCode) -> ExitCode {
             log::error!("{line}");
         }
     }));
-    catch_unwind(AssertUnwindSafe(main)).unwrap_or(ExitCode::FAILURE)
+    let code = catch_unwind(AssertUnwindSafe(main)).unwrap_or(ExitCode::FAILURE);
+    end();
+    code
 }

@@ -7,6 +7,7 @@ pub mod info;
 mod limit;
 pub mod log_file;
 mod log_line;
+mod log_queue;
 pub mod logging;
 pub mod metrics;
 pub mod output;

@@ -2,26 +2,46 @@
 
 use std::ffi::CString;
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
 
 use log::{Level, Log, Metadata, Record};
 
 use crate::show::failure::reason;
 use crate::show::limit::Limit;
 use crate::show::log_line::UNHEARD_REPLIES;
+use crate::show::log_queue::{Line, LogQueue};
 
 /// Where syslog(3) sends it.
 const SOCKET: &str = "/dev/log";
 
 /// Sends what is logged to syslog(3), as `tensorfs[PID]`.
-#[derive(Default)]
-pub struct Syslog(Limit);
+pub struct Syslog {
+    limit: Limit,
+    queue: Arc<LogQueue>,
+}
 
 impl Syslog {
-    /// Names this program to syslog(3).
-    pub fn open() -> Syslog {
+    /// Names this program to syslog(3), which is given what is in the queue. It connects, and reads the time zone, now:
+    /// the process may give up the right to.
+    pub fn open(queue: Arc<LogQueue>) -> Syslog {
         // SAFETY: openlog keeps the pointer, and the string is static.
-        unsafe { libc::openlog(c"tensorfs".as_ptr(), libc::LOG_PID, libc::LOG_DAEMON) };
-        Syslog::default()
+        unsafe { libc::openlog(c"tensorfs".as_ptr(), libc::LOG_PID | libc::LOG_NDELAY, libc::LOG_DAEMON) };
+        // SAFETY: plain call of the C library.
+        unsafe { tzset() };
+        Syslog { limit: Limit::default(), queue }
+    }
+}
+
+unsafe extern "C" {
+    /// tzset(3).
+    fn tzset();
+}
+
+/// Gives a line to syslog(3), which may wait for whoever reads its socket.
+pub fn send(line: &Line) {
+    if let Ok(text) = CString::new(&*line.text) {
+        // SAFETY: both strings end in a zero byte, and the format takes exactly one string.
+        unsafe { libc::syslog(priority(line.level), c"%s".as_ptr(), text.as_ptr()) };
     }
 }
 
@@ -34,9 +54,8 @@ impl Log for Syslog {
         if !self.enabled(record.metadata()) {
             return;
         }
-        if let Some(Ok(text)) = self.0.line(record).map(CString::new) {
-            // SAFETY: both strings end in a zero byte, and the format takes exactly one string.
-            unsafe { libc::syslog(priority(record.level()), c"%s".as_ptr(), text.as_ptr()) };
+        if let Some(text) = self.limit.line(record) {
+            self.queue.add(Line { level: record.level(), text: text.into() });
         }
     }
 
