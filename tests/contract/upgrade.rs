@@ -19,6 +19,7 @@ on_mounts!(
     a_program_that_cannot_go_on_is_refused_beforehand,
     what_is_asked_during_an_upgrade_is_done_once,
     options_are_changed_by_a_remount,
+    a_keeper_that_is_stopped_is_not_waited_for,
     only_whoever_mounted_upgrades,
     without_a_keeper_there_is_no_upgrade,
     a_server_whose_keeper_died_is_watched_again,
@@ -295,9 +296,14 @@ fn options_are_changed_by_a_remount(setup: Setup) {
     let same = remount(&mount, "commit=3");
     assert!(same.status.success() && same.stderr.is_empty(), "{}", said(&same));
     assert_eq!(mount.info()["pid"], before["pid"], "nothing is to be changed");
-    let done = remount(&mount, "commit=7,threads=3,durability=close,layout=other");
-    assert!(done.status.success(), "{}", said(&done));
-    assert!(said(&done).contains("not changed by a remount: layout\n"), "{}", said(&done));
+    for other in ["layout=other", "watchdog=5", "nokeeper", "privileged"] {
+        let refused = remount(&mount, &format!("commit=7,{other}"));
+        let expected = format!("a remount cannot change: {}; ", other.split('=').next().unwrap());
+        assert!(!refused.status.success() && said(&refused).contains(&expected), "{}", said(&refused));
+    }
+    assert_eq!(mount.info()["commit_seconds"].as_f64(), Some(3.0));
+    let done = remount(&mount, "commit=7,threads=3,durability=close");
+    assert!(done.status.success() && done.stderr.is_empty(), "{}", said(&done));
     let info = mount.info();
     assert_eq!((&info["commit_seconds"], &info["durability"]), (&7.0.into(), &"close".into()), "{info}");
     // What is not said stays.
@@ -482,4 +488,25 @@ fn a_server_that_was_taken_over_has_no_say_in_its_keeper(setup: Setup) {
     open.write_all(b"goes on").unwrap();
     assert_eq!(fs::read(mount.at("f")).unwrap(), b"goes on");
     assert_ne!(mount.pid().unwrap(), server);
+}
+
+/// Proves K7.
+fn a_keeper_that_is_stopped_is_not_waited_for(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let keeper = mount.info()["keeper"]["pid"].as_i64().unwrap() as i32;
+    let pid = mount.pid();
+    // SAFETY: plain system call. The pid was asked of the server that runs.
+    let send = |signal| assert_eq!(unsafe { libc::kill(keeper, signal) }, 0);
+    send(libc::SIGSTOP);
+    let refused = upgrade(&mount, None);
+    send(libc::SIGCONT);
+    assert!(!refused.status.success() && said(&refused).contains("it is stopped"), "{}", said(&refused));
+    // What nobody waits for any more is not done either.
+    wait_until("the keeper", || mount.log().contains("waits no more"));
+    assert_eq!(mount.info()["pid"].as_i64().map(|pid| pid as i32), pid);
+    assert_eq!(upgrade(&mount, None).status.code(), Some(0));
+    mount.adopt();
 }

@@ -6,14 +6,15 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::kill;
-use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
+use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout, SendTimeout};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt,
     listen, send, sendmsg, setsockopt, socket,
@@ -37,8 +38,12 @@ const MOST: usize = 64 << 10;
 const TO_ASK: i64 = 1;
 /// So long is waited for a new keeper.
 const AGAIN: Duration = Duration::from_secs(60);
-/// What a keeper does takes no longer than so many seconds.
-const TO_ANSWER: i64 = 200;
+/// What a keeper does takes no longer than so long.
+const TO_ANSWER: Duration = Duration::from_secs(200);
+/// One that was stopped (SIGSTOP) for so long is not waited for.
+const STOPPED: Duration = Duration::from_secs(10);
+/// So often is looked whether it is, and so long it may take to be reached, in seconds.
+const LOOK: i64 = 1;
 
 /// What a keeper was asked for.
 pub struct Wish {
@@ -92,6 +97,9 @@ fn hear(socket: OwnedFd) -> io::Result<Wish> {
     setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TO_ASK, 0))?;
     let mut bytes = vec![0; MOST];
     let (text, programs) = hear_one(&socket, &mut bytes)?;
+    if has_gone(&socket) {
+        return Err(io::Error::other("whoever asked for another server waits no more"));
+    }
     let program = programs.into_iter().next().map(File::from);
     let options = match text.split_at_checked(1) {
         Some(("o", list)) => Some(list.to_owned()),
@@ -99,6 +107,13 @@ fn hear(socket: OwnedFd) -> io::Result<Wish> {
         _ => return Err(Errno::EPROTO.into()),
     };
     Ok(Wish { socket, program, options })
+}
+
+/// True if nobody will hear an answer.
+fn has_gone(socket: &OwnedFd) -> bool {
+    let mut asked = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+    let _ = poll(&mut asked, PollTimeout::ZERO);
+    asked[0].revents().is_some_and(|seen| seen.contains(PollFlags::POLLHUP))
 }
 
 /// One message: what it says, and the descriptors that came with it.
@@ -181,7 +196,7 @@ pub fn ask(keeper: Pid, program: Option<&File>, options: Option<&str>) -> Result
     sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(text.as_bytes())], with, MsgFlags::MSG_NOSIGNAL, None)
         .map_err(|errno| failed(errno.into()))?;
     let mut bytes = vec![0; MOST];
-    let (answer, _) = hear_one(&socket, &mut bytes).map_err(failed)?;
+    let answer = hear_answer(keeper, &socket, &mut bytes).map_err(failed)?;
     match answer.strip_prefix('=') {
         Some("") => Ok(()),
         Some(why) => Err(Failure::new(why.to_owned())),
@@ -189,14 +204,34 @@ pub fn ask(keeper: Pid, program: Option<&File>, options: Option<&str>) -> Result
     }
 }
 
+/// What a keeper answers, which may take its time, but not if it is stopped.
+fn hear_answer<'a>(keeper: Pid, socket: &OwnedFd, bytes: &'a mut [u8]) -> io::Result<&'a str> {
+    let (asked, mut went) = (Instant::now(), Instant::now());
+    loop {
+        match receive(socket, bytes, Patience::Wait) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && asked.elapsed() < TO_ANSWER => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
+            Err(error) => return Err(error),
+            Ok((len, _)) => return Ok(std::str::from_utf8(&bytes[..len]).map_err(|_| Errno::EPROTO)?),
+        }
+        if !process::is_stopped(keeper.as_raw() as u32) {
+            went = Instant::now();
+        } else if went.elapsed() >= STOPPED {
+            return Err(io::Error::other(format!("it is stopped; kill -CONT {keeper} has it go on")));
+        }
+    }
+}
+
 fn reach(keeper: Pid) -> io::Result<OwnedFd> {
     let socket = new_socket(SockFlag::empty())?;
+    // One that takes nobody in has others wait in front of it.
+    setsockopt(&socket, SendTimeout, &TimeVal::new(LOOK, 0))?;
     connect(socket.as_raw_fd(), &address(keeper)?)?;
     // Anybody could have taken the name.
     if getsockopt(&socket, PeerCredentials)?.pid() != keeper.as_raw() {
         return Err(Errno::EPERM.into());
     }
-    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TO_ANSWER, 0))?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(LOOK, 0))?;
     Ok(socket)
 }
 

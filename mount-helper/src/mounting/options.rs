@@ -282,6 +282,24 @@ impl MountOptions {
         words.join(",")
     }
 
+    /// What the words of `lists` take away of what a server may have been started with: `atime` and the like, which
+    /// otherwise say what is so anyway.
+    pub fn taken_away(lists: &[String], running: &MountOptions) -> Result<Vec<&'static str>, String> {
+        let mut all = MountOptions::default();
+        (all.flags.noatime, all.flags.nodiratime) = (true, true);
+        (all.server.keeper, all.server.privileged) = (true, true);
+        for list in lists {
+            all.apply(list, true)?;
+        }
+        let taken = [
+            (running.flags.noatime && !all.flags.noatime, "atime"),
+            (running.flags.nodiratime && !all.flags.nodiratime, "diratime"),
+            (running.server.keeper && !all.server.keeper, "nokeeper"),
+            (running.server.privileged && !all.server.privileged, "unprivileged"),
+        ];
+        Ok(taken.into_iter().filter_map(|(taken, name)| taken.then_some(name)).collect())
+    }
+
     /// The names of those given that only a server which is being started heeds, and that are not what one was started
     /// with.
     pub fn of_the_server(&self, running: &MountOptions) -> Vec<&'static str> {
@@ -292,7 +310,8 @@ impl MountOptions {
         let given = [
             (self.flags.noatime && !running.flags.noatime, "noatime"),
             (self.flags.nodiratime && !running.flags.nodiratime, "nodiratime"),
-            (changed(&self.size, &running.size, None), "size"),
+            // With `create` it is of a pool that there was none of yet.
+            (!self.create && changed(&self.size, &running.size, None), "size"),
             (changed(&self.layout, &running.layout, None), "layout"),
             (changed(&new.durability, &old.durability, default.durability), "durability"),
             (changed(&new.commit, &old.commit, Some(default.commit)), "commit"),
@@ -532,6 +551,14 @@ mod tests {
         assert_eq!(differs(same), [""; 0]);
         assert_eq!(differs("commit=1,threads=4,passthrough=off"), ["commit", "passthrough", "threads"]);
         assert_eq!(differs("size=2G,layout=x,noatime,replace=3"), ["noatime", "size", "layout", "replace"]);
+        assert_eq!(differs("create,size=2G"), [""; 0]);
+        let taken = |lists: &[&str], running: &str| {
+            let lists: Vec<String> = lists.iter().map(|list| (*list).to_owned()).collect();
+            MountOptions::taken_away(&lists, &parse(running).unwrap()).unwrap()
+        };
+        assert_eq!(taken(&["noatime,keeper", "atime,nokeeper"], "noatime,keeper"), ["atime", "nokeeper"]);
+        assert_eq!(taken(&["atime,nokeeper,unprivileged"], "commit=1"), [""; 0]);
+        assert_eq!(taken(&["ro,frob"], "noatime,keeper,privileged"), [""; 0]);
     }
 
     #[test]

@@ -62,6 +62,12 @@ pub fn name(pid: u32) -> String {
         .unwrap_or_else(|_| "?".to_owned())
 }
 
+/// Whether a process does nothing until somebody has it go on (SIGSTOP).
+pub fn is_stopped(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:\tT"))
+}
+
 /// Whether a process is gone, or has been killed and is giving back what it has. Its first thread is dead then, while
 /// others may still hold a lock.
 pub fn is_ending(pid: u32) -> bool {

@@ -14,7 +14,6 @@ use crate::mounting::paths;
 use crate::mounting::request::MountRequest;
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
-use crate::show::output;
 
 /// Of the kernel's `include/linux/statfs.h`.
 const ST_NOSYMFOLLOW: libc::c_ulong = 0x2000;
@@ -22,7 +21,8 @@ const ST_NOSYMFOLLOW: libc::c_ulong = 0x2000;
 /// Changes a mount between `ro` and `rw`, `exec` and `noexec`, `symfollow` and `nosymfollow`, as `lists` say. If its
 /// server has a keeper, another one serves it with what was asked for of the rest.
 ///
-/// Everything else stays as it is, and is named if it was asked for: mount(8) asks for what is in /etc/fstab.
+/// Everything else stays as it is: if something else of it was asked for, that is refused before anything is changed.
+/// What it is already may be asked for, as mount(8) does, which asks for all that is in /etc/fstab.
 pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
     let mountpoint = paths::real(&request.mountpoint)?;
     let found = match Target::of(&mountpoint)? {
@@ -41,9 +41,10 @@ pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
         _ => None,
     };
     let wanted = now.exchanged(&request.options);
-    let stays = request.options.of_the_server(if kept.is_some() { &wanted } else { &now });
+    let mut stays = request.options.of_the_server(if kept.is_some() { &wanted } else { &now });
+    stays.extend(MountOptions::taken_away(lists, &now).map_err(|reason| Failure::at(&mountpoint, reason))?);
     if !stays.is_empty() {
-        output::complain(format!("{}: not changed by a remount: {}", mountpoint.display(), stays.join(", ")));
+        return Err(Failure::at(&mountpoint, cannot(&stays)));
     }
     if let Some(keeper) = kept.filter(|_| wanted != now) {
         exchange::ask(keeper, None, Some(&wanted.to_list())).map_err(|why| Failure::at(&mountpoint, why))?;
@@ -53,6 +54,12 @@ pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
         options.apply(list, true).map_err(|reason| Failure::at(&mountpoint, reason))?;
     }
     change(&mountpoint, &options)
+}
+
+/// What is said of options that stay as they are.
+fn cannot(stays: &[&str]) -> String {
+    let how = if *stays == ["size"] { "tensorfs resize changes it" } else { "unmount it, and mount it again" };
+    format!("a remount cannot change: {}; {how}", stays.join(", "))
 }
 
 /// The options that the server was started with, as far as they can be seen.
