@@ -258,8 +258,9 @@ fn what_killed_carriers_have_left_in_a_directory_is_removed() {
     assert_eq!((left, dir.join("mine#1").exists()), ([false, true, true], true));
 }
 
-/// Proves E15.
 /// What came of a command says its exit status, whoever reads what it prints.
+///
+/// Proves E15.
 #[test]
 fn what_cannot_be_printed_does_not_make_a_success() {
     let mut remote = Remote::new();
