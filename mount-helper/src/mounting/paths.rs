@@ -64,6 +64,10 @@ pub enum Leads {
 /// Which of some mount points (real) a path comes to first, and whether it ends there. Nothing is asked of what is
 /// mounted at any of them.
 pub fn leads_into<'a>(path: &Path, mountpoints: &[&'a Path]) -> Result<Option<(&'a Path, Leads)>, Failure> {
+    if mountpoints.is_empty() {
+        // The path may lead into another mount, where nobody answers.
+        return Ok(None);
+    }
     let whole = std::path::absolute(path).at(path)?;
     let parts = |path: &Path| path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect::<Vec<_>>();
     let (mut at, mut left, mut links) = (PathBuf::from("/"), parts(&whole), 0);
