@@ -20,6 +20,7 @@ on_mounts!(
     who_writes_it_anew_and_closes_it_completes_it,
     who_ends_of_himself_interrupts_nothing,
     who_could_write_it_and_did_not_interrupts_nothing,
+    who_stores_through_a_mapping_from_before_is_not_missed,
     who_opened_it_is_taken_for_the_writer,
     what_was_interrupted_is_no_checkpoint,
     what_is_newer_and_not_complete_is_rolled_back,
@@ -335,6 +336,45 @@ fn who_could_write_it_and_did_not_interrupts_nothing(setup: Setup) {
         }
         unchanged.iter().for_each(|path| assert_ne!(state(path), "interrupted", "{durability}: {path:?}"));
         changed.iter().for_each(|path| assert_eq!(state(path), "interrupted", "{durability}: {path:?}"));
+    }
+}
+
+/// Its pages were to be written to the host already, which notes no time for what is stored into them once more.
+///
+/// Proves T12.
+fn who_stores_through_a_mapping_from_before_is_not_missed(setup: Setup) {
+    const SCRIPT: &str = "
+import ctypes, os, signal, sys
+path, child, flags = sys.argv[1], sys.argv[2] == 'child', int(sys.argv[3])
+first = os.open(path, os.O_RDWR)
+# That of the module goes on to have the descriptor.
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+mapped = (ctypes.c_char * 8192).from_address(libc.mmap(None, 8192, 3, 1, first, 0))
+os.close(first)
+mapped[0] = b'1'
+if child and os.fork():
+    os.wait()
+    os._exit(0)
+again = os.open(path, flags)
+mapped[1] = mapped[5000] = b'2'
+os.kill(os.getpid(), signal.SIGKILL)
+";
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    for (n, who) in ["itself", "child"].into_iter().enumerate() {
+        for flags in [libc::O_RDWR, libc::O_WRONLY] {
+            let path = mount.at(format!("f{n}{flags}"));
+            fs::write(&path, [0; 8192]).unwrap();
+            mount.sync();
+            let mut script = Command::new("python3");
+            script.args(["-c", SCRIPT]).arg(&path).args([who, &flags.to_string()]);
+            assert!(script.status().unwrap().signal() == Some(libc::SIGKILL) || who == "child");
+            assert_eq!(state(&path), "interrupted", "{who}, {flags}");
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use tensorfs_tests::{Call, HostCalls, Injected, Mount, Pattern, Rule, Setup, on_mounts, xattr};
+use tensorfs_tests::{Call, HostCalls, Injected, Mount, Pattern, Rule, Setup, on_mounts, wait_until, xattr};
 
 on_mounts!(
     what_one_recovery_left_after_a_power_loss_the_next_judges_so_too,
@@ -13,6 +13,7 @@ on_mounts!(
     a_full_host_keeps_nobody_from_the_pool_after_a_power_loss,
     a_host_that_is_full_and_has_no_links_keeps_nobody_from_the_pool,
     a_cut_that_could_not_be_recorded_as_done_is_not_done_again,
+    a_file_of_which_the_host_has_less_than_was_recorded_has_no_early_end,
 );
 
 const OLD: usize = 70_000;
@@ -233,4 +234,55 @@ fn a_cut_that_could_not_be_recorded_as_done_is_not_done_again(setup: Setup) {
     drop(failing);
     mount.mount();
     assert!(fs::read(&path).unwrap() == bytes(2, OLD), "{} bytes", fs::metadata(&path).unwrap().len());
+}
+
+/// Its segment was cut while no server ran, or was left so by one that was killed.
+///
+/// Proves D12, T7.
+fn a_file_of_which_the_host_has_less_than_was_recorded_has_no_early_end(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let no_bytes = |result: std::io::Result<()>, what: &str| {
+        assert_eq!(result.map_err(|error| error.raw_os_error()), Err(Some(libc::EIO)), "{what}");
+    };
+    for (round, killed) in [false, true].into_iter().enumerate() {
+        // After a kill a small file gets its bytes from the log, if that has them yet.
+        for (n, len) in [(0, 200_000), (1, if killed { 100_000 } else { 1000 })] {
+            let (name, other) = (format!("f{round}{n}"), format!("other{round}{n}"));
+            fs::write(mount.at(&name), bytes(10 * round as u64 + n, len)).unwrap();
+            fs::write(mount.at(&other), bytes(10 * round as u64 + n + 5, len)).unwrap();
+            mount.sync();
+            let segment = mount.pool().join(&segment_of(&mount, &bytes(10 * round as u64 + n, len))[1..]);
+            if killed {
+                mount.kill9()
+            } else {
+                mount.umount()
+            }
+            // Who has it open is taken for a program that goes on to write it: it is another process, and ends.
+            let half = len / 2;
+            let (pool, segment) = (mount.pool().to_owned(), segment.to_str().unwrap().to_owned());
+            let change = |how: &str| tensorfs_tests::shell(&pool, &how.replace("SEGMENT", &segment));
+            change(&format!("truncate -s {half} SEGMENT"));
+            mount.mount();
+            let path = mount.at(&name);
+            assert_eq!(fs::metadata(&path).unwrap().len(), len as u64);
+            no_bytes(fs::read(&path).map(drop), "read");
+            no_bytes(OpenOptions::new().append(true).open(&path).map(drop), "append");
+            no_bytes(nix::unistd::truncate(&path, 10).map_err(std::io::Error::from), "cut");
+            assert_eq!(xattr::get(&path, "user.tensorfs.state").unwrap(), b"damaged");
+            assert!(fs::read(mount.at(&other)).unwrap() == bytes(10 * round as u64 + n + 5, len));
+            // It is whole again as its segment is.
+            let whole = mount.host().join("whole");
+            fs::write(&whole, bytes(10 * round as u64 + n, len)).unwrap();
+            change(&format!("cat '{}' >SEGMENT", whole.display()));
+            assert!(fs::read(&path).unwrap() == bytes(10 * round as u64 + n, len));
+            change(&format!("truncate -s {half} SEGMENT"));
+            fs::write(&path, b"new").unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"new");
+            wait_until("it is closed", || xattr::get(&path, "user.tensorfs.state").unwrap() != b"damaged");
+            fs::remove_file(&path).unwrap();
+        }
+    }
 }

@@ -1,13 +1,15 @@
 //! Giving a file that is about to be used its segment.
 
+use log::Level;
 use tensorfs_layout::log::{Attributes, Record, Shutdown, Transaction};
 use tensorfs_layout::segment::Gone;
+use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::Caller;
 use crate::clock;
 use crate::error::{Fault, Host, Result};
-use crate::store::{Store, host};
+use crate::store::{BadRun, Store, host};
 
 use super::Files;
 use super::locked::Locked;
@@ -20,6 +22,7 @@ impl Locked<'_> {
         // A server that died may have left its handles of it to this one.
         let serving = self.state.serving.get_or_insert_with(|| Serving::new(segment));
         (serving.mappable, serving.seen) = (true, None);
+        serving.mappers.note(0);
         let watched = self.start_watching(Changer::Outlived);
         // What they opened while there was no limit, they write without asking.
         self.files.store().map_for_good(self.ino());
@@ -58,7 +61,7 @@ impl Locked<'_> {
             None => self.files.first_segment(caller, ino)?,
         };
         // Whoever holds it by path can open it without a name, and then it counts.
-        self.files.store().removed().take(ino);
+        self.files.store().is_opened_again(ino);
         self.state.serving = Some(Serving::new(segment));
         if let Err(fault) = self.align(&attributes) {
             self.state.serving = None;
@@ -96,6 +99,29 @@ impl Locked<'_> {
         Ok(())
     }
 
+    /// `EIO` for a file of which the host has fewer bytes than were recorded when it came to rest: nobody shall take
+    /// the end of its segment for its own. It is known as damaged from then on.
+    pub(super) fn check_whole(&self) -> Result<()> {
+        let (store, ino) = (self.files.store(), self.ino());
+        if self.is_replacing() {
+            return Ok(());
+        }
+        let size = self.look()?.size;
+        let recorded = {
+            let view = store.view();
+            view.object(ino).filter(|object| !object.is_cut_unconfirmed()).map_or(0, Object::size)
+        };
+        if size >= recorded {
+            return Ok(());
+        }
+        let what = format!("the host has {size} bytes of a file of {recorded}");
+        if !store.is_known_damaged(ino) {
+            let missing = BadRun { offset: size, len: recorded - size, what: what.clone() };
+            store.settle_damage(ino, &&[][..], &[missing]);
+        }
+        Err(Fault { level: Level::Info, ..Fault::warn(libc::EIO, format!("inode {ino}: {what}")) })
+    }
+
     /// If the bytes of a file that is to be emptied cannot be had, it is a new file from now on.
     pub(super) fn start_anew_if_gone(&mut self, caller: Caller) -> Result<()> {
         let gone = self.files.store().gone(self.ino());
@@ -109,6 +135,15 @@ impl Locked<'_> {
 }
 
 impl Store {
+    /// What was removed is open again, and counts. Nothing was recorded of what was written last.
+    fn is_opened_again(&self, ino: Ino) {
+        if let Some(held) = self.removed().take(ino)
+            && let Some(object) = self.view().object(ino)
+        {
+            self.removed().note_left(ino, object, held);
+        }
+    }
+
     fn regular(&self, ino: Ino) -> Result<Attributes> {
         let view = self.view();
         let object = view.object(ino).ok_or(Fault::stale())?;

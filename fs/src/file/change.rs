@@ -22,6 +22,9 @@ impl Locked<'_> {
             self.start_anew_if_gone(caller)?;
         }
         self.attach(caller)?;
+        if size > 0 {
+            self.check_whole()?;
+        }
         self.files.drop_privileges(caller, self.ino())?;
         self.truncate(caller, size)
     }

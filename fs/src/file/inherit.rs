@@ -98,6 +98,7 @@ impl Locked<'_> {
         if let Some(serving) = self.serving_mut() {
             serving.route = backing.map_or(Route::Server, Route::Kernel);
             serving.mappable |= access.read && access.write && mode == Mode::Passthrough;
+            serving.mappers.note(0);
             serving.asked |= asks && access.write;
             if access.write {
                 // It may have been written since recovery looked at it.

@@ -49,9 +49,13 @@ impl Locked<'_> {
         self.begin_session(true);
     }
 
-    /// What the file is, for one who is about to get a handle to write it.
-    pub(super) fn before_writing(&self) -> Option<Before> {
-        let (segment, seen) = (self.segment()?, Seen::of(&self.look().ok()?, clock::now()));
+    /// What the file is, for one who is about to get a handle to write it. If he, or who has started him, may have it
+    /// mapped for writing, what it was before anything could write it: by that he may go on to change it unseen.
+    pub(super) fn before_writing(&self, caller: Caller) -> Option<Before> {
+        let segment = self.segment()?;
+        let mappers = &self.serving()?.mappers;
+        let maps = !mappers.is_empty() && mappers.may_be(&[caller.process(), caller.parent()]);
+        let seen = if maps { self.writing()?.began? } else { Seen::of(&self.look().ok()?, clock::now()) };
         Some(Before { segment, seen, tells: self.files.store().tells_each_change(segment.tier()) })
     }
 

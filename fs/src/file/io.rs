@@ -121,13 +121,13 @@ impl Files {
         Ok((segment, fd))
     }
 
-    /// Where [`Files::write`] of so many bytes is done: the first change of what is sealed waits for a commit, and what
-    /// comes beside much that is removed for its removal from the host.
-    pub fn write_lane(&self, request: &WriteRequest, len: u64) -> Lane {
+    /// Where [`Files::write`] is done: the first change of what is sealed waits for a commit, and what comes beside
+    /// much that is removed for its removal from the host.
+    pub fn write_lane(&self, request: &WriteRequest) -> Lane {
         let changes_sealed = |handle: Arc<Handle>| !request.appends() && request.offset < handle.node.sealed_end();
         let store = self.store();
         let waits = store.commits_slowly() && self.handles.get(request.handle).is_ok_and(changes_sealed);
-        Lane::waiting(waits || store.may_stand_beside_too_much(len))
+        Lane::waiting(waits || store.may_wait_for_removals())
     }
 
     /// Has the seals of a file void before its bytes behind this place are changed through a handle.
@@ -211,7 +211,10 @@ impl Files {
     /// Where [`Files::fallocate`] is done: punching and zeroing large ranges take their time.
     pub fn fallocate_lane(&self, handle: u64, mode: i32) -> Lane {
         let takes_long = self.store().commits_slowly() && mode & !libc::FALLOC_FL_KEEP_SIZE != 0;
-        Lane::waiting(takes_long || self.handles.get(handle).is_ok_and(|handle| self.is_durable_at_once(&handle)))
+        let beside = self.store().may_wait_for_removals();
+        Lane::waiting(
+            takes_long || beside || self.handles.get(handle).is_ok_and(|handle| self.is_durable_at_once(&handle)),
+        )
     }
 
     /// True if what is changed through this handle is durable before it is answered. After writes the kernel asks for
@@ -290,7 +293,7 @@ impl Files {
     /// Where [`Files::copy_file_range`] to a place of an open file is done.
     pub fn copy_lane(&self, (to, at): (u64, u64), len: u64) -> Lane {
         let waits = |handle: Arc<Handle>| at < handle.node.sealed_end() || self.is_durable_at_once(&handle);
-        let beside = self.store().may_stand_beside_too_much(len);
+        let beside = self.store().may_wait_for_removals();
         Lane::waiting(len > COPY_HERE || beside || self.handles.get(to).is_ok_and(waits))
     }
 

@@ -275,6 +275,9 @@ impl Locked<'_> {
             self.start_anew_if_gone(caller)?;
         }
         let segment = self.attach(caller)?;
+        if !empties {
+            self.check_whole()?;
+        }
         if writes {
             self.files.drop_privileges(caller, self.ino())?;
         }
@@ -342,7 +345,6 @@ impl Locked<'_> {
         }
         if let Some(serving) = self.serving_mut() {
             serving.route = route;
-            serving.mappable |= maps && mode == Mode::Passthrough;
             serving.asked |= access.write && sealed;
         }
         let asked = self.serving().is_some_and(|serving| serving.asked);
@@ -365,7 +367,14 @@ impl Locked<'_> {
                 && store.pool().recovery().open_segments.is_empty(),
         };
         files.accesses().opened(ino);
-        let before = if access.write && !anew { self.before_writing() } else { None };
+        let before = if access.write && !anew { self.before_writing(caller) } else { None };
+        if maps && mode == Mode::Passthrough {
+            let process = caller.process();
+            if let Some(serving) = self.serving_mut() {
+                serving.mappable = true;
+                serving.mappers.note(process);
+            }
+        }
         let manner = manner(told);
         let served = asks || mode == Mode::Server;
         let number = files.handles.next_number();

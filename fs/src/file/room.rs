@@ -135,13 +135,15 @@ impl Files {
     }
 
     fn admit_beside_removals(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
-        let mut rounds = 0..ROUNDS;
-        while rounds.next().is_some() && self.wait_for_removals(len) {
+        let (mut rounds, mut more) = (0..ROUNDS, len);
+        while rounds.next().is_some() && self.wait_for_removals(more) {
             let admitted = self.admit_at_once(ino, &fd, offset, len)?;
             // Those who looked at the same time did not see each other; now whoever has looked last sees all.
             if !self.store().stands_beside_too_much(0) {
                 return Ok(admitted);
             }
+            // With what lies in front of it in a file that can be mapped.
+            more = admitted.counted();
         }
         self.admit_at_once(ino, fd, offset, len)
     }

@@ -97,6 +97,8 @@ pub(super) struct Serving {
     /// A handle could map the segment for writing, which changes times without the kernel knowing, and outlives the
     /// handle. So may descriptors of processes of an earlier mount.
     pub mappable: bool,
+    /// Who had such handles.
+    pub mappers: Mappers,
     /// Whoever writes it asks the server, also where the kernel could do without: it was sealed when it was opened to
     /// be appended to, and what is appended to by both would be written by both in one place.
     pub asked: bool,
@@ -112,8 +114,37 @@ impl Serving {
             writing: None,
             replacing: None,
             mappable: false,
+            mappers: Mappers::default(),
             asked: false,
         }
+    }
+}
+
+/// Processes that may have a file mapped for writing: what they store into pages that are to be written to the host yet
+/// changes no time there.
+#[derive(Debug, Default)]
+pub(super) struct Mappers(Vec<u32>);
+
+/// So many are told apart.
+const MAPPERS: usize = 16;
+
+impl Mappers {
+    /// A process may; 0 stands for one that is not known.
+    pub fn note(&mut self, process: u32) {
+        if !self.0.contains(&process) {
+            self.0.push(if self.0.len() < MAPPERS { process } else { 0 });
+        }
+        self.0.truncate(MAPPERS + 1);
+    }
+
+    /// True if nobody may.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// True if one of these processes may.
+    pub fn may_be(&self, processes: &[u32]) -> bool {
+        self.0.iter().any(|mapper| *mapper == 0 || processes.contains(mapper))
     }
 }
 
@@ -276,6 +307,16 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_mappers_than_are_told_apart_may_be_anybody() {
+        let mut mappers = Mappers::default();
+        assert!(mappers.is_empty() && !mappers.may_be(&[7]));
+        (1..=MAPPERS as u32).for_each(|process| mappers.note(process));
+        assert!(mappers.may_be(&[7, 70]) && !mappers.may_be(&[70]));
+        (50..90).for_each(|process| mappers.note(process));
+        assert!(mappers.may_be(&[700]) && mappers.0.len() == MAPPERS + 1);
+    }
 
     #[test]
     fn a_young_look_is_enough_where_the_host_tells_each_change() {

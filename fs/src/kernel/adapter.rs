@@ -552,7 +552,7 @@ impl fuser::Filesystem for Adapter {
         };
         let mut begun = self.count(asked, ("write", |c| &c.write));
         // What is written is copied only where much waits.
-        let here = self.fs.write_lane(number, &request, data.len() as u64) == Lane::Here;
+        let here = self.fs.write_lane(number, &request) == Lane::Here;
         if here && let Some(_admitted) = self.lanes.admit(number) {
             begun.start();
             let written = attempt(&self.fs, "write", || self.fs.write(caller, number, who, request, data));

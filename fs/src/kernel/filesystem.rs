@@ -298,9 +298,9 @@ impl Filesystem {
     }
 
     /// Where [`Filesystem::write`] is done.
-    pub fn write_lane(&self, ino: Ino, request: &WriteRequest, len: u64) -> Lane {
+    pub fn write_lane(&self, ino: Ino, request: &WriteRequest) -> Lane {
         match Realm::of(ino) {
-            Realm::Tree => self.files.write_lane(request, len),
+            Realm::Tree => self.files.write_lane(request),
             Realm::Control => Lane::Here,
         }
     }

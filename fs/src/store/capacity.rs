@@ -384,8 +384,13 @@ impl Store {
     }
 
     /// True if that may be so, without asking the host.
-    pub fn may_stand_beside_too_much(&self, more: u64) -> bool {
+    fn may_stand_beside_too_much(&self, more: u64) -> bool {
         self.is_limited() && self.passes_by_far(self.limit.estimate(), more)
+    }
+
+    /// True if whoever writes may have to wait until some of what is removed is gone from the host.
+    pub fn may_wait_for_removals(&self) -> bool {
+        self.may_stand_beside_too_much(u64::MAX)
     }
 
     fn passes_by_far(&self, used: u64, more: u64) -> bool {
@@ -449,6 +454,11 @@ impl Admitted<'_> {
     /// How many bytes may be written.
     pub fn fits(&self) -> u64 {
         self.fits
+    }
+
+    /// So many count as under way: what it may take of the host at most.
+    pub fn counted(&self) -> u64 {
+        self.under_way.as_ref().map_or(0, |(_, _, write)| write.bytes())
     }
 
     /// The write is done.
