@@ -6,6 +6,7 @@
 //! pending meanwhile: until the version is in quarantine the new one does not stand.
 
 use tensorfs_layout::segment::{Note, QuarantineEntry, Reason};
+use tensorfs_layout::tree::spelled;
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::Ending;
@@ -137,16 +138,17 @@ impl Store {
     }
 
     fn set_aside(&self, ino: Ino, old: SegmentId, left: SegmentId, why: &str) -> Result<()> {
-        let (path, user) = {
+        let ((path, path_bytes), user) = {
             let view = self.view();
             // Looked up when it was opened; without that, all names would have to be gone through.
             let known = self.known_path(&view, ino).map(|path| [b"/", &path[..]].concat());
             let path = known.or_else(|| view.path_of(ino));
             let user = view.object(ino).map(|object| object.attributes.uid);
-            (path.map(|path| String::from_utf8_lossy(&path).into_owned()), user)
+            (spelled(path), user)
         };
         let shown = path.clone().unwrap_or_else(|| format!("inode {ino}"));
-        let note = Note { ino: Some(ino), path, reason: Reason::InterruptedReplace, offset: 0, time: clock::now() };
+        let reason = Reason::InterruptedReplace;
+        let note = Note { ino: Some(ino), path, path_bytes, reason, offset: 0, time: clock::now() };
         self.mend_from_log(ino, old)?;
         let entry = self.pool().quarantine().keep_version(self.segments(), old, left, &note, user);
         if let Err(error) = &entry

@@ -4,7 +4,7 @@ use tensorfs_formats::Source;
 use tensorfs_layout::Ino;
 use tensorfs_layout::check::{Finding, LastScrub, Subject, Unfinished, is_hurt, segment_path};
 use tensorfs_layout::segment::QuarantineEntry;
-use tensorfs_layout::tree::View;
+use tensorfs_layout::tree::{View, spelled};
 
 use crate::clock;
 
@@ -31,7 +31,7 @@ impl Store {
         let (Some(chain), Some(segment)) = (object.chain().cloned(), object.attributes.segment) else {
             return Vec::new();
         };
-        let path = view.path_of(ino).map(|path| String::from_utf8_lossy(&path).into_owned());
+        let (path, path_bytes) = spelled(view.path_of(ino));
         drop(view);
         let finding = |fault: &BadRun| {
             let hurt = chain.tensors().filter(|entry| is_hurt(file, entry, fault.offset, fault.len));
@@ -39,6 +39,7 @@ impl Store {
             Finding {
                 subject: Subject::File,
                 path: path.clone(),
+                path_bytes: path_bytes.clone(),
                 ino: Some(ino),
                 host_file: segment_path(segment),
                 offset: Some(fault.offset),
@@ -103,7 +104,7 @@ impl Store {
         let view = self.pool.view();
         for finding in &mut all {
             let path = finding.ino.and_then(|ino| self.path_to_show(&view, ino));
-            finding.path = path.map(|path| String::from_utf8_lossy(&path).into_owned());
+            (finding.path, finding.path_bytes) = spelled(path);
         }
         all
     }

@@ -26,7 +26,7 @@ use crate::segment::stat::SegmentStat;
 use crate::segment::tiers::{TierInfo, TierState};
 use crate::tree::chain::FileChain;
 use crate::tree::object::Object;
-use crate::tree::paths::Paths;
+use crate::tree::paths::{Paths, spelled};
 use crate::tree::view::View;
 
 /// A check on its way.
@@ -41,6 +41,7 @@ impl Checker<'_> {
         self.report.findings.push(Finding {
             subject,
             path: None,
+            path_bytes: None,
             ino: None,
             host_file: "log".into(),
             offset,
@@ -100,9 +101,11 @@ impl Checker<'_> {
         let mut links: HashMap<Ino, (u32, u32)> = HashMap::new();
         while let Some(dir) = queue.pop() {
             for (_, name, ino) in view.entries_after(dir, 0) {
+                let (path, path_bytes) = spelled(Some(join(view, dir, name)));
                 let tree = |what: String, meaning: &str| Finding {
                     subject: Subject::Tree,
-                    path: Some(join(view, dir, name)),
+                    path,
+                    path_bytes,
                     ino: Some(ino),
                     host_file: "log".into(),
                     offset: None,
@@ -132,12 +135,22 @@ impl Checker<'_> {
             let (names, directories) = links.get(&ino).copied().unwrap_or_default();
             let expected = if object.is_dir() { 2 + directories } else { names };
             if object.links() != expected {
-                let path = self.paths.of(view, ino);
+                let (path, path_bytes) = spelled(self.paths.bytes_of(view, ino));
                 let what = format!("has {} links, and {expected} lead to it", object.links());
                 let meaning = "it may be removed too early, or never".to_owned();
                 let (host_file, tensors) = ("log".to_owned(), Vec::new());
                 let (subject, ino, offset) = (Subject::Tree, Some(ino), None);
-                self.report.findings.push(Finding { subject, path, ino, host_file, offset, tensors, what, meaning });
+                self.report.findings.push(Finding {
+                    subject,
+                    path,
+                    path_bytes,
+                    ino,
+                    host_file,
+                    offset,
+                    tensors,
+                    what,
+                    meaning,
+                });
             }
         }
         self.report.objects = objects.len() as u64;
@@ -230,9 +243,11 @@ impl Checker<'_> {
         what: String,
         meaning: &str,
     ) {
+        let (path, path_bytes) = spelled(self.paths.bytes_of(view, ino));
         self.report.findings.push(Finding {
             subject: Subject::File,
-            path: self.paths.of(view, ino),
+            path,
+            path_bytes,
             ino: Some(ino),
             host_file: segment_path(id),
             offset,
@@ -243,8 +258,19 @@ impl Checker<'_> {
     }
 
     fn host_file(&mut self, subject: Subject, host_file: String, what: String, meaning: &str) {
-        let (path, ino, offset, tensors, meaning) = (None, None, None, Vec::new(), meaning.into());
-        self.report.findings.push(Finding { subject, path, ino, host_file, offset, tensors, what, meaning });
+        let (path, path_bytes, ino, offset) = (None, None, None, None);
+        let (tensors, meaning) = (Vec::new(), meaning.into());
+        self.report.findings.push(Finding {
+            subject,
+            path,
+            path_bytes,
+            ino,
+            host_file,
+            offset,
+            tensors,
+            what,
+            meaning,
+        });
     }
 
     pub(crate) fn foreign(&mut self, strays: &[Stray]) {
@@ -309,8 +335,8 @@ fn is_part(name: &str) -> bool {
     [LOG, LOCK, SEGMENTS, QUARANTINE, "lost+found"].contains(&name) || BESIDE.contains(&name)
 }
 
-fn join(view: &View, dir: Ino, name: &[u8]) -> String {
+fn join(view: &View, dir: Ino, name: &[u8]) -> Vec<u8> {
     let parent = view.path_of(dir).unwrap_or_else(|| format!("(inode {dir})").into_bytes());
-    let parent = String::from_utf8_lossy(&parent).into_owned();
-    format!("{}/{}", parent.trim_end_matches('/'), String::from_utf8_lossy(name))
+    let parent = if parent == b"/" { &[][..] } else { &parent };
+    [parent, b"/", name].concat()
 }

@@ -27,7 +27,7 @@ use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
 use crate::tree::load;
 use crate::tree::object::Object;
-use crate::tree::paths::Paths;
+use crate::tree::paths::{Paths, spelled};
 use crate::tree::view::View;
 
 /// A segment that no file has may be about to be given to one, if it changed less than so many seconds ago.
@@ -180,9 +180,11 @@ impl Checker<'_> {
         }
         let paths = Paths::default();
         for ino in differ {
+            let (path, path_bytes) = spelled(paths.bytes_of(view, ino));
             self.report.findings.push(Finding {
                 subject: Subject::Tree,
-                path: paths.of(view, ino),
+                path,
+                path_bytes,
                 ino: Some(ino),
                 host_file: "log".into(),
                 offset: None,

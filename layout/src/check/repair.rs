@@ -36,7 +36,7 @@ use crate::segment::place::QUARANTINE;
 use crate::segment::quarantine::Quarantine;
 use crate::time::Timestamp;
 use crate::tree::load;
-use crate::tree::paths::Paths;
+use crate::tree::paths::{Paths, spelled};
 use crate::tree::view::View;
 
 /// Free blocks of a log that was written anew.
@@ -165,7 +165,7 @@ fn set_aside(dir: &Arc<Dir>, place: &str, now: Timestamp) -> Result<Option<Strin
         Ok(there) if parent.owner().check(&there).is_err() => return Ok(None),
         found => found.map_err(io)?,
     };
-    let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
+    let note = Note { ino: None, path: None, path_bytes: None, reason: Reason::UnknownSegment, offset: 0, time: now };
     Quarantine::of(dir.clone()).adopt(&parent, name, &note).map(Some).map_err(io)
 }
 
@@ -220,7 +220,7 @@ fn as_after_power_loss(superblock: &mut Superblock) {
 /// Moves what tensorfs did not put into the segments directory out of it, and gives every entry a note.
 fn set_aside_foreign(dir: &Arc<Dir>, found: &Report, now: Timestamp, actions: &mut Vec<String>) -> Result<()> {
     let quarantine = Quarantine::of(dir.clone());
-    let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
+    let note = Note { ino: None, path: None, path_bytes: None, reason: Reason::UnknownSegment, offset: 0, time: now };
     for finding in &found.findings {
         let place = &finding.host_file;
         match finding.subject {
@@ -265,7 +265,7 @@ fn rewrite_log(dir: &Arc<Dir>, now: Timestamp, actions: &mut Vec<String>) -> Res
     let (mut superblock, _) = Superblock::read(dir.path(), &*medium)?;
     let mut view = salvage(&medium, &superblock).map_err(io("read the log"))?;
     let dropped = view.drop_dangling_names();
-    let note = Note { ino: None, path: None, reason: Reason::DamagedLog, offset: 0, time: now };
+    let note = Note { ino: None, path: None, path_bytes: None, reason: Reason::DamagedLog, offset: 0, time: now };
     let kept = Quarantine::of(dir.clone()).copy(&old, LOG, &note).map_err(io("copy the log to quarantine"))?;
     let file = dir.create_anew(NEW_LOG);
     let records = view.export();
@@ -347,7 +347,8 @@ fn settle(dir: &Path, found: &Report, now: Timestamp, actions: &mut Vec<String>)
     let noteless = found.findings.iter().filter(|finding| finding.what == NOTELESS).map(|finding| &finding.host_file);
     for place in noteless.filter(|place| place.starts_with('/')) {
         let name = place.rsplit('/').next().unwrap_or_default();
-        let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
+        let note =
+            Note { ino: None, path: None, path_bytes: None, reason: Reason::UnknownSegment, offset: 0, time: now };
         if !quarantine.is_anothers(name) {
             quarantine.write_note(name, &note).map_err(io_at(dir, "quarantine"))?;
             actions.push(format!("wrote a note for {place}"));
@@ -361,7 +362,7 @@ fn settle(dir: &Path, found: &Report, now: Timestamp, actions: &mut Vec<String>)
     };
     let paths = Paths::default();
     for (ino, attributes, size) in damaged {
-        let path = paths.of(&pool.view(), ino);
+        let (path, path_bytes) = spelled(paths.bytes_of(&pool.view(), ino));
         let shown = path.clone().unwrap_or_else(|| format!("object {ino}"));
         let mut transaction = Transaction::new(0);
         let mut there = size;
@@ -379,7 +380,7 @@ fn settle(dir: &Path, found: &Report, now: Timestamp, actions: &mut Vec<String>)
             let origin = Origin::default();
             transaction.push(Record::Data { ino, segment, offset: 0, len: there, allocated, origin });
         }
-        let note = Note { ino: Some(ino), path, reason: Reason::LostBytes, offset: there, time: now };
+        let note = Note { ino: Some(ino), path, path_bytes, reason: Reason::LostBytes, offset: there, time: now };
         pool.quarantine().note_only(ino, &note).map_err(io_at(dir, "quarantine"))?;
         transaction.push(Record::Attributes { ino, attributes: Attributes { damaged: false, ..attributes } });
         pool.edit().store(transaction)?;

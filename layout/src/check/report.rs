@@ -38,8 +38,11 @@ pub enum Subject {
 pub struct Finding {
     /// What it is about.
     pub subject: Subject,
-    /// The file or directory on the mount, if one is concerned.
+    /// The file or directory on the mount, if one is concerned; bytes that are not text are replaced.
     pub path: Option<String>,
+    /// The bytes of the path, if it is not text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<Vec<u8>>,
     /// Its object.
     pub ino: Option<Ino>,
     /// The host file, relative to the pool.

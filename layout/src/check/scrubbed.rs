@@ -10,6 +10,7 @@ use crate::ids::{Ino, SegmentId};
 use crate::medium::dir::Dir;
 use crate::medium::scrub_note::{NEW_SCRUBBED, SCRUBBED};
 use crate::pool::opened::Pool;
+use crate::tree::paths::spelled;
 use crate::tree::view::View;
 
 /// It is never longer: a thousand findings have less.
@@ -55,8 +56,11 @@ impl DamagedFile {
 
     /// With the path that the file has now.
     fn named(mut self, view: &View) -> Self {
-        let path = view.path_of(self.ino).map(|path| String::from_utf8_lossy(&path).into_owned());
-        self.findings.iter_mut().for_each(|finding| finding.path.clone_from(&path));
+        let (path, path_bytes) = spelled(view.path_of(self.ino));
+        for finding in &mut self.findings {
+            finding.path.clone_from(&path);
+            finding.path_bytes.clone_from(&path_bytes);
+        }
         self
     }
 }

@@ -185,7 +185,7 @@ impl Pool {
                 recovery.unwritten = untold::hear(pool.lock.dir(), &pool.superblock(), boot_id, &pool.segments);
             }
             let paths = Paths::default();
-            if let Err(error) = pool.quarantine.owe_notes(|ino| paths.of(&pool.view(), ino)) {
+            if let Err(error) = pool.quarantine.owe_notes(|ino| paths.bytes_of(&pool.view(), ino)) {
                 log::warn!("{}: quarantine: {error}", dir.display());
             }
             let nothing = HashSet::new();
@@ -200,6 +200,10 @@ impl Pool {
             pool.told();
         } else if let Some(reason) = pool.is_read_only().filter(|reason| reason != READ_ONLY_HOST) {
             log::error!("{}: opened read-only: {reason}", dir.display());
+        } else {
+            // What is left of objects that were removed before it was closed: nothing has their segments any more.
+            let view = &mut pool.state.write().view;
+            view.unreachable().into_iter().for_each(|ino| view.drop_object(ino));
         }
         pool.recovery = recovery;
         Ok(pool)

@@ -33,6 +33,9 @@ pub struct Note {
     pub ino: Option<Ino>,
     /// Its path when it was set aside; bytes that are not text are replaced.
     pub path: Option<String>,
+    /// The bytes of the path, if it is not text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<Vec<u8>>,
     /// Why.
     pub reason: Reason,
     /// Where the bytes were in the file.

@@ -34,6 +34,7 @@ use crate::segment::segments::Segments;
 use crate::segment::tier;
 use crate::segment::versions::{Version, Versions};
 use crate::time::Timestamp;
+use crate::tree::paths::spelled;
 
 /// A copy on its way into quarantine; of more at a time, each has its number behind.
 const PARTIAL: &str = ".partial";
@@ -182,7 +183,7 @@ fn told(name: &str, changed: Timestamp) -> Option<Note> {
         _ => return None,
     };
     let ino = u64::from_str_radix(parts.next()?, 16).ok().map(Ino)?;
-    Some(Note { ino: Some(ino), path: None, reason, offset: 0, time: changed })
+    Some(Note { ino: Some(ino), path: None, path_bytes: None, reason, offset: 0, time: changed })
 }
 
 /// The segment that an entry is named after.
@@ -498,7 +499,7 @@ impl Quarantine {
     }
 
     /// Whoever opens a pool makes good what an earlier server had no room for. `path` finds what a file is called.
-    pub(crate) fn owe_notes(&self, path: impl Fn(Ino) -> Option<String>) -> io::Result<()> {
+    pub(crate) fn owe_notes(&self, path: impl Fn(Ino) -> Option<Vec<u8>>) -> io::Result<()> {
         for found in self.dirs() {
             let (_, dir) = found?;
             for (name, _, written) in read(&dir)? {
@@ -508,7 +509,8 @@ impl Quarantine {
                     continue;
                 };
                 if written_beside(&dir, &name).is_none() {
-                    let note = Note { path: note.ino.and_then(&path), ..note };
+                    let (path, path_bytes) = spelled(note.ino.and_then(&path));
+                    let note = Note { path, path_bytes, ..note };
                     self.owed.lock().push((name, Written { note, left, partial, user }));
                 }
             }

@@ -20,5 +20,6 @@ mod xattrs;
 
 pub use chain::FileChain;
 pub use object::{NAME_TAKES, OBJECT_TAKES, Object};
+pub use paths::spelled;
 pub use run::Run;
 pub use view::{Totals, View};

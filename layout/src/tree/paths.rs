@@ -17,6 +17,11 @@ pub(crate) struct Paths(OnceLock<HashMap<Ino, Named>>);
 impl Paths {
     /// As [`View::path_of`], as a text.
     pub fn of(&self, view: &View, ino: Ino) -> Option<String> {
+        spelled(self.bytes_of(view, ino)).0
+    }
+
+    /// As [`View::path_of`].
+    pub fn bytes_of(&self, view: &View, ino: Ino) -> Option<Vec<u8>> {
         let names = self.0.get_or_init(|| view.names().map(|(dir, name, ino)| (ino, (dir, name.clone()))).collect());
         let (mut parts, mut at, mut len) = (Vec::new(), ino, 0);
         while at != ROOT {
@@ -37,6 +42,15 @@ impl Paths {
         if path.is_empty() {
             path.push(b'/');
         }
-        Some(String::from_utf8_lossy(&path).into_owned())
+        Some(path)
+    }
+}
+
+/// What is told of a path: it as text, in which bytes that are no text are replaced; and its bytes, if there are such.
+pub fn spelled(path: Option<Vec<u8>>) -> (Option<String>, Option<Vec<u8>>) {
+    let Some(path) = path else { return (None, None) };
+    match String::from_utf8(path) {
+        Ok(text) => (Some(text), None),
+        Err(error) => (Some(String::from_utf8_lossy(error.as_bytes()).into_owned()), Some(error.into_bytes())),
     }
 }

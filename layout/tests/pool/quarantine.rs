@@ -76,7 +76,7 @@ fn make_files(pool: &Pool, names: impl Iterator<Item = String>) -> Vec<(Ino, Seg
 /// Sets a version aside at a time.
 fn set_aside(pool: &Pool, (ino, segment): (Ino, SegmentId), time: i64, user: u32) -> String {
     let (reason, time) = (Reason::InterruptedReplace, Timestamp::new(time, 0));
-    let note = Note { ino: Some(ino), path: None, reason, offset: 0, time };
+    let note = Note { ino: Some(ino), path: None, path_bytes: None, reason, offset: 0, time };
     pool.quarantine().keep_version(pool.segments(), segment, segment, &note, Some(user)).unwrap()
 }
 

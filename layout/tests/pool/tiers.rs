@@ -392,7 +392,14 @@ fn versions_of_files_in_a_tier_are_set_aside_side_by_side() {
             let (pool, quarantine, tier) = (&pool, &quarantine, &tier);
             scope.spawn(move || {
                 let time = Timestamp::new(1, 0);
-                let note = Note { ino: Some(*ino), path: None, reason: Reason::InterruptedReplace, offset: 0, time };
+                let note = Note {
+                    ino: Some(*ino),
+                    path: None,
+                    path_bytes: None,
+                    reason: Reason::InterruptedReplace,
+                    offset: 0,
+                    time,
+                };
                 let name = pool.quarantine().keep(pool.segments(), *segment, &note).unwrap();
                 assert!(fs::read(quarantine.join(&name)).unwrap() == bytes(*n), "file {n}");
                 let inode = |path: &Path| fs::metadata(path).unwrap().ino();
@@ -415,7 +422,8 @@ fn a_tier_with_something_in_quarantine_is_not_removed() {
     let (ino, segment) = file_in(&pool, "ssd", "f", b"version");
     pool.commit(pool.newest()).unwrap();
     let time = Timestamp::new(1, 0);
-    let note = Note { ino: Some(ino), path: None, reason: Reason::InterruptedReplace, offset: 0, time };
+    let note =
+        Note { ino: Some(ino), path: None, path_bytes: None, reason: Reason::InterruptedReplace, offset: 0, time };
     let name = pool.quarantine().keep(pool.segments(), segment, &note).unwrap();
     store(&pool, [removal(ROOT, "f")]);
     pool.edit().reap(ino);
@@ -448,7 +456,8 @@ fn what_earlier_servers_set_aside_of_a_tier_is_there_too() {
     let pool = real.open();
     fs::write(pool.path().join("quarantine").join(segment.to_string()), b"old").unwrap();
     let time = Timestamp::new(1, 0);
-    let note = Note { ino: Some(ino), path: None, reason: Reason::InterruptedReplace, offset: 0, time };
+    let note =
+        Note { ino: Some(ino), path: None, path_bytes: None, reason: Reason::InterruptedReplace, offset: 0, time };
     let name = pool.quarantine().keep(pool.segments(), segment, &note).unwrap();
     assert_eq!(name, format!("{segment}.1"), "no name is there twice");
     let entries = pool.quarantine().list().unwrap();

@@ -1,8 +1,10 @@
 //! `tensorfs restore`: versions of files that were set aside.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
@@ -50,7 +52,14 @@ pub fn run(arguments: &Restore) -> Result<(), Failure> {
         Some(path) => Destination::anywhere(path)?,
         None => {
             let ino = entry.note.as_ref().and_then(|note| note.ino);
-            Destination::inside(target.whole()?.mount_point(), former_place(entry, &pool)?, ino)?
+            let place = former_place(entry, &pool)?;
+            let destination = Destination::inside(target.whole()?.mount_point(), place, ino)?;
+            // An earlier program has noted names that are no text with other characters in them.
+            if place.to_str().is_some_and(|text| text.contains(char::REPLACEMENT_CHARACTER)) && destination.is_new() {
+                let what = "nothing is there; give a place with --to PATH";
+                return Err(Failure::at(&destination.shown, what));
+            }
+            destination
         }
     };
     destination.put(source)?;
@@ -94,8 +103,9 @@ fn former_place<'a>(entry: &'a QuarantineEntry, pool: &Path) -> Result<&'a Path,
         let what = format!("{:?} is only what followed byte {} of its file", entry.name, note.offset);
         return Err(Failure::at(pool, format!("{what}; give a place for it with --to PATH")));
     }
-    let path = note.and_then(|note| note.path.as_deref());
-    path.map(Path::new).ok_or_else(|| {
+    let bytes = note.and_then(|note| note.path_bytes.as_deref()).map(OsStr::from_bytes).map(Path::new);
+    let path = bytes.or_else(|| note.and_then(|note| note.path.as_deref()).map(Path::new));
+    path.ok_or_else(|| {
         Failure::at(pool, format!("it is not known where {:?} was; give a place with --to PATH", entry.name))
     })
 }
@@ -175,6 +185,11 @@ impl Destination {
             }
         };
         Ok(Destination { dir, name: name.into(), only, shown })
+    }
+
+    /// True if nothing has the name.
+    fn is_new(&self) -> bool {
+        fstatat(&self.dir, &self.name, AtFlags::AT_SYMLINK_NOFOLLOW) == Err(Errno::ENOENT)
     }
 
     /// Copies under a temporary name, then renames: whoever looks sees the old file or the new one, whole.

@@ -1,6 +1,8 @@
 //! `tensorfs scrub`: reads every sealed file of a mount again, at a pace, and compares it with its checksums.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -53,7 +55,7 @@ fn mend(root: &Path, findings: &[Finding]) -> (Vec<String>, usize) {
     findings.iter().for_each(|finding| damaged.entry(finding.ino).or_default().push(finding));
     let (mut mended, mut left) = (Vec::new(), 0);
     for (ino, findings) in damaged {
-        let path = findings.first().and_then(|first| first.path.as_deref());
+        let path = findings.first().and_then(|first| path_of(first));
         match ino.zip(path).map(|(ino, path)| mend_file(root, path, ino)) {
             Some(Ok(done)) => mended.push(done),
             Some(Err(failure)) => {
@@ -66,7 +68,12 @@ fn mend(root: &Path, findings: &[Finding]) -> (Vec<String>, usize) {
     (mended, left)
 }
 
-fn mend_file(root: &Path, path: &str, ino: Ino) -> Result<String, Failure> {
-    mending::mend(&root.join(path.trim_start_matches('/')), ino)?;
-    Ok(format!("{path} is mended"))
+fn path_of(finding: &Finding) -> Option<&Path> {
+    let bytes = finding.path_bytes.as_deref().or(finding.path.as_ref().map(String::as_bytes));
+    bytes.map(|bytes| Path::new(OsStr::from_bytes(bytes)))
+}
+
+fn mend_file(root: &Path, path: &Path, ino: Ino) -> Result<String, Failure> {
+    mending::mend(&root.join(path.strip_prefix("/").unwrap_or(path)), ino)?;
+    Ok(format!("{} is mended", path.display()))
 }

@@ -1,5 +1,6 @@
 //! Every command and every flag, as plain data that its command reads.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -163,9 +164,9 @@ pub struct List {
 #[derive(Debug, Args)]
 pub struct Get {
     /// A file on a mount, which need not be there any more; or a remote's URL or a pool that has one, and a path in it
-    pub remote: String,
+    pub remote: OsString,
     /// The file, from the root of the remote on
-    pub path: Option<String>,
+    pub path: Option<OsString>,
     #[command(flatten)]
     pub reach: Reach,
     /// As it was after this batch

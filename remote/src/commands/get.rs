@@ -1,5 +1,6 @@
 //! `get`: the bytes of one file.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Seek};
 use std::os::fd::AsFd;
@@ -31,7 +32,7 @@ pub fn run(arguments: &cli::Get) -> Result<bool> {
         Some(path) => in_remote(arguments, path)?,
         None => on_mount(arguments, Path::new(&arguments.remote))?,
     };
-    let name = arguments.path.as_deref().unwrap_or(&arguments.remote);
+    let name = arguments.path.as_deref().unwrap_or(&arguments.remote).display();
     let file = wanted.newest.tree.entry(wanted.ino).filter(|entry| entry.is_file());
     let content = file.and_then(|entry: &Entry| entry.file.as_ref());
     let content = content.ok_or_else(|| Error::Refused(format!("{name}: not a file in the remote")))?;
@@ -66,10 +67,12 @@ pub fn run(arguments: &cli::Get) -> Result<bool> {
 }
 
 /// A path from the root of a remote on.
-fn in_remote(arguments: &cli::Get, path: &str) -> Result<Wanted> {
+fn in_remote(arguments: &cli::Get, path: &OsStr) -> Result<Wanted> {
     let repository = repository(&arguments.remote, &arguments.reach)?;
     let newest = repository.tree_at(arguments.at)?;
-    let ino = newest.tree.resolve(path).ok_or_else(|| nowhere(path, &newest))?;
+    // As the remote writes it, or as it is on the mount if that is no text.
+    let text = path.to_str().map_or_else(|| text_of(path.as_bytes()), str::to_owned);
+    let ino = newest.tree.resolve(&text).ok_or_else(|| nowhere(&text, &newest))?;
     Ok(Wanted { repository, newest, ino, here: None })
 }
 

@@ -1,5 +1,6 @@
 //! The remote that is meant: by its URL, or by the pool that has it.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use tensorfs_layout::check::Committed;
@@ -16,9 +17,10 @@ impl Reach {
     }
 }
 
-pub fn repository(remote: &str, reach: &Reach) -> Result<Repository> {
-    if remote.contains("://") {
-        return Ok(Repository::new(Place::open(remote, &reach.access())?));
+pub fn repository(remote: impl AsRef<OsStr>, reach: &Reach) -> Result<Repository> {
+    let remote = remote.as_ref();
+    if let Some(url) = remote.to_str().filter(|text| text.contains("://")) {
+        return Ok(Repository::new(Place::open(url, &reach.access())?));
     }
     let note = note_of(Path::new(remote))?;
     Ok(Repository::new(Place::open(&note.settings.url, &note.settings.access)?))

@@ -524,6 +524,36 @@ fn a_pool_on_a_read_only_filesystem_is_mounted_to_be_read() {
     room.mount("pool", "mnt");
 }
 
+/// What was removed before the pool was closed is not there, although the log still knows of it.
+#[test]
+fn what_was_removed_is_not_counted_on_a_read_only_filesystem() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::what_was_removed_is_not_counted", "only root makes a read-only mount");
+    }
+    let room = Room::with_pool();
+    room.mount("pool", "mnt");
+    for number in 0..30 {
+        fs::write(room.at(&format!("mnt/{number}")), [1; 5000]).unwrap();
+    }
+    room.ok(["sync", "mnt"]);
+    (0..30).for_each(|number| fs::remove_file(room.at(&format!("mnt/{number}"))).unwrap());
+    fs::write(room.at("mnt/f"), "bytes").unwrap();
+    room.ok(["umount", "mnt"]);
+    let counts = |info: Value| ["files", "directories", "used"].map(|name| info[name].clone());
+    let closed = counts(room.info("pool"));
+    assert_eq!(closed[0], 1);
+    fs::create_dir(room.at("ro")).unwrap();
+    let _host = ReadOnlyBind::new(&room.at("pool"), &room.at("ro"));
+    room.ok(["mount", "ro", "mnt", "-o", "ro", "--log", "server.log"]);
+    let mounted = room.info("mnt");
+    assert_eq!(mounted["pending_removals"], 0, "{mounted}");
+    assert_eq!(counts(mounted.clone()), closed);
+    let check: Value = serde_json::from_str(&room.ok(["check", "--json", "mnt"])).unwrap();
+    assert_eq!(mounted["records"], check["records"]);
+    room.ok(["umount", "mnt"]);
+}
+
 /// Unmounted where it was mounted, and bound to another place before, it is served there, and `info` asks there.
 #[test]
 fn a_pool_that_is_bound_elsewhere_is_found_by_info() {

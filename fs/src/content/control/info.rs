@@ -159,7 +159,9 @@ impl Info {
         };
         let mut quarantine = files.quarantined();
         if !paths {
-            quarantine.iter_mut().filter_map(|entry| entry.note.as_mut()).for_each(|note| note.path = None);
+            for note in quarantine.iter_mut().filter_map(|entry| entry.note.as_mut()) {
+                (note.path, note.path_bytes) = (None, None);
+            }
         }
         let link = store.link();
         let space = files.space().unwrap_or_default();

@@ -24,7 +24,7 @@ use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
 use crate::tree::chain::{FileChain, Stands};
 use crate::tree::object::Object;
-use crate::tree::paths::Paths;
+use crate::tree::paths::{Paths, spelled};
 
 /// What cannot be done without: the pool is not opened otherwise.
 const SET_ASIDE: &str = "set aside in quarantine";
@@ -62,7 +62,8 @@ impl<'a> Settler<'a> {
     }
 
     fn note(&self, ino: Ino, reason: Reason, offset: u64) -> Note {
-        Note { ino: Some(ino), path: self.path_of(ino), reason, offset, time: self.now }
+        let (path, path_bytes) = spelled(self.paths.bytes_of(&self.pool.view(), ino));
+        Note { ino: Some(ino), path, path_bytes, reason, offset, time: self.now }
     }
 
     /// Brings a file and its segment to agree, and notes if a program that outlived its server can still write it.

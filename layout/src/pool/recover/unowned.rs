@@ -35,7 +35,8 @@ pub(super) fn settle_unowned(
         Err(error) => return Err(error),
     };
     if newer && size > 0 {
-        let note = Note { ino: None, path: None, reason: Reason::UnknownSegment, offset: 0, time: now };
+        let note =
+            Note { ino: None, path: None, path_bytes: None, reason: Reason::UnknownSegment, offset: 0, time: now };
         let kept = pool.quarantine().keep(&pool.segments, segment, &note);
         match even_if_full(pool, segment, None, &note, kept) {
             Err(error) if is_full(&error) || pool.segments.fails(segment, &error) => {
