@@ -177,6 +177,11 @@ fn a_textfile_has_all_mounts_and_is_replaced_in_one_step(setup: Setup) {
     let line = |path: &std::path::Path, up: u8| format!("tensorfs_up{{mount=\"{}\"}} {up}", path.display());
     assert_eq!(up(&old), [line(mount.path(), 1)]);
     assert_eq!(up(&new), [line(mount.path(), 1), line(&gone, 0)]);
+    // A mount that is named in two ways is told of once.
+    assert!(run(&[mount.path(), mount.pool(), mount.path()]).status.success());
+    let twice = fs::read_to_string(&file).unwrap();
+    assert_eq!(up(&twice), [line(mount.path(), 1)]);
+    assert_eq!(twice.lines().filter(|line| line.starts_with("tensorfs_files{")).count(), 1, "{twice}");
     // As node exporter wants it, and nothing else is left in its directory.
     assert!(new.contains("# TYPE tensorfs_requests_total counter\n") && !new.contains("# EOF"), "{new}");
     let names: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();

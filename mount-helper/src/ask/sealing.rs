@@ -1,5 +1,6 @@
 //! Having files sealed that nothing can write, and waiting for it.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -28,11 +29,14 @@ pub fn seal(paths: &[PathBuf], again: bool) -> Result<Tally, Failure> {
     let bar = Bar::new(false);
     let mut tally = Tally::default();
     for path in paths {
-        let place = Place::of(path)?;
-        if place.is_in_pool() {
-            in_pool(path, &place, again, &bar, &mut tally)?;
-        } else {
-            on_mount(&place, again, &bar, &mut tally)?;
+        let sealed = Place::of(path).and_then(|place| match place.is_in_pool() {
+            true => in_pool(path, &place, again, &bar, &mut tally),
+            false => on_mount(&place, again, &bar, &mut tally),
+        });
+        // Others are sealed all the same.
+        if let Err(failure) = sealed {
+            bar.aside(|| output::complain(failure));
+            tally.failed = true;
         }
     }
     bar.clear();
@@ -44,6 +48,7 @@ pub fn seal(paths: &[PathBuf], again: bool) -> Result<Tally, Failure> {
 pub struct Tally {
     sealed: u64,
     not: u64,
+    failed: bool,
 }
 
 impl Tally {
@@ -55,6 +60,11 @@ impl Tally {
     /// Files that are not.
     pub fn not_sealed(&self) -> u64 {
         self.not
+    }
+
+    /// True if something could not be looked at, so that it is not known which files there are.
+    pub fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// Counts a file; false if it is not known yet what comes of it.
@@ -73,7 +83,7 @@ impl Tally {
 
 /// A file of which it is not known yet what comes of it.
 struct Waiting {
-    path: PathBuf,
+    place: Place,
     /// A directory of its mount.
     dir: PathBuf,
     ino: Ino,
@@ -89,17 +99,26 @@ fn on_mount(place: &Place, again: bool, bar: &Bar, tally: &mut Tally) -> Result<
     let mut waiting: Vec<Waiting> = Vec::new();
     let mut seen = HashSet::new();
     let mut total = 0;
-    place.files(&mut |place, _| {
-        let ino = place.ino()?;
-        // A file may have several names.
-        if seen.insert(ino) {
-            total += 1;
-            let (path, dir) = (place.path().to_owned(), directory(place.path()));
-            let file = Waiting { path, dir, ino, in_use: None, to_begin: false };
-            waiting.extend(file.ask(true, again, bar, tally)?);
-        }
-        Ok(true)
-    })?;
+    let failed = Cell::new(false);
+    let trouble = |failure| {
+        bar.aside(|| output::complain(failure));
+        failed.set(true);
+    };
+    place.files(
+        &mut |place, _| {
+            let Some(ino) = place.looked_at(Place::ino, &mut { trouble }) else { return Ok(true) };
+            // A file may have several names.
+            if seen.insert(ino) {
+                total += 1;
+                let (place, dir) = (place.clone(), directory(place.path()));
+                let file = Waiting { place, dir, ino, in_use: None, to_begin: false };
+                waiting.extend(file.ask(true, again, bar, tally)?);
+            }
+            Ok(true)
+        },
+        &mut { trouble },
+    )?;
+    tally.failed |= failed.get();
     while !waiting.is_empty() {
         bar.show("sealing", total - waiting.len() as u64, total);
         thread::sleep(INTERVAL);
@@ -119,12 +138,15 @@ fn on_mount(place: &Place, again: bool, bar: &Bar, tally: &mut Tally) -> Result<
 impl Waiting {
     /// Asks what came of it. Returns it if that is still to be seen.
     fn ask(mut self, begin: bool, again: bool, bar: &Bar, tally: &mut Tally) -> Result<Option<Waiting>, Failure> {
-        let sealing = ask(&self.path, &self.dir, self.ino, begin, again)?;
+        let sealing = match ask(self.place.path(), &self.dir, self.ino, begin, again) {
+            Ok(Sealing::Unfit(_)) | Err(_) if self.place.is_gone() => return Ok(None),
+            answer => answer?,
+        };
         self.to_begin = matches!(sealing, Sealing::InUse(_));
         if self.to_begin && self.in_use.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
             return Ok(Some(self));
         }
-        Ok((!tally.add(&self.path, &sealing, bar)).then_some(self))
+        Ok((!tally.add(self.place.path(), &sealing, bar)).then_some(self))
     }
 }
 

@@ -56,12 +56,19 @@ pub fn run(arguments: &Health) -> ExitCode {
     } else {
         ask(&arguments.target, arguments.timeout.unwrap_or(apart::PATIENCE))
     };
-    // Who reads nothing has the exit status.
-    let _ = match serde_json::to_string(&answer) {
+    let printed = match serde_json::to_string(&answer) {
         Ok(json) if arguments.json || arguments.ask => output::print(&format!("{json}\n")),
         _ => output::print(&lines(&arguments.target, &answer)),
     };
-    ExitCode::from(answer.health as u8)
+    // Who reads nothing has the exit status.
+    let health = answer.health as u8;
+    match printed {
+        Ok(()) => ExitCode::from(health),
+        Err(failure) => {
+            output::complain(failure);
+            ExitCode::from(health.max(Verdict::Degraded as u8))
+        }
+    }
 }
 
 fn lines(target: &Path, answer: &Answer) -> String {

@@ -1,5 +1,7 @@
 //! `tensorfs latest`: the newest checkpoint that is all there, which is what a run that goes on should load.
 
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -11,7 +13,7 @@ use crate::cli::Latest;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::paths;
 use crate::show::failure::Failure;
-use crate::show::output;
+use crate::show::{output, text};
 use crate::tensors::attribute;
 use crate::tensors::place::{Kind, Place};
 
@@ -27,19 +29,20 @@ pub fn run(arguments: &Latest) -> Result<ExitCode, Failure> {
         let modified = newest.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let passed = found.candidates.iter().take_while(|other| !std::ptr::eq(*other, newest));
         let line = json!({
-            "path": path.to_string_lossy(),
             "kind": if newest.is_dir { "directory" } else { "file" },
             "modified": modified.as_secs_f64(),
             "incomplete": passed.map(|other| other.place.path().to_string_lossy().into_owned()).collect::<Vec<_>>(),
         });
-        output::print(&format!("{line}\n"))?;
+        output::print(&format!("{}\n", text::with_path(line, path)))?;
     } else {
-        output::print(&format!("{}\n", path.display()))?;
+        // A shell hands it on as it is.
+        output::print_bytes(&[path.as_os_str().as_bytes(), b"\n"].concat())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// What may be checkpoints below a directory.
+#[derive(Default)]
 pub struct Found {
     /// The newest first.
     candidates: Vec<Candidate>,
@@ -47,9 +50,16 @@ pub struct Found {
     complete: Option<usize>,
     /// A directory of whose files it cannot be told which are one.
     unclear: Option<Place>,
+    /// What cannot be looked into, and may have newer ones.
+    unseen: Vec<Place>,
+    /// Whether something was removed before it was looked at.
+    has_missed: bool,
 }
 
-/// Looks for checkpoints below a directory on a mount.
+/// How often it is looked for checkpoints where some are removed meanwhile.
+const LOOKS: u32 = 100;
+
+/// Looks for checkpoints below a directory on a mount. What cannot be looked at is told to the user.
 pub fn find(dir: &Path) -> Result<Found, Failure> {
     let real = paths::real(dir)?;
     let table = Table::here()?;
@@ -60,32 +70,122 @@ pub fn find(dir: &Path) -> Result<Found, Failure> {
     if place.about(true)?.kind() != Kind::Directory {
         return Err(Failure::at(dir, "not a directory"));
     }
-    let mut candidates = Vec::new();
-    let unclear = gather(&place, &mut candidates)?;
-    // The newest first, and of those that are equally new the one with the larger number.
-    candidates.sort_by_cached_key(|found| std::cmp::Reverse((found.modified, natural(found.place.path()))));
-    let mut complete = None;
-    for (at, found) in candidates.iter_mut().enumerate() {
-        if found.is_unknown {
-            continue;
+    let mut told = HashSet::new();
+    let mut tell = |failure: Failure| {
+        let line = failure.to_string();
+        if !told.contains(&line) {
+            output::complain(&line);
+            told.insert(line);
         }
-        match said_of(&found.place) {
-            Said::Complete => {
-                complete = Some(at);
-                break;
-            }
-            Said::Incomplete => {}
-            Said::Nothing => {
-                output::complain(cannot_tell(&found.place, &"nothing in it says where it ends"));
-                found.is_unknown = true;
-            }
-            Said::Unknown => found.is_unknown = true,
+    };
+    let mut looks = 0;
+    loop {
+        looks += 1;
+        let mut found = Found::default();
+        found.gather(&place, &mut tell)?;
+        found.choose(&mut tell);
+        // Those that are kept are others by now.
+        if found.complete.is_some() || !found.has_missed || looks >= LOOKS {
+            return Ok(found);
         }
     }
-    Ok(Found { candidates, complete, unclear })
 }
 
 impl Found {
+    /// Asks of one after the other, the newest first, whether it is complete, until one is.
+    fn choose(&mut self, tell: &mut dyn FnMut(Failure)) {
+        let candidates = &mut self.candidates;
+        // Of those that are equally new the one with the larger number comes first.
+        candidates.sort_by_cached_key(|found| std::cmp::Reverse((found.modified, natural(found.place.path()))));
+        for (at, found) in candidates.iter_mut().enumerate() {
+            if found.is_unknown {
+                continue;
+            }
+            match told_of(&found.place, tell) {
+                Said::Complete => {
+                    self.complete = Some(at);
+                    break;
+                }
+                Said::Incomplete => {}
+                Said::Gone => self.has_missed = true,
+                Said::Nothing if found.place.is_gone() => self.has_missed = true,
+                Said::Nothing => {
+                    tell(cannot_tell(&found.place, &"nothing in it says where it ends"));
+                    found.is_unknown = true;
+                }
+                Said::Unknown => found.is_unknown = true,
+            }
+        }
+    }
+
+    /// Finds what may be checkpoints below a directory. What belongs to one that is a directory is none of its own, and
+    /// neither is what seems to belong to one that is not all there yet.
+    fn gather(&mut self, top: &Place, tell: &mut dyn FnMut(Failure)) -> Result<(), Failure> {
+        let mut left = vec![top.clone()];
+        while let Some(dir) = left.pop() {
+            let mut why = None;
+            let Some(inside) = dir.looked_at(Place::inside, &mut |failure| why = Some(failure)) else {
+                match why {
+                    Some(failure) if dir.path() == top.path() => return Err(failure),
+                    Some(failure) => {
+                        tell(failure);
+                        self.unseen.push(dir);
+                    }
+                    None => self.has_missed = true,
+                }
+                continue;
+            };
+            let said = told_of(&dir, tell);
+            if said == Said::Gone {
+                self.has_missed = true;
+                continue;
+            }
+            // A trainer's own of which nothing is known is one, too.
+            let is_checkpoint = said != Said::Nothing || is_trainers(&dir);
+            let mut files = Vec::new();
+            let mut is_hidden = false;
+            for place in inside {
+                let name = name(&place);
+                if name.starts_with('.') || is_unfinished(name.as_bytes()) {
+                    continue;
+                }
+                let mut trouble = |failure| {
+                    tell(failure);
+                    is_hidden = true;
+                };
+                let Some(about) = place.looked_at(Place::about_itself, &mut trouble) else {
+                    self.has_missed = true;
+                    continue;
+                };
+                match about.kind() {
+                    Kind::Directory if !is_checkpoint || is_trainers(&place) => left.push(place),
+                    Kind::File if !is_checkpoint && is_called_one(place.path()) => {
+                        files.push((name, place, about.modified()));
+                    }
+                    _ => {}
+                }
+            }
+            if is_hidden {
+                self.unseen.push(dir.clone());
+            }
+            if is_checkpoint {
+                let (modified, is_unknown) = (newest(&dir, tell), said == Said::Unknown);
+                self.candidates.push(Candidate { place: dir, is_dir: true, modified, is_unknown });
+            } else if are_whole(&files.iter().map(|(name, ..)| &**name).collect::<Vec<_>>()) {
+                let one = |(_, place, modified)| Candidate { place, is_dir: false, modified, is_unknown: false };
+                self.candidates.extend(files.into_iter().map(one));
+            } else {
+                self.unclear = Some(dir);
+            }
+        }
+        Ok(())
+    }
+
+    /// What cannot be looked into, and may have newer ones.
+    pub fn unseen(&self) -> &[Place] {
+        &self.unseen
+    }
+
     /// The newest that is complete.
     pub fn complete(&self, dir: &Path) -> Result<&Candidate, Failure> {
         let found = self.complete.and_then(|at| self.candidates.get(at));
@@ -95,7 +195,10 @@ impl Found {
                 Some(other) => {
                     format!("{none}; of the files in {} it cannot be told which are one", other.path().display())
                 }
-                None => none.to_owned(),
+                None => match self.unseen.first() {
+                    Some(other) => format!("{none}; {} cannot be looked into", other.path().display()),
+                    None => none.to_owned(),
+                },
             };
             Failure::at(dir, why)
         })
@@ -144,18 +247,24 @@ pub enum Said {
     Nothing,
     /// Nobody knows, which was told to the user.
     Unknown,
+    /// It was removed meanwhile, or is a link that leads nowhere.
+    Gone,
 }
 
 /// What the server says of a checkpoint. Why it cannot tell is told to the user.
 pub fn said_of(place: &Place) -> Said {
+    told_of(place, &mut |failure| output::complain(failure))
+}
+
+/// As [`said_of`]; `tell` hears why it cannot be told.
+fn told_of(place: &Place, tell: &mut dyn FnMut(Failure)) -> Said {
     match attribute::get(place.path(), COMPLETE) {
         Ok(Some(said)) if said == "complete" => Said::Complete,
         Ok(Some(_)) => Said::Incomplete,
         Ok(None) => Said::Nothing,
-        // Gone since, or a link that leads nowhere.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Said::Incomplete,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Said::Gone,
         Err(error) => {
-            output::complain(cannot_tell(place, &error));
+            tell(cannot_tell(place, &error));
             Said::Unknown
         }
     }
@@ -199,43 +308,6 @@ impl Candidate {
     }
 }
 
-/// What may be checkpoints below a directory. What belongs to one that is a directory is none of its own, and neither
-/// is what seems to belong to one that is not all there yet. Returns a directory of which that was so.
-fn gather(dir: &Place, candidates: &mut Vec<Candidate>) -> Result<Option<Place>, Failure> {
-    let mut unclear = None;
-    let mut left = vec![dir.clone()];
-    while let Some(dir) = left.pop() {
-        // Of another owner, or gone since.
-        let Ok(inside) = dir.inside() else { continue };
-        let said = said_of(&dir);
-        // A trainer's own of which nothing is known is one, too.
-        let is_checkpoint = said != Said::Nothing || is_trainers(&dir);
-        let mut files = Vec::new();
-        for place in inside {
-            let Ok(about) = place.about(false) else { continue };
-            let name = name(&place);
-            let hidden = name.starts_with('.') || is_unfinished(name.as_bytes());
-            match about.kind() {
-                Kind::Directory if !hidden && (!is_checkpoint || is_trainers(&place)) => left.push(place),
-                Kind::File if !is_checkpoint && !hidden && is_called_one(place.path()) => {
-                    files.push((name, place, about.modified()));
-                }
-                _ => {}
-            }
-        }
-        if is_checkpoint {
-            let modified = newest(&dir);
-            candidates.push(Candidate { place: dir, is_dir: true, modified, is_unknown: said == Said::Unknown });
-        } else if are_whole(&files.iter().map(|(name, ..)| &**name).collect::<Vec<_>>()) {
-            let one = |(_, place, modified)| Candidate { place, is_dir: false, modified, is_unknown: false };
-            candidates.extend(files.into_iter().map(one));
-        } else {
-            unclear = Some(dir);
-        }
-    }
-    Ok(unclear)
-}
-
 fn name(place: &Place) -> String {
     place.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -253,12 +325,12 @@ fn is_called_one(path: &Path) -> bool {
 }
 
 /// When a file below was last changed, those of other checkpoints left out.
-fn newest(dir: &Place) -> SystemTime {
+fn newest(dir: &Place, tell: &mut dyn FnMut(Failure)) -> SystemTime {
     let mut newest = SystemTime::UNIX_EPOCH;
     let mut left = vec![dir.clone()];
     while let Some(dir) = left.pop() {
-        for place in dir.inside().unwrap_or_default() {
-            let Ok(about) = place.about(false) else { continue };
+        for place in dir.looked_at(Place::inside, tell).unwrap_or_default() {
+            let Some(about) = place.looked_at(Place::about_itself, tell) else { continue };
             match about.kind() {
                 Kind::Directory if !is_trainers(&place) => left.push(place),
                 Kind::File => newest = newest.max(about.modified()),

@@ -1,5 +1,7 @@
 //! `tensorfs ls`: files, how far each has come, and how many tensors it holds.
 
+use std::cell::Cell;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
@@ -13,7 +15,7 @@ use crate::commands::latest::{LACKING, Said, is_trainers, said_of};
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{clock, output, size, table, text};
-use crate::tensors::place::{About, Kind, Place};
+use crate::tensors::place::{About, Kind, Place, Trouble};
 use crate::tensors::plan::Plan;
 use crate::tensors::recorded::{is_complete, is_looked_into};
 
@@ -25,21 +27,22 @@ const FAULTS: usize = 20;
 
 /// Runs the command.
 pub fn run(arguments: &Ls) -> Result<ExitCode, Failure> {
-    let mut failed = false;
+    let failed = Cell::new(false);
+    let trouble = |failure| {
+        output::complain(failure);
+        failed.set(true);
+    };
     let mut table = Table::new(arguments);
     for path in &arguments.paths {
-        let listed = list(arguments, &Place::of(path)?, &mut table);
+        let listed = Place::of(path).and_then(|place| list(arguments, &place, &mut table, &mut { trouble }));
         // What was found before the trouble comes before it.
         table.flush()?;
-        if let Err(failure) = listed {
-            output::complain(failure);
-            failed = true;
-        }
+        listed.unwrap_or_else(trouble);
     }
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if failed.get() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn list(arguments: &Ls, place: &Place, table: &mut Table) -> Result<(), Failure> {
+fn list(arguments: &Ls, place: &Place, table: &mut Table, trouble: &mut Trouble<'_>) -> Result<(), Failure> {
     let about = place.about(true)?;
     if arguments.complete && place.is_in_pool() {
         return Err(Failure::at(place.path(), "what is complete is known on a mount only; mount the pool"));
@@ -52,18 +55,18 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table) -> Result<(), Failure>
         return table.add(Row::of(place, about, None)?);
     }
     if arguments.recursive && arguments.complete {
-        return all_complete(place, table);
+        return all_complete(place, table, trouble);
     }
     if arguments.recursive {
-        place.files(&mut |found, about| {
+        let mut row = |found: &Place, about: &About| {
             table.add(Row::of(found, about.clone(), Some(place))?)?;
             Ok(true)
-        })?;
-        return Ok(());
+        };
+        return place.files(&mut row, trouble).map(drop);
     }
     let inside = place.inside()?;
     for found in &inside {
-        let Ok(about) = found.about(false) else { continue };
+        let Some(about) = found.looked_at(Place::about_itself, trouble) else { continue };
         if !is_wanted(found) {
             continue;
         }
@@ -89,20 +92,20 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table) -> Result<(), Failure>
 
 /// Says of a checkpoint that it is incomplete: what nothing that is named in it tells.
 fn print_lacking(place: &Place, why: &str, json: bool) -> Result<(), Failure> {
-    let path = place.path().to_string_lossy();
+    let path = place.path();
     output::print(&match json {
-        true => format!("{}\n", json!({"path": path, "kind": "checkpoint", "missing": [why]})),
-        false => format!("{}: incomplete: {}\n", text::plain(&path), text::plain(why)),
+        true => format!("{}\n", text::with_path(json!({"kind": "checkpoint", "missing": [why]}), path)),
+        false => format!("{}: incomplete: {}\n", text::plain(&path.to_string_lossy()), text::plain(why)),
     })
 }
 
 /// Lists what is complete below a directory. What belongs to a checkpoint that is a directory is none of its own,
 /// whether that is complete or not.
-fn all_complete(top: &Place, table: &mut Table) -> Result<(), Failure> {
+fn all_complete(top: &Place, table: &mut Table, trouble: &mut Trouble<'_>) -> Result<(), Failure> {
     let mut left = vec![top.clone()];
     while let Some(place) = left.pop() {
         let is_top = place.path() == top.path();
-        let Ok(about) = place.about(is_top) else { continue };
+        let Some(about) = place.looked_at(|place| place.about(is_top), trouble) else { continue };
         let is_directory = match about.kind() {
             Kind::Directory => true,
             Kind::File => false,
@@ -114,8 +117,7 @@ fn all_complete(top: &Place, table: &mut Table) -> Result<(), Failure> {
         }
         if is_directory {
             let is_checkpoint = said != Said::Nothing || is_trainers(&place);
-            // Of another owner, or gone since.
-            let mut inside = place.inside().unwrap_or_default();
+            let Some(mut inside) = place.looked_at(Place::inside, trouble) else { continue };
             inside.retain(|place| !is_checkpoint || is_trainers(place));
             left.extend(inside.into_iter().rev());
         }
@@ -126,20 +128,19 @@ fn all_complete(top: &Place, table: &mut Table) -> Result<(), Failure> {
 /// What the files of a directory are together, if they are parts of one checkpoint.
 fn print_plan(plan: &Plan, json: bool) -> Result<(), Failure> {
     let (faults, extra) = (plan.faults(), plan.extra());
-    let path = plan.dir().path().to_string_lossy();
+    let path = plan.dir().path();
     if json {
         let (tensors, parts) = (plan.tensors().len(), plan.parts().len());
         let line = json!({
-            "path": path,
             "kind": "checkpoint",
             "tensors": tensors,
             "parts": parts,
             "missing": faults,
             "extra": extra,
         });
-        return output::print(&format!("{line}\n"));
+        return output::print(&format!("{}\n", text::with_path(line, path)));
     }
-    let mut lines = format!("{}: {}\n", text::plain(&path), plan.summary());
+    let mut lines = format!("{}: {}\n", text::plain(&path.to_string_lossy()), plan.summary());
     for fault in faults.iter().take(FAULTS) {
         lines += &format!("    {}\n", text::plain(fault));
     }
@@ -154,7 +155,7 @@ fn print_plan(plan: &Plan, json: bool) -> Result<(), Failure> {
 
 /// What is said of a file.
 struct Row {
-    path: String,
+    path: PathBuf,
     name: String,
     about: About,
     state: Option<FileState>,
@@ -170,7 +171,7 @@ impl Row {
         let name =
             below.and_then(|dir| place.path().strip_prefix(dir.path()).ok()).map(|name| name.display().to_string());
         let mut row = Row {
-            path: place.path().display().to_string(),
+            path: place.path().to_owned(),
             // In a pool that is not mounted `POOL:/` comes before the name.
             name: match (name, below) {
                 (Some(name), _) => name,
@@ -221,8 +222,7 @@ impl Row {
 
     fn describe(&self) -> serde_json::Value {
         let modified = self.about.modified().duration_since(SystemTime::UNIX_EPOCH);
-        json!({
-            "path": self.path,
+        let line = json!({
             "kind": self.about.kind().name(),
             "size": self.about.size(),
             "modified": modified.map_or_else(|error| -error.duration().as_secs_f64(), |since| since.as_secs_f64()),
@@ -232,7 +232,8 @@ impl Row {
             "tensors": self.tensors(),
             "complete": self.known.as_ref().zip(self.state).map(|(known, state)| is_complete(known, state)),
             "bad_frames": self.known.as_ref().map(|known| known.bad_frames),
-        })
+        });
+        text::with_path(line, &self.path)
     }
 }
 

@@ -28,13 +28,18 @@ pub fn run(arguments: &Metrics) -> Result<ExitCode, Failure> {
     let (mut all, mut up) = (Families::default(), Vec::new());
     for target in &arguments.targets {
         match ask(target, patience) {
+            // It may be named twice: a series is told once.
+            Answer::Says { mount, .. } if up.contains(&(mount.clone(), true)) => {}
             Answer::Says { mount, text } => {
                 all.add(&text);
                 up.push((mount, true));
             }
             Answer::Silent { why } => {
                 output::complain(why);
-                up.push((target.to_string_lossy().into_owned(), false));
+                let silent = (target.to_string_lossy().into_owned(), false);
+                if !up.contains(&silent) {
+                    up.push(silent);
+                }
             }
         }
     }

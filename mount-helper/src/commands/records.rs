@@ -11,7 +11,7 @@ use crate::cli;
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{clock, output, size, table, text};
-use crate::tensors::place::Place;
+use crate::tensors::place::{Kind, Place};
 use crate::tensors::recorded::{FileRecord, Recorded};
 
 /// Tensors that are named in a row.
@@ -26,9 +26,8 @@ pub fn run(arguments: &cli::Records) -> Result<ExitCode, Failure> {
     let printer = Printer { json: arguments.json, colours: Colours::of_stdout() };
     let mut failed = false;
     for path in &arguments.paths {
-        let place = Place::of(path)?;
-        match recorded(&place) {
-            Ok(recorded) => {
+        match Place::of(path).and_then(|place| Ok((recorded(&place)?, place))) {
+            Ok((recorded, place)) => {
                 printer.all(place.path(), &recorded)?;
                 if arguments.follow {
                     printer.follow(&place, recorded)?;
@@ -44,6 +43,9 @@ pub fn run(arguments: &cli::Records) -> Result<ExitCode, Failure> {
 }
 
 fn recorded(place: &Place) -> Result<Recorded, Failure> {
+    if place.about(true)?.kind() != Kind::File {
+        return Err(Failure::at(place.path(), "not a file"));
+    }
     let file = place.open()?;
     place.recorded(&file)?.ok_or_else(|| Failure::at(place.path(), "not on a tensorfs mount, and in no pool"))
 }
@@ -80,9 +82,9 @@ impl Printer {
     /// Prints records as they come, and those that were extended once more, until the file is gone or nobody reads
     /// what is printed.
     fn follow(&self, place: &Place, mut known: Recorded) -> Result<(), Failure> {
-        // One that is removed goes on to exist while it is open.
-        let file = place.open()?;
-        while place.about(true).is_ok() && output::is_read() {
+        // One that is removed goes on to exist while it is open, and another one may have its name by then.
+        let (file, ino) = (place.open()?, place.ino()?);
+        while place.ino().is_ok_and(|now| now == ino) && output::is_read() {
             std::thread::sleep(PAUSE);
             let Some(now) = place.recorded(&file)? else { return Ok(()) };
             let place_of = |record: &FileRecord| (record.offset, record.len, record.origin);
@@ -162,8 +164,7 @@ fn describe(path: &Path, record: &FileRecord) -> serde_json::Value {
             json!({"name": tensor.name_text(), "step": tensor.step, "offset": offset, "len": len, "crc32c": crc})
         })
         .collect();
-    json!({
-        "path": path.to_string_lossy(),
+    let line = json!({
         "offset": record.offset,
         "len": record.len,
         "kind": kind(record),
@@ -173,5 +174,6 @@ fn describe(path: &Path, record: &FileRecord) -> serde_json::Value {
         "crc32c": record.seal.as_ref().map(|seal| format!("{:08x}", seal.crc)),
         "format": record.seal.as_ref().and_then(|seal| seal.summary()).map(|summary| summary.format.name()),
         "tensors": tensors,
-    })
+    });
+    text::with_path(line, path)
 }

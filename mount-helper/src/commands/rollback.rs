@@ -59,7 +59,10 @@ pub fn run(arguments: &Rollback) -> Result<ExitCode, Failure> {
         }
     }
     let aside = Aside { dir, opened: opened.as_fd(), to: arguments.to.as_deref() };
-    let mut outcomes: Vec<(PathBuf, Outcome)> = Vec::new();
+    // Why they cannot be looked into was told.
+    let unseen = found.unseen().iter().map(|place| place.path().to_owned());
+    let left = |path| (path, Outcome::Left("what is in it cannot be looked at".to_owned()));
+    let mut outcomes: Vec<(PathBuf, Outcome)> = unseen.map(left).collect();
     for other in newer {
         let path = other.place().path();
         let is_gone =
@@ -90,15 +93,21 @@ pub fn run(arguments: &Rollback) -> Result<ExitCode, Failure> {
 
 /// A file of a checkpoint that something has open to write.
 fn being_written(checkpoint: &Place) -> Result<Option<PathBuf>, Failure> {
-    let mut open = None;
-    checkpoint.files(&mut |place, _| {
-        let state = attribute::get(place.path(), "user.tensorfs.state").ok().flatten();
-        if state.as_deref() == Some(FileState::Open.name()) {
-            open = Some(place.path().to_owned());
-        }
-        Ok(open.is_none())
-    })?;
-    Ok(open)
+    let (mut open, mut unknown) = (None, None);
+    checkpoint.files(
+        &mut |place, _| {
+            let state = attribute::get(place.path(), "user.tensorfs.state").ok().flatten();
+            if state.as_deref() == Some(FileState::Open.name()) {
+                open = Some(place.path().to_owned());
+            }
+            Ok(open.is_none())
+        },
+        &mut |failure| unknown = unknown.take().or(Some(failure)),
+    )?;
+    match unknown {
+        Some(failure) if open.is_none() => Err(failure),
+        _ => Ok(open),
+    }
 }
 
 /// Why one that is not complete stays where it is.
@@ -235,19 +244,29 @@ fn say(arguments: &Rollback, path: &Path, outcome: &Outcome) -> Result<(), Failu
 }
 
 fn told(arguments: &Rollback, complete: &Path, outcomes: &[(PathBuf, Outcome)]) -> Value {
-    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let told = |path: &Path| path.to_string_lossy().into_owned();
     let aside = outcomes.iter().filter_map(|(path, outcome)| match outcome {
-        Outcome::Aside(to) => Some(json!({"path": text(path), "to": text(to)})),
+        Outcome::Aside(to) => {
+            let mut line = text::with_path(json!({"to": told(to)}), path);
+            if to.to_str().is_none() {
+                line["to_bytes"] = json!(to.as_os_str().as_bytes());
+            }
+            Some(line)
+        }
         Outcome::Left(_) => None,
     });
     let left = outcomes.iter().filter_map(|(path, outcome)| match outcome {
-        Outcome::Left(why) => Some(json!({"path": text(path), "why": why})),
+        Outcome::Left(why) => Some(text::with_path(json!({"why": why}), path)),
         Outcome::Aside(_) => None,
     });
-    json!({
-        "complete": text(complete),
+    let mut line = json!({
+        "complete": told(complete),
         "dry_run": arguments.dry_run,
         "set_aside": aside.collect::<Vec<_>>(),
         "left": left.collect::<Vec<_>>(),
-    })
+    });
+    if complete.to_str().is_none() {
+        line["complete_bytes"] = json!(complete.as_os_str().as_bytes());
+    }
+    line
 }

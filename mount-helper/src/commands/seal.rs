@@ -13,5 +13,5 @@ pub fn run(arguments: &Seal) -> Result<ExitCode, Failure> {
     let files = text::count(tally.sealed(), "file is", "files are");
     let not = if tally.not_sealed() > 0 { format!(", {} not", tally.not_sealed()) } else { String::new() };
     output::print(&format!("{files} sealed{not}\n"))?;
-    Ok(if tally.not_sealed() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if tally.has_failed() || tally.not_sealed() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

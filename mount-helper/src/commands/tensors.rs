@@ -36,11 +36,14 @@ pub fn run(arguments: &Tensors) -> Result<ExitCode, Failure> {
     let inspector = Inspector::default();
     let mut run = Run { arguments, inspector, filter, out: &mut out, failed: false, damaged: false };
     for path in &arguments.paths {
-        let place = Place::of(path)?;
-        let goes_on = if place.about(true)?.kind() == Kind::Directory {
-            run.directory(&place)?
-        } else {
-            run.file(&place, false)?
+        let found = Place::of(path).and_then(|place| Ok((place.about(true)?.kind(), place)));
+        let goes_on = match found {
+            Ok((Kind::Directory, place)) => run.directory(&place)?,
+            Ok((_, place)) => run.file(&place, false)?,
+            Err(failure) => {
+                run.fail(failure);
+                true
+            }
         };
         if !goes_on {
             return Ok(ExitCode::SUCCESS);
@@ -76,7 +79,9 @@ impl Run<'_> {
                 let plans = match Plan::all_in(dir, inside, &run.inspector) {
                     Ok(plans) => plans,
                     Err(failure) => {
-                        run.fail(failure);
+                        if !dir.is_gone() {
+                            run.fail(failure);
+                        }
                         return Ok(true);
                     }
                 };
@@ -90,6 +95,7 @@ impl Run<'_> {
                 Ok(true)
             },
             &mut |file, _| run.borrow_mut().file(file, true),
+            &mut |failure| run.borrow_mut().fail(failure),
         )
     }
 
@@ -131,6 +137,7 @@ impl Run<'_> {
         let found = match list(file, &self.inspector, &self.filter, self.arguments.json, self.out) {
             Ok(found) => found,
             Err(Problem::Printing(error)) => return output::printed(Err(error)).map(|()| false),
+            Err(Problem::Reading(_)) if is_found && file.is_gone() => return Ok(true),
             Err(Problem::Reading(failure)) => {
                 self.fail(failure);
                 return Ok(true);
@@ -308,8 +315,7 @@ fn describe(path: &Path, tensor: &Tensor, crc: Option<u32>) -> serde_json::Value
         Order::ColumnMajor => ("column-major", None),
         Order::Strides(strides) => ("strided", Some(strides)),
     };
-    json!({
-        "path": path.to_string_lossy(),
+    let line = json!({
         "name": tensor.name_text(),
         "dtype": tensor.dtype.name(),
         "descr": tensor.descr,
@@ -329,5 +335,6 @@ fn describe(path: &Path, tensor: &Tensor, crc: Option<u32>) -> serde_json::Value
         "storage": tensor.storage.as_ref().map(|storage| {
             json!({"key": storage.key, "offset": storage.offset, "len": storage.len})
         }),
-    })
+    });
+    text::with_path(line, path)
 }

@@ -38,8 +38,20 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
     let bar = Bar::new(arguments.json);
     let inspector = Inspector::default();
     let (mut places, mut plans) = (Vec::new(), Vec::new());
+    let mut tally = Tally::default();
+    let mut trouble = |failure: Failure| {
+        output::complain(failure);
+        tally.failed += 1;
+    };
     for path in &arguments.paths {
-        Place::of(path)?.walk(
+        let place = match Place::of(path) {
+            Ok(place) => place,
+            Err(failure) => {
+                trouble(failure);
+                continue;
+            }
+        };
+        place.walk(
             &mut |dir, inside| {
                 plans.push((dir.clone(), Plan::all_in(dir, inside, &inspector)));
                 Ok(true)
@@ -48,11 +60,13 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
                 places.push((place.clone(), about.size()));
                 Ok(true)
             },
+            &mut trouble,
         )?;
     }
+    // What was removed since it was found is nobody's fault.
+    let is_removed = |place: &Place| !arguments.paths.iter().any(|path| path == place.path()) && place.is_gone();
     let total = places.iter().map(|(_, size)| size).sum();
     let printer = Printer { json: arguments.json, all: arguments.all, colours: Colours::of_stdout(), bar };
-    let mut tally = Tally::default();
     let mut done = 0;
     for (place, size) in &places {
         printer.bar.show("verify", done, total);
@@ -78,6 +92,7 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
                 tally.add(&verdict, *size);
                 printer.file(place, &verdict, *size)?;
             }
+            Err(_) if is_removed(place) => {}
             Err(failure) => {
                 let damage = place.damage();
                 let failure = damage.as_ref().map_or(failure, |why| Failure::at(place.path(), why));
@@ -93,6 +108,7 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
     printer.bar.clear();
     for (dir, plans) in plans {
         match plans {
+            _ if is_removed(&dir) => {}
             Ok(plans) => tally.checkpoint(&printer, &dir, &plans)?,
             // Of a plan that cannot be read the server says what that comes to.
             Err(failure) if !dir.is_in_pool() && said_of(&dir) == Said::Incomplete => {
@@ -198,17 +214,15 @@ impl Tally {
     /// Says that a checkpoint is incomplete, and why.
     fn lacking(&mut self, printer: &Printer, dir: &Place, why: &str) -> Result<(), Failure> {
         self.incomplete += 1;
-        let path = dir.path().to_string_lossy();
+        let path = dir.path();
         output::print(&match printer.json {
             true => {
-                let missing = [why];
-                let state = "incomplete";
-                let line = json!({"path": path, "kind": "checkpoint", "state": state, "missing": missing, "extra": []});
-                format!("{line}\n")
+                let line = json!({"kind": "checkpoint", "state": "incomplete", "missing": [why], "extra": []});
+                format!("{}\n", text::with_path(line, path))
             }
             false => {
                 let incomplete = printer.colours.yellow("incomplete");
-                format!("{}: {incomplete}: {}\n", text::plain(&path), text::plain(why))
+                format!("{}: {incomplete}: {}\n", text::plain(&path.to_string_lossy()), text::plain(why))
             }
         })
     }
@@ -220,9 +234,8 @@ impl Tally {
         let path = plan.dir().path();
         if printer.json {
             let state = if faults.is_empty() { "complete" } else { "incomplete" };
-            let path = path.to_string_lossy();
-            let line = json!({"path": path, "kind": "checkpoint", "state": state, "missing": faults, "extra": extra});
-            return output::print(&format!("{line}\n"));
+            let line = json!({"kind": "checkpoint", "state": state, "missing": faults, "extra": extra});
+            return output::print(&format!("{}\n", text::with_path(line, path)));
         }
         let path = text::plain(&path.to_string_lossy());
         let mut lines = String::new();
@@ -284,7 +297,7 @@ impl Printer {
 
     fn mended(&self, path: &Path) -> Result<(), Failure> {
         let text = match self.json {
-            true => format!("{}\n", json!({"path": path.to_string_lossy(), "kind": "mended"})),
+            true => format!("{}\n", text::with_path(json!({"kind": "mended"}), path)),
             false => format!("{}: {}\n", text::plain(&path.to_string_lossy()), self.colours.green("mended")),
         };
         let mut printed = Ok(());
@@ -365,13 +378,11 @@ impl Printer {
 
     /// A line of JSON for each tensor, and one for the file.
     fn lines(&self, path: &Path, verdict: &Verdict, size: u64) -> Result<String, Failure> {
-        let path = path.to_string_lossy();
         let (recorded, runs) = match verdict {
             Verdict::Unsealed { state, verified, changed } => {
                 let runs = changed.iter().map(|run| json!({"offset": run.offset, "len": run.len}));
                 let runs: Vec<_> = runs.collect();
                 let line = json!({
-                    "path": path,
                     "state": state,
                     "verdict": match state {
                         _ if !runs.is_empty() => "changed",
@@ -382,7 +393,7 @@ impl Printer {
                     "bytes": size,
                     "verified_bytes": verified,
                 });
-                return Ok(format!("{line}\n"));
+                return Ok(format!("{}\n", text::with_path(line, path)));
             }
             Verdict::Verified { recorded, runs } => (recorded, runs),
         };
@@ -394,8 +405,7 @@ impl Printer {
             tensors += 1;
             damaged += u64::from(hurt);
             let (offset, len) = entry.tensor.range();
-            text += &json!({
-                "path": path,
+            let line = json!({
                 "name": entry.tensor.name_text(),
                 "step": entry.tensor.step,
                 "mode": entry.tensor.mode.map(Mode::name),
@@ -403,9 +413,8 @@ impl Printer {
                 "len": len,
                 "crc32c": recorded.checksum(&entry).map(|crc| format!("{crc:08x}")),
                 "verdict": if hurt { "damaged" } else { "ok" },
-            })
-            .to_string();
-            text.push('\n');
+            });
+            text += &format!("{}\n", text::with_path(line, path));
             if text.len() > 1 << 16 {
                 printed = output::print(&std::mem::take(&mut text));
             }
@@ -416,7 +425,6 @@ impl Printer {
             runs.iter().map(|run| json!({"offset": run.offset(), "len": run.len(), "what": run.what()})).collect();
         let known = recorded.summary();
         let line = json!({
-            "path": path,
             "state": recorded.state(),
             "verdict": match recorded.state() {
                 _ if !runs.is_empty() => "damaged",
@@ -438,7 +446,7 @@ impl Printer {
             },
             "damaged_runs": bad,
         });
-        Ok(format!("{text}{line}\n"))
+        Ok(format!("{text}{}\n", text::with_path(line, path)))
     }
 }
 

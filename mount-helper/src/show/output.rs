@@ -11,8 +11,13 @@ use crate::show::text;
 
 /// Prints to standard output, in one write.
 pub fn print(text: &str) -> Result<(), Failure> {
+    print_bytes(text.as_bytes())
+}
+
+/// As [`print`], what need not be text.
+pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+    printed(out.write_all(bytes).and_then(|()| out.flush()))
 }
 
 /// False once standard output is a pipe that nobody reads any more.

@@ -1,10 +1,25 @@
 //! Words for people: names that cannot play with the terminal, shapes, numbers.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use serde_json::Value;
 use tensorfs_formats::Tensor;
 
 /// A name without control characters, which a file could have put there.
 pub fn plain(name: &str) -> String {
     name.chars().flat_map(|char| if char.is_control() { char.escape_default().collect() } else { vec![char] }).collect()
+}
+
+/// A line of JSON with a path in it: as text, and if it is none, its bytes, too.
+pub fn with_path(mut line: Value, path: &Path) -> Value {
+    if let Some(fields) = line.as_object_mut() {
+        fields.insert("path".to_owned(), path.to_string_lossy().into());
+        if path.to_str().is_none() {
+            fields.insert("path_bytes".to_owned(), path.as_os_str().as_bytes().into());
+        }
+    }
+    line
 }
 
 /// `3x4`, or `()` for a single number.
@@ -42,10 +57,19 @@ pub fn count(n: u64, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn disarms_names() {
         assert_eq!(plain("a\x1b[2Jb\nc ä"), "a\\u{1b}[2Jb\\nc ä");
+    }
+
+    #[test]
+    fn tells_the_bytes_of_names_that_are_no_text() {
+        let path = |bytes| Path::new(std::ffi::OsStr::from_bytes(bytes));
+        assert_eq!(with_path(json!({"a": 1}), path(b"/x")), json!({"a": 1, "path": "/x"}));
+        let told = json!({"path": "/x\u{fffd}", "path_bytes": [47, 120, 255]});
+        assert_eq!(with_path(json!({}), path(b"/x\xff")), told);
     }
 
     #[test]

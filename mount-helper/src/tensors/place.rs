@@ -43,6 +43,12 @@ enum Where {
 /// Who is shown a directory and what is in it, before that is gone through.
 pub type Enter<'a> = dyn FnMut(&Place, &mut Vec<Place>) -> Result<bool, Failure> + 'a;
 
+/// Who is shown a regular file.
+pub type Visit<'a> = dyn FnMut(&Place, &About) -> Result<bool, Failure> + 'a;
+
+/// Who hears why something cannot be looked at.
+pub type Trouble<'a> = dyn FnMut(Failure) + 'a;
+
 /// What it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -332,41 +338,54 @@ impl Place {
         Ok(places)
     }
 
+    /// True if nothing of its name is there any more.
+    pub fn is_gone(&self) -> bool {
+        match &self.at {
+            Where::Host => fs::symlink_metadata(&self.path).is_err_and(|error| is_nothing_there(&error)),
+            Where::Pool(..) => false,
+        }
+    }
+
     /// The regular file that this is, or all those below the directory that it is, in the order of their paths. Links
-    /// are not followed. `visit` says whether to go on.
-    pub fn files(&self, visit: &mut dyn FnMut(&Place, &About) -> Result<bool, Failure>) -> Result<bool, Failure> {
-        self.walk(&mut |_, _| Ok(true), visit)
+    /// are not followed. `visit` says whether to go on; `trouble` hears of what cannot be looked at.
+    pub fn files(&self, visit: &mut Visit<'_>, trouble: &mut Trouble<'_>) -> Result<bool, Failure> {
+        self.walk(&mut |_, _| Ok(true), visit, trouble)
     }
 
     /// As [`Place::files`]. Before it goes into a directory `enter` is shown it and what is in it, may take some of
     /// that out, and says whether to go on.
+    ///
+    /// What cannot be looked at is left out, `trouble` hears of it, and the rest is gone through. What was removed
+    /// meanwhile is no trouble.
     pub fn walk(
         &self,
         enter: &mut Enter<'_>,
-        visit: &mut dyn FnMut(&Place, &About) -> Result<bool, Failure>,
+        visit: &mut Visit<'_>,
+        trouble: &mut Trouble<'_>,
     ) -> Result<bool, Failure> {
-        let about = self.about(true)?;
-        match about.kind {
-            Kind::File => return visit(self, &about),
-            Kind::Directory => {}
-            Kind::Link | Kind::Other => return Err(Failure::at(&self.path, "neither a file nor a directory")),
-        }
-        let mut left = self.inside()?;
+        let top = self.about(true).and_then(|about| match about.kind {
+            Kind::File => Ok((about, None)),
+            Kind::Directory => Ok((about, Some(self.inside()?))),
+            Kind::Link | Kind::Other => Err(Failure::at(&self.path, "neither a file nor a directory")),
+        });
+        let mut left = match top {
+            Ok((_, Some(inside))) => inside,
+            Ok((about, None)) => return visit(self, &about),
+            Err(failure) => {
+                trouble(failure);
+                return Ok(true);
+            }
+        };
         if !enter(self, &mut left)? {
             return Ok(false);
         }
         left.reverse();
         while let Some(place) = left.pop() {
-            let about = match place.about(false) {
-                Ok(about) => about,
-                // Removed since the directory was read.
-                Err(_) if !place.is_in_pool() && fs::symlink_metadata(&place.path).is_err() => continue,
-                Err(failure) => return Err(failure),
-            };
+            let Some(about) = place.looked_at(Place::about_itself, trouble) else { continue };
             match about.kind {
                 Kind::File if !visit(&place, &about)? => return Ok(false),
                 Kind::Directory => {
-                    let mut inside = place.inside()?;
+                    let Some(mut inside) = place.looked_at(Place::inside, trouble) else { continue };
                     if !enter(&place, &mut inside)? {
                         return Ok(false);
                     }
@@ -378,6 +397,30 @@ impl Place {
         }
         Ok(true)
     }
+
+    /// What it is, be it a link.
+    pub fn about_itself(&self) -> Result<About, Failure> {
+        self.about(false)
+    }
+
+    /// What comes of looking at what was found in a directory: nothing if it was removed meanwhile, and nothing but
+    /// `trouble` if it cannot be looked at.
+    pub fn looked_at<T>(&self, look: impl Fn(&Place) -> Result<T, Failure>, trouble: &mut Trouble<'_>) -> Option<T> {
+        // Another one may have got its name in between.
+        match look(self).or_else(|failure| if self.is_gone() { Err(failure) } else { look(self) }) {
+            Ok(found) => Some(found),
+            Err(_) if self.is_gone() => None,
+            Err(failure) => {
+                trouble(failure);
+                None
+            }
+        }
+    }
+}
+
+/// An error that says that nothing has such a name.
+fn is_nothing_there(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// In a few words: what is wrong with the tier itself, `info` says.

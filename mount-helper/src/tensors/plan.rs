@@ -89,10 +89,14 @@ impl Plan {
         });
         let mut found = Vec::new();
         for (place, part) in plans {
-            if place.about(false)?.kind() == Kind::File
-                && let Some(plan) = Plan::read(dir, place, inside, part, inspector)?
-            {
-                found.push(plan);
+            let read = || match place.about(false)?.kind() {
+                Kind::File => Plan::read(dir, place, inside, part, inspector),
+                _ => Ok(None),
+            };
+            match read() {
+                // Removed since the directory was read.
+                Err(_) if place.is_gone() => {}
+                plan => found.extend(plan?),
             }
         }
         // Of a model that there is in two formats, one may not have been fetched.

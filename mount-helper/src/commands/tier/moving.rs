@@ -1,5 +1,6 @@
 //! `tensorfs tier move`: files move to another tier, those that nothing has open.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -17,8 +18,12 @@ use crate::tensors::place::Place;
 pub fn run(arguments: &TierMove) -> Result<ExitCode, Failure> {
     let bar = Bar::new(false);
     let (mut moved, mut not) = (0, 0);
+    let failed = Cell::new(false);
+    let trouble = |failure| {
+        bar.aside(|| output::complain(failure));
+        failed.set(true);
+    };
     for path in &arguments.paths {
-        let place = Place::of(path)?;
         let mut tally = |path: &Path, result: Result<(), String>| match result {
             Ok(()) => moved += 1,
             Err(why) => {
@@ -26,20 +31,30 @@ pub fn run(arguments: &TierMove) -> Result<ExitCode, Failure> {
                 bar.aside(|| output::complain(Failure::at(path, format!("not moved: {why}"))));
             }
         };
-        if place.is_in_pool() {
-            tally(path, in_pool(path, &place, &arguments.tier)?);
-            continue;
-        }
-        place.files(&mut |place, about| {
-            tally(place.path(), on_mount(place, &arguments.tier, about.size(), &bar)?);
-            Ok(true)
-        })?;
+        let done = Place::of(path).and_then(|place| {
+            if place.is_in_pool() {
+                tally(path, in_pool(path, &place, &arguments.tier)?);
+                return Ok(true);
+            }
+            place.files(
+                &mut |place, about| {
+                    match on_mount(place, &arguments.tier, about.size(), &bar) {
+                        Ok(Err(_)) | Err(_) if place.is_gone() => {}
+                        done => tally(place.path(), done?),
+                    }
+                    Ok(true)
+                },
+                &mut { trouble },
+            )
+        });
+        // Others are moved all the same.
+        done.map_or_else(trouble, drop);
     }
     bar.clear();
     let files = text::count(moved, "file is", "files are");
     let not_moved = if not > 0 { format!(", {not} not") } else { String::new() };
     output::print(&format!("{files} in tier {}{not_moved}\n", arguments.tier))?;
-    Ok(if not > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if not > 0 || failed.get() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn on_mount(place: &Place, tier: &str, size: u64, bar: &Bar) -> Result<Result<(), String>, Failure> {
