@@ -10,8 +10,12 @@ use crate::show::{output, text};
 /// Runs the command. Status 1: something was not sealed.
 pub fn run(arguments: &Seal) -> Result<ExitCode, Failure> {
     let tally = sealing::seal(&arguments.paths, arguments.again)?;
-    let files = text::count(tally.sealed(), "file is", "files are");
-    let not = if tally.not_sealed() > 0 { format!(", {} not", tally.not_sealed()) } else { String::new() };
-    output::print(&format!("{files} sealed{not}\n"))?;
-    Ok(if tally.has_failed() || tally.not_sealed() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let (sealed, not_sealed) = (tally.sealed(), tally.not_sealed());
+    // Where nothing was found there is nothing to count.
+    if sealed + not_sealed > 0 || !tally.has_failed() {
+        let files = text::count(sealed, "file is", "files are");
+        let not = if not_sealed > 0 { format!(", {not_sealed} not") } else { String::new() };
+        output::print(&format!("{files} sealed{not}\n"))?;
+    }
+    Ok(if tally.has_failed() || not_sealed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -120,7 +120,9 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
             }
         }
     }
-    if !arguments.json {
+    // Where nothing was found there is nothing to count.
+    let has_counted = !places.is_empty() || tally.failed == 0;
+    if has_counted && !arguments.json {
         output::print(&tally.line())?;
     }
     Ok(match tally {

@@ -51,9 +51,12 @@ pub fn run(arguments: &TierMove) -> Result<ExitCode, Failure> {
         done.map_or_else(trouble, drop);
     }
     bar.clear();
-    let files = text::count(moved, "file is", "files are");
-    let not_moved = if not > 0 { format!(", {not} not") } else { String::new() };
-    output::print(&format!("{files} in tier {}{not_moved}\n", arguments.tier))?;
+    // Where nothing was found there is nothing to count.
+    if moved + not > 0 || !failed.get() {
+        let files = text::count(moved, "file is", "files are");
+        let not_moved = if not > 0 { format!(", {not} not") } else { String::new() };
+        output::print(&format!("{files} in tier {}{not_moved}\n", arguments.tier))?;
+    }
     Ok(if not > 0 || failed.get() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
