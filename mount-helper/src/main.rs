@@ -23,7 +23,7 @@ use clap::Parser;
 
 use cli::{Cli, Mount8};
 use mounting::touching::Touching;
-use show::{logging, output};
+use show::logging;
 
 #[global_allocator]
 static ALLOCATOR: Touching = Touching;
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         match result {
             Ok(code) => code,
             Err(failure) => {
-                output::complain(&failure);
+                logging::fail(&failure);
                 ExitCode::FAILURE
             }
         }

@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cli::{Command, TierCommand};
-use crate::mounting::foreign;
+use crate::mounting::{foreign, given};
 use crate::show::failure::Failure;
 use crate::show::logging;
 
@@ -101,6 +101,8 @@ fn paths(command: &Command) -> Vec<&Path> {
         Command::Ls(arguments) => all(&arguments.paths),
         Command::Manual(arguments) => vec![&arguments.directory],
         Command::Metrics(arguments) => all(&arguments.targets),
+        // Nobody answers for what is mounted on a descriptor yet; that is looked at before the pool's path.
+        Command::Mount(arguments) if given::number(&arguments.mountpoint).is_some() => Vec::new(),
         Command::Mount(arguments) => vec![&arguments.pool, &arguments.mountpoint],
         Command::Records(arguments) => all(&arguments.paths),
         Command::Remote(arguments) => arguments.arguments.iter().map(|argument| path_in(argument)).collect(),

@@ -16,7 +16,7 @@ use nix::sys::stat::{FileStat, SFlag, fstat, major, minor};
 use nix::unistd::syncfs;
 
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::paths;
+use crate::mounting::{foreign, paths};
 use crate::show::failure::{Failure, reason};
 
 /// The number of `/dev/fuse`, major and minor (`Documentation/admin-guide/devices.txt` of the kernel).
@@ -78,10 +78,6 @@ pub fn check_mounts(number: RawFd, pool: &Path) -> Result<Vec<PathBuf>, Failure>
     check(number)?;
     // SAFETY: it is open, and whoever has handed it over leaves it so.
     let mounts = mounts_of(unsafe { BorrowedFd::borrow_raw(number) });
-    let places: Vec<&Path> = mounts.iter().map(Mount::mount_point).collect();
-    if let Some((at, _)) = paths::leads_into(pool, &places)? {
-        return Err(Failure::at(at, paths::INSIDE));
-    }
     for mount in &mounts {
         let at = mount.mount_point();
         if let Some(missing) = REQUIRED.into_iter().find(|option| !mount.has(option)) {
@@ -89,6 +85,14 @@ pub fn check_mounts(number: RawFd, pool: &Path) -> Result<Vec<PathBuf>, Failure>
             return Err(Failure::at(at, why));
         }
     }
+    // Neither these nor mounts of other users are asked on the way to the pool.
+    let foreign = foreign::table()?;
+    let places: Vec<&Path> = mounts.iter().chain(&foreign).map(Mount::mount_point).collect();
+    match paths::leads_into(pool, &places)? {
+        Some((at, _)) if mounts.iter().any(|mount| mount.mount_point() == at) => Err(Failure::at(at, paths::INSIDE)),
+        Some(_) => foreign::check_in(&foreign, pool),
+        None => Ok(()),
+    }?;
     Ok(mounts.iter().map(|mount| mount.mount_point().into()).collect())
 }
 

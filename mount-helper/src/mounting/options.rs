@@ -6,6 +6,7 @@ use std::time::Duration;
 use nix::mount::MsFlags;
 use tensorfs_fs::{Durability, LatencyMode, Options, PassthroughMode};
 
+use crate::show::failure::{At, Failure};
 use crate::show::size;
 
 /// How to mount a pool. `None` means: the filesystem's default.
@@ -298,6 +299,14 @@ impl MountOptions {
             (running.server.privileged && !all.server.privileged, "unprivileged"),
         ];
         Ok(taken.into_iter().filter_map(|(taken, name)| taken.then_some(name)).collect())
+    }
+
+    /// Paths are from the root on: a server has another directory.
+    pub fn make_absolute(&mut self) -> Result<(), Failure> {
+        if let Some(log) = &mut self.log {
+            *log = std::path::absolute(&*log).at(log)?;
+        }
+        Ok(())
     }
 
     /// The names of those given that only a server which is being started heeds, and that are not what one was started

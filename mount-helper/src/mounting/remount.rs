@@ -14,6 +14,7 @@ use crate::mounting::paths;
 use crate::mounting::request::MountRequest;
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
+use crate::show::output;
 
 /// Of the kernel's `include/linux/statfs.h`.
 const ST_NOSYMFOLLOW: libc::c_ulong = 0x2000;
@@ -40,11 +41,17 @@ pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
         Watch::By(keeper) => Some(keeper),
         _ => None,
     };
-    let wanted = now.exchanged(&request.options);
-    let mut stays = request.options.of_the_server(if kept.is_some() { &wanted } else { &now });
+    let mut options = request.options.clone();
+    options.make_absolute()?;
+    let wanted = now.exchanged(&options);
+    let mut stays = options.of_the_server(if kept.is_some() { &wanted } else { &now });
     stays.extend(MountOptions::taken_away(lists, &now).map_err(|reason| Failure::at(&mountpoint, reason))?);
-    if !stays.is_empty() {
-        return Err(Failure::at(&mountpoint, cannot(&stays)));
+    let (told, refused): (Vec<_>, Vec<_>) = stays.into_iter().partition(|name| is_only_told(name, &now));
+    if !refused.is_empty() {
+        return Err(Failure::at(&mountpoint, cannot(&refused)));
+    }
+    if !told.is_empty() {
+        output::complain(format!("{}: not changed by a remount: {}", mountpoint.display(), told.join(", ")));
     }
     if let Some(keeper) = kept.filter(|_| wanted != now) {
         exchange::ask(keeper, None, Some(&wanted.to_list())).map_err(|why| Failure::at(&mountpoint, why))?;
@@ -58,8 +65,20 @@ pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
 
 /// What is said of options that stay as they are.
 fn cannot(stays: &[&str]) -> String {
-    let how = if *stays == ["size"] { "tensorfs resize changes it" } else { "unmount it, and mount it again" };
-    format!("a remount cannot change: {}; {how}", stays.join(", "))
+    format!("a remount cannot change: {}; unmount it, and mount it again", stays.join(", "))
+}
+
+/// Whether an option stays as it is without a refusal: `size`, which is of new pools and changed by `tensorfs resize`,
+/// and what a server was not told as it was started, so that nobody knows whether this is another value.
+fn is_only_told(name: &str, running: &MountOptions) -> bool {
+    match name {
+        "size" => true,
+        "durability" => running.server.durability.is_none(),
+        "names" => running.server.names.is_none(),
+        "log" => running.log().is_none(),
+        "on-damage" => running.on_damage().is_none(),
+        _ => false,
+    }
 }
 
 /// The options that the server was started with, as far as they can be seen.

@@ -77,9 +77,7 @@ impl MountRequest {
     /// Makes sure that the pool can be mounted there: paths, a dead mount, another server, `create`.
     pub fn prepare(mut self) -> Result<MountRequest, Failure> {
         self.options.allow_other |= geteuid().is_root();
-        if let Some(log) = &mut self.options.log {
-            *log = std::path::absolute(&*log).at(log)?;
-        }
+        self.options.make_absolute()?;
         if self.options.server.watchdog.is_some() && !self.options.server.keeper {
             return Err(Failure::at(&self.mountpoint, "option \"watchdog\": it takes the option keeper, too"));
         }

@@ -102,6 +102,11 @@ impl LogQueue {
         state.is_late |= waited.timed_out();
     }
 
+    /// Whether lines wait.
+    pub fn is_one(&self) -> bool {
+        self.lock().way != Way::Direct
+    }
+
     /// Lines wait from now on. There is no other thread yet, nor is there to be one until [`LogQueue::write_beside`].
     pub fn hold_back(&self) {
         self.lock().way = Way::HeldBack;

@@ -56,6 +56,14 @@ pub fn write_beside() {
     QUEUE.get().into_iter().for_each(LogQueue::write_beside);
 }
 
+/// A process fails. Where others depend on it, it waits for nobody who reads that.
+pub fn fail(failure: &Failure) {
+    match QUEUE.get().filter(|queue| queue.is_one()) {
+        Some(_) => log::error!("{failure}"),
+        None => output::complain(failure),
+    }
+}
+
 /// This process is about to end.
 pub fn end() {
     QUEUE.get().into_iter().for_each(LogQueue::end);
@@ -168,6 +176,8 @@ pub fn catching_panics(main: impl FnOnce() -> ExitCode) -> ExitCode {
             output::complain(line);
         } else {
             log::error!("{line}");
+            // Of a fault that nobody catches.
+            end();
         }
     }));
     let code = catch_unwind(AssertUnwindSafe(main)).unwrap_or(ExitCode::FAILURE);
