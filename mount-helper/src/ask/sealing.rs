@@ -112,13 +112,15 @@ fn on_mount(place: &Place, again: bool, bar: &Bar, tally: &mut Tally) -> Result<
                 total += 1;
                 let (place, dir) = (place.clone(), directory(place.path()));
                 let file = Waiting { place, dir, ino, in_use: None, to_begin: false };
-                waiting.extend(file.ask(true, again, bar, tally)?);
+                match file.ask(true, again, bar, tally) {
+                    Ok(file) => waiting.extend(file),
+                    Err(failure) => trouble(failure),
+                }
             }
             Ok(true)
         },
         &mut { trouble },
     )?;
-    tally.failed |= failed.get();
     while !waiting.is_empty() {
         bar.show("sealing", total - waiting.len() as u64, total);
         thread::sleep(INTERVAL);
@@ -127,11 +129,15 @@ fn on_mount(place: &Place, again: bool, bar: &Bar, tally: &mut Tally) -> Result<
         let mut still = Vec::new();
         for file in waiting {
             let begin = file.to_begin;
-            still.extend(file.ask(begin, again, bar, tally)?);
+            match file.ask(begin, again, bar, tally) {
+                Ok(file) => still.extend(file),
+                Err(failure) => trouble(failure),
+            }
         }
         still.extend(late);
         waiting = still;
     }
+    tally.failed |= failed.get();
     Ok(())
 }
 

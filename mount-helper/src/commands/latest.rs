@@ -149,12 +149,15 @@ impl Found {
                 if name.starts_with('.') || is_unfinished(name.as_bytes()) {
                     continue;
                 }
-                let mut trouble = |failure| {
-                    tell(failure);
-                    is_hidden = true;
-                };
-                let Some(about) = place.looked_at(Place::about_itself, &mut trouble) else {
-                    self.has_missed = true;
+                let mut why = None;
+                let Some(about) = place.looked_at(Place::about_itself, &mut |failure| why = Some(failure)) else {
+                    match why {
+                        Some(failure) => {
+                            tell(failure);
+                            is_hidden = true;
+                        }
+                        None => self.has_missed = true,
+                    }
                     continue;
                 };
                 match about.kind() {

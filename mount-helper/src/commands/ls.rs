@@ -1,6 +1,6 @@
 //! `tensorfs ls`: files, how far each has come, and how many tensors it holds.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -58,11 +58,14 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table, trouble: &mut Trouble<
         return all_complete(place, table, trouble);
     }
     if arguments.recursive {
+        let trouble = RefCell::new(trouble);
         let mut row = |found: &Place, about: &About| {
-            table.add(Row::of(found, about.clone(), Some(place))?)?;
+            if let Some(row) = Row::looked_at((found, about.clone()), place, *trouble.borrow_mut()) {
+                table.add(row)?;
+            }
             Ok(true)
         };
-        return place.files(&mut row, trouble).map(drop);
+        return place.files(&mut row, &mut |failure| (trouble.borrow_mut())(failure)).map(drop);
     }
     let inside = place.inside()?;
     for found in &inside {
@@ -70,7 +73,9 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table, trouble: &mut Trouble<
         if !is_wanted(found) {
             continue;
         }
-        table.add(Row::of(found, about, Some(place))?)?;
+        if let Some(row) = Row::looked_at((found, about), place, trouble) {
+            table.add(row)?;
+        }
     }
     if !arguments.complete {
         table.flush()?;
@@ -113,7 +118,10 @@ fn all_complete(top: &Place, table: &mut Table, trouble: &mut Trouble<'_>) -> Re
         };
         let said = said_of(&place);
         if said == Said::Complete {
-            table.add(Row::of(&place, about, (!is_top).then_some(top))?)?;
+            match is_top {
+                true => table.add(Row::of(&place, about, None)?)?,
+                false => Row::looked_at((&place, about), top, trouble).map_or(Ok(()), |row| table.add(row))?,
+            }
         }
         if is_directory {
             let is_checkpoint = said != Said::Nothing || is_trainers(&place);
@@ -167,6 +175,18 @@ struct Row {
 }
 
 impl Row {
+    /// Of what was found below a directory; nothing if it was removed meanwhile, or cannot be looked at.
+    fn looked_at((place, about): (&Place, About), top: &Place, trouble: &mut Trouble<'_>) -> Option<Row> {
+        match Row::of(place, about, Some(top)) {
+            Ok(row) => Some(row),
+            Err(_) if place.is_gone() => None,
+            Err(failure) => {
+                trouble(failure);
+                None
+            }
+        }
+    }
+
     fn of(place: &Place, about: About, below: Option<&Place>) -> Result<Row, Failure> {
         let name =
             below.and_then(|dir| place.path().strip_prefix(dir.path()).ok()).map(|name| name.display().to_string());

@@ -25,20 +25,24 @@ pub fn run(arguments: &Metrics) -> Result<ExitCode, Failure> {
         return tell(&of(target));
     }
     let patience = arguments.timeout.unwrap_or(apart::PATIENCE);
+    // One that is named twice is told of once.
     let (mut all, mut up) = (Families::default(), Vec::new());
     for target in &arguments.targets {
         match ask(target, patience) {
-            // It may be named twice: a series is told once.
-            Answer::Says { mount, .. } if up.contains(&(mount.clone(), true)) => {}
             Answer::Says { mount, text } => {
+                let known = up.iter().position(|(other, _)| *other == mount);
+                match known.map(|at| &mut up[at].1) {
+                    Some(true) => continue,
+                    Some(is_up) => *is_up = true,
+                    None => up.push((mount, true)),
+                }
                 all.add(&text);
-                up.push((mount, true));
             }
             Answer::Silent { why } => {
                 output::complain(why);
-                let silent = (target.to_string_lossy().into_owned(), false);
-                if !up.contains(&silent) {
-                    up.push(silent);
+                let mount = target.to_string_lossy().into_owned();
+                if !up.iter().any(|(other, _)| *other == mount) {
+                    up.push((mount, false));
                 }
             }
         }

@@ -1,10 +1,8 @@
 //! `tensorfs restore`: versions of files that were set aside.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
@@ -20,7 +18,7 @@ use crate::ask::about;
 use crate::cli::Restore;
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
-use crate::show::{clock, output, size};
+use crate::show::{clock, output, size, text};
 
 const BENEATH: ResolveFlag =
     ResolveFlag::RESOLVE_BENEATH.union(ResolveFlag::RESOLVE_NO_SYMLINKS).union(ResolveFlag::RESOLVE_NO_XDEV);
@@ -103,8 +101,7 @@ fn former_place<'a>(entry: &'a QuarantineEntry, pool: &Path) -> Result<&'a Path,
         let what = format!("{:?} is only what followed byte {} of its file", entry.name, note.offset);
         return Err(Failure::at(pool, format!("{what}; give a place for it with --to PATH")));
     }
-    let bytes = note.and_then(|note| note.path_bytes.as_deref()).map(OsStr::from_bytes).map(Path::new);
-    let path = bytes.or_else(|| note.and_then(|note| note.path.as_deref()).map(Path::new));
+    let path = note.and_then(|note| text::told_path(note.path.as_deref(), note.path_bytes.as_deref()));
     path.ok_or_else(|| {
         Failure::at(pool, format!("it is not known where {:?} was; give a place with --to PATH", entry.name))
     })

@@ -1,8 +1,6 @@
 //! `tensorfs scrub`: reads every sealed file of a mount again, at a pace, and compares it with its checksums.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -69,8 +67,7 @@ fn mend(root: &Path, findings: &[Finding]) -> (Vec<String>, usize) {
 }
 
 fn path_of(finding: &Finding) -> Option<&Path> {
-    let bytes = finding.path_bytes.as_deref().or(finding.path.as_ref().map(String::as_bytes));
-    bytes.map(|bytes| Path::new(OsStr::from_bytes(bytes)))
+    text::told_path(finding.path.as_deref(), finding.path_bytes.as_deref())
 }
 
 fn mend_file(root: &Path, path: &Path, ino: Ino) -> Result<String, Failure> {

@@ -31,14 +31,13 @@ const UNFINISHED: &str =
 
 /// Runs the command.
 pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
-    if arguments.seal {
-        // What cannot be sealed is said below to have no checksums, and here why.
-        sealing::seal(&arguments.paths, false)?;
-    }
+    // What cannot be sealed is said below to have no checksums, and here why.
+    let is_sealed = !arguments.seal || !sealing::seal(&arguments.paths, false)?.has_failed();
     let bar = Bar::new(arguments.json);
     let inspector = Inspector::default();
     let (mut places, mut plans) = (Vec::new(), Vec::new());
     let mut tally = Tally::default();
+    tally.failed += u64::from(!is_sealed);
     let mut trouble = |failure: Failure| {
         output::complain(failure);
         tally.failed += 1;

@@ -176,8 +176,6 @@ pub fn catching_panics(main: impl FnOnce() -> ExitCode) -> ExitCode {
             output::complain(line);
         } else {
             log::error!("{line}");
-            // Of a fault that nobody catches.
-            end();
         }
     }));
     let code = catch_unwind(AssertUnwindSafe(main)).unwrap_or(ExitCode::FAILURE);

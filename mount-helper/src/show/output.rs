@@ -14,7 +14,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     print_bytes(text.as_bytes())
 }
 
-/// As [`print`], what need not be text.
+/// As [`print()`], what need not be text.
 pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     printed(out.write_all(bytes).and_then(|()| out.flush()))

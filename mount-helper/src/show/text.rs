@@ -1,5 +1,6 @@
 //! Words for people: names that cannot play with the terminal, shapes, numbers.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -20,6 +21,17 @@ pub fn with_path(mut line: Value, path: &Path) -> Value {
         }
     }
     line
+}
+
+/// A path that is told as text, and if it is none by its bytes, too: nothing if these are not of that text.
+pub fn told_path<'a>(text: Option<&'a str>, bytes: Option<&'a [u8]>) -> Option<&'a Path> {
+    match (text, bytes) {
+        (text, None) => text.map(Path::new),
+        (Some(text), Some(bytes)) if std::str::from_utf8(bytes).is_err() && String::from_utf8_lossy(bytes) == text => {
+            Some(Path::new(OsStr::from_bytes(bytes)))
+        }
+        _ => None,
+    }
 }
 
 /// `3x4`, or `()` for a single number.
@@ -62,6 +74,18 @@ mod tests {
     #[test]
     fn disarms_names() {
         assert_eq!(plain("a\x1b[2Jb\nc ä"), "a\\u{1b}[2Jb\\nc ä");
+    }
+
+    #[test]
+    fn bytes_of_a_path_are_of_its_text() {
+        let path = |text: Option<&'static str>, bytes: Option<&'static [u8]>| told_path(text, bytes);
+        assert_eq!(path(Some("/a"), None), Some(Path::new("/a")));
+        assert_eq!(path(Some("/\u{fffd}"), Some(b"/\xff")).unwrap().as_os_str().as_bytes(), b"/\xff");
+        for (text, bytes) in
+            [(Some("/mine"), &b"/victim"[..]), (Some("/a"), b"/a"), (Some("/x"), b"/\xff"), (None, b"/\xff")]
+        {
+            assert_eq!(path(text, Some(bytes)), None);
+        }
     }
 
     #[test]

@@ -94,6 +94,29 @@ fn what_may_not_be_looked_at_is_said_and_the_rest_is_gone_through() {
     told(&nobody(&["verify", "mnt"]), 4, &complaints, &["damaged.safetensors: damaged"]);
 }
 
+/// A file about which something else is wrong: it is another filesystem's, which is mounted there.
+#[test]
+fn a_file_that_cannot_be_asked_about_stops_no_other() {
+    needs_mount!();
+    let room = Room::mounted();
+    let Some(nobody) = of_nobody(&room, "cli::a_file_that_cannot_be_asked_about_stops_no_other") else { return };
+    for name in ["a", "b", "c"] {
+        fs::create_dir(room.at("mnt").join(name)).unwrap();
+        tensors(&room.at("mnt").join(name).join("f.safetensors"), 1);
+    }
+    // Who may not ask for it is told so, and it is no success.
+    let refused = nobody(&["verify", "--seal", "mnt/a/f.safetensors"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    let over = room.at("mnt/b");
+    nix::mount::mount(Some("none"), &over, Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>).unwrap();
+    tensors(&over.join("other"), 1);
+    let listed = room.run(["ls", "-R", "mnt"]);
+    let sealed = room.run(["seal", "mnt"]);
+    nix::mount::umount2(&over, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    told(&listed, 1, &["mnt/b/other: "], &["a/f.safetensors", "c/f.safetensors"]);
+    told(&sealed, 1, &["mnt/b/other: "], &["2 files are sealed"]);
+}
+
 /// Makes directories below one another, and a file in the last one. Nobody names it by one path.
 fn deep(mut dir: PathBuf, depth: usize, bytes: &[u8]) {
     let name = "d".repeat(200);

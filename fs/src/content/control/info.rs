@@ -158,9 +158,13 @@ impl Info {
             (still_open.into_iter().map(path).collect(), damaged.map(path).collect())
         };
         let mut quarantine = files.quarantined();
+        let mut damage_found = store.known_damage();
         if !paths {
             for note in quarantine.iter_mut().filter_map(|entry| entry.note.as_mut()) {
                 (note.path, note.path_bytes) = (None, None);
+            }
+            for finding in &mut damage_found {
+                (finding.path, finding.path_bytes, finding.tensors) = (None, None, Vec::new());
             }
         }
         let link = store.link();
@@ -195,7 +199,7 @@ impl Info {
             open_segments,
             recovery: Some(recovery),
             damaged_files,
-            damage_found: store.known_damage(),
+            damage_found,
             last_scrub: store.last_scrub(),
             unsealed_files: files.to_seal().len() as u64,
             quarantine,

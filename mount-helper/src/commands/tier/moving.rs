@@ -40,7 +40,8 @@ pub fn run(arguments: &TierMove) -> Result<ExitCode, Failure> {
                 &mut |place, about| {
                     match on_mount(place, &arguments.tier, about.size(), &bar) {
                         Ok(Err(_)) | Err(_) if place.is_gone() => {}
-                        done => tally(place.path(), done?),
+                        Ok(done) => tally(place.path(), done),
+                        Err(failure) => trouble(failure),
                     }
                     Ok(true)
                 },
