@@ -81,8 +81,8 @@ struct Promised {
 }
 
 impl Promised {
-    /// Each file that is not there as it was promised, unless what it has instead is `allowed`: nothing, if it cannot be
-    /// opened any more as the host has fewer bytes than were recorded (D12).
+    /// Each file that is not there as it was promised, unless what it has instead is `allowed`. It has nothing, if it
+    /// cannot be opened any more as the host has fewer bytes than were recorded (D12).
     fn missing(&self, mount: &Mount, allowed: impl Fn(&str, &[u8]) -> bool) -> Vec<String> {
         let wrong = |name: &String, seed: u64, len: usize| match std::fs::read(mount.at(name)) {
             Ok(found) if found == bytes(seed, len) || allowed(name, &found) => None,
