@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tensorfs_fs::device_of;
 
@@ -43,36 +43,29 @@ fn look_around(mount: &Mount) -> Option<String> {
     let device = mount.device();
     let users = busy::name_in_time(move |process| has_open(process, device));
     // The number of a filesystem that is gone is given to the next one, whose users these are.
-    let is_gone = tables().any(|(_, _, table)| {
+    let is_gone = tables().any(|(_, table)| {
         table.latest_first().any(|other| other.device() == device && other.source() != mount.source())
     });
     (!users.is_empty() && !is_gone).then(|| format!("it is in use by {}", users.join(", ")))
 }
 
-/// The mounts of every mount namespace that has a process: such a process, the namespace, what is mounted there.
-fn tables() -> impl Iterator<Item = (u32, PathBuf, Table)> {
+/// The mounts of every mount namespace that has a process: such a process, and what is mounted there.
+fn tables() -> impl Iterator<Item = (u32, Table)> {
     let mut seen = HashSet::new();
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |process| {
         let pid = process.file_name().to_str()?.parse().ok()?;
-        if busy::is_stuck(&process) {
-            return None;
-        }
-        let of = namespace(&process.path()).filter(|of| seen.insert(of.clone()))?;
-        Some((pid, of, Table::of(pid).ok()?))
+        let table = Table::of(pid).ok()?;
+        seen.insert(table.namespace()?).then_some((pid, table))
     })
-}
-
-fn namespace(process: &Path) -> Option<PathBuf> {
-    fs::read_link(process.join("ns/mnt")).ok()
 }
 
 /// Each place where a pool is mounted, in every mount namespace that has a process.
 fn mounts(pool: &Path, is_it: impl Fn(&Mount) -> bool) -> Vec<String> {
-    let here = namespace(Path::new("/proc/self"));
+    let here = Table::read().ok().and_then(|table| table.namespace());
     let mut found = Vec::new();
-    for (pid, of, table) in tables() {
+    for (pid, table) in tables() {
         for place in table.of_pool(pool).filter(|other| is_it(other)) {
-            found.push(match Some(&of) == here.as_ref() {
+            found.push(match table.namespace() == here {
                 true => format!("at {}", place.mount_point().display()),
                 false => place_of(place, pid),
             });
