@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::fs::{self, DirEntry};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{iter, thread};
 
 use tensorfs_fs::file_of;
 use tensorfs_layout::pool::lock_of;
@@ -19,6 +19,11 @@ const MOST: usize = 5;
 
 /// How long to look around in /proc. Another process may be stuck, and keep everybody who looks at it waiting.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A look at one process takes less, or waits for that.
+const A_LOOK: Duration = Duration::from_millis(200);
+/// So many may wait.
+const LOOKERS: usize = 8;
 
 /// One clause for an error message: who uses files below `mountpoint`.
 pub fn reason(mountpoint: &Path) -> String {
@@ -67,33 +72,48 @@ pub fn has_locked(pid: u32, pool: &Path) -> Option<bool> {
 }
 
 /// `pid (name)` of processes of which something holds, given their directories in /proc: a few, and only as far as they
-/// are found soon.
-pub fn name_in_time(holds: impl Fn(&Path) -> bool + Send + 'static) -> Vec<String> {
-    let (found, results) = mpsc::channel();
-    thread::spawn(move || {
-        for user in users(&holds) {
-            if found.send(user).is_err() {
-                return;
+/// are found soon. One that keeps whoever looks at it waiting, as it executes a program, keeps nobody from the others.
+pub fn name_in_time(holds: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Vec<String> {
+    let processes = Arc::new(Mutex::new(fs::read_dir("/proc").into_iter().flatten().flatten()));
+    let (holds, (tell, looked)) = (Arc::new(holds), mpsc::channel());
+    let another = || {
+        let (processes, holds, tell) = (Arc::clone(&processes), Arc::clone(&holds), tell.clone());
+        thread::spawn(move || {
+            loop {
+                let next = processes.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let is_last = next.is_none();
+                let user = next.and_then(|process| user(&process, &*holds));
+                if tell.send((user, is_last)).is_err() || is_last {
+                    return;
+                }
+            }
+        });
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let mut found = Vec::new();
+    // While one comes on, it looks at all.
+    for _ in 0..LOOKERS {
+        another();
+        while let Ok((user, is_last)) = looked.recv_timeout(A_LOOK) {
+            found.extend(user);
+            if is_last || found.len() > MOST || Instant::now() > deadline {
+                return found;
             }
         }
-    });
-    let deadline = Instant::now() + PATIENCE;
-    let next = || results.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
-    iter::from_fn(next).take(MOST + 1).collect()
+    }
+    found
 }
 
-fn users(holds: &dyn Fn(&Path) -> bool) -> impl Iterator<Item = String> + '_ {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes.filter_map(|process| {
-        let pid: u32 = process.file_name().to_str()?.parse().ok()?;
-        if pid == std::process::id() && !cfg!(test) {
-            return None; // inherited from a shell that is named anyway
-        }
-        if is_stuck(&process) {
-            return None;
-        }
-        holds(&process.path()).then(|| format!("{pid} ({})", process::name(pid)))
-    })
+/// `pid (name)` of a process, if something holds of it.
+fn user(process: &DirEntry, holds: &dyn Fn(&Path) -> bool) -> Option<String> {
+    let pid: u32 = process.file_name().to_str()?.parse().ok()?;
+    if pid == std::process::id() && !cfg!(test) {
+        return None; // inherited from a shell that is named anyway
+    }
+    if is_stuck(process) {
+        return None;
+    }
+    holds(&process.path()).then(|| format!("{pid} ({})", process::name(pid)))
 }
 
 /// Whether a process waits in the kernel for something that no signal interrupts. To look at what it has open may mean
