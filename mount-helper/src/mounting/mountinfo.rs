@@ -147,8 +147,8 @@ impl Table {
         read_whole(&format!("/proc/{pid}/mountinfo")).map(|text| Table::parse(&text))
     }
 
-    /// What tells the mount namespace, or what a process sees of it, from others: the number of its first mount, as each
-    /// namespace has mounts of its own. `/proc/PID/ns/mnt` would have whoever looks at it wait for a process that
+    /// What tells the mount namespace, or what a process sees of it, from others: the number of its first mount, as
+    /// each namespace has mounts of its own. `/proc/PID/ns/mnt` would have whoever looks at it wait for a process that
     /// executes a program.
     pub fn namespace(&self) -> Option<u64> {
         self.0.first().map(|mount| mount.id)
