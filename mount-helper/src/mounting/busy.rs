@@ -174,6 +174,20 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_waited_for_without_end_keeps_nobody_from_the_others() {
+        let me = std::process::id().to_string();
+        let is_me = me.clone();
+        let holds = move |process: &Path| {
+            while process.ends_with("1") {
+                thread::park();
+            }
+            process.ends_with(&is_me)
+        };
+        let found = name_in_time(holds);
+        assert!(found.iter().any(|user| user.starts_with(&format!("{me} ("))), "{found:?}");
+    }
+
+    #[test]
     fn reads_mappings() {
         let maps =
             b"7f00-7f01 rw-s 00000000 00:21 12                 /mnt/t/a b (deleted)\n7f02-7f03 rw-p 00000000 00:00 0\n";
