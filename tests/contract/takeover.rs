@@ -1166,16 +1166,22 @@ fn what_a_server_was_doing_for_a_command_begins_anew(setup: Setup) {
     }
 }
 
-/// Proves K6.
-fn a_file_that_a_server_was_moving_is_moved_by_the_next_one(setup: Setup) {
+/// A mount with a keeper, and a tier `ssd`.
+fn kept_with_tier(setup: Setup) -> Option<Mount> {
     let mut mount = kept(setup);
     if mount.is_plain() {
-        return;
+        return None;
     }
     let tier = mount.host().join("tier");
     mount.umount();
     mount.add_tier("ssd", &tier);
     mount.mount();
+    Some(mount)
+}
+
+/// Proves K6.
+fn a_file_that_a_server_was_moving_is_moved_by_the_next_one(setup: Setup) {
+    let Some(mut mount) = kept_with_tier(setup) else { return };
     let (path, bytes) = (mount.at("f"), Pattern(1).bytes(0, 24 << 20));
     fs::write(&path, &bytes).unwrap();
     for round in 0..8 {
@@ -1197,14 +1203,7 @@ fn a_file_that_a_server_was_moving_is_moved_by_the_next_one(setup: Setup) {
 ///
 /// Proves K6.
 fn what_a_server_before_has_moved_is_moved(setup: Setup) {
-    let mut mount = kept(setup);
-    if mount.is_plain() {
-        return;
-    }
-    let tier = mount.host().join("tier");
-    mount.umount();
-    mount.add_tier("ssd", &tier);
-    mount.mount();
+    let Some(mut mount) = kept_with_tier(setup) else { return };
     let path = mount.at("f");
     fs::write(&path, vec![7; 100_000]).unwrap();
     let ino = Ino(fs::metadata(&path).unwrap().ino());

@@ -102,17 +102,8 @@ impl Checker<'_> {
         while let Some(dir) = queue.pop() {
             for (_, name, ino) in view.entries_after(dir, 0) {
                 let (path, path_bytes) = spelled(Some(join(view, dir, name)));
-                let tree = |what: String, meaning: &str| Finding {
-                    subject: Subject::Tree,
-                    path,
-                    path_bytes,
-                    ino: Some(ino),
-                    host_file: "log".into(),
-                    offset: None,
-                    tensors: Vec::new(),
-                    what,
-                    meaning: meaning.into(),
-                };
+                let of_tree = |what: String, meaning: &str| of_host_file(Subject::Tree, "log", what, meaning);
+                let tree = |what, meaning| Finding { path, path_bytes, ino: Some(ino), ..of_tree(what, meaning) };
                 let Some(object) = view.object(ino) else {
                     let what = format!("names object {ino}, of which there is no record");
                     self.report.findings.push(tree(what, "the name is there and cannot be opened"));
@@ -137,20 +128,9 @@ impl Checker<'_> {
             if object.links() != expected {
                 let (path, path_bytes) = spelled(self.paths.bytes_of(view, ino));
                 let what = format!("has {} links, and {expected} lead to it", object.links());
-                let meaning = "it may be removed too early, or never".to_owned();
-                let (host_file, tensors) = ("log".to_owned(), Vec::new());
-                let (subject, ino, offset) = (Subject::Tree, Some(ino), None);
-                self.report.findings.push(Finding {
-                    subject,
-                    path,
-                    path_bytes,
-                    ino,
-                    host_file,
-                    offset,
-                    tensors,
-                    what,
-                    meaning,
-                });
+                let meaning = "it may be removed too early, or never";
+                let finding = of_host_file(Subject::Tree, "log", what, meaning);
+                self.report.findings.push(Finding { path, path_bytes, ino: Some(ino), ..finding });
             }
         }
         self.report.objects = objects.len() as u64;
@@ -258,19 +238,7 @@ impl Checker<'_> {
     }
 
     fn host_file(&mut self, subject: Subject, host_file: String, what: String, meaning: &str) {
-        let (path, path_bytes, ino, offset) = (None, None, None, None);
-        let (tensors, meaning) = (Vec::new(), meaning.into());
-        self.report.findings.push(Finding {
-            subject,
-            path,
-            path_bytes,
-            ino,
-            host_file,
-            offset,
-            tensors,
-            what,
-            meaning,
-        });
+        self.report.findings.push(of_host_file(subject, host_file, what, meaning));
     }
 
     pub(crate) fn foreign(&mut self, strays: &[Stray]) {
@@ -327,6 +295,21 @@ impl Checker<'_> {
     pub(crate) fn noteless(&mut self, place: String) {
         let meaning = "it cannot be told whose bytes these are";
         self.host_file(Subject::Quarantine, place, NOTELESS.into(), meaning);
+    }
+}
+
+/// What is about a host file, and no file or directory on the mount.
+fn of_host_file(subject: Subject, host_file: impl Into<String>, what: String, meaning: &str) -> Finding {
+    Finding {
+        subject,
+        path: None,
+        path_bytes: None,
+        ino: None,
+        host_file: host_file.into(),
+        offset: None,
+        tensors: Vec::new(),
+        what,
+        meaning: meaning.into(),
     }
 }
 

@@ -26,12 +26,13 @@ impl Syslog {
     pub fn open(queue: Arc<LogQueue>) -> Syslog {
         // SAFETY: openlog keeps the pointer, and the string is static.
         unsafe { libc::openlog(c"tensorfs".as_ptr(), libc::LOG_PID | libc::LOG_NDELAY, libc::LOG_DAEMON) };
-        // SAFETY: plain call of the C library.
+        // SAFETY: it reads the environment, which nothing in this program changes.
         unsafe { tzset() };
         Syslog { limit: Limit::default(), queue }
     }
 }
 
+// SAFETY: as `<time.h>` declares it.
 unsafe extern "C" {
     /// tzset(3).
     fn tzset();
