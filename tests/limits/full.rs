@@ -22,6 +22,7 @@ on_mounts!(
     a_version_that_is_mapped_when_it_is_replaced_counts_until_it_is_not,
     removed_files_that_are_mapped_do_not_pass_the_limit,
     who_finds_no_space_waits_for_no_removed_file_that_the_host_is_late_with,
+    a_log_that_is_longer_than_it_needs_is_shortened_for_who_finds_no_space,
     a_removed_file_whose_segment_is_gone_counts_no_more,
     what_a_mapped_file_has_behind_its_end_counts_beside_its_holes,
     what_a_file_has_behind_its_end_counts_when_it_is_opened_again,
@@ -34,6 +35,7 @@ on_mounts!(
     metadata_runs_out_too,
     whatever_frees_something_works_in_a_full_log,
     whatever_has_a_file_open_for_writing_stops_at_the_limit,
+    what_xfs_would_set_aside_ahead_of_appends_counts_for_nobody,
     a_mapping_stops_at_the_limit,
     stores_without_room_are_told_of_each_time,
     stores_of_which_some_find_no_room_are_told_of,
@@ -468,6 +470,34 @@ fn whatever_has_a_file_open_for_writing_stops_at_the_limit(setup: Setup) {
         write_until_full(&mut files[0]);
         let on_host = allocated(mount.pool());
         assert!(on_host <= LIMIT + BOOKS, "{what}: {on_host} bytes on the host");
+    }
+}
+
+/// XFS takes as much again as a file has while it is written: one writer heard of no space at half of the limit, and
+/// two hundred had taken half as much again as it.
+///
+/// Proves S1.
+fn what_xfs_would_set_aside_ahead_of_appends_counts_for_nobody(setup: Setup) {
+    if setup.mount_is_plain() {
+        return;
+    }
+    let disk = match tensorfs_tests::Disk::new(&["mkfs.xfs", "-q"], 512) {
+        Ok(disk) => disk,
+        Err(reason) => return setup.skip(&reason),
+    };
+    for (writers, piece) in [(1, 4096), (1, 1 << 20), (20, 8192), (200, 8192)] {
+        let name = format!("pool-{writers}-{piece}");
+        let mount = limited(setup.clone().pool_at(disk.at(&name)));
+        let mut files: Vec<_> = (0..writers).map(|n| File::create(mount.at(n.to_string())).unwrap()).collect();
+        let piece = vec![7; piece];
+        let mut write = |file: &mut File| file.write(&piece).is_ok_and(|written| written == piece.len());
+        let mut written = 0;
+        while files.iter_mut().all(&mut write) {
+            written += (writers * piece.len()) as u64;
+        }
+        let on_host = allocated(mount.pool());
+        assert!(on_host <= LIMIT + BOOKS, "{writers}: {on_host} bytes on the host");
+        assert!(written >= LIMIT - (12 << 20), "{writers}: {written} bytes in a pool of {LIMIT}");
     }
 }
 
@@ -925,6 +955,34 @@ fn who_finds_no_space_waits_for_no_removed_file_that_the_host_is_late_with(setup
         let _ = std::fs::remove_file(mount.at("of the last"));
         write("of the last", 15 << 20).is_ok()
     });
+}
+
+/// While a commit waits for the host, names that come and go make the log longer; nothing of that is needed then.
+///
+/// Proves S3.
+fn a_log_that_is_longer_than_it_needs_is_shortened_for_who_finds_no_space(setup: Setup) {
+    const SHORT: u64 = 8 << 20;
+    let calls = HostCalls::new();
+    let mount = limited(setup.host_calls(&calls));
+    if mount.is_plain() {
+        return;
+    }
+    let held = calls.add(Rule::of(Call::Fdatasync).on("/segments/").held());
+    std::fs::write(mount.at("to sync"), vec![7; 100_000]).unwrap();
+    wait_until("a commit to wait", || held.waiting() > 0);
+    let log = || mount.info()["log_bytes"].as_u64().unwrap();
+    while log() < SHORT + (6 << 20) {
+        for _ in 0..1000 {
+            std::fs::create_dir(mount.at("comes")).unwrap();
+            std::fs::remove_dir(mount.at("comes")).unwrap();
+        }
+    }
+    let file = File::create(mount.at("file")).unwrap();
+    drop(held);
+    // SAFETY: takes integers alone.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, (LIMIT - SHORT) as i64) };
+    assert_eq!(done, 0, "{}: {}", std::io::Error::last_os_error(), mount.info());
+    assert!(log() <= SHORT);
 }
 
 /// That nothing can be asked about it was taken for somebody who has it mapped. Found by a review.

@@ -335,16 +335,26 @@ impl Files {
     }
 
     /// True if something was removed while a program had it mapped, and may be let go of.
-    pub(super) fn may_let_go(&self) -> bool {
+    fn has_removed_and_mapped(&self) -> bool {
         self.store().removed().has_mapped() || !self.store().pool().kept_segments().is_empty()
     }
 
-    /// Has the background let go of what was removed and is mapped no more, for who finds no space. True if there was
-    /// any. The caller may have the lock of some inode.
+    /// True if the pool has something to let go of for who finds no space at its limit.
+    pub(super) fn may_let_go(&self) -> bool {
+        self.has_removed_and_mapped() || self.store().pool().is_long()
+    }
+
+    /// Shortens the log, and has the background let go of what was removed and is mapped no more, for who finds no
+    /// space. True if there was any. The caller may have the lock of some inode.
     pub(super) fn let_go_for_space(&self) -> bool {
         let store = self.store();
-        if !self.may_let_go() {
-            return false;
+        let shortened = store.pool().is_long()
+            && store.pool().shorten().unwrap_or_else(|error| {
+                log::debug!("shortening the log: {error}");
+                false
+            });
+        if !self.has_removed_and_mapped() {
+            return shortened;
         }
         if store.bells().let_go().is_stopped() {
             // At the end there is no background.

@@ -46,6 +46,11 @@ fn cheapest(victims: &mut dyn Iterator<Item = Victim>) -> Option<Victim> {
     victims.min_by_key(|victim| (victim.cost, victim.incarnation))
 }
 
+/// The blocks that stay where so many are in use: the log can grow by a quarter before the host has to be asked again.
+fn staying(in_use: usize) -> usize {
+    (in_use + in_use / 4 + RESERVE_BLOCKS).max(INITIAL_BLOCKS as usize)
+}
+
 impl Pool {
     /// A bounded stretch of housekeeping for the log, if there is anything worth doing: cleans blocks, gives blocks
     /// that it will not need soon back to the host, or grows the log before it has to grow in somebody's way.
@@ -54,7 +59,36 @@ impl Pool {
         self.refill_values();
         self.may_grow();
         self.clean_some()?;
-        self.shrink()
+        // The log is left alone until it is worth a few flushes, unless hardly anything is left in the pool: then it
+        // gets as short as it was.
+        self.shrink(|blocks, in_use| if in_use <= 1 { 1 } else { (blocks / 4).max(2) })
+    }
+
+    /// True if the log is longer than its records need: some of it can be given back to the host.
+    pub fn is_long(&self) -> bool {
+        let (_, wasteful) = self.waste();
+        let log = &self.state.read().log;
+        let blocks = log.blocks().len();
+        blocks > staying(blocks - log.free_blocks()) || (wasteful && blocks > INITIAL_BLOCKS as usize)
+    }
+
+    /// Gives back to the host what the log does not need, for who finds no space. Waits for commits. True if the log
+    /// got shorter.
+    pub fn shorten(&self) -> Result<bool> {
+        self.check_writable()?;
+        let before = self.usage().log_blocks;
+        let mut last = None;
+        // A round cleans a part of it, and cuts what is free at its end.
+        for _ in 0..before {
+            let usage = self.usage();
+            let now = (usage.log_blocks, usage.free_blocks, self.newest());
+            if !self.is_long() || last.replace(now) == Some(now) {
+                break;
+            }
+            self.clean_some()?;
+            self.shrink(|_, _| 1)?;
+        }
+        Ok(self.usage().log_blocks < before)
     }
 
     fn clean_some(&self) -> Result<()> {
@@ -78,18 +112,15 @@ impl Pool {
         }
     }
 
-    /// Cuts free blocks off the end of the log when it has many more than it needs.
-    fn shrink(&self) -> Result<()> {
+    /// Cuts free blocks off the end of the log, if so many as `worth` says of all and of those in use can go.
+    fn shrink(&self, worth: impl Fn(usize, usize) -> usize) -> Result<()> {
         // Who changes how long the log is waits for the host; who looks something up does not.
         let growing = self.upkeep.growing.lock();
         let mut state = self.state.write();
         let log = &mut state.log;
         let (blocks, free) = (log.blocks().len(), log.free_blocks());
-        // What stays lets the log grow by a quarter before the host has to be asked again. The log is left alone until
-        // it is worth a few flushes, unless hardly anything is left in the pool: then it gets as short as it was.
-        let in_use = blocks - free;
-        let stay = (in_use + in_use / 4 + RESERVE_BLOCKS).max(INITIAL_BLOCKS as usize);
-        let worth = if in_use <= 1 { 1 } else { (blocks / 4).max(2) };
+        let stay = staying(blocks - free);
+        let worth = worth(blocks, blocks - free);
         if blocks < stay + worth {
             return Ok(());
         }

@@ -45,6 +45,7 @@ impl Pool {
         }
         let written = self.superblock.change(&*self.medium, |superblock| superblock.limit = limit);
         written.map_err(|error| self.fail("writing the superblock", &error))?;
+        self.segments.be_sparing(limit.is_some());
         self.may_grow();
         Ok(())
     }

@@ -162,6 +162,7 @@ impl Pool {
             .map_err(|error| Error::in_pool(dir, SEGMENTS, "look into the tiers", error))?;
         let (newest, horizon) = (found.log.newest(), found.log.horizon());
         let budget = Budget::of(values_per_round(superblock.limit));
+        segments.be_sparing(superblock.limit.is_some());
         let mut pool = Self {
             boot_id,
             path: dir.into(),

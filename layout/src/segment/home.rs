@@ -17,6 +17,7 @@ use crate::error::reason;
 use crate::ids::{NUMBER_LIMIT, SegmentId};
 use crate::medium::dir::{Dir, Entry};
 use crate::medium::foreign::{Foreign, kind_name};
+use crate::segment::ahead;
 use crate::segment::host_errors::{HostErrors, Mark};
 use crate::segment::stat::SegmentStat;
 
@@ -50,6 +51,8 @@ pub(super) struct Home {
     /// Nothing in it is worth a sync.
     volatile: bool,
     errors: HostErrors,
+    /// The host takes more than was asked for, unless it is told to take so many bytes at a time.
+    block: Option<u32>,
     doubtful: AtomicBool,
     /// Keeps others from using it, if it is a tier's.
     lock: Option<File>,
@@ -84,8 +87,8 @@ fn segment_of(entry: &Entry, of: u8) -> Option<SegmentId> {
 
 impl Home {
     pub fn new(dir: Dir, called: String, volatile: bool, lock: Option<File>) -> Self {
-        let errors = HostErrors::of(&dir);
-        Self { dir, called, volatile, errors, doubtful: AtomicBool::new(false), lock }
+        let (errors, block) = (HostErrors::of(&dir), ahead::block_of(&dir));
+        Self { dir, called, volatile, errors, block, doubtful: AtomicBool::new(false), lock }
     }
 
     /// For messages.
@@ -105,6 +108,11 @@ impl Home {
     /// The file that is locked while it is in use, if it is a tier's.
     pub fn lock(&self) -> Option<&File> {
         self.lock.as_ref()
+    }
+
+    /// Has the host set nothing aside in a new segment of it for what may be appended.
+    pub fn take_blocks_alone(&self, made: impl AsFd) -> io::Result<()> {
+        self.block.map_or(Ok(()), |block| ahead::take_blocks_alone(made, block))
     }
 
     /// The space of the filesystem that it is on.

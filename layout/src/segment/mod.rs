@@ -2,6 +2,7 @@
 //!
 //! It stands on the view, which says what tiers there are and which files have bytes that must be there.
 
+mod ahead;
 pub(crate) mod apart;
 mod collisions;
 pub(crate) mod examine;

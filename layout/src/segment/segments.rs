@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use nix::errno::Errno;
 use parking_lot::{Mutex, RwLock};
@@ -55,6 +56,8 @@ pub struct Segments {
     lost: Mutex<HashMap<u8, HashMap<SegmentId, Gone>>>,
     /// Segments that are as a crash left them, and stay so until the pool is opened again: nobody opens them.
     left: RwLock<HashMap<SegmentId, Left>>,
+    /// Hosts take no more for new ones than their bytes need.
+    sparing: AtomicBool,
     /// Empty segments that no file has yet.
     spares: Mutex<HashSet<SegmentId>>,
 }
@@ -83,6 +86,7 @@ impl Segments {
             left: RwLock::default(),
             medium,
             unsynced: Unsynced::default(),
+            sparing: AtomicBool::default(),
             spares: Mutex::default(),
         })
     }
@@ -222,6 +226,11 @@ impl Segments {
         self.homes.get(&tier).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
     }
 
+    /// Whether hosts are to take no more for new segments than their bytes need, as that counts.
+    pub(crate) fn be_sparing(&self, sparing: bool) {
+        self.sparing.store(sparing, Relaxed);
+    }
+
     /// Creates an empty segment, and returns a descriptor that can sync it.
     pub fn create(&self, id: SegmentId) -> io::Result<OwnedFd> {
         let create = || self.open(id, libc::O_RDONLY | libc::O_CREAT | libc::O_EXCL);
@@ -233,6 +242,11 @@ impl Segments {
             other => other?,
         };
         self.owner.give(&made)?;
+        if self.sparing.load(Relaxed)
+            && let Err(error) = self.home(id.tier())?.take_blocks_alone(&made)
+        {
+            log::debug!("{}: what its host sets aside ahead of appends: {error}", self.path_of(id).display());
+        }
         self.unsynced.grown.lock().entry(id.tier()).or_default().add(id);
         Ok(made)
     }
