@@ -20,6 +20,13 @@ use crate::tensors::place::{Kind, Place};
 /// What a checkpoint of one file is called, also with `.tar` behind it, as if it were an archive: `best.pth.tar`.
 const ENDINGS: [&str; 5] = ["pt", "pth", "ckpt", "safetensors", "npz"];
 
+/// Those of them that have tensors and nothing of the run.
+const OF_WEIGHTS: [&str; 2] = ["safetensors", "npz"];
+/// How files are called, or begin, that a directory of more than weights has.
+const STATES: [&str; 4] = ["trainer_state.json", "random_states_", ".metadata", "_CHECKPOINT_METADATA"];
+/// Where Accelerate has the checkpoints of a run.
+const CHECKPOINTS: &str = "checkpoints";
+
 /// Runs the command.
 pub fn run(arguments: &Latest) -> Result<ExitCode, Failure> {
     let found = find(&arguments.dir)?;
@@ -28,6 +35,7 @@ pub fn run(arguments: &Latest) -> Result<ExitCode, Failure> {
     if arguments.json {
         let modified = newest.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let passed = found.candidates.iter().take_while(|other| !std::ptr::eq(*other, newest));
+        let passed = passed.filter(|other| other.said != Some(Said::Complete));
         let line = json!({
             "kind": if newest.is_dir { "directory" } else { "file" },
             "modified": modified.as_secs_f64(),
@@ -97,25 +105,47 @@ impl Found {
         let candidates = &mut self.candidates;
         // Of those that are equally new the one with the larger number comes first.
         candidates.sort_by_cached_key(|found| std::cmp::Reverse((found.modified, natural(found.place.path()))));
-        for (at, found) in candidates.iter_mut().enumerate() {
-            if found.is_unknown {
-                continue;
-            }
-            match told_of(&found.place, tell) {
-                Said::Complete => {
-                    self.complete = Some(at);
-                    break;
-                }
-                Said::Incomplete => {}
-                Said::Gone => self.has_missed = true,
-                Said::Nothing if found.place.is_gone() => self.has_missed = true,
-                Said::Nothing => {
-                    tell(cannot_tell(&found.place, &"nothing in it says where it ends"));
-                    found.is_unknown = true;
-                }
-                Said::Unknown => found.is_unknown = true,
+        let mut all = 0..candidates.len();
+        let is_next = |at: &usize| self.ask(*at, tell) == Said::Complete && !self.is_passed_for_trainers(*at, tell);
+        self.complete = all.find(is_next);
+    }
+
+    /// What is said of a candidate, asked once.
+    fn ask(&mut self, at: usize, tell: &mut dyn FnMut(Failure)) -> Said {
+        let found = &mut self.candidates[at];
+        if let Some(said) = found.said {
+            return said;
+        }
+        let mut said = told_of(&found.place, tell);
+        match said {
+            Said::Complete | Said::Incomplete | Said::Unknown => {}
+            Said::Gone => self.has_missed = true,
+            Said::Nothing if found.place.is_gone() => self.has_missed = true,
+            Said::Nothing => {
+                tell(cannot_tell(&found.place, &"nothing in it says where it ends"));
+                said = Said::Unknown;
             }
         }
+        found.said = Some(said);
+        said
+    }
+
+    /// Whether a candidate is what a trainer's run has beside the checkpoints that it goes on from, and one of those is
+    /// complete: the directory of the run itself, and weights alone in it or in a directory of it.
+    fn is_passed_for_trainers(&mut self, at: usize, tell: &mut dyn FnMut(Failure)) -> bool {
+        let found = &self.candidates[at];
+        if is_trainers(&found.place) {
+            return false;
+        }
+        let path = found.place.path().to_owned();
+        let dir = if found.is_dir { Some(&*path) } else { path.parent() };
+        let near = [dir.filter(|_| found.is_of_weights), dir.and_then(Path::parent).filter(|_| found.is_of_weights)];
+        let is_of_one = |place: &Place| {
+            is_trainers(place)
+                && (place.path().parent() == Some(&path) || near.iter().flatten().any(|dir| run_of(place) == Some(dir)))
+        };
+        let ones: Vec<usize> = (0..self.candidates.len()).filter(|at| is_of_one(&self.candidates[*at].place)).collect();
+        ones.into_iter().any(|at| self.ask(at, tell) == Said::Complete)
     }
 
     /// Finds what may be checkpoints below a directory. What belongs to one that is a directory is none of its own, and
@@ -143,9 +173,10 @@ impl Found {
             // A trainer's own of which nothing is known is one, too.
             let is_checkpoint = said != Said::Nothing || is_trainers(&dir);
             let mut files = Vec::new();
-            let mut is_hidden = false;
+            let (mut is_hidden, mut has_state) = (false, false);
             for place in inside {
                 let name = name(&place);
+                has_state |= is_state(&name);
                 if name.starts_with('.') || is_unfinished(name.as_bytes()) {
                     continue;
                 }
@@ -172,10 +203,16 @@ impl Found {
                 self.unseen.push(dir.clone());
             }
             if is_checkpoint {
-                let (modified, is_unknown) = (newest(&dir, tell), said == Said::Unknown);
-                self.candidates.push(Candidate { place: dir, is_dir: true, modified, is_unknown });
+                let (modified, said) = (newest(&dir, tell), (said == Said::Unknown).then_some(said));
+                self.candidates.push(Candidate { place: dir, is_dir: true, modified, said, is_of_weights: !has_state });
             } else if are_whole(&files.iter().map(|(name, ..)| &**name).collect::<Vec<_>>()) {
-                let one = |(_, place, modified)| Candidate { place, is_dir: false, modified, is_unknown: false };
+                let one = |(name, place, modified): (String, _, _)| Candidate {
+                    place,
+                    is_dir: false,
+                    modified,
+                    said: None,
+                    is_of_weights: !is_called_as_step(&name),
+                };
                 self.candidates.extend(files.into_iter().map(one));
             } else {
                 self.unclear = Some(dir);
@@ -228,7 +265,8 @@ impl Found {
         later.sort_by_cached_key(|place| std::cmp::Reverse(natural(place.path())));
         let one = |place: Place| {
             let known = self.candidates.iter().find(|known| known.place.path() == place.path());
-            let of_its_own = || Candidate { place, is_dir: true, modified: SystemTime::UNIX_EPOCH, is_unknown: false };
+            let modified = SystemTime::UNIX_EPOCH;
+            let of_its_own = || Candidate { place, is_dir: true, modified, said: None, is_of_weights: false };
             known.cloned().unwrap_or_else(of_its_own)
         };
         all.extend(later.into_iter().map(one));
@@ -286,8 +324,10 @@ pub struct Candidate {
     is_dir: bool,
     /// When a file of it was last changed.
     modified: SystemTime,
-    /// Whether it is known already that nobody knows whether it is complete.
-    is_unknown: bool,
+    /// What was said of it.
+    said: Option<Said>,
+    /// Whether there is nothing in it, as far as names tell, but weights.
+    is_of_weights: bool,
 }
 
 impl Candidate {
@@ -302,12 +342,12 @@ impl Candidate {
 
     /// True if the server cannot tell whether it is complete.
     pub fn is_unknown(&self) -> bool {
-        self.is_unknown
+        self.said == Some(Said::Unknown)
     }
 
     /// Whether it is complete now.
     pub fn is_complete(&self) -> bool {
-        !self.is_unknown && said_of(&self.place) == Said::Complete
+        !self.is_unknown() && said_of(&self.place) == Said::Complete
     }
 }
 
@@ -318,6 +358,24 @@ fn name(place: &Place) -> String {
 /// Whether a directory is called as a trainer's own.
 pub fn is_trainers(place: &Place) -> bool {
     is_called_as_trainers(name(place).as_bytes())
+}
+
+/// The directory of the run that a trainer's own directory is of.
+fn run_of(place: &Place) -> Option<&Path> {
+    let above = place.path().parent()?;
+    if above.file_name().is_some_and(|name| name == CHECKPOINTS) { above.parent() } else { Some(above) }
+}
+
+/// Whether a file of a directory that is a checkpoint says that there is more in that than weights.
+fn is_state(name: &str) -> bool {
+    STATES.iter().any(|state| name.starts_with(state))
+}
+
+/// Whether a file is called as what a program has saved at a step, in a format that can have more than weights.
+fn is_called_as_step(name: &str) -> bool {
+    let stem = name.strip_suffix(".tar").unwrap_or(name);
+    let step = stem.rsplit_once('.').filter(|(_, ending)| !OF_WEIGHTS.contains(ending));
+    step.is_some_and(|(step, _)| step.bytes().any(|byte| byte.is_ascii_digit()))
 }
 
 fn is_called_one(path: &Path) -> bool {

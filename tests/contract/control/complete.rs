@@ -27,6 +27,7 @@ on_mounts!(
     all_that_is_complete_is_listed_and_no_part_of_what_is_not,
     of_a_newer_one_that_nobody_can_judge_something_is_said,
     the_latest_is_nothing_of_a_directory_that_cannot_be_judged,
+    the_latest_is_what_a_trainer_goes_on_from_and_no_export_of_weights,
 );
 
 fn weights() -> Vec<u8> {
@@ -524,6 +525,77 @@ fn the_latest_is_no_part_of_a_checkpoint(setup: Setup) {
     let index = r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
     fs::write(run.join("step-501/model.safetensors.index.json"), index).unwrap();
     assert_eq!(latest(&mount, &run), (Some(0), run.join("step-501").to_str().unwrap().to_owned()));
+}
+
+/// What `Trainer.save_model()` and `save_state()` leave behind a run, and Accelerate's `save_model()`, in the places
+/// that their scripts give them.
+///
+/// Proves T13.
+fn the_latest_is_what_a_trainer_goes_on_from_and_no_export_of_weights(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let write = |name: &str, bytes: &[u8]| {
+        let path = mount.at(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    };
+    let named = |name: &str| (Some(0), mount.at(name).to_str().unwrap().to_owned());
+    let torch = fs::read(samples().join("torch2-tensor.pt")).unwrap();
+    let checkpoint = |dir: &str| {
+        for name in ["config.json", "training_args.bin", "scheduler.pt", "rng_state.pth", "optimizer.pt"] {
+            write(&format!("{dir}/{name}"), if name.contains("json") { b"{}" } else { &torch });
+        }
+        write(&format!("{dir}/model.safetensors"), &weights());
+        write(&format!("{dir}/trainer_state.json"), b"{\"global_step\": 5}\n");
+    };
+    let index = br#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
+    let (shard, other) = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors");
+    let exports: [&[(&str, &[u8])]; 6] = [
+        &[("config.json", b"{}"), ("training_args.bin", &torch), ("model.safetensors", &weights())],
+        &[("final/config.json", b"{}"), ("final/model.safetensors", &weights())],
+        &[(shard, &weights()), (other, &weights()), ("model.safetensors.index.json", index)],
+        &[("llama-3/m/x", b""), ("llama-3/model-1.safetensors", &weights())],
+        &[("model.safetensors", &weights()), ("trainer_state.json", b"{}")],
+        &[("best.pt", &torch)],
+    ];
+    for (n, export) in exports.into_iter().enumerate() {
+        let run = format!("run-{n}");
+        checkpoint(&format!("{run}/checkpoint-15"));
+        checkpoint(&format!("{run}/checkpoint-20"));
+        assert_eq!(latest(&mount, &mount.at(&run)), named(&format!("{run}/checkpoint-20")));
+        for (name, bytes) in export {
+            write(&format!("{run}/{name}"), bytes);
+        }
+        assert_eq!(latest(&mount, &mount.at(&run)), named(&format!("{run}/checkpoint-20")), "{n}");
+        let text = mount.tensorfs_ok(["latest", "--json", mount.at(&run).to_str().unwrap()]);
+        assert!(text.contains("\"incomplete\":[]"), "{text}");
+        fs::remove_file(mount.at(&run).join("checkpoint-20/trainer_state.json")).unwrap();
+        assert_eq!(latest(&mount, &mount.at(&run)), named(&format!("{run}/checkpoint-15")), "{n}");
+        // It is there, and asked for by itself it is what there is; so it is if there is nothing else.
+        let listed = mount.tensorfs_ok(["ls", "-R", "--complete", mount.at(&run).to_str().unwrap()]);
+        assert!(listed.lines().count() > 1, "{listed}");
+        fs::remove_file(mount.at(&run).join("checkpoint-15/trainer_state.json")).unwrap();
+        let (status, path) = latest(&mount, &mount.at(&run));
+        assert!(status == Some(0) && !path.contains("checkpoint-"), "{n}: {path}");
+    }
+    assert_eq!(latest(&mount, &mount.at("run-1/final")), named("run-1/final/model.safetensors"));
+    // Accelerate's are one directory further down.
+    write("acc/checkpoints/checkpoint_0/random_states_0.pkl", b"state");
+    write("acc/checkpoints/checkpoint_0/model.safetensors", &weights());
+    write("acc/model.safetensors", &weights());
+    write("acc/final/model.safetensors", &weights());
+    assert_eq!(latest(&mount, &mount.at("acc")), named("acc/checkpoints/checkpoint_0"));
+    // What has more than weights, or is of another run, is as good as a trainer's own.
+    checkpoint("mixed/checkpoint-5");
+    write("mixed/step-6.pt", &torch);
+    assert_eq!(latest(&mount, &mount.at("mixed")), named("mixed/step-6.pt"));
+    checkpoint("runs/one/checkpoint-5");
+    write("runs/two/model.safetensors", &weights());
+    assert_eq!(latest(&mount, &mount.at("runs")), named("runs/two/model.safetensors"));
+    checkpoint("runs/one/best");
+    assert_eq!(latest(&mount, &mount.at("runs")), named("runs/one/best"));
 }
 
 /// Proves T13.
