@@ -1,8 +1,8 @@
 //! The second copy of a pool that is mounted: what is carried of it, and when that is said to be so.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, FileTimes, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File, FileTimes, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -12,7 +12,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tensorfs_layout::pool::Carrying;
-use tensorfs_tests::{Mount, Mounted, Pattern, Setup, is_root, on_mounts, xattr};
+use tensorfs_tests::{Mount, Mounted, Pattern, Setup, is_root, on_mounts, wait_until, xattr};
+
+use crate::grown::{frames, records};
 
 on_mounts!(
     what_was_waited_for_is_in_the_remote,
@@ -28,6 +30,8 @@ on_mounts!(
     a_file_of_the_pool_before_is_not_got,
     a_carrier_that_fails_shows_in_the_health_of_the_mount,
     what_was_undone_before_it_was_carried_is_not_waited_for,
+    what_a_file_has_grown_by_is_put_and_not_its_last_part_again,
+    an_event_file_that_stays_open_is_carried_as_far_as_its_frames_are_sealed,
 );
 
 const SIZE: usize = 3 << 20;
@@ -160,6 +164,101 @@ fn a_file_that_stays_open_is_carried_as_far_as_it_is_sealed(setup: Setup) {
     drop((held, new));
     mount.tensorfs_ok(["remote", "wait", text(mount.path())]);
     assert_eq!(file_of(&mount, &url, "/log")["state"], "whole");
+    restores(&mut mount, &url);
+}
+
+/// What one carrier has read and put.
+fn carried(mount: &Mount, patience: &str) -> (u64, u64) {
+    let told = mount.tensorfs_ok(["remote", "carry", text(mount.pool()), "--patience", patience, "--json"]);
+    let told: Value = serde_json::from_str(told.trim()).unwrap();
+    (told["read_bytes"].as_u64().unwrap(), told["put_bytes"].as_u64().unwrap())
+}
+
+/// Through descriptors that can only append, through others, and by tensors that are too short to be parts.
+///
+/// Proves E3.
+fn what_a_file_has_grown_by_is_put_and_not_its_last_part_again(setup: Setup) {
+    const GROWN: usize = 100_000;
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&mount);
+    let npy = |n: u64| {
+        let header = format!("{:<117}\n", "{'descr': '|u1', 'fortran_order': False, 'shape': (33000,), }");
+        [&b"\x93NUMPY\x01\x00\x76\x00"[..], header.as_bytes(), &Pattern(n).bytes(0, 33_000)].concat()
+    };
+    let arrays = |n: u64| [npy(3 * n), npy(3 * n + 1), npy(3 * n + 2)].concat();
+    let files = ["appended", "written", "arrays"];
+    let more = |name: &str, n: u64| match name {
+        "arrays" => arrays(n),
+        _ => Pattern(n).bytes(0, GROWN),
+    };
+    fs::write(mount.at("appended"), Pattern(1).bytes(0, 12 << 20)).unwrap();
+    fs::write(mount.at("written"), Pattern(2).bytes(0, 12 << 20)).unwrap();
+    fs::write(mount.at("arrays"), (0..100).flat_map(arrays).collect::<Vec<_>>()).unwrap();
+    let all_sealed =
+        |mount: &Mount| files.iter().for_each(|name| drop(mount.tensorfs_ok(["seal", text(&mount.at(name))])));
+    all_sealed(&mount);
+    carried(&mount, "60");
+    let (mut grown, mut put) = (0, 0);
+    for n in 200..212 {
+        for name in files {
+            let mut file = OpenOptions::new().write(true).append(name != "written").open(mount.at(name)).unwrap();
+            file.seek(SeekFrom::End(0)).unwrap();
+            file.write_all(&more(name, n)).unwrap();
+            grown += more(name, n).len() as u64;
+        }
+        all_sealed(&mount);
+        put += carried(&mount, "60").1;
+    }
+    assert!(put >= grown && put < 5 * grown, "{put} bytes put for {grown}");
+    for name in files {
+        let file = file_of(&mount, &url, &format!("/{name}"));
+        assert_eq!(file["state"], "whole", "{file}");
+        assert!(file["parts"].as_array().unwrap().len() < 16, "{file}");
+    }
+    restores(&mut mount, &url);
+}
+
+/// Proves E7.
+fn an_event_file_that_stays_open_is_carried_as_far_as_its_frames_are_sealed(setup: Setup) {
+    const NAME: &str = "events.out.tfevents.1";
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&mount);
+    let mut held = File::create_new(mount.at(NAME)).unwrap();
+    let mut written = Vec::new();
+    let mut go_on = |steps: std::ops::Range<u64>| {
+        held.write_all(&frames(steps.clone(), 8192)).unwrap();
+        written.extend(frames(steps, 8192));
+        wait_until("all frames are sealed", || {
+            let sealed = records(&mount, NAME).into_iter().filter(|record| record["crc32c"].is_string());
+            sealed.map(|record| record["len"].as_u64().unwrap()).sum::<u64>() == written.len() as u64
+        });
+        mount.sync();
+        let (read, put) = carried(&mount, "1");
+        let file = file_of(&mount, &url, &format!("/{NAME}"));
+        assert_eq!(file["state"], "open", "{file}");
+        let output = mount.tensorfs(["remote", "get", text(&mount.at(NAME))]);
+        assert!(!output.status.success(), "it is open");
+        (read, put, output.stdout, written.clone())
+    };
+    let (_, _, got, written) = go_on(0..40);
+    assert!(got == written, "{} of {}", got.len(), written.len());
+    let (_, put, got, written) = go_on(40..50);
+    assert!(got == written, "{} of {}", got.len(), written.len());
+    assert!(put < frames(40..50, 8192).len() as u64 * 3, "{put}");
+    // While it is open, bytes that are no more what was sealed are no damage: it is in the remote as it was.
+    let changed = File::options().write(true).open(mount.at(NAME)).unwrap();
+    changed.write_all_at(b"changed", 5000).unwrap();
+    let (_, _, got, _) = go_on(50..60);
+    assert!(got == written, "{} of {}", got.len(), written.len());
+    drop((changed, held));
+    mount.tensorfs_ok(["remote", "wait", text(mount.path())]);
+    assert_eq!(file_of(&mount, &url, &format!("/{NAME}"))["state"], "whole");
     restores(&mut mount, &url);
 }
 

@@ -1,7 +1,8 @@
 //! The bytes of files: read, proved to be what was sealed, cut into parts, and put where no object has them yet.
 //!
 //! A part begins and ends where a tensor does, as far as seals say where that is, so that a tensor is the same parts in
-//! whatever file it stands, and however that was written. Long ones are cut.
+//! whatever file it stands, and however that was written (`cuts`). Long ones are cut. What is known to be as it was, by
+//! its seals, is not read again.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -10,16 +11,15 @@ use std::io;
 use bytes::Bytes;
 use nix::unistd::{Whence, lseek};
 use tensorfs_formats::{Source, crc32c_append, crc32c_zeroes, hole_of, read_exact};
-use tensorfs_layout::tree::{FileChain, Run};
+use tensorfs_layout::log::Seal;
+use tensorfs_layout::tree::Run;
 
 use crate::error::{Error, Result};
 use crate::place::Puts;
 use crate::repository::{Content, Hash, Part, Stored, object_name};
 
 /// The most bytes of a part.
-const PART_MAX: u64 = 64 << 20;
-/// Tensors that are shorter share a part with what is next to them.
-const PART_MIN: u64 = 64 << 10;
+pub(super) const PART_MAX: u64 = 64 << 20;
 /// Parts that are shorter share an object with others.
 const ALONE: usize = 1 << 20;
 /// Bytes of an object that parts share, as a rule.
@@ -30,13 +30,18 @@ const MUCH: u64 = 16 << 20;
 const HOLE: u64 = 64 << 10;
 
 /// What came of reading a file.
-type Outcome<T> = std::result::Result<T, Trouble>;
+pub type Outcome<T> = std::result::Result<T, Trouble>;
 
 /// Why a file's bytes are not to be had.
 #[derive(Debug)]
 pub enum Trouble {
     /// They are not what was sealed, or are not there: they changed since the log was read, or are damaged.
-    Different(String),
+    Different {
+        /// Where the bytes begin that are so, if only some are.
+        from: u64,
+        /// What is said of it.
+        what: String,
+    },
     /// The remote failed.
     Remote(crate::Error),
 }
@@ -59,6 +64,9 @@ pub struct Placed {
     /// Bytes that were put.
     pub(super) put: u64,
 }
+
+/// Which seal of a run its bytes are compared with.
+pub type SealOf = fn(&Run) -> Option<&Seal>;
 
 /// Hears that much was put.
 pub type OfMuch<'a> = &'a mut dyn FnMut() -> Result<()>;
@@ -120,22 +128,35 @@ impl<'a> Cutter<'a> {
         Self { puts, placed, sent, sent_bytes, of_much, pack: Vec::new(), packed: Vec::new() }
     }
 
-    /// The parts of a file whose runs these are, cut at these places. Where a run is sealed, its bytes are compared
-    /// with the seal.
-    pub fn parts(&mut self, file: &File, runs: &[Run], cuts: &[u64]) -> Outcome<Vec<Part>> {
+    /// The parts of a file whose runs these are, and which end at these places: the first of them are known, and end at
+    /// `from`, and the others are read. Where a run is sealed, its bytes are compared with the seal, and with one that
+    /// is provisional if nothing else is relied on.
+    pub fn parts(
+        &mut self,
+        file: &File,
+        (runs, seal_of): (&[Run], SealOf),
+        known: (&[Part], u64),
+        ends: &[u64],
+    ) -> Outcome<Vec<Part>> {
+        let (mut parts, from) = (known.0.to_vec(), known.1);
         let end = runs.last().map_or(0, Run::end);
-        let (mut parts, mut proof, mut at) = (Vec::new(), Proof::new(runs), 0);
-        let mut cuts = cuts.iter().copied().filter(|cut| *cut < end).chain([end]);
+        // A run is compared from its beginning on.
+        let runs = &runs[runs.partition_point(|run| run.end() <= from)..];
+        let mut at = runs.first().map_or(end, |run| run.offset.min(from));
+        let mut proof = Proof { runs, seal_of, seen: 0, crc: 0 };
+        let mut ends = [from].into_iter().chain(ends.iter().copied().filter(|place| *place > from && *place < end));
         let mut until = 0;
         while at < end {
             while until <= at {
-                until = cuts.next().unwrap_or(end);
+                until = ends.next().unwrap_or(end);
             }
+            let is_known = at < from;
             let left = until - at;
             let hole = file.hole(at).unwrap_or(0).min(left);
             if hole >= HOLE.min(left) && hole > 0 {
                 proof.zeroes(hole)?;
                 match parts.last_mut() {
+                    _ if is_known => {}
                     Some(Part::Zeroes((len,))) => *len += hole,
                     _ => parts.push(Part::Zeroes((hole,))),
                 }
@@ -145,14 +166,16 @@ impl<'a> Cutter<'a> {
             let piece = self.read(file, at, stored(file, at, left.min(PART_MAX)))?;
             proof.bytes(&piece)?;
             at += piece.len() as u64;
-            parts.push(self.part(piece)?);
+            if !is_known {
+                parts.push(self.part(piece)?);
+            }
         }
         Ok(parts)
     }
 
     fn read(&mut self, file: &File, offset: u64, len: u64) -> Outcome<Vec<u8>> {
         let mut piece = vec![0; len as usize];
-        read_exact(file, offset, &mut piece).map_err(|error| different(&error))?;
+        read_exact(file, offset, &mut piece).map_err(|error| different(&error, offset))?;
         self.placed.read += len;
         Ok(piece)
     }
@@ -234,28 +257,16 @@ fn stored(file: &File, at: u64, most: u64) -> u64 {
     most
 }
 
-/// Where the parts of a file begin and end: where its tensors do that are not too small.
-pub fn cuts(chain: &FileChain) -> Vec<u64> {
-    let ranges = chain.tensors().map(|entry| entry.tensor.range()).filter(|(_, len)| *len >= PART_MIN);
-    let mut cuts: Vec<u64> = ranges.flat_map(|(start, len)| [start, start.saturating_add(len)]).collect();
-    cuts.sort_unstable();
-    cuts.dedup();
-    cuts
-}
-
-/// Compares the bytes of a file, from its first one on, with the seals of its runs.
+/// Compares bytes that follow each other with the seals of the runs that they are in, from the first one on.
 struct Proof<'a> {
     runs: &'a [Run],
+    seal_of: SealOf,
     /// Bytes of the first run that were seen, and their checksum.
     seen: u64,
     crc: u32,
 }
 
-impl<'a> Proof<'a> {
-    fn new(runs: &'a [Run]) -> Self {
-        Self { runs, seen: 0, crc: 0 }
-    }
-
+impl Proof<'_> {
     fn bytes(&mut self, mut bytes: &[u8]) -> Outcome<()> {
         while !bytes.is_empty() {
             let (now, rest) = bytes.split_at(self.left().min(bytes.len() as u64) as usize);
@@ -289,22 +300,22 @@ impl<'a> Proof<'a> {
     fn go_on(&mut self, len: u64) -> Outcome<()> {
         self.seen += len;
         let Some(run) = self.runs.first().filter(|run| run.len == self.seen) else { return Ok(()) };
-        if run.seal().is_some_and(|seal| seal.crc != self.crc) {
+        if (self.seal_of)(run).is_some_and(|seal| seal.crc != self.crc) {
             let what = format!("{} bytes from offset {} are not those that were sealed", run.len, run.offset);
-            return Err(Trouble::Different(what));
+            return Err(Trouble::Different { from: run.offset, what });
         }
         (self.runs, self.seen, self.crc) = (&self.runs[1..], 0, 0);
         Ok(())
     }
 }
 
-/// What reading a segment failed with.
-pub fn different(error: &io::Error) -> Trouble {
+/// What reading a segment from there on failed with.
+pub fn different(error: &io::Error, from: u64) -> Trouble {
     // What this process may not have says nothing of the file.
     const OWN: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EACCES, libc::EPERM];
     if let Some(errno) = error.raw_os_error().filter(|errno| OWN.contains(errno)) {
         let (path, source) = ("a segment".to_owned(), io::Error::from_raw_os_error(errno));
         return Trouble::Remote(Error::Host { path, what: "read", source });
     }
-    Trouble::Different(format!("cannot be read: {}", tensorfs_layout::reason(error)))
+    Trouble::Different { from, what: format!("cannot be read: {}", tensorfs_layout::reason(error)) }
 }

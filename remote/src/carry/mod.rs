@@ -2,11 +2,17 @@
 //!
 //! * `note`: what the carrier keeps in the pool's directory;
 //! * `changes`: what the pool's tree has that the remote's has not;
-//! * `content`: the bytes of files, cut into parts, and put;
+//! * `alike`: which file has the bytes of another one;
+//! * `cuts`: where the parts of a file begin and end;
+//! * `content`: the bytes of files, read, and put;
+//! * `file`: what is told of one file's bytes;
 //! * `pass`: one pass, which ends with a batch.
 
+mod alike;
 mod changes;
 mod content;
+mod cuts;
+mod file;
 mod note;
 mod pass;
 

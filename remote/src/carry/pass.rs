@@ -8,22 +8,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tensorfs_layout::Ino;
 use tensorfs_layout::check::Committed;
 use tensorfs_layout::pool::{self, Carrying, Holder, holder};
-use tensorfs_layout::segment::Gone;
-use tensorfs_layout::tree::{FileChain, Object};
 
 use crate::carry::changes::changes;
-use crate::carry::content::{Cutter, Placed, Trouble, cuts, different};
+use crate::carry::content::{Cutter, Placed};
+use crate::carry::file::Reader;
 use crate::carry::note::{Intended, Note};
 use crate::error::{Error, Result};
 use crate::gc::{self, Keep, Removed};
 use crate::place::Place;
-use crate::repository::{Content, FORMAT, Head, Line, Newest, OBJECTS, Part, Repository, Sealed, State};
+use crate::repository::{Content, FORMAT, Head, Line, Newest, OBJECTS, Repository, State};
 
-/// Bytes of a pool in use that differ from their seal for so long are damaged. Before that, the log may be about to say
-/// that they were going to be changed.
-const DOUBT: Duration = Duration::from_secs(10);
-/// So often bytes that were damaged are looked at again: a disk may have been away, or have failed once.
-const AGAIN: Duration = Duration::from_secs(600);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// In seconds.
 const DAY: i64 = 24 * 60 * 60;
@@ -41,28 +35,12 @@ pub struct Carrier {
     before: (u64, u64),
     /// Files that were read while a batch is held back, so that they need not be read again.
     ready: HashMap<u64, Content>,
-    doubts: Doubts,
+    reader: Reader,
     /// Since when a batch is held back for files that are about to come to rest.
     held: Option<Instant>,
     /// When removing what the retention does not need failed.
     uncollected: Option<Instant>,
     patience: Duration,
-}
-
-/// Files whose bytes were not what was sealed.
-#[derive(Debug)]
-struct Doubts {
-    of: HashMap<u64, Doubt>,
-    /// After so long they are looked at again.
-    again: Duration,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Doubt {
-    /// Which bytes.
-    bytes: (u64, u64),
-    since: Instant,
-    read: Instant,
 }
 
 /// What came of a pass.
@@ -126,11 +104,12 @@ impl Carrier {
             before: (0, 0),
             newest,
             ready: HashMap::new(),
-            doubts: Doubts { of: HashMap::new(), again: AGAIN },
+            reader: Reader::default(),
             held: None,
             uncollected: None,
             patience,
         };
+        carrier.reader.know(&carrier.newest.tree);
         let claimed = carrier.claim().and_then(|()| carrier.find());
         noted(&mut carrier.note, &carrier.carrying, claimed)?;
         Ok(carrier)
@@ -138,7 +117,7 @@ impl Carrier {
 
     /// Bytes that were damaged are looked at again after so long, and not after ten minutes.
     pub fn look_again_after(&mut self, time: Duration) {
-        self.doubts.again = time;
+        self.reader.look_again_after(time);
     }
 
     /// What a carrier before this one has put for a batch that it did not come to.
@@ -191,6 +170,7 @@ impl Carrier {
 
     fn collect_now(&mut self, keep: Keep, dry_run: bool) -> Result<Removed> {
         self.newest = self.repository.newest()?;
+        self.reader.know(&self.newest.tree);
         self.claim()?;
         if !dry_run {
             // What was put and is not named may be gone, also if this fails.
@@ -236,6 +216,7 @@ impl Carrier {
         if self.note.intended.is_some() {
             // It failed to be put, as far as anybody heard.
             self.newest = self.repository.newest()?;
+            self.reader.know(&self.newest.tree);
             self.claim()?;
         }
         if self.held.is_some() || self.note.incomplete > 0 {
@@ -297,7 +278,7 @@ impl Carrier {
 
     fn look_and_put(&mut self, committed: &Committed) -> Result<(Vec<Line>, u64)> {
         let is_ours = self.is_ours();
-        let Self { repository, newest, placed, ready, doubts, note, carrying, .. } = self;
+        let Self { repository, newest, placed, ready, reader, note, carrying, .. } = self;
         let mut of_much = || {
             note.unfinished = true;
             note.keep(carrying)
@@ -306,9 +287,10 @@ impl Carrier {
         let mut pending = 0;
         let mut of_file = |ino: Ino, before: Option<&Content>| {
             let before = before.filter(|_| is_ours);
-            let Some(object) = committed.view().object(ino) else { return Err(Error::Refused("it is gone".into())) };
-            let content = content(committed, &mut cutter, doubts, ino, object, ready.get(&ino.0).or(before))?;
-            if content.state == State::Whole && before != Some(&content) {
+            let content =
+                reader.content((committed, ino), &mut cutter, (&newest.tree, ready.get(&ino.0).or(before)))?;
+            let is_read = content.state == State::Whole || reader.has_read(ino);
+            if is_read && before != Some(&content) {
                 ready.insert(ino.0, content.clone());
             }
             // What was open before is not about to come to rest.
@@ -349,6 +331,7 @@ impl Carrier {
         self.note.keep(&self.carrying)?;
         self.repository.put_batch(number, &bytes)?;
         for line in lines {
+            self.reader.apply(&line);
             self.newest.tree.apply(line).map_err(|what| Error::damaged(self.repository.place().shown(), what))?;
         }
         self.ready.clear();
@@ -398,90 +381,6 @@ fn incomplete(newest: &Newest, lines: &[Line]) -> u64 {
     let others = newest.tree.entries().filter(|entry| !changed.contains_key(&entry.ino));
     let others = others.filter(|entry| is_incomplete(&entry.file)).count();
     (others + changed.values().filter(|incomplete| **incomplete).count()) as u64
-}
-
-/// What the remote is to say of a file's bytes.
-fn content(
-    committed: &Committed,
-    cutter: &mut Cutter<'_>,
-    doubts: &mut Doubts,
-    ino: Ino,
-    object: &Object,
-    before: Option<&Content>,
-) -> Result<Content> {
-    let Some(chain) = object.chain() else { return Err(Error::Refused("it is no file".into())) };
-    let segment = object.attributes.segment.unwrap_or_default();
-    let (size, version) = (chain.size(), chain.version());
-    let settled = committed.is_settled(object);
-    let seals = Sealed::of(chain);
-    // Without seals nothing says that bytes which were written in place are those of before.
-    if let Some(before) = before.filter(|before| (before.segment, before.version) == (segment.0, version))
-        && (before.size, &before.seals) == (size, &seals)
-        && (size == 0 || !seals.is_empty() || !settled)
-        && (before.state == State::Whole) == settled
-    {
-        return Ok(before.clone());
-    }
-    // One that is damaged is read by each carrier, and by this one every now and then, in case it was mended.
-    if let Some(before) = before.filter(|before| before.state == State::Damaged)
-        && (before.segment, before.version) == (segment.0, version)
-        && doubts.of.get(&ino.0).is_some_and(|doubt| doubt.read.elapsed() < doubts.again)
-    {
-        return Ok(before.clone());
-    }
-    // Of a file that something may write, what is sealed.
-    let sealed = chain.runs().iter().take_while(|run| run.seal().is_some()).count();
-    let runs = if settled { chain.runs() } else { &chain.runs()[..sealed] };
-    let runs = if object.attributes.damaged { &[][..] } else { runs };
-    let read = match runs {
-        [] => Ok(Vec::new()),
-        runs => committed
-            .open(segment)
-            .map_err(|error| different(&error))
-            .and_then(|file| cutter.parts(&file, runs, &cuts(chain))),
-    };
-    let open = if object.attributes.damaged { State::Damaged } else { State::Open };
-    match read {
-        Ok(parts) if settled => {
-            doubts.of.remove(&ino.0);
-            Ok(Content { state: State::Whole, size, segment: segment.0, version, parts, seals })
-        }
-        Ok(parts) => Ok(kept(chain, open, (segment.0, version), parts, before)),
-        Err(Trouble::Remote(error)) => Err(error),
-        Err(Trouble::Different(what)) => {
-            let (bytes, now) = ((segment.0, version), Instant::now());
-            let known = doubts.of.get(&ino.0).filter(|doubt| doubt.bytes == bytes);
-            let since = known.map_or(now, |doubt| doubt.since);
-            doubts.of.insert(ino.0, Doubt { bytes, since, read: now });
-            // A tier that is not there comes back.
-            let is_away = matches!(committed.gone(segment), Some(Gone::Missing { .. }));
-            let is_known =
-                |before: &Content| (before.state, before.segment, before.version) == (State::Damaged, bytes.0, bytes.1);
-            let was = before.is_some_and(is_known);
-            let sure = !is_away && (was || !committed.is_in_use() || since.elapsed() >= DOUBT);
-            if sure && !was {
-                let path = committed.view().path_of(ino).unwrap_or_default();
-                log::error!("{}: damaged, and not carried: {what}", String::from_utf8_lossy(&path));
-            }
-            let state = if sure { State::Damaged } else { State::Open };
-            Ok(kept(chain, state, (segment.0, version), Vec::new(), before))
-        }
-    }
-}
-
-/// What is told of a file that is not at rest: the parts that could be read, or else those that it had when it was.
-fn kept(
-    chain: &FileChain,
-    state: State,
-    (segment, version): (u64, u64),
-    parts: Vec<Part>,
-    before: Option<&Content>,
-) -> Content {
-    let parts = match before {
-        Some(before) if parts.is_empty() => before.parts.clone(),
-        _ => parts,
-    };
-    Content { state, size: chain.size(), segment, version, parts, seals: Vec::new() }
 }
 
 /// Has a mounted pool commit what it has stored: seals are not made durable for their own sake. Who may not open the

@@ -1,0 +1,268 @@
+//! What is told of one file's bytes.
+//!
+//! Of a file that something may write, that is what is sealed, and what is sealed provisionally: its bytes are what was
+//! durable when the log said so if they have the checksum that was noted then, and only then are they told of.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use tensorfs_layout::check::Committed;
+use tensorfs_layout::segment::Gone;
+use tensorfs_layout::tree::{FileChain, Run};
+use tensorfs_layout::{Ino, SegmentId};
+
+use crate::carry::alike::Alike;
+use crate::carry::content::{Cutter, Outcome, SealOf, Trouble, different};
+use crate::carry::cuts;
+use crate::error::{Error, Result};
+use crate::repository::{Content, Line, Part, Sealed, State, Tree};
+
+/// Bytes of a pool in use that differ from their seal for so long are damaged. Before that, the log may be about to say
+/// that they were going to be changed.
+const DOUBT: Duration = Duration::from_secs(10);
+/// So often bytes that were damaged are looked at again: a disk may have been away, or have failed once.
+const AGAIN: Duration = Duration::from_secs(600);
+
+/// Says what the bytes of files are, and knows what it has seen of those that are not at rest.
+#[derive(Debug)]
+pub struct Reader {
+    /// Files whose bytes were not what was sealed.
+    doubts: HashMap<u64, Doubt>,
+    /// After so long they are looked at again.
+    again: Duration,
+    /// Files that were open.
+    open: HashMap<u64, Compared>,
+    alike: Alike,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    /// Which bytes.
+    bytes: Bytes,
+    since: Instant,
+    read: Instant,
+}
+
+/// Segment and version: while both stay the same, so do the records of a file.
+type Bytes = (u64, u64);
+
+/// What the bytes of an open file that were told of were compared with.
+#[derive(Debug)]
+struct Compared {
+    bytes: Bytes,
+    /// Length and checksum of each run, from the first byte on.
+    seals: Vec<(u64, u32)>,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self { doubts: HashMap::new(), again: AGAIN, open: HashMap::new(), alike: Alike::default() }
+    }
+}
+
+impl Reader {
+    /// Bytes that were damaged are looked at again after so long.
+    pub fn look_again_after(&mut self, time: Duration) {
+        self.again = time;
+    }
+
+    /// The remote's tree is this one.
+    pub fn know(&mut self, tree: &Tree) {
+        self.alike = Alike::of(tree);
+    }
+
+    /// The remote's tree is as this line says from now on.
+    pub fn apply(&mut self, line: &Line) {
+        self.alike.apply(line);
+        if let Line::Gone(ino) = line {
+            self.doubts.remove(ino);
+            self.open.remove(ino);
+        }
+    }
+
+    /// True if what was said of an open file last was read.
+    pub fn has_read(&self, ino: Ino) -> bool {
+        self.open.contains_key(&ino.0)
+    }
+
+    /// What the remote, whose tree is this one, is to say of a file's bytes, given what it said before.
+    pub fn content(
+        &mut self,
+        (committed, ino): (&Committed, Ino),
+        cutter: &mut Cutter<'_>,
+        (tree, before): (&Tree, Option<&Content>),
+    ) -> Result<Content> {
+        let Some(object) = committed.view().object(ino) else { return Err(Error::Refused("it is gone".into())) };
+        let Some(chain) = object.chain() else { return Err(Error::Refused("it is no file".into())) };
+        let segment = object.attributes.segment.unwrap_or_default();
+        let (size, version) = (chain.size(), chain.version());
+        let bytes = (segment.0, version);
+        let settled = committed.is_settled(object);
+        let seals = Sealed::of(chain);
+        // Without seals nothing says that bytes which were written in place are those of before.
+        if let Some(before) = before.filter(|before| (before.segment, before.version) == bytes)
+            && (before.size, &before.seals) == (size, &seals)
+            && (size == 0 || !seals.is_empty() || !settled)
+            && (before.state == State::Whole) == settled
+        {
+            return Ok(before.clone());
+        }
+        // One that is damaged is read by each carrier, and by this one every now and then, in case it was mended.
+        if let Some(before) = before.filter(|before| before.state == State::Damaged)
+            && (before.segment, before.version) == bytes
+            && self.doubts.get(&ino.0).is_some_and(|doubt| doubt.read.elapsed() < self.again)
+        {
+            return Ok(before.clone());
+        }
+        let is_damaged = object.attributes.damaged;
+        let wanted = Wanted { committed, segment, chain, is_settled: settled };
+        let read = match is_damaged {
+            true => Ok(Got::default()),
+            false => {
+                let alike = self.alike.parts(tree, size, &seals);
+                wanted.read(cutter, (before, alike), self.compared(ino, before))
+            }
+        };
+        self.open.remove(&ino.0);
+        let open = if is_damaged { State::Damaged } else { State::Open };
+        match read {
+            Ok(got) if settled && !is_damaged => {
+                self.doubts.remove(&ino.0);
+                Ok(Content { state: State::Whole, size, segment: segment.0, version, parts: got.parts, seals })
+            }
+            Ok(got) => {
+                // What has changed since it was sealed is as it was, if more of it was told of.
+                let len = |parts: &[Part]| parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.len()));
+                let is_less = got.has_changed && before.is_some_and(|before| len(&before.parts) > len(&got.parts));
+                let parts = if is_less { Vec::new() } else { got.parts };
+                if !parts.is_empty() {
+                    self.open.insert(ino.0, Compared { bytes, seals: got.seals });
+                }
+                Ok(kept(chain, open, bytes, parts, before))
+            }
+            Err(Trouble::Remote(error)) => Err(error),
+            Err(Trouble::Different { what, .. }) => {
+                let now = Instant::now();
+                let known = self.doubts.get(&ino.0).filter(|doubt| doubt.bytes == bytes);
+                let since = known.map_or(now, |doubt| doubt.since);
+                self.doubts.insert(ino.0, Doubt { bytes, since, read: now });
+                // A tier that is not there comes back.
+                let is_away = matches!(committed.gone(segment), Some(Gone::Missing { .. }));
+                let is_known = |before: &Content| {
+                    (before.state, before.segment, before.version) == (State::Damaged, bytes.0, bytes.1)
+                };
+                let was = before.is_some_and(is_known);
+                let sure = !is_away && (was || !committed.is_in_use() || since.elapsed() >= DOUBT);
+                if sure && !was {
+                    let path = committed.view().path_of(ino).unwrap_or_default();
+                    log::error!("{}: damaged, and not carried: {what}", String::from_utf8_lossy(&path));
+                }
+                let state = if sure { State::Damaged } else { State::Open };
+                Ok(kept(chain, state, bytes, Vec::new(), before))
+            }
+        }
+    }
+
+    /// What the bytes that were told of before were compared with: lengths and checksums of runs.
+    fn compared(&self, ino: Ino, before: Option<&Content>) -> Vec<(u64, u32)> {
+        let Some(before) = before else { return Vec::new() };
+        if before.state == State::Whole {
+            return before.seals.iter().map(|sealed| (sealed.0, sealed.1)).collect();
+        }
+        let open = self.open.get(&ino.0).filter(|open| open.bytes == (before.segment, before.version));
+        open.map_or_else(Vec::new, |open| open.seals.clone())
+    }
+}
+
+/// A file whose bytes are to be told of.
+struct Wanted<'a> {
+    committed: &'a Committed,
+    segment: SegmentId,
+    chain: &'a FileChain,
+    is_settled: bool,
+}
+
+/// What there is of it.
+#[derive(Default)]
+struct Got {
+    parts: Vec<Part>,
+    /// What they were compared with.
+    seals: Vec<(u64, u32)>,
+    /// What stands behind them is not what was sealed provisionally.
+    has_changed: bool,
+}
+
+impl Wanted<'_> {
+    /// The bytes that are at rest, or else those that are sealed, up to the first that are not what was sealed
+    /// provisionally. `compared` is what those of before were compared with, and `alike` are the parts of another file
+    /// that has the same bytes.
+    fn read(
+        &self,
+        cutter: &mut Cutter<'_>,
+        (before, alike): (Option<&Content>, &[Part]),
+        compared: Vec<(u64, u32)>,
+    ) -> Outcome<Got> {
+        let chain = self.chain;
+        let held = chain.runs().iter().take_while(|run| run.seal().is_some()).count();
+        let (mut runs, seal_of): (_, SealOf) = match self.is_settled {
+            true => (chain.runs(), Run::seal),
+            false => {
+                let sealed = chain.runs().iter().take_while(|run| run.any_seal().is_some()).count();
+                (&chain.runs()[..sealed], Run::any_seal)
+            }
+        };
+        let same = same(&compared, runs, seal_of);
+        // What is in another segment by now was moved, or written anew.
+        let is_there = before.is_some_and(|before| before.segment == self.segment.0);
+        let before = before.filter(|_| is_there || same > 0).map_or(alike, |before| &before.parts[..]);
+        let same = if is_there { same } else { 0 };
+        let mut has_changed = false;
+        loop {
+            let parts = self.parts(cutter, (runs, seal_of), before, same);
+            let Err(Trouble::Different { from, .. }) = &parts else {
+                let seals = runs.iter().filter(|run| run.len > 0);
+                let seals = seals.filter_map(|run| Some((run.len, seal_of(run)?.crc))).collect();
+                return parts.map(|parts| Got { parts, seals, has_changed });
+            };
+            let first = runs.partition_point(|run| run.end() <= *from);
+            if !runs.get(first).is_some_and(|run| run.seal().is_none() && seal_of(run).is_some()) {
+                return parts.map(|_| Got::default());
+            }
+            // If others change meanwhile, what holds has to do.
+            runs = &runs[..if has_changed { held.min(first) } else { first }];
+            has_changed = true;
+        }
+    }
+
+    fn parts(
+        &self,
+        cutter: &mut Cutter<'_>,
+        (runs, seal_of): (&[Run], SealOf),
+        before: &[Part],
+        same: u64,
+    ) -> Outcome<Vec<Part>> {
+        let Some(end) = runs.last().map(Run::end) else { return Ok(Vec::new()) };
+        let ends = cuts::ends(&cuts::tensors(self.chain), end, before);
+        let (count, from) = cuts::kept(before, same, &ends);
+        let file = self.committed.open(self.segment).map_err(|error| different(&error, 0))?;
+        cutter.parts(&file, (runs, seal_of), (&before[..count], from), &ends)
+    }
+}
+
+/// So many bytes, from the first one on, have the seals that they were compared with before.
+fn same(compared: &[(u64, u32)], runs: &[Run], seal_of: SealOf) -> u64 {
+    let runs = runs.iter().filter(|run| run.len > 0);
+    let both = runs
+        .zip(compared)
+        .take_while(|(run, (len, crc))| run.len == *len && seal_of(run).is_some_and(|seal| seal.crc == *crc));
+    both.last().map_or(0, |(run, _)| run.end())
+}
+
+/// What is told of a file that is not at rest: the parts that could be read, or else those that it had when it was.
+fn kept(chain: &FileChain, state: State, bytes: Bytes, parts: Vec<Part>, before: Option<&Content>) -> Content {
+    let parts = match before {
+        Some(before) if parts.is_empty() => before.parts.clone(),
+        _ => parts,
+    };
+    Content { state, size: chain.size(), segment: bytes.0, version: bytes.1, parts, seals: Vec::new() }
+}
