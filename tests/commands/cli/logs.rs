@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 
 use nix::sys::stat::fstat;
-use tensorfs_tests::{needs_mount, wait_for_end, wait_until};
+use tensorfs_tests::{is_root, needs_mount, skip, wait_for_end, wait_until};
 
 use super::{Room, kill, said};
 
@@ -31,6 +31,25 @@ fn a_log_that_was_given_another_name_is_opened_again() {
     room.ok(["umount", "mnt"]);
     assert!(room.log().contains("closed"), "{}", room.log());
     assert_eq!(fs::read_to_string(room.at("server.log.1")).unwrap(), first, "nothing comes behind that");
+}
+
+/// The lines of a keeper go to the same file: that a server died, and another one takes over.
+#[test]
+fn a_log_that_was_given_another_name_is_opened_again_by_keeper_and_server() {
+    needs_mount!();
+    if !is_root() {
+        return skip("a_log_that_was_given_another_name_is_opened_again_by_keeper_and_server", "a keeper needs root");
+    }
+    let room = Room::with_pool();
+    room.ok(["mount", "pool", "mnt", "--log", "server.log", "-o", "keeper"]);
+    fs::rename(room.at("server.log"), room.at("server.log.1")).unwrap();
+    let info: serde_json::Value = serde_json::from_str(&room.ok(["info", "--json", "mnt"])).unwrap();
+    kill(info["keeper"]["pid"].as_i64().unwrap() as i32, libc::SIGHUP);
+    let opened = || fs::read_to_string(room.at("server.log")).unwrap_or_default().matches("opened again").count();
+    wait_until("both have the new one", || opened() == 2);
+    kill(info["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
+    wait_until("the keeper's line is in the new one", || room.log().contains("the server died"));
+    room.ok(["umount", "mnt"]);
 }
 
 /// The thread that hears of signals would wait for somebody to read from it.
