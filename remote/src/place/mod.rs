@@ -63,7 +63,13 @@ pub struct Place {
 impl Place {
     /// The place that a URL names; a directory is made if it is not there.
     pub fn make(url: &str, access: &Access) -> Result<Self> {
-        if let Some(directory) = Url::parse(url).ok().filter(|url| url.scheme() == "file")
+        let parsed = Url::parse(url).ok();
+        // Two that differ in nothing else would be one place.
+        if parsed.as_ref().is_some_and(|url| url.query().is_some() || url.fragment().is_some()) {
+            let why = "what is behind `?` or `#` names no place; in a name they are written %3F and %23";
+            return Err(Error::Refused(format!("{}: {why}", url.split(['?', '#']).next().unwrap_or_default())));
+        }
+        if let Some(directory) = parsed.filter(|url| url.scheme() == "file")
             && let Ok(directory) = directory.to_file_path()
         {
             let failed = |source| Error::Host { path: url.to_owned(), what: "make", source };

@@ -111,6 +111,22 @@ impl Watching {
     }
 }
 
+/// As two pools with URLs that differ in nothing else would have one place.
+#[test]
+fn a_url_with_more_than_a_place_is_refused() {
+    let pool = TestPool::new();
+    let own = pool.path();
+    let below = |name: &str| format!("file://{}/{name}", pool.dir.path().display());
+    for url in [below("z#1"), below("z?x=1"), "s3://bucket/a?b".into(), "az://box/a?sig=secret".into()] {
+        let output = run(&["set", text(&own), &url]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("names no place"), "{url}: {said}");
+        assert!(!said.contains("secret") && !pool.dir.path().join("z").exists(), "{said}");
+    }
+    ok(&["set", text(&own), &below("z%231")]);
+    assert!(pool.dir.path().join("z#1").is_dir());
+}
+
 /// What fails before the first pass is what a carrier that is started every hour fails with for a week.
 ///
 /// Proves E14.
