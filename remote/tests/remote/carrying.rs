@@ -106,6 +106,63 @@ fn what_did_not_change_is_not_put_again() {
     assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
 }
 
+/// Appended to, changed in place, cut, moved and written anew, with carriers that fail, and others that go on: what is
+/// not read again is what it was.
+///
+/// Proves E1, E2, E3.
+#[test]
+fn whatever_a_file_becomes_is_carried_though_not_all_of_it_is_read() {
+    let mut state = 7_u64;
+    let mut next = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut pool = TestPool::new();
+    let store = Recorded::new();
+    let mut runs: Vec<Vec<u8>> = vec![noise(1, 700_000)];
+    let ino = pool.edit(|edit| edit.file(ROOT, b"file", &[&runs[0]], true));
+    let mut carrier = pool.carrier(store.place()).unwrap();
+    let (mut all, mut read) = (0, 0);
+    for step in 0..150 {
+        let what = next(12);
+        let place = next(runs.len() as u64) as usize;
+        match what {
+            0 if !runs[place].is_empty() => {
+                let byte = next(runs[place].len() as u64) as usize;
+                runs[place][byte] ^= 1;
+            }
+            1 => runs.truncate(place + 1),
+            2 => {
+                let len = 1 + next(runs[place].len() as u64) as usize;
+                runs.truncate(place + 1);
+                runs[place].truncate(len);
+            }
+            3 => runs = vec![runs.concat()],
+            _ => runs.push(noise(step + 100, 1 + next(200_000) as usize)),
+        }
+        let parts: Vec<&[u8]> = runs.iter().map(|run| &**run).collect();
+        let is_moved = next(10) == 0;
+        pool.edit(|edit| if is_moved { edit.write(ino, &parts, true, None) } else { edit.rewrite(ino, &parts) });
+        if next(5) == 0 {
+            drop(carrier);
+            carrier = pool.carrier(store.place()).unwrap();
+        }
+        if next(4) == 0 {
+            store.fail_after(next(4) as i64);
+            let _ = carrier.pass();
+            store.fail_after(i64::MAX);
+        } else {
+            let passed = carrier.pass().unwrap();
+            (all, read) = (all + parts.iter().map(|run| run.len() as u64).sum::<u64>(), read + passed.read);
+            let scratch = tempfile::tempdir().unwrap();
+            let found = restored(store.place(), &scratch.path().join("copy")).unwrap().1;
+            assert!(found == seen(&pool.path()), "step {step}: {what}");
+        }
+    }
+    assert!(read < all / 2, "{read} of {all}");
+    assert!(carrier.newest().tree.parts().count() < 40, "it has too many parts");
+}
+
 /// Removed, renamed, replaced, emptied, another mode.
 #[test]
 fn changes_of_every_kind_are_carried() {

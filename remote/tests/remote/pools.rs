@@ -154,6 +154,20 @@ impl Editor<'_> {
         }
     }
 
+    /// The file has these bytes from now on, in the segment that it has, and these runs are sealed.
+    pub fn rewrite(&mut self, ino: Ino, runs: &[&[u8]]) {
+        let segment = self.pool.view().object(ino).unwrap().attributes.segment.unwrap();
+        self.store(Transaction::new(0).with(Record::Thaw { ino, segment, offset: 0, len: u64::MAX }));
+        let all = runs.concat();
+        let file = File::from(self.pool.segments().open(segment, libc::O_RDWR).unwrap());
+        file.write_all_at(&all, 0).unwrap();
+        file.set_len(all.len() as u64).unwrap();
+        let allocated = file.metadata().unwrap().blocks() * 512;
+        let (len, origin) = (all.len() as u64, Origin::default());
+        self.store(Transaction::new(0).with(Record::Data { ino, segment, offset: 0, len, allocated, origin }));
+        self.seal(ino, segment, allocated, runs);
+    }
+
     /// A file of this length with these bytes at these offsets, and holes between them.
     pub fn sparse(&mut self, dir: Ino, name: &[u8], len: u64, pieces: &[(u64, Vec<u8>)]) -> Ino {
         let ino = Ino(self.next());
