@@ -12,6 +12,7 @@ mod errors;
 mod growing;
 mod grown;
 mod in_log;
+mod inherited;
 mod interrupted;
 mod kill;
 mod left;

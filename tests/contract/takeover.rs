@@ -38,6 +38,7 @@ on_mounts!(
     a_mount_is_known_by_its_number,
     whoever_mounts_hears_of_the_end,
     the_keeper_opens_its_log_again,
+    a_server_that_opens_its_log_again_has_its_keeper_do_so,
     a_server_that_hangs_is_replaced,
     who_writes_is_known_to_the_next_server,
     what_was_not_changed_keeps_its_times,
@@ -51,6 +52,8 @@ on_mounts!(
     what_a_server_before_has_moved_is_moved,
     a_log_that_is_late_holds_nobody_up,
     a_disk_that_fails_for_seconds_is_waited_for,
+    a_server_that_is_told_to_leave_has_not_died,
+    what_a_server_has_counted_ends_with_it,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -824,6 +827,22 @@ fn the_keeper_opens_its_log_again(setup: Setup) {
     assert!(!died(&log.with_extension("1")));
 }
 
+/// As logrotate tells it, by the process that `info` names.
+fn a_server_that_opens_its_log_again_has_its_keeper_do_so(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let log = mount.log_path();
+    fs::rename(&log, log.with_extension("1")).unwrap();
+    kill(mount.pid().unwrap(), libc::SIGHUP);
+    wait_until("the new log", || mount.log().contains("the log was opened again"));
+    mount.kill_server();
+    let died = |log: &Path| fs::read_to_string(log).unwrap().contains("the server died (SIGKILL)");
+    wait_until("word of the death", || died(&log) || died(&log.with_extension("1")));
+    assert!(died(&log));
+}
+
 /// Proves K1, T12.
 fn who_writes_is_known_to_the_next_server(setup: Setup) {
     const SCRIPT: &str = "
@@ -1271,4 +1290,60 @@ fn a_disk_that_fails_for_seconds_is_waited_for(setup: Setup) {
     open.read_exact_at(&mut bytes, 0).unwrap();
     assert_eq!(&bytes, b"text");
     mount.adopt();
+}
+
+/// SIGQUIT to either, and to both at once, as a terminal sends it.
+///
+/// Proves K7.
+fn a_server_that_is_told_to_leave_has_not_died(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let keeper = keeper_of(&mount);
+    let open = read_write(&mount.at("f"));
+    open.write_all_at(b"text", 0).unwrap();
+    for round in 0..3 {
+        let server = mount.pid().unwrap();
+        if round != 0 {
+            kill(keeper, libc::SIGQUIT);
+        }
+        if round != 1 {
+            kill(server, libc::SIGQUIT);
+        }
+        wait_until("another server", || mount.info()["pid"].as_i64().is_some_and(|pid| pid as i32 != server));
+        mount.adopt();
+        assert_eq!(keeper_of(&mount), keeper);
+        assert_eq!(mount.info()["keeper"]["reason"], "it was told to leave");
+        assert!(!mount.log().contains("died"), "{}", mount.log());
+        assert_eq!(fs::read(mount.at("f")).unwrap(), b"text");
+        // The second of both may come to the next server, which leaves, too.
+        let left = || mount.log().matches("leaving to another server").count();
+        wait_until("all who have left", || {
+            mount.log().matches("the server left, as it was told to leave").count() == left()
+        });
+    }
+    drop(open);
+    wait_until("the last of them", || mount.info()["keeper"]["pid"].as_i64() == Some(keeper.into()));
+    mount.adopt();
+}
+
+/// Proves K6, M11.
+fn what_a_server_has_counted_ends_with_it(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let used = |mount: &Mount| fs::read_to_string(mount.at(".tensorfs/accesses")).unwrap();
+    for number in 0..100 {
+        fs::write(mount.at(format!("f{number}")), "text").unwrap();
+    }
+    mount.sync();
+    let counted = |mount: &Mount| mount.info()["counters"]["create"].as_u64().unwrap();
+    assert!(counted(&mount) >= 100 && used(&mount).contains("/f7\""), "{}", mount.info());
+    mount.kill_server();
+    assert!(counted(&mount) == 0 && !used(&mount).contains("/f7\""), "{}", mount.info());
+    let told = mount.tensorfs_ok([Path::new("metrics"), mount.path()]);
+    let line = |name: &str| told.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert!(line("tensorfs_takeovers_total").ends_with(" 1"), "{told}");
 }

@@ -26,6 +26,8 @@ on_mounts!(
     a_lock_that_names_another_server_is_followed_by_nobody,
     a_program_on_a_mount_serves_none,
     a_server_that_was_taken_over_has_no_say_in_its_keeper,
+    what_is_no_program_is_not_waited_for,
+    a_server_that_is_stopped_is_exchanged,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -509,4 +511,61 @@ fn a_keeper_that_is_stopped_is_not_waited_for(setup: Setup) {
     assert_eq!(mount.info()["pid"].as_i64().map(|pid| pid as i32), pid);
     assert_eq!(upgrade(&mount, None).status.code(), Some(0));
     mount.adopt();
+}
+
+/// A FIFO that nobody writes to, and what may not be run.
+///
+/// Proves K7.
+fn what_is_no_program_is_not_waited_for(setup: Setup) {
+    let mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let fifo = mount.host().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR).unwrap();
+    let text = changed(&mount, "text", "TENSORFS", "TENSORFS");
+    fs::set_permissions(&text, PermissionsExt::from_mode(0o644)).unwrap();
+    let before = mount.info()["pid"].clone();
+    for other in [&fifo, &text, Path::new("/dev/null"), Path::new("/")] {
+        let refused = upgrade(&mount, Some(other));
+        let said = said(&refused);
+        assert!(!refused.status.success() && said.contains("not a program"), "{}: {said}", other.display());
+    }
+    assert_eq!(mount.info()["pid"], before);
+}
+
+/// A process that is stopped until this goes.
+struct Stopped(i32);
+
+impl Stopped {
+    fn new(pid: i32) -> Self {
+        // SAFETY: plain system call. The pid was asked of the server that runs.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // SAFETY: plain system call.
+        unsafe { libc::kill(self.0, libc::SIGCONT) };
+    }
+}
+
+/// Nothing is asked of the mount, which would be answered when it goes on.
+///
+/// Proves K7.
+fn a_server_that_is_stopped_is_exchanged(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let before = mount.pid().unwrap();
+    let stopped = Stopped::new(before);
+    let mut asks = mount.program().arg("upgrade").arg(mount.path()).spawn().unwrap();
+    wait_until("another server", || asks.try_wait().unwrap().is_some());
+    assert!(asks.wait().unwrap().success());
+    mount.adopt();
+    assert_ne!(mount.pid(), Some(before));
+    drop(stopped);
 }

@@ -14,7 +14,7 @@ use crate::ask::apart;
 use crate::cli::Alarm;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
-use crate::mounting::{alarm, paths};
+use crate::mounting::{alarm, inherited, paths};
 use crate::show::failure::{At, Failure, reason};
 use crate::show::{logging, text};
 
@@ -32,6 +32,7 @@ const MOST: usize = 100_000;
 /// Runs the command, which ends when nothing is mounted there any more.
 pub fn run(arguments: &Alarm) -> Result<(), Failure> {
     if arguments.detached {
+        inherited::close_all_but([])?;
         let _ = logging::to_syslog();
     }
     let mountpoint = paths::future(&arguments.mountpoint)?;

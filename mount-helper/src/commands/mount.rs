@@ -18,6 +18,7 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
         .kept(arguments.kept, arguments.after)
         .errands(arguments.errands)
         .adopted(arguments.adopted);
+    request.close_others()?;
     if request.options().is_remount() {
         return remount::run(&request, &arguments.options);
     }

@@ -11,7 +11,6 @@ use crate::show::{logging, output};
 
 /// The program.
 pub fn run(arguments: Mount8) -> Result<(), Failure> {
-    logging::to_terminal(LevelFilter::Warn);
     let mut options = MountOptions::default();
     for list in &arguments.options {
         options.apply(list, arguments.sloppy > 0).map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
@@ -21,6 +20,8 @@ pub fn run(arguments: Mount8) -> Result<(), Failure> {
         options.set(Setting::Create(false));
     }
     let request = MountRequest::new(arguments.pool, arguments.mountpoint, options);
+    request.close_others()?;
+    logging::to_terminal(LevelFilter::Warn);
     if request.options().is_remount() {
         return if fake { Ok(()) } else { remount::run(&request, &arguments.options) };
     }

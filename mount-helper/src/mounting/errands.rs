@@ -32,7 +32,7 @@ use crate::mounting::fuse_device::Mounted;
 use crate::mounting::kept;
 use crate::mounting::message::{Patience, receive};
 use crate::show::failure::{Failure, reason};
-use crate::show::log_file;
+use crate::show::{log_file, logging};
 
 /// So long an answer is waited for: about a segment; and about what takes looking around.
 const TO_ANSWER: Duration = Duration::from_secs(10);
@@ -125,6 +125,11 @@ impl FromStr for Sockets {
 }
 
 impl Sockets {
+    /// Their numbers.
+    pub fn numbers(self) -> impl Iterator<Item = RawFd> {
+        self.0.into_iter()
+    }
+
     /// Takes the descriptors over.
     pub fn take(self) -> Result<Errands, Failure> {
         let [segments, looks] = self.0;
@@ -489,7 +494,10 @@ impl Runner {
             Errand::Signal(pid) => Ok((Own.exit_signal(pid)?.unwrap_or(0) as u32, None)),
             Errand::Log => {
                 let log = self.mount.log.as_deref().ok_or(Errno::ENOENT)?;
-                Ok((0, Some(log_file::open(log)?.into())))
+                let file = log_file::open(log)?;
+                // Somebody has told the server alone that the log has another name.
+                logging::go_on_with(&file)?;
+                Ok((0, Some(file.into())))
             }
             Errand::Unmount => {
                 Mounted::inherited(&reach()?.fuse, &self.mount.pool, &self.mount.mountpoint).stop();

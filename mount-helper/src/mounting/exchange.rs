@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Read};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -169,6 +170,10 @@ pub fn server_of(mount: &Mount) -> Result<u32, Failure> {
 /// Has a server whose keeper has died leave to one that is watched over, and that logs to a file. Returns who does so.
 pub fn watch_again(mount: &Mount, server: Pid, log: Option<&Path>) -> Result<Pid, Failure> {
     let pool = mount.source();
+    if process::is_stopped(server.as_raw() as u32) {
+        let why = format!("process {server} is stopped, and cannot leave; kill -CONT {server} has it go on");
+        return Err(Failure::at(pool, why));
+    }
     if adoption::is_confined(server) {
         adoption::adopt(mount, server, log)?;
     }
@@ -237,10 +242,12 @@ fn reach(keeper: Pid) -> io::Result<OwnedFd> {
 
 /// The program at a path, to be started by a keeper.
 pub fn program(path: &Path) -> io::Result<File> {
-    let mut file = File::open(path)?;
-    let mut magic = [0; 4];
+    // A FIFO would be waited for.
+    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let (found, mut magic) = (file.metadata()?, [0; 4]);
+    let may_run = found.is_file() && found.mode() & 0o111 != 0;
     // A script could not be started so.
-    if !file.metadata()?.is_file() || file.read_exact(&mut magic).is_err() || &magic != b"\x7fELF" {
+    if !may_run || file.read_exact(&mut magic).is_err() || &magic != b"\x7fELF" {
         return Err(io::Error::other("not a program"));
     }
     // The keeper would wait for the server that is to go.

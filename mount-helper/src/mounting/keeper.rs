@@ -28,12 +28,12 @@ use tensorfs_fs::{Handover, keep_to_quotas};
 
 use crate::mounting::errands;
 use crate::mounting::exchange::{self, Wish};
-use crate::mounting::kept::{Adopted, KEEPER_DIED, LEFT, READY, SERVES, UPGRADE, WOULD_SERVE};
+use crate::mounting::kept::{Adopted, KEEPER_DIED, LEFT, READY, SERVES, TOLD_TO_LEAVE, UPGRADE, WOULD_SERVE};
 use crate::mounting::message::{self, Patience};
 use crate::mounting::notify;
 use crate::mounting::options::MountOptions;
 use crate::mounting::request::{MountRequest, PROGRAM};
-use crate::mounting::signals::TO_LEAVE;
+use crate::mounting::signals::{self, TO_LEAVE};
 use crate::mounting::watchdog::{self, Watchdog};
 use crate::show::failure::{Failure, reason};
 use crate::show::logging;
@@ -226,8 +226,13 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
             continue;
         }
         // One that is ended as it does not answer has not crashed.
-        let killed = life.hangs || status.signal() == Some(libc::SIGKILL) || status.code() == Some(LEFT);
-        let why = if life.hangs { NO_ANSWER.to_owned() } else { how(status) };
+        let left = status.code() == Some(LEFT);
+        let killed = life.hangs || left || status.signal() == Some(libc::SIGKILL);
+        let why = match (life.hangs, left) {
+            (true, _) => NO_ANSWER.to_owned(),
+            (false, true) => TOLD_TO_LEAVE.to_owned(),
+            (false, false) => how(status),
+        };
         // One that was to end and failed at that has done nothing for long, and nobody waits for long that it does.
         let served = match keeper.stopping {
             Some(_) if !killed => Some(Duration::ZERO),
@@ -236,7 +241,10 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
         let Some(pause) = deaths.count(killed, served) else {
             return Err(stays_dead(request, &why));
         };
-        log::error!("{}: the server died ({why}); another one takes over", request.pool().display());
+        match left {
+            true => log::info!("{}: the server left, as {why}; another one takes over", request.pool().display()),
+            false => log::error!("{}: the server died ({why}); another one takes over", request.pool().display()),
+        }
         thread::sleep(pause);
         life = keeper.begin_again(&why)?;
     }
@@ -268,7 +276,7 @@ fn how(status: ExitStatus) -> String {
 
 fn take_signals() -> io::Result<SignalFd> {
     let mut set = SigSet::empty();
-    for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2] {
+    for signal in signals::TO_END_KEPT.into_iter().chain(signals::OF_THE_LOG).chain([Signal::SIGCHLD]) {
         set.add(signal);
     }
     set.thread_block()?;
@@ -296,8 +304,12 @@ impl Keeper<'_> {
         let mut command = Command::new(self.program.path());
         command.env_remove(notify::SOCKET);
         command.arg0(PROGRAM).args(self.arguments(&kept, sockets.as_deref(), after));
+        // What whoever mounted reads is not the server's.
+        command.stdin(Stdio::null());
         if self.handshake {
-            command.stdin(Stdio::null()).stderr(Stdio::null());
+            command.stderr(Stdio::null());
+        } else {
+            command.stdout(Stdio::null());
         }
         let child = command.spawn();
         // They are for nobody else who is started.
@@ -549,6 +561,7 @@ impl Keeper<'_> {
     fn pass_on(&mut self, signal: Signal, life: &Life) {
         match signal {
             Signal::SIGCHLD => return,
+            TO_LEAVE => {}
             Signal::SIGHUP => logging::open_again(logging::BY_ITSELF),
             Signal::SIGUSR1 => logging::change_level(true),
             Signal::SIGUSR2 => logging::change_level(false),

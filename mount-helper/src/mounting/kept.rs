@@ -26,6 +26,8 @@ pub const READY: u8 = b'!';
 pub const UPGRADE: &str = "upgrade";
 /// Why the next server serves whose keeper is another one.
 pub const KEEPER_DIED: &str = "its keeper had died";
+/// Why the next server serves, if the one before was told to leave (SIGQUIT).
+pub const TOLD_TO_LEAVE: &str = "it was told to leave";
 /// What a program prints that could serve.
 pub const WOULD_SERVE: &str = "would serve\n";
 /// The exit status of a server that leaves the rest to another one (`EX_TEMPFAIL` of sysexits.h).
@@ -56,6 +58,14 @@ impl FromStr for Descriptors {
     }
 }
 
+impl Descriptors {
+    /// Their numbers.
+    pub fn numbers(self) -> impl Iterator<Item = RawFd> {
+        let (fuse, lock) = self.inherited.unzip();
+        [self.socket, self.handover].into_iter().chain(fuse).chain(lock)
+    }
+}
+
 /// The numbers of descriptors that a server hands to a keeper that is to watch over the next one: the handover,
 /// `/dev/fuse` and the pool's lock; and the server itself, if whoever started the keeper is not that server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +86,11 @@ impl FromStr for Adopted {
 }
 
 impl Adopted {
+    /// Their numbers.
+    pub fn numbers(self) -> impl Iterator<Item = RawFd> {
+        self.0.into_iter().chain(self.1)
+    }
+
     /// Takes the descriptors over, as soon as the server has ended.
     pub fn take(self) -> Result<[OwnedFd; 3], Failure> {
         let [handover, fuse, lock] = self.0;

@@ -15,6 +15,7 @@ mod fusermount;
 pub mod given;
 pub mod holder;
 pub mod in_use;
+pub mod inherited;
 pub mod keeper;
 pub mod kept;
 mod message;

@@ -11,7 +11,7 @@ use crate::mounting::errands::{self, Sockets};
 use crate::mounting::kept::{Adopted, Descriptors};
 use crate::mounting::mountinfo::Table;
 use crate::mounting::options::MountOptions;
-use crate::mounting::{given, holder, paths, pool, unmount};
+use crate::mounting::{given, holder, inherited, paths, pool, unmount};
 use crate::show::failure::{At, Failure};
 
 /// The name a server runs under, whatever this program was called by.
@@ -52,6 +52,16 @@ impl MountRequest {
     /// As a keeper of what a server has handed over.
     pub fn adopted(self, adopted: Option<Adopted>) -> MountRequest {
         MountRequest { adopted, ..self }
+    }
+
+    /// Closes all that this process was started with and that is not for this mount. The first thing that is done, as
+    /// what comes of it outlives whoever asked for it.
+    pub fn close_others(&self) -> Result<(), Failure> {
+        let named = [Some(&*self.pool), Some(&*self.mountpoint), self.options.log()].into_iter().flatten();
+        let handed = self.kept.into_iter().flat_map(Descriptors::numbers);
+        let handed = handed.chain(self.errands.into_iter().flat_map(Sockets::numbers));
+        let handed = handed.chain(self.adopted.into_iter().flat_map(Adopted::numbers));
+        inherited::close_all_but(handed.chain(named.filter_map(inherited::number_in)))
     }
 
     /// True if somebody is to keep watch over its server, and this is not that server.

@@ -156,6 +156,11 @@ pub fn open_again(somebody: Option<impl FnOnce() -> io::Result<File> + Send + 's
     }
 }
 
+/// Goes on with what somebody else logs to, if this process logs to a file.
+pub fn go_on_with(file: &File) -> io::Result<()> {
+    FILE.get().map_or(Ok(()), |log| file.try_clone().map(|file| log.go_on_with(file)))
+}
+
 /// From now on more is logged, or less.
 pub fn change_level(more: bool) {
     let now = log::max_level();
