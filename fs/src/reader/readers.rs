@@ -77,7 +77,7 @@ struct Shared {
     given_up: AtomicU64,
 }
 
-/// What there is to know of readers since the mount.
+/// What there is to know of readers since this server began.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReaderInfo {
     /// Processes that were started.

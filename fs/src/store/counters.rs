@@ -12,7 +12,7 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub $name: counters!(@type $kind),)* }
 
-        /// The counters at one moment, since the mount.
+        /// The counters at one moment, since this server began.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Counts { $($(#[$doc])* pub $name: u64,)* }

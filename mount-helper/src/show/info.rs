@@ -184,7 +184,7 @@ fn flushes(info: &Info) -> Option<String> {
     let made = &info.flushes;
     (info.state == State::Mounted).then(|| {
         format!(
-            "{} of the log, {} of segments, {} of directories, {} of the whole host since the mount",
+            "{} of the log, {} of segments, {} of directories, {} of the whole host since this server began",
             made.log, made.segments, made.directories, made.host
         )
     })

@@ -1,4 +1,4 @@
-//! `.tensorfs/accesses`: a line of JSON for each file that was used since the mount. The lines are made as they are
+//! `.tensorfs/accesses`: a line of JSON for each file that was used since this server began. They are made as they are
 //! read, a few at a time, so that neither all of them are in memory, nor is the view kept from others meanwhile.
 
 use std::collections::{HashMap, HashSet};

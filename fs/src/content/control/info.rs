@@ -60,7 +60,7 @@ pub struct Info {
     pub durability: Option<Durability>,
     /// Seconds between commits in the background.
     pub commit_seconds: Option<f64>,
-    /// The longest that it took since the mount from one of them to the next, the one under way included.
+    /// The longest that it took since this server began from one of them to the next, the one under way included.
     #[serde(default)]
     pub longest_commit_seconds: Option<f64>,
     /// Deleted files of which the host still holds the bytes: they go once their deletion is durable.
@@ -115,9 +115,9 @@ pub struct Info {
     pub unsealed_files: u64,
     /// What was set aside.
     pub quarantine: Vec<QuarantineEntry>,
-    /// How often what happened since the mount.
+    /// How often what happened since this server began.
     pub counters: Counts,
-    /// How often the host was made to flush since the mount.
+    /// How often the host was made to flush since this server began.
     #[serde(default)]
     pub flushes: Flushes,
     /// The processes that look into the bytes of files.

@@ -127,7 +127,7 @@ impl Snapshot {
         page.size("read_only", "1 if the pool takes no changes", info.read_only.is_some().into())?;
         page.counter("unsafe_shutdowns", "Openings of the pool after it had not been closed", info.unsafe_shutdowns)?;
         let takeovers = info.keeper.as_ref().map_or(0, |keeper| keeper.takeovers.into());
-        page.counter("takeovers", "Servers that took the place of one that died, since the mount", takeovers)?;
+        page.counter("takeovers", "Servers that took the place of one that died or left, since the mount", takeovers)?;
         if let Some(keeper) = &info.keeper {
             page.size("keeper_up", "1 if the mount's keeper lives", keeper.pid.is_some().into())?;
         }
@@ -162,7 +162,7 @@ impl Snapshot {
         )?;
         page.gauge("commit_lag_seconds", "Time since the background commit was last done with everything", self.lag)?;
         let longest = info.longest_commit_seconds.unwrap_or(0.0);
-        page.gauge("commit_lag_max_seconds", "The longest such time since the mount", longest)?;
+        page.gauge("commit_lag_max_seconds", "The longest such time since this server began", longest)?;
         page.size("uncommitted_transactions", "Transactions that a power loss would undo", self.uncommitted)?;
         let made = &info.flushes;
         let of = [("log", made.log), ("segment", made.segments), ("directory", made.directories), ("host", made.host)];
@@ -203,7 +203,7 @@ impl Snapshot {
         page.size("damaged_files", "Files that may have lost bytes", info.damaged_files.len() as u64)?;
         page.size("damaged_places", "Places that a scrub found damaged", info.damage_found.len() as u64)?;
         page.size("unsealed_files", "Files that wait for their checksums", info.unsealed_files)?;
-        page.counter("sealed_files", "Files that got their checksums since the mount", info.counters.sealed)?;
+        page.counter("sealed_files", "Files that got their checksums since this server began", info.counters.sealed)?;
         let Some(scrub) = &info.last_scrub else { return Ok(()) };
         let ended = scrub.time.sec as f64 + f64::from(scrub.time.nsec) / 1e9;
         page.gauge("last_scrub_timestamp_seconds", "When the last scrub ended, since 1970", ended)?;
