@@ -278,7 +278,7 @@ impl MountOptions {
         }
         // The server does nothing with it: who asks for a remount finds it in its command line.
         if let Some(program) = &self.on_damage {
-            words.push(format!("on-damage={}", program.display()));
+            words.push(format!("on-damage=\"{}\"", program.display()));
         }
         words.join(",")
     }
@@ -358,8 +358,8 @@ impl MountOptions {
     /// business, and who it logs to as was told otherwise.
     pub(super) fn of_adopted(self, log: Option<PathBuf>) -> MountOptions {
         let server = ServerOptions { keeper: true, privileged: false, ..self.server };
-        let (flags, allow_other, layout) = (self.flags, self.allow_other, self.layout);
-        MountOptions { flags, allow_other, layout, server, log, ..MountOptions::default() }
+        let (flags, allow_other, layout, on_damage) = (self.flags, self.allow_other, self.layout, self.on_damage);
+        MountOptions { flags, allow_other, layout, server, log, on_damage, ..MountOptions::default() }
     }
 
     /// The options that are in the command line of a server, as far as they are the server's.
@@ -443,9 +443,12 @@ pub fn parse_threads(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A program that is started from wherever: by its path from `/` on.
+/// A program that is started from wherever: by its path from `/` on. In a list of options it stands in quotes.
 pub fn parse_program(text: &str) -> Result<PathBuf, String> {
-    if text.starts_with('/') { Ok(text.into()) } else { Err("must be a path that begins with /".to_owned()) }
+    if !text.starts_with('/') || text.chars().any(|c| c.is_control() || c == '"') {
+        return Err("must be a path that begins with /, without quotes".to_owned());
+    }
+    Ok(text.into())
 }
 
 /// A value of `--layout`.
@@ -530,6 +533,7 @@ mod tests {
             "sync",
             "layout=\"open",
             "on-damage=tell",
+            "on-damage=/bin/tell\n",
         ] {
             assert!(parse(list).is_err(), "{list}");
         }
@@ -541,7 +545,7 @@ mod tests {
     #[test]
     fn a_server_is_told_everything() {
         let list = "ro,noexec,noatime,nodiratime,nosymfollow,allow_other,layout=\"a,b\",durability=write,\
-                    commit=0.25,replace=7.5,passthrough=on,latency=auto,threads=3";
+                    commit=0.25,replace=7.5,passthrough=on,latency=auto,threads=3,on-damage=\"/bin/a,ro\"";
         let mut options = parse(list).unwrap();
         assert_eq!(parse(&options.to_list()).as_ref(), Ok(&options));
         options = MountOptions::default();

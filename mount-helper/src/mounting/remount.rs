@@ -75,8 +75,6 @@ fn is_only_told(name: &str, running: &MountOptions) -> bool {
         "size" => true,
         "durability" => running.server.durability.is_none(),
         "names" => running.server.names.is_none(),
-        "log" => running.log().is_none(),
-        "on-damage" => running.on_damage().is_none(),
         _ => false,
     }
 }

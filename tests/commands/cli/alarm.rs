@@ -78,6 +78,29 @@ fn a_program_is_named_by_its_whole_path() {
     assert!(line.contains("must be a path that begins with /"), "{line}");
 }
 
+/// Nor where it logs, if it was told of neither.
+#[test]
+fn a_remount_does_not_change_who_is_told() {
+    needs_mount!();
+    if !is_root() {
+        return;
+    }
+    let room = Room::with_pool();
+    room.ok(["mount", "--create", "pool", "mnt"]);
+    let program = teller(&room);
+    for (name, option) in [("on-damage", format!("on-damage={program}")), ("log", "log=/none".to_owned())] {
+        let line = room.fails(["mount", "pool", "mnt", "-o", &format!("remount,{option}")]);
+        assert!(line.contains(&format!("a remount cannot change: {name};")), "{line}");
+    }
+    room.ok(["umount", "mnt"]);
+    // In quotes it may have commas.
+    let option = format!("keeper,on-damage=\"{program},ro\"");
+    room.ok(["mount", "pool", "mnt", "--log", "server.log", "-o", &option]);
+    room.ok(["mount", "pool", "mnt", "-o", &format!("remount,{option}")]);
+    fs::write(room.at("mnt/file"), "text").unwrap();
+    room.ok(["umount", "mnt"]);
+}
+
 #[test]
 fn an_alarm_says_where_nothing_is_mounted_and_what_it_cannot_run() {
     needs_mount!();
