@@ -11,6 +11,7 @@ on_mounts!(
     requests_are_counted_with_how_long_they_took,
     space_damage_and_the_last_scrub_are_there,
     a_textfile_has_all_mounts_and_is_replaced_in_one_step,
+    a_mount_has_one_name_in_its_metrics,
     alerts_are_about_what_is_told,
     what_is_said_is_understood_by_prometheus_own_parser,
 );
@@ -189,6 +190,32 @@ fn a_textfile_has_all_mounts_and_is_replaced_in_one_step(setup: Setup) {
     // A directory that is not there is said.
     fs::remove_dir_all(&directory).unwrap();
     assert_eq!(run(&[mount.path()]).status.code(), Some(1));
+}
+
+/// However it is named, and whether it answers or not.
+fn a_mount_has_one_name_in_its_metrics(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (above, name) = (mount.path().parent().unwrap().to_owned(), mount.path().file_name().unwrap().to_owned());
+    let slash = format!("{}/", mount.path().display());
+    let up = |mount: &Mount| {
+        let mut told = Vec::new();
+        for target in
+            [name.as_ref(), "./mnt/.".as_ref(), slash.as_ref(), mount.path().as_os_str(), mount.pool().as_os_str()]
+        {
+            let output = mount.program().current_dir(&above).arg("metrics").arg(target).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            told.extend(text.lines().filter(|line| line.starts_with("tensorfs_up{")).map(str::to_owned));
+        }
+        told
+    };
+    let expected = |mount: &Mount, up| vec![format!("tensorfs_up{{mount=\"{}\"}} {up}", mount.path().display()); 5];
+    assert_eq!(up(&mount), expected(&mount, 1));
+    mount.kill9();
+    assert_eq!(up(&mount), expected(&mount, 0));
+    mount.mount();
 }
 
 /// Each name in examples/prometheus is one that is told, once there was a scrub, of a mount that has a keeper.

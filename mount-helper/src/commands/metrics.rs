@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ask::{about, apart};
 use crate::cli::Metrics;
+use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
 use crate::show::metrics::Families;
@@ -38,9 +39,9 @@ pub fn run(arguments: &Metrics) -> Result<ExitCode, Failure> {
                 }
                 all.add(&text);
             }
-            Answer::Silent { why } => {
+            Answer::Silent { why, mount } => {
                 output::complain(why);
-                let mount = target.to_string_lossy().into_owned();
+                let mount = mount.unwrap_or_else(|| name_of(target));
                 if !up.iter().any(|(other, _)| *other == mount) {
                     up.push((mount, false));
                 }
@@ -59,14 +60,22 @@ pub fn run(arguments: &Metrics) -> Result<ExitCode, Failure> {
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Answer {
-    Says { mount: String, text: String },
-    Silent { why: String },
+    Says {
+        mount: String,
+        text: String,
+    },
+    Silent {
+        why: String,
+        /// Where it is mounted, if that is known.
+        #[serde(default)]
+        mount: Option<String>,
+    },
 }
 
 /// Has another process ask, for so long.
 fn ask(target: &Path, patience: Duration) -> Answer {
     let arguments = ["metrics".as_ref(), "--ask".as_ref(), "--".as_ref(), target.as_os_str()];
-    let silent = |why| Answer::Silent { why: format!("{}: {why}", target.display()) };
+    let silent = |why| Answer::Silent { why: format!("{}: {why}", target.display()), mount: None };
     apart::ask(&arguments, patience).unwrap_or_else(silent)
 }
 
@@ -77,14 +86,25 @@ fn tell(answer: &Answer) -> Result<ExitCode, Failure> {
 
 /// Where it is mounted, and what its server says.
 fn of(target: &Path) -> Answer {
-    let said = Target::of(target).and_then(Target::mount).and_then(|mount| {
-        if mount.is_dead() {
-            return Err(Failure::new(about::gone(&mount)));
-        }
-        let text = about::metrics(&mount)?;
-        Ok(Answer::Says { mount: mount.mount_point().to_string_lossy().into_owned(), text })
-    });
-    said.unwrap_or_else(|failure| Answer::Silent { why: failure.to_string() })
+    let mount = match Target::of(target).and_then(Target::mount) {
+        Ok(mount) => mount,
+        Err(failure) => return Answer::Silent { why: failure.to_string(), mount: None },
+    };
+    let name = mount.mount_point().to_string_lossy().into_owned();
+    let text = if mount.is_dead() { Err(Failure::new(about::gone(&mount))) } else { about::metrics(&mount) };
+    match text {
+        Ok(text) => Answer::Says { mount: name, text },
+        Err(failure) => Answer::Silent { why: failure.to_string(), mount: Some(name) },
+    }
+}
+
+/// What a mount is called of which nobody has said where it is: as when it answers, as far as that can be told without
+/// asking it. Of a pool it is where it is mounted.
+fn name_of(target: &Path) -> String {
+    let path: PathBuf = std::path::absolute(target).map_or_else(|_| target.into(), |path| path.components().collect());
+    let table = Table::read().unwrap_or_default();
+    let mount = if table.top_at(&path).is_some() { None } else { table.of_pool(&path).next() };
+    mount.map_or(&*path, Mount::mount_point).to_string_lossy().into_owned()
 }
 
 /// Whoever reads the file finds all of it, or all of what was there before.
