@@ -982,7 +982,7 @@ fn a_log_that_is_longer_than_it_needs_is_shortened_for_who_finds_no_space(setup:
     // SAFETY: takes integers alone.
     let done = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, (LIMIT - SHORT) as i64) };
     assert_eq!(done, 0, "{}: {}", std::io::Error::last_os_error(), mount.info());
-    assert!(log() <= SHORT);
+    assert!(log() <= SHORT, "{}", mount.info());
 }
 
 /// That nothing can be asked about it was taken for somebody who has it mapped. Found by a review.

@@ -339,22 +339,31 @@ impl Files {
         self.store().removed().has_mapped() || !self.store().pool().kept_segments().is_empty()
     }
 
-    /// True if the pool has something to let go of for who finds no space at its limit.
+    /// True if the pool may have something to let go of for who finds no space at its limit.
     pub(super) fn may_let_go(&self) -> bool {
-        self.has_removed_and_mapped() || self.store().pool().is_long()
+        self.has_removed_and_mapped() || self.store().pool().may_be_shortened()
     }
 
-    /// Shortens the log, and has the background let go of what was removed and is mapped no more, for who finds no
-    /// space. True if there was any. The caller may have the lock of some inode.
+    /// Shortens the log, and lets go of what was removed and is mapped no more, for who finds no space at the limit.
+    /// False if there was nothing. Not to be called with an inode locked.
     pub(super) fn let_go_for_space(&self) -> bool {
-        let store = self.store();
-        let shortened = store.pool().is_long()
-            && store.pool().shorten().unwrap_or_else(|error| {
+        let pool = self.store().pool();
+        let shorten = || {
+            pool.shorten().unwrap_or_else(|error| {
                 log::debug!("shortening the log: {error}");
                 false
-            });
+            })
+        };
+        let shortened = pool.may_be_shortened() && waits::during(Wait::Others, shorten);
+        self.let_go_of_mapped() || shortened
+    }
+
+    /// Has the background let go of what was removed and is mapped no more, for who finds no space. True if there was
+    /// any. The caller may have the lock of some inode.
+    fn let_go_of_mapped(&self) -> bool {
+        let store = self.store();
         if !self.has_removed_and_mapped() {
-            return shortened;
+            return false;
         }
         if store.bells().let_go().is_stopped() {
             // At the end there is no background.
@@ -368,7 +377,7 @@ impl Files {
     /// Drops what only the kernel still knows, and what was mapped and is not any more, for who finds no space. The
     /// caller may have the lock of some inode.
     pub(super) fn reap_for_space(&self) {
-        self.let_go_for_space();
+        self.let_go_of_mapped();
         self.reap_removed();
     }
 

@@ -1,6 +1,7 @@
 //! An open pool: transactions in, commits out.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::ids::{POOL, TxId};
@@ -21,6 +22,9 @@ use crate::pool::unanswered::unanswered;
 
 /// Records are carried over in frames of about this many bytes, so that others are not kept waiting.
 const BATCH: usize = 64 << 10;
+
+/// So long is waited for who cleans one.
+const CLEANED: Duration = Duration::from_secs(2);
 
 /// A block worth cleaning.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +50,11 @@ fn cheapest(victims: &mut dyn Iterator<Item = Victim>) -> Option<Victim> {
     victims.min_by_key(|victim| (victim.cost, victim.incarnation))
 }
 
+/// Whoever was refused before that has not seen it.
+fn is_recent(at: Option<Instant>) -> bool {
+    at.is_some_and(|at| at.elapsed() < Duration::from_secs(1))
+}
+
 /// The blocks that stay where so many are in use: the log can grow by a quarter before the host has to be asked again.
 fn staying(in_use: usize) -> usize {
     (in_use + in_use / 4 + RESERVE_BLOCKS).max(INITIAL_BLOCKS as usize)
@@ -64,31 +73,44 @@ impl Pool {
         self.shrink(|blocks, in_use| if in_use <= 1 { 1 } else { (blocks / 4).max(2) })
     }
 
-    /// True if the log is longer than its records need: some of it can be given back to the host.
-    pub fn is_long(&self) -> bool {
+    /// True if the log is longer than its records need by a block at least, so that some of it can be given back to the
+    /// host; or was, a moment ago. Who finds no space looks once more then.
+    pub fn may_be_shortened(&self) -> bool {
+        let Some(last) = self.upkeep.shortening.try_lock() else { return true };
+        is_recent(last.done) || (self.is_long() && !is_recent(last.futile))
+    }
+
+    fn is_long(&self) -> bool {
         let (_, wasteful) = self.waste();
         let log = &self.state.read().log;
         let blocks = log.blocks().len();
-        blocks > staying(blocks - log.free_blocks()) || (wasteful && blocks > INITIAL_BLOCKS as usize)
+        blocks > staying(blocks - log.free_blocks()) + 1 || (wasteful && blocks > INITIAL_BLOCKS as usize + 1)
     }
 
-    /// Gives back to the host what the log does not need, for who finds no space. Waits for commits. True if the log
-    /// got shorter.
+    /// Gives back to the host what the log does not need, for who finds no space. Waits for commits, and for whoever does
+    /// the same, but not for long for who has the blocks stay as they are. True if it is worth looking once more.
     pub fn shorten(&self) -> Result<bool> {
         self.check_writable()?;
+        let mut last = self.upkeep.shortening.lock();
+        if is_recent(last.done) {
+            return Ok(true);
+        }
+        if is_recent(last.futile) || self.upkeep.cleaning.try_lock_for(CLEANED).is_none() {
+            return Ok(false);
+        }
         let before = self.usage().log_blocks;
-        let mut last = None;
+        let (mut stalled, mut progress) = (0, None);
         // A round cleans a part of it, and cuts what is free at its end.
-        for _ in 0..before {
-            let usage = self.usage();
-            let now = (usage.log_blocks, usage.free_blocks, self.newest());
-            if !self.is_long() || last.replace(now) == Some(now) {
-                break;
-            }
+        while self.is_long() && stalled < 2 {
             self.clean_some()?;
             self.shrink(|_, _| 1)?;
+            let usage = self.usage();
+            let now = (usage.log_blocks, usage.free_blocks);
+            stalled = if progress.replace(now) == Some(now) { stalled + 1 } else { 0 };
         }
-        Ok(self.usage().log_blocks < before)
+        let is_shorter = self.usage().log_blocks < before;
+        *(if is_shorter { &mut last.done } else { &mut last.futile }) = Some(Instant::now());
+        Ok(is_shorter)
     }
 
     fn clean_some(&self) -> Result<()> {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard};
 
@@ -60,6 +61,8 @@ pub(super) struct Upkeep {
     pub cleaning: Mutex<()>,
     /// Held while the log gets longer or shorter.
     pub growing: Mutex<()>,
+    /// Held by whoever shortens the log for want of space.
+    pub shortening: Mutex<Shortening>,
     /// The log should get longer.
     pub short: AtomicBool,
     /// It could not, and nothing has changed since that might let it.
@@ -70,6 +73,13 @@ pub(super) struct Upkeep {
     pub ending: Mutex<Ending>,
     /// What the next mount is told by where the log takes nothing ([`Pool::hold_note`]).
     pub note: OnceLock<File>,
+}
+
+/// When the log was shortened last for who found no space, and when that was of no use.
+#[derive(Debug, Default)]
+pub(super) struct Shortening {
+    pub done: Option<Instant>,
+    pub futile: Option<Instant>,
 }
 
 /// What changes together under one lock.
