@@ -76,7 +76,7 @@ pub fn decode_block(bytes: &mut [u8]) {
     let _ = block::decode(bytes, 0, |_| 0);
     let mut rest = bytes.get_mut(block::HEADER..).unwrap_or_default();
     while let Some(length) = frame::vouch_for(rest, 0) {
-        if let Some(header) = frame::decode(rest, 0) {
+        if let Some(header) = frame::decode(rest, rest.len(), 0) {
             assert!(frame::payload_is_sound(&header, rest, 0));
             let _ = frame::records(&header, rest).count();
         }

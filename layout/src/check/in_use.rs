@@ -16,8 +16,10 @@ use crate::ids::{Ino, SegmentId};
 use crate::log::blocks::{Block, Log};
 use crate::log::census::Census;
 use crate::log::file::LOG;
+use crate::log::filled::{BlockBytes, Filled};
 use crate::log::record::Record;
 use crate::log::scan::{self, ScannedBlock};
+use crate::log::superblock::Superblock;
 use crate::medium::domain::Medium;
 use crate::parallel::parallel;
 use crate::pool::opened::Pool;
@@ -99,6 +101,8 @@ impl Checker<'_> {
         let medium: Arc<dyn Medium> = pool.medium();
         let mut superblock = self.superblock.clone();
         superblock.blocks = blocks.len() as u32;
+        // All that these blocks hold is there by now.
+        let filled = Filled::of_all(&*medium, &superblock).map_err(io)?;
         let done = std::sync::atomic::AtomicU64::new(0);
         let scanned = parallel(blocks.len(), scan::BLOCKS_PER_THREAD, |index| {
             if !go_on() {
@@ -107,10 +111,13 @@ impl Checker<'_> {
             progress("log", done.fetch_add(1, std::sync::atomic::Ordering::Relaxed), total);
             match blocks[index] {
                 Block::InUse { used, .. } => {
-                    let bytes = scan::read_block(&*medium, &superblock, index)?;
-                    Ok(Some(scan::scan_block(&bytes[..used.min(bytes.len())], index as u32, &superblock)))
+                    let bytes = BlockBytes::read(&*medium, &superblock, index, &filled)?;
+                    Ok(Some(scan::scan_block(&bytes.cut(used), index as u32, &superblock)))
                 }
-                Block::Free => Ok(Some(ScannedBlock { garbage: !is_free(pool, index), ..ScannedBlock::default() })),
+                Block::Free => {
+                    let garbage = !is_free(pool, &superblock, index, &filled);
+                    Ok(Some(ScannedBlock { garbage, ..ScannedBlock::default() }))
+                }
             }
         });
         let Some(scanned) = scanned.map_err(io)?.into_iter().collect::<Option<Vec<ScannedBlock>>>() else {
@@ -303,10 +310,8 @@ impl Checker<'_> {
 }
 
 /// True if a block that was free is so still, and holds nothing but zeroes; or is in use by now, or gone.
-fn is_free(pool: &Pool, index: usize) -> bool {
-    let superblock = pool.superblock();
-    let zeroes = |bytes: std::io::Result<Vec<u8>>| bytes.is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0));
-    if zeroes(scan::read_block(&*pool.medium(), &superblock, index)) {
+fn is_free(pool: &Pool, superblock: &Superblock, index: usize, filled: &Filled) -> bool {
+    if BlockBytes::read(&*pool.medium(), superblock, index, filled).is_ok_and(|bytes| bytes.is_zero()) {
         return true;
     }
     // Who takes it stores its header first, and says so before anybody else may change the log. None is cleaned

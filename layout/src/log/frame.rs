@@ -12,7 +12,8 @@ use crate::log::record::Record;
 
 /// Bytes of a frame's header.
 pub(crate) const HEADER: usize = 64;
-const MAGIC: u32 = u32::from_le_bytes(*b"TFRM");
+/// How each begins.
+pub(crate) const MAGIC: [u8; 4] = *b"TFRM";
 
 /// The frame holds records of the pool's own chain.
 pub(crate) const FLAG_POOL: u16 = 1;
@@ -20,7 +21,7 @@ pub(crate) const FLAG_POOL: u16 = 1;
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Raw {
-    magic: U32,
+    magic: [u8; 4],
     length: U32,
     id: U64,
     horizon: U64,
@@ -66,7 +67,7 @@ pub(crate) fn frame_len(payload: usize) -> usize {
 pub(crate) fn finish(frame: &mut [u8], header: &Header, seed: u32) {
     let (head, payload) = frame.split_at_mut(HEADER);
     let mut raw = Raw {
-        magic: MAGIC.into(),
+        magic: MAGIC,
         length: ((HEADER + payload.len()) as u32).into(),
         id: header.id.into(),
         horizon: header.horizon.into(),
@@ -83,16 +84,17 @@ pub(crate) fn finish(frame: &mut [u8], header: &Header, seed: u32) {
     head.copy_from_slice(raw.as_bytes());
 }
 
-/// Reads a header at the front of `bytes`. `None` if there is none that its checksum vouches for and that fits.
-pub(crate) fn decode(bytes: &[u8], seed: u32) -> Option<Header> {
+/// Reads a header at the front of `bytes`. `None` if there is none that its checksum vouches for, or if the frame is
+/// longer than `room`.
+pub(crate) fn decode(bytes: &[u8], room: usize, seed: u32) -> Option<Header> {
     let (raw, _) = Raw::read_from_prefix(bytes).ok()?;
     let length = raw.length.get() as usize;
     let payload_len = raw.payload_len.get() as usize;
-    let sound = raw.magic.get() == MAGIC
+    let sound = raw.magic == MAGIC
         && crc32c::crc32c_append(seed, &raw.as_bytes()[..HEADER - 4]) == raw.crc.get()
         && length == frame_len(payload_len)
         && length.is_multiple_of(codec::ALIGN)
-        && length <= bytes.len()
+        && length <= room
         && raw.id.get() != 0
         && [raw.id, raw.horizon, raw.proposal, raw.next_id].iter().all(|number| number.get() < NUMBER_LIMIT);
     sound.then(|| Header {
@@ -119,7 +121,7 @@ pub(crate) fn vouch_for(bytes: &mut [u8], seed: u32) -> Option<usize> {
     let (mut raw, _) = Raw::read_from_prefix(bytes).ok()?;
     let room = (bytes.len() - HEADER) & !(codec::ALIGN - 1);
     let payload = (raw.payload_len.get() as usize & !(codec::ALIGN - 1)).min(room);
-    if raw.magic.get() != MAGIC {
+    if raw.magic != MAGIC {
         return None;
     }
     raw.payload_len = (payload as u32).into();
@@ -181,15 +183,15 @@ mod tests {
     #[test]
     fn every_flipped_bit_of_a_frame_is_noticed() {
         let whole = a_frame();
-        let header = decode(&whole, SEED).unwrap();
+        let header = decode(&whole, whole.len(), SEED).unwrap();
         assert!(payload_is_sound(&header, &whole, SEED));
         assert_eq!(records(&header, &whole).flatten().count(), 3);
-        assert!(decode(&whole, SEED + 1).is_none(), "a frame of another incarnation");
-        assert!(decode(&whole[..whole.len() - 8], SEED).is_none(), "a frame that ends behind its block");
+        assert!(decode(&whole, whole.len(), SEED + 1).is_none(), "a frame of another incarnation");
+        assert!(decode(&whole, whole.len() - 8, SEED).is_none(), "a frame that ends behind its block");
         for bit in 0..whole.len() * 8 {
             let mut frame = whole.clone();
             frame[bit / 8] ^= 1 << (bit % 8);
-            let sound = decode(&frame, SEED).is_some_and(|header| payload_is_sound(&header, &frame, SEED));
+            let sound = decode(&frame, frame.len(), SEED).is_some_and(|header| payload_is_sound(&header, &frame, SEED));
             assert!(!sound, "bit {bit}");
         }
     }
@@ -199,7 +201,7 @@ mod tests {
 
         #[test]
         fn no_bytes_pass_for_a_frame_or_break_its_decoding(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert!(decode(&bytes, SEED).is_none());
+            prop_assert!(decode(&bytes, bytes.len(), SEED).is_none());
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod description;
 pub(crate) mod draft;
 mod encoding;
 pub(crate) mod file;
+pub(crate) mod filled;
 pub(crate) mod frame;
 pub(crate) mod group;
 pub(crate) mod ledger;

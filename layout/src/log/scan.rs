@@ -4,6 +4,7 @@ use crate::ids::{Ino, TxId};
 use crate::log::block;
 use crate::log::codec::ALIGN;
 use crate::log::encoding;
+use crate::log::filled::{BlockBytes, Filled};
 use crate::log::frame;
 use crate::log::ledger::Placed;
 use crate::log::record::Record;
@@ -18,6 +19,13 @@ pub(crate) struct Found {
     pub offset: usize,
     /// The records are sound as well.
     pub sound: bool,
+}
+
+impl Found {
+    /// Where in the block it ends.
+    pub fn end(&self) -> usize {
+        self.offset + self.header.length
+    }
 }
 
 /// One block as found.
@@ -36,60 +44,58 @@ pub(crate) struct ScannedBlock {
 /// A log that is not longer is not worth a thread.
 pub(crate) const BLOCKS_PER_THREAD: usize = 8;
 
-/// The bytes of one block.
-pub(crate) fn read_block(medium: &dyn Medium, superblock: &Superblock, index: usize) -> std::io::Result<Vec<u8>> {
-    let mut bytes = vec![0; superblock.block_size as usize];
-    medium.read(BLOCKS_OFFSET + index as u64 * u64::from(superblock.block_size), &mut bytes)?;
-    Ok(bytes)
-}
-
-/// Reads all blocks.
+/// Reads all blocks. One that is a hole is empty.
 pub(crate) fn scan(medium: &dyn Medium, superblock: &Superblock) -> std::io::Result<Vec<ScannedBlock>> {
-    parallel(superblock.blocks as usize, BLOCKS_PER_THREAD, |index| {
-        Ok(scan_block(&read_block(medium, superblock, index)?, index as u32, superblock))
-    })
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    // In words: blocks are aligned to them, and most of a young log is zeroes.
-    let (words, rest) = bytes.as_chunks::<8>();
-    words.iter().all(|word| u64::from_ne_bytes(*word) == 0) && rest.iter().all(|byte| *byte == 0)
+    let filled = Filled::of_all(medium, superblock)?;
+    let indices = filled.blocks(superblock);
+    let scanned = parallel(indices.len(), BLOCKS_PER_THREAD, |at| {
+        let index = indices[at];
+        Ok(scan_block(&BlockBytes::read(medium, superblock, index, &filled)?, index as u32, superblock))
+    })?;
+    let mut blocks = Vec::new();
+    blocks.resize_with(superblock.blocks as usize, || ScannedBlock { empty: true, ..ScannedBlock::default() });
+    for (index, block) in indices.into_iter().zip(scanned) {
+        blocks[index] = block;
+    }
+    Ok(blocks)
 }
 
 /// Reads one block: its header, then frame after frame. Where there is no frame but something else than zeroes, the
 /// next sound header is looked for.
-pub(crate) fn scan_block(bytes: &[u8], index: u32, superblock: &Superblock) -> ScannedBlock {
+pub(crate) fn scan_block(bytes: &BlockBytes, index: u32, superblock: &Superblock) -> ScannedBlock {
     let mut found = ScannedBlock::default();
-    let Some(header) = block::decode(bytes, index, |incarnation| superblock.seed(incarnation)) else {
-        found.empty = is_zero(bytes);
+    let head = bytes.head::<{ block::HEADER }>(0);
+    let Some(header) = block::decode(&head, index, |incarnation| superblock.seed(incarnation)) else {
+        found.empty = bytes.is_zero_behind(0);
         found.garbage = !found.empty;
         return found;
     };
     found.header = Some(header);
     let seed = superblock.seed(header.incarnation);
+    let frame_at = |at| frame::decode(&bytes.head::<{ frame::HEADER }>(at), bytes.len() - at, seed);
     let mut at = block::HEADER;
     while at < bytes.len() {
-        if let Some(header) = frame::decode(&bytes[at..], seed) {
-            let frame = &bytes[at..at + header.length];
-            let sound = frame::payload_is_sound(&header, frame, seed);
-            if sound && header.flags & frame::FLAG_POOL != 0 {
+        if let Some(header) = frame_at(at) {
+            // None that was stored whole has a long hole in it.
+            let frame = bytes.get(at..at + header.length);
+            let frame = frame.filter(|frame| frame::payload_is_sound(&header, frame, seed));
+            if let Some(frame) = frame.filter(|_| header.flags & frame::FLAG_POOL != 0) {
                 for (record, ..) in frame::records(&header, frame).flatten() {
                     if let Record::Retired { first, last } = record {
                         found.retired.push((header.id, first, last));
                     }
                 }
             }
-            found.frames.push(Found { header, offset: at, sound });
+            found.frames.push(Found { header, offset: at, sound: frame.is_some() });
             at += header.length;
-        } else if is_zero(&bytes[at..]) {
+        } else if bytes.is_zero_behind(at) {
             break;
         } else {
             found.garbage = true;
-            at += ALIGN;
             // Only a place that starts like a frame is worth a checksum.
-            while at < bytes.len() && frame::decode(&bytes[at..], seed).is_none() {
-                at += ALIGN;
-            }
+            let next = |at: &usize| bytes.find(&frame::MAGIC, at + ALIGN);
+            let mut like_frames = std::iter::successors(next(&at), next);
+            at = like_frames.find(|at| frame_at(*at).is_some()).unwrap_or(bytes.len());
         }
     }
     found
@@ -131,11 +137,17 @@ pub(crate) fn records(
     part: Part,
 ) -> std::io::Result<Records> {
     let invalid = |reason| std::io::Error::new(std::io::ErrorKind::InvalidData, reason);
-    let bytes = read_block(medium, superblock, index)?;
+    let start = BLOCKS_OFFSET + index as u64 * u64::from(superblock.block_size);
     let mut records = Records::default();
-    for found in frames {
-        let frame = &bytes[found.offset..found.offset + found.header.length];
-        for bytes in frame::record_bytes(&found.header, frame) {
+    // Those that follow each other are read at once, and nothing else is.
+    for run in frames.chunk_by(|one, next| one.end() == next.offset) {
+        let (first, last) = (&run[0], &run[run.len() - 1]);
+        let mut bytes = vec![0; last.end() - first.offset];
+        medium.read(start + first.offset as u64, &mut bytes)?;
+        let all = run.iter().flat_map(|found| {
+            frame::record_bytes(&found.header, &bytes[found.offset - first.offset..found.end() - first.offset])
+        });
+        for bytes in all {
             let bytes = bytes.map_err(invalid)?;
             let head = encoding::Head::decode(bytes).map_err(invalid)?;
             if head.is_attributes() == (part == Part::Attributes) {

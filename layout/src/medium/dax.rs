@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
@@ -10,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::medium::cacheline;
 use crate::medium::domain::{Domain, Medium};
-use crate::medium::host::{grow_file, sync_all, sync_directory, sync_segment, write_out};
+use crate::medium::host::{data_of_file, grow_file, sync_all, sync_directory, sync_segment, write_out};
 
 /// Persistent memory that a log lies on, as the `dax` medium uses it. Tests put a simulated one behind it.
 pub trait Memory: Send + Sync + fmt::Debug {
@@ -18,6 +19,10 @@ pub trait Memory: Send + Sync + fmt::Debug {
     fn log_len(&self) -> io::Result<u64>;
     /// Fills `bytes` from the log file; `UnexpectedEof` behind its end.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+    /// As [`Medium::data`].
+    fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        Ok(Some(range).filter(|range| !range.is_empty()))
+    }
     /// Stores bytes within the file's length. They may become durable at any time from now on, in any order.
     fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Starts the write-back of every cache line that the range touches.
@@ -55,6 +60,9 @@ impl<M: Memory> Medium for DaxMedium<M> {
     }
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.memory.read(offset, bytes)
+    }
+    fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        self.memory.data(range)
     }
     fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.memory.store(offset, bytes)?;
@@ -162,6 +170,9 @@ impl Memory for Mapped {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         // Not through the mapping: a bad line of memory is an error here, and a signal there.
         self.log.read_exact_at(bytes, offset)
+    }
+    fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        data_of_file(&self.log, range)
     }
     fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let map = self.map.read();

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,11 @@ pub trait Medium: Send + Sync + fmt::Debug {
     fn log_len(&self) -> io::Result<u64>;
     /// Fills `bytes` from the log file; `UnexpectedEof` behind its end.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+    /// The first part of a range of the log file that may hold something else than zeroes; nothing if all of it is a
+    /// hole, `UnexpectedEof` if that is behind the file's end. Where a medium knows of no holes, that is all of it.
+    fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        Ok(Some(range).filter(|range| !range.is_empty()))
+    }
     /// Stores bytes in the log file, within its length.
     fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes all that was stored in the log file durable.

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
 use crate::medium::domain::{Domain, Medium};
-use crate::medium::host::{grow_file, sync_all, sync_directory, sync_segment, write_out};
+use crate::medium::host::{data_of_file, grow_file, sync_all, sync_directory, sync_segment, write_out};
 
 /// A log file behind the page cache: `pwrite` and `fdatasync`.
 #[derive(Debug)]
@@ -30,6 +31,9 @@ impl Medium for FileMedium {
     }
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.log.read_exact_at(bytes, offset)
+    }
+    fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        data_of_file(&self.log, range)
     }
     fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.log.write_all_at(bytes, offset)

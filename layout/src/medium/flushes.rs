@@ -1,6 +1,7 @@
 //! How often a pool made its host flush: what durability costs is counted before it is timed.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,6 +76,9 @@ impl Medium for Counted {
     }
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.medium.read(offset, bytes)
+    }
+    fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        self.medium.data(range)
     }
     fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.medium.store(offset, bytes)

@@ -2,8 +2,12 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+
+use nix::errno::Errno;
+use nix::unistd::Whence;
 
 use crate::reason;
 
@@ -16,7 +20,7 @@ pub(super) fn write_out(segment: BorrowedFd<'_>, wait: bool) -> io::Result<()> {
     let flags = if wait { libc::SYNC_FILE_RANGE_WAIT_BEFORE | begin | libc::SYNC_FILE_RANGE_WAIT_AFTER } else { begin };
     // SAFETY: takes integers alone, and changes no byte.
     let done = unsafe { libc::sync_file_range(segment.as_raw_fd(), 0, 0, flags) };
-    nix::errno::Errno::result(done).map(drop).map_err(io::Error::from)
+    Errno::result(done).map(drop).map_err(io::Error::from)
 }
 
 pub(super) fn sync_directory(directory: BorrowedFd<'_>) -> io::Result<()> {
@@ -25,6 +29,25 @@ pub(super) fn sync_directory(directory: BorrowedFd<'_>) -> io::Result<()> {
 
 pub(super) fn sync_all(directory: BorrowedFd<'_>) -> io::Result<()> {
     Ok(nix::unistd::syncfs(directory)?)
+}
+
+/// The first part of a range of a file that the host does not call a hole. What it cannot tell is none.
+pub(super) fn data_of_file(log: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+    if range.is_empty() {
+        return Ok(None);
+    }
+    let seek = |from: u64, whence| nix::unistd::lseek(log, from as i64, whence).map(|at| at as u64);
+    let start = match seek(range.start, Whence::SeekData) {
+        Ok(start) if start >= range.end => return Ok(None),
+        Ok(start) => start.max(range.start),
+        // All behind it is a hole, if it is there.
+        Err(Errno::ENXIO) if log.metadata()?.len() >= range.end => return Ok(None),
+        Err(Errno::ENXIO) => return Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => return Ok(Some(range)),
+    };
+    // A hole that was made in between is read.
+    let hole = seek(start, Whence::SeekHole).ok().filter(|hole| *hole > start);
+    Ok(Some(start..hole.map_or(range.end, |hole| hole.min(range.end))))
 }
 
 /// Zeroes, allocates and syncs `from..len` of a file. Zeroes are written, not only reserved, so that later stores

@@ -1,5 +1,7 @@
 //! A medium to look at what is there, and to change nothing.
 
+use std::ops::Range;
+
 use crate::medium::domain::{Domain, Medium};
 
 /// A medium that takes no stores: they are kept out of the pool, and nothing of them is read back.
@@ -15,6 +17,9 @@ impl Medium for ReadOnly {
     }
     fn read(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
         self.0.read(offset, bytes)
+    }
+    fn data(&self, range: Range<u64>) -> std::io::Result<Option<Range<u64>>> {
+        self.0.data(range)
     }
     fn store(&self, _offset: u64, _bytes: &[u8]) -> std::io::Result<()> {
         Ok(())

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::ids::{POOL, TxId};
-use crate::log::blocks::{Block, Log, RESERVE_BLOCKS, Reserve};
+use crate::log::blocks::{Block, RESERVE_BLOCKS, Reserve};
 use crate::log::draft::Draft;
 use crate::log::file::LOG;
+use crate::log::filled::{BlockBytes, Filled, zero_behind};
 use crate::log::frame;
 use crate::log::ledger::Placed;
 use crate::log::length;
@@ -242,9 +243,9 @@ impl Pool {
     fn clean(&self, victim: Victim) -> Result<()> {
         let io = |what| move |error| Error::in_pool(&self.path, LOG, what, error);
         let superblock = self.superblock();
-        let offset = self.state.read().log.block_offset(victim.index);
-        let mut bytes = vec![0; superblock.block_size as usize];
-        self.medium.read(offset, &mut bytes).map_err(io("read"))?;
+        let filled = Filled::of_block(&*self.medium, &superblock, victim.index);
+        let bytes = filled.and_then(|filled| BlockBytes::read(&*self.medium, &superblock, victim.index, &filled));
+        let bytes = bytes.map_err(io("read"))?;
         let scanned = scan::scan_block(&bytes, victim.index as u32, &superblock);
         let whole = scanned.header.is_some_and(|header| header.incarnation == victim.incarnation)
             && scanned.frames.iter().all(|found| found.sound)
@@ -256,7 +257,7 @@ impl Pool {
         }
         self.carry_over(&victim, &bytes, &scanned.frames).map_err(io("clean"))??;
         self.commit(self.newest())?;
-        let zeroed = Log::zero_block(&*self.medium, offset, bytes.len());
+        let zeroed = zero_behind(&*self.medium, &superblock, victim.index, 0).and_then(|()| self.medium.persist());
         zeroed.map_err(|error| self.fail("zeroing a block of the log", &error))?;
         let mut state = self.state.write();
         state.log.set_free(victim.index);
@@ -267,10 +268,10 @@ impl Pool {
     }
 
     /// Appends the victim's live records again, and the record that nothing of its transactions is missed.
-    fn carry_over(&self, victim: &Victim, bytes: &[u8], frames: &[Found]) -> std::io::Result<Result<()>> {
+    fn carry_over(&self, victim: &Victim, bytes: &BlockBytes, frames: &[Found]) -> std::io::Result<Result<()>> {
         let mut records = Vec::new();
         for found in frames {
-            let frame = &bytes[found.offset..found.offset + found.header.length];
+            let frame = bytes.get(found.offset..found.end()).ok_or(std::io::ErrorKind::InvalidData)?;
             for record in frame::records(&found.header, frame) {
                 records.push(record.map_err(|what| std::io::Error::new(std::io::ErrorKind::InvalidData, what))?);
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use crate::cell::Cell;
@@ -63,6 +64,16 @@ impl Blob {
             }
             done += part;
         }
+    }
+
+    /// The first part of a range that is no hole: every page of zeroes is one.
+    pub fn data(&self, range: Range<u64>) -> Option<Range<u64>> {
+        let is_data =
+            |at: &u64| self.pages.get(*at as usize / PAGE).is_some_and(|page| page.iter().any(|byte| *byte != 0));
+        let mut pages = (range.start / PAGE as u64 * PAGE as u64..range.end).step_by(PAGE);
+        let start = pages.find(is_data)?;
+        let end = pages.find(|at| !is_data(at)).unwrap_or(range.end);
+        Some(start.max(range.start)..end)
     }
 
     /// Everything up to the size seen now.

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -121,6 +122,14 @@ impl Simulation {
         Ok(())
     }
 
+    fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        let inner = self.0.lock();
+        if range.end > *inner.disk.log.len.now() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(inner.disk.log.data(range))
+    }
+
     fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut inner = self.0.lock();
         if offset + bytes.len() as u64 > *inner.disk.log.len.now() {
@@ -166,6 +175,9 @@ impl Medium for Cached {
     }
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.0.read(offset, bytes)
+    }
+    fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        self.0.data(range)
     }
     fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.store(offset, bytes)
@@ -225,6 +237,9 @@ impl Memory for Lines {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.0.read(offset, bytes)
     }
+    fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        self.0.data(range)
+    }
     fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.store(offset, bytes)
     }
@@ -258,6 +273,9 @@ impl Medium for Dax {
     }
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.log.read(offset, bytes)
+    }
+    fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        self.log.data(range)
     }
     fn store(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.log.store(offset, bytes)

@@ -10,6 +10,7 @@ use crate::ids::{ROOT, SegmentId, TxId};
 use crate::log::blocks::Log;
 use crate::log::census::{Census, decide_blocks};
 use crate::log::file::LOG;
+use crate::log::filled;
 use crate::log::scan;
 use crate::log::shutdown::Shutdown;
 use crate::log::superblock::{PoolState, Superblock};
@@ -110,8 +111,7 @@ pub(crate) fn cut_off(found: &Found, medium: &dyn Medium, superblock: &Superbloc
     superblock.store_mark(medium, found.log.horizon())?;
     medium.persist()?;
     for (index, from) in &found.rest {
-        let zeroes = vec![0; superblock.block_size as usize - from];
-        medium.store(found.log.block_offset(*index) + *from as u64, &zeroes)?;
+        filled::zero_behind(medium, superblock, *index, *from)?;
     }
     medium.persist()
 }
@@ -120,8 +120,7 @@ pub(crate) fn cut_off(found: &Found, medium: &dyn Medium, superblock: &Superbloc
 /// take it for written. Whoever commits persists it.
 pub(crate) fn store_again(found: &Found, medium: &dyn Medium, superblock: &Superblock) -> io::Result<()> {
     for index in &found.unproved {
-        let bytes = scan::read_block(medium, superblock, *index)?;
-        medium.store(found.log.block_offset(*index), &bytes)?;
+        filled::store_again(medium, superblock, *index)?;
     }
     Ok(())
 }
