@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorfs_layout::pool::Pool;
-use tensorfs_layout::tree::Object;
+use tensorfs_layout::tree::{Below, LeftOut, Object};
 use tensorfs_layout::{Ino, ROOT};
 
 use crate::error::{Error, Result};
@@ -169,13 +169,23 @@ pub fn seal_pool(
 ) -> std::result::Result<(), Error> {
     let store = Arc::new(Store::new(Arc::new(pool), Options::default(), Durability::Fsync, 1024));
     let files = Files::new(store.clone());
-    let chosen = {
-        let view = store.view();
-        let mut chosen = view.below(ROOT);
-        chosen.retain(|(path, ino)| view.object(*ino).is_some_and(Object::is_file) && wanted(path));
-        chosen
-    };
-    for (path, ino) in chosen {
+    let below = Below::of(&store.view(), ROOT);
+    let is_file = |ino| store.view().object(ino).is_some_and(Object::is_file);
+    for found in below.found().iter().filter(|found| found.left_out().is_some() || is_file(found.ino())) {
+        let (path, ino) = (below.path(found), found.ino());
+        if !wanted(&path) {
+            continue;
+        }
+        if let Some(why) = found.left_out() {
+            let why = match why {
+                LeftOut::Again => "a directory that has another name already",
+                LeftOut::TooDeep => "what is in it has longer paths than any call takes",
+            };
+            if !each(&path, Sealing::Unfit(why.into())) {
+                break;
+            }
+            continue;
+        }
         let result = match seal_file(&files, ino, again, &|| false) {
             Ok(Outcome::Sealed | Outcome::Already) => Sealing::Sealed,
             Ok(Outcome::InUse | Outcome::Later) => {

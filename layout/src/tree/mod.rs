@@ -3,6 +3,7 @@
 //! It is in memory alone. It knows where the records are that it rests on, and nothing of the host's files.
 
 mod apply;
+mod below;
 mod carry;
 pub(crate) mod chain;
 mod directory;
@@ -18,6 +19,7 @@ mod run;
 pub(crate) mod view;
 mod xattrs;
 
+pub use below::{Below, LeftOut};
 pub use chain::FileChain;
 pub use object::{NAME_TAKES, OBJECT_TAKES, Object};
 pub use paths::spelled;

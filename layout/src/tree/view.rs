@@ -231,26 +231,6 @@ impl View {
         None
     }
 
-    /// What lies below a directory, in the order of their paths: path from it, object. A hard link comes under each
-    /// name.
-    pub fn below(&self, dir: Ino) -> Vec<(Vec<u8>, Ino)> {
-        let mut found = Vec::new();
-        let mut left = vec![(dir, Vec::new())];
-        // In a damaged tree a directory could be below itself.
-        let mut entered = std::collections::HashSet::from([dir]);
-        while let Some((dir, path)) = left.pop() {
-            for (_, name, ino) in self.entries_after(dir, 0) {
-                let path = if path.is_empty() { name.to_vec() } else { [&path[..], b"/", name].concat() };
-                if self.object(ino).is_some_and(Object::is_dir) && entered.insert(ino) {
-                    left.push((ino, path.clone()));
-                }
-                found.push((path, ino));
-            }
-        }
-        found.sort();
-        found
-    }
-
     /// All names, in no order: directory, name, and what has it.
     pub(super) fn names(&self) -> impl Iterator<Item = (Ino, &Arc<[u8]>, Ino)> {
         let directories = self.objects.iter().filter_map(|(dir, object)| match &object.content {

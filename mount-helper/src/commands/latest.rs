@@ -15,7 +15,7 @@ use crate::mounting::paths;
 use crate::show::failure::Failure;
 use crate::show::{output, text};
 use crate::tensors::attribute;
-use crate::tensors::place::{Kind, Place};
+use crate::tensors::place::{Entered, Kind, Place};
 
 /// What a checkpoint of one file is called, also with `.tar` behind it, as if it were an archive: `best.pth.tar`.
 const ENDINGS: [&str; 5] = ["pt", "pth", "ckpt", "safetensors", "npz"];
@@ -151,6 +151,8 @@ impl Found {
     /// Finds what may be checkpoints below a directory. What belongs to one that is a directory is none of its own, and
     /// neither is what seems to belong to one that is not all there yet.
     fn gather(&mut self, top: &Place, tell: &mut dyn FnMut(Failure)) -> Result<(), Failure> {
+        let mut entered = Entered::default();
+        entered.enter(top, &top.about(true)?)?;
         let mut left = vec![top.clone()];
         while let Some(dir) = left.pop() {
             let mut why = None;
@@ -192,7 +194,9 @@ impl Found {
                     continue;
                 };
                 match about.kind() {
-                    Kind::Directory if !is_checkpoint || is_trainers(&place) => left.push(place),
+                    Kind::Directory if !is_checkpoint || is_trainers(&place) => {
+                        entered.enter(&place, &about).map_or_else(&mut *tell, |()| left.push(place.clone()));
+                    }
                     Kind::File if !is_checkpoint && is_called_one(place.path()) => {
                         files.push((name, place, about.modified()));
                     }
@@ -352,7 +356,7 @@ impl Candidate {
 }
 
 fn name(place: &Place) -> String {
-    place.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
+    place.name().to_string_lossy().into_owned()
 }
 
 /// Whether a directory is called as a trainer's own.
@@ -388,12 +392,15 @@ fn is_called_one(path: &Path) -> bool {
 /// When a file below was last changed, those of other checkpoints left out.
 fn newest(dir: &Place, tell: &mut dyn FnMut(Failure)) -> SystemTime {
     let mut newest = SystemTime::UNIX_EPOCH;
+    let mut entered = Entered::default();
     let mut left = vec![dir.clone()];
     while let Some(dir) = left.pop() {
         for place in dir.looked_at(Place::inside, tell).unwrap_or_default() {
             let Some(about) = place.looked_at(Place::about_itself, tell) else { continue };
             match about.kind() {
-                Kind::Directory if !is_trainers(&place) => left.push(place),
+                Kind::Directory if !is_trainers(&place) => {
+                    entered.enter(&place, &about).map_or_else(&mut *tell, |()| left.push(place.clone()));
+                }
                 Kind::File => newest = newest.max(about.modified()),
                 _ => {}
             }

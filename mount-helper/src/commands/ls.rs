@@ -15,7 +15,7 @@ use crate::commands::latest::{LACKING, Said, is_trainers, said_of};
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{clock, output, size, table, text};
-use crate::tensors::place::{About, Kind, Place, Trouble};
+use crate::tensors::place::{About, Entered, Kind, Place, Trouble};
 use crate::tensors::plan::Plan;
 use crate::tensors::recorded::{is_complete, is_looked_into};
 
@@ -107,12 +107,19 @@ fn print_lacking(place: &Place, why: &str, json: bool) -> Result<(), Failure> {
 /// Lists what is complete below a directory. What belongs to a checkpoint that is a directory is none of its own,
 /// whether that is complete or not.
 fn all_complete(top: &Place, table: &mut Table, trouble: &mut Trouble<'_>) -> Result<(), Failure> {
+    let mut entered = Entered::default();
     let mut left = vec![top.clone()];
     while let Some(place) = left.pop() {
         let is_top = place.path() == top.path();
         let Some(about) = place.looked_at(|place| place.about(is_top), trouble) else { continue };
         let is_directory = match about.kind() {
-            Kind::Directory => true,
+            Kind::Directory => match entered.enter(&place, &about) {
+                Ok(()) => true,
+                Err(failure) => {
+                    trouble(failure);
+                    continue;
+                }
+            },
             Kind::File => false,
             Kind::Link | Kind::Other => continue,
         };
@@ -127,7 +134,7 @@ fn all_complete(top: &Place, table: &mut Table, trouble: &mut Trouble<'_>) -> Re
             let is_checkpoint = said != Said::Nothing || is_trainers(&place);
             let Some(mut inside) = place.looked_at(Place::inside, trouble) else { continue };
             inside.retain(|place| !is_checkpoint || is_trainers(place));
-            left.extend(inside.into_iter().rev());
+            left.extend(inside.iter().rev().cloned());
         }
     }
     Ok(())

@@ -67,7 +67,9 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
     let total = places.iter().map(|(_, size)| size).sum();
     let printer = Printer { json: arguments.json, all: arguments.all, colours: Colours::of_stdout(), bar };
     let mut done = 0;
-    for (place, size) in &places {
+    let has_found = !places.is_empty();
+    for (place, size) in places {
+        let (place, size) = (&place, &size);
         printer.bar.show("verify", done, total);
         let verdict = {
             let bar = &printer.bar;
@@ -120,7 +122,7 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
         }
     }
     // Where nothing was found there is nothing to count.
-    let has_counted = !places.is_empty() || tally.failed == 0;
+    let has_counted = has_found || tally.failed == 0;
     if has_counted && !arguments.json {
         output::print(&tally.line())?;
     }

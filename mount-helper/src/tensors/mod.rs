@@ -2,6 +2,7 @@
 
 pub mod assembled;
 pub mod attribute;
+mod called;
 pub mod choice;
 pub mod compare;
 pub mod filter;

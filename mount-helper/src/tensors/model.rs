@@ -12,7 +12,7 @@ use tensorfs_fs::{Inspector, TensorBytes};
 use crate::show::failure::Failure;
 use crate::tensors::assembled::{Assembled, Part, by_rows};
 use crate::tensors::listed::{Bytes, Listed};
-use crate::tensors::place::{Kind, Place};
+use crate::tensors::place::{Entered, Kind, Place};
 use crate::tensors::plan::{Plan, Whole, name_of};
 use crate::tensors::single::Single;
 
@@ -50,12 +50,22 @@ struct Piece {
     tensor: Rc<Tensor>,
 }
 
+/// What was gone through of a directory.
+#[derive(Default)]
+struct Seen {
+    directories: Entered,
+    /// Files that are parts of a checkpoint.
+    parts: HashSet<PathBuf>,
+}
+
 impl Model {
     /// All tensors below a directory. Those of a checkpoint have the names that the program gave them; those of other
     /// files stand behind the file's name, and what is in directories behind theirs.
     pub fn of_all(dir: &Place, inspector: &Inspector) -> Result<Model, Failure> {
         let mut model = Model::empty(inspector);
-        model.add_directory(dir, "", &mut HashSet::new())?;
+        let mut seen = Seen::default();
+        seen.directories.enter(dir, &dir.about(true)?)?;
+        model.add_directory(dir, "", &mut seen)?;
         Ok(model)
     }
 
@@ -136,19 +146,25 @@ impl Model {
     }
 
     /// Adds what is in a directory, but for parts of a checkpoint, which are collected.
-    fn add_directory(&mut self, dir: &Place, prefix: &str, parts: &mut HashSet<PathBuf>) -> Result<(), Failure> {
+    fn add_directory(&mut self, dir: &Place, prefix: &str, seen: &mut Seen) -> Result<(), Failure> {
         let inside = dir.inside()?;
         for (number, plan) in Plan::all_in(dir, &inside, &self.inspector)?.iter().enumerate() {
             // Two checkpoints in one directory have mostly the same names.
             let prefix = if number == 0 { prefix.to_owned() } else { format!("{prefix}{}/", number + 1) };
             self.add_plan(plan, &prefix);
-            parts.extend(plan.places().map(Path::to_owned));
+            seen.parts.extend(plan.places().map(Path::to_owned));
         }
         for place in inside {
             let name = name_of(&place);
-            match place.about(false)?.kind() {
-                Kind::Directory => self.add_directory(&place, &format!("{prefix}{name}/"), parts)?,
-                Kind::File if !parts.contains(place.path()) => self.add_file(&place, &format!("{prefix}{name}/"))?,
+            let about = place.about(false)?;
+            match about.kind() {
+                Kind::Directory => {
+                    seen.directories.enter(&place, &about)?;
+                    self.add_directory(&place, &format!("{prefix}{name}/"), seen)?;
+                }
+                Kind::File if !seen.parts.contains(place.path()) => {
+                    self.add_file(&place, &format!("{prefix}{name}/"))?
+                }
                 _ => {}
             }
         }

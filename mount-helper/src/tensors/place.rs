@@ -1,6 +1,8 @@
 //! What a path on the command line stands for: a file or directory as the kernel shows it, or one in a pool that is not
 //! mounted, `POOL` or `POOL:/path`.
 
+use std::cell::OnceCell;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -23,21 +25,44 @@ use crate::mounting::target::out_of_sight;
 use crate::mounting::{foreign, paths, sight};
 use crate::show::failure::{At, Failure, reason};
 use crate::tensors::attribute;
-use crate::tensors::pool_path::{joined, split};
+use crate::tensors::called::Called;
+use crate::tensors::pool_path::{joined, separator, split};
 use crate::tensors::recorded::Recorded;
 
 /// A file or a directory.
-#[derive(Clone)]
 pub struct Place {
-    /// As it is called in print.
-    path: PathBuf,
+    called: Called,
+    /// As it is called in print, once that was asked. A clone does not keep it, nor does what is left of a walk.
+    path: OnceCell<PathBuf>,
     at: Where,
+}
+
+impl Clone for Place {
+    fn clone(&self) -> Place {
+        Place::new(self.called.clone(), self.at.clone())
+    }
 }
 
 #[derive(Clone)]
 enum Where {
     Host,
     Pool(Rc<Contents>, Ino),
+}
+
+/// Filesystem and number of an object.
+type Identity = (u64, u64);
+
+/// The directories that a walk has gone into. Each is gone into once: what is damaged, or was written by somebody who
+/// wants nobody to come to an end, may have several names for one, and lead back.
+#[derive(Default)]
+pub struct Entered(HashSet<Identity>);
+
+impl Entered {
+    /// Fails if the walk has gone into a directory before.
+    pub fn enter(&mut self, place: &Place, about: &About) -> Result<(), Failure> {
+        let is_new = self.0.insert(about.identity);
+        if is_new { Ok(()) } else { Err(Failure::at(place.path(), "a directory that has another name already")) }
+    }
 }
 
 /// Who is shown a directory and what is in it, before that is gone through.
@@ -82,6 +107,8 @@ impl Kind {
 /// What a listing tells of it.
 #[derive(Clone, Debug)]
 pub struct About {
+    /// Which object it is.
+    identity: Identity,
     kind: Kind,
     size: u64,
     modified: SystemTime,
@@ -109,7 +136,7 @@ impl Place {
     pub fn of(path: &Path) -> Result<Place, Failure> {
         match fs::metadata(path) {
             Ok(_) if looks_like_pool(path) => Place::in_pool(path, OsStr::new("")),
-            Ok(_) => Ok(Place { path: path.to_owned(), at: Where::Host }),
+            Ok(_) => Ok(Place::new(Called::named(path.as_os_str()), Where::Host)),
             Err(error) => match split(path) {
                 Some((pool, inside)) => Place::in_pool(pool, inside),
                 None => Err(error).at(path),
@@ -117,9 +144,21 @@ impl Place {
         }
     }
 
+    fn new(called: Called, at: Where) -> Place {
+        Place { called, path: OnceCell::new(), at }
+    }
+
     /// As it is called in print.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.path.get_or_init(|| self.called.path())
+    }
+
+    /// What it is called in its directory.
+    pub fn name(&self) -> &OsStr {
+        match self.called.is_named() {
+            true => self.path().file_name().unwrap_or_default(),
+            false => self.called.name(),
+        }
     }
 
     fn in_pool(pool: &Path, inside: &OsStr) -> Result<Place, Failure> {
@@ -141,13 +180,13 @@ impl Place {
             ino = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT)).at(&joined(pool, inside))?;
         }
         let path = if inside.is_empty() { pool.to_owned() } else { joined(pool, inside) };
-        Ok(Place { path, at: Where::Pool(contents, ino) })
+        Ok(Place::new(Called::named(path.as_os_str()), Where::Pool(contents, ino)))
     }
 
     fn on_mount(mount: &Mount, inside: &OsStr) -> Result<Place, Failure> {
         let path = sight::path_on(mount, Path::new(inside))?;
         fs::metadata(&path).at(&path)?;
-        Ok(Place { path, at: Where::Host })
+        Ok(Place::new(Called::named(path.as_os_str()), Where::Host))
     }
 
     /// True if it is in a pool that is not mounted.
@@ -167,15 +206,16 @@ impl Place {
     pub fn about(&self, follow: bool) -> Result<About, Failure> {
         match &self.at {
             Where::Host => {
-                let found = if follow { fs::metadata(&self.path) } else { fs::symlink_metadata(&self.path) };
-                let found: Metadata = found.at(&self.path)?;
-                let modified = found.modified().at(&self.path)?;
-                Ok(About { kind: Kind::of_mode(found.mode()), size: found.len(), modified })
+                let found = if follow { fs::metadata(self.path()) } else { fs::symlink_metadata(self.path()) };
+                let found: Metadata = found.at(self.path())?;
+                let modified = found.modified().at(self.path())?;
+                let identity = (found.dev(), found.ino());
+                Ok(About { identity, kind: Kind::of_mode(found.mode()), size: found.len(), modified })
             }
             Where::Pool(contents, ino) => {
-                let object = object(contents, *ino).at(&self.path)?;
+                let object = object(contents, *ino).at(self.path())?;
                 let (kind, modified) = (Kind::of_mode(object.attributes.mode), object.attributes.mtime.into());
-                Ok(About { kind, size: object.size(), modified })
+                Ok(About { identity: (0, ino.0), kind, size: object.size(), modified })
             }
         }
     }
@@ -183,7 +223,7 @@ impl Place {
     /// The number of the file.
     pub fn ino(&self) -> Result<Ino, Failure> {
         match &self.at {
-            Where::Host => Ok(Ino(fs::metadata(&self.path).at(&self.path)?.ino())),
+            Where::Host => Ok(Ino(fs::metadata(self.path()).at(self.path())?.ino())),
             Where::Pool(_, ino) => Ok(*ino),
         }
     }
@@ -193,7 +233,7 @@ impl Place {
         match &self.at {
             Where::Host => {
                 // Who is not told why finds out when opening it.
-                let attribute = |name| attribute::get(&self.path, name).ok().flatten();
+                let attribute = |name| attribute::get(self.path(), name).ok().flatten();
                 let state = match &*attribute("user.tensorfs.state")? {
                     "lost" => FileState::Lost,
                     "missing" => FileState::Missing,
@@ -217,7 +257,7 @@ impl Place {
     pub fn damage(&self) -> Option<String> {
         match &self.at {
             Where::Host => {
-                let state = attribute::get(&self.path, "user.tensorfs.state").ok().flatten()?;
+                let state = attribute::get(self.path(), "user.tensorfs.state").ok().flatten()?;
                 let why = "its bytes are damaged or not there; the server's log, and tensorfs check POOL once it is \
                            unmounted, say what is wrong";
                 (state == "damaged").then(|| why.to_owned())
@@ -239,17 +279,17 @@ impl Place {
 
     /// Opens a regular file to read it. Where that is allowed, looking at it is no access.
     pub fn open(&self) -> Result<File, Failure> {
-        self.open_with(0).at(&self.path)
+        self.open_with(0).at(self.path())
     }
 
     /// Opens a regular file to read what its medium holds.
     pub fn open_direct(&self) -> Result<Direct, Failure> {
-        Direct::open(|flags| self.open_with(flags)).at(&self.path)
+        Direct::open(|flags| self.open_with(flags)).at(self.path())
     }
 
     fn open_with(&self, flags: i32) -> io::Result<File> {
         let open = |flags| match &self.at {
-            Where::Host => File::options().read(true).custom_flags(flags | libc::O_NONBLOCK).open(&self.path),
+            Where::Host => File::options().read(true).custom_flags(flags | libc::O_NONBLOCK).open(self.path()),
             Where::Pool(contents, ino) => {
                 let object = object(contents, *ino)?;
                 match object.attributes.segment {
@@ -270,9 +310,9 @@ impl Place {
     /// What is recorded of a regular file, which is open: nothing if it is not on a mount of ours.
     pub fn recorded(&self, file: &File) -> Result<Option<Recorded>, Failure> {
         match &self.at {
-            Where::Host => Recorded::ask(file).at(&self.path),
+            Where::Host => Recorded::ask(file).at(self.path()),
             Where::Pool(contents, ino) => {
-                let object = object(contents, *ino).at(&self.path)?;
+                let object = object(contents, *ino).at(self.path())?;
                 Ok(Some(Recorded::of(object, contents.is_known_damaged(*ino))))
             }
         }
@@ -281,11 +321,11 @@ impl Place {
     /// How many bytes the host has of a sealed file, which is open; nothing if that cannot be told.
     pub fn host_size(&self, file: &File) -> Result<Option<u64>, Failure> {
         match &self.at {
-            Where::Host => Recorded::ask_host_size(file).at(&self.path),
+            Where::Host => Recorded::ask_host_size(file).at(self.path()),
             Where::Pool(contents, ino) => {
-                let has_segment = object(contents, *ino).at(&self.path)?.attributes.segment.is_some();
+                let has_segment = object(contents, *ino).at(self.path())?.attributes.segment.is_some();
                 let is_known = has_segment && !contents.may_have_grown();
-                Ok(if is_known { Some(file.metadata().at(&self.path)?.len()) } else { None })
+                Ok(if is_known { Some(file.metadata().at(self.path())?.len()) } else { None })
             }
         }
     }
@@ -293,9 +333,9 @@ impl Place {
     /// As [`Place::recorded`], but of what the file holds it may say no more than its summary.
     pub fn glanced(&self, file: &File) -> Result<Option<Recorded>, Failure> {
         match &self.at {
-            Where::Host => Recorded::glance(file).at(&self.path),
+            Where::Host => Recorded::glance(file).at(self.path()),
             Where::Pool(contents, ino) => {
-                let object = object(contents, *ino).at(&self.path)?;
+                let object = object(contents, *ino).at(self.path())?;
                 Ok(Some(Recorded::of(object, contents.is_known_damaged(*ino))))
             }
         }
@@ -311,15 +351,22 @@ impl Place {
 
     /// What is in a directory, by name.
     pub fn inside(&self) -> Result<Vec<Place>, Failure> {
+        if self.called.len() >= libc::PATH_MAX as usize {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)).at(self.path());
+        }
         let mut places = match &self.at {
             Where::Host => {
                 let mut places = Vec::new();
                 let foreign = foreign::table()?;
-                for entry in fs::read_dir(&self.path).at(&self.path)? {
-                    let path = entry.at(&self.path)?.path();
+                let separator = if self.path().as_os_str().as_bytes().ends_with(b"/") { "" } else { "/" };
+                for entry in fs::read_dir(self.path()).at(self.path())? {
+                    let entry = entry.at(self.path())?;
                     // Somebody has mounted something there.
-                    match foreign::check_in(&foreign, &path) {
-                        Ok(()) => places.push(Place { path, at: Where::Host }),
+                    match foreign::check_in(&foreign, &entry.path()) {
+                        Ok(()) => {
+                            let called = self.called.inside(separator, &entry.file_name());
+                            places.push(Place::new(called, Where::Host));
+                        }
                         Err(failure) => log::warn!("left out: {failure}"),
                     }
                 }
@@ -327,21 +374,22 @@ impl Place {
             }
             Where::Pool(contents, dir) => {
                 let entries = contents.view().entries_after(*dir, 0);
-                let place = |(_, name, ino): (u64, &[u8], Ino)| Place {
-                    path: joined(&self.path, OsStr::from_bytes(name)),
-                    at: Where::Pool(contents.clone(), ino),
+                let separator = if self.called.is_named() { separator(self.path()) } else { "/" };
+                let place = |(_, name, ino): (u64, &[u8], Ino)| {
+                    let called = self.called.inside(separator, OsStr::from_bytes(name));
+                    Place::new(called, Where::Pool(contents.clone(), ino))
                 };
                 entries.map(place).collect()
             }
         };
-        places.sort_by(|a, b| a.path.cmp(&b.path));
+        places.sort_by(|a, b| a.called.name().cmp(b.called.name()));
         Ok(places)
     }
 
     /// True if nothing of its name is there any more.
     pub fn is_gone(&self) -> bool {
         match &self.at {
-            Where::Host => fs::symlink_metadata(&self.path).is_err_and(|error| is_nothing_there(&error)),
+            Where::Host => fs::symlink_metadata(self.path()).is_err_and(|error| is_nothing_there(&error)),
             Where::Pool(..) => false,
         }
     }
@@ -355,8 +403,8 @@ impl Place {
     /// As [`Place::files`]. Before it goes into a directory `enter` is shown it and what is in it, may take some of
     /// that out, and says whether to go on.
     ///
-    /// What cannot be looked at is left out, `trouble` hears of it, and the rest is gone through. What was removed
-    /// meanwhile is no trouble.
+    /// What cannot be looked at is left out, `trouble` hears of it, and the rest is gone through. So it is with a
+    /// directory that was gone through under another name. What was removed meanwhile is no trouble.
     pub fn walk(
         &self,
         enter: &mut Enter<'_>,
@@ -366,10 +414,14 @@ impl Place {
         let top = self.about(true).and_then(|about| match about.kind {
             Kind::File => Ok((about, None)),
             Kind::Directory => Ok((about, Some(self.inside()?))),
-            Kind::Link | Kind::Other => Err(Failure::at(&self.path, "neither a file nor a directory")),
+            Kind::Link | Kind::Other => Err(Failure::at(self.path(), "neither a file nor a directory")),
         });
+        let mut entered = Entered::default();
         let mut left = match top {
-            Ok((_, Some(inside))) => inside,
+            Ok((about, Some(inside))) => {
+                entered.enter(self, &about)?;
+                inside
+            }
             Ok((about, None)) => return visit(self, &about),
             Err(failure) => {
                 trouble(failure);
@@ -379,16 +431,22 @@ impl Place {
         if !enter(self, &mut left)? {
             return Ok(false);
         }
+        forget_paths(&mut left);
         left.reverse();
         while let Some(place) = left.pop() {
             let Some(about) = place.looked_at(Place::about_itself, trouble) else { continue };
             match about.kind {
                 Kind::File if !visit(&place, &about)? => return Ok(false),
                 Kind::Directory => {
+                    if let Err(failure) = entered.enter(&place, &about) {
+                        trouble(failure);
+                        continue;
+                    }
                     let Some(mut inside) = place.looked_at(Place::inside, trouble) else { continue };
                     if !enter(&place, &mut inside)? {
                         return Ok(false);
                     }
+                    forget_paths(&mut inside);
                     inside.reverse();
                     left.append(&mut inside);
                 }
@@ -416,6 +474,11 @@ impl Place {
             }
         }
     }
+}
+
+/// Of what has to wait for its turn.
+fn forget_paths(places: &mut [Place]) {
+    places.iter_mut().for_each(|place| drop(place.path.take()));
 }
 
 /// An error that says that nothing has such a name.

@@ -37,11 +37,11 @@ pub struct Plan {
 /// A file that a plan names.
 pub struct Part {
     /// Its name in the directory.
-    pub name: String,
+    pub(super) name: String,
     /// Where it is, and how long, if it is there.
-    pub there: Option<(Place, u64)>,
+    pub(super) there: Option<(Place, u64)>,
     /// How long it is at least, as the plan says.
-    pub needed: u64,
+    pub(super) needed: u64,
     /// True if a link is there, which is not followed: on a mount the server follows none, either.
     is_link: bool,
 }
@@ -252,7 +252,7 @@ fn all_below(inside: &[Place], dir: &str) -> Result<Vec<Place>, Failure> {
 
 /// What a file or directory is called in its directory.
 pub fn name_of(place: &Place) -> String {
-    place.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
+    place.name().to_string_lossy().into_owned()
 }
 
 /// A plan that is being read.

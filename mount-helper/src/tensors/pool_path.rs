@@ -9,10 +9,15 @@ use tensorfs_layout::pool::looks_like_pool;
 /// `POOL` and a name become `POOL:/name`, `POOL:/dir` and a name `POOL:/dir/name`.
 pub fn joined(path: &Path, name: &OsStr) -> PathBuf {
     let mut whole = path.as_os_str().to_owned();
-    let inside = whole.as_bytes().windows(2).any(|pair| pair == b":/");
-    whole.push(if inside { "/" } else { ":/" });
+    whole.push(separator(path));
     whole.push(Path::new(name).strip_prefix("/").map_or(name, Path::as_os_str));
     PathBuf::from(whole)
+}
+
+/// What comes between a path and a name.
+pub fn separator(path: &Path) -> &'static str {
+    let inside = path.as_os_str().as_bytes().windows(2).any(|pair| pair == b":/");
+    if inside { "/" } else { ":/" }
 }
 
 /// The two parts of `POOL:/path`.
