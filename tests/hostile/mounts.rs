@@ -3,8 +3,9 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -55,7 +56,7 @@ struct Hostile {
 
 impl Hostile {
     fn mount(at: PathBuf, pool: &Path) -> Self {
-        fs::create_dir(&at).unwrap();
+        fs::create_dir_all(&at).unwrap();
         let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
         let data = format!("fd={},rootmode=40000,user_id={USER},group_id={USER},allow_other", device.as_raw_fd());
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -192,4 +193,47 @@ fn root_waits_for_no_server_of_another_user() {
         assert!(!below.status.success(), "{command}: {below:?}");
         assert_eq!(hostile.asked(), [""; 0], "{command}");
     }
+}
+
+/// A pool's log says where its tiers are, and its owner writes it: a mount of his on the way to one, or below which one
+/// is, is asked nothing, and the tier is missing.
+///
+/// Proves P6.
+#[test]
+fn a_tier_on_a_mount_of_another_user_is_missing() {
+    needs_mount!();
+    if !is_root() {
+        return skip("a_tier_on_a_mount_of_another_user_is_missing", "only root has something to lose");
+    }
+    let room = scratch();
+    let pool = room.path().join("pool");
+    run_ok(tensorfs().arg("create").arg(&pool));
+    run_ok(Command::new("chown").arg("-R").arg(USER.to_string()).arg(&pool));
+    let at = room.path().join("at");
+    fs::create_dir(&at).unwrap();
+    chown(&at, Some(USER), None).unwrap();
+    for (name, tier) in [("one", "t"), ("other", "below/t")] {
+        fs::create_dir_all(at.join(tier).parent().unwrap()).unwrap();
+        run_ok(tensorfs().args(["tier", "add"]).arg(&pool).arg(name).arg(at.join(tier)));
+    }
+    let hostile = Hostile::mount(at, &pool);
+    let mnt = room.path().join("mnt");
+    fs::create_dir(&mnt).unwrap();
+    for line in ["info P", "ls P", "check P", "tier list P", "verify P", "resize P 1G", "mount P M", "tier list M"] {
+        let place = |word: &str| match word {
+            "P" => pool.clone(),
+            "M" => mnt.clone(),
+            _ => word.into(),
+        };
+        let output = run(tensorfs().args(line.split(' ').map(place)));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(hostile.asked(), [""; 0], "{line}");
+        if line.starts_with("tier") {
+            let missing = said.lines().filter(|line| line.contains("that user 65534 serves")).count();
+            assert_eq!(missing, 2, "{line}: {output:?}");
+        }
+    }
+    fs::write(mnt.join("file"), "bytes").unwrap();
+    run_ok(tensorfs().arg("umount").arg(&mnt));
+    assert_eq!(hostile.asked(), [""; 0]);
 }

@@ -23,6 +23,7 @@ use nix::unistd::{LinkatFlags, UnlinkatFlags, linkat, unlinkat};
 use crate::medium::acting::Acting;
 use crate::medium::foreign::{Foreign, kind_name, other_kind};
 use crate::medium::owner::Owner;
+use crate::medium::way::open_asking_nobody;
 
 /// With these, everything is opened.
 const ALWAYS: OFlag = OFlag::O_CLOEXEC.union(OFlag::O_NOFOLLOW).union(OFlag::O_NONBLOCK).union(OFlag::O_NOCTTY);
@@ -79,8 +80,14 @@ impl Dir {
         Ok(Self { fd, owner, is_owners: true, path: path.to_owned() })
     }
 
-    /// Opens a directory elsewhere, with no link on the way to it. What is in it has to be the owner's.
+    /// Opens a directory elsewhere, with no link on the way to it. What is in it has to be the owner's. Where root has
+    /// somebody else's pool in use, nothing is asked of what a user has mounted.
     pub fn elsewhere(path: &Path, owner: Owner) -> io::Result<Self> {
+        if owner.is_other() {
+            let fd = open_asking_nobody(path, DIRECTORY | OFlag::O_NOFOLLOW)?;
+            let is_owners = owner.check(&fstat(&fd)?).is_ok();
+            return Ok(Self { fd, owner, is_owners, path: path.to_owned() });
+        }
         let how = OpenHow::new().flags(DIRECTORY | OFlag::O_NOFOLLOW).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
         let fd = match openat2(AT_FDCWD, path, how) {
             Err(Errno::ENOSYS | Errno::EPERM) => nix::fcntl::open(path, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty())?,

@@ -24,6 +24,12 @@ pub(crate) enum Foreign {
     /// A file that has a second name, and is written in place.
     #[error("it has another name elsewhere (a hard link)")]
     Linked,
+    /// The way leads to a FUSE filesystem of a user, who may leave whoever asks it waiting.
+    #[error("the way to it leads to a FUSE filesystem that user {user} serves")]
+    Served {
+        /// Who has mounted it.
+        user: String,
+    },
     /// The way leads to another filesystem.
     #[error("another filesystem is mounted there")]
     Mounted,

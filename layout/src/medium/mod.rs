@@ -20,6 +20,7 @@ pub(crate) mod owner;
 pub(crate) mod read_only;
 pub(crate) mod remote_note;
 pub(crate) mod scrub_note;
+mod way;
 
 pub use acting::Acting;
 pub use direct::Direct;
