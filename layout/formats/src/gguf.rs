@@ -23,6 +23,9 @@ const KEY_MAX: u64 = 65_535;
 const TEXT_MAX: u64 = 4096;
 /// The most dimensions. ggml has four.
 const DIMENSIONS_MAX: u32 = 4;
+/// The most texts and arrays in arrays: vocabularies have some hundred thousand. Each may be empty, and its length
+/// stand in a hole.
+const ITEMS_MAX: u64 = 1 << 22;
 /// Arrays in arrays.
 const DEPTH_MAX: usize = 4;
 /// Where tensors begin, if the file does not say.
@@ -75,7 +78,7 @@ const TYPES: &[Type] = &[
 
 pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let size = source.size()?;
-    let mut file = Header { cursor: Cursor::new(source, 0, size)?, is_big: false };
+    let mut file = Header { cursor: Cursor::new(source, 0, size)?, is_big: false, items: 0 };
     let read = file.tensors(out);
     let (tensors, data) = match read {
         Ok(read) => read,
@@ -134,6 +137,8 @@ impl Listed {
 struct Header<'s> {
     cursor: Cursor<'s>,
     is_big: bool,
+    /// So many there were in arrays so far.
+    items: u64,
 }
 
 impl Header<'_> {
@@ -252,7 +257,10 @@ impl Header<'_> {
         if depth >= DEPTH_MAX {
             return malformed("GGUF arrays nested too deep");
         }
-        // Each takes some bytes, so that the file's end is the bound.
+        self.items = self.items.saturating_add(count);
+        if self.items > ITEMS_MAX {
+            return malformed("a GGUF file that says too much about itself");
+        }
         for _ in 0..count {
             if kind == 8 {
                 let len = self.u64()?;
@@ -379,6 +387,8 @@ mod tests {
             file(&[pair("a", 9, &array(0, u64::MAX))], std::slice::from_ref(&good)),
             file(&[pair("a", 9, &array(10, u64::MAX))], std::slice::from_ref(&good)),
             file(&[nested], std::slice::from_ref(&good)),
+            file(&[pair("a", 9, &array(8, ITEMS_MAX + 1))], std::slice::from_ref(&good)),
+            file(&[pair("a", 9, &array(9, u64::MAX))], std::slice::from_ref(&good)),
         ];
         for (n, bytes) in refused.iter().enumerate() {
             let (found, all) = list(bytes);
