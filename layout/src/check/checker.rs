@@ -29,6 +29,9 @@ use crate::tree::object::Object;
 use crate::tree::paths::{Paths, spelled};
 use crate::tree::view::View;
 
+/// So many gaps between transactions are listed, and the others are counted.
+const LISTED: usize = 100;
+
 /// A check on its way.
 pub(crate) struct Checker<'a> {
     pub(super) superblock: &'a Superblock,
@@ -68,18 +71,29 @@ impl Checker<'_> {
 
     /// That no transaction is missing up to `keep`.
     pub(crate) fn missing(&mut self, census: &Census<'_>, blocks: &[ScannedBlock], keep: u64) {
-        for (first, last) in census.missing(keep) {
-            let at = blocks.iter().enumerate().find_map(|(index, block)| {
-                let found = block.frames.iter().find(|found| found.header.id == first)?;
-                Some(self.block_offset(index) + found.offset as u64)
-            });
+        // Whatever a log says, it takes no longer than it has frames.
+        let mut damaged: HashMap<u64, u64> = HashMap::new();
+        for (index, block) in blocks.iter().enumerate() {
+            for found in block.frames.iter().filter(|found| !found.sound) {
+                damaged.entry(found.header.id).or_insert(self.block_offset(index) + found.offset as u64);
+            }
+        }
+        let missing = census.missing(keep);
+        let (listed, rest) = missing.split_at(missing.len().min(LISTED));
+        let meaning = "the pool is mounted read-only; names, sizes or attributes that they changed may be wrong";
+        for &(first, last) in listed {
+            let at = damaged.get(&first).copied();
             let what = if first == last {
                 format!("transaction {first} cannot be read")
             } else {
                 format!("transactions {first} to {last} cannot be read")
             };
-            let meaning = "the pool is mounted read-only; names, sizes or attributes that they changed may be wrong";
             self.log_finding(Subject::Transactions, at, what, meaning);
+        }
+        if let (Some((first, _)), Some((_, last))) = (rest.first(), rest.last()) {
+            let count: u64 = rest.iter().map(|(first, last)| last - first + 1).sum();
+            let what = format!("{count} more transactions, from {first} to {last}, cannot be read");
+            self.log_finding(Subject::Transactions, None, what, meaning);
         }
     }
 
@@ -101,9 +115,13 @@ impl Checker<'_> {
         let mut links: HashMap<Ino, (u32, u32)> = HashMap::new();
         while let Some(dir) = queue.pop() {
             for (_, name, ino) in view.entries_after(dir, 0) {
-                let (path, path_bytes) = spelled(Some(join(view, dir, name)));
-                let of_tree = |what: String, meaning: &str| of_host_file(Subject::Tree, "log", what, meaning);
-                let tree = |what, meaning| Finding { path, path_bytes, ino: Some(ino), ..of_tree(what, meaning) };
+                let paths = &self.paths;
+                // Only then is a path put together.
+                let tree = |what: String, meaning: &str| {
+                    let (path, path_bytes) = spelled(Some(join(paths.bytes_of(view, dir), dir, name)));
+                    let finding = of_host_file(Subject::Tree, "log", what, meaning);
+                    Finding { path, path_bytes, ino: Some(ino), ..finding }
+                };
                 let Some(object) = view.object(ino) else {
                     let what = format!("names object {ino}, of which there is no record");
                     self.report.findings.push(tree(what, "the name is there and cannot be opened"));
@@ -318,8 +336,37 @@ fn is_part(name: &str) -> bool {
     [LOG, LOCK, SEGMENTS, QUARANTINE, "lost+found"].contains(&name) || BESIDE.contains(&name)
 }
 
-fn join(view: &View, dir: Ino, name: &[u8]) -> Vec<u8> {
-    let parent = view.path_of(dir).unwrap_or_else(|| format!("(inode {dir})").into_bytes());
+fn join(parent: Option<Vec<u8>>, dir: Ino, name: &[u8]) -> Vec<u8> {
+    let parent = parent.unwrap_or_else(|| format!("(inode {dir})").into_bytes());
     let parent = if parent == b"/" { &[][..] } else { &parent };
     [parent, b"/", name].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::frame;
+    use crate::log::scan::Found;
+
+    #[test]
+    fn of_many_gaps_the_first_are_listed_and_damaged_frames_have_their_place() {
+        let superblock = Superblock::new("x".into(), 16 << 20, 1, None).unwrap();
+        let many = 200_000;
+        let frame = |(place, id, sound): (usize, u64, bool)| {
+            let header = frame::Header { id, length: frame::HEADER, ..frame::Header::default() };
+            Found { header, offset: 64 + place * frame::HEADER, sound }
+        };
+        let others = (3..many).map(|number| (number as usize, 2 * number, true));
+        let frames = [(0, 2, true), (1, 3, false), (2, 4, true)].into_iter().chain(others).map(frame).collect();
+        let blocks = [ScannedBlock { frames, ..ScannedBlock::default() }];
+        let mut checker = Checker { superblock: &superblock, report: Report::default(), paths: Paths::default() };
+        checker.missing(&Census::new(&blocks), &blocks, 2 * many - 2);
+        let found = &checker.report.findings;
+        assert_eq!(found.len(), LISTED + 1);
+        assert_eq!((found[0].offset, found[0].what.as_str()), (None, "transaction 1 cannot be read"));
+        let at = BLOCKS_OFFSET + (64 + frame::HEADER) as u64;
+        assert_eq!((found[1].offset, found[1].what.as_str()), (Some(at), "transaction 3 cannot be read"));
+        let rest = "199899 more transactions, from 201 to 399997, cannot be read";
+        assert_eq!(found[LISTED].what, rest);
+    }
 }
