@@ -20,8 +20,9 @@ const STEP: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEX
 /// Opens a directory with these flags, with no link and no mount of another user on the way to it.
 pub(super) fn open_asking_nobody(path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
     let mut at = openat(AT_FDCWD, if path.is_absolute() { "/" } else { "." }, STEP, Mode::empty())?;
+    // Where that is, this process was put by somebody who may be trusted; of the root of a `chroot` the table may
+    // know nothing.
     let mut mount = mount_of(&at)?;
-    check(mount)?;
     for part in path.components() {
         let name = match part {
             Component::Normal(name) => name,
