@@ -237,3 +237,27 @@ fn a_tier_on_a_mount_of_another_user_is_missing() {
     run_ok(tensorfs().arg("umount").arg(&mnt));
     assert_eq!(hostile.asked(), [""; 0]);
 }
+
+/// A directory that is bound to a second place, as containers have it, is no forgery.
+///
+/// Proves P7.
+#[test]
+fn a_directory_that_is_bound_to_a_second_place_is_listed_in_both() {
+    if !is_root() {
+        return skip("a_directory_that_is_bound_to_a_second_place_is_listed_in_both", "only root can bind it");
+    }
+    let room = scratch();
+    let top = room.path().join("top");
+    fs::create_dir_all(top.join("run7/step")).unwrap();
+    fs::create_dir(top.join("current")).unwrap();
+    fs::write(top.join("run7/step/file"), "bytes").unwrap();
+    mount(Some(&top.join("run7")), &top.join("current"), None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    let outputs = [&["ls", "-R"] as &[&str], &["verify"]].map(|command| run(tensorfs().args(command).arg(&top)));
+    umount2(&top.join("current"), MntFlags::MNT_DETACH).unwrap();
+    for output in outputs {
+        // What is in no pool is named, and not listed.
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("another name"), "{said}");
+        assert!(["run7", "current"].iter().all(|place| said.contains(&format!("{place}/step/file"))), "{said}");
+    }
+}

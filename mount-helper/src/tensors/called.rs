@@ -1,6 +1,7 @@
 //! How a place is called in print. Each name knows the directory that it is in: what is in one does not repeat its
 //! path.
 
+use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -17,14 +18,28 @@ struct Part {
     text: OsString,
     /// Where the name begins in that.
     name_at: usize,
-    /// Bytes of the whole path.
+    /// Bytes of the path from the root of its filesystem, of what is in a pool from where the pool begins.
     len: usize,
+    /// Of a directory that a walk has gone into, which one it is.
+    identity: OnceCell<Identity>,
 }
+
+/// Filesystem and number of an object.
+pub type Identity = (u64, u64);
 
 impl Called {
     /// As it was named.
     pub fn named(path: &OsStr) -> Called {
-        Called(Rc::new(Part { above: None, text: path.to_owned(), name_at: 0, len: path.len() }))
+        Called::new(None, path.to_owned(), 0, path.len())
+    }
+
+    /// As it was named, by a path that goes on from a pool.
+    pub fn named_in_pool(path: &OsStr, inside: &OsStr) -> Called {
+        Called::new(None, path.to_owned(), 0, inside.len())
+    }
+
+    fn new(above: Option<Called>, text: OsString, name_at: usize, len: usize) -> Called {
+        Called(Rc::new(Part { above, text, name_at, len, identity: OnceCell::new() }))
     }
 
     /// Something in this directory.
@@ -32,8 +47,9 @@ impl Called {
         let mut text = OsString::with_capacity(separator.len() + name.len());
         text.push(separator);
         text.push(name);
-        let len = self.len() + text.len();
-        Called(Rc::new(Part { above: Some(self.clone()), text, name_at: separator.len(), len }))
+        // What separates a pool from what is in it is a slash there.
+        let len = self.len() + separator.len().min(1) + name.len();
+        Called::new(Some(self.clone()), text, separator.len(), len)
     }
 
     /// The name; all that was named, if it was.
@@ -41,7 +57,15 @@ impl Called {
         OsStr::from_bytes(&self.0.text.as_bytes()[self.0.name_at..])
     }
 
-    /// Bytes of the path.
+    /// Notes which directory it is. False if it is one that it is in itself.
+    pub fn identify(&self, identity: Identity) -> bool {
+        let above = std::iter::successors(self.0.above.as_ref(), |Called(part)| part.above.as_ref());
+        let leads_back = above.into_iter().any(|Called(part)| part.identity.get() == Some(&identity));
+        let _ = self.0.identity.set(identity);
+        !leads_back
+    }
+
+    /// Bytes of the path, as calls count them.
     pub fn len(&self) -> usize {
         self.0.len
     }
@@ -59,7 +83,7 @@ impl Called {
             parts.push(&part.text);
             at = part.above.as_ref();
         }
-        let mut path = OsString::with_capacity(self.len());
+        let mut path = OsString::new();
         parts.iter().rev().for_each(|part| path.push(part));
         path.into()
     }

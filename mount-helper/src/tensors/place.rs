@@ -20,12 +20,12 @@ use tensorfs_layout::segment::Gone;
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Error, Ino, ROOT};
 
-use crate::mounting::mountinfo::Mount;
+use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::out_of_sight;
 use crate::mounting::{foreign, paths, sight};
 use crate::show::failure::{At, Failure, reason};
 use crate::tensors::attribute;
-use crate::tensors::called::Called;
+use crate::tensors::called::{Called, Identity};
 use crate::tensors::pool_path::{joined, separator, split};
 use crate::tensors::recorded::Recorded;
 
@@ -49,19 +49,36 @@ enum Where {
     Pool(Rc<Contents>, Ino),
 }
 
-/// Filesystem and number of an object.
-type Identity = (u64, u64);
-
-/// The directories that a walk has gone into. Each is gone into once: what is damaged, or was written by somebody who
-/// wants nobody to come to an end, may have several names for one, and lead back.
+/// The directories of pools that a walk has gone into. Each is gone into once: what is damaged, or was written by
+/// somebody who wants nobody to come to an end, may have several names for one, and lead back. Elsewhere one directory
+/// may be in several places, and only one that is in itself is not gone into again.
 #[derive(Default)]
-pub struct Entered(HashSet<Identity>);
+pub struct Entered {
+    directories: HashSet<Identity>,
+    /// The last filesystem that was met, and whether it is a mount of ours.
+    is_ours: Option<(u64, bool)>,
+}
 
 impl Entered {
     /// Fails if the walk has gone into a directory before.
     pub fn enter(&mut self, place: &Place, about: &About) -> Result<(), Failure> {
-        let is_new = self.0.insert(about.identity);
-        if is_new { Ok(()) } else { Err(Failure::at(place.path(), "a directory that has another name already")) }
+        let leads_on = place.called.identify(about.identity);
+        if (place.is_in_pool() || self.is_ours(about.identity.0)) && !self.directories.insert(about.identity) {
+            return Err(Failure::at(place.path(), "a directory that has another name already"));
+        }
+        if leads_on { Ok(()) } else { Err(Failure::at(place.path(), "a directory that is in itself")) }
+    }
+
+    fn is_ours(&mut self, device: u64) -> bool {
+        if let Some((_, is_ours)) = self.is_ours.filter(|(known, _)| *known == device) {
+            return is_ours;
+        }
+        let numbers = (libc::major(device), libc::minor(device));
+        // Where there is no table, there is no mount of ours.
+        let is_it = |mount: &Mount| mount.is_tensorfs() && mount.device() == numbers;
+        let is_ours = Table::read().is_ok_and(|table| table.latest_first().any(is_it));
+        self.is_ours = Some((device, is_ours));
+        is_ours
     }
 }
 
@@ -180,7 +197,7 @@ impl Place {
             ino = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT)).at(&joined(pool, inside))?;
         }
         let path = if inside.is_empty() { pool.to_owned() } else { joined(pool, inside) };
-        Ok(Place::new(Called::named(path.as_os_str()), Where::Pool(contents, ino)))
+        Ok(Place::new(Called::named_in_pool(path.as_os_str(), inside), Where::Pool(contents, ino)))
     }
 
     fn on_mount(mount: &Mount, inside: &OsStr) -> Result<Place, Failure> {
