@@ -93,16 +93,22 @@ impl Checker<'_> {
         let io = |error| Error::in_pool(pool.path(), LOG, "read", error);
         // Without cleaning, what is in a block stays there, and frames are only ever added behind it.
         let _cleaner = pool.keep_blocks();
-        let (blocks, newest, horizon, next_id) = {
-            let state = pool.live();
-            (state.log().blocks().to_vec(), state.log().newest(), state.log().horizon(), state.view().next_id())
-        };
-        let total = blocks.len() as u64;
         let medium: Arc<dyn Medium> = pool.medium();
         let mut superblock = self.superblock.clone();
-        superblock.blocks = blocks.len() as u32;
-        // All that these blocks hold is there by now.
-        let filled = Filled::of_all(&*medium, &superblock).map_err(io)?;
+        let (blocks, newest, horizon, next_id, filled) = loop {
+            let (blocks, newest, horizon, next_id) = {
+                let state = pool.live();
+                (state.log().blocks().to_vec(), state.log().newest(), state.log().horizon(), state.view().next_id())
+            };
+            superblock.blocks = blocks.len() as u32;
+            // All that these blocks hold is there by now.
+            match Filled::of_all(&*medium, &superblock) {
+                // Free ones at the end of the log go at any time, and whoever cuts it says so before.
+                Err(error) if is_behind_end(&error) && pool.live().log().blocks().len() < blocks.len() => {}
+                filled => break (blocks, newest, horizon, next_id, filled.map_err(io)?),
+            }
+        };
+        let total = blocks.len() as u64;
         let done = std::sync::atomic::AtomicU64::new(0);
         let scanned = parallel(blocks.len(), scan::BLOCKS_PER_THREAD, |index| {
             if !go_on() {
@@ -307,6 +313,10 @@ impl Checker<'_> {
         }
         Ok(())
     }
+}
+
+fn is_behind_end(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::UnexpectedEof
 }
 
 /// True if a block that was free is so still, and holds nothing but zeroes; or is in use by now, or gone.

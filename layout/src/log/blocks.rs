@@ -311,4 +311,10 @@ impl Log {
         self.newest = id;
         TxId(id)
     }
+
+    /// Zeroes a block durably and makes it free.
+    pub fn zero_block(medium: &dyn Medium, offset: u64, size: usize) -> std::io::Result<()> {
+        medium.store(offset, &vec![0; size])?;
+        medium.persist()
+    }
 }

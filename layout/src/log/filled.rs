@@ -1,5 +1,5 @@
-//! Where a log holds something. What its host says is a hole counts as zeroes, and is never read: a log may be as long
-//! as a superblock says without that any of it is there.
+//! Where a log holds something. What its host says is a hole counts as zeroes, and is not read: a log may be as long as
+//! a superblock says without that any of it is there. The host is asked only of a log of which little is there.
 
 use std::io;
 use std::ops::Range;
@@ -20,14 +20,13 @@ const PAGE: u64 = 4096;
 pub(crate) struct Filled(Vec<Range<u64>>);
 
 impl Filled {
-    /// What the host says of all blocks.
+    /// What the host says of all blocks, or all of them, where it is not asked.
     pub fn of_all(medium: &dyn Medium, superblock: &Superblock) -> io::Result<Self> {
-        Self::within(medium, BLOCKS_OFFSET..superblock.log_len())
-    }
-
-    /// What it says of one block.
-    pub fn of_block(medium: &dyn Medium, superblock: &Superblock, index: usize) -> io::Result<Self> {
-        Self::within(medium, place(superblock, index))
+        let all = BLOCKS_OFFSET..superblock.log_len();
+        match medium.is_sparse() {
+            true => Self::within(medium, all),
+            false => Ok(Self(std::iter::once(all).filter(|all| !all.is_empty()).collect())),
+        }
     }
 
     fn within(medium: &dyn Medium, of: Range<u64>) -> io::Result<Self> {
@@ -71,8 +70,13 @@ fn place(superblock: &Superblock, index: usize) -> Range<u64> {
 }
 
 /// Stores what a block holds once more.
-pub(crate) fn store_again(medium: &dyn Medium, superblock: &Superblock, index: usize) -> io::Result<()> {
-    for range in Filled::of_block(medium, superblock, index)?.in_block(superblock, index) {
+pub(crate) fn store_again(
+    medium: &dyn Medium,
+    superblock: &Superblock,
+    index: usize,
+    filled: &Filled,
+) -> io::Result<()> {
+    for range in filled.in_block(superblock, index) {
         let mut bytes = vec![0; range.len()];
         let at = place(superblock, index).start + range.start as u64;
         medium.read(at, &mut bytes)?;
@@ -82,8 +86,13 @@ pub(crate) fn store_again(medium: &dyn Medium, superblock: &Superblock, index: u
 }
 
 /// Stores zeroes over what a block holds from a place on. Its holes stay.
-pub(crate) fn zero_behind(medium: &dyn Medium, superblock: &Superblock, index: usize, from: usize) -> io::Result<()> {
-    let filled = Filled::of_block(medium, superblock, index)?;
+pub(crate) fn zero_behind(
+    medium: &dyn Medium,
+    superblock: &Superblock,
+    index: usize,
+    from: usize,
+    filled: &Filled,
+) -> io::Result<()> {
     for range in filled.in_block(superblock, index).into_iter().filter(|range| range.end > from) {
         let start = range.start.max(from);
         medium.store(place(superblock, index).start + start as u64, &vec![0; range.end - start])?;
@@ -100,6 +109,12 @@ pub(crate) struct BlockBytes {
 }
 
 impl BlockBytes {
+    /// Reads all of a block.
+    pub fn whole(medium: &dyn Medium, superblock: &Superblock, index: usize) -> io::Result<Self> {
+        let Range { start, end } = place(superblock, index);
+        Self::read(medium, superblock, index, &Filled(vec![start..end]))
+    }
+
     /// Reads what of a block is filled.
     pub fn read(medium: &dyn Medium, superblock: &Superblock, index: usize, filled: &Filled) -> io::Result<Self> {
         let (start, len) = (place(superblock, index).start, superblock.block_size as usize);
@@ -271,14 +286,16 @@ mod tests {
                 log.write_all_at(of, BLOCKS_OFFSET + page as u64 * PAGE).unwrap();
             }
             let medium = medium::open(log).unwrap();
-            let filled = Filled::of_block(&*medium, &superblock, 0).unwrap();
+            let filled = Filled::within(&*medium, place(&superblock, 0)).unwrap();
             let sparse = BlockBytes::read(&*medium, &superblock, 0, &filled).unwrap();
             prop_assert_eq!(told(&scan_block(&sparse, 0, &superblock)), told(&scan_block(&whole, 0, &superblock)));
+            let read = BlockBytes::whole(&*medium, &superblock, 0).unwrap();
+            prop_assert_eq!(told(&scan_block(&read, 0, &superblock)), told(&scan_block(&whole, 0, &superblock)));
             prop_assert_eq!(told(&scan(&*medium, &superblock).unwrap()[0]), told(&scan_block(&whole, 0, &superblock)));
             let cut = cut.max(block::HEADER);
             let (sparse, whole) = (sparse.cut(cut), whole.cut(cut));
             prop_assert_eq!(told(&scan_block(&sparse, 0, &superblock)), told(&scan_block(&whole, 0, &superblock)));
-            zero_behind(&*medium, &superblock, 0, cut).unwrap();
+            zero_behind(&*medium, &superblock, 0, cut, &filled).unwrap();
             let mut left = vec![0; SIZE as usize];
             medium.read(BLOCKS_OFFSET, &mut left).unwrap();
             prop_assert!(left[..cut] == bytes[..cut] && is_zero(&left[cut..]));
@@ -314,11 +331,36 @@ mod tests {
 
     #[test]
     fn a_log_that_is_too_short_is_no_hole() {
-        let superblock = Superblock::new("x".into(), SIZE, 4, None).unwrap();
-        let log = tempfile::tempfile().unwrap();
-        log.set_len(superblock.log_len() - 1).unwrap();
-        let medium = medium::open(log).unwrap();
-        let found = scan(&*medium, &superblock);
-        assert_eq!(found.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        for blocks in [4, 4096] {
+            let superblock = Superblock::new("x".into(), SIZE, blocks, None).unwrap();
+            let log = tempfile::tempfile().unwrap();
+            log.set_len(superblock.log_len() - 1).unwrap();
+            let medium = medium::open(log).unwrap();
+            let found = scan(&*medium, &superblock);
+            assert_eq!(found.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        }
+    }
+
+    /// Hosts have been wrong about holes, and the log of a server has none that is worth it.
+    #[test]
+    fn of_holes_of_a_log_that_is_short_or_mostly_there_the_host_is_not_asked() {
+        for (blocks, is_asked) in [(1000, false), (2000, true)] {
+            let superblock = Superblock::new("x".into(), SIZE, blocks, None).unwrap();
+            let log = tempfile::tempfile().unwrap();
+            log.set_len(superblock.log_len()).unwrap();
+            let medium = medium::open(log.try_clone().unwrap()).unwrap();
+            assert_eq!(medium.is_sparse(), is_asked, "{blocks} blocks");
+            let filled = Filled::of_all(&*medium, &superblock).unwrap();
+            assert_eq!(filled.blocks(&superblock).len(), if is_asked { 0 } else { blocks as usize });
+            // Most of it takes space, and is not written.
+            let most = superblock.log_len() as i64 * 2 / 3;
+            let flags = nix::fcntl::FallocateFlags::empty();
+            if let Err(errno) = nix::fcntl::fallocate(&log, flags, 0, most) {
+                eprintln!("SKIPPED: {errno}");
+                continue;
+            }
+            assert!(!medium.is_sparse());
+            assert_eq!(Filled::of_all(&*medium, &superblock).unwrap().blocks(&superblock).len(), blocks as usize);
+        }
     }
 }

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::medium::cacheline;
 use crate::medium::domain::{Domain, Medium};
-use crate::medium::host::{data_of_file, grow_file, sync_all, sync_directory, sync_segment, write_out};
+use crate::medium::host::{data_of_file, grow_file, is_sparse, sync_all, sync_directory, sync_segment, write_out};
 
 /// Persistent memory that a log lies on, as the `dax` medium uses it. Tests put a simulated one behind it.
 pub trait Memory: Send + Sync + fmt::Debug {
@@ -19,6 +19,10 @@ pub trait Memory: Send + Sync + fmt::Debug {
     fn log_len(&self) -> io::Result<u64>;
     /// Fills `bytes` from the log file; `UnexpectedEof` behind its end.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+    /// As [`Medium::is_sparse`].
+    fn is_sparse(&self) -> bool {
+        false
+    }
     /// As [`Medium::data`].
     fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
         Ok(Some(range).filter(|range| !range.is_empty()))
@@ -60,6 +64,9 @@ impl<M: Memory> Medium for DaxMedium<M> {
     }
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.memory.read(offset, bytes)
+    }
+    fn is_sparse(&self) -> bool {
+        self.memory.is_sparse()
     }
     fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
         self.memory.data(range)
@@ -170,6 +177,9 @@ impl Memory for Mapped {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         // Not through the mapping: a bad line of memory is an error here, and a signal there.
         self.log.read_exact_at(bytes, offset)
+    }
+    fn is_sparse(&self) -> bool {
+        is_sparse(&self.log)
     }
     fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
         data_of_file(&self.log, range)

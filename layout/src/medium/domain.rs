@@ -44,6 +44,11 @@ pub trait Medium: Send + Sync + fmt::Debug {
     fn log_len(&self) -> io::Result<u64>;
     /// Fills `bytes` from the log file; `UnexpectedEof` behind its end.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+    /// True if so much of the log file is holes that it is worth asking for them, and the host can be trusted with what
+    /// it says of them now.
+    fn is_sparse(&self) -> bool {
+        false
+    }
     /// The first part of a range of the log file that may hold something else than zeroes; nothing if all of it is a
     /// hole, `UnexpectedEof` if that is behind the file's end. Where a medium knows of no holes, that is all of it.
     fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {

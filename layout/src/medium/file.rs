@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
 use crate::medium::domain::{Domain, Medium};
-use crate::medium::host::{data_of_file, grow_file, sync_all, sync_directory, sync_segment, write_out};
+use crate::medium::host::{data_of_file, grow_file, is_sparse, sync_all, sync_directory, sync_segment, write_out};
 
 /// A log file behind the page cache: `pwrite` and `fdatasync`.
 #[derive(Debug)]
@@ -31,6 +31,9 @@ impl Medium for FileMedium {
     }
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.log.read_exact_at(bytes, offset)
+    }
+    fn is_sparse(&self) -> bool {
+        is_sparse(&self.log)
     }
     fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
         data_of_file(&self.log, range)

@@ -77,6 +77,9 @@ impl Medium for Counted {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.medium.read(offset, bytes)
     }
+    fn is_sparse(&self) -> bool {
+        self.medium.is_sparse()
+    }
     fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
         self.medium.data(range)
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use nix::errno::Errno;
 use nix::unistd::Whence;
@@ -29,6 +29,16 @@ pub(super) fn sync_directory(directory: BorrowedFd<'_>) -> io::Result<()> {
 
 pub(super) fn sync_all(directory: BorrowedFd<'_>) -> io::Result<()> {
     Ok(nix::unistd::syncfs(directory)?)
+}
+
+/// A log that is no longer is read, whatever of it is holes.
+const SHORT: u64 = 1 << 30;
+
+/// True if a log is long, takes less than half of that on the host, and was synced: of bytes that are not written out
+/// yet, some hosts say that they are a hole. A server writes all of its log, so it is few logs that are asked about.
+pub(super) fn is_sparse(log: &File) -> bool {
+    let has_holes = log.metadata().is_ok_and(|found| found.len() > SHORT && found.blocks() * 512 < found.len() / 2);
+    has_holes && nix::unistd::fdatasync(log).is_ok()
 }
 
 /// The first part of a range of a file that the host does not call a hole. What it cannot tell is none.

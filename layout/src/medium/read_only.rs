@@ -18,6 +18,9 @@ impl Medium for ReadOnly {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
         self.0.read(offset, bytes)
     }
+    fn is_sparse(&self) -> bool {
+        self.0.is_sparse()
+    }
     fn data(&self, range: Range<u64>) -> std::io::Result<Option<Range<u64>>> {
         self.0.data(range)
     }

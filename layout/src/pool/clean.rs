@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::ids::{POOL, TxId};
-use crate::log::blocks::{Block, RESERVE_BLOCKS, Reserve};
+use crate::log::blocks::{Block, Log, RESERVE_BLOCKS, Reserve};
 use crate::log::draft::Draft;
 use crate::log::file::LOG;
-use crate::log::filled::{BlockBytes, Filled, zero_behind};
+use crate::log::filled::BlockBytes;
 use crate::log::frame;
 use crate::log::ledger::Placed;
 use crate::log::length;
@@ -243,9 +243,8 @@ impl Pool {
     fn clean(&self, victim: Victim) -> Result<()> {
         let io = |what| move |error| Error::in_pool(&self.path, LOG, what, error);
         let superblock = self.superblock();
-        let filled = Filled::of_block(&*self.medium, &superblock, victim.index);
-        let bytes = filled.and_then(|filled| BlockBytes::read(&*self.medium, &superblock, victim.index, &filled));
-        let bytes = bytes.map_err(io("read"))?;
+        let offset = self.state.read().log.block_offset(victim.index);
+        let bytes = BlockBytes::whole(&*self.medium, &superblock, victim.index).map_err(io("read"))?;
         let scanned = scan::scan_block(&bytes, victim.index as u32, &superblock);
         let whole = scanned.header.is_some_and(|header| header.incarnation == victim.incarnation)
             && scanned.frames.iter().all(|found| found.sound)
@@ -257,7 +256,7 @@ impl Pool {
         }
         self.carry_over(&victim, &bytes, &scanned.frames).map_err(io("clean"))??;
         self.commit(self.newest())?;
-        let zeroed = zero_behind(&*self.medium, &superblock, victim.index, 0).and_then(|()| self.medium.persist());
+        let zeroed = Log::zero_block(&*self.medium, offset, bytes.len());
         zeroed.map_err(|error| self.fail("zeroing a block of the log", &error))?;
         let mut state = self.state.write();
         state.log.set_free(victim.index);

@@ -176,6 +176,9 @@ impl Medium for Cached {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.0.read(offset, bytes)
     }
+    fn is_sparse(&self) -> bool {
+        true
+    }
     fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
         self.0.data(range)
     }
@@ -237,6 +240,9 @@ impl Memory for Lines {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.0.read(offset, bytes)
     }
+    fn is_sparse(&self) -> bool {
+        true
+    }
     fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
         self.0.data(range)
     }
@@ -273,6 +279,9 @@ impl Medium for Dax {
     }
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.log.read(offset, bytes)
+    }
+    fn is_sparse(&self) -> bool {
+        self.log.is_sparse()
     }
     fn data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
         self.log.data(range)

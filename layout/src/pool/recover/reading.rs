@@ -10,7 +10,7 @@ use crate::ids::{ROOT, SegmentId, TxId};
 use crate::log::blocks::Log;
 use crate::log::census::{Census, decide_blocks};
 use crate::log::file::LOG;
-use crate::log::filled;
+use crate::log::filled::{self, Filled};
 use crate::log::scan;
 use crate::log::shutdown::Shutdown;
 use crate::log::superblock::{PoolState, Superblock};
@@ -110,8 +110,9 @@ pub(crate) fn cut_off(found: &Found, medium: &dyn Medium, superblock: &Superbloc
     // The proof of the horizon may stand in a frame that is about to go.
     superblock.store_mark(medium, found.log.horizon())?;
     medium.persist()?;
+    let filled = Filled::of_all(medium, superblock)?;
     for (index, from) in &found.rest {
-        filled::zero_behind(medium, superblock, *index, *from)?;
+        filled::zero_behind(medium, superblock, *index, *from, &filled)?;
     }
     medium.persist()
 }
@@ -119,8 +120,12 @@ pub(crate) fn cut_off(found: &Found, medium: &dyn Medium, superblock: &Superbloc
 /// Stores again what is kept and not proved to be durable: where a persist failed, the host may have it in memory and
 /// take it for written. Whoever commits persists it.
 pub(crate) fn store_again(found: &Found, medium: &dyn Medium, superblock: &Superblock) -> io::Result<()> {
+    if found.unproved.is_empty() {
+        return Ok(());
+    }
+    let filled = Filled::of_all(medium, superblock)?;
     for index in &found.unproved {
-        filled::store_again(medium, superblock, *index)?;
+        filled::store_again(medium, superblock, *index, &filled)?;
     }
     Ok(())
 }
