@@ -14,6 +14,7 @@ use crate::grown::{checked, frames, records, seal, sealed_bytes};
 on_mounts!(
     frames_are_sealed_while_their_writer_has_them_open,
     what_was_sealed_while_it_was_open_is_read_once_more,
+    what_a_sealed_event_file_grows_by_is_read_twice,
     a_frame_that_is_written_slowly_is_read_when_it_is_there,
     what_changes_in_a_file_that_is_open_is_told,
     what_a_format_says_is_damaged_is_damaged_in_a_file_that_is_open,
@@ -134,6 +135,32 @@ fn what_was_sealed_while_it_was_open_is_read_once_more(setup: Setup) {
     let read = read_to_seal(&mount) - before;
     assert!(is_twice(read, written.len() as u64), "{read} bytes read of {}", written.len());
     assert_eq!(sealed_bytes(&mount, NAME), written.len() as u64);
+    checked(&mut mount);
+}
+
+/// What the server is given to write, it has to take from whoever writes it; that is no reading of the file.
+///
+/// Proves C9.
+fn what_a_sealed_event_file_grows_by_is_read_twice(setup: Setup) {
+    let mut mount = setup.mount();
+    let (front, pieces) =
+        (smdebug_frames(0..2000, 8192), [2000..2500, 2500..3000].map(|steps| smdebug_frames(steps, 8192)));
+    fs::write(mount.at(NAME), &front).unwrap();
+    seal(&mount, NAME);
+    let before = read_to_seal(&mount);
+    let mut file = OpenOptions::new().append(true).open(mount.at(NAME)).unwrap();
+    let mut end = front.len();
+    for piece in &pieces {
+        file.write_all(piece).unwrap();
+        end += piece.len();
+        wait_until("it is sealed", || sealed_to(&mount) == end as u64);
+    }
+    drop(file);
+    seal(&mount, NAME);
+    let read = read_to_seal(&mount) - before;
+    let grown = (end - front.len()) as u64;
+    assert!(is_twice(read, grown), "{read} bytes read of {grown}");
+    assert_eq!(sealed_bytes(&mount, NAME), end as u64);
     checked(&mut mount);
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, copy_file_range, fallocate, fcntl};
 use serde_json::Value;
-use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, child, on_mounts};
+use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, child, on_mounts, samples, xattr};
 
 on_mounts!(
     what_is_appended_is_read_and_what_was_sealed_is_not,
@@ -18,6 +18,8 @@ on_mounts!(
     a_cut_behind_what_is_sealed_is_no_damage,
     two_append_to_a_sealed_file_at_the_same_time,
     an_event_file_is_gone_on_with,
+    a_chain_of_arrays_or_checkpoints_is_gone_on_with,
+    a_chain_that_grew_is_what_a_copy_of_it_is,
     what_was_just_appended_is_among_the_tensors,
     damage_of_what_is_sealed_is_told_while_the_file_grows,
 );
@@ -299,6 +301,102 @@ fn an_event_file_is_gone_on_with(setup: Setup) {
     seal(&mount, "events.out.tfevents.1");
     mount.remount();
     assert_eq!(list(&mount).lines().filter(|line| line.contains("\"name\":\"t")).count(), 110);
+    checked(&mut mount);
+}
+
+/// An array of this length as NumPy writes it.
+fn npy(len: usize, seed: u64) -> Vec<u8> {
+    let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({len},), }}\n");
+    let start = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
+    [start, Pattern(seed).bytes(0, len)].concat()
+}
+
+fn sample(name: &str) -> Vec<u8> {
+    fs::read(samples().join(name)).unwrap()
+}
+
+/// What is said of a file's tensors, but for its name. Where nothing is recognised, that is no success.
+fn listed(mount: &Mount, name: &str) -> Vec<Value> {
+    let output = mount.tensorfs(["tensors".as_ref(), "--json".as_ref(), mount.at(name).as_os_str()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for line in lines.iter_mut().filter_map(Value::as_object_mut) {
+        ["path", "file"].into_iter().for_each(|key| drop(line.remove(key)));
+    }
+    lines.push(output.status.code().into());
+    lines
+}
+
+/// One more array or checkpoint had the server look at all that are there already: at half of a file of small arrays.
+///
+/// Proves C2.
+fn a_chain_of_arrays_or_checkpoints_is_gone_on_with(setup: Setup) {
+    let mut mount = setup.mount();
+    let (array, checkpoint) = (npy(8192, 1), sample("torch2-tensor.pt"));
+    let header = sample("model.safetensors");
+    for (name, piece, count, tensors) in
+        [("arrays", &array, 2000, 1), ("checkpoints", &checkpoint, 4000, 1), ("others", &header, 2000, 0)]
+    {
+        fs::write(mount.at(name), piece.repeat(count)).unwrap();
+        seal(&mount, name);
+        // For what else is asked and read meanwhile, and once for what a turn of the sealer looks at besides.
+        let slack = 512 << 10;
+        let before = read_by_server(&mount);
+        let more = piece.repeat((100 << 10) / piece.len());
+        for _ in 0..8 {
+            appender(&mount.at(name)).write_all(&more).unwrap();
+            seal(&mount, name);
+        }
+        let (read, grown) = (read_by_server(&mount) - before, 8 * more.len());
+        assert!(read <= 2 * grown as u64 + slack, "{name}: {read} bytes read for {grown}");
+        let count = tensors * (count + grown / piece.len());
+        assert_eq!(listed(&mount, name).iter().filter(|line| line["dtype"].is_string()).count(), count, "{name}");
+        assert_eq!(xattr::get(&mount.at(name), "user.tensorfs.tensors").unwrap(), count.to_string().into_bytes());
+        assert_eq!(sealed_bytes(&mount, name), fs::metadata(mount.at(name)).unwrap().len());
+    }
+    checked(&mut mount);
+}
+
+/// Whatever it is appended to with, and wherever what is appended ends: it is gone on with where that can be, and
+/// looked at as a whole where not.
+///
+/// Proves C2, C8.
+fn a_chain_that_grew_is_what_a_copy_of_it_is(setup: Setup) {
+    let mut mount = setup.mount();
+    let (array, checkpoint) = (npy(300, 1), sample("torch2-tensor.pt"));
+    let pieces = [
+        npy(10_000, 2),
+        sample("objects.npy"),
+        sample("torch2-several.pt"),
+        sample("arrays.npz"),
+        b"no format".to_vec(),
+    ];
+    let firsts = [array.repeat(300), checkpoint.repeat(60), sample("arrays.npz").repeat(20), vec![7; 50_000]];
+    for (n, first) in firsts.iter().enumerate() {
+        for (m, piece) in pieces.iter().enumerate() {
+            let (name, path) = (format!("{n} {m}"), mount.at(format!("{n} {m}")));
+            fs::write(&path, first).unwrap();
+            seal(&mount, &name);
+            let same = &first[..first.len() / [300, 60, 20, 10][n]];
+            let half = piece.len() / 2;
+            for (step, more) in [same, &piece[..half], &piece[half..], same].into_iter().enumerate() {
+                appender(&path).write_all(more).unwrap();
+                seal(&mount, &name);
+                let copy = format!("copy {n} {m}");
+                fs::copy(&path, mount.at(&copy)).unwrap();
+                seal(&mount, &copy);
+                let said = |name: &str| {
+                    let attribute = |what: &str| xattr::get(&mount.at(name), &format!("user.tensorfs.{what}"));
+                    let all = ["tensors", "state", "checksum", "complete"].map(|what| attribute(what).ok());
+                    (all, listed(&mount, name))
+                };
+                let (grown, copied) = (said(&name), said(&copy));
+                assert_eq!(grown, copied, "{name} after {step}");
+                fs::remove_file(mount.at(&copy)).unwrap();
+            }
+            assert_eq!(sealed_bytes(&mount, &name), fs::metadata(&path).unwrap().len());
+        }
+    }
     checked(&mut mount);
 }
 

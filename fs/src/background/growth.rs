@@ -8,12 +8,12 @@ use tensorfs_formats::{Source, hole_of};
 
 use crate::store::host::{self, HostStat};
 
-use super::seal::FRAME_HEADER;
-
+/// What a frame begins with, and is known by.
+pub(super) const FRAME_HEADER: u64 = 12;
 /// So much of a file says whether it is one of frames.
 const GLANCE: u64 = 64 << 10;
 /// So much is held in memory.
-const HELD: u64 = 8 << 20;
+pub(super) const HELD: u64 = 8 << 20;
 
 /// How much of a file is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ mod chore;
 mod cleaner;
 mod committer;
 mod copy;
+mod gone_on;
 mod grower;
 mod growth;
 mod job;

@@ -6,9 +6,8 @@ use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tensorfs_formats::{Format, Recognised, Sink, Source};
-use tensorfs_layout::log::Summary;
-use tensorfs_layout::segment::{Before, GoneOn, Known, SealedRun, examine};
+use tensorfs_formats::{Recognised, Sink, Source};
+use tensorfs_layout::segment::{Before, Known, SealedRun, examine};
 use tensorfs_layout::tree::{FileChain, Object, Run};
 use tensorfs_layout::{Ino, SegmentId};
 
@@ -19,9 +18,8 @@ use crate::store::host::HostStat;
 use crate::store::{BadRun, Store, host};
 
 use super::checksums::{bad_runs, checksums, have_checksums, provisional_checksums};
-
-/// What a frame begins with, and is known by.
-pub(super) const FRAME_HEADER: u64 = 12;
+use super::gone_on::{Start, starts};
+use super::growth::{FRAME_HEADER, Growth, HELD, Window};
 
 /// What came of sealing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,38 +200,64 @@ fn look(
     if believed && !again && !provisional.is_empty() && sealed_to(store, ino) == before.size {
         return Ok(Found::AsSealed);
     }
-    let mut known = known(store, ino, (again, believed));
-    let runs = examine_file(files, (ino, segment), (bytes, before), &mut known, go_on)?;
+    let (mut known, starts) = known(store, ino, (again, believed));
+    let runs = examine_file(files, (ino, segment), (bytes, before), (&mut known, starts), go_on)?;
     Ok(runs.map_or(Found::GivenUp, Found::Runs))
 }
 
-/// Reads a file and makes seals of it; a reader says what tensors there are in it.
+/// Reads a file and makes seals of it; a reader says what tensors there are in it. It is looked at as a whole where it
+/// cannot be gone on with.
 fn examine_file(
     files: &Files,
     (ino, segment): (Ino, SegmentId),
     (bytes, host): (&File, &HostStat),
-    known: &mut Before,
+    (known, starts): (&mut Before, Vec<Start>),
     go_on: &dyn Fn() -> bool,
 ) -> io::Result<Option<Vec<SealedRun>>> {
     let room = files.store().pool().description_room();
     let reader = Reader::new(files, (ino, segment), host, go_on);
-    loop {
-        let whence = |gone_on: &GoneOn| Wanted::From { at: gone_on.from, limit: u64::MAX };
-        let sought = known.gone_on.as_ref().map_or(Wanted::All, whence);
+    let size = host.size;
+    let mut growth = Growth::new(bytes);
+    let from = held_from(&starts, size);
+    for Start { gone_on, wanted } in starts {
+        // What is held is read once, both for what it is and for its checksum.
+        let from = from.min(wanted.start());
+        let window = if size.saturating_sub(from) <= HELD { Window::Held } else { Window::All };
+        growth.hold(from, size, window)?;
+        let format = gone_on.summary.format;
+        known.gone_on = Some(gone_on);
         let goes_on = Cell::new(true);
         let recognise = |source: &dyn Source, sink: &mut Sink<'_>| {
-            let found = reader.recognise((source, host.size), sought, sink);
+            let found = reader.recognise((source, size), wanted, sink);
             // A shorter rest says nothing.
-            let is_begun = found.cut && host.size.saturating_sub(found.end) >= FRAME_HEADER;
-            goes_on.set(found.frames > 0 || is_begun);
-            found
+            let is_begun = found.cut && size.saturating_sub(found.end) >= FRAME_HEADER;
+            let goes_on_here = match wanted {
+                Wanted::From { .. } => found.frames > 0 || is_begun,
+                // Nor is it where no reader gets through.
+                _ => !found.stopped && found.format == format,
+            };
+            goes_on.set(goes_on_here || found.error.is_some());
+            if goes_on.get() { found } else { Recognised::unread(io::Error::other("it is not gone on with here")) }
         };
-        let runs = examine(bytes, host.size, room, known, go_on, &recognise)?;
-        if goes_on.get() || known.gone_on.take().is_none() {
-            return Ok(runs);
+        let runs = examine(&growth.upto(size), size, room, known, go_on, &recognise);
+        if goes_on.get() {
+            return runs;
         }
-        // What it has grown by does not begin with a frame: the whole is looked at.
+        if !go_on() {
+            return Ok(None);
+        }
     }
+    known.gone_on = None;
+    let recognise = |source: &dyn Source, sink: &mut Sink<'_>| reader.recognise((source, size), Wanted::All, sink);
+    examine(bytes, size, room, known, go_on, &recognise)
+}
+
+/// From where on bytes are held: from the first place where a file may be gone on with, if that is not much further in
+/// front than the last one.
+fn held_from(starts: &[Start], size: u64) -> u64 {
+    let places = || starts.iter().map(|start| start.wanted.start());
+    let (first, last) = (places().min().unwrap_or(size), places().max().unwrap_or(size));
+    if last.saturating_sub(first) <= size.saturating_sub(last) { first } else { last }
 }
 
 /// Has readers say what is in a file that is to be sealed. One that they do not get through is one without tensors.
@@ -285,40 +309,18 @@ fn name_of(store: &Store, ino: Ino) -> String {
     path.map_or_else(|| format!("inode {ino}"), |path| String::from_utf8_lossy(&path).into_owned())
 }
 
-/// What is known of a file before it is sealed, if its provisional seals are to be believed or not. One of frames that
-/// has grown is gone on with.
-fn known(store: &Store, ino: Ino, (again, believed): (bool, bool)) -> Before {
+/// What is known of a file before it is sealed, if its provisional seals are to be believed or not, and where it may be
+/// gone on with if it has grown.
+fn known(store: &Store, ino: Ino, (again, believed): (bool, bool)) -> (Before, Vec<Start>) {
     // Looked through without the view.
     let chain = store.view().object(ino).and_then(Object::chain).cloned();
-    let Some(chain) = chain else { return Before::default() };
+    let Some(chain) = chain else { return (Before::default(), Vec::new()) };
     let runs = chain.runs().iter().filter(|run| run.len > 0);
     let seal = |run: &Run| if believed { run.any_seal().cloned() } else { run.seal().cloned() };
     let records = runs.map(|run| Known { offset: run.offset, len: run.len, seal: seal(run) }).collect();
     let grown = chain.seals_end() < chain.size() || chain.has_provisional_seals();
-    let gone_on = if grown && believed && !again { goes_on_behind_seals(&chain) } else { None };
-    Before { records, gone_on, is_open: false }
-}
-
-/// Where a file of frames is gone on with, if all in front of that was recognised and nothing was left over: where its
-/// seals end.
-pub(super) fn goes_on_behind_seals(chain: &FileChain) -> Option<GoneOn> {
-    let summary = chain.summary().filter(is_whole)?;
-    let from = chain.seals_end();
-    Some(GoneOn { from, tensors: tensors_before(chain, from), summary })
-}
-
-/// So many tensors of a file of frames are in front of a place where a run begins. Its seals may speak of more: some
-/// may be gone since, after a power loss between two parts of them, or where an append shares the run of the last one.
-pub(super) fn tensors_before(chain: &FileChain, place: u64) -> u64 {
-    let runs = chain.runs();
-    let mut before = runs[..runs.partition_point(|run| run.offset < place)].iter().rev().filter_map(Run::any_seal);
-    before.find_map(|seal| seal.tensors().last()).map_or(0, |entry| entry.index + 1)
-}
-
-/// True if a file is of frames, all of which were understood and described.
-pub(super) fn is_whole(summary: &Summary) -> bool {
-    let whole = summary.complete && summary.reason.is_none() && summary.bad_frames == 0;
-    summary.format == Format::TfRecord && whole
+    let starts = if grown && believed && !again { starts(&chain) } else { Vec::new() };
+    (Before { records, gone_on: None, is_open: false }, starts)
 }
 
 /// Where the seals of a file end, whether they hold or are provisional.

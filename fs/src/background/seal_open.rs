@@ -8,15 +8,16 @@ use std::ops::ControlFlow;
 use tensorfs_formats::{Format, Sink, Source};
 use tensorfs_layout::Ino;
 use tensorfs_layout::segment::{Before, GoneOn, Known, SealedRun, examine};
-use tensorfs_layout::tree::{FileChain, Object, Run};
+use tensorfs_layout::tree::{Object, Run};
 
 use crate::error::{Host, Result};
 use crate::file::{Files, Grown, NodeRef, Reading};
 use crate::reader::{Broken, Wanted};
 use crate::store::{Store, host};
 
+use super::gone_on::{goes_on_behind_seals, newest_part};
 use super::growth::{Growth, Header, Window};
-use super::seal::{Outcome, Reader, goes_on_behind_seals, has_memory, is_whole, tensors_before};
+use super::seal::{Outcome, Reader, has_memory};
 
 /// Seals what a file has grown by, if it consists of frames: up to the end of the last complete one that is durable.
 pub(super) fn seal_open_file(files: &Files, ino: Ino, stopped: &dyn Fn() -> bool) -> Result<Outcome> {
@@ -216,14 +217,4 @@ fn before(store: &Store, ino: Ino, grown: Grown, start: Start) -> Option<Before>
     let runs = chain.runs_behind(from).iter().filter(|run| run.len > 0);
     let known = |run: &Run| Known { offset: run.offset, len: run.len, seal: run.any_seal().cloned() };
     Some(Before { records: runs.map(known).collect(), gone_on, is_open: true })
-}
-
-/// Where the last part began that was sealed at once, which is where a frame begins; `None` at the file's beginning.
-fn newest_part(chain: &FileChain) -> Option<Option<GoneOn>> {
-    chain.summary().filter(is_whole)?;
-    let (from, summary) = chain.said_from()?;
-    if from == 0 {
-        return Some(None);
-    }
-    Some(Some(GoneOn { from, tensors: tensors_before(chain, from), summary: summary? }))
 }

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tensorfs_formats::{Format, Recognised, Tensor};
+use tensorfs_formats::{Format, Front, Recognised, Tensor};
 
 /// The most bytes of a file that are read at once.
 pub(super) const READ_MAX: usize = 256 << 10;
@@ -34,6 +34,8 @@ pub(crate) enum Wanted {
     First,
     /// Those of an event file from a place on, up to so many.
     From { at: u64, limit: u64 },
+    /// Those from a place on, of a file of which so much is known in front of that.
+    Behind { at: u64, front: Front },
     /// No tensors, but the parts that an index names.
     Shards,
     /// No tensors, but the files that the plan of a distributed checkpoint names.
@@ -46,10 +48,10 @@ pub(crate) enum Wanted {
 
 impl Wanted {
     /// Where it is begun.
-    pub(super) fn start(self) -> u64 {
+    pub(crate) fn start(self) -> u64 {
         match self {
             Wanted::All | Wanted::First | Wanted::Shards | Wanted::Plan | Wanted::Pieces | Wanted::Part => 0,
-            Wanted::From { at, .. } => at,
+            Wanted::From { at, .. } | Wanted::Behind { at, .. } => at,
         }
     }
 }

@@ -138,7 +138,7 @@ impl Readers {
     }
 
     /// Says what a file is, and gives each tensor that is wanted to `sink`: as [`formats::recognise()`] does, or, from
-    /// a place on, as [`formats::resume_some`].
+    /// a place on, as [`formats::resume_some`] or [`formats::resume_behind`].
     pub fn recognise(&self, ask: &Ask<'_>, wanted: Wanted, sink: &mut Sink<'_>) -> Recognised {
         if self.0.here.load(Relaxed) {
             return match wanted {
@@ -151,6 +151,7 @@ impl Readers {
                 Wanted::Plan | Wanted::Pieces => formats::planned(ask.source),
                 Wanted::Part => formats::part(ask.source),
                 Wanted::From { at, limit } => formats::resume_some(ask.source, at, limit, sink),
+                Wanted::Behind { at, front } => formats::resume_behind(ask.source, at, front, sink),
             };
         }
         let mut tensors = 0;

@@ -103,6 +103,7 @@ fn recognise(remote: &Remote, wanted: Wanted) -> io::Result<()> {
         Wanted::Plan | Wanted::Pieces => formats::planned(remote),
         Wanted::Part => formats::part(remote),
         Wanted::From { at, limit } => formats::resume_some(remote, at, limit, &mut sink),
+        Wanted::Behind { at, front } => formats::resume_behind(remote, at, front, &mut sink),
     };
     lot.end(found)
 }

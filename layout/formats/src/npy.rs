@@ -43,11 +43,24 @@ struct Element {
 ///
 /// They are given out up to the first bytes that are no whole array: `np.load` reads them up to there, too.
 pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
+    arrays(source, (0, 0), out)
+}
+
+/// Those from a place on, in front of which there are so many whole ones, at least one, and none of objects: what reads
+/// pickles has a budget for the whole file.
+pub(crate) fn resume(source: &dyn Source, from: u64, count: u64, out: &mut Out<'_, '_>) -> Result<()> {
+    let Ok(first) = usize::try_from(count) else { return Err(Fault::Stopped) };
+    out.found.format = Format::Npy;
+    out.found.end = from;
+    arrays(source, (from, first.max(1)), out)
+}
+
+fn arrays(source: &dyn Source, (from, first): (u64, usize), out: &mut Out<'_, '_>) -> Result<()> {
     let size = source.size()?;
     // One for all headers: where arrays are small, what is read for one has the next ones in it.
-    let mut cursor = Cursor::new(source, 0, size)?;
+    let mut cursor = Cursor::new(source, from, size)?;
     let mut budget = pickle::BUDGET;
-    for index in 0.. {
+    for index in first.. {
         let at = cursor.at();
         let behind = size - at;
         if index > 0 && (behind == 0 || cursor.peek(MAGIC.len()).map_or(true, |start| start != MAGIC)) {

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use crate::fault::{Fault, Result, malformed};
 use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
+use crate::front::{self, Front, HEAD};
 use crate::plan::Planned;
 use crate::source::{Source, read_up_to};
 use crate::{arrow, bare, ends, gguf, hdf5, keras, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
@@ -61,6 +62,12 @@ pub fn resume_some(source: &dyn Source, from: u64, limit: u64, sink: &mut Sink<'
     run(source, sink, |source, out| tfrecord::recognise(source, from, limit, out))
 }
 
+/// Goes on with a file that has only grown at a place, of what is in front of which so much is known. Gives what
+/// recognising it as a whole does from there on; [`Recognised::stopped`] if that cannot be said without.
+pub fn resume_behind(source: &dyn Source, from: u64, front: Front, sink: &mut Sink<'_>) -> Recognised {
+    run(source, sink, |source, out| front::resume(source, from, front, out))
+}
+
 /// Reads JSON that stands beside a checkpoint: whether it is whole, and which files it names as parts of it, each with
 /// how many tensors (values and keys in [`Recognised::metadata`]).
 pub fn shards(source: &dyn Source) -> Recognised {
@@ -99,8 +106,6 @@ pub fn part(source: &dyn Source) -> Recognised {
     })
 }
 
-const HEAD: usize = 32;
-
 fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let archives = match zip::Directory::find(source) {
         Err(fault) => {
@@ -113,6 +118,9 @@ fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let Some(last) = archives.last() else { return malformed("a zip without its directory") };
     // Of several archives, readers of arrays see the last one.
     if torch::prefix(source, last)?.is_some() {
+        if archives.first().is_some_and(zip::Directory::is_behind_another) {
+            return malformed(format!("more than {} checkpoints in one file", zip::ARCHIVES_MAX));
+        }
         torch::recognise(source, &archives, out)?;
     } else if let Some(weights) = keras::weights(source, last)? {
         keras::recognise(source, weights, out)?;

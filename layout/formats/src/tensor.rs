@@ -285,6 +285,13 @@ impl Tensor {
         }
     }
 
+    /// The number in brackets at the end of its name, as tensors of a further part of a file have.
+    pub fn number(&self) -> Option<u32> {
+        let digits = self.name.strip_suffix(b"]")?.rsplit(|byte| *byte == b'[').next()?;
+        let is_plain = digits.len() + 2 <= self.name.len() && digits.iter().all(u8::is_ascii_digit);
+        std::str::from_utf8(digits).ok().filter(|_| is_plain)?.parse().ok()
+    }
+
     /// Whether any of its elements can be read for itself, as none can that is compressed.
     pub fn is_laid_out(&self) -> bool {
         matches!(self.location, Location::Raw { .. } | Location::Negated { .. })

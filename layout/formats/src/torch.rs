@@ -10,7 +10,7 @@ use crate::limits::{TENSORS_MAX, excerpt};
 use crate::pickle::{self, CALLS_MAX, Meaning, Pickle, View};
 use crate::source::{Source, read_exact};
 use crate::tensor::{Location, Storage, Tensor, elements, numbered, order_of, span};
-use crate::zip::{Directory, Method};
+use crate::zip::{ARCHIVES_MAX, Directory, Method};
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -19,6 +19,11 @@ const PICKLE: &[u8] = b"data.pkl";
 const PICKLE_MAX: u64 = 256 << 20;
 /// The most storages that a pickle of the format before 1.6 names: as many as a zip has members.
 const STORAGES_MAX: usize = 1 << 17;
+/// What the objects of a checkpoint behind others may take, and how many places in it are looked at, beside what it may
+/// by its length.
+const OBJECTS_MIN: usize = 256 << 10;
+const OBJECTS_PER_BYTE: usize = 64;
+const PLACES_MIN: u64 = 4096;
 
 /// The directory in front of all names, if there is a `data.pkl` in one.
 pub(crate) fn prefix(source: &dyn Source, directory: &Directory) -> Result<Option<Vec<u8>>> {
@@ -53,13 +58,62 @@ impl Members {
 
 /// The checkpoints of the file: one, or as many as were saved to it while it was open.
 pub(crate) fn recognise(source: &dyn Source, archives: &[Directory], out: &mut Out<'_, '_>) -> Result<()> {
+    checkpoints(source, archives, (0, 0), out)
+}
+
+/// Those from a place on, in front of which there are so many tensors in others. The last of these tensors is at
+/// `last`, and its name ends with this number. What can be said only of the whole file is not said.
+pub(crate) fn resume(
+    source: &dyn Source,
+    from: u64,
+    (tensors, last, number): (u64, u64, Option<u32>),
+    out: &mut Out<'_, '_>,
+) -> Result<()> {
+    out.found.end = from;
+    let Some((before, archives)) = Directory::find_behind(source, from)? else { return Err(Fault::Stopped) };
+    // Names have the number of their checkpoint, but in the first one.
+    let number = match number {
+        _ if before == 0 => Some(0),
+        number => number.filter(|_| (before..from).contains(&last)),
+    };
+    let part = number.and_then(|number| usize::try_from(number).ok()?.checked_add(1));
+    let Some(part) = part.filter(|part| archives.len() <= ARCHIVES_MAX.saturating_sub(*part)) else {
+        return Err(Fault::Stopped);
+    };
+    if tensors == 0 {
+        return Err(Fault::Stopped);
+    }
+    checkpoints(source, &archives, (part, usize::try_from(tensors).unwrap_or(usize::MAX)), out)
+}
+
+/// What the objects of a checkpoint's pickle may take, and how many places in it are looked at. Of one behind others
+/// that goes by its length, so that a file of many takes no more time than it has bytes, and each of them can be looked
+/// at for itself.
+fn allowance(part: usize, directory: &Directory) -> (usize, u64) {
+    if part == 0 {
+        return (pickle::BUDGET, pickle::PLACES_MAX);
+    }
+    let len = directory.len();
+    let objects =
+        OBJECTS_MIN.saturating_add(usize::try_from(len).unwrap_or(usize::MAX).saturating_mul(OBJECTS_PER_BYTE));
+    (objects.min(pickle::BUDGET), PLACES_MIN.saturating_add(len).min(pickle::PLACES_MAX))
+}
+
+/// Checkpoints behind others: so many are in front of them, and so many tensors.
+fn checkpoints(
+    source: &dyn Source,
+    archives: &[Directory],
+    (first, before): (usize, usize),
+    out: &mut Out<'_, '_>,
+) -> Result<()> {
     // First everything is checked, then given out.
-    let (mut count, mut places, mut budget, mut kept) = (0_usize, 0, pickle::BUDGET, None);
+    let (mut count, mut kept) = (before, None);
     let mut calls = Vec::new();
-    for (part, directory) in archives.iter().enumerate() {
+    for (part, directory) in (first..).zip(archives) {
         let checkpoint = Checkpoint::open(source, directory)?;
+        let (mut budget, most) = allowance(part, directory);
         checkpoint.pickle.spend(&mut budget)?;
-        checkpoint.tensors(&mut places, &mut |tensor| {
+        checkpoint.tensors(&mut (pickle::PLACES_MAX - most), &mut |tensor| {
             count += 1;
             if part > 0 {
                 numbered(&tensor.name, part)?;
@@ -82,13 +136,13 @@ pub(crate) fn recognise(source: &dyn Source, archives: &[Directory], out: &mut O
     }
     out.found.format = Format::Torch;
     out.found.end = source.size()?;
-    let mut places = 0;
-    for (part, directory) in archives.iter().enumerate() {
+    for (part, directory) in (first..).zip(archives) {
         let checkpoint = match kept.take() {
             Some(checkpoint) => checkpoint,
             None => Checkpoint::open(source, directory)?,
         };
-        checkpoint.tensors(&mut places, &mut |mut tensor| {
+        let (_, most) = allowance(part, directory);
+        checkpoint.tensors(&mut (pickle::PLACES_MAX - most), &mut |mut tensor| {
             if part > 0 {
                 tensor.name = numbered(&tensor.name, part)?;
             }

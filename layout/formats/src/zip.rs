@@ -25,7 +25,7 @@ const ZIP64_EXTRA: u16 = 1;
 pub(crate) const MEMBERS_MAX: u64 = 1 << 17;
 
 /// The most archives of a file of several.
-const ARCHIVES_MAX: usize = 1 << 17;
+pub(crate) const ARCHIVES_MAX: usize = 1 << 17;
 
 /// Where the central directory of an archive is.
 #[derive(Debug)]
@@ -62,10 +62,10 @@ pub(crate) enum Method {
 
 impl Directory {
     /// The archives of the file, one behind the other, in order: what is saved to an open file again and again. An
-    /// archive begins where its own places say, and the one before it ends there.
+    /// archive begins where its own places say, and the one before it ends there. Of too many, the last ones.
     pub fn find(source: &dyn Source) -> Result<Vec<Directory>> {
         let size = source.size()?;
-        let last = match Self::end_record(source, size, COMMENT_MAX)? {
+        let last = match Self::end_record(source, (0, size), COMMENT_MAX)? {
             Some(at) => Self::of_record(source, at, size)?,
             None => match Self::end_in_front(source, size)? {
                 Some((at, closed)) => Self::of_record(source, at, closed)?,
@@ -73,12 +73,9 @@ impl Directory {
             },
         };
         let (mut start, mut all) = (last.start, vec![last]);
-        while start > 0 {
-            if all.len() >= ARCHIVES_MAX {
-                return malformed(format!("more than {ARCHIVES_MAX} zips in one file"));
-            }
+        while start > 0 && all.len() < ARCHIVES_MAX {
             // Comments are not looked for: nobody writes any there, and looking takes 64 KiB.
-            let Some(at) = Self::end_record(source, start, 0)? else {
+            let Some(at) = Self::end_record(source, (0, start), 0)? else {
                 return malformed("a zip without its directory");
             };
             let before = Self::of_record(source, at, start)?;
@@ -91,14 +88,45 @@ impl Directory {
         Ok(all)
     }
 
-    /// True if the file ends as archives do, whatever else is wrong with it.
-    pub fn is_at_end(source: &dyn Source) -> Result<bool> {
-        Ok(Self::end_record(source, source.size()?, COMMENT_MAX)?.is_some())
+    /// The archives behind a place, which go on to the end of the file, and where the one begins that ends there: all
+    /// as [`Directory::find`] has them if everything in front of the place was found so before. None if it would not.
+    pub fn find_behind(source: &dyn Source, from: u64) -> Result<Option<(u64, Vec<Directory>)>> {
+        let size = source.size()?;
+        let (mut end, mut comment_max, mut all) = (size, COMMENT_MAX, Vec::new());
+        while end > from {
+            let record = Self::end_record(source, (from, end), comment_max)?;
+            let Some(at) = record.filter(|_| all.len() < ARCHIVES_MAX) else { return Ok(None) };
+            let archive = Self::of_record(source, at, end)?;
+            (end, comment_max) = (archive.start, 0);
+            push(&mut all, archive);
+        }
+        let before = match Self::end_record(source, (0, from), 0)? {
+            Some(at) if end == from && !all.is_empty() => Self::of_record(source, at, from)?,
+            _ => return Ok(None),
+        };
+        all.reverse();
+        all.iter().try_for_each(|directory| directory.check(source))?;
+        Ok(Some((before.start, all)))
     }
 
-    /// Where the record is that an archive ends with.
-    fn end_record(source: &dyn Source, size: u64, comment_max: u64) -> Result<Option<u64>> {
-        let tail_at = size.saturating_sub(END_LEN + comment_max);
+    /// True if another archive must be in front of it.
+    pub fn is_behind_another(&self) -> bool {
+        self.start > 0
+    }
+
+    /// Bytes that the archive takes.
+    pub fn len(&self) -> u64 {
+        self.closed.saturating_sub(self.start)
+    }
+
+    /// True if the file ends as archives do, whatever else is wrong with it.
+    pub fn is_at_end(source: &dyn Source) -> Result<bool> {
+        Ok(Self::end_record(source, (0, source.size()?), COMMENT_MAX)?.is_some())
+    }
+
+    /// Where the record is that an archive ends with, which ends there, and begins behind a place.
+    fn end_record(source: &dyn Source, (from, size): (u64, u64), comment_max: u64) -> Result<Option<u64>> {
+        let tail_at = size.saturating_sub(END_LEN + comment_max).max(from);
         let mut tail = vec![0; (size - tail_at) as usize];
         read_exact(source, tail_at, &mut tail)?;
         // The record ends with a comment, and the archive with the comment.
@@ -167,9 +195,10 @@ impl Directory {
         // Where other archives are in front, the record is further on than the locator says: right in front of it.
         let near = locator_at.saturating_sub(END64_LEN);
         // Each may end at the locator by what it says of its length, and then nobody can tell which of them counts.
-        let is_record = |at: u64| Ok::<_, Fault>(at <= near && Cursor::new(source, at, locator_at)?.u32()? == END64);
+        // No more is read of what is in front.
+        let is_record = |at: u64| Ok::<_, Fault>(at <= near && Cursor::new(source, at, at + 4)?.u32()? == END64);
         let ends = |at: u64| -> Result<bool> {
-            let mut len = Cursor::new(source, at + 4, locator_at)?;
+            let mut len = Cursor::new(source, at + 4, at + 12)?;
             Ok(at.checked_add(12).and_then(|at| at.checked_add(len.u64().ok()?)) == Some(locator_at))
         };
         let at = if is_record(near)? { near } else { said };

@@ -20,6 +20,8 @@ use tensorfs_formats::{
 mod arrow;
 #[path = "hostile_formats/bare.rs"]
 mod bare;
+#[path = "hostile_formats/behind.rs"]
+mod behind;
 #[path = "hostile_formats/hdf5.rs"]
 mod hdf5;
 #[path = "hostile_formats/keras.rs"]

@@ -51,11 +51,10 @@ pub struct Known {
     pub seal: Option<Seal>,
 }
 
-/// Where an event file is gone on with that is sealed up to there, as it has only grown: what is in front stays as it
-/// is.
+/// Where a file is gone on with that is sealed up to there, as it has only grown: what is in front stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoneOn {
-    /// The end of what is sealed, where a frame begins.
+    /// Where a record ends that is sealed, and what is behind it can be looked at for itself.
     pub from: u64,
     /// So many tensors are in front of it.
     pub tensors: u64,

@@ -23,7 +23,7 @@ mod unsynced;
 mod versions;
 
 pub use apart::start_apart;
-pub use examine::{Before, GoneOn, Known, LARGE, SealedRun, examine};
+pub use examine::{Before, DESCRIPTIONS_MAX, GoneOn, Known, LARGE, SealedRun, examine};
 pub use gone::Gone;
 pub use note::{Note, Reason};
 pub use quarantine::{Changes, Quarantine, QuarantineEntry};

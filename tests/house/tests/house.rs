@@ -77,10 +77,11 @@ const FORMATS: &str = "tensorfs_formats";
 const READER: [&str; 1] = ["fs/src/reader"];
 
 /// What others may name of it: what was found, how bytes are had, checksums, and copying. None of it takes bytes apart.
-const NO_PARSER: [&str; 28] = [
+const NO_PARSER: [&str; 29] = [
     "DIMENSIONS_MAX",
     "Dtype",
     "Format",
+    "Front",
     "Kind",
     "Location",
     "MEMORY",

@@ -24,7 +24,7 @@ use memo::Memo;
 
 pub(crate) use heap::{Meaning, View};
 
-/// What the objects of all pickles of one file may take together, one pickle after the other. A short pickle can ask
+/// What the objects of the pickles of one file may take together, one pickle after the other. A short pickle can ask
 /// for many; so this is a bound of time.
 pub(crate) const BUDGET: usize = 256 << 20;
 /// The most values on the stack.
@@ -34,7 +34,7 @@ const TEXT_MAX: u64 = 4096;
 /// The deepest nesting of dictionaries and lists in which tensors are looked for.
 const DEPTH_MAX: usize = 100;
 /// The most places that are looked at for tensors.
-const PLACES_MAX: u64 = 1 << 20;
+pub(crate) const PLACES_MAX: u64 = 1 << 20;
 /// Calls that are remembered for a person.
 pub(crate) const CALLS_MAX: usize = 32;
 /// Calls whose callable is given to another call. PyTorch writes one.
@@ -756,7 +756,7 @@ impl Pickle {
 
     /// Calls `visit` for each tensor, with its path: keys and indices, joined by dots.
     ///
-    /// `places` counts what was looked at, in all pickles of the file.
+    /// `places` counts what was looked at.
     pub fn tensors(&self, places: &mut u64, visit: &mut dyn FnMut(&[u8], &View) -> Result<()>) -> Result<()> {
         // Nothing recurses: a level is a value, how many of its items are done, and how long its path is.
         let mut levels = vec![(self.root, 0_usize, 0_usize)];
