@@ -49,6 +49,11 @@ impl Run {
         self.seal.as_ref()
     }
 
+    /// The number of its record among those of its file: no larger than any version of the chain that has it.
+    pub fn version(&self) -> u64 {
+        self.placed.seq
+    }
+
     /// The first byte behind the run.
     pub fn end(&self) -> u64 {
         self.offset + self.len

@@ -46,12 +46,14 @@ struct Doubt {
 /// Segment and version: while both stay the same, so do the records of a file.
 type Bytes = (u64, u64);
 
-/// What the bytes of an open file that were told of were compared with.
-#[derive(Debug)]
+/// What the bytes of a file that were told of were compared with.
+#[derive(Clone, Debug, Default)]
 struct Compared {
     bytes: Bytes,
     /// Length and checksum of each run, from the first byte on.
     seals: Vec<(u64, u32)>,
+    /// Up to here those are seals that held, and behind it provisional ones.
+    held: u64,
 }
 
 impl Default for Reader {
@@ -136,7 +138,7 @@ impl Reader {
                 let is_less = got.has_changed && before.is_some_and(|before| len(&before.parts) > len(&got.parts));
                 let parts = if is_less { Vec::new() } else { got.parts };
                 if !parts.is_empty() {
-                    self.open.insert(ino.0, Compared { bytes, seals: got.seals });
+                    self.open.insert(ino.0, Compared { bytes, seals: got.seals, held: chain.sealed_end() });
                 }
                 Ok(kept(chain, open, bytes, parts, before))
             }
@@ -163,14 +165,15 @@ impl Reader {
         }
     }
 
-    /// What the bytes that were told of before were compared with: lengths and checksums of runs.
-    fn compared(&self, ino: Ino, before: Option<&Content>) -> Vec<(u64, u32)> {
-        let Some(before) = before else { return Vec::new() };
+    /// What the bytes that were told of before were compared with.
+    fn compared(&self, ino: Ino, before: Option<&Content>) -> Compared {
+        let Some(before) = before else { return Compared::default() };
+        let bytes = (before.segment, before.version);
         if before.state == State::Whole {
-            return before.seals.iter().map(|sealed| (sealed.0, sealed.1)).collect();
+            let seals = before.seals.iter().map(|sealed| (sealed.0, sealed.1)).collect();
+            return Compared { bytes, seals, held: u64::MAX };
         }
-        let open = self.open.get(&ino.0).filter(|open| open.bytes == (before.segment, before.version));
-        open.map_or_else(Vec::new, |open| open.seals.clone())
+        self.open.get(&ino.0).filter(|open| open.bytes == bytes).cloned().unwrap_or_default()
     }
 }
 
@@ -200,7 +203,7 @@ impl Wanted<'_> {
         &self,
         cutter: &mut Cutter<'_>,
         (before, alike): (Option<&Content>, &[Part]),
-        compared: Vec<(u64, u32)>,
+        compared: Compared,
     ) -> Outcome<Got> {
         let chain = self.chain;
         let held = chain.runs().iter().take_while(|run| run.seal().is_some()).count();
@@ -211,11 +214,11 @@ impl Wanted<'_> {
                 (&chain.runs()[..sealed], Run::any_seal)
             }
         };
-        let same = same(&compared, runs, seal_of);
         // What is in another segment by now was moved, or written anew.
         let is_there = before.is_some_and(|before| before.segment == self.segment.0);
-        let before = before.filter(|_| is_there || same > 0).map_or(alike, |before| &before.parts[..]);
-        let same = if is_there { same } else { 0 };
+        let same = if is_there { compared.same(runs, seal_of) } else { 0 };
+        let is_alike = is_there || compared.alike(runs, seal_of).next().is_some();
+        let before = before.filter(|_| is_alike).map_or(alike, |before| &before.parts[..]);
         let mut has_changed = false;
         loop {
             let parts = self.parts(cutter, (runs, seal_of), before, same);
@@ -249,13 +252,25 @@ impl Wanted<'_> {
     }
 }
 
-/// So many bytes, from the first one on, have the seals that they were compared with before.
-fn same(compared: &[(u64, u32)], runs: &[Run], seal_of: SealOf) -> u64 {
-    let runs = runs.iter().filter(|run| run.len > 0);
-    let both = runs
-        .zip(compared)
-        .take_while(|(run, (len, crc))| run.len == *len && seal_of(run).is_some_and(|seal| seal.crc == *crc));
-    both.last().map_or(0, |(run, _)| run.end())
+impl Compared {
+    /// The runs, from the first one on, that have the same lengths and checksums.
+    fn alike<'a>(&'a self, runs: &'a [Run], seal_of: SealOf) -> impl Iterator<Item = &'a Run> {
+        let both = runs.iter().filter(|run| run.len > 0).zip(&self.seals);
+        let is_alike = move |(run, (len, crc)): &(&Run, &(u64, u32))| {
+            run.len == *len && seal_of(run).is_some_and(|seal| seal.crc == *crc)
+        };
+        both.take_while(is_alike).map(|(run, _)| run)
+    }
+
+    /// So many bytes, from the first one on, are what they were, if they are in the same segment. A checksum alone says
+    /// nothing of that: other bytes may have it, and all that end in their own CRC32C do. But before bytes may change
+    /// whose seals hold, a thaw voids these, and new ones are other records. So the record has to be the one of then. A
+    /// seal that was provisional then and holds now was compared with bytes that may have been others by that time.
+    fn same(&self, runs: &[Run], seal_of: SealOf) -> u64 {
+        let is_same =
+            |run: &&Run| run.version() <= self.bytes.1 && (run.provisional_seal().is_some() || run.end() <= self.held);
+        self.alike(runs, seal_of).take_while(is_same).last().map_or(0, Run::end)
+    }
 }
 
 /// What is told of a file that is not at rest: the parts that could be read, or else those that it had when it was.

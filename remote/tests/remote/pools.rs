@@ -154,17 +154,20 @@ impl Editor<'_> {
         }
     }
 
-    /// The file has these bytes from now on, in the segment that it has, and these runs are sealed.
-    pub fn rewrite(&mut self, ino: Ino, runs: &[&[u8]]) {
+    /// The file has these bytes from now on, in the segment that it has, and these runs are sealed. The first bytes, so
+    /// many, stay sealed: what follows was appended.
+    pub fn rewrite(&mut self, ino: Ino, stay: u64, runs: &[&[u8]]) {
         let segment = self.pool.view().object(ino).unwrap().attributes.segment.unwrap();
-        self.store(Transaction::new(0).with(Record::Thaw { ino, segment, offset: 0, len: u64::MAX }));
+        if stay == 0 {
+            self.store(Transaction::new(0).with(Record::Thaw { ino, segment, offset: 0, len: u64::MAX }));
+        }
         let all = runs.concat();
         let file = File::from(self.pool.segments().open(segment, libc::O_RDWR).unwrap());
-        file.write_all_at(&all, 0).unwrap();
+        file.write_all_at(&all[stay as usize..], stay).unwrap();
         file.set_len(all.len() as u64).unwrap();
         let allocated = file.metadata().unwrap().blocks() * 512;
-        let (len, origin) = (all.len() as u64, Origin::default());
-        self.store(Transaction::new(0).with(Record::Data { ino, segment, offset: 0, len, allocated, origin }));
+        let (len, origin) = (all.len() as u64 - stay, Origin::default());
+        self.store(Transaction::new(0).with(Record::Data { ino, segment, offset: stay, len, allocated, origin }));
         self.seal(ino, segment, allocated, runs);
     }
 
