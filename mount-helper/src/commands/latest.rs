@@ -20,10 +20,25 @@ use crate::tensors::place::{Entered, Kind, Place};
 /// What a checkpoint of one file is called, also with `.tar` behind it, as if it were an archive: `best.pth.tar`.
 const ENDINGS: [&str; 5] = ["pt", "pth", "ckpt", "safetensors", "npz"];
 
-/// Those of them that have tensors and nothing of the run.
-const OF_WEIGHTS: [&str; 2] = ["safetensors", "npz"];
-/// How files are called, or begin, that a directory of more than weights has.
-const STATES: [&str; 4] = ["trainer_state.json", "random_states_", ".metadata", "_CHECKPOINT_METADATA"];
+/// What weights are called that a trainer exports, if they are one file.
+const EXPORTED: &str = "model.safetensors";
+/// How files end that stand beside exported weights, those of configurations and tokenizers among them.
+const OF_WEIGHTS: [&str; 8] = [".safetensors", ".bin", ".json", ".txt", ".model", ".md", ".jinja", ".py"];
+/// How files begin, or directories, from which a run can go on.
+const STATES: [&str; 10] = [
+    "optim",
+    "scheduler",
+    "rng_state",
+    "random_states",
+    "scaler",
+    "sampler",
+    "training_state",
+    "global_step",
+    "latest",
+    ".metadata",
+];
+/// What a trainer leaves in the directory of its run, too, without what it could go on from.
+const TRAINER_STATE: &str = "trainer_state.json";
 /// Where Accelerate has the checkpoints of a run.
 const CHECKPOINTS: &str = "checkpoints";
 
@@ -130,19 +145,19 @@ impl Found {
         said
     }
 
-    /// Whether a candidate is what a trainer's run has beside the checkpoints that it goes on from, and one of those is
-    /// complete: the directory of the run itself, and weights alone in it or in a directory of it.
+    /// Whether a candidate is what a trainer's run has exported beside the checkpoints that it goes on from, and one of
+    /// those is complete.
     fn is_passed_for_trainers(&mut self, at: usize, tell: &mut dyn FnMut(Failure)) -> bool {
         let found = &self.candidates[at];
         if is_trainers(&found.place) {
             return false;
         }
-        let path = found.place.path().to_owned();
-        let dir = if found.is_dir { Some(&*path) } else { path.parent() };
-        let near = [dir.filter(|_| found.is_of_weights), dir.and_then(Path::parent).filter(|_| found.is_of_weights)];
+        let path = found.place.path();
+        let dir = if found.is_dir { Some(path) } else { path.parent() };
+        let above = dir.and_then(Path::parent).filter(|_| found.exported == Exported::Alone);
+        let run = dir.filter(|_| found.exported != Exported::No);
         let is_of_one = |place: &Place| {
-            is_trainers(place)
-                && (place.path().parent() == Some(&path) || near.iter().flatten().any(|dir| run_of(place) == Some(dir)))
+            is_trainers(place) && runs_of(place).iter().flatten().any(|of| run == Some(*of) || above == Some(*of))
         };
         let ones: Vec<usize> = (0..self.candidates.len()).filter(|at| is_of_one(&self.candidates[*at].place)).collect();
         ones.into_iter().any(|at| self.ask(at, tell) == Said::Complete)
@@ -153,8 +168,8 @@ impl Found {
     fn gather(&mut self, top: &Place, tell: &mut dyn FnMut(Failure)) -> Result<(), Failure> {
         let mut entered = Entered::default();
         entered.enter(top, &top.about(true)?)?;
-        let mut left = vec![top.clone()];
-        while let Some(dir) = left.pop() {
+        let mut left = vec![(top.clone(), false)];
+        while let Some((dir, is_below_run)) = left.pop() {
             let mut why = None;
             let Some(inside) = dir.looked_at(Place::inside, &mut |failure| why = Some(failure)) else {
                 match why {
@@ -173,12 +188,12 @@ impl Found {
                 continue;
             }
             // A trainer's own of which nothing is known is one, too.
-            let is_checkpoint = said != Said::Nothing || is_trainers(&dir);
+            let is_checkpoint = is_below_run || said != Said::Nothing || is_trainers(&dir);
             let mut files = Vec::new();
-            let (mut is_hidden, mut has_state) = (false, false);
+            let (mut is_hidden, mut exported) = (false, Exported::Alone);
             for place in inside {
                 let name = name(&place);
-                has_state |= is_state(&name);
+                exported = exported.min(beside(&name));
                 if name.starts_with('.') || is_unfinished(name.as_bytes()) {
                     continue;
                 }
@@ -194,8 +209,11 @@ impl Found {
                     continue;
                 };
                 match about.kind() {
-                    Kind::Directory if !is_checkpoint || is_trainers(&place) => {
-                        entered.enter(&place, &about).map_or_else(&mut *tell, |()| left.push(place.clone()));
+                    // A run that is one itself may have its checkpoints there, and nothing else that counts.
+                    Kind::Directory if !is_checkpoint || is_trainers(&place) || name == CHECKPOINTS => {
+                        let is_below_run = is_checkpoint && !is_trainers(&place);
+                        let go_on = |()| left.push((place.clone(), is_below_run));
+                        entered.enter(&place, &about).map_or_else(&mut *tell, go_on);
                     }
                     Kind::File if !is_checkpoint && is_called_one(place.path()) => {
                         files.push((name, place, about.modified()));
@@ -206,16 +224,19 @@ impl Found {
             if is_hidden {
                 self.unseen.push(dir.clone());
             }
+            if is_below_run {
+                continue;
+            }
             if is_checkpoint {
                 let (modified, said) = (newest(&dir, tell), (said == Said::Unknown).then_some(said));
-                self.candidates.push(Candidate { place: dir, is_dir: true, modified, said, is_of_weights: !has_state });
+                self.candidates.push(Candidate { place: dir, is_dir: true, modified, said, exported });
             } else if are_whole(&files.iter().map(|(name, ..)| &**name).collect::<Vec<_>>()) {
                 let one = |(name, place, modified): (String, _, _)| Candidate {
                     place,
                     is_dir: false,
                     modified,
                     said: None,
-                    is_of_weights: !is_called_as_step(&name),
+                    exported: if name == EXPORTED { exported } else { Exported::No },
                 };
                 self.candidates.extend(files.into_iter().map(one));
             } else {
@@ -270,7 +291,7 @@ impl Found {
         let one = |place: Place| {
             let known = self.candidates.iter().find(|known| known.place.path() == place.path());
             let modified = SystemTime::UNIX_EPOCH;
-            let of_its_own = || Candidate { place, is_dir: true, modified, said: None, is_of_weights: false };
+            let of_its_own = || Candidate { place, is_dir: true, modified, said: None, exported: Exported::No };
             known.cloned().unwrap_or_else(of_its_own)
         };
         all.extend(later.into_iter().map(one));
@@ -330,8 +351,18 @@ pub struct Candidate {
     modified: SystemTime,
     /// What was said of it.
     said: Option<Said>,
-    /// Whether there is nothing in it, as far as names tell, but weights.
-    is_of_weights: bool,
+    exported: Exported,
+}
+
+/// Whether something is exported weights, as far as names tell.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Exported {
+    /// Something is beside it from which a run can go on, or nobody knows.
+    No,
+    /// If it stands in the directory of the run, where other things of that are.
+    OfRun,
+    /// Nothing else is beside it.
+    Alone,
 }
 
 impl Candidate {
@@ -364,22 +395,22 @@ pub fn is_trainers(place: &Place) -> bool {
     is_called_as_trainers(name(place).as_bytes())
 }
 
-/// The directory of the run that a trainer's own directory is of.
-fn run_of(place: &Place) -> Option<&Path> {
-    let above = place.path().parent()?;
-    if above.file_name().is_some_and(|name| name == CHECKPOINTS) { above.parent() } else { Some(above) }
+/// The directory of the run that a trainer's own directory is in; of one of Accelerate's also that above, if it stands
+/// in the directory that Accelerate makes for them.
+fn runs_of(place: &Place) -> [Option<&Path>; 2] {
+    let run = place.path().parent();
+    let is_accelerates = name(place).starts_with("checkpoint_");
+    let inner = run.filter(|run| is_accelerates && run.file_name().is_some_and(|name| name == CHECKPOINTS));
+    [run, inner.and_then(Path::parent)]
 }
 
-/// Whether a file of a directory that is a checkpoint says that there is more in that than weights.
-fn is_state(name: &str) -> bool {
-    STATES.iter().any(|state| name.starts_with(state))
-}
-
-/// Whether a file is called as what a program has saved at a step, in a format that can have more than weights.
-fn is_called_as_step(name: &str) -> bool {
-    let stem = name.strip_suffix(".tar").unwrap_or(name);
-    let step = stem.rsplit_once('.').filter(|(_, ending)| !OF_WEIGHTS.contains(ending));
-    step.is_some_and(|(step, _)| step.bytes().any(|byte| byte.is_ascii_digit()))
+/// What exported weights are if they stand beside something that is called so.
+fn beside(name: &str) -> Exported {
+    if STATES.iter().any(|state| name.starts_with(state)) {
+        return Exported::No;
+    }
+    let is_of_weights = name != TRAINER_STATE && OF_WEIGHTS.iter().any(|ending| name.ends_with(ending));
+    if is_of_weights { Exported::Alone } else { Exported::OfRun }
 }
 
 fn is_called_one(path: &Path) -> bool {

@@ -556,16 +556,16 @@ fn the_latest_is_what_a_trainer_goes_on_from_and_no_export_of_weights(setup: Set
         &[("config.json", b"{}"), ("training_args.bin", &torch), ("model.safetensors", &weights())],
         &[("final/config.json", b"{}"), ("final/model.safetensors", &weights())],
         &[(shard, &weights()), (other, &weights()), ("model.safetensors.index.json", index)],
-        &[("llama-3/m/x", b""), ("llama-3/model-1.safetensors", &weights())],
+        &[("llama-3/tokenizer.json", b"{}"), ("llama-3/model.safetensors", &weights())],
         &[("model.safetensors", &weights()), ("trainer_state.json", b"{}")],
-        &[("best.pt", &torch)],
+        &[(shard, &weights()), (other, &weights()), ("model.safetensors.index.json", index), ("logs/x", b"")],
     ];
-    for (n, export) in exports.into_iter().enumerate() {
+    for (n, export) in exports.iter().enumerate() {
         let run = format!("run-{n}");
         checkpoint(&format!("{run}/checkpoint-15"));
         checkpoint(&format!("{run}/checkpoint-20"));
         assert_eq!(latest(&mount, &mount.at(&run)), named(&format!("{run}/checkpoint-20")));
-        for (name, bytes) in export {
+        for (name, bytes) in *export {
             write(&format!("{run}/{name}"), bytes);
         }
         assert_eq!(latest(&mount, &mount.at(&run)), named(&format!("{run}/checkpoint-20")), "{n}");
@@ -587,10 +587,46 @@ fn the_latest_is_what_a_trainer_goes_on_from_and_no_export_of_weights(setup: Set
     write("acc/model.safetensors", &weights());
     write("acc/final/model.safetensors", &weights());
     assert_eq!(latest(&mount, &mount.at("acc")), named("acc/checkpoints/checkpoint_0"));
+    // What was exported into the run's directory may make that a checkpoint, too.
+    for more in [&[("trainer_state.json", &b"{}"[..])][..], exports[2]] {
+        more.iter().for_each(|(name, bytes)| write(&format!("acc/{name}"), bytes));
+        assert_eq!(latest(&mount, &mount.at("acc")), named("acc/checkpoints/checkpoint_0"));
+    }
+    write("acc/checkpoints/final/model.safetensors", &weights());
+    assert_eq!(latest(&mount, &mount.at("acc/checkpoints")), named("acc/checkpoints/checkpoint_0"));
+    // A run whose directory is called so is none of Accelerate's.
+    checkpoint("w/checkpoints/checkpoint-20");
+    write("w/checkpoints/final/model.safetensors", &weights());
+    assert_eq!(latest(&mount, &mount.at("w")), named("w/checkpoints/checkpoint-20"));
+    assert_eq!(latest(&mount, &mount.at("w/checkpoints")), named("w/checkpoints/checkpoint-20"));
+    write("w/run2/model.safetensors", &weights());
+    assert_eq!(latest(&mount, &mount.at("w")), named("w/run2/model.safetensors"));
     // What has more than weights, or is of another run, is as good as a trainer's own.
     checkpoint("mixed/checkpoint-5");
     write("mixed/step-6.pt", &torch);
     assert_eq!(latest(&mount, &mount.at("mixed")), named("mixed/step-6.pt"));
+    let whole: [&[(&str, &[u8])]; 8] = [
+        &[("last.ckpt", &torch)],
+        &[("latest.pt", &torch)],
+        &[("checkpoint_last.pt", &torch)],
+        &[("checkpoint.pth.tar", &torch)],
+        &[("lightning/last.ckpt", &torch)],
+        &[("step-400.safetensors", &weights())],
+        &[
+            ("epoch/optimizer.pt", &torch),
+            ("epoch/model-00001-of-00002.safetensors", &weights()),
+            ("epoch/model-00002-of-00002.safetensors", &weights()),
+            ("epoch/model.safetensors.index.json", index),
+        ],
+        &[("best.pt", &torch)],
+    ];
+    for (n, files) in whole.into_iter().enumerate() {
+        let run = format!("whole-{n}");
+        checkpoint(&format!("{run}/checkpoint-5"));
+        files.iter().for_each(|(name, bytes)| write(&format!("{run}/{name}"), bytes));
+        let (status, path) = latest(&mount, &mount.at(&run));
+        assert!(status == Some(0) && !path.contains("checkpoint-5"), "{n}: {path}");
+    }
     checkpoint("runs/one/checkpoint-5");
     write("runs/two/model.safetensors", &weights());
     assert_eq!(latest(&mount, &mount.at("runs")), named("runs/two/model.safetensors"));
