@@ -88,8 +88,8 @@ impl Pool {
         blocks > staying(blocks - log.free_blocks()) + 1 || (wasteful && blocks > INITIAL_BLOCKS as usize + 1)
     }
 
-    /// Gives back to the host what the log does not need, for who finds no space. Waits for commits, and for whoever does
-    /// the same, but not for long for who has the blocks stay as they are. True if it is worth looking once more.
+    /// Gives back to the host what the log does not need, for who finds no space. Waits for commits, for whoever does
+    /// the same, and a while for who has the blocks stay as they are. True if it is worth looking once more.
     pub fn shorten(&self) -> Result<bool> {
         self.check_writable()?;
         let mut last = self.upkeep.shortening.lock();
