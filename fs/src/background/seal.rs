@@ -218,10 +218,9 @@ fn examine_file(
     let reader = Reader::new(files, (ino, segment), host, go_on);
     let size = host.size;
     let mut growth = Growth::new(bytes);
-    let from = held_from(&starts, size);
     for Start { gone_on, wanted } in starts {
         // What is held is read once, both for what it is and for its checksum.
-        let from = from.min(wanted.start());
+        let from = wanted.start();
         let window = if size.saturating_sub(from) <= HELD { Window::Held } else { Window::All };
         growth.hold(from, size, window)?;
         let format = gone_on.summary.format;
@@ -250,14 +249,6 @@ fn examine_file(
     known.gone_on = None;
     let recognise = |source: &dyn Source, sink: &mut Sink<'_>| reader.recognise((source, size), Wanted::All, sink);
     examine(bytes, size, room, known, go_on, &recognise)
-}
-
-/// From where on bytes are held: from the first place where a file may be gone on with, if that is not much further in
-/// front than the last one.
-fn held_from(starts: &[Start], size: u64) -> u64 {
-    let places = || starts.iter().map(|start| start.wanted.start());
-    let (first, last) = (places().min().unwrap_or(size), places().max().unwrap_or(size));
-    if last.saturating_sub(first) <= size.saturating_sub(last) { first } else { last }
 }
 
 /// Has readers say what is in a file that is to be sealed. One that they do not get through is one without tensors.
