@@ -317,6 +317,7 @@ mod tests {
     use std::ops::ControlFlow;
 
     use crate::found::Recognised;
+    use crate::gguf::ITEMS_MAX;
     use crate::recognise::recognise;
     use crate::tensor::Tensor;
 
