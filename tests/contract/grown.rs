@@ -386,7 +386,7 @@ fn a_chain_that_grew_is_what_a_copy_of_it_is(setup: Setup) {
                 fs::copy(&path, mount.at(&copy)).unwrap();
                 seal(&mount, &copy);
                 let said = |name: &str| {
-                    let attribute = |what: &str| xattr::get(&mount.at(name), &format!("user.tensorfs.{what}"));
+                    let attribute = |what: &str| xattr::get(&mount.at(name), format!("user.tensorfs.{what}"));
                     let all = ["tensors", "state", "checksum", "complete"].map(|what| attribute(what).ok());
                     (all, listed(&mount, name))
                 };

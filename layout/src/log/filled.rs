@@ -112,7 +112,7 @@ impl BlockBytes {
     /// Reads all of a block.
     pub fn whole(medium: &dyn Medium, superblock: &Superblock, index: usize) -> io::Result<Self> {
         let Range { start, end } = place(superblock, index);
-        Self::read(medium, superblock, index, &Filled(vec![start..end]))
+        Self::read(medium, superblock, index, &Filled(std::iter::once(start..end).collect()))
     }
 
     /// Reads what of a block is filled.

@@ -11,6 +11,7 @@ use tensorfs_layout::check::{Committed, Contents, Depth, check};
 use tensorfs_layout::log::{Attributes, Origin, Record, Seal, Transaction};
 use tensorfs_layout::pool::{Carrying, CreateOptions, OpenOptions, Pool};
 use tensorfs_layout::segment::{Before, Known, SealedRun, examine};
+use tensorfs_layout::tree::Below;
 use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 use tensorfs_remote::carry::{Carrier, Note};
 use tensorfs_remote::place::Place;
@@ -274,8 +275,9 @@ pub fn seen(pool: &Path) -> Seens {
         };
         (path, seen)
     };
-    let below = view.below(ROOT).into_iter();
-    below.chain([(Vec::new(), ROOT)]).map(|(path, ino)| one(path, ino)).collect()
+    let below = Below::of(view, ROOT);
+    let found = below.found().iter().map(|found| (below.path(found), found.ino()));
+    found.chain([(Vec::new(), ROOT)]).map(|(path, ino)| one(path, ino)).collect()
 }
 
 /// The newest tree at a place as a pool, which is sound.
