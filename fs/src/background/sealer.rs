@@ -179,7 +179,7 @@ pub fn seal_pool(
         if let Some(why) = found.left_out() {
             let why = match why {
                 LeftOut::Again => "a directory that has another name already",
-                LeftOut::TooDeep => "what is in it has longer paths than any call takes",
+                LeftOut::TooDeep => "what is in it is too deep to be gone into",
             };
             if !each(&path, Sealing::Unfit(why.into())) {
                 break;

@@ -5,7 +5,11 @@ use std::collections::HashSet;
 
 use crate::ids::Ino;
 use crate::tree::object::Object;
-use crate::tree::view::{PATH_MAX, View};
+use crate::tree::view::View;
+
+/// A directory is gone into up to a path of so many bytes, twice as long as any that a call takes: whoever has a
+/// directory open can go deeper than a path does.
+pub const DEEPEST: usize = 8190;
 
 /// What was found below a directory, in the order of their paths.
 #[derive(Debug)]
@@ -29,7 +33,7 @@ pub struct Found {
 pub enum LeftOut {
     /// It was before, under another name.
     Again,
-    /// Its path is longer than any call takes.
+    /// Its path is longer than [`DEEPEST`].
     TooDeep,
 }
 
@@ -66,7 +70,7 @@ impl Below {
             let len = len + 1 + name.len();
             let is_dir = view.object(ino).is_some_and(Object::is_dir);
             let is_left_out = match is_dir {
-                true if len > PATH_MAX => Some(LeftOut::TooDeep),
+                true if len > DEEPEST => Some(LeftOut::TooDeep),
                 true if !entered.insert(ino) => Some(LeftOut::Again),
                 _ => None,
             };

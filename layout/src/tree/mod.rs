@@ -19,7 +19,7 @@ mod run;
 pub(crate) mod view;
 mod xattrs;
 
-pub use below::{Below, LeftOut};
+pub use below::{Below, DEEPEST, LeftOut};
 pub use chain::FileChain;
 pub use object::{NAME_TAKES, OBJECT_TAKES, Object};
 pub use paths::spelled;

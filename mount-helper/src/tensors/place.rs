@@ -17,7 +17,7 @@ use tensorfs_layout::check::Contents;
 use tensorfs_layout::medium::Direct;
 use tensorfs_layout::pool::looks_like_pool;
 use tensorfs_layout::segment::Gone;
-use tensorfs_layout::tree::Object;
+use tensorfs_layout::tree::{DEEPEST, Object};
 use tensorfs_layout::{Error, Ino, ROOT};
 
 use crate::mounting::mountinfo::{Mount, Table};
@@ -368,7 +368,7 @@ impl Place {
 
     /// What is in a directory, by name.
     pub fn inside(&self) -> Result<Vec<Place>, Failure> {
-        if self.called.len() >= libc::PATH_MAX as usize {
+        if self.called.len() > DEEPEST {
             return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)).at(self.path());
         }
         let mut places = match &self.at {
