@@ -547,7 +547,8 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // SAFETY: plain system call.
+        // SAFETY: takes integers alone; where the server was exchanged meanwhile there is no such process, and that is
+        // as good.
         unsafe { libc::kill(self.0, libc::SIGCONT) };
     }
 }

@@ -296,17 +296,20 @@ fn a_directory_of_lightnings_is_complete_with_what_it_writes_last(setup: Setup) 
     assert_eq!(attribute(&planned("other/of-no-name"), "complete").unwrap(), "complete");
 }
 
+/// Writes a file, in directories that are made for it.
+fn write(mount: &Mount, name: &str, bytes: &[u8]) {
+    let path = mount.at(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
 /// Proves T13.
 fn what_its_library_loads_is_not_incomplete(setup: Setup) {
     let mount = setup.mount();
     if mount.is_plain() {
         return;
     }
-    let write = |name: &str, bytes: &[u8]| {
-        let path = mount.at(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
-    };
+    let write = |name: &str, bytes: &[u8]| write(&mount, name, bytes);
     let is_whole = |name: &str| attribute(&mount.at(name), "complete");
     let status = |command: &str, name: &str| mount.tensorfs([command, mount.at(name).to_str().unwrap()]).status.code();
     // A model in two formats, of which one was fetched.
@@ -536,11 +539,7 @@ fn the_latest_is_what_a_trainer_goes_on_from_and_no_export_of_weights(setup: Set
     if mount.is_plain() {
         return;
     }
-    let write = |name: &str, bytes: &[u8]| {
-        let path = mount.at(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
-    };
+    let write = |name: &str, bytes: &[u8]| write(&mount, name, bytes);
     let named = |name: &str| (Some(0), mount.at(name).to_str().unwrap().to_owned());
     let torch = fs::read(samples().join("torch2-tensor.pt")).unwrap();
     let checkpoint = |dir: &str| {
