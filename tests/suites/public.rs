@@ -29,7 +29,7 @@ fn suite(setup: Setup, name: &str, arguments: &[&str]) {
 
 /// Every test of the suite: it takes seconds.
 fn pjdfstest(setup: Setup) {
-    suite(setup, "pjdfstest", &[]);
+    suite(setup, "pjdfstest", &["--durability", "fsync"]);
 }
 
 fn fsx(setup: Setup) {
@@ -41,7 +41,7 @@ fn fio(setup: Setup) {
 }
 
 fn stress_ng(setup: Setup) {
-    suite(setup, "stress-ng", &["--operations", "50", "--seconds", "1"]);
+    suite(setup, "stress-ng", &["--durability", "fsync", "--operations", "50", "--seconds", "1"]);
 }
 
 /// pjdfstest has a test of this, which cannot find out what the limit is.
