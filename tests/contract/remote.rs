@@ -6,8 +6,10 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -32,6 +34,9 @@ on_mounts!(
     what_was_undone_before_it_was_carried_is_not_waited_for,
     what_a_file_has_grown_by_is_put_and_not_its_last_part_again,
     an_event_file_that_stays_open_is_carried_as_far_as_its_frames_are_sealed,
+    a_directory_says_whether_it_is_carried,
+    what_is_left_out_is_not_waited_for,
+    what_comes_and_goes_where_it_is_left_out_keeps_nobody_waiting,
 );
 
 const SIZE: usize = 3 << 20;
@@ -584,4 +589,135 @@ fn what_was_undone_before_it_was_carried_is_not_waited_for(setup: Setup) {
     fs::remove_file(dir.join("lock")).unwrap();
     seen((1 << 40) + 1);
     assert!(waiting.wait().unwrap().success());
+}
+
+/// The attribute of a directory, as a user sees it.
+///
+/// Proves E16, T8.
+fn a_directory_says_whether_it_is_carried(setup: Setup) {
+    const NAME: &str = "user.tensorfs.remote";
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let (dir, file) = (mount.at("d"), mount.at("f"));
+    fs::create_dir_all(dir.join("inner")).unwrap();
+    fs::write(&file, b"bytes").unwrap();
+    symlink("d", mount.at("link")).unwrap();
+    assert_eq!(xattr::get(&dir, NAME), Err(Errno::ENODATA));
+    assert_eq!(xattr::remove(&dir, NAME), Err(Errno::ENODATA));
+    assert_eq!(xattr::set(&dir, NAME, b"no", libc::XATTR_REPLACE), Err(Errno::ENODATA));
+    for value in [&b"yes"[..], b"", b"No", b"no\0", b"no ", b"\xff", &[b'n'; 70_000 >> 1]] {
+        assert_eq!(xattr::set(&dir, NAME, value, 0), Err(Errno::EINVAL), "{value:?}");
+    }
+    xattr::set(&dir, NAME, b"no", 0).unwrap();
+    assert_eq!(xattr::set(&dir, NAME, b"no", libc::XATTR_CREATE), Err(Errno::EEXIST));
+    assert_eq!(xattr::get(&dir, NAME).unwrap(), b"no");
+    // It is of this directory; what is below it need not have it.
+    fs::create_dir(dir.join("made")).unwrap();
+    assert_eq!(xattr::get(&dir.join("made"), NAME), Err(Errno::ENODATA));
+    assert!(xattr::list(&dir).unwrap().is_empty(), "it is not listed, and so not copied");
+    assert_eq!(xattr::set(&file, NAME, b"no", 0), Err(Errno::EPERM));
+    assert_eq!(xattr::remove(&file, NAME), Err(Errno::EPERM));
+    assert_eq!(xattr::get(&file, NAME), Err(Errno::ENODATA));
+    assert!(xattr::set(&mount.at("link"), NAME, b"no", 0).is_err());
+    mount.remount();
+    assert_eq!(xattr::get(&dir, NAME).unwrap(), b"no");
+    xattr::remove(&dir, NAME).unwrap();
+    assert_eq!(xattr::get(&dir, NAME), Err(Errno::ENODATA));
+}
+
+/// Proves E8, E16.
+fn what_is_left_out_is_not_waited_for(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&mount);
+    mount.tensorfs_ok(["remote", "set", text(mount.pool()), &url, "--exclude", "*.tmp", "--exclude", "/run/cache/**"]);
+    for dir in ["run/cache/deep", "run/scratch/deep", "x"] {
+        fs::create_dir_all(mount.at(dir)).unwrap();
+    }
+    xattr::set(&mount.at("run/scratch"), "user.tensorfs.remote", b"no", 0).unwrap();
+    let out = ["run/a.tmp", "run/cache/deep/file", "run/scratch/deep/file"];
+    let all = ["run/kept", "x/cache"].into_iter().chain(out);
+    all.for_each(|path| fs::write(mount.at(path), Pattern(1).bytes(0, SIZE)).unwrap());
+    // One of them stays open, and is open for ever as far as anybody knows.
+    let _held = OpenOptions::new().append(true).open(mount.at("run/a.tmp")).unwrap();
+    mount.tensorfs_ok(["remote", "wait", text(mount.path()), "--timeout", "100"]);
+    mount.tensorfs_ok(["remote", "wait", text(&mount.at("run")), text(&mount.at("x/cache")), "--timeout", "100"]);
+    let listed = mount.tensorfs_ok(["remote", "list", &url]);
+    let listed: BTreeSet<&str> = listed.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(listed, BTreeSet::from(["/", "/run/", "/run/kept", "/run/cache/", "/run/scratch/", "/x/", "/x/cache"]));
+    // Who asks for what never comes is told why, at once, in a line.
+    for (path, why) in [
+        ("run/a.tmp", "as --exclude says of /run/a.tmp"),
+        ("run/cache/deep", "as --exclude says of /run/cache/deep"),
+        ("run/cache/deep/file", "as --exclude says of /run/cache/deep"),
+        ("run/scratch", "by the attribute user.tensorfs.remote of /run/scratch"),
+        ("run/scratch/deep/file", "by the attribute user.tensorfs.remote of /run/scratch"),
+    ] {
+        let output = mount.tensorfs(["remote", "wait", text(&mount.at(path))]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(why) && said.lines().count() == 1, "{path}: {said}");
+    }
+    let status = mount.tensorfs_ok(["remote", "status", text(mount.pool()), "--json"]);
+    let status: Value = serde_json::from_str(status.trim()).unwrap();
+    assert_eq!(
+        (status["left_out_files"].as_u64(), status["left_out_bytes"].as_u64()),
+        (Some(3), Some(3 * SIZE as u64))
+    );
+    let shown = mount.tensorfs_ok(["remote", "status", text(mount.pool())]);
+    assert!(shown.contains("left out    3 files"), "{shown}");
+    mount.tensorfs_ok(["remote", "check", &url, "--data"]);
+    // A restore has the rest, and its directories say what these said.
+    let other = mount.pool().with_file_name("other");
+    mount.tensorfs_ok(["remote", "restore", &url, text(&other)]);
+    mount.tensorfs_ok(["check", "--data", text(&other)]);
+    // Out of there, it is carried.
+    fs::rename(mount.at("run/scratch/deep"), mount.at("x/deep")).unwrap();
+    fs::rename(mount.at("run/kept"), mount.at("run/scratch/kept")).unwrap();
+    mount.tensorfs_ok(["remote", "wait", text(mount.path()), "--timeout", "100"]);
+    assert_eq!(file_of(&mount, &url, "/x/deep/file")["state"], "whole");
+    assert!(!mount.tensorfs(["remote", "list", &url, "/run/scratch/kept"]).status.success());
+}
+
+/// Files that are made and removed all the time, where nothing is carried, while others are waited for.
+///
+/// Proves E8, E16.
+fn what_comes_and_goes_where_it_is_left_out_keeps_nobody_waiting(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&mount);
+    mount.tensorfs_ok(["remote", "set", text(mount.pool()), &url, "--exclude", "*.tmp"]);
+    fs::create_dir(mount.at("scratch")).unwrap();
+    xattr::set(&mount.at("scratch"), "user.tensorfs.remote", b"no", 0).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0_u64.. {
+                let paths = [mount.at(format!("{}.tmp", n % 7)), mount.at(format!("scratch/{}", n % 5))];
+                paths.iter().for_each(|path| fs::write(path, b"bytes").unwrap());
+                std::thread::sleep(Duration::from_millis(5));
+                paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        for round in 0..3 {
+            fs::write(mount.at(format!("kept-{round}")), Pattern(round).bytes(0, SIZE)).unwrap();
+            let waited = mount.tensorfs(["remote", "wait", text(mount.path()), "--timeout", "100"]);
+            if !waited.status.success() {
+                done.store(true, Ordering::Relaxed);
+                panic!("{}", String::from_utf8_lossy(&waited.stderr));
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let listed = mount.tensorfs_ok(["remote", "list", &url]);
+    assert_eq!(listed.lines().count(), 5, "{listed}");
 }

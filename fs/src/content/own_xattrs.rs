@@ -2,7 +2,8 @@
 //! `.tensors`, `.checksum`, `.tier`; of a directory `.complete`.
 //!
 //! They are worked out when they are read. They are not listed, so nothing copies them along with a file, and they
-//! cannot be set or removed, but for the tier. The kernel lets read them who may read the file.
+//! cannot be set or removed, but for the tier, and `.remote` of a directory. The kernel lets read them who may read the
+//! file.
 
 use tensorfs_layout::Ino;
 use tensorfs_layout::log::PM;

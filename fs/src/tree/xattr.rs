@@ -9,7 +9,7 @@ use crate::caller::Caller;
 use crate::clock;
 use crate::error::{Fault, Result};
 use crate::file::CAPABILITY;
-use crate::store::reserved::{TIER, is_own_xattr};
+use crate::store::reserved::{REMOTE, TIER, is_own_xattr};
 use crate::store::{changed, check_attributes, frees, with};
 
 use super::Tree;
@@ -46,8 +46,8 @@ impl Tree {
 
     /// Sets an attribute.
     pub fn setxattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
-        if name == TIER {
-            return self.set_tier(caller, ino, value, flags);
+        if name == TIER || name == REMOTE {
+            return self.set_of_directory(caller, ino, name, value, flags);
         }
         if is_own_xattr(name) {
             return Err(Fault::new(libc::EPERM));
@@ -82,8 +82,8 @@ impl Tree {
 
     /// Removes an attribute.
     pub fn removexattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        if name == TIER {
-            return self.unset_tier(caller, ino);
+        if name == TIER || name == REMOTE {
+            return self.unset_of_directory(caller, ino, name);
         }
         if is_own_xattr(name) {
             return Err(Fault::new(libc::EPERM));
@@ -103,39 +103,42 @@ impl Tree {
         })
     }
 
-    /// Has new files in a directory made in a tier.
-    fn set_tier(&self, caller: Caller, ino: Ino, value: &[u8], flags: i32) -> Result<()> {
+    /// Has new files in a directory made in a tier, or what is below it left out of the second copy.
+    fn set_of_directory(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
         self.store().check_writable()?;
-        let tier = std::str::from_utf8(value).map_err(|_| Fault::new(libc::EINVAL))?;
+        let word = std::str::from_utf8(value).map_err(|_| Fault::new(libc::EINVAL))?;
         let kind = self.store().view().object(ino).ok_or(Fault::stale())?.kind();
         if kind != libc::S_IFDIR {
             return Err(Fault::new(libc::EPERM));
         }
         self.files.edit(|edit| {
-            edit.tier_named(tier).ok_or(Fault::new(libc::EINVAL))?;
+            let is_valid = if name == TIER { edit.tier_named(word).is_some() } else { word == "no" };
+            if !is_valid {
+                return Err(Fault::new(libc::EINVAL));
+            }
             let object = edit.object(ino).ok_or(Fault::stale())?;
-            match object.xattr(TIER) {
+            match object.xattr(name) {
                 Some(_) if flags & libc::XATTR_CREATE != 0 => return Err(Fault::new(libc::EEXIST)),
                 None if flags & libc::XATTR_REPLACE != 0 => return Err(Fault::new(libc::ENODATA)),
                 _ => {}
             }
-            let set = Record::Xattr { ino, name: TIER.into(), value: value.into() };
+            let set = Record::Xattr { ino, name: name.into(), value: value.into() };
             let tx = with(Transaction::new(caller.unique).with(set), changed(edit, ino, clock::now()));
             store_attributes(edit, ino, tx)
         })
     }
 
-    /// New files in a directory go where the placement map says.
-    fn unset_tier(&self, caller: Caller, ino: Ino) -> Result<()> {
+    /// New files in a directory go where the placement map says, or what is below it is carried again.
+    fn unset_of_directory(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<()> {
         self.files.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::stale())?;
             if !object.is_dir() {
                 return Err(Fault::new(libc::EPERM));
             }
-            if object.xattr(TIER).is_none() {
+            if object.xattr(name).is_none() {
                 return Err(Fault::new(libc::ENODATA));
             }
-            let removal = Record::XattrRemoval { ino, name: TIER.into() };
+            let removal = Record::XattrRemoval { ino, name: name.into() };
             let tx = with(Transaction::new(caller.unique).with(removal), changed(edit, ino, clock::now()));
             store_attributes(edit, ino, tx)
         })

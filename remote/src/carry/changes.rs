@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use tensorfs_layout::Ino;
 use tensorfs_layout::tree::View;
 
+use crate::carry::left_out::LeftOut;
 use crate::error::Result;
 use crate::repository::{Content, Entry, Line, Tree, text_of};
 
 /// The bytes of a file as they are to be told of, given what was told before.
 pub type OfFile<'a> = &'a mut dyn FnMut(Ino, Option<&Content>) -> Result<Content>;
 
-/// The lines that make the remote's tree what the pool's is. Those of the bytes of files, `of_file` gives.
-pub fn changes(view: &View, tree: &Tree, of_file: OfFile<'_>) -> Result<Vec<Line>> {
-    let mut lines = gone(view, tree);
-    let mut all: Vec<Ino> = view.objects().map(|(ino, _)| ino).collect();
+/// The lines that make the remote's tree what the pool's is, but for what is left out. Those of the bytes of files,
+/// `of_file` gives.
+pub fn changes((view, out): (&View, &LeftOut), tree: &Tree, of_file: OfFile<'_>) -> Result<Vec<Line>> {
+    let mut lines = gone((view, out), tree);
+    let mut all: Vec<Ino> = view.objects().map(|(ino, _)| ino).filter(|ino| out.keeps(*ino)).collect();
     all.sort_unstable();
     let mut names = Vec::new();
     for ino in all {
@@ -29,23 +31,25 @@ pub fn changes(view: &View, tree: &Tree, of_file: OfFile<'_>) -> Result<Vec<Line
             lines.push(Line::Object(Box::new(entry)));
         }
         if object.is_dir() {
-            names_of(view, tree, ino, &mut lines, &mut names);
+            names_of((view, out), tree, ino, &mut lines, &mut names);
         }
     }
     lines.append(&mut names);
     Ok(lines)
 }
 
-fn gone(view: &View, tree: &Tree) -> Vec<Line> {
-    let gone = tree.entries().map(|entry| entry.ino).filter(|ino| view.object(Ino(*ino)).is_none());
+fn gone((view, out): (&View, &LeftOut), tree: &Tree) -> Vec<Line> {
+    let is_gone = |ino: &u64| view.object(Ino(*ino)).is_none() || !out.keeps(Ino(*ino));
+    let gone = tree.entries().map(|entry| entry.ino).filter(is_gone);
     let mut gone: Vec<u64> = gone.collect();
     gone.sort_unstable();
     gone.into_iter().map(Line::Gone).collect()
 }
 
 /// Names that a directory has no more go to `removed`, those that are new or another object's to `made`.
-fn names_of(view: &View, tree: &Tree, dir: Ino, removed: &mut Vec<Line>, made: &mut Vec<Line>) {
-    let now: BTreeMap<String, u64> = view.entries_after(dir, 0).map(|(_, name, ino)| (text_of(name), ino.0)).collect();
+fn names_of((view, out): (&View, &LeftOut), tree: &Tree, dir: Ino, removed: &mut Vec<Line>, made: &mut Vec<Line>) {
+    let now = view.entries_after(dir, 0).filter(|(cookie, ..)| out.keeps_name(dir, *cookie));
+    let now: BTreeMap<String, u64> = now.map(|(_, name, ino)| (text_of(name), ino.0)).collect();
     let mut before: BTreeMap<&str, u64> = tree.names(dir.0).collect();
     for (name, ino) in now {
         if before.remove(name.as_str()) != Some(ino) {

@@ -1,6 +1,7 @@
 //! From a pool to its remote.
 //!
 //! * `note`: what the carrier keeps in the pool's directory;
+//! * `left_out`: what is not carried;
 //! * `changes`: what the pool's tree has that the remote's has not;
 //! * `alike`: which file has the bytes of another one;
 //! * `cuts`: where the parts of a file begin and end;
@@ -13,6 +14,7 @@ mod changes;
 mod content;
 mod cuts;
 mod file;
+pub mod left_out;
 mod note;
 mod pass;
 

@@ -18,6 +18,9 @@ pub struct Settings {
     /// How it is reached.
     #[serde(flatten)]
     pub access: Access,
+    /// Globs of what is left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
 }
 
 /// A batch that is being put: it may have got there though nobody heard of it.
@@ -59,6 +62,9 @@ pub struct Note {
     /// Why that failed last, if it did.
     #[serde(default)]
     pub collect_error: Option<String>,
+    /// Files that were left out, and their bytes.
+    #[serde(default)]
+    pub left_out: (u64, u64),
 }
 
 impl Note {

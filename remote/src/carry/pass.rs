@@ -12,6 +12,7 @@ use tensorfs_layout::pool::{self, Carrying, Holder, holder};
 use crate::carry::changes::changes;
 use crate::carry::content::{Cutter, Placed};
 use crate::carry::file::Reader;
+use crate::carry::left_out::{Amount, Globs, LeftOut};
 use crate::carry::note::{Intended, Note};
 use crate::error::{Error, Result};
 use crate::gc::{self, Keep, Removed};
@@ -41,6 +42,7 @@ pub struct Carrier {
     /// When removing what the retention does not need failed.
     uncollected: Option<Instant>,
     patience: Duration,
+    exclude: Globs,
 }
 
 /// What came of a pass.
@@ -67,6 +69,16 @@ pub struct Passed {
     pub put: u64,
     /// Files of the remote's tree whose parts are not all of them.
     pub incomplete: u64,
+    /// What is left out.
+    pub left_out: Amount,
+}
+
+/// What has changed, and what is known besides.
+struct Looked {
+    lines: Vec<Line>,
+    /// Files that are about to come to rest.
+    pending: u64,
+    left_out: Amount,
 }
 
 impl Carrier {
@@ -94,6 +106,8 @@ impl Carrier {
     pub fn with(pool: &Path, carrying: Carrying, mut note: Note, place: Place, patience: Duration) -> Result<Self> {
         let repository = Repository::new(place);
         let newest = noted(&mut note, &carrying, repository.newest())?;
+        let exclude = Globs::of(&note.settings.exclude);
+        let exclude = noted(&mut note, &carrying, exclude)?;
         let pool = pool.to_owned();
         let mut carrier = Self {
             pool,
@@ -108,6 +122,7 @@ impl Carrier {
             held: None,
             uncollected: None,
             patience,
+            exclude,
         };
         carrier.reader.know(&carrier.newest.tree);
         let claimed = carrier.claim().and_then(|()| carrier.find());
@@ -240,11 +255,12 @@ impl Carrier {
         if self.held.is_none() {
             self.before = (self.placed.read, self.placed.put);
         }
-        let (lines, pending) = self.look(&committed)?;
+        let Looked { lines, pending, left_out } = self.look(&committed)?;
         let incomplete = incomplete(&self.newest, &lines);
+        self.note.left_out = (left_out.files, left_out.bytes);
         let passed = |this: &Self, outcome| {
             let (read, put) = (this.placed.read - this.before.0, this.placed.put - this.before.1);
-            Passed { outcome, transaction, read, put, incomplete }
+            Passed { outcome, transaction, read, put, incomplete, left_out }
         };
         if pending > 0 && self.held.get_or_insert_with(Instant::now).elapsed() < self.patience {
             return Ok(passed(self, Outcome::Waiting(pending)));
@@ -260,8 +276,8 @@ impl Carrier {
         Ok(passed(self, Outcome::Carried))
     }
 
-    /// What has changed, with the bytes of files put; and how many files are about to come to rest.
-    fn look(&mut self, committed: &Committed) -> Result<(Vec<Line>, u64)> {
+    /// What has changed, with the bytes of files put.
+    fn look(&mut self, committed: &Committed) -> Result<Looked> {
         let looked = self.look_and_put(committed);
         if looked.is_err() {
             // What was on its way may not be there.
@@ -276,8 +292,9 @@ impl Carrier {
         self.newest.head.as_ref().is_none_or(|head| head.pool == self.note.pool)
     }
 
-    fn look_and_put(&mut self, committed: &Committed) -> Result<(Vec<Line>, u64)> {
+    fn look_and_put(&mut self, committed: &Committed) -> Result<Looked> {
         let is_ours = self.is_ours();
+        let out = LeftOut::of(committed.view(), &self.exclude);
         let Self { repository, newest, placed, ready, reader, note, carrying, .. } = self;
         let mut of_much = || {
             note.unfinished = true;
@@ -298,7 +315,7 @@ impl Carrier {
             pending += u64::from(content.state == State::Open && !was_open);
             Ok(content)
         };
-        let lines = changes(committed.view(), &newest.tree, &mut of_file);
+        let lines = changes((committed.view(), &out), &newest.tree, &mut of_file);
         let lines = cutter.finish(lines)?;
         let lines = lines.into_iter().map(|line| match line {
             Line::Object(mut entry) => {
@@ -309,7 +326,7 @@ impl Carrier {
             }
             line => line,
         });
-        Ok((lines.collect(), pending))
+        Ok(Looked { lines: lines.collect(), pending, left_out: out.amount() })
     }
 
     fn put(&mut self, committed: &Committed, lines: Vec<Line>, incomplete: u64) -> Result<()> {

@@ -23,6 +23,8 @@ struct Told {
     read_bytes: u64,
     put_bytes: u64,
     incomplete_files: u64,
+    left_out_files: u64,
+    left_out_bytes: u64,
 }
 
 pub fn run(arguments: &cli::Carry) -> Result<()> {
@@ -82,8 +84,16 @@ fn pass(arguments: &cli::Carry, carrier: &mut Option<Carrier>) -> Result<Outcome
 
 fn tell(arguments: &cli::Carry, carrier: &Carrier, passed: Passed) {
     let batch = carrier.note().number;
-    let Passed { outcome, transaction, read, put, incomplete } = passed;
-    let told = Told { batch, transaction, read_bytes: read, put_bytes: put, incomplete_files: incomplete };
+    let Passed { outcome, transaction, read, put, incomplete, left_out } = passed;
+    let told = Told {
+        batch,
+        transaction,
+        read_bytes: read,
+        put_bytes: put,
+        incomplete_files: incomplete,
+        left_out_files: left_out.files,
+        left_out_bytes: left_out.bytes,
+    };
     match outcome {
         Outcome::Waiting(_) => {}
         Outcome::Nothing if arguments.watch => {}
@@ -92,7 +102,8 @@ fn tell(arguments: &cli::Carry, carrier: &Carrier, passed: Passed) {
         Outcome::Carried => {
             let (read, put) = (show::bytes(read), show::bytes(put));
             let open = if incomplete > 0 { format!(", {incomplete} files are open or damaged") } else { String::new() };
-            show::line(&format!("batch {batch}: {read} read, {put} put{open}"));
+            let out = if left_out.files > 0 { format!(", {} are left out", left_out.files) } else { String::new() };
+            show::line(&format!("batch {batch}: {read} read, {put} put{open}{out}"));
         }
     }
 }

@@ -87,6 +87,10 @@ pub struct Set {
     /// The most MiB a second that are put
     #[arg(long, value_name = "MIB")]
     pub bandwidth: Option<u64>,
+    /// Leave out what fits this glob, with all that is below it: one without a slash fits a name in any directory, one
+    /// with a slash a path from the root; may be given several times
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
     /// Go on with what another pool has put there, which may put nothing more
     #[arg(long)]
     pub take_over: bool,

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use tensorfs_layout::check::Committed;
 use tensorfs_layout::pool::Carrying;
 
+use crate::carry::left_out::Globs;
 use crate::carry::{Note, Settings};
 use crate::commands::cli::{Pool, Set};
 use crate::error::{Error, Result};
@@ -18,7 +19,8 @@ pub fn set(arguments: Set) -> Result<()> {
     let uuid = Committed::read(&arguments.pool)?.superblock().uuid_text();
     let carrying = take(&arguments.pool)?;
     let access = Access { bandwidth: arguments.bandwidth.map(|mib| mib << 20), ..arguments.reach.access() };
-    let settings = Settings { url: arguments.url, access };
+    Globs::of(&arguments.exclude)?;
+    let settings = Settings { url: arguments.url, access, exclude: arguments.exclude };
     let place = Place::make(&settings.url, &settings.access)?;
     mark(&place)?;
     let newest = Repository::new(place).newest()?;

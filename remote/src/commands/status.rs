@@ -20,6 +20,8 @@ struct Status {
     carried: Option<i64>,
     seconds_since: Option<u64>,
     incomplete_files: u64,
+    left_out_files: u64,
+    left_out_bytes: u64,
     /// Whether a carrier is at work.
     carrier: bool,
     error: Option<String>,
@@ -38,6 +40,8 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
         carried: note.carried,
         seconds_since: note.carried.map(|then| now.saturating_sub(then.max(0) as u64)),
         incomplete_files: note.incomplete,
+        left_out_files: note.left_out.0,
+        left_out_bytes: note.left_out.1,
         carrier: Carrying::is_taken(&arguments.pool)?,
         error: note.error.or(note.collect_error.map(|error| format!("garbage was not collected: {error}"))),
     };
@@ -55,6 +59,10 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
     show::line(&format!("behind      {} transactions", status.transactions_behind));
     if status.incomplete_files > 0 {
         show::line(&format!("incomplete  {} files, which were open or are damaged", status.incomplete_files));
+    }
+    if status.left_out_files > 0 {
+        let (files, bytes) = (status.left_out_files, show::bytes(status.left_out_bytes));
+        show::line(&format!("left out    {files} files with {bytes}"));
     }
     show::line(if status.carrier { "carrier     at work" } else { "carrier     none is at work" });
     if let Some(error) = &status.error {

@@ -1,6 +1,8 @@
 //! `wait`: returns when the remote has files as they are now, whole.
 
+use std::ffi::CString;
 use std::fs::{self, File, Metadata};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,9 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use tensorfs_layout::check::Committed;
 
-use crate::carry::{Carrier, Outcome};
+use crate::carry::left_out::{self, Globs};
+use crate::carry::{Carrier, Note, Outcome};
 use crate::commands::cli;
 use crate::commands::mount::{self, OnMount};
 use crate::commands::place::note_of;
@@ -69,7 +73,12 @@ fn wait(path: &Path, reason: &Reason) -> Result<()> {
             // What was done before is committed, so that the carrier sees it.
             let directory = if path.is_dir() { &*path } else { path.parent().unwrap_or(&place.at) };
             File::open(directory).and_then(|directory| directory.sync_all()).map_err(host("sync"))?;
-            let transaction = Committed::read(&place.pool)?.transaction().0;
+            let committed = Committed::read(&place.pool)?;
+            let globs = Globs::of(&note_of(&place.pool)?.settings.exclude)?;
+            if let Some(why) = left_out::why(committed.view(), &globs, place.within.as_os_str().as_bytes()) {
+                return Err(Error::Refused(format!("{}: is left out of the remote, {why}", path.display())));
+            }
+            let transaction = committed.transaction().0;
             on_mount(&place, transaction, &path, &mut Teller::new(&path, reason))
         }
         None => closed(&path),
@@ -120,7 +129,6 @@ fn closed(pool: &Path) -> Result<()> {
 /// times do not tell a file from itself before it was written again. Whoever carries the pool does so meanwhile; if
 /// nobody does, this does.
 fn on_mount(place: &OnMount, transaction: u64, path: &Path, teller: &mut Teller<'_>) -> Result<()> {
-    let name = text_of(place.within.as_os_str().as_bytes());
     let (mut seen, mut fetched) = (None, None);
     loop {
         if let Some(mut carrier) = Carrier::take(&place.pool, PATIENCE)? {
@@ -130,7 +138,7 @@ fn on_mount(place: &OnMount, transaction: u64, path: &Path, teller: &mut Teller<
                 if let Outcome::Waiting(files) = passed.outcome {
                     teller.tell(format!("; files that are about to come to rest: {files}"));
                 } else if is_new {
-                    match is_carried(&carrier.newest().tree, &name, path)? {
+                    match is_carried(&carrier.newest().tree, (place, carrier.note()), path)? {
                         Carried::Yes => return Ok(()),
                         Carried::No(why) => teller.tell(why),
                     }
@@ -152,7 +160,7 @@ fn on_mount(place: &OnMount, transaction: u64, path: &Path, teller: &mut Teller<
             };
             // The mount may have come to be as the tree is, so that no batch is put.
             if seen.replace(now) != Some(now) {
-                match is_carried(&tree, &name, path)? {
+                match is_carried(&tree, (place, &note), path)? {
                     Carried::Yes => return Ok(()),
                     Carried::No(why) => teller.tell(why),
                 }
@@ -169,12 +177,15 @@ enum Carried {
     No(String),
 }
 
-/// Fails on what no waiting brings to the remote.
-fn is_carried(tree: &Tree, name: &str, path: &Path) -> Result<Carried> {
+/// Fails on what no waiting brings to the remote. What is left out of it is passed over.
+fn is_carried(tree: &Tree, (place, note): (&OnMount, &Note), path: &Path) -> Result<Carried> {
     let lacks = |path: &Path, what: &str| Ok(Carried::No(format!("; {}: {what}", path.display())));
-    let Some(top) = tree.resolve(name) else { return lacks(path, "was not carried yet") };
-    let mut left: Vec<(PathBuf, u64)> = vec![(path.to_owned(), top)];
-    while let Some((path, ino)) = left.pop() {
+    let globs = Globs::of(&note.settings.exclude)?;
+    let within = place.within.as_os_str().as_bytes();
+    let Some(top) = tree.resolve(&text_of(within)) else { return lacks(path, "was not carried yet") };
+    let within = within.strip_prefix(b"/").unwrap_or(within);
+    let mut left: Vec<(PathBuf, Option<Vec<u8>>, u64)> = vec![(path.to_owned(), Some(within.to_vec()), top)];
+    while let Some((path, within, ino)) = left.pop() {
         let host = |source| Error::Host { path: path.display().to_string(), what: "look at", source };
         let now = fs::symlink_metadata(&path).map_err(host)?;
         let Some(entry) = tree.entry(ino).filter(|entry| entry.ino == now.ino()) else {
@@ -189,14 +200,19 @@ fn is_carried(tree: &Tree, name: &str, path: &Path) -> Result<Carried> {
             _ if !is_same(entry, &now) => return lacks(&path, "has changed since it was carried"),
             _ => {}
         }
-        if !entry.is_dir() {
+        if !entry.is_dir() || says_no(&path).map_err(host)? {
             continue;
         }
         let mut carried: std::collections::HashMap<&str, u64> = tree.names(ino).collect();
         for there in fs::read_dir(&path).map_err(host)? {
             let there = there.map_err(host)?;
-            match carried.remove(text_of(there.file_name().as_bytes()).as_str()) {
-                Some(ino) => left.push((there.path(), ino)),
+            let name = there.file_name();
+            let own = within.as_ref().and_then(|within| left_out::joined(within, name.as_bytes()));
+            if globs.fit(name.as_bytes(), own.as_deref()) {
+                continue;
+            }
+            match carried.remove(text_of(name.as_bytes()).as_str()) {
+                Some(ino) => left.push((there.path(), own, ino)),
                 None => return lacks(&there.path(), "was not carried yet"),
             }
         }
@@ -205,6 +221,20 @@ fn is_carried(tree: &Tree, name: &str, path: &Path) -> Result<Carried> {
         }
     }
     Ok(Carried::Yes)
+}
+
+/// True of a directory nothing below which is carried.
+fn says_no(path: &Path) -> io::Result<bool> {
+    let (path, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(left_out::ATTRIBUTE)?);
+    let mut value = [0_u8; left_out::NO.len()];
+    // SAFETY: both strings end with a zero, and there is room for as many bytes as are asked for.
+    let len = unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    match Errno::result(len) {
+        Ok(len) => Ok(value[..len as usize] == *left_out::NO),
+        // What is longer is something else.
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP | Errno::ERANGE) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 fn is_same(entry: &Entry, now: &Metadata) -> bool {

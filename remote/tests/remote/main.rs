@@ -6,6 +6,7 @@ mod crashes;
 mod damage;
 mod directories;
 mod kills;
+mod left_out;
 mod pools;
 mod program;
 mod progress;

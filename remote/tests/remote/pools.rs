@@ -38,6 +38,13 @@ pub struct Seen {
     seals: Vec<(u64, u32, usize)>,
 }
 
+impl Seen {
+    /// Without the number of its links: of a directory, that tells of the directories in it.
+    pub fn but_for_links(&self) -> Self {
+        Self { links: 0, ..self.clone() }
+    }
+}
+
 pub type Seens = BTreeMap<Vec<u8>, Seen>;
 
 impl TestPool {
@@ -68,10 +75,15 @@ impl TestPool {
 
 /// The carrier of a pool to a place.
 pub fn carrier(pool: &Path, place: Place) -> tensorfs_remote::Result<Carrier> {
+    carrier_with(pool, place, |note| note)
+}
+
+/// As above, with another note.
+pub fn carrier_with(pool: &Path, place: Place, with: impl FnOnce(Note) -> Note) -> tensorfs_remote::Result<Carrier> {
     let uuid = Committed::read(pool)?.superblock().uuid_text();
     let carrying = Carrying::take(pool)?.expect("no other carrier");
     let note = Note::of(pool, &uuid)?.unwrap_or_else(|| Note { pool: uuid, ..Note::default() });
-    Carrier::with(pool, carrying, note, place, Duration::ZERO)
+    Carrier::with(pool, carrying, with(note), place, Duration::ZERO)
 }
 
 pub struct Editor<'a> {

@@ -1,0 +1,216 @@
+//! What is left out of the remote: names that fit a glob, and what lies below directories that say so.
+//!
+//! A name is left out with all that is below it, and an object is carried if any of its names is. Where nothing is left
+//! out, nothing is gone through for it.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
+use tensorfs_layout::tree::{Object, View};
+use tensorfs_layout::{Ino, ROOT};
+
+use crate::error::{Error, Result};
+
+/// The attribute of a directory that says whether what is below it is carried.
+pub const ATTRIBUTE: &str = "user.tensorfs.remote";
+/// Its value if that is not carried; there is no other.
+pub const NO: &[u8] = b"no";
+/// All globs have so many bytes together at most.
+const GLOBS_MAX: usize = 8 << 10;
+/// A path that is longer fits no glob with a slash, as no call takes it.
+const PATH_MAX: usize = 4095;
+
+/// Globs, compiled: as those of the placement map, one without a slash fits a name in any directory, and one with a
+/// slash a path from the root.
+#[derive(Clone, Debug, Default)]
+pub struct Globs {
+    names: GlobSet,
+    paths: GlobSet,
+}
+
+impl Globs {
+    /// Compiles globs. One that can fit nothing is refused: whoever wrote it means something by it.
+    pub fn of(globs: &[String]) -> Result<Self> {
+        if globs.iter().map(String::len).sum::<usize>() > GLOBS_MAX {
+            return Err(Error::Refused(format!("--exclude: more than {} KiB of globs", GLOBS_MAX >> 10)));
+        }
+        let (mut names, mut paths) = (GlobSetBuilder::new(), GlobSetBuilder::new());
+        for glob in globs {
+            let wrong = |why: String| Error::Refused(format!("--exclude {glob:?}: {why}"));
+            let pattern = glob.strip_prefix('/').unwrap_or(glob);
+            if pattern.ends_with('/') {
+                return Err(wrong("a directory is named without a slash behind it".into()));
+            }
+            if pattern.split('/').any(|part| ["", ".", ".."].contains(&part)) {
+                return Err(wrong("fits nothing: a path is names with a slash between them, from the root on".into()));
+            }
+            let compiled = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
+            let compiled = compiled.map_err(|error| wrong(error.kind().to_string()))?;
+            if glob.contains('/') {
+                paths.add(compiled)
+            } else {
+                names.add(compiled)
+            };
+        }
+        let built = |builder: GlobSetBuilder| {
+            builder.build().map_err(|error| Error::Refused(format!("--exclude: all together: {}", error.kind())))
+        };
+        Ok(Self { names: built(names)?, paths: built(paths)? })
+    }
+
+    /// True if a name that is at this path, from the root on, is left out for its own sake.
+    pub fn fit(&self, name: &[u8], path: Option<&[u8]>) -> bool {
+        let fits = |set: &GlobSet, text| !set.is_empty() && set.is_match_candidate(&Candidate::from_bytes(text));
+        fits(&self.names, name) || path.is_some_and(|path| fits(&self.paths, path))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.paths.is_empty()
+    }
+}
+
+/// How much is left out: regular files that no name is carried of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// How many.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What of a tree is left out.
+#[derive(Debug, Default)]
+pub struct LeftOut {
+    /// Nothing is.
+    is_nothing: bool,
+    /// Objects that are carried.
+    kept: HashSet<Ino>,
+    /// Directories nothing below which is carried.
+    closed: HashSet<Ino>,
+    /// Names that fit a glob: the directory, and the name's cookie in it.
+    names: HashSet<(Ino, u64)>,
+    amount: Amount,
+}
+
+impl LeftOut {
+    /// Goes through a tree.
+    pub fn of(view: &View, globs: &Globs) -> Self {
+        if globs.is_empty() && !view.objects().any(|(_, object)| says_no(object)) {
+            return Self { is_nothing: true, ..Self::default() };
+        }
+        let mut out = Self { kept: HashSet::from([ROOT]), ..Self::default() };
+        // What is left: the path of the directory that it is in, its name, and what it is.
+        let mut left: Vec<(Option<Rc<[u8]>>, &[u8], Ino)> = vec![(Some(Rc::from([])), b"", ROOT)];
+        while let Some((above, name, dir)) = left.pop() {
+            if view.object(dir).is_some_and(says_no) {
+                out.closed.insert(dir);
+                continue;
+            }
+            let own: Option<Rc<[u8]>> = above.and_then(|above| joined(&above, name)).map(Rc::from);
+            for (cookie, name, ino) in view.entries_after(dir, 0) {
+                let path = own.as_ref().filter(|_| !globs.paths.is_empty()).and_then(|own| joined(own, name));
+                if globs.fit(name, path.as_deref()) {
+                    out.names.insert((dir, cookie));
+                } else if out.kept.insert(ino) && view.object(ino).is_some_and(Object::is_dir) {
+                    left.push((own.clone(), name, ino));
+                }
+            }
+        }
+        let files = view.objects().filter(|(ino, object)| object.is_file() && !out.kept.contains(ino));
+        for (_, object) in files.filter(|(_, object)| object.names() > 0) {
+            out.amount.files += 1;
+            out.amount.bytes = out.amount.bytes.saturating_add(object.size());
+        }
+        out
+    }
+
+    /// True of an object that is carried. What has no name any more is not, where anything is left out: which name it
+    /// had, nobody knows.
+    pub fn keeps(&self, ino: Ino) -> bool {
+        self.is_nothing || self.kept.contains(&ino)
+    }
+
+    /// True of a name, by its cookie in a directory that is carried.
+    pub fn keeps_name(&self, dir: Ino, cookie: u64) -> bool {
+        self.is_nothing || !self.closed.contains(&dir) && !self.names.contains(&(dir, cookie))
+    }
+
+    /// How much is left out.
+    pub fn amount(&self) -> Amount {
+        self.amount
+    }
+}
+
+/// Why nothing at a path is carried, or nothing below the directory there; nothing if something is. The path is from
+/// the root on.
+pub fn why(view: &View, globs: &Globs, path: &[u8]) -> Option<String> {
+    let (mut at, mut way) = (Some(ROOT), Some(Vec::new()));
+    let closed = |at: Option<Ino>| at.and_then(|at| view.object(at)).is_some_and(says_no);
+    let by_attribute = |way: Option<Vec<u8>>| {
+        let dir = way.unwrap_or_default();
+        format!("by the attribute {ATTRIBUTE} of /{}", String::from_utf8_lossy(&dir))
+    };
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        if closed(at) {
+            return Some(by_attribute(way));
+        }
+        way = way.and_then(|way| joined(&way, name));
+        if globs.fit(name, way.as_deref()) {
+            return Some(format!("as --exclude says of /{}", String::from_utf8_lossy(&way.unwrap_or_default())));
+        }
+        at = at.and_then(|at| view.lookup(at, name));
+    }
+    closed(at).then(|| by_attribute(way))
+}
+
+/// The path of a name; none if that is too long.
+pub fn joined(dir: &[u8], name: &[u8]) -> Option<Vec<u8>> {
+    let path = if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() };
+    Some(path).filter(|path| path.len() <= PATH_MAX)
+}
+
+fn says_no(object: &Object) -> bool {
+    object.is_dir() && object.xattr(ATTRIBUTE.as_bytes()) == Some(NO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fits(globs: &[&str], path: &str) -> bool {
+        let globs = Globs::of(&globs.iter().map(|glob| (*glob).to_owned()).collect::<Vec<_>>()).unwrap();
+        globs.fit(path.rsplit('/').next().unwrap().as_bytes(), Some(path.as_bytes()))
+    }
+
+    #[test]
+    fn a_glob_fits_a_name_or_a_path() {
+        for (globs, path, expected) in [
+            (&["*.tmp"][..], "a/b/c.tmp", true),
+            (&["cache"], "a/cache", true),
+            (&["/cache"], "a/cache", false),
+            (&["/cache"], "cache", true),
+            (&["run/*"], "run/a", true),
+            (&["run/*"], "run/a/b", false),
+            (&["run/**"], "run/a/b", true),
+            (&["run/**"], "run", false),
+            (&["**/optimizer*"], "optimizer.bin", true),
+            (&["**/optimizer*"], "a/b/optimizer.bin", true),
+            (&["x", "*.log"], "y/a.log", true),
+            (&["a{b,c}/[0-9]"], "ac/5", true),
+            (&["q\\*"], "qq", false),
+            (&[], "a", false),
+        ] {
+            assert_eq!(fits(globs, path), expected, "{globs:?} {path}");
+        }
+        assert!(Globs::of(&["*.tmp".into()]).unwrap().fit(b"\xff.tmp", None));
+    }
+
+    #[test]
+    fn a_glob_that_can_fit_nothing_is_refused() {
+        for glob in ["", "/", "cache/", "a//b", "./a", "a/../b", "[a", "{a"] {
+            let said = Globs::of(&[glob.to_owned()]).unwrap_err().to_string();
+            assert!(said.starts_with("--exclude") && said.lines().count() == 1, "{glob}: {said}");
+        }
+    }
+}
