@@ -1,13 +1,14 @@
 //! Removing what nobody needs any more from a repository.
 //!
-//! Kept is the newest base that is older than the retention, every batch behind it, later bases, and every object that
-//! any of these names. So the tree can be had as it was at any time within the retention.
+//! Kept is the tree of the newest batch that is older than the retention, every batch behind it, later bases, and every
+//! object that any of these names. So the tree can be had as it was at any time within the retention. Where that tree
+//! has no base, one is put: else what it does not need would stay until the carrier puts one for its own reasons.
 
 use std::collections::HashSet;
 
 use serde::Serialize;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::place::Listed;
 use crate::repository::{
     BASES, Hash, LOG, Line, OBJECTS, Part, Repository, base_name, batch_name, number_in, object_in, object_name,
@@ -22,6 +23,8 @@ const DAY: i64 = 24 * HOUR;
 pub struct Keep {
     /// For so long a tree can be had.
     pub trees: i64,
+    /// And so many trees, the newest ones, however old they are.
+    pub last: u64,
     /// For so long an object stays that nothing names: it may be about to be named.
     pub objects: i64,
 }
@@ -29,7 +32,13 @@ pub struct Keep {
 impl Keep {
     /// As everybody keeps it: trees for so many days.
     pub fn days(days: u32) -> Self {
-        Self { trees: i64::from(days) * DAY, objects: HOUR }
+        Self { trees: i64::from(days) * DAY, last: 1, objects: HOUR }
+    }
+
+    /// As they are asked for: trees of so many days, the last so many, or what either of both keeps.
+    pub fn asked(days: Option<u32>, last: Option<u64>) -> Option<Self> {
+        let last_one = last.unwrap_or(1).max(1);
+        (days.is_some() || last.is_some()).then(|| Self { last: last_one, ..Self::days(days.unwrap_or(0)) })
     }
 }
 
@@ -74,21 +83,33 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool) -> Result<Rem
         all.sort_unstable_by_key(|(number, _)| *number);
         Ok(all)
     };
-    let (bases, batches) = (list(BASES)?, list(LOG)?);
+    let (mut bases, batches) = (list(BASES)?, list(LOG)?);
     // The store's clock, not ours.
     let Some(newest) = bases.iter().chain(&batches).map(|(_, found)| found.put).max() else {
         return Ok(Removed::default());
     };
-    let old_enough = |found: &Listed| found.put <= newest.saturating_sub(keep.trees);
+    let cut = cut(&bases, &batches, newest.saturating_sub(keep.trees), keep.last);
     let mut first = None;
-    for (number, _) in bases.iter().rev().filter(|(_, found)| old_enough(found)) {
+    for (number, _) in bases.iter().rev().filter(|(number, _)| *number <= cut) {
         // One that cannot be read is none to rest on.
         if repository.from_base(Some(*number)).is_ok() {
             first = Some(*number);
             break;
         }
     }
-    let named = named(repository, &bases, &batches, first)?;
+    let mut named_here = HashSet::new();
+    // Before the first tree that can be had, there is none to make a base of.
+    let from = if batches.first().is_some_and(|(number, _)| *number == 1) { Some(0) } else { first };
+    if from.is_some_and(|from| first.unwrap_or(from) < cut) {
+        let is_there = bases.iter().any(|(number, _)| *number == cut);
+        if let Some(base) = base_at(repository, cut, (is_there, dry_run))? {
+            named_here = base;
+            first = Some(cut);
+            bases.retain(|(number, _)| *number != cut);
+        }
+    }
+    let mut named = named(repository, &bases, &batches, first)?;
+    named.extend(named_here);
     let mut removed = Removed::default();
     if let Some(first) = first {
         let bases = bases.iter().filter(|(number, _)| *number < first).map(|(number, _)| base_name(*number));
@@ -122,6 +143,46 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool) -> Result<Rem
     removed.objects += staged.len() as u64;
     removed.bytes += staged.iter().sum::<u64>();
     Ok(removed)
+}
+
+/// The batch whose tree has to do for all times before the retention: the newest one that is so old, unless it is one
+/// of those that are kept for their number. 0 if there is none.
+fn cut(bases: &[(u64, Listed)], batches: &[(u64, Listed)], limit: i64, last: u64) -> u64 {
+    let all = || bases.iter().chain(batches);
+    let newest = all().map(|(number, _)| *number).max().unwrap_or(0);
+    let most = newest.saturating_sub(last.saturating_sub(1));
+    // Of a batch that was put after another one, the clock of a store may say that it was before.
+    let young = batches.iter().filter(|(_, found)| found.put > limit).map(|(number, _)| *number).min();
+    let old = all().filter(|(number, found)| found.put <= limit && young.is_none_or(|young| *number < young));
+    old.map(|(number, _)| *number).max().unwrap_or(0).min(most)
+}
+
+/// Puts a base of the tree that a batch made, and gives the names of all objects that it names. None if the tree cannot
+/// be had: then a base before it has to do.
+fn base_at(repository: &Repository, number: u64, (is_there, dry_run): (bool, bool)) -> Result<Option<HashSet<String>>> {
+    let mut tree = match repository.tree_at(Some(number)) {
+        Err(error @ Error::Damaged { .. }) => {
+            log::warn!("{error}; what is before it stays");
+            return Ok(None);
+        }
+        tree => tree?,
+    };
+    let parts = tree.tree.parts().filter_map(Part::object).map(|(object, _)| object);
+    let mut named: HashSet<Hash> = parts.collect();
+    if !dry_run {
+        let name = base_name(number);
+        if is_there {
+            // It cannot be read, and is in the way.
+            repository.place().delete(&name)?;
+        }
+        repository.put_base(&mut tree)?;
+        if let Some(bytes) = repository.place().get(&name)? {
+            repository.each_page(&name, &bytes, |page| {
+                named.insert(page);
+            })?;
+        }
+    }
+    Ok(Some(named.into_iter().map(object_name).collect()))
 }
 
 /// The names of all objects that are kept. Fails if anything that names some cannot be read.

@@ -69,10 +69,11 @@ fn pass(arguments: &cli::Carry, carrier: &mut Option<Carrier>) -> Result<Outcome
     };
     let passed = carrier.pass()?;
     tell(arguments, carrier, passed);
-    if let Some(days) = arguments.keep.filter(|_| !matches!(passed.outcome, Outcome::Waiting(_)))
+    let keep = Keep::asked(arguments.keep, arguments.keep_last);
+    if let Some(keep) = keep.filter(|_| !matches!(passed.outcome, Outcome::Waiting(_)))
         && carrier.wants_collection()
     {
-        match carrier.collect(Keep::days(days), false) {
+        match carrier.collect(keep, false) {
             Ok(removed) => log::info!("removed {} bases and batches, and {} objects", removed.trees, removed.objects),
             Err(error @ Error::Fenced { .. }) => return Err(error),
             // What is carried does not need it.

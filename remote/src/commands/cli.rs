@@ -87,6 +87,15 @@ pub struct Set {
     /// The most MiB a second that are put
     #[arg(long, value_name = "MIB")]
     pub bandwidth: Option<u64>,
+    /// Have an S3 store encrypt what is put
+    #[arg(long, value_name = "METHOD", value_parser = ["AES256", "aws:kms", "aws:kms:dsse"])]
+    pub sse: Option<String>,
+    /// With this key of its key management service
+    #[arg(long, value_name = "ID")]
+    pub sse_kms_key: Option<String>,
+    /// Put objects in this class of the store, such as STANDARD_IA
+    #[arg(long, value_name = "CLASS")]
+    pub storage_class: Option<String>,
     /// Leave out what fits this glob, with all that is below it: one without a slash fits a name in any directory, one
     /// with a slash a path from the root; may be given several times
     #[arg(long, value_name = "GLOB")]
@@ -127,6 +136,9 @@ pub struct Carry {
     /// Once a day remove from the remote what trees of so many days do not need, as `gc` does
     #[arg(long, value_name = "DAYS")]
     pub keep: Option<u32>,
+    /// Once a day remove from the remote what the newest so many trees do not need; with --keep, what neither keeps
+    #[arg(long, value_name = "TREES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub keep_last: Option<u64>,
     /// Print JSON, a line for each batch
     #[arg(long)]
     pub json: bool,
@@ -204,9 +216,12 @@ pub struct Check {
 pub struct Gc {
     /// The pool's directory
     pub pool: PathBuf,
-    /// Days back to which any tree can be restored afterwards
-    #[arg(long, value_name = "DAYS", default_value_t = 7)]
-    pub keep: u32,
+    /// Days back to which any tree can be restored afterwards; 7 if nothing is said of what to keep
+    #[arg(long, value_name = "DAYS")]
+    pub keep: Option<u32>,
+    /// So many trees, those of the newest batches, can be restored afterwards; with --keep, those that either keeps
+    #[arg(long, value_name = "TREES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub keep_last: Option<u64>,
     /// Only tell what would be removed
     #[arg(long)]
     pub dry_run: bool,

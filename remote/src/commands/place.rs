@@ -13,7 +13,8 @@ use crate::repository::Repository;
 
 impl Reach {
     pub fn access(&self) -> Access {
-        Access { endpoint: self.endpoint.clone(), region: self.region.clone(), bandwidth: None }
+        let (endpoint, region) = (self.endpoint.clone(), self.region.clone());
+        Access { endpoint, region, ..Access::default() }
     }
 }
 

@@ -18,7 +18,13 @@ const MARK_TEXT: &[u8] = b"{\"tensorfs_remote\":1}\n";
 pub fn set(arguments: Set) -> Result<()> {
     let uuid = Committed::read(&arguments.pool)?.superblock().uuid_text();
     let carrying = take(&arguments.pool)?;
-    let access = Access { bandwidth: arguments.bandwidth.map(|mib| mib << 20), ..arguments.reach.access() };
+    let access = Access {
+        bandwidth: arguments.bandwidth.map(|mib| mib << 20),
+        sse: arguments.sse,
+        sse_kms_key: arguments.sse_kms_key,
+        storage_class: arguments.storage_class,
+        ..arguments.reach.access()
+    };
     Globs::of(&arguments.exclude)?;
     let settings = Settings { url: arguments.url, access, exclude: arguments.exclude };
     let place = Place::make(&settings.url, &settings.access)?;

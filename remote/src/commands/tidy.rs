@@ -10,6 +10,9 @@ use crate::commands::show;
 use crate::error::Result;
 use crate::gc::Keep;
 
+/// So many days are kept if nothing else is asked for.
+const WEEK: u32 = 7;
+
 /// False if anything is wrong.
 pub fn check(arguments: &cli::Check) -> Result<bool> {
     let repository = repository(&arguments.remote, &arguments.reach)?;
@@ -33,7 +36,8 @@ pub fn check(arguments: &cli::Check) -> Result<bool> {
 pub fn gc(arguments: &cli::Gc) -> Result<()> {
     // As long as this is the carrier, nobody else puts anything.
     let mut carrier = Carrier::new(&arguments.pool, Duration::ZERO)?;
-    let removed = carrier.collect(Keep::days(arguments.keep), arguments.dry_run)?;
+    let keep = Keep::asked(arguments.keep, arguments.keep_last).unwrap_or(Keep::days(WEEK));
+    let removed = carrier.collect(keep, arguments.dry_run)?;
     if arguments.json {
         show::json(&removed);
     } else {

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Error, Result};
+
 /// What is to be known of a store beside its URL. None of it is secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Access {
@@ -14,4 +16,35 @@ pub struct Access {
     /// Bytes a second that may be put; no limit if nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<u64>,
+    /// How an S3 store encrypts what is put.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sse: Option<String>,
+    /// With which key of its key management service: the key's name, which is none of its bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sse_kms_key: Option<String>,
+    /// In which class of the store objects are put.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_class: Option<String>,
+}
+
+impl Access {
+    /// Fails if a store of this scheme cannot do what is asked for. Nobody is to believe that it was done.
+    pub fn check(&self, scheme: &str) -> Result<()> {
+        let refused = |what: &str| Err(Error::Refused(what.to_owned()));
+        if (self.sse.is_some() || self.sse_kms_key.is_some()) && scheme != "s3" {
+            return refused("--sse is for s3; other stores encrypt as their bucket or container says");
+        }
+        if self.sse_kms_key.is_some() && self.sse.as_ref().is_none_or(|sse| !sse.starts_with("aws:kms")) {
+            return refused("--sse-kms-key takes --sse aws:kms or --sse aws:kms:dsse");
+        }
+        if self.storage_class.is_some() && scheme == "file" {
+            return refused("--storage-class is for object stores; a directory has none");
+        }
+        // All that a carrier, a check or a restore reads would have to be asked for hours before.
+        let is_asleep = |class: &String| ["GLACIER", "DEEP_ARCHIVE", "Archive"].contains(&class.as_str());
+        match self.storage_class.as_ref().filter(|class| is_asleep(class)) {
+            Some(class) => refused(&format!("--storage-class {class}: objects of this class cannot be read at once")),
+            None => Ok(()),
+        }
+    }
 }

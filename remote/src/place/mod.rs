@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use futures_util::TryStreamExt;
 use object_store::path::Path;
-use object_store::{GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions};
+use object_store::{
+    Attribute, AttributeValue, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode,
+    PutOptions,
+};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use url::Url;
@@ -58,6 +61,7 @@ pub struct Place {
     shown: String,
     runtime: Runtime,
     bandwidth: Option<u64>,
+    class: Option<String>,
 }
 
 impl Place {
@@ -72,6 +76,7 @@ impl Place {
         if let Some(directory) = parsed.filter(|url| url.scheme() == "file")
             && let Ok(directory) = directory.to_file_path()
         {
+            access.check("file")?;
             let failed = |source| Error::Host { path: url.to_owned(), what: "make", source };
             std::fs::create_dir_all(directory).map_err(failed)?;
         }
@@ -86,6 +91,7 @@ impl Place {
         if !parsed.username().is_empty() || parsed.password().is_some() {
             return Err(Error::Refused("credentials belong into the environment, not into a URL".into()));
         }
+        access.check(parsed.scheme())?;
         if parsed.scheme() == "file" {
             let directory = parsed.to_file_path().map_err(|()| refused("names no directory".into()))?;
             let store = Directory::open(&directory).map_err(|source| match source.kind() {
@@ -109,7 +115,8 @@ impl Place {
     pub fn new(store: Arc<dyn ObjectStore>, prefix: Path, shown: String, access: &Access) -> Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.map_err(|source| Error::Host { path: "threads".into(), what: "start", source })?;
-        Ok(Self { store, directory: None, prefix, shown, runtime, bandwidth: access.bandwidth })
+        let (bandwidth, class) = (access.bandwidth, access.storage_class.clone());
+        Ok(Self { store, directory: None, prefix, shown, runtime, bandwidth, class })
     }
 
     /// Its URL.
@@ -246,9 +253,11 @@ impl Puts<'_> {
         let Ok(permit) = runtime.block_on(self.room.clone().acquire_many_owned(grains)) else { return self.told() };
         let (store, path, limit) = (self.place.store.clone(), self.place.path(&name), time_for(bytes.len() as u64));
         let (arrived, failed) = (self.arrived.clone(), self.failed.clone());
+        let class = self.place.class.iter().map(|class| (Attribute::StorageClass, AttributeValue::from(class.clone())));
+        let options = PutOptions { attributes: class.collect(), ..PutOptions::default() };
         let object = format!("{}/{name}", self.place.shown.trim_end_matches('/'));
         runtime.spawn(async move {
-            match within(limit, store.put(&path, bytes.into())).await {
+            match within(limit, store.put_opts(&path, bytes.into(), options)).await {
                 Ok(_) => drop(locked(&arrived).insert(name)),
                 Err(source) => drop(locked(&failed).get_or_insert(Error::Store { object, what: "put", source })),
             }

@@ -63,6 +63,12 @@ fn options(access: &Access) -> HashMap<String, String> {
     if let Some(region) = &access.region {
         options.insert("aws_region".into(), region.clone());
     }
+    if let Some(sse) = &access.sse {
+        options.insert("aws_server_side_encryption".into(), sse.clone());
+    }
+    if let Some(key) = &access.sse_kms_key {
+        options.insert("aws_sse_kms_key_id".into(), key.clone());
+    }
     let endpoint = ["aws_endpoint", "aws_endpoint_url"].iter().find_map(|name| options.get(*name));
     if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
         options.insert("allow_http".into(), "true".into());

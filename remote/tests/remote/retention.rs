@@ -23,17 +23,17 @@ fn what_the_retention_names_stays_and_the_rest_goes() {
     });
     carry(&pool);
     let repository = Repository::new(store.place());
-    // As long as the first batch is within the retention, or there is no base to begin at, all stays.
-    for (trees, with_base) in [(1000, false), (0, false), (1000, true)] {
+    // As long as the first batch is within the retention, all stays.
+    for (trees, with_base) in [(1000, false), (1000, true)] {
         if with_base {
             repository.put_base(&mut repository.newest().unwrap()).unwrap();
         }
-        let removed = collect(&repository, Keep { trees, objects: -1 }, false).unwrap();
+        let removed = collect(&repository, Keep { trees, last: 1, objects: -1 }, false).unwrap();
         assert_eq!((removed.trees, removed.objects), (0, 0), "{trees} {with_base}");
     }
-    let would = collect(&repository, Keep { trees: 0, objects: -1 }, true).unwrap();
+    let would = collect(&repository, Keep { trees: 0, last: 1, objects: -1 }, true).unwrap();
     assert_eq!((would.trees, would.objects, would.bytes), (2, 1, 2 << 20));
-    assert_eq!(collect(&repository, Keep { trees: 0, objects: -1 }, false).unwrap(), would);
+    assert_eq!(collect(&repository, Keep { trees: 0, last: 1, objects: -1 }, false).unwrap(), would);
     let report = check(&repository, true, &|_, _| {}).unwrap();
     assert!(report.findings.is_empty() && report.others == 0, "{report:?}");
     assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
@@ -59,7 +59,7 @@ fn a_carrier_knows_what_it_has_removed() {
     });
     carrier.pass().unwrap();
     carrier.repository().put_base(&mut carrier.repository().newest().unwrap()).unwrap();
-    let removed = carrier.collect(Keep { trees: 0, objects: -1 }, false).unwrap();
+    let removed = carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false).unwrap();
     assert_eq!((removed.trees, removed.objects), (2, 1));
     pool.edit(|edit| edit.file(ROOT, b"again", &[&bytes], true));
     assert_eq!(carrier.pass().unwrap().put, 2 << 20);
@@ -86,7 +86,7 @@ fn a_carrier_does_not_rely_on_what_it_may_have_removed() {
     carrier.repository().put_base(&mut carrier.repository().newest().unwrap()).unwrap();
     // Two batches and one object.
     store.fail_after(3);
-    carrier.collect(Keep { trees: 0, objects: -1 }, false).unwrap_err();
+    carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false).unwrap_err();
     store.fail_after(i64::MAX);
     assert!(!carrier.wants_collection() && carrier.note().collect_error.is_some());
     pool.edit(|edit| {
@@ -95,7 +95,7 @@ fn a_carrier_does_not_rely_on_what_it_may_have_removed() {
     });
     carrier.pass().unwrap();
     assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
-    carrier.collect(Keep { trees: 0, objects: -1 }, false).unwrap();
+    carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false).unwrap();
     assert_eq!(carrier.note().collect_error, None);
 }
 
@@ -115,7 +115,143 @@ fn who_has_lost_a_remote_removes_nothing_from_it() {
     let repository = Repository::new(store.place());
     repository.put_base(&mut repository.newest().unwrap()).unwrap();
     let before = store.objects();
-    let refused = carrier.collect(Keep { trees: 0, objects: -1 }, false).unwrap_err();
+    let refused = carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false).unwrap_err();
     assert!(matches!(refused, tensorfs_remote::Error::Fenced { .. }), "{refused}");
     assert!(store.objects() == before);
+}
+
+/// A pool with so many batches, in each of which one file of 2 MiB takes the place of the one before, and a store that
+/// has put each an hour after the one before.
+fn replaced(batches: u64) -> (TestPool, std::sync::Arc<Recorded>, Vec<crate::pools::Seens>) {
+    let mut pool = TestPool::new();
+    let store = Recorded::new();
+    let mut trees = vec![crate::pools::Seens::new()];
+    for round in 1..=batches {
+        pool.edit(|edit| {
+            if round > 1 {
+                let name = format!("step-{}", round - 1).into_bytes();
+                edit.store(Transaction::new(0).with(Record::Removal { dir: ROOT, name: name.into() }));
+            }
+            edit.file(ROOT, format!("step-{round}").as_bytes(), &[&noise(round, 2 << 20)], true);
+        });
+        pool.carrier(store.place()).unwrap().pass().unwrap();
+        trees.push(seen(&pool.path()));
+    }
+    store.hour_each(true);
+    (pool, store, trees)
+}
+
+/// Which trees can be had, and that those are what they were.
+fn to_be_had(store: &std::sync::Arc<Recorded>, trees: &[crate::pools::Seens]) -> Vec<u64> {
+    let repository = Repository::new(store.place());
+    let (scratch, mut had) = (tempfile::tempdir().unwrap(), Vec::new());
+    for number in 1..trees.len() as u64 {
+        let Ok(tree) = repository.tree_at(Some(number)) else { continue };
+        let copy = scratch.path().join(number.to_string());
+        tensorfs_remote::restore::restore(&repository, &tree, &copy, &|_, _| {}).unwrap();
+        assert!(seen(&copy) == trees[number as usize], "batch {number}");
+        had.push(number);
+    }
+    let mut listed = Vec::new();
+    repository.each_tree(|tree| listed.push(tree.number())).unwrap();
+    assert_eq!(listed, had, "what is listed is what can be had");
+    had
+}
+
+/// By age, by number, and by both: what either keeps, is kept; and all else goes, though the carrier has put no base.
+///
+/// Proves E6.
+#[test]
+fn so_many_trees_are_kept_however_old_they_are() {
+    const HOUR: i64 = 3600;
+    for (trees, last, had) in [
+        (0, 1, vec![8]),
+        (0, 3, vec![6, 7, 8]),
+        (0, 100, (1..=8).collect()),
+        (2 * HOUR, 1, vec![6, 7, 8]),
+        (2 * HOUR + 1, 1, vec![5, 6, 7, 8]),
+        (2 * HOUR, 5, vec![4, 5, 6, 7, 8]),
+        (4 * HOUR, 2, vec![4, 5, 6, 7, 8]),
+        (1000 * HOUR, 1, (1..=8).collect()),
+    ] {
+        let (mut pool, store, mut all) = replaced(8);
+        let repository = Repository::new(store.place());
+        let keep = Keep { trees, last, objects: -1 };
+        let before = store.objects();
+        let would = collect(&repository, keep, true).unwrap();
+        assert!(store.objects() == before, "who only looks changes nothing");
+        assert_eq!(collect(&repository, keep, false).unwrap(), would, "{trees} {last}");
+        assert_eq!((would.trees == 0, would.objects), (had.len() == 8, 8 - had.len() as u64), "{trees} {last}");
+        assert_eq!(to_be_had(&store, &all), had, "{trees} {last}");
+        assert!(check(&repository, true, &|_, _| {}).unwrap().findings.is_empty());
+        // Again, there is nothing to remove; and the pool goes on.
+        assert_eq!(collect(&repository, keep, false).unwrap().objects, 0);
+        pool.edit(|edit| edit.file(ROOT, b"more", &[b"1"], true));
+        pool.carrier(store.place()).unwrap().pass().unwrap();
+        all.push(seen(&pool.path()));
+        assert_eq!(to_be_had(&store, &all), [had, vec![9]].concat(), "{trees} {last}");
+    }
+}
+
+/// Once and again: what is kept moves on.
+///
+/// Proves E6.
+#[test]
+fn what_is_kept_moves_on_with_the_batches() {
+    let (mut pool, store, mut all) = replaced(4);
+    let repository = Repository::new(store.place());
+    for number in 5..=12_u64 {
+        collect(&repository, Keep { trees: 0, last: 3, objects: -1 }, false).unwrap();
+        assert_eq!(to_be_had(&store, &all), [number - 3, number - 2, number - 1]);
+        let bases = store.objects().iter().filter(|(path, _)| path.as_ref().starts_with("base/")).count();
+        assert_eq!(bases, 1, "there is one base, and not one for each time");
+        pool.edit(|edit| edit.file(ROOT, format!("f-{number}").as_bytes(), &[&noise(number, 2000)], true));
+        pool.carrier(store.place()).unwrap().pass().unwrap();
+        all.push(seen(&pool.path()));
+    }
+}
+
+/// At each change of a collection, the trees that it keeps are there.
+///
+/// Proves E6.
+#[test]
+fn a_collection_that_ends_at_any_moment_keeps_what_it_is_to_keep() {
+    for changes in 0.. {
+        let (_pool, store, all) = replaced(5);
+        let repository = Repository::new(store.place());
+        let keep = Keep { trees: 0, last: 2, objects: -1 };
+        store.fail_after(changes);
+        let failed = collect(&repository, keep, false).is_err();
+        store.fail_after(i64::MAX);
+        let had = to_be_had(&store, &all);
+        assert!(had.ends_with(&[4, 5]), "after {changes} changes: {had:?}");
+        collect(&repository, keep, false).unwrap();
+        assert_eq!(to_be_had(&store, &all), [4, 5]);
+        if !failed {
+            assert!(changes >= 6, "{changes}");
+            return;
+        }
+    }
+}
+
+/// What is to rest on a batch that cannot be read stays.
+///
+/// Proves E4, E6.
+#[test]
+fn nothing_is_removed_for_a_base_that_cannot_be_made() {
+    let (_pool, store, _) = replaced(5);
+    let objects = store.objects();
+    let (path, whole) = objects.iter().find(|(path, _)| path.as_ref() == "log/000000000002").unwrap();
+    store.spoil(path, whole.slice(..whole.len() - 1));
+    let repository = Repository::new(store.place());
+    let keep = Keep { trees: 0, last: 2, objects: -1 };
+    let outcome = collect(&repository, keep, false);
+    assert!(outcome.is_err() || outcome.unwrap().objects == 0);
+    store.spoil(path, whole.clone());
+    assert!(store.objects() == objects);
+    // A base that is damaged is made anew where it is needed.
+    repository.put_base(&mut repository.tree_at(Some(4)).unwrap()).unwrap();
+    store.spoil(&"base/000000000004".into(), bytes::Bytes::from_static(b"spoiled"));
+    assert!(collect(&repository, keep, false).unwrap().objects > 0);
+    repository.from_base(Some(4)).unwrap();
 }

@@ -17,15 +17,16 @@ const EMPTY: &str = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBuc
 /// An S3 store with one bucket. It is asked for everything by HTTP, and takes long over some of it.
 struct Store {
     objects: Mutex<HashMap<String, Vec<u8>>>,
-    /// Requests with bodies, and others.
+    /// Requests, and what they say of how what is put is to be kept.
     asked: Mutex<Vec<String>>,
     slow_put: bool,
+    slow_get: bool,
 }
 
 impl Store {
     /// Starts one, and gives its address.
-    fn start(slow_put: bool) -> (Arc<Self>, String) {
-        let store = Arc::new(Self { objects: Mutex::default(), asked: Mutex::default(), slow_put });
+    fn start(slow_put: bool, slow_get: bool) -> (Arc<Self>, String) {
+        let store = Arc::new(Self { objects: Mutex::default(), asked: Mutex::default(), slow_put, slow_get });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let this = store.clone();
@@ -44,7 +45,7 @@ impl Store {
             let mut line = String::new();
             requests.read_line(&mut line).ok().filter(|read| *read > 0)?;
             let request = line.trim().to_owned();
-            let (mut len, mut is_new) = (0, false);
+            let (mut len, mut is_new, mut told) = (0, false, Vec::new());
             loop {
                 let mut line = String::new();
                 requests.read_line(&mut line).ok()?;
@@ -54,10 +55,13 @@ impl Store {
                 }
                 len = header.strip_prefix("content-length: ").map_or(len, |len| len.parse().unwrap());
                 is_new |= header == "if-none-match: *";
+                let is_told = header.starts_with("x-amz-server-side") || header.starts_with("x-amz-storage");
+                told.extend(is_told.then_some(header));
             }
+            told.sort();
             let mut body = vec![0; len];
             requests.read_exact(&mut body).ok()?;
-            self.asked.lock().unwrap().push(request.clone());
+            self.asked.lock().unwrap().push([vec![request.clone()], told].concat().join("; "));
             self.answer(stream, &request, body, is_new)?;
         }
     }
@@ -86,7 +90,7 @@ impl Store {
         write!(stream, "{}{time}", said("200 OK", found.len())).ok()?;
         // Some bytes every now and then.
         for byte in &found {
-            if !self.slow_put {
+            if self.slow_get {
                 std::thread::sleep(LONG / found.len() as u32);
             }
             stream.write_all(&[*byte]).ok()?;
@@ -95,13 +99,18 @@ impl Store {
     }
 }
 
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorfs-carrier"));
+    command.env("AWS_ACCESS_KEY_ID", "x").env("AWS_SECRET_ACCESS_KEY", "y").args(arguments);
+    command
+}
+
 /// `remote set` puts, and reads back what it has put.
 fn set(slow_put: bool) -> Vec<String> {
     let pool = TestPool::new();
-    let (store, address) = Store::start(slow_put);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorfs-carrier"));
-    command.env("AWS_ACCESS_KEY_ID", "x").env("AWS_SECRET_ACCESS_KEY", "y");
-    command.arg("set").arg(pool.path()).args(["s3://bucket/run", "--endpoint", &address, "--region", "x"]);
+    let (store, address) = Store::start(slow_put, !slow_put);
+    let mut command = command(&["set"]);
+    command.arg(pool.path()).args(["s3://bucket/run", "--endpoint", &address, "--region", "x"]);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     store.asked.lock().unwrap().clone()
@@ -117,4 +126,67 @@ fn a_put_that_takes_long_arrives() {
 fn an_object_that_takes_long_to_be_read_is_read() {
     let asked = set(false);
     assert_eq!(asked.iter().filter(|request| request.starts_with("GET /bucket/run/t")).count(), 1, "{asked:?}");
+}
+
+/// Every put says how the store is to encrypt it, and those of objects alone of which class they are: batches are read
+/// by everybody who begins.
+///
+/// Proves E17.
+#[test]
+fn the_store_is_told_how_to_keep_what_is_put() {
+    let kms = ["--sse", "aws:kms", "--sse-kms-key", "key-7"];
+    for (more, expected, class) in [
+        (&[][..], vec![], None),
+        (&["--sse", "AES256"], vec!["x-amz-server-side-encryption: aes256"], None),
+        (&["--storage-class", "STANDARD_IA"], vec![], Some("x-amz-storage-class: standard_ia")),
+        (
+            &[&kms[..], &["--storage-class", "STANDARD_IA"]].concat(),
+            vec!["x-amz-server-side-encryption-aws-kms-key-id: key-7", "x-amz-server-side-encryption: aws:kms"],
+            Some("x-amz-storage-class: standard_ia"),
+        ),
+    ] {
+        let mut pool = TestPool::new();
+        pool.edit(|edit| edit.file(tensorfs_layout::ROOT, b"file", &[&crate::pools::noise(1, 2 << 20)], true));
+        let (store, address) = Store::start(false, false);
+        let own = pool.path();
+        let own = own.to_str().unwrap();
+        let at = ["set", own, "s3://bucket/run", "--endpoint", &address, "--region", "x"];
+        for arguments in [&[&at[..], more].concat()[..], &["carry", own]] {
+            let output = command(arguments).output().unwrap();
+            assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        let asked = store.asked.lock().unwrap().clone();
+        let puts: Vec<&String> = asked.iter().filter(|request| request.starts_with("PUT ")).collect();
+        assert!(puts.len() >= 4, "the mark, twice; an object; a batch: {asked:?}");
+        for put in puts {
+            let told: Vec<&str> = put.split("; ").skip(1).collect();
+            let is_object = put.starts_with("PUT /bucket/run/objects/");
+            let class = class.filter(|_| is_object);
+            assert_eq!(told, expected.iter().copied().chain(class).collect::<Vec<_>>(), "{put}");
+        }
+    }
+}
+
+/// Proves E17.
+#[test]
+fn what_a_store_cannot_be_told_is_refused() {
+    let pool = TestPool::new();
+    let own = pool.path();
+    let directory = format!("file://{}/remote", pool.dir.path().display());
+    for (url, more, why) in [
+        (&*directory, &["--sse", "AES256"][..], "for s3"),
+        (&*directory, &["--storage-class", "STANDARD_IA"], "a directory has none"),
+        ("gs://bucket/x", &["--sse", "aws:kms"], "for s3"),
+        ("s3://bucket/x", &["--sse-kms-key", "k"], "--sse aws:kms"),
+        ("s3://bucket/x", &["--sse", "AES256", "--sse-kms-key", "k"], "--sse aws:kms"),
+        ("s3://bucket/x", &["--storage-class", "DEEP_ARCHIVE"], "cannot be read at once"),
+    ] {
+        let output = command(&[&["set", own.to_str().unwrap(), url], more].concat()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains(why), "{url} {more:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    assert!(!pool.path().join("remote").exists());
+    let output = command(&["set", own.to_str().unwrap(), "s3://bucket/x", "--sse", "rot13"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
 }

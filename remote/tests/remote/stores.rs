@@ -36,6 +36,8 @@ pub struct Recorded {
     loses_answers: AtomicBool,
     /// So many seconds ago all objects but batches and bases were put, beside the time that it is known for.
     age: AtomicI64,
+    /// Each batch, and each base, was put an hour after the one before, and all else before them.
+    is_hour_each: AtomicBool,
 }
 
 impl fmt::Display for Recorded {
@@ -66,6 +68,7 @@ impl Recorded {
             left: AtomicI64::new(i64::MAX),
             loses_answers: AtomicBool::new(false),
             age: AtomicI64::new(0),
+            is_hour_each: AtomicBool::new(false),
         })
     }
 
@@ -90,6 +93,11 @@ impl Recorded {
     /// Objects that are there look so many seconds older from now on.
     pub fn age_objects(&self, seconds: i64) {
         self.age.store(seconds, Ordering::SeqCst);
+    }
+
+    /// From now on each batch looks as if it was put an hour after the one before.
+    pub fn hour_each(&self, each: bool) {
+        self.is_hour_each.store(each, Ordering::SeqCst);
     }
 
     /// Everything that is there.
@@ -159,7 +167,12 @@ impl ObjectStore for Recorded {
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let age = Duration::from_secs(self.age.load(Ordering::SeqCst) as u64);
+        let is_hour_each = self.is_hour_each.load(Ordering::SeqCst);
         let aged = move |mut found: ObjectMeta| {
+            if is_hour_each {
+                let number = tensorfs_remote::repository::number_in(found.location.as_ref()).unwrap_or(0);
+                found.last_modified = (std::time::UNIX_EPOCH + Duration::from_secs(3600 * number)).into();
+            }
             if found.location.as_ref().starts_with("objects/") {
                 found.last_modified -= age;
             }
