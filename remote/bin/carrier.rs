@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     let mut log = env_logger::Builder::new();
     log.filter_level(log::LevelFilter::Warn).filter_module("object_store", log::LevelFilter::Error);
     log.format_target(false).parse_default_env().init();
-    match commands::run(Cli::parse().command) {
+    match commands::run(Cli::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

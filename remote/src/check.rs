@@ -43,7 +43,7 @@ struct Use<'a> {
 /// Checks all batches, bases and the objects of the newest tree; their bytes too if `data`.
 pub fn check(repository: &Repository, data: bool, progress: &dyn Fn(u64, u64)) -> Result<Report> {
     let mut report = Report::default();
-    check_log(repository, &mut report)?;
+    let logged = check_log(repository, &mut report, progress)?;
     let newest = match repository.newest() {
         Err(error @ Error::Damaged { .. }) => {
             report.findings.push(format!("the tree cannot be read: {error}"));
@@ -76,10 +76,10 @@ pub fn check(repository: &Repository, data: bool, progress: &dyn Fn(u64, u64)) -
     if data {
         let there: Vec<_> = used.iter().filter(|(hash, _)| !damaged.contains_key(hash)).collect();
         for (done, (hash, used)) in there.iter().enumerate() {
-            progress(done as u64, there.len() as u64);
             if let Some(what) = fault(repository, **hash, used)? {
                 damaged.insert(**hash, what);
             }
+            progress(logged + done as u64 + 1, logged + there.len() as u64);
         }
     }
     let paths = paths(&newest, &damaged);
@@ -135,12 +135,17 @@ fn paths(newest: &Newest, damaged: &BTreeMap<Hash, String>) -> HashMap<Hash, Vec
     paths
 }
 
-/// Every base, and that every batch follows the one before it.
-fn check_log(repository: &Repository, report: &mut Report) -> Result<()> {
+/// Every base, and that every batch follows the one before it. Returns how many there are.
+fn check_log(repository: &Repository, report: &mut Report, progress: &dyn Fn(u64, u64)) -> Result<u64> {
     let (mut bases, mut batches) = (Vec::new(), Vec::new());
     repository.place().list(BASES, |found| bases.extend(number_in(&found.name)))?;
     repository.place().list(LOG, |found| batches.extend(number_in(&found.name)))?;
     batches.sort_unstable();
+    let (mut done, total) = (0, (bases.len() + batches.len()) as u64);
+    let mut one_more = || {
+        done += 1;
+        progress(done, total);
+    };
     let found = |error: Error, report: &mut Report| match error {
         error @ Error::Damaged { .. } => {
             report.findings.push(error.to_string());
@@ -152,9 +157,11 @@ fn check_log(repository: &Repository, report: &mut Report) -> Result<()> {
         if let Err(error) = repository.from_base(Some(number)) {
             found(error, report)?;
         }
+        one_more();
     }
     let mut before: Option<(u64, Option<Hash>)> = Some((0, None));
     for number in batches {
+        one_more();
         let name = batch_name(number);
         let Some(bytes) = repository.place().get(&name)? else { continue };
         let known = before.filter(|(last, _)| last + 1 == number);
@@ -176,5 +183,5 @@ fn check_log(repository: &Repository, report: &mut Report) -> Result<()> {
     {
         report.findings.push(format!("{}: it is missing, and there is a base of it", batch_name(last + 1)));
     }
-    Ok(())
+    Ok(total)
 }

@@ -74,8 +74,11 @@ pub fn staying(repository: &Repository) -> Result<HashSet<Hash>> {
     Ok(staying)
 }
 
+/// Hears how many objects of how many were looked at or removed.
+pub type Progress<'a> = &'a dyn Fn(u64, u64);
+
 /// Removes what is not kept. Whoever calls it is the only one that puts anything.
-pub fn collect(repository: &Repository, keep: Keep, dry_run: bool) -> Result<Removed> {
+pub fn collect(repository: &Repository, keep: Keep, dry_run: bool, progress: Progress<'_>) -> Result<Removed> {
     let place = repository.place();
     let list = |directory| -> Result<Vec<(u64, Listed)>> {
         let mut all = Vec::new();
@@ -108,7 +111,7 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool) -> Result<Rem
             bases.retain(|(number, _)| *number != cut);
         }
     }
-    let mut named = named(repository, &bases, &batches, first)?;
+    let (mut named, mut done) = named(repository, &bases, &batches, first, progress)?;
     named.extend(named_here);
     let mut removed = Removed::default();
     if let Some(first) = first {
@@ -119,6 +122,8 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool) -> Result<Rem
             removed.trees += 1;
             if !dry_run {
                 place.delete(&name)?;
+                done += 1;
+                progress(done, done);
             }
         }
     }
@@ -132,8 +137,11 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool) -> Result<Rem
             unnamed.push(found.name);
         }
     })?;
+    let all = done + unnamed.len() as u64;
     for name in unnamed.iter().filter(|_| !dry_run) {
         place.delete(name)?;
+        done += 1;
+        progress(done, all);
     }
     let is_numbered =
         |name: &str| number_in(name).is_some_and(|at| [batch_name(at), base_name(at)].contains(&name.into()));
@@ -185,23 +193,27 @@ fn base_at(repository: &Repository, number: u64, (is_there, dry_run): (bool, boo
     Ok(Some(named.into_iter().map(object_name).collect()))
 }
 
-/// The names of all objects that are kept. Fails if anything that names some cannot be read.
+/// The names of all objects that are kept, and how many others name them. Fails if anything that names some cannot be
+/// read.
 fn named(
     repository: &Repository,
     bases: &[(u64, Listed)],
     batches: &[(u64, Listed)],
     first: Option<u64>,
-) -> Result<HashSet<String>> {
+    progress: Progress<'_>,
+) -> Result<(HashSet<String>, u64)> {
     let from = first.unwrap_or(0);
     let mut named: HashSet<Hash> = HashSet::new();
     let bases = bases.iter().filter(|(number, _)| *number >= from).map(|(number, _)| base_name(*number));
     let batches = batches.iter().filter(|(number, _)| *number > from).map(|(number, _)| batch_name(*number));
-    for name in bases.chain(batches) {
-        let Some(bytes) = repository.place().get(&name)? else { continue };
-        repository.each_page(&name, &bytes, |page| {
+    let all: Vec<String> = bases.chain(batches).collect();
+    for (done, name) in all.iter().enumerate() {
+        progress(done as u64 + 1, all.len() as u64);
+        let Some(bytes) = repository.place().get(name)? else { continue };
+        repository.each_page(name, &bytes, |page| {
             named.insert(page);
         })?;
-        repository.each_line(&name, &bytes, |line| {
+        repository.each_line(name, &bytes, |line| {
             if let Line::Object(entry) = line {
                 let parts = entry.file.iter().flat_map(|file| &file.parts);
                 named.extend(parts.filter_map(Part::object).map(|(object, _)| object));
@@ -209,5 +221,5 @@ fn named(
             Ok(())
         })?;
     }
-    Ok(named.into_iter().map(object_name).collect())
+    Ok((named.into_iter().map(object_name).collect(), all.len() as u64))
 }

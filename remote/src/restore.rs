@@ -349,7 +349,12 @@ impl Restore<'_> {
         let file = File::from(self.pool.segments().open(segment, libc::O_RDWR).map_err(host("open"))?);
         let size = bytes_of(content);
         let target = &mut Target::File(&file);
-        self.fetcher.file(content, None, (target, path), |_| {}).map_err(|error| about(path, error))?;
+        let (progress, before, total, mut here) = (self.progress, self.restored.bytes, self.total, 0);
+        let each = |len| {
+            here += len;
+            progress(before.saturating_add(here), total);
+        };
+        self.fetcher.file(content, None, (target, path), each).map_err(|error| about(path, error))?;
         let (sec, nsec) = entry.mtime;
         let time = TimeSpec::new(sec, nsec.into());
         futimens(&file, &time, &time).map_err(io::Error::from).map_err(host("set the times of"))?;

@@ -5,6 +5,7 @@
 //! its seals, is not read again.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::fs::File;
 use std::io;
 
@@ -63,6 +64,17 @@ pub struct Placed {
     pub(super) read: u64,
     /// Bytes that were put.
     pub(super) put: u64,
+    hears: Hears,
+}
+
+/// Who hears how many bytes were read.
+#[derive(Default)]
+struct Hears(Option<Box<dyn Fn(u64) + Send>>);
+
+impl fmt::Debug for Hears {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "somebody" } else { "nobody" })
+    }
 }
 
 /// Which seal of a run its bytes are compared with.
@@ -88,6 +100,11 @@ impl Placed {
     /// What the remote's tree has already.
     pub fn new(at: HashMap<Hash, Stored>) -> Self {
         Self { at, ..Self::default() }
+    }
+
+    /// From now on somebody hears how many bytes were read, or nobody.
+    pub fn hear(&mut self, hears: Option<Box<dyn Fn(u64) + Send>>) {
+        self.hears = Hears(hears);
     }
 
     /// Nothing is known to be there but what the tree has.
@@ -177,6 +194,9 @@ impl<'a> Cutter<'a> {
         let mut piece = vec![0; len as usize];
         read_exact(file, offset, &mut piece).map_err(|error| different(&error, offset))?;
         self.placed.read += len;
+        if let Some(hears) = &self.placed.hears.0 {
+            hears(self.placed.read);
+        }
         Ok(piece)
     }
 

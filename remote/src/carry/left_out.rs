@@ -79,6 +79,9 @@ pub struct Amount {
     pub bytes: u64,
 }
 
+/// A directory's path from the root on, unless it is longer than any call takes.
+type Path = Option<Rc<[u8]>>;
+
 /// What of a tree is left out.
 #[derive(Debug, Default)]
 pub struct LeftOut {
@@ -101,13 +104,13 @@ impl LeftOut {
         }
         let mut out = Self { kept: HashSet::from([ROOT]), ..Self::default() };
         // What is left: the path of the directory that it is in, its name, and what it is.
-        let mut left: Vec<(Option<Rc<[u8]>>, &[u8], Ino)> = vec![(Some(Rc::from([])), b"", ROOT)];
+        let mut left: Vec<(Path, &[u8], Ino)> = vec![(Some(Rc::from([])), b"", ROOT)];
         while let Some((above, name, dir)) = left.pop() {
             if view.object(dir).is_some_and(says_no) {
                 out.closed.insert(dir);
                 continue;
             }
-            let own: Option<Rc<[u8]>> = above.and_then(|above| joined(&above, name)).map(Rc::from);
+            let own: Path = above.and_then(|above| joined(&above, name)).map(Rc::from);
             for (cookie, name, ino) in view.entries_after(dir, 0) {
                 let path = own.as_ref().filter(|_| !globs.paths.is_empty()).and_then(|own| joined(own, name));
                 if globs.fit(name, path.as_deref()) {

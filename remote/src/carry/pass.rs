@@ -135,6 +135,11 @@ impl Carrier {
         self.reader.look_again_after(time);
     }
 
+    /// From now on somebody hears how many bytes of files were read, or nobody.
+    pub fn hear(&mut self, hears: Option<Box<dyn Fn(u64) + Send>>) {
+        self.placed.hear(hears);
+    }
+
     /// What a carrier before this one has put for a batch that it did not come to.
     fn find(&mut self) -> Result<()> {
         if self.note.unfinished {
@@ -169,8 +174,8 @@ impl Carrier {
 
     /// Removes what trees within the retention do not need, between two passes. As long as this is the carrier, nobody
     /// else puts anything; that it still is, is made sure of: a pool that does not change hears of nothing else.
-    pub fn collect(&mut self, keep: Keep, dry_run: bool) -> Result<Removed> {
-        let removed = self.collect_now(keep, dry_run);
+    pub fn collect(&mut self, keep: Keep, dry_run: bool, progress: gc::Progress<'_>) -> Result<Removed> {
+        let removed = self.collect_now(keep, dry_run, progress);
         if dry_run {
             return removed;
         }
@@ -183,7 +188,7 @@ impl Carrier {
         removed
     }
 
-    fn collect_now(&mut self, keep: Keep, dry_run: bool) -> Result<Removed> {
+    fn collect_now(&mut self, keep: Keep, dry_run: bool, progress: gc::Progress<'_>) -> Result<Removed> {
         self.newest = self.repository.newest()?;
         self.reader.know(&self.newest.tree);
         self.claim()?;
@@ -192,7 +197,7 @@ impl Carrier {
             self.placed.forget(self.newest.tree.index());
             self.ready.clear();
         }
-        gc::collect(&self.repository, keep, dry_run)
+        gc::collect(&self.repository, keep, dry_run, progress)
     }
 
     /// That the newest batch is one that this pool has put.

@@ -1,5 +1,6 @@
 //! `carry`: one pass, or one after the other.
 
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -67,13 +68,19 @@ fn pass(arguments: &cli::Carry, carrier: &mut Option<Carrier>) -> Result<Outcome
         Some(carrier) => carrier,
         None => carrier.insert(Carrier::new(&arguments.pool, Duration::from_secs(arguments.patience))?),
     };
-    let passed = carrier.pass()?;
+    let bar = Arc::new(show::Bar::new("read", show::Unit::BytesOfMany));
+    let own = bar.clone();
+    carrier.hear(Some(Box::new(move |read| own.show(read, 0))));
+    let passed = carrier.pass();
+    carrier.hear(None);
+    drop(bar);
+    let passed = passed?;
     tell(arguments, carrier, passed);
     let keep = Keep::asked(arguments.keep, arguments.keep_last);
     if let Some(keep) = keep.filter(|_| !matches!(passed.outcome, Outcome::Waiting(_)))
         && carrier.wants_collection()
     {
-        match carrier.collect(keep, false) {
+        match carrier.collect(keep, false, &|_, _| {}) {
             Ok(removed) => log::info!("removed {} bases and batches, and {} objects", removed.trees, removed.objects),
             Err(error @ Error::Fenced { .. }) => return Err(error),
             // What is carried does not need it.

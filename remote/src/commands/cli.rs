@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +30,17 @@ pub struct Cli {
     /// What to do
     #[command(subcommand)]
     pub command: Command,
+    /// Tell on standard error how far it has come: by a bar if that is a terminal, by a line of JSON a second, or not
+    #[arg(long, global = true, value_enum, value_name = "HOW", default_value_t = Progress::Auto)]
+    pub progress: Progress,
+}
+
+/// How it is told how far something has come.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Progress {
+    Auto,
+    Json,
+    None,
 }
 
 /// What to do.

@@ -3,10 +3,13 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Seek};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use nix::fcntl::AT_FDCWD;
+use nix::unistd::{LinkatFlags, linkat};
 
 use crate::commands::cli;
 use crate::commands::mount;
@@ -37,7 +40,7 @@ pub fn run(arguments: &cli::Get) -> Result<bool> {
     let content = file.and_then(|entry: &Entry| entry.file.as_ref());
     let content = content.ok_or_else(|| Error::Refused(format!("{name}: not a file in the remote")))?;
     let have = content.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.len()));
-    let bar = show::Bar::new("fetched", true);
+    let bar = show::Bar::new("fetched", show::Unit::Bytes);
     let mut done = 0;
     let each = |len| {
         done += len;
@@ -82,8 +85,7 @@ fn on_mount(arguments: &cli::Get, path: &Path) -> Result<Wanted> {
     let shown = path.display();
     let host = |source| Error::Host { path: shown.to_string(), what: "find", source };
     let name = path.file_name().ok_or_else(|| Error::Refused(format!("{shown}: not a file")))?;
-    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let path = fs::canonicalize(above).map_err(host)?.join(name);
+    let path = fs::canonicalize(above(path)).map_err(host)?.join(name);
     let no_mount = || Error::Refused(format!("{shown}: not on a tensorfs mount; name the remote, and the path in it"));
     let mount::OnMount { pool, within, .. } = mount::on_mount(&path).ok_or_else(no_mount)?;
     let note = note_of(&pool)?;
@@ -114,13 +116,17 @@ fn write(to: Option<&Path>, write: impl FnOnce(&mut Target<'_>, &str) -> Result<
     if let Some(to) = to {
         let path = to.display().to_string();
         let host = |what| move |source| Error::Host { path: to.display().to_string(), what, source };
-        let file = File::create_new(to).map_err(host("make"))?;
+        let (file, is_named) = make(to).map_err(host("make"))?;
         let written = write(&mut Target::File(&file), &path);
+        let written = written.and_then(|()| file.sync_all().map_err(host("sync")));
+        if !is_named {
+            return written.and_then(|()| name(&file, to).map_err(host("give its name to")));
+        }
         if written.is_err() {
             // Whoever tries again is not told that it is there.
             let _ = fs::remove_file(to);
         }
-        return written.and_then(|()| file.sync_all().map_err(host("sync")));
+        return written;
     }
     let host = |source| Error::Host { path: "standard output".into(), what: "write", source };
     let out = io::stdout().as_fd().try_clone_to_owned().map(File::from).map_err(host)?;
@@ -128,6 +134,32 @@ fn write(to: Option<&Path>, write: impl FnOnce(&mut Target<'_>, &str) -> Result<
         true => write(&mut Target::File(&out), "standard output"),
         false => write(&mut Target::Stream(&mut &out), "standard output"),
     }
+}
+
+/// A new file, and whether it has its name yet: where the host can do it, whoever is killed leaves nothing.
+fn make(to: &Path) -> io::Result<(File, bool)> {
+    if fs::symlink_metadata(to).is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let mut options = File::options();
+    match options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(above(to)) {
+        Ok(file) => Ok((file, false)),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
+            File::create_new(to).map(|file| (file, true))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives a file its name, durably, if nobody has it.
+fn name(file: &File, to: &Path) -> io::Result<()> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(AT_FDCWD, own.as_str(), AT_FDCWD, to, LinkatFlags::AT_SYMLINK_FOLLOW)?;
+    File::open(above(to))?.sync_all()
+}
+
+fn above(path: &Path) -> &Path {
+    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Whatever is behind other bytes, or may be put there by somebody else, is written as it comes.

@@ -15,12 +15,17 @@ mod wait;
 
 pub use cli::Cli;
 
-use crate::commands::cli::Command;
+use crate::commands::cli::{Command, Progress};
 use crate::error::Result;
 
 /// Does what was asked for. False if that found something wrong.
-pub fn run(command: Command) -> Result<bool> {
-    let done = match command {
+pub fn run(asked: Cli) -> Result<bool> {
+    show::progress_by(match asked.progress {
+        Progress::Auto => show::By::Bar,
+        Progress::Json => show::By::Lines,
+        Progress::None => show::By::Nothing,
+    });
+    let done = match asked.command {
         Command::Set(arguments) => set::set(arguments).map(|()| true),
         Command::Off(arguments) => set::off(&arguments).map(|()| true),
         Command::Status(arguments) => status::run(&arguments),

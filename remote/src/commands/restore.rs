@@ -21,7 +21,7 @@ struct Told {
 pub fn run(arguments: &cli::Restore) -> Result<bool> {
     let repository = repository(&arguments.url, &arguments.reach)?;
     let newest = repository.tree_at(arguments.at)?;
-    let bar = show::Bar::new("restored", true);
+    let bar = show::Bar::new("restored", show::Unit::Bytes);
     let restored = restore::restore(&repository, &newest, &arguments.pool, &|done, total| bar.show(done, total))?;
     drop(bar);
     let transaction = newest.head.as_ref().map_or(0, |head| head.transaction);

@@ -1,7 +1,8 @@
 //! What is said.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use chrono::DateTime;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -46,31 +47,113 @@ pub fn plain(text: &str) -> String {
     text.chars().flat_map(shown).collect()
 }
 
-/// A progress bar on a terminal, and nothing elsewhere.
-pub struct Bar(Option<ProgressBar>);
+/// How it is told how far something has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// By a bar on a terminal, and by nothing elsewhere.
+    Bar,
+    /// By lines of JSON on standard error.
+    Lines,
+    Nothing,
+}
+
+static PROGRESS: OnceLock<By> = OnceLock::new();
+
+/// From now on it is told so, if nobody has asked for anything else before.
+pub fn progress_by(how: By) {
+    PROGRESS.get_or_init(|| how);
+}
+
+/// Between two lines.
+const LINE_EVERY: Duration = Duration::from_secs(1);
+
+/// How far something has come, in JSON.
+#[derive(Serialize)]
+struct Line {
+    progress: Come,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+struct Come {
+    what: &'static str,
+    unit: &'static str,
+    done: u64,
+    /// 0 if nobody knows.
+    total: u64,
+}
+
+/// Tells how far something has come, until it is dropped.
+pub struct Bar {
+    bar: Option<ProgressBar>,
+    lines: Option<Mutex<Lines>>,
+    come: Come,
+}
+
+#[derive(Default)]
+struct Lines {
+    told: Option<(Instant, Come)>,
+    last: Option<Come>,
+}
 
 impl Bar {
-    pub fn new(what: &'static str, bytes: bool) -> Self {
-        let template = match bytes {
-            true => "{msg:>8} {bar:40} {bytes} of {total_bytes}, {bytes_per_sec}",
-            false => "{msg:>8} {bar:40} {percent}%",
+    pub fn new(what: &'static str, unit: Unit) -> Self {
+        let template = match unit {
+            Unit::Bytes => "{msg:>8} {bar:40} {bytes} of {total_bytes}, {bytes_per_sec}",
+            Unit::BytesOfMany => "{msg:>8} {bytes}, {bytes_per_sec}",
+            Unit::Objects => "{msg:>8} {bar:40} {percent}%",
         };
+        let how = PROGRESS.get().copied().unwrap_or(By::Bar);
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        Self(io::stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style).with_message(what)))
+        let has_bar = how == By::Bar && io::stderr().is_terminal();
+        let bar = has_bar.then(|| ProgressBar::new(0).with_style(style).with_message(what));
+        let unit = if matches!(unit, Unit::Objects) { "objects" } else { "bytes" };
+        let come = Come { what, unit, done: 0, total: 0 };
+        Self { bar, lines: (how == By::Lines).then(Mutex::default), come }
     }
 
     pub fn show(&self, done: u64, total: u64) {
-        if let Some(bar) = &self.0 {
+        if let Some(bar) = &self.bar {
             bar.set_length(total);
             bar.set_position(done);
+        }
+        if let Some(lines) = &self.lines {
+            let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+            let come = Come { done, total, ..self.come };
+            lines.last = Some(come);
+            if lines.told.is_none_or(|(when, _)| when.elapsed() >= LINE_EVERY) {
+                lines.told = Some((Instant::now(), come));
+                tell(come);
+            }
         }
     }
 }
 
+/// Whoever does not read it is not told.
+fn tell(progress: Come) {
+    if let Ok(text) = serde_json::to_string(&Line { progress }) {
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+}
+
+/// What is counted.
+#[derive(Clone, Copy)]
+pub enum Unit {
+    Bytes,
+    /// Of nobody knows how many.
+    BytesOfMany,
+    Objects,
+}
+
 impl Drop for Bar {
     fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+        let lines = self.lines.as_ref().map(|lines| lines.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(lines) = lines
+            && let Some(last) = lines.last.filter(|last| lines.told.is_none_or(|(_, told)| told != *last))
+        {
+            tell(last);
         }
     }
 }

@@ -16,7 +16,7 @@ const WEEK: u32 = 7;
 /// False if anything is wrong.
 pub fn check(arguments: &cli::Check) -> Result<bool> {
     let repository = repository(&arguments.remote, &arguments.reach)?;
-    let bar = show::Bar::new("checking", false);
+    let bar = show::Bar::new("checking", show::Unit::Objects);
     let report = check::check(&repository, arguments.data, &|done, total| bar.show(done, total))?;
     drop(bar);
     let sound = report.findings.is_empty();
@@ -37,7 +37,9 @@ pub fn gc(arguments: &cli::Gc) -> Result<()> {
     // As long as this is the carrier, nobody else puts anything.
     let mut carrier = Carrier::new(&arguments.pool, Duration::ZERO)?;
     let keep = Keep::asked(arguments.keep, arguments.keep_last).unwrap_or(Keep::days(WEEK));
-    let removed = carrier.collect(keep, arguments.dry_run)?;
+    let bar = show::Bar::new("removing", show::Unit::Objects);
+    let removed = carrier.collect(keep, arguments.dry_run, &|done, total| bar.show(done, total))?;
+    drop(bar);
     if arguments.json {
         show::json(&removed);
     } else {

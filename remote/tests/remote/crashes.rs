@@ -197,7 +197,7 @@ fn garbage_collection_may_end_at_any_moment() {
     let mut newest = repository.newest().unwrap();
     repository.put_base(&mut newest).unwrap();
     store.spoil(&Path::from("objects/00/garbage"), bytes::Bytes::from_static(b"x"));
-    collect(&repository, Keep { trees: 0, last: 1, objects: -1 }, false).unwrap();
+    collect(&repository, Keep { trees: 0, last: 1, objects: -1 }, false, &|_, _| {}).unwrap();
     let (all, scratch) = (store.events(), tempfile::tempdir().unwrap());
     let deletes = all.iter().filter(|event| matches!(event, Event::Delete(_))).count();
     assert!(deletes >= 5, "{deletes}");

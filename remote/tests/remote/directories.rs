@@ -56,7 +56,7 @@ impl Copied {
     }
 
     fn gc(&self) {
-        collect(&self.repository(), Keep { trees: 0, last: 1, objects: -1000 }, false).unwrap();
+        collect(&self.repository(), Keep { trees: 0, last: 1, objects: -1000 }, false, &|_, _| {}).unwrap();
     }
 }
 
@@ -94,8 +94,9 @@ fn garbage_collection_goes_through_no_link_and_knows_its_own() {
     // And of whole directories that are links nothing.
     fs::rename(&objects, copied.store.join("elsewhere")).unwrap();
     symlink(&victim, &objects).unwrap();
-    let refused =
-        collect(&copied.repository(), Keep { trees: 0, last: 1, objects: -1000 }, false).unwrap_err().to_string();
+    let refused = collect(&copied.repository(), Keep { trees: 0, last: 1, objects: -1000 }, false, &|_, _| {})
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("link") && !refused.contains('\n'), "{refused}");
     assert!(victim.join(below).exists());
 }

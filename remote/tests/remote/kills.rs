@@ -1,10 +1,13 @@
 //! The program itself, killed at any moment.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use tensorfs_layout::ROOT;
+use tensorfs_layout::log::{Record, Transaction};
 
 use crate::pools::{TestPool, noise, seen};
 
@@ -81,4 +84,57 @@ fn credentials_are_kept_and_told_nowhere() {
     }
     let grep = Command::new("grep").args(["-rlF", "-e", SECRETS[0], "-e", SECRETS[1]]).arg(pool.dir.path()).output();
     assert!(grep.unwrap().stdout.is_empty());
+}
+
+/// By whatever signal: what was put stays, a file that is fetched has its name only with all its bytes, and a
+/// collection and a check begin anew.
+///
+/// Proves E6, E18.
+#[test]
+fn whatever_is_interrupted_is_done_when_it_is_called_again() {
+    let rounds: u64 = std::env::var("TENSORFS_REMOTE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(9);
+    let mut pool = TestPool::new();
+    let url = format!("file://{}/remote", pool.dir.path().display());
+    let own = pool.path();
+    assert!(carrier(&["set", text(&own), &url]).status().unwrap().success());
+    for round in 0..rounds {
+        let bytes = noise(round, 6 << 20);
+        pool.edit(|edit| {
+            if round > 0 {
+                let name = format!("f-{}", round - 1).into_bytes();
+                edit.store(Transaction::new(0).with(Record::Removal { dir: ROOT, name: name.into() }));
+            }
+            edit.file(ROOT, format!("f-{round}").as_bytes(), &[&bytes], true);
+        });
+        let signal = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL][round as usize % 3];
+        let name = format!("f-{round}");
+        let got = pool.dir.path().join(format!("got-{round}"));
+        for (number, arguments) in [
+            &["carry", text(&own)][..],
+            &["get", &url, &name, "--to", text(&got)],
+            &["check", &url, "--data"],
+            &["gc", text(&own), "--keep-last", "2"],
+        ]
+        .iter()
+        .enumerate()
+        {
+            let mut killed = carrier(arguments).stderr(Stdio::null()).spawn().unwrap();
+            std::thread::sleep(Duration::from_millis((round * 23 + number as u64 * 7) % 60));
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(killed.id() as i32), signal);
+            let done = killed.wait().unwrap().success();
+            let is_there = got.exists();
+            assert!(!is_there || fs::read(&got).unwrap() == bytes, "a part of a file has its name");
+            let is_got = number == 1 && is_there;
+            if !done && !is_got {
+                assert!(carrier(arguments).status().unwrap().success(), "{arguments:?}");
+            }
+        }
+        assert!(fs::read(&got).unwrap() == bytes);
+        let beside = fs::read_dir(pool.dir.path()).unwrap().count();
+        assert_eq!(beside as u64, 2 + round + 1, "something is left beside what was asked for");
+        for at in round.max(1)..=round + 1 {
+            assert!(carrier(&["list", &url, "--at", &at.to_string()]).status().unwrap().success(), "{round} {at}");
+        }
+        assert!(carrier(&["check", &url, "--data"]).status().unwrap().success());
+    }
 }

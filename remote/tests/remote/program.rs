@@ -324,6 +324,72 @@ fn batches_are_listed_with_their_times() {
     ok(&["list", &remote.url, "--at", "4"]);
 }
 
+/// Lines of JSON about how far something has come, and nothing else on standard error: what, and how much of how much.
+fn progress(arguments: &[&str]) -> (Vec<(String, u64, u64)>, String) {
+    let output = run(&[arguments, &["--progress", "json"]].concat());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    let lines = said.lines().map(|line| {
+        let line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let come = &line["progress"];
+        let number = |key: &str| come[key].as_u64().unwrap();
+        (come["what"].as_str().unwrap().to_owned(), number("done"), number("total"))
+    });
+    (lines.collect(), String::from_utf8(output.stdout).unwrap())
+}
+
+/// Proves E18.
+#[test]
+fn whoever_asks_hears_how_far_it_has_come_and_nobody_else_does() {
+    let mut remote = Remote::new();
+    let own = text(&remote.own).to_owned();
+    let (copy, file) = (remote.at.with_file_name("copy"), remote.at.with_file_name("got"));
+    for name in ["a", "bb", "ccc"] {
+        remote.file(name);
+    }
+    let (told, out) = progress(&["carry", &own, "--json"]);
+    assert_eq!(told.last(), Some(&("read".into(), 210_000, 0)), "{told:?}");
+    assert_eq!(serde_json::from_str::<Value>(out.trim()).unwrap()["read_bytes"], 210_000);
+    remote.remove("ccc");
+    remote.carry();
+    let url = remote.url.clone();
+    for (arguments, what, total) in [
+        (&["check", &*url, "--data"][..], "checking", Some(3)),
+        (&["check", &url], "checking", Some(2)),
+        (&["get", &url, "a", "--to", text(&file)], "fetched", Some(70_000)),
+        (&["restore", &url, text(&copy), "--json"], "restored", Some(140_000)),
+        (&["gc", &own, "--keep-last", "1", "--json"], "removing", None),
+    ] {
+        let (told, _) = progress(arguments);
+        assert!(told.iter().all(|(said, ..)| said == what) && !told.is_empty(), "{arguments:?}: {told:?}");
+        assert!(told.is_sorted_by_key(|(_, done, _)| *done), "{told:?}");
+        let (_, done, all) = told.last().unwrap();
+        assert!(done == all && total.is_none_or(|total| total == *all), "{arguments:?}: {told:?}");
+    }
+    // Elsewhere than on a terminal nothing is said unless somebody asks for it.
+    for more in [&[][..], &["--progress", "none"], &["--progress", "auto"]] {
+        let output = run(&[&["check", &*url, "--data"][..], more].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// Who reads no progress, or cannot, gets what was asked for all the same.
+///
+/// Proves E18.
+#[test]
+fn progress_that_nobody_can_read_stops_nothing() {
+    let mut remote = Remote::new();
+    remote.file("a");
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let (read, write) = nix::unistd::pipe().unwrap();
+    drop(read);
+    for to in [Stdio::from(full), write.into()] {
+        let status = command(&["carry", text(&remote.own), "--progress", "json"]).stderr(to).status().unwrap();
+        assert!(status.success());
+        remote.file("bb");
+    }
+}
+
 /// Proves E13.
 #[test]
 fn nothing_is_restored_over_a_mount_point() {

@@ -89,7 +89,7 @@ fn what_garbage_collection_may_remove_is_put_again() {
     let mut carrier = pool.carrier(store.place()).unwrap();
     assert!(carrier.note().unfinished);
     // Somebody else does it, just now.
-    let removed = collect(&repository, Keep { trees: 1000, last: 1, objects: 60 * 60 }, false).unwrap();
+    let removed = collect(&repository, Keep { trees: 1000, last: 1, objects: 60 * 60 }, false, &|_, _| {}).unwrap();
     assert!(removed.objects >= 9, "{removed:?}");
     let passed = carrier.pass().unwrap();
     is_whole(&pool, &store, passed, 10);

@@ -28,12 +28,12 @@ fn what_the_retention_names_stays_and_the_rest_goes() {
         if with_base {
             repository.put_base(&mut repository.newest().unwrap()).unwrap();
         }
-        let removed = collect(&repository, Keep { trees, last: 1, objects: -1 }, false).unwrap();
+        let removed = collect(&repository, Keep { trees, last: 1, objects: -1 }, false, &|_, _| {}).unwrap();
         assert_eq!((removed.trees, removed.objects), (0, 0), "{trees} {with_base}");
     }
-    let would = collect(&repository, Keep { trees: 0, last: 1, objects: -1 }, true).unwrap();
+    let would = collect(&repository, Keep { trees: 0, last: 1, objects: -1 }, true, &|_, _| {}).unwrap();
     assert_eq!((would.trees, would.objects, would.bytes), (2, 1, 2 << 20));
-    assert_eq!(collect(&repository, Keep { trees: 0, last: 1, objects: -1 }, false).unwrap(), would);
+    assert_eq!(collect(&repository, Keep { trees: 0, last: 1, objects: -1 }, false, &|_, _| {}).unwrap(), would);
     let report = check(&repository, true, &|_, _| {}).unwrap();
     assert!(report.findings.is_empty() && report.others == 0, "{report:?}");
     assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
@@ -59,7 +59,7 @@ fn a_carrier_knows_what_it_has_removed() {
     });
     carrier.pass().unwrap();
     carrier.repository().put_base(&mut carrier.repository().newest().unwrap()).unwrap();
-    let removed = carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false).unwrap();
+    let removed = carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false, &|_, _| {}).unwrap();
     assert_eq!((removed.trees, removed.objects), (2, 1));
     pool.edit(|edit| edit.file(ROOT, b"again", &[&bytes], true));
     assert_eq!(carrier.pass().unwrap().put, 2 << 20);
@@ -86,7 +86,7 @@ fn a_carrier_does_not_rely_on_what_it_may_have_removed() {
     carrier.repository().put_base(&mut carrier.repository().newest().unwrap()).unwrap();
     // Two batches and one object.
     store.fail_after(3);
-    carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false).unwrap_err();
+    carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false, &|_, _| {}).unwrap_err();
     store.fail_after(i64::MAX);
     assert!(!carrier.wants_collection() && carrier.note().collect_error.is_some());
     pool.edit(|edit| {
@@ -95,7 +95,7 @@ fn a_carrier_does_not_rely_on_what_it_may_have_removed() {
     });
     carrier.pass().unwrap();
     assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
-    carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false).unwrap();
+    carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false, &|_, _| {}).unwrap();
     assert_eq!(carrier.note().collect_error, None);
 }
 
@@ -115,7 +115,7 @@ fn who_has_lost_a_remote_removes_nothing_from_it() {
     let repository = Repository::new(store.place());
     repository.put_base(&mut repository.newest().unwrap()).unwrap();
     let before = store.objects();
-    let refused = carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false).unwrap_err();
+    let refused = carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false, &|_, _| {}).unwrap_err();
     assert!(matches!(refused, tensorfs_remote::Error::Fenced { .. }), "{refused}");
     assert!(store.objects() == before);
 }
@@ -178,14 +178,14 @@ fn so_many_trees_are_kept_however_old_they_are() {
         let repository = Repository::new(store.place());
         let keep = Keep { trees, last, objects: -1 };
         let before = store.objects();
-        let would = collect(&repository, keep, true).unwrap();
+        let would = collect(&repository, keep, true, &|_, _| {}).unwrap();
         assert!(store.objects() == before, "who only looks changes nothing");
-        assert_eq!(collect(&repository, keep, false).unwrap(), would, "{trees} {last}");
+        assert_eq!(collect(&repository, keep, false, &|_, _| {}).unwrap(), would, "{trees} {last}");
         assert_eq!((would.trees == 0, would.objects), (had.len() == 8, 8 - had.len() as u64), "{trees} {last}");
         assert_eq!(to_be_had(&store, &all), had, "{trees} {last}");
         assert!(check(&repository, true, &|_, _| {}).unwrap().findings.is_empty());
         // Again, there is nothing to remove; and the pool goes on.
-        assert_eq!(collect(&repository, keep, false).unwrap().objects, 0);
+        assert_eq!(collect(&repository, keep, false, &|_, _| {}).unwrap().objects, 0);
         pool.edit(|edit| edit.file(ROOT, b"more", &[b"1"], true));
         pool.carrier(store.place()).unwrap().pass().unwrap();
         all.push(seen(&pool.path()));
@@ -201,7 +201,7 @@ fn what_is_kept_moves_on_with_the_batches() {
     let (mut pool, store, mut all) = replaced(4);
     let repository = Repository::new(store.place());
     for number in 5..=12_u64 {
-        collect(&repository, Keep { trees: 0, last: 3, objects: -1 }, false).unwrap();
+        collect(&repository, Keep { trees: 0, last: 3, objects: -1 }, false, &|_, _| {}).unwrap();
         assert_eq!(to_be_had(&store, &all), [number - 3, number - 2, number - 1]);
         let bases = store.objects().iter().filter(|(path, _)| path.as_ref().starts_with("base/")).count();
         assert_eq!(bases, 1, "there is one base, and not one for each time");
@@ -221,11 +221,11 @@ fn a_collection_that_ends_at_any_moment_keeps_what_it_is_to_keep() {
         let repository = Repository::new(store.place());
         let keep = Keep { trees: 0, last: 2, objects: -1 };
         store.fail_after(changes);
-        let failed = collect(&repository, keep, false).is_err();
+        let failed = collect(&repository, keep, false, &|_, _| {}).is_err();
         store.fail_after(i64::MAX);
         let had = to_be_had(&store, &all);
         assert!(had.ends_with(&[4, 5]), "after {changes} changes: {had:?}");
-        collect(&repository, keep, false).unwrap();
+        collect(&repository, keep, false, &|_, _| {}).unwrap();
         assert_eq!(to_be_had(&store, &all), [4, 5]);
         if !failed {
             assert!(changes >= 6, "{changes}");
@@ -245,13 +245,13 @@ fn nothing_is_removed_for_a_base_that_cannot_be_made() {
     store.spoil(path, whole.slice(..whole.len() - 1));
     let repository = Repository::new(store.place());
     let keep = Keep { trees: 0, last: 2, objects: -1 };
-    let outcome = collect(&repository, keep, false);
+    let outcome = collect(&repository, keep, false, &|_, _| {});
     assert!(outcome.is_err() || outcome.unwrap().objects == 0);
     store.spoil(path, whole.clone());
     assert!(store.objects() == objects);
     // A base that is damaged is made anew where it is needed.
     repository.put_base(&mut repository.tree_at(Some(4)).unwrap()).unwrap();
     store.spoil(&"base/000000000004".into(), bytes::Bytes::from_static(b"spoiled"));
-    assert!(collect(&repository, keep, false).unwrap().objects > 0);
+    assert!(collect(&repository, keep, false, &|_, _| {}).unwrap().objects > 0);
     repository.from_base(Some(4)).unwrap();
 }
