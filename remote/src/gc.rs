@@ -94,10 +94,14 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool, progress: Pro
     let cut = cut(&bases, &batches, newest.saturating_sub(keep.trees), keep.last);
     let mut first = None;
     for (number, _) in bases.iter().rev().filter(|(number, _)| *number <= cut) {
-        // One that cannot be read is none to rest on.
-        if repository.from_base(Some(*number)).is_ok() {
-            first = Some(*number);
-            break;
+        match repository.from_base(Some(*number)) {
+            Ok(_) => {
+                first = Some(*number);
+                break;
+            }
+            // One that is damaged is none to rest on; one that cannot be read now is as good as ever.
+            Err(Error::Damaged { .. }) => {}
+            Err(error) => return Err(error),
         }
     }
     let mut named_here = HashSet::new();
@@ -180,7 +184,7 @@ fn base_at(repository: &Repository, number: u64, (is_there, dry_run): (bool, boo
     if !dry_run {
         let name = base_name(number);
         if is_there {
-            // It cannot be read, and is in the way.
+            // It is damaged, and in the way.
             repository.place().delete(&name)?;
         }
         repository.put_base(&mut tree)?;

@@ -255,3 +255,20 @@ fn nothing_is_removed_for_a_base_that_cannot_be_made() {
     assert!(collect(&repository, keep, false, &|_, _| {}).unwrap().objects > 0);
     repository.from_base(Some(4)).unwrap();
 }
+
+/// Whoever cannot read a base for a moment does not take it for damaged, and puts no other in its place.
+///
+/// Proves E6.
+#[test]
+fn a_base_that_cannot_be_read_for_a_moment_stays() {
+    let (_pool, store, _) = replaced(5);
+    let repository = Repository::new(store.place());
+    repository.put_base(&mut repository.tree_at(Some(4)).unwrap()).unwrap();
+    let (objects, events) = (store.objects(), store.events().len());
+    store.fail_to_read("base/000000000004");
+    let keep = Keep { trees: 0, last: 2, objects: -1 };
+    let failed = collect(&repository, keep, false, &|_, _| {}).unwrap_err();
+    assert!(matches!(failed, tensorfs_remote::Error::Store { .. }), "{failed}");
+    assert!(store.objects() == objects && store.events().len() == events, "something was changed");
+    assert!(collect(&repository, keep, false, &|_, _| {}).unwrap().objects > 0);
+}

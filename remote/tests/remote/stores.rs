@@ -38,6 +38,8 @@ pub struct Recorded {
     age: AtomicI64,
     /// Each batch, and each base, was put an hour after the one before, and all else before them.
     is_hour_each: AtomicBool,
+    /// The next time that this is read, that fails.
+    unread: Mutex<Option<Path>>,
 }
 
 impl fmt::Display for Recorded {
@@ -69,6 +71,7 @@ impl Recorded {
             loses_answers: AtomicBool::new(false),
             age: AtomicI64::new(0),
             is_hour_each: AtomicBool::new(false),
+            unread: Mutex::default(),
         })
     }
 
@@ -98,6 +101,11 @@ impl Recorded {
     /// From now on each batch looks as if it was put an hour after the one before.
     pub fn hour_each(&self, each: bool) {
         self.is_hour_each.store(each, Ordering::SeqCst);
+    }
+
+    /// The next time that an object is read, that fails, and not again.
+    pub fn fail_to_read(&self, path: &str) {
+        *self.unread.lock().unwrap() = Some(path.into());
     }
 
     /// Everything that is there.
@@ -153,6 +161,9 @@ impl ObjectStore for Recorded {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        if self.unread.lock().unwrap().take_if(|unread| unread == location).is_some() {
+            return Err(object_store::Error::Generic { store: "recorded", source: "it was away".into() });
+        }
         self.inner.get_opts(location, options).await
     }
 
