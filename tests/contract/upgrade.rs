@@ -28,6 +28,7 @@ on_mounts!(
     a_server_that_was_taken_over_has_no_say_in_its_keeper,
     what_is_no_program_is_not_waited_for,
     a_server_that_is_stopped_is_exchanged,
+    what_the_next_server_would_not_find_is_missed_beforehand,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -569,4 +570,61 @@ fn a_server_that_is_stopped_is_exchanged(setup: Setup) {
     mount.adopt();
     assert_ne!(mount.pid(), Some(before));
     drop(stopped);
+}
+
+/// A server has its pool open, and goes on where the owner has put something else in the place of what the next one
+/// would open: that is said, and nothing changes.
+///
+/// Proves K7.
+fn what_the_next_server_would_not_find_is_missed_beforehand(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let before = mount.info();
+    let elsewhere = mount.host().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    for name in ["segments", "quarantine", "lock"] {
+        let (path, kept) = (mount.pool().join(name), mount.pool().join("kept"));
+        fs::rename(&path, &kept).unwrap();
+        for kind in ["nothing", "a link", "something else", "another user's"] {
+            match kind {
+                "a link" => std::os::unix::fs::symlink(&elsewhere, &path).unwrap(),
+                "something else" if name == "lock" => fs::create_dir(&path).unwrap(),
+                "something else" => fs::write(&path, "").unwrap(),
+                "another user's" if is_root() => {
+                    if name == "lock" { fs::write(&path, "") } else { fs::create_dir(&path) }.unwrap();
+                    std::os::unix::fs::chown(&path, Some(54_321), None).unwrap();
+                }
+                _ => {}
+            }
+            let done = upgrade(&mount, None);
+            let said = said(&done);
+            // Of the lock the command knows before the keeper does.
+            let named = if name == "lock" { mount.pool() } else { &path };
+            assert!(!done.status.success() && said.contains(named.to_str().unwrap()), "{name}, {kind}: {said}");
+            assert_eq!(said.lines().count(), 1, "{name}, {kind}: {said}");
+            fs::write(mount.at(format!("{name}, {kind}")), [1; 100_000]).unwrap();
+            // Whoever asks by a signal hears it from the log.
+            let refusals = || mount.log().matches("not leaving to another server: ").count();
+            let heard = refusals();
+            let server = nix::unistd::Pid::from_raw(mount.pid().unwrap());
+            nix::sys::signal::kill(server, nix::sys::signal::Signal::SIGQUIT).unwrap();
+            wait_until("a refusal", || refusals() > heard);
+            let info: serde_json::Value =
+                serde_json::from_str(&fs::read_to_string(mount.at(".tensorfs/info")).unwrap()).unwrap();
+            assert_eq!((&info["pid"], &info["keeper"]["takeovers"]), (&before["pid"], &0.into()), "{info}");
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
+        }
+        fs::rename(&kept, &path).unwrap();
+    }
+    let done = upgrade(&mount, None);
+    assert!(done.status.success(), "{}", said(&done));
+    mount.adopt();
+    for entry in fs::read_dir(mount.path()).unwrap() {
+        assert_eq!(fs::read(entry.unwrap().path()).unwrap(), [1; 100_000]);
+    }
+    mount.umount();
+    let check = mount.tensorfs(["check", "--data", mount.pool().to_str().unwrap()]);
+    assert!(check.status.success(), "{}", said(&check));
 }

@@ -22,7 +22,7 @@ use crate::medium::read_only::ReadOnly;
 use crate::pool::budget::Budget;
 use crate::pool::commits::Commits;
 use crate::pool::current::Current;
-use crate::pool::lock::{Holder, PoolLock};
+use crate::pool::lock::{Holder, LOCK, PoolLock, holder_of};
 use crate::pool::opened::{Live, Pool, Upkeep};
 use crate::pool::recover::reading;
 use crate::pool::recover::settling;
@@ -31,6 +31,7 @@ use crate::pool::removals::Removals;
 use crate::pool::untold;
 use crate::pool::values::values_per_round;
 use crate::segment::home::SEGMENTS;
+use crate::segment::place::QUARANTINE;
 use crate::segment::quarantine::Quarantine;
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
@@ -72,12 +73,29 @@ pub struct Inherited {
 }
 
 impl Pool {
-    /// That this program could serve a pool, whoever serves it now. Changes nothing.
+    /// That this program could serve a pool that somebody serves now. Changes nothing.
     pub fn could_open(dir: &Path, options: &OpenOptions) -> Result<()> {
-        let log = medium::open_to_read(open_log(&open_pool(dir)?, true)?);
-        let log = log.map_err(|error| Error::in_pool(dir, LOG, "open", error))?;
+        let pool = open_pool(dir)?;
+        let log = match open_log(&pool, true) {
+            Err(error) if error.errno() == libc::EROFS && options.may_be_read_only => open_log(&pool, false),
+            log => log,
+        };
+        let log = medium::open_to_read(log?).map_err(|error| Error::in_pool(dir, LOG, "open", error))?;
         let (superblock, _) = Superblock::read(dir, &*log)?;
-        check_layout(dir, options, &superblock)
+        check_layout(dir, options, &superblock)?;
+        // Who serves has all of it open, whatever has the names now. The next one, and one as before, finds what has
+        // them.
+        let find = |name| pool.below(name).and_then(|found| found.entries()).map(drop);
+        for name in [SEGMENTS, QUARANTINE] {
+            find(name).map_err(|error| Error::in_pool(dir, name, "open", error))?;
+        }
+        pool.open_only(LOCK, libc::O_RDONLY).map_err(|error| Error::in_pool(dir, LOCK, "open", error))?;
+        match holder_of(&pool)? {
+            Some(_) => Ok(()),
+            None => {
+                Err(Error::Invalid { pool: dir.into(), what: "its lock is not the one that its server has".into() })
+            }
+        }
     }
 
     /// Opens a pool for use: takes its lock, recovers it if it was not closed, and marks it in use.

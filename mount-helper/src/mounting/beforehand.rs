@@ -13,13 +13,22 @@ use crate::show::failure::{Failure, reason};
 /// That this program could take the place of the server of a pool. What that one leaves is standard input; from a
 /// keeper of an older program nothing comes.
 pub fn would_serve(request: &MountRequest) -> Result<(), Failure> {
-    let options = OpenOptions { layout: request.options.layout.clone(), ..OpenOptions::default() };
-    Pool::could_open(&request.pool, &options)?;
+    could_open(request)?;
     let left = io::stdin().as_fd().try_clone_to_owned().map(File::from);
     match left {
         Ok(left) if left.metadata().is_ok_and(|found| found.is_file()) => could_take_over(request, left),
         _ => Ok(()),
     }
+}
+
+/// That a program like this one finds what it has to open, as long as somebody else serves the pool.
+pub fn could_open(request: &MountRequest) -> Result<(), Failure> {
+    let options = OpenOptions {
+        layout: request.options.layout.clone(),
+        may_be_read_only: request.options.flags.read_only,
+        ..OpenOptions::default()
+    };
+    Ok(Pool::could_open(&request.pool, &options)?)
 }
 
 /// That this program could go on with what a server leaves.

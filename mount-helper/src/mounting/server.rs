@@ -16,7 +16,7 @@ use crate::mounting::errands::{Errands, Sockets};
 use crate::mounting::fuse_device::{self, Mounted};
 use crate::mounting::kept::{KEEPER_DIED, Kept, LEFT, TOLD_TO_LEAVE, UPGRADE};
 use crate::mounting::request::MountRequest;
-use crate::mounting::{given, keeper, notify, signals};
+use crate::mounting::{beforehand, given, keeper, notify, signals};
 use crate::show::failure::{Failure, reason};
 use crate::show::{VERSION, logging};
 
@@ -42,6 +42,10 @@ impl Hands {
     /// Leaves, to a server that the keeper starts. Returns only if there is no keeper to be had.
     fn leave(&self, request: &MountRequest, server: &ServerHandle) {
         let pool = request.pool.display();
+        if let Err(why) = beforehand::could_open(request) {
+            log::error!("not leaving to another server: {why}");
+            return;
+        }
         // One that has given up its rights is asked to leave by whoever has started a keeper.
         if !self.handover.is_watched()
             && request.errands.is_none()
