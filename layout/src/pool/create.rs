@@ -195,11 +195,12 @@ fn is_unfinished_in(dir: &Dir) -> io::Result<bool> {
     Ok(holds_only_a_pool(dir)? && is_empty(SEGMENTS)? && is_empty(QUARANTINE)? && !has_superblock(dir)?)
 }
 
-/// True for a directory that is a pool, as far as one sees from outside.
+/// True for a directory that is a pool, as far as one sees from outside: it has the names of a pool's parts. Whether
+/// they are what they should be whoever opens it finds out, and says of which they are not.
 pub fn looks_like_pool(dir: &Path) -> bool {
     let Ok(dir) = Dir::open(dir) else { return false };
-    let log = dir.stat(LOG).is_ok_and(|found| dir.check_file(&found).is_ok());
-    log && dir.below(SEGMENTS).is_ok() && dir.below(QUARANTINE).is_ok()
+    let has = |name| !matches!(dir.stat(name), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    [LOG, SEGMENTS, QUARANTINE].into_iter().all(has)
 }
 
 /// True if anything stands where superblocks are.

@@ -17,7 +17,7 @@ use crate::ask::about;
 
 use crate::cli::Restore;
 use crate::mounting::target::Target;
-use crate::show::failure::{At, Failure};
+use crate::show::failure::{At, Failure, reason};
 use crate::show::{clock, output, size, text};
 
 const BENEATH: ResolveFlag =
@@ -30,7 +30,7 @@ pub fn run(arguments: &Restore) -> Result<(), Failure> {
     let (quarantine, incomplete) = open(&arguments.target, &pool)?;
     let entries = match quarantine.list() {
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(not_a_pool(&pool)),
-        result => result.at(&pool)?,
+        result => result.map_err(|error| in_quarantine(&pool, &error))?,
     };
     if let Some(failure) = incomplete {
         output::complain(format!("what is in quarantine of tiers is not shown: {failure}"));
@@ -42,10 +42,10 @@ pub fn run(arguments: &Restore) -> Result<(), Failure> {
         Failure::at(&pool, format!("nothing named {name:?} in quarantine; without a name, restore lists what is"))
     })?;
     if arguments.discard {
-        quarantine.discard(name).at(&pool)?;
+        quarantine.discard(name).map_err(|error| in_quarantine(&pool, &error))?;
         return output::print(&format!("discarded {name}\n"));
     }
-    let source = quarantine.open(name).at(&pool)?;
+    let source = quarantine.open(name).map_err(|error| in_quarantine(&pool, &error))?;
     let destination = match &arguments.to {
         Some(path) => Destination::anywhere(path)?,
         None => {
@@ -61,7 +61,7 @@ pub fn run(arguments: &Restore) -> Result<(), Failure> {
         }
     };
     destination.put(source)?;
-    quarantine.discard(name).at(&pool)?;
+    quarantine.discard(name).map_err(|error| in_quarantine(&pool, &error))?;
     output::print(&format!("restored {}\n", destination.shown.display()))
 }
 
@@ -85,6 +85,10 @@ fn open(target: &Path, pool: &Path) -> Result<(Quarantine, Option<Failure>), Fai
     let there = tiers.iter().skip(1).filter(|tier| tier.state == TierState::Ready);
     let quarantine = Quarantine::at(pool, &uuid, there.map(|tier| Path::new(&tier.directory))).at(pool)?;
     Ok((quarantine, incomplete))
+}
+
+fn in_quarantine(pool: &Path, error: &io::Error) -> Failure {
+    Failure::at(pool, format!("quarantine: {}", reason(error)))
 }
 
 fn not_a_pool(path: &Path) -> Failure {
