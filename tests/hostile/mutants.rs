@@ -5,6 +5,7 @@
 //! message says how to run them again: `TENSORFS_FUZZ_INPUT=FILE`. `tests/hostile/cargo-fuzz` has the same targets for
 //! cargo-fuzz.
 
+use std::io::{Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -120,6 +121,71 @@ fn readers_survive_mutants_too() {
     for (path, tensors) in expected {
         assert_eq!(found.get(path.to_str().unwrap()).copied().unwrap_or(0), tensors, "{}", path.display());
     }
+}
+
+/// On a mount, too, where tensors are decoded and files are sealed: what is unpacked is what this process unpacks.
+#[test]
+fn readers_of_a_server_survive_mutants_too() {
+    let name = "readers_of_a_server_survive_mutants_too";
+    if !Setup::can(Passthrough::Off) {
+        return tensorfs_tests::skip(name, "nothing can be mounted");
+    }
+    let mount = Setup::new(name, Passthrough::Off).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let from = number("TENSORFS_FUZZ_FROM", 0);
+    let (mut files, mut read) = (Vec::new(), 0);
+    for name in BY_COMMANDS {
+        let seeds = (target(name).seeds)();
+        for n in from..from + number("TENSORFS_FUZZ", 3000) / 30 {
+            let bytes = Mutator::new(n).mutant(&seeds);
+            let mut tensors = Vec::new();
+            let found = tensorfs_formats::recognise(&&bytes[..], &mut |tensor| {
+                tensors.push(tensor);
+                std::ops::ControlFlow::Continue(())
+            });
+            let file = format!("{name}.{n}");
+            std::fs::write(mount.at(&file), &bytes).unwrap();
+            let said = xattr::get(&mount.at(&file), "user.tensorfs.tensors").unwrap();
+            assert_eq!(String::from_utf8(said).unwrap(), found.tensors.to_string(), "{file}");
+            read += read_some(&mount.at(".tensorfs/tensors").join(&file), &mut 20);
+            files.push((file, found.tensors));
+        }
+    }
+    println!("{} files, {read} tensors that were read", files.len());
+    assert!(read > 0);
+    let sealed = mount.tensorfs([std::ffi::OsStr::new("seal"), mount.path().as_os_str()]);
+    assert!(sealed.status.success(), "{sealed:?}");
+    for (file, tensors) in files {
+        let get = |what: &str| String::from_utf8(xattr::get(&mount.at(&file), what).unwrap()).unwrap();
+        assert!(["sealed", "interrupted"].contains(&&*get("user.tensorfs.state")), "{file}");
+        assert_eq!(get("user.tensorfs.tensors"), tensors.to_string(), "{file}");
+    }
+    let info = mount.info();
+    assert!(info["readers"]["failed"] == 0 && info["readers"]["started"].as_u64() > Some(0), "{info}");
+    assert!(!mount.log().contains("panicked"), "{}", mount.log());
+}
+
+/// Reads so many tensors below a directory of the tree, whatever comes of it. How many could be read.
+fn read_some(directory: &Path, left: &mut u32) -> u64 {
+    let mut read = 0;
+    for path in std::fs::read_dir(directory).into_iter().flatten().map_while(Result::ok).map(|entry| entry.path()) {
+        if *left == 0 {
+            break;
+        }
+        if path.is_dir() {
+            read += read_some(&path, left);
+            continue;
+        }
+        *left -= 1;
+        let Ok(mut file) = std::fs::File::open(&path) else { continue };
+        // The first mebibyte, and the last bytes, of what may say that it has terabytes.
+        let begin = std::io::copy(&mut (&mut file).take(1 << 20), &mut std::io::sink());
+        let end = file.seek(SeekFrom::End(-16)).and_then(|_| file.read_to_end(&mut Vec::new()));
+        read += u64::from(begin.is_ok() && end.is_ok());
+    }
+    read
 }
 
 /// So do plans and indexes, which readers are asked for where a directory is a checkpoint.

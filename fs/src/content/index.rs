@@ -139,7 +139,7 @@ impl Index {
             return;
         }
         let place = names::place(&tensor.name);
-        let mut dir = TOP;
+        let (mut dir, before) = (TOP, self.items.len());
         for (depth, name) in place.directories.iter().enumerate() {
             let child = dir.child(name);
             if directories.0.insert(child.0) {
@@ -149,6 +149,11 @@ impl Index {
         }
         let key = dir.leaf(&place.base, tensor.step);
         self.items.push(Item { dir, key, ordinal, what: What::tensor(tensor.mode) });
+        if self.items.len() > ENTRIES_MAX {
+            // Not some of its directories either, without it.
+            let made = self.items.drain(before..).filter(|item| item.what.depth().is_some());
+            made.for_each(|item| drop(directories.0.remove(&item.key)));
+        }
     }
 
     /// How many entries there are.
@@ -299,6 +304,27 @@ mod tests {
             }
         }
         all
+    }
+
+    /// Proves T9.
+    #[test]
+    fn a_file_has_so_many_names_and_no_more() {
+        let mut one = tensors(&[("", None, None)]).remove(0);
+        let (mut index, mut directories) = (Index::default(), Directories::default());
+        let mut add = |name: String| {
+            one.name = name.into();
+            index.add(0, &one, &mut directories);
+            index.len()
+        };
+        for n in 1..ENTRIES_MAX {
+            assert_eq!(add(n.to_string()), n);
+        }
+        // Directories are names, too.
+        assert_eq!(add("a/b".into()), ENTRIES_MAX - 1);
+        assert_eq!(add("a".into()), ENTRIES_MAX);
+        assert_eq!(add("b".into()), ENTRIES_MAX);
+        assert_eq!(add("a/b".into()), ENTRIES_MAX);
+        assert!(directories.0.is_empty());
     }
 
     #[test]

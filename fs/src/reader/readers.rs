@@ -23,7 +23,8 @@ use super::protocol::{Answer, DECODE_MAX, HEAD, Order, READ_MAX, Wanted};
 
 /// So many are kept while there is nothing to do, so that hardly anybody waits for one to start.
 const IDLE: usize = 4;
-/// What a request may take of the processor, and one second more for so many bytes that the host has of the file.
+/// What a request may take of the processor, as a rule, and one second more for so many bytes that the host has of the
+/// file.
 pub(crate) const BUDGET: Duration = Duration::from_secs(20);
 const BYTES_A_SECOND: u64 = 16 << 20;
 /// A file that readers did not survive so often is left alone.
@@ -62,7 +63,8 @@ pub(crate) struct Readers(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     /// The program to start; by default this one.
-    program: Mutex<Option<PathBuf>>,
+    program: Option<PathBuf>,
+    budget: Budget,
     /// Nobody hostile is near: no process is needed.
     here: AtomicBool,
     /// A command looks into files of its user's: who keeps a server hears how well readers are locked in, he does not.
@@ -75,6 +77,15 @@ struct Shared {
     started: AtomicU64,
     failed: AtomicU64,
     given_up: AtomicU64,
+}
+
+/// What a request may take of the processor.
+struct Budget(Duration);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(BUDGET)
+    }
 }
 
 /// What there is to know of readers since this server began.
@@ -121,10 +132,10 @@ impl Readers {
         readers
     }
 
-    /// Starts this program instead.
+    /// Those that are this program instead, and have so much of the processor.
     #[cfg(test)]
-    pub fn start_with(&self, program: PathBuf) {
-        *self.0.program.lock() = Some(program);
+    fn of(program: PathBuf, budget: Duration) -> Self {
+        Self(Arc::new(Shared { program: Some(program), budget: Budget(budget), ..Shared::default() }))
     }
 
     /// What there is to know of them.
@@ -241,7 +252,7 @@ impl Readers {
             None => self.take(ask.owner)?,
         };
         let for_bytes = Duration::from_millis(ask.allocated.saturating_mul(1000) / BYTES_A_SECOND);
-        let budget = BUDGET + for_bytes;
+        let budget = self.0.budget.0 + for_bytes;
         let watch = Watch { pause: ask.pause, wanted: ask.wanted, budget, at_leisure: ask.at_leisure };
         // What reading the file gave: the reader is not asked what it made of it.
         let mut unreadable = None;
@@ -331,7 +342,7 @@ impl Readers {
         let mut starter = self.0.starter.lock();
         if starter.is_none() {
             let (ask, asked) = channel::<Sender<io::Result<Process>>>();
-            let program = self.0.program.lock().clone().unwrap_or_else(|| "/proc/self/exe".into());
+            let program = self.0.program.clone().unwrap_or_else(|| "/proc/self/exe".into());
             thread::Builder::new().name("tensorfs-readers".into()).spawn(move || {
                 for tell in asked {
                     // Nobody may wait for it any more.
@@ -344,7 +355,7 @@ impl Readers {
         drop(starter);
         let gone = || io::Error::other("nobody starts readers");
         let process = if asked { hear.recv().map_err(|_| gone())?? } else { return Err(gone()) };
-        let watch = Watch { pause: &|| (), wanted: &|| Ok(()), budget: BUDGET, at_leisure: false };
+        let watch = Watch { pause: &|| (), wanted: &|| Ok(()), budget: self.0.budget.0, at_leisure: false };
         let missing = match process.talk(watch).hear() {
             Ok((Answer::Ready(missing), _)) => missing,
             Ok(_) => return Err(check::nonsense("a reader that is none")),
@@ -443,8 +454,10 @@ impl Drop for Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::{Cell, RefCell};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
+    use std::time::Instant;
 
     use serde::Serialize;
     use tensorfs_formats::{Dtype, Format, Location};
@@ -459,41 +472,101 @@ mod tests {
         [&lengths, &encoded[..], bytes].concat()
     }
 
-    /// A program that says this, and nothing else, whatever it hears.
-    fn says(dir: &std::path::Path, bytes: &[u8]) -> PathBuf {
+    /// A program that says this, whatever it hears, and then does something.
+    fn says(dir: &std::path::Path, bytes: &[u8], then: &str) -> PathBuf {
         let (said, program) = (dir.join("said"), dir.join("program"));
         fs::write(&said, bytes).unwrap();
-        // It stays for a while, so that what it said is heard; and nobody else has it open to write when it is started.
-        let script = format!("#!/bin/sh\ncat '{}' >&0\nexec sleep 1\n", said.display());
+        let script = format!("#!/bin/sh\necho $$ > '{}/pid'\ncat '{}' >&0\n{then}\n", dir.display(), said.display());
+        // Nobody else has it open to write when it is started.
         start_apart(|| fs::write(&program, script)).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
         program
     }
 
-    /// Asks a reader that says this about a file of 100 bytes.
-    fn ask(bytes: &[u8]) -> (Recognised, u64) {
-        let dir = tempfile::tempdir().unwrap();
-        let readers = Readers::default();
-        readers.start_with(says(dir.path(), bytes));
+    /// Asks a reader about this version of a file of 100 bytes. Says what it was told, how many tensors it was given,
+    /// what is said of the reader, and what it took.
+    fn ask_of(readers: &Readers, version: Mark) -> (Recognised, u64, String, Duration) {
         let file = [7_u8; 100];
         let (source, mut given) = (&file[..], 0);
+        let (told, took) = (RefCell::default(), Cell::default());
+        let until = Instant::now() + Duration::from_secs(60);
         let ask = Ask {
             source: &source,
-            version: (1, 2, 3, 4),
+            version,
             owner: 0,
             allocated: 0,
-            tell: &|_| (),
-            at_leisure: false,
-            took: &|_| (),
+            tell: &|what| *told.borrow_mut() = what.to_owned(),
+            // Nothing but what the reader takes of the processor is limited; and a test that fails ends.
+            at_leisure: true,
+            took: &|time| took.set(time),
             pause: &|| (),
-            wanted: &|| Ok(()),
+            wanted: &|| if Instant::now() < until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) },
         };
         let found = readers.recognise(&ask, Wanted::All, &mut |tensor| {
             assert_eq!(tensor.fault(100), None);
             given += 1;
             std::ops::ControlFlow::Continue(())
         });
+        (found, given, told.take(), took.get())
+    }
+
+    const VERSION: Mark = (1, 2, 3, 4);
+
+    /// Asks a reader that says this. It stays for a while, so that what it said is heard.
+    fn ask(bytes: &[u8]) -> (Recognised, u64) {
+        let dir = tempfile::tempdir().unwrap();
+        let readers = Readers::of(says(dir.path(), bytes, "exec sleep 1"), BUDGET);
+        let (found, given, ..) = ask_of(&readers, VERSION);
         (found, given)
+    }
+
+    fn broken(found: &Recognised) -> Option<Broken> {
+        found.error.as_ref().and_then(Broken::of)
+    }
+
+    fn is_gone(dir: &std::path::Path) -> bool {
+        let pid = fs::read_to_string(dir.join("pid")).unwrap().trim().parse().unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_err()
+    }
+
+    /// Proves T11.
+    #[test]
+    fn a_reader_that_takes_more_of_the_processor_than_it_may_is_ended() {
+        let ready = message(&Answer::Ready(Vec::new()), &[]);
+        let (dir, budget) = (tempfile::tempdir().unwrap(), Duration::from_millis(300));
+        let readers = Readers::of(says(dir.path(), &ready, "while :; do :; done"), budget);
+        let (found, _, told, took) = ask_of(&readers, VERSION);
+        assert_eq!(broken(&found), Some(Broken::ForGood));
+        assert!(took > budget && told.ends_with("took more than it may"), "{told} {took:?}");
+        assert_eq!(readers.describe().failed, 1);
+        assert!(is_gone(dir.path()));
+        // One that waits, such as for a disk, takes nothing of it.
+        let dir = tempfile::tempdir().unwrap();
+        let (said, end) = (dir.path().join("end"), message(&summary(100), &[]));
+        fs::write(&said, end).unwrap();
+        let program = says(dir.path(), &ready, &format!("sleep 1\ncat '{}' >&0\nexec sleep 1", said.display()));
+        let readers = Readers::of(program, budget);
+        let (found, _, told, took) = ask_of(&readers, VERSION);
+        assert!(found.error.is_none() && took < budget, "{:?} {told} {took:?}", found.error);
+    }
+
+    /// Proves T10.
+    #[test]
+    fn what_three_readers_did_not_survive_is_left_alone() {
+        let ready = message(&Answer::Ready(Vec::new()), &[]);
+        let dir = tempfile::tempdir().unwrap();
+        let readers = Readers::of(says(dir.path(), &ready, "kill -SEGV $$"), BUDGET);
+        for time in 1..=3 {
+            let (found, _, told, _) = ask_of(&readers, VERSION);
+            assert_eq!(broken(&found), Some(Broken::Once));
+            assert_eq!(told.ends_with("nobody looks into it any more until it changes"), time == 3, "{told}");
+            let known = readers.describe();
+            assert_eq!((known.started, known.failed), (time, time));
+        }
+        let (found, _, told, _) = ask_of(&readers, VERSION);
+        assert_eq!((broken(&found), &*told, readers.describe().started), (Some(Broken::ForGood), "", 3));
+        let (found, ..) = ask_of(&readers, (1, 2, 3, 5));
+        assert_eq!((broken(&found), readers.describe().started), (Some(Broken::Once), 4));
     }
 
     fn tensor(offset: u64, len: u64) -> Vec<u8> {

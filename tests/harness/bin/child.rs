@@ -568,6 +568,12 @@ fn locked(what: &str) {
             let bytes = vec![1_u8; 32 << 20];
             i64::from(bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>() != 32 << 20)
         }
+        "128 MiB of memory" => {
+            call(libc::SYS_mmap, [zero, 128 << 20, read | i64::from(libc::PROT_WRITE), fresh, -1, 0]).min(0)
+        }
+        "192 MiB of memory" => {
+            call(libc::SYS_mmap, [zero, 192 << 20, read | i64::from(libc::PROT_WRITE), fresh, -1, 0]).min(0)
+        }
         "4 GiB of memory" => call(libc::SYS_mmap, [zero, 4 << 30, read, fresh, -1, 0]).min(0),
         "a word to the server" => call(libc::SYS_write, [0, word, 1, 0, 0, 0]).min(0),
         "open" => call(libc::SYS_openat, [at, path, zero, 0, 0, 0]),
