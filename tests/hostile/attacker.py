@@ -1,7 +1,8 @@
 """`attack SEED UID SECONDS SAMPLES`: does all that an ordinary user of a mount can think of, in the directory it is
 started in, in one of four directories of its own that it comes back to. SAMPLES is a directory with a file of each
 format.
-`save UID SECONDS`: saves checkpoints there; prints how long each took, and what was promised.
+`save UID SECONDS [killed]`: saves checkpoints there; prints how long each took, and what was promised. The server may be
+killed meanwhile.
 
 Both begin as root, so that Python is theirs whatever its directories allow, and become somebody else at once. What a
 call of the attacker gives does not matter, only that it gives something: what it does to others does. How much it may
@@ -9,6 +10,7 @@ have is for the server to say.
 """
 
 import ctypes
+import errno
 import fcntl
 import hashlib
 import io
@@ -21,10 +23,15 @@ import signal
 import stat
 import struct
 import sys
+import threading
 import time
 import zipfile
 
 OPEN = 500
+# Of files that are open to read, and of children and threads that have some.
+TO_READ = 10_000
+BY_CHILD = 2_000
+THREADS = 200
 MIB = 1 << 20
 # Of a sample.
 LARGEST = 1 << 20
@@ -37,7 +44,12 @@ def become(uid):
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def save(seconds):
+def have_descriptors(count):
+    """More than a user has as a rule; as root."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+
+
+def save(seconds, killed):
     """Each checkpoint as a careful program saves it. A line for each that is durable under its name, when all are: nobody
     reads before that, and whoever waits for a reader saves nothing."""
     end = time.monotonic() + seconds
@@ -45,10 +57,16 @@ def save(seconds):
     while time.monotonic() < end:
         content = os.urandom(64 << 10) * 16
         begun = time.monotonic()
-        with open(".next", "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(".next", "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            # K6 of SEMANTICS.md: of a server that is killed as it reads the bytes of a write. Nothing was promised.
+            if error.errno != errno.EIO or not killed:
+                raise
+            continue
         name = f"checkpoint-{number % 16}"
         os.rename(".next", name)
         took = time.monotonic() - begun
@@ -95,6 +113,60 @@ class Attack:
         for fd in self.held[:: self.random.randrange(1, 4)]:
             os.close(fd)
             self.held.remove(fd)
+
+    def by_readers(self):
+        """Of few files, by the thousand, all at once: nobody but the kernel bounds what is open to read."""
+        fds, count = [], self.random.randrange(1, TO_READ)
+        paths = [self.path() for _ in range(20)]
+        try:
+            while len(fds) < count:
+                try:
+                    fds.append(os.open(self.random.choice(paths), os.O_RDONLY | os.O_NONBLOCK))
+                except FileNotFoundError:
+                    paths[self.random.randrange(20)] = self.path()
+                    os.close(self.file())
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def by_threads(self):
+        """As many requests at a time as there are threads, also of one file."""
+        paths = [self.path() for _ in range(3)]
+
+        def act():
+            for path in paths * 3:
+                try:
+                    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
+                    try:
+                        os.pwrite(fd, b"x" * 5000, 0)
+                        os.pread(fd, 5000, 0)
+                        os.fstat(fd)
+                    finally:
+                        os.close(fd)
+                    os.unlink(path)
+                except OSError:
+                    pass
+
+        threads = [threading.Thread(target=act) for _ in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def by_fat_children(self):
+        """Children that have very many descriptors, some of them of files that they replace, and are killed with them: for
+        each file it is looked at who else has it."""
+
+        def hold():
+            fds = []
+            while len(fds) < BY_CHILD:
+                fds.append(self.file(self.random.choice([os.O_RDONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC])))
+                if len(fds) % 50 == 0:
+                    os.pwrite(fds[-1], b"x", 0)
+                    os.close(os.dup(fds[0]))
+            time.sleep(10)
+
+        self.killed([hold] * 2, self.random.random() * 2)
 
     def by_names(self):
         for _ in range(300):
@@ -206,7 +278,7 @@ class Attack:
         finally:
             os.close(fd)
 
-    def killed(self, actions):
+    def killed(self, actions, after=None):
         """A child for each action, all at once, which are killed in the middle of it."""
         children, parent, libc = [], os.getpid(), ctypes.CDLL(None)
         for action in actions:
@@ -226,7 +298,7 @@ class Attack:
                 finally:
                     os._exit(1)
             children.append(child)
-        time.sleep(self.random.random() / 20)
+        time.sleep(self.random.random() / 20 if after is None else after)
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -369,7 +441,7 @@ class Attack:
         return ".."
 
     def where(self):
-        return "attacker"
+        return os.path.basename(os.getcwd())
 
     def by_control_files(self):
         control = f"{self.top()}/.tensorfs"
@@ -486,10 +558,11 @@ class Attack:
 if __name__ == "__main__":
     if sys.argv[1] == "save":
         become(int(sys.argv[2]))
-        save(float(sys.argv[3]))
+        save(float(sys.argv[3]), sys.argv[4:] == ["killed"])
     else:
         entries = [entry for entry in os.scandir(sys.argv[5]) if entry.is_file() and not entry.name.endswith(".json")]
         paths = [entry.path for entry in entries if entry.stat().st_size > 0]
         samples = {os.path.basename(path): open(path, "rb").read(LARGEST) for path in sorted(paths)}
+        have_descriptors(TO_READ + OPEN + 1000)
         become(int(sys.argv[3]))
         Attack(int(sys.argv[2]), samples).run(float(sys.argv[4]))

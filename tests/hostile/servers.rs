@@ -6,9 +6,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use tensorfs_tests::{copy_program, is_root, program, skip};
+use tensorfs_tests::{Passthrough, Setup, copy_program, is_root, program, run_ok, skip, wait_until};
 
 /// What is refused, and how. `OUTSIDE` is a file beside the pool, of the same owner; `ABSTRACT` a socket that the
 /// service manager had told the server of, which it needs no more: its keeper has the word there.
@@ -115,4 +115,65 @@ fn a_server_that_is_taken_over_reaches_its_pool_alone() {
 fn look(path: &Path) -> (u32, u32, i64, Vec<u8>) {
     let found = fs::metadata(path).unwrap();
     (found.mode(), found.uid(), found.mtime(), fs::read(path).unwrap())
+}
+
+/// What another process of the owner's can do to a server that runs as him: nothing but what a signal does, which its
+/// keeper mends. `SERVER` and `KEEPER` are their processes.
+const BY_OTHERS: [(&str, &str); 8] = [
+    ("open(f'/proc/{SERVER}/mem', 'r+b', 0)", "PermissionError"),
+    ("open(f'/proc/{SERVER}/environ').read()", "PermissionError"),
+    ("open(f'/proc/{SERVER}/maps').read()", "PermissionError"),
+    ("os.listdir(f'/proc/{SERVER}/fd')", "PermissionError"),
+    ("call(libc.ptrace, 16, SERVER, 0, 0)", "PermissionError"),
+    ("call(libc.syscall, 438, os.pidfd_open(SERVER), 0, 0)", "PermissionError"),
+    ("os.kill(KEEPER, 9)", "PermissionError"),
+    ("os.kill(SERVER, 9)", "done"),
+];
+
+/// Proves P5.
+#[test]
+fn a_server_of_a_user_is_not_looked_into_by_his_other_processes() {
+    tensorfs_tests::needs_mount!();
+    let name = "a_server_of_a_user_is_not_looked_into_by_his_other_processes";
+    if !is_root() {
+        return skip(name, "root's rights are to be given up");
+    }
+    let mut mount = Setup::new(name, Passthrough::Off).mount_with(["-o", "keeper"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    // From now on the pool is somebody's.
+    mount.umount();
+    fs::set_permissions(mount.pool().parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    run_ok(Command::new("chown").arg("-R").arg(format!("{SOMEBODY}:{SOMEBODY}")).arg(mount.pool()));
+    mount.mount();
+    fs::write(mount.at("f"), "kept").unwrap();
+    mount.sync();
+    let info = mount.info();
+    let (server, keeper) = (info["pid"].to_string(), info["keeper"]["pid"].to_string());
+    assert!(fs::read_to_string(format!("/proc/{server}/status")).unwrap().contains(&format!("Uid:\t{SOMEBODY}\t")));
+    for (what, how) in BY_OTHERS {
+        let program = format!(
+            "import ctypes, os
+os.setgroups([])
+os.setgid({SOMEBODY})
+os.setuid({SOMEBODY})
+libc = ctypes.CDLL(None, use_errno=True)
+def call(function, *arguments):
+    if function(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), '')
+try:
+    {}
+    print('done')
+except OSError as error:
+    print(type(error).__name__)",
+            what.replace("{SERVER}", &server).replace("SERVER", &server).replace("KEEPER", &keeper)
+        );
+        // It begins as root, so that Python is his whatever its directories allow.
+        let said = run_ok(Command::new("python3").args(["-c", &program]));
+        assert_eq!(said.trim(), how, "{what}");
+    }
+    wait_until("another server", || fs::read(mount.at("f")).is_ok_and(|read| read == b"kept"));
+    mount.adopt();
+    assert_ne!(mount.info()["pid"].to_string(), server);
 }
