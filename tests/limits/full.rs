@@ -7,7 +7,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::errno::Errno;
-use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, child, on_mounts, wait_until, xattr};
+use tensorfs_tests::{
+    Call, Disk, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, child, on_mounts, wait_until, xattr,
+};
 
 /// What the host's filesystem adds of its own to a file when it writes it out: a block of its tree of extents.
 const BOOKS: u64 = 64 << 10;
@@ -38,6 +40,7 @@ on_mounts!(
     what_xfs_would_set_aside_ahead_of_appends_counts_for_nobody,
     a_mapping_stops_at_the_limit,
     stores_without_room_are_told_of_each_time,
+    stores_on_a_full_host_are_told_of_each_time,
     stores_of_which_some_find_no_room_are_told_of,
     a_file_for_whose_holes_there_is_no_room_opens_once_the_last_close_is_heard_of,
     near_the_limit_a_slow_write_keeps_no_other_waiting,
@@ -354,6 +357,37 @@ fn stores_without_room_are_told_of_each_time(setup: Setup) {
     }
     // SAFETY: it is used no more.
     unsafe { nix::sys::mman::munmap(at, LEN) }.unwrap();
+}
+
+/// In a pool without a limit, where the server moves the bytes, nobody keeps room for stores.
+///
+/// Proves S5.
+fn stores_on_a_full_host_are_told_of_each_time(setup: Setup) {
+    if setup.passthrough() == Passthrough::On || setup.mount_is_plain() {
+        // The kernel gives SIGBUS, as on ext4.
+        return;
+    }
+    let disk = match Disk::new(&["mkfs.ext4", "-q", "-F"], 64) {
+        Ok(disk) => disk,
+        Err(reason) => return setup.skip(&reason),
+    };
+    let mount = setup.pool_at(disk.at("pool")).mount();
+    const LEN: usize = 4 << 20;
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.at("holes")).unwrap();
+    file.set_len(LEN as u64).unwrap();
+    file.sync_all().unwrap();
+    fill(&mount, "f");
+    for round in 1..4 {
+        assert_eq!(store(&file, LEN, round), Err(Errno::ENOSPC), "in round {round}");
+    }
+    drop(file);
+    mount.wait_for("what became of it", |_| {
+        xattr::get(&mount.at("holes"), "user.tensorfs.state").is_ok_and(|state| state == b"interrupted")
+    });
+    std::fs::remove_file(mount.at("f0")).unwrap();
+    let whole = OpenOptions::new().read(true).write(true).create_new(true).open(mount.at("whole")).unwrap();
+    whole.set_len(4096).unwrap();
+    store(&whole, 4096, 7).unwrap();
 }
 
 /// Stores into a mapping of a whole file, from its beginning, and syncs them.

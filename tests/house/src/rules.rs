@@ -189,15 +189,26 @@ const BY_PATH: [&str; 24] = [
 /// Code below a directory reaches a file of the host by a path, or makes a path of two, other than in a file that is
 /// excepted. What only tests see is left out.
 pub fn paths(files: &Files, directory: &str, exceptions: &[Exception]) -> Vec<String> {
-    let joins = |line: &str| {
-        line.match_indices(".join(").any(|(at, call)| {
-            let argument = &line[at + call.len()..];
-            let between_words = argument.strip_prefix('"').and_then(|rest| rest.split_once('"'));
-            let joins_words = between_words.is_some_and(|(text, _)| !text.contains(char::is_alphanumeric));
-            // A thread that is waited for has none.
-            !argument.starts_with(')') && !joins_words
-        })
-    };
+    lines_that(files, directory, exceptions, |line| BY_PATH.iter().any(|call| line.contains(call)) || joins(line))
+}
+
+/// As [`paths`], for code that makes a path of two.
+pub fn joined(files: &Files, directory: &str, exceptions: &[Exception]) -> Vec<String> {
+    lines_that(files, directory, exceptions, joins)
+}
+
+/// A line makes a path of two.
+fn joins(line: &str) -> bool {
+    line.match_indices(".join(").any(|(at, call)| {
+        let argument = &line[at + call.len()..];
+        let between_words = argument.strip_prefix('"').and_then(|rest| rest.split_once('"'));
+        let joins_words = between_words.is_some_and(|(text, _)| !text.contains(char::is_alphanumeric));
+        // A thread that is waited for has none.
+        !argument.starts_with(')') && !joins_words
+    })
+}
+
+fn lines_that(files: &Files, directory: &str, exceptions: &[Exception], is_so: impl Fn(&str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in files.iter().filter(|(path, _)| path.starts_with(directory)) {
         if exceptions.iter().any(|(name, _)| path == std::path::Path::new(name)) {
@@ -206,7 +217,7 @@ pub fn paths(files: &Files, directory: &str, exceptions: &[Exception]) -> Vec<St
         let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
         for (at, line) in code.lines().enumerate() {
             let line = line.trim();
-            if !line.starts_with("//") && (BY_PATH.iter().any(|call| line.contains(call)) || joins(line)) {
+            if !line.starts_with("//") && is_so(line) {
                 found.push(format!("{}:{}: {line}", path.display(), at + 1));
             }
         }

@@ -137,6 +137,32 @@ const BY_NAME: &str = "mount-helper/src";
 const PARTS: [&str; 6] =
     ["\"segments", "join(\"quarantine\"", "\"tier.json", "join(\"log\"", "join(\"lock\"", "join(\"log.new\""];
 
+/// Where paths are for what is no pool's: a path is made of two there only for the reason that stands here.
+const JOINED: [&str; 2] = ["mount-helper/src", "remote/src"];
+const JOINS: &[Exception] = &[
+    ("mount-helper/src/ask/about.rs", "what is in .tensorfs of a mount"),
+    ("mount-helper/src/ask/mending.rs", "a file of its own in a directory for temporary ones"),
+    ("mount-helper/src/ask/requests.rs", "what is in .tensorfs of a mount"),
+    ("mount-helper/src/commands/alarm.rs", "lines of text"),
+    ("mount-helper/src/commands/metrics.rs", "a directory that the user names, for node exporter"),
+    ("mount-helper/src/commands/restore.rs", "below a mount, for messages"),
+    ("mount-helper/src/commands/rollback.rs", "below a mount, for messages, and beneath an open directory"),
+    ("mount-helper/src/commands/scrub.rs", "a file of a mount"),
+    ("mount-helper/src/commands/tier/map.rs", "what is in .tensorfs of a mount"),
+    ("mount-helper/src/mounting/busy.rs", "/proc"),
+    ("mount-helper/src/mounting/connection.rs", "/sys"),
+    ("mount-helper/src/mounting/elsewhere.rs", "/proc"),
+    ("mount-helper/src/mounting/paths.rs", "the way that the user names"),
+    ("mount-helper/src/mounting/sight.rs", "the way to a mount"),
+    ("mount-helper/src/mounting/watchdog.rs", "/proc"),
+    ("mount-helper/src/show/text.rs", "a shape"),
+    ("remote/src/commands/get.rs", "where the user wants the bytes"),
+    ("remote/src/commands/mount.rs", "a file of a mount"),
+    ("remote/src/place/directory.rs", "for messages of the store"),
+    ("remote/src/place/mod.rs", "names in an object store"),
+    ("remote/src/place/provider.rs", "the user's own credentials"),
+];
+
 /// The most characters of a line.
 const WIDTH: usize = 120;
 
@@ -210,6 +236,11 @@ fn by_path(files: &Files) -> Vec<String> {
     let unused = BY_PATH.iter().filter(|(file, _)| !without.iter().any(|place| place.starts_with(file)));
     found.extend(unused.map(|(file, _)| format!("{file} needs no exception")));
     found.extend(rules::says(files, BY_NAME, &PARTS));
+    let all = |exceptions| JOINED.iter().flat_map(move |room| rules::joined(files, room, exceptions));
+    found.extend(all(JOINS));
+    let without: Vec<String> = all(&[]).collect();
+    let unused = JOINS.iter().filter(|(file, _)| !without.iter().any(|place| place.starts_with(file)));
+    found.extend(unused.map(|(file, _)| format!("{file} needs no exception")));
     found
 }
 
