@@ -152,7 +152,9 @@ impl Index {
         if self.items.len() > ENTRIES_MAX {
             // Not some of its directories either, without it.
             let made = self.items.drain(before..).filter(|item| item.what.depth().is_some());
-            made.for_each(|item| drop(directories.0.remove(&item.key)));
+            for item in made {
+                directories.0.remove(&item.key);
+            }
         }
     }
 
