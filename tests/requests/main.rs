@@ -1,6 +1,7 @@
 //! What costs how many requests: of the kernel to the server, and of the server to the host.
 
 mod host_calls;
+mod open_files;
 
 use nix::errno::Errno;
 use serde_json::Value;
