@@ -150,6 +150,42 @@ fn mount_waits_for_a_server_that_is_closing() {
     assert_eq!(room.info("mnt")["unsafe_shutdowns"], 0);
 }
 
+/// For whom, if that takes a while; and no more is said. Nobody is told that the pool is in use.
+#[test]
+fn mount_says_for_which_server_it_waits() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::mount_says_for_which_server_it_waits", "needs root, who may unmount without the server");
+    }
+    let (room, calls) = (Room::with_pool(), HostCalls::new());
+    calls.set_pool(&room.at("pool"));
+    let mut mount = room.command();
+    calls.preload(mount.args(["mount", "pool", "mnt", "--log", "server.log"]));
+    assert!(mount.status().unwrap().success());
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    let closing = room.pid("pool");
+    let held = calls.add(Rule::of(Call::Write).on("/log").held());
+    // The server hears of it afterwards.
+    wait_until("unmounted", || nix::mount::umount(&room.at("mnt")).is_ok());
+    held.wait_for_waiting(1);
+    let mut mount = room.command();
+    mount.args(["mount", "pool", "mnt", "--log", "server.log"]).stderr(Stdio::piped());
+    let mut mount = mount.spawn().unwrap();
+    let mut said = BufReader::new(mount.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    let waited = mount.try_wait().unwrap().is_none();
+    drop(held);
+    assert!(line.ends_with(&format!("/pool: waiting for process {closing} to close it\n")), "{line}");
+    assert!(waited, "it did not wait");
+    assert!(mount.wait().unwrap().success());
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+    assert_eq!(fs::read(room.at("mnt/x")).unwrap(), b"x");
+    assert_eq!(room.info("mnt")["unsafe_shutdowns"], 0);
+}
+
 #[test]
 fn killed_server() {
     needs_mount!();
