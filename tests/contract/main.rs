@@ -15,6 +15,7 @@ mod in_log;
 mod inherited;
 mod interrupted;
 mod kill;
+mod late;
 mod left;
 mod mapping;
 mod passthrough;

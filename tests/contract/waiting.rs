@@ -18,7 +18,6 @@ on_mounts!(
     operations_on_other_files_go_on_beside_a_keeper_while_calls_of_the_host_are_held,
     whoever_writes_near_the_limit_waits_for_no_call_on_another_file,
     a_segment_that_the_kernel_gets_late_leaves_passthrough_as_it_is,
-    others_hardly_take_longer_while_calls_of_the_host_are_late,
     operations_go_on_while_more_files_are_slow_than_there_are_threads,
     operations_go_on_while_one_user_has_more_writes_that_wait_than_is_kept,
     operations_go_on_while_sealed_files_are_thawed,
@@ -40,22 +39,22 @@ on_mounts!(
 /// Nobody waits so long for a machine that is busy, nor for its disk: who waits for what is held waits for ever.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// At one time.
-const MANY: usize = 8;
+pub(crate) const MANY: usize = 8;
 /// Larger than what is committed by value.
-const SIZE: usize = 100_000;
+pub(crate) const SIZE: usize = 100_000;
 
 /// An operation, and the call of the host in it that is held.
-struct Case {
-    name: &'static str,
-    call: Call,
+pub(crate) struct Case {
+    pub name: &'static str,
+    pub call: Call,
     /// With the path of a file, and the number of the one who does it.
-    act: fn(&Path, usize),
+    pub act: fn(&Path, usize),
     /// Only in this mode is the call made.
-    only: Option<Passthrough>,
+    pub only: Option<Passthrough>,
     /// It changes names: in its directory the kernel has others wait.
     names: bool,
     /// Calls on what has this in its path.
-    on: &'static str,
+    pub on: &'static str,
 }
 
 const fn case(name: &'static str, call: Call, act: fn(&Path, usize)) -> Case {
@@ -70,7 +69,7 @@ const fn of_names(name: &'static str, call: Call, act: fn(&Path, usize)) -> Case
     Case { names: true, ..case(name, call, act) }
 }
 
-const CASES: [Case; 23] = [
+pub(crate) const CASES: [Case; 23] = [
     case("open to read", Call::Open, |path, _| assert_eq!(fs::read(path).unwrap().len(), SIZE)),
     case("open to write", Call::Open, |path, _| drop(writer(path))),
     case("open, where the kernel must know the segment", Call::Fstat, |path, _| drop(File::open(path).unwrap())),
@@ -128,7 +127,7 @@ const CASES: [Case; 23] = [
 
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-fn writer(path: &Path) -> File {
+pub(crate) fn writer(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
@@ -152,7 +151,7 @@ fn files(mount: &Mount, name: &str, count: usize) -> Vec<PathBuf> {
 }
 
 /// What has nothing to do with any of the files that are slow.
-fn others(mount: &Mount) -> impl Fn() + Send + 'static {
+pub(crate) fn others(mount: &Mount) -> impl Fn() + Send + 'static {
     let dir = mount.at("others");
     fs::create_dir(&dir).unwrap();
     for name in ["read", "written"] {
@@ -191,7 +190,7 @@ fn in_time(act: impl FnOnce() + Send + 'static) -> Option<Duration> {
 }
 
 /// Waits until something is held, and then until no more comes.
-fn wait_for_held(held: &Injected, most: usize) {
+pub(crate) fn wait_for_held(held: &Injected, most: usize) {
     held.wait_for_waiting(1);
     let begun = Instant::now();
     while held.waiting() < most as u64 && begun.elapsed() < Duration::from_millis(200) {
@@ -255,7 +254,7 @@ fn operations_on_other_files_go_on_beside_a_keeper_while_calls_of_the_host_are_h
 
 /// What is mounted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+pub(crate) enum Kind {
     Plain,
     /// A pool of this limit, nearly full.
     NearLimit,
@@ -267,7 +266,7 @@ impl Kind {
     /// The bytes of its limit; "near" is a sixteenth of it.
     const LIMIT: u64 = 256 << 20;
 
-    fn mount(self, setup: Setup) -> Mount {
+    pub fn mount(self, setup: Setup) -> Mount {
         let mount = match self {
             Self::Plain => setup.mount(),
             Self::NearLimit => setup.create(["--size", "256M"]).mount(),
@@ -401,100 +400,6 @@ fn a_segment_that_the_kernel_gets_late_leaves_passthrough_as_it_is(setup: Setup)
     }
     assert_eq!(given() - before, 4, "the server moves the bytes");
     drop(late);
-}
-
-/// What somebody does, and its name.
-type Named = (&'static str, Box<dyn Fn() + Send>);
-
-/// What others do, each on files of their own.
-fn each_other(mount: &Mount) -> Vec<Named> {
-    let dir = mount.at("others");
-    let at = |name: &str| dir.join(name);
-    let (made, read, new, newer) = (at("made"), at("read"), at("new"), at("newer"));
-    let (open, written, root) = (writer(&at("written")), read.clone(), mount.path().to_owned());
-    vec![
-        ("mkdir, rmdir", Box::new(move || fs::create_dir(&made).and_then(|()| fs::remove_dir(&made)).unwrap())),
-        ("stat", Box::new(move || assert_eq!(fs::metadata(&written).unwrap().len(), SIZE as u64))),
-        ("open and read", Box::new(move || assert_eq!(fs::read(&read).unwrap().len(), SIZE))),
-        ("write", Box::new(move || open.write_all_at(b"more", 0).unwrap())),
-        (
-            "create, rename, remove",
-            Box::new(move || {
-                fs::write(&new, "new").unwrap();
-                fs::rename(&new, &newer).unwrap();
-                fs::remove_file(&newer).unwrap();
-            }),
-        ),
-        ("list", Box::new(move || assert!(fs::read_dir(&root).unwrap().flatten().count() > 0))),
-    ]
-}
-
-/// Does each of them for a while; returns the median and the longest of each, in milliseconds.
-fn timed(others: &[Named]) -> Vec<(f64, f64)> {
-    let mut took = vec![Vec::new(); others.len()];
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(2) {
-        for ((_, act), took) in others.iter().zip(&mut took) {
-            let begun = Instant::now();
-            act();
-            took.push(begun.elapsed().as_secs_f64() * 1000.0);
-        }
-    }
-    let figures = took.into_iter().map(|mut took| {
-        took.sort_by(f64::total_cmp);
-        (took[took.len() / 2], took[took.len() - 1])
-    });
-    figures.collect()
-}
-
-/// The table in docs/RELIABILITY.md: `TENSORFS_PRINT_TABLE=1` prints it. What others do takes two seconds here, within
-/// the five that the calls of eight programs are late.
-///
-/// Proves W1.
-fn others_hardly_take_longer_while_calls_of_the_host_are_late(setup: Setup) {
-    if std::env::var_os("TENSORFS_PRINT_TABLE").is_none() {
-        return setup.skip("TENSORFS_PRINT_TABLE is not set: it takes minutes");
-    }
-    for kind in [Kind::Plain, Kind::NearLimit, Kind::Kept] {
-        others_hardly_take_longer(kind, setup.clone());
-    }
-}
-
-fn others_hardly_take_longer(kind: Kind, setup: Setup) {
-    let (calls, passthrough) = (HostCalls::new(), setup.passthrough());
-    let mount = kind.mount(setup.host_calls(&calls));
-    if mount.is_plain() {
-        return;
-    }
-    drop(others(&mount));
-    let others = each_other(&mount);
-    let names: Vec<&str> = others.iter().map(|(name, _)| *name).collect();
-    let row = |name: &str, call: &str, figures: &[(f64, f64)]| {
-        let cells: Vec<String> = figures.iter().map(|(median, most)| format!("{median:.2} / {most:.1}")).collect();
-        println!("| {name} | {call} | {} |", cells.join(" | "));
-    };
-    println!("passthrough={passthrough:?} {kind:?}\n| late | call | {} |", names.join(" | "));
-    let before = timed(&others);
-    row("nothing", "-", &before);
-    for (n, case) in CASES.iter().enumerate().filter(|(_, case)| case.only.is_none_or(|only| only == passthrough)) {
-        let paths = files(&mount, &format!("case-{n}"), MANY);
-        let late = calls.add(Rule::of(case.call).on(case.on).times(MANY as u64).delay(Duration::from_secs(5)));
-        let (act, dirs) = (case.act, paths.clone());
-        let actors: Vec<_> =
-            paths.into_iter().enumerate().map(|(who, path)| thread::spawn(move || act(&path, who))).collect();
-        wait_for_held(&late, MANY);
-        let figures = timed(&others);
-        row(case.name, &format!("{:?}", case.call), &figures);
-        assert!(late.waiting() > 0, "{}: it was over too early", case.name);
-        actors.into_iter().for_each(|actor| actor.join().unwrap());
-        drop(late);
-        for path in dirs {
-            fs::remove_dir_all(path.parent().unwrap()).unwrap();
-        }
-        for ((name, figures), before) in names.iter().zip(figures).zip(&before) {
-            assert!(figures.1 < before.1 + 1000.0, "{}: {name} took {} ms", case.name, figures.1);
-        }
-    }
 }
 
 /// Fifty files, with two who want each; and as many as leave no thread for who needs the host.
