@@ -1,10 +1,12 @@
 //! What a site installs beside the program: manual pages, completions, packages.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
-use tensorfs_tests::{is_root, needs_mount, run, run_ok, skip};
+use tempfile::TempDir;
+use tensorfs_tests::{is_root, needs_mount, run, run_ok, scratch, shell, skip};
 
 use super::{Room, said};
 
@@ -72,7 +74,6 @@ fn packed(tarball: &Path) -> Vec<(String, String)> {
 #[test]
 fn a_tarball_is_the_same_whatever_the_umask_of_whoever_makes_it() {
     let room = Room::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let script = r#"
         set -e
         umask 077
@@ -83,7 +84,7 @@ fn a_tarball_is_the_same_whatever_the_umask_of_whoever_makes_it() {
         echo text > root/usr/share/README.md
         "$0" root out.tar.gz
     "#;
-    run_ok(Command::new("bash").args(["-c", script]).arg(source.join(".ci/tarball")).current_dir(room.at("")));
+    run_ok(Command::new("bash").args(["-c", script]).arg(source().join(".ci/tarball")).current_dir(room.at("")));
     let expected = [
         ("drwxr-xr-x", "usr/"),
         ("drwxr-xr-x", "usr/bin/"),
@@ -96,33 +97,151 @@ fn a_tarball_is_the_same_whatever_the_umask_of_whoever_makes_it() {
     assert_eq!(found, expected.map(|(mode, name)| (mode.to_owned(), name.to_owned())));
 }
 
-/// A Debian package is installed, used and removed in a system that has nothing else.
-#[test]
-fn a_package_is_installed_used_and_removed_in_a_clean_system() {
-    needs_mount!();
-    let name = "cli::a_package_is_installed_used_and_removed_in_a_clean_system";
+/// What is used of each, whoever installed it: a pool, a mount by mount(8), one by /etc/fstab, and a second copy.
+const USED: &str = r#"
+    tensorfs --version
+    tensorfs create /pool --size 64M
+    mkdir /mnt/tensors
+    mount -t tensorfs /pool /mnt/tensors
+    echo text > /mnt/tensors/file
+    umount /mnt/tensors
+    echo "/pool /mnt/tensors tensorfs defaults 0 0" >> /etc/fstab
+    mount -a
+    test "$(cat /mnt/tensors/file)" = text
+    tensorfs umount /mnt/tensors
+    tensorfs remote set /pool file:///mnt/second
+    tensorfs remote carry /pool
+    tensorfs remote restore file:///mnt/second /mnt/restored
+    tensorfs ls /mnt/restored | grep -w file
+"#;
+
+/// Why packages are not tried here, if they are not.
+fn untried(needed: &[(&str, &str)]) -> Option<String> {
     if std::env::var_os("TENSORFS_PACKAGES").is_none() {
-        return skip(name, "makes packages and a system: TENSORFS_PACKAGES=1");
+        return Some("makes packages and a system: TENSORFS_PACKAGES=1".to_owned());
     }
     if !is_root() {
-        return skip(name, "only root can make a system");
+        return Some("only root can make a system".to_owned());
     }
-    for (program, arguments) in [("debootstrap", &["--version"][..]), ("cargo", &["deb", "--version"])] {
-        if !Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success()) {
-            return skip(name, &format!("no {program} {}", arguments[0]));
-        }
-    }
+    let there = |(program, argument): &(&str, &str)| {
+        let arguments = [argument, "--version"].into_iter().filter(|argument| !argument.is_empty());
+        run_quietly(Command::new(program).args(arguments))
+    };
+    let missing = needed.iter().find(|needed| !there(needed));
+    missing.map(|(program, argument)| format!("no {program} {argument}").trim_end().to_owned())
+}
+
+fn run_quietly(command: &mut Command) -> bool {
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+fn source() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Makes all packages, once, and says where the one is whose name ends so.
+fn package(end: &str) -> PathBuf {
+    static OUT: LazyLock<TempDir> = LazyLock::new(|| {
+        let out = scratch();
+        run_ok(Command::new(source().join(".ci/packages")).arg(out.path()).current_dir(source()));
+        out
+    });
+    let mut made = fs::read_dir(OUT.path()).unwrap().map(|entry| entry.unwrap().path());
+    made.find(|path| path.to_str().unwrap().ends_with(end)).unwrap()
+}
+
+/// Makes a system, copies a package into it, and installs, uses and removes it there, which must leave nothing behind.
+/// `before` is what the system gets first.
+fn in_a_clean_system(suite: &str, package: &Path, before: &str, install: &str, remove: &str) {
     let room = Room::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let out = room.at("out");
-    run_ok(Command::new(source.join(".ci/packages")).arg(&out).current_dir(source));
-    let made: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let with = |end: &str| made.iter().find(|path| path.to_str().unwrap().ends_with(end)).unwrap();
-    let listed = run_ok(Command::new("tar").arg("-tzf").arg(with(".tar.gz")));
-    for part in ["usr/bin/tensorfs", "usr/sbin/mount.tensorfs", "usr/share/man/man8/tensorfs-mount.8"] {
-        assert!(listed.lines().any(|line| line == part), "{listed}");
+    let system = room.at("system");
+    run_ok(Command::new("debootstrap").args(["--variant=minbase", suite]).arg(&system).stdout(Stdio::null()));
+    fs::copy(package, system.join("root").join(package.file_name().unwrap())).unwrap();
+    fs::copy("/etc/resolv.conf", system.join("etc/resolv.conf")).unwrap();
+    let name = package.file_name().unwrap().to_str().unwrap();
+    let inside = format!(
+        r#"
+        export DEBIAN_FRONTEND=noninteractive PACKAGE=/root/{name}
+        {before}
+        find / -xdev | sort > /before
+        {install}
+        {USED}
+        {remove}
+        find / -xdev | grep -v -e ^/pool -e ^/var -e ^/before -e ^/mnt/ -e ^/after | sort > /after
+        grep -v -e ^/var -e ^/before /before | diff - /after
+        echo removed without a trace
+        "#
+    );
+    let script = r#"
+        set -e
+        mount --bind /dev "$1/dev"
+        mount -t proc proc "$1/proc"
+        exec chroot "$1" sh -ec "$2"
+    "#;
+    let output = run(Command::new("unshare").args(["--mount", "sh", "-c", script, "sh"]).arg(&system).arg(inside));
+    let said = said(&output);
+    assert!(output.status.success() && said.contains("removed without a trace"), "{said}");
+}
+
+/// The newest version of the C library that a program of a package asks for.
+fn c_library(tarball: &Path) -> (u32, u32) {
+    let name = tarball.file_name().unwrap().to_str().unwrap();
+    let (_, version) = name.strip_suffix(".tar.gz").unwrap().split_once("-glibc").unwrap();
+    let (major, minor) = version.split_once('.').unwrap();
+    (major.parse().unwrap(), minor.parse().unwrap())
+}
+
+#[test]
+fn a_debian_package_is_installed_used_and_removed_in_a_clean_system() {
+    needs_mount!();
+    if let Some(why) = untried(&[("debootstrap", ""), ("cargo", "deb")]) {
+        return skip("cli::a_debian_package_is_installed_used_and_removed_in_a_clean_system", &why);
     }
-    for (mode, name) in packed(with(".tar.gz")) {
+    let is_old = run_quietly(Command::new("cargo-zigbuild").arg("--version"));
+    let suite = if is_old { "bullseye" } else { "bookworm" };
+    in_a_clean_system(suite, &package(".deb"), "", "dpkg -i $PACKAGE", "dpkg -r tensorfs");
+}
+
+/// By the rpm of a Debian system, whose own packages are none that rpm knows of: so what it needs is looked at apart.
+#[test]
+fn an_rpm_is_installed_used_and_removed_in_a_clean_system() {
+    needs_mount!();
+    if let Some(why) = untried(&[("debootstrap", ""), ("rpmbuild", "")]) {
+        return skip("cli::an_rpm_is_installed_used_and_removed_in_a_clean_system", &why);
+    }
+    let rpm = package(".rpm");
+    let needs = run_ok(Command::new("rpm").args(["-qp", "--requires"]).arg(&rpm));
+    let known = [
+        "libc.so.6(",
+        "libm.so.6(",
+        "libpthread.so.0(",
+        "libdl.so.2(",
+        "ld-linux-x86-64.so.2(",
+        "libgcc_s.so.1(",
+        "rpmlib(",
+    ];
+    assert!(needs.lines().all(|line| known.iter().any(|known| line.starts_with(known))), "{needs}");
+    assert!(needs.contains("libc.so.6(GLIBC_"), "{needs}");
+    let before = "apt-get -q update && apt-get -q -y install --no-install-recommends rpm && rpm --initdb";
+    in_a_clean_system(
+        "bookworm",
+        &rpm,
+        before,
+        "rpm -i --nodeps $PACKAGE; rpm -V --nodeps tensorfs",
+        "rpm -e tensorfs",
+    );
+}
+
+/// In a system of 2021, whose C library is older than that of most systems on which it is built.
+#[test]
+fn a_tarball_runs_where_the_c_library_is_old() {
+    needs_mount!();
+    let name = "cli::a_tarball_runs_where_the_c_library_is_old";
+    if let Some(why) = untried(&[("debootstrap", "")]) {
+        return skip(name, &why);
+    }
+    let tarball = package(".tar.gz");
+    for (mode, name) in packed(&tarball) {
         let expected: &[&str] = match &mode[..1] {
             "d" => &["drwxr-xr-x"],
             "l" => &["lrwxr-xr-x", "lrwxrwxrwx"],
@@ -130,34 +249,69 @@ fn a_package_is_installed_used_and_removed_in_a_clean_system() {
         };
         assert!(expected.contains(&&*mode), "{mode} {name}");
     }
-    let system = room.at("system");
-    run_ok(Command::new("debootstrap").args(["--variant=minbase", "bookworm"]).arg(&system).stdout(Stdio::null()));
-    fs::copy(with(".deb"), system.join("tensorfs.deb")).unwrap();
-    let script = r#"
-        set -e
-        mount --bind /dev "$1/dev"
-        mount -t proc proc "$1/proc"
-        exec chroot "$1" sh -ec '
-            export DEBIAN_FRONTEND=noninteractive
-            find / -xdev | sort > /before
-            dpkg -i /tensorfs.deb
-            tensorfs --version
-            tensorfs create /pool --size 64M
-            mkdir /mnt/tensors
-            mount -t tensorfs /pool /mnt/tensors
-            echo text > /mnt/tensors/file
-            umount /mnt/tensors
-            echo "/pool /mnt/tensors tensorfs defaults 0 0" >> /etc/fstab
-            mount -a
-            test "$(cat /mnt/tensors/file)" = text
-            tensorfs umount /mnt/tensors
-            dpkg -r tensorfs
-            find / -xdev | grep -v -e ^/pool -e ^/var -e ^/before -e ^/mnt/tensors -e ^/after | sort > /after
-            grep -v -e ^/var -e ^/before /before | diff - /after
-            echo removed without a trace
-        '
+    let listed = run_ok(Command::new("tar").arg("-tzf").arg(&tarball));
+    for part in ["usr/bin/tensorfs", "usr/sbin/mount.tensorfs", "usr/share/man/man8/tensorfs-mount.8"] {
+        assert!(listed.lines().any(|line| line == part), "{listed}");
+    }
+    if !run_quietly(Command::new("cargo-zigbuild").arg("--version")) {
+        return skip(name, "no cargo zigbuild");
+    }
+    assert_eq!(c_library(&tarball), (2, 28));
+    let remove = r#"
+        tar -tzf $PACKAGE | grep -v "/$" | (cd / && xargs rm)
+        rmdir /usr/share/doc/tensorfs
+        tar -tzf $PACKAGE | grep "/$" | sort -r | (cd / && xargs rmdir --ignore-fail-on-non-empty 2>/dev/null || true)
     "#;
-    let output = run(Command::new("unshare").args(["--mount", "sh", "-c", script, "sh"]).arg(&system));
-    let said = said(&output);
-    assert!(output.status.success() && said.contains("removed without a trace"), "{said}");
+    in_a_clean_system("bullseye", &tarball, "ldd --version | grep 2.31", "tar -C / -xzf $PACKAGE", remove);
+}
+
+#[test]
+fn a_wheel_is_installed_used_and_removed_in_a_clean_system() {
+    needs_mount!();
+    if let Some(why) = untried(&[("debootstrap", ""), ("python3", ""), ("cargo-zigbuild", "")]) {
+        return skip("cli::a_wheel_is_installed_used_and_removed_in_a_clean_system", &why);
+    }
+    let before = "apt-get -q update && apt-get -q -y install --no-install-recommends python3-venv";
+    // mount(8) looks for its helpers in one place alone.
+    let install = r#"
+        python3 -m venv /opt/tensors
+        /opt/tensors/bin/pip --disable-pip-version-check install --no-index $PACKAGE
+        ls /opt/tensors/share/man/man8/tensorfs.8 /opt/tensors/share/bash-completion/completions/tensorfs
+        ln -s /opt/tensors/bin/tensorfs /sbin/mount.tensorfs
+        PATH=$PATH:/opt/tensors/bin
+    "#;
+    let remove = r#"
+        /opt/tensors/bin/pip uninstall -y tensorfs
+        find /opt/tensors ! -type d | grep -i tensorfs && exit 1
+        rm -r /opt/tensors /sbin/mount.tensorfs
+    "#;
+    in_a_clean_system("bullseye", &package(".whl"), before, install, remove);
+}
+
+/// `cargo install` of both programs gives what works by itself. Without optimization, which is built sooner.
+#[test]
+fn cargo_installs_what_works() {
+    needs_mount!();
+    if let Some(why) = untried(&[("cargo", "")]) {
+        return skip("cli::cargo_installs_what_works", &why);
+    }
+    let room = Room::new();
+    for part in ["mount-helper", "remote"] {
+        let mut cargo = Command::new("cargo");
+        cargo.args(["install", "--quiet", "--debug", "--locked", "--path", part, "--root"]).arg(room.at("installed"));
+        run_ok(cargo.current_dir(source()));
+    }
+    let script = r#"
+        PATH=$PWD/installed/bin:$PATH
+        test "$(command -v tensorfs)" = "$PWD/installed/bin/tensorfs"
+        tensorfs create pool
+        tensorfs mount pool mnt
+        echo text > mnt/file
+        tensorfs umount mnt
+        tensorfs remote set pool "file://$PWD/second"
+        tensorfs remote carry pool
+        tensorfs remote restore "file://$PWD/second" restored
+        tensorfs ls restored | grep -w file
+    "#;
+    shell(&room.at(""), script);
 }
