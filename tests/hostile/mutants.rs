@@ -73,7 +73,8 @@ macro_rules! targets {
 }
 
 targets!(
-    record description block handover log tfrecord safetensors npy npz shards plan gguf hdf5 arrow bare ends torch
+    record description block handover log tfrecord safetensors npy npz shards plan arrays gguf hdf5 arrow bare
+    ends torch
 );
 
 /// Targets that readers run, asked by a command; asked by a server; and what is no file of a user's, but of a pool, or
@@ -81,16 +82,35 @@ targets!(
 const BY_COMMANDS: [&str; 10] =
     ["tfrecord", "safetensors", "npy", "npz", "gguf", "hdf5", "arrow", "bare", "ends", "torch"];
 const BY_SERVERS: [(&str, &str); 2] = [("plan", ".metadata"), ("shards", "model.safetensors.index.json")];
+/// What commands ask readers of files of these names.
+const BY_NAMES: [&str; 1] = ["arrays"];
 const NOT_BY_READERS: [&str; 5] = ["record", "description", "block", "handover", "log"];
 
 #[test]
 fn every_target_of_users_files_is_run_in_readers() {
     let servers = BY_SERVERS.map(|(name, _)| name);
-    let mut known = [&BY_COMMANDS[..], &servers[..], &NOT_BY_READERS[..]].concat();
+    let mut known = [&BY_COMMANDS[..], &servers[..], &BY_NAMES[..], &NOT_BY_READERS[..]].concat();
     let mut all = TARGETS.map(|target| target.name);
     known.sort_unstable();
     all.sort_unstable();
     assert_eq!(known, all);
+}
+
+/// Metadata of arrays that is no longer what a library wrote does to a reader no more than its work, either.
+#[test]
+fn readers_survive_mutants_of_metadata() {
+    let dir = tensorfs_tests::scratch();
+    let from = number("TENSORFS_FUZZ_FROM", 0);
+    let seeds = (target("arrays").seeds)();
+    for n in from..from + number("TENSORFS_FUZZ", 3000) / 30 {
+        let metadata = tensorfs_formats::Metadata::ALL[n as usize % 6];
+        let path = dir.path().join(n.to_string());
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join(metadata.name()), Mutator::new(n).mutant(&seeds)).unwrap();
+    }
+    let listed = tensorfs_tests::run(tensorfs_tests::tensorfs().args(["tensors", "--json"]).arg(dir.path()));
+    let told = String::from_utf8_lossy(&listed.stderr);
+    assert!(matches!(listed.status.code(), Some(0 | 1)) && !told.contains("reader"), "{told}");
 }
 
 /// Mutants of files of each format do to a reader what they do in this process: no more than its work. There

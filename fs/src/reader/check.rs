@@ -3,7 +3,7 @@
 use std::io;
 
 use serde::de::DeserializeOwned;
-use tensorfs_formats::{Planned, Recognised, Tensor};
+use tensorfs_formats::{Node, Planned, Recognised, Tensor};
 
 use super::protocol::{LOT_MAX, Summary};
 
@@ -33,6 +33,11 @@ pub(super) fn tensors(
 /// As [`tensors`], of the pieces of a plan.
 pub(super) fn pieces(count: u32, bytes: &[u8], each: &mut dyn FnMut(Planned) -> bool) -> io::Result<(u64, bool)> {
     lot(count, bytes, &Planned::fault, each)
+}
+
+/// As [`tensors`], of the directories of a hierarchy of arrays.
+pub(super) fn nodes(count: u32, bytes: &[u8], each: &mut dyn FnMut(Node) -> bool) -> io::Result<(u64, bool)> {
+    lot(count, bytes, &Node::fault, each)
 }
 
 fn lot<T: DeserializeOwned>(

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use tensorfs_formats::{Planned, Recognised, Sink, Tensor, copy_stored, is_stored_as_read, tensor_len};
+use tensorfs_formats::{Metadata, Node, Planned, Recognised, Sink, Tensor, copy_stored, is_stored_as_read, tensor_len};
 
 use super::ask::Ask;
 use super::protocol::Wanted;
@@ -27,24 +27,17 @@ impl Default for Inspector {
 impl Inspector {
     /// Says what a file is, and gives each of its tensors to `sink`.
     pub fn recognise(&self, file: &File, sink: &mut Sink<'_>) -> Recognised {
-        let told = RefCell::default();
-        let mut found = match asking(file, &told, |ask| Ok(self.0.recognise(ask, Wanted::All, sink))) {
-            Ok(found) => found,
-            Err(error) => Recognised::unread(error),
-        };
-        found.error = found.error.map(|error| said(error, told));
-        found
+        summed_up(file, |ask| Ok(self.0.recognise(ask, Wanted::All, sink)))
     }
 
     /// Reads the plan of a distributed checkpoint, or the index of one in parts, and gives all that it says to `sink`.
     pub fn pieces(&self, file: &File, sink: &mut dyn FnMut(Planned) -> ControlFlow<()>) -> Recognised {
-        let told = RefCell::default();
-        let mut found = match asking(file, &told, |ask| self.0.pieces(ask, sink)) {
-            Ok(found) => found,
-            Err(error) => Recognised::unread(error),
-        };
-        found.error = found.error.map(|error| said(error, told));
-        found
+        summed_up(file, |ask| self.0.pieces(ask, sink))
+    }
+
+    /// Reads the metadata of a hierarchy of arrays, and gives each directory that it tells of to `sink`.
+    pub fn nodes(&self, file: &File, metadata: Metadata, sink: &mut dyn FnMut(Node) -> ControlFlow<()>) -> Recognised {
+        summed_up(file, |ask| self.0.nodes(ask, metadata, sink))
     }
 
     /// A tensor of a file, to be read.
@@ -113,6 +106,17 @@ fn asking<T>(
         pause: &|| (),
         wanted: &|| Ok(()),
     })
+}
+
+/// What came of a question, with what became of the reader if it failed.
+fn summed_up(file: &File, question: impl FnOnce(&Ask<'_>) -> io::Result<Recognised>) -> Recognised {
+    let told = RefCell::default();
+    let mut found = match asking(file, &told, question) {
+        Ok(found) => found,
+        Err(error) => Recognised::unread(error),
+    };
+    found.error = found.error.map(|error| said(error, told));
+    found
 }
 
 /// The error that says what became of the reader.

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tensorfs_formats::{Format, Front, Recognised, Tensor};
+use tensorfs_formats::{Format, Front, Metadata, Recognised, Tensor};
 
 /// The most bytes of a file that are read at once.
 pub(super) const READ_MAX: usize = 256 << 10;
@@ -42,6 +42,8 @@ pub(crate) enum Wanted {
     Plan,
     /// No tensors, but all that the plan of a distributed checkpoint says, or the index of one in parts.
     Pieces,
+    /// No tensors, but what the metadata of a hierarchy of arrays says of its directories.
+    Nodes(Metadata),
     /// No tensors, but whether a file in which nothing is recognised may be a part of a distributed checkpoint.
     Part,
 }
@@ -50,7 +52,8 @@ impl Wanted {
     /// Where it is begun.
     pub(crate) fn start(self) -> u64 {
         match self {
-            Wanted::All | Wanted::First | Wanted::Shards | Wanted::Plan | Wanted::Pieces | Wanted::Part => 0,
+            Wanted::All | Wanted::First | Wanted::Part => 0,
+            Wanted::Shards | Wanted::Plan | Wanted::Pieces | Wanted::Nodes(_) => 0,
             Wanted::From { at, .. } | Wanted::Behind { at, .. } => at,
         }
     }
@@ -89,6 +92,8 @@ pub(super) enum Answer {
     Tensors(u32),
     /// So many pieces of a plan come with this. Are more wanted?
     Pieces(u32),
+    /// So many directories of a hierarchy come with this. Are more wanted?
+    Nodes(u32),
     /// That is all.
     Recognised(Summary),
     /// The bytes that were to be decoded come with this.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tensorfs_formats::{self as formats, Planned, Recognised, Sink, Source, Tensor};
+use tensorfs_formats::{self as formats, Metadata, Node, Planned, Recognised, Sink, Source, Tensor};
 
 use crate::waits::{self, Wait};
 
@@ -159,7 +159,7 @@ impl Readers {
                     ControlFlow::Break(())
                 }),
                 Wanted::Shards => formats::shards(ask.source),
-                Wanted::Plan | Wanted::Pieces => formats::planned(ask.source),
+                Wanted::Plan | Wanted::Pieces | Wanted::Nodes(_) => formats::planned(ask.source),
                 Wanted::Part => formats::part(ask.source),
                 Wanted::From { at, limit } => formats::resume_some(ask.source, at, limit, sink),
                 Wanted::Behind { at, front } => formats::resume_behind(ask.source, at, front, sink),
@@ -213,16 +213,45 @@ impl Readers {
         if self.0.here.load(Relaxed) {
             return Ok(formats::pieces(ask.source, sink));
         }
+        self.each_said(ask, Wanted::Pieces, &mut |answer, bytes| match answer {
+            Answer::Pieces(count) => check::pieces(count, bytes, &mut |piece| sink(piece).is_continue()),
+            _ => Err(check::nonsense("an answer to another question")),
+        })
+    }
+
+    /// Reads the metadata of a hierarchy of arrays, and gives each directory that it tells of to `sink`: as
+    /// [`formats::nodes`] does.
+    pub fn nodes(
+        &self,
+        ask: &Ask<'_>,
+        metadata: Metadata,
+        sink: &mut dyn FnMut(Node) -> ControlFlow<()>,
+    ) -> io::Result<Recognised> {
+        if self.0.here.load(Relaxed) {
+            return Ok(formats::nodes(ask.source, metadata, sink));
+        }
+        self.each_said(ask, Wanted::Nodes(metadata), &mut |answer, bytes| match answer {
+            Answer::Nodes(count) => check::nodes(count, bytes, &mut |node| sink(node).is_continue()),
+            _ => Err(check::nonsense("an answer to another question")),
+        })
+    }
+
+    /// Has a file read that says something other than tensors. `take` is given what is said, and says whether more is
+    /// wanted.
+    fn each_said(
+        &self,
+        ask: &Ask<'_>,
+        wanted: Wanted,
+        take: &mut dyn FnMut(Answer, &[u8]) -> io::Result<(u64, bool)>,
+    ) -> io::Result<Recognised> {
         let size = ask.source.size()?;
-        let wanted = Wanted::Pieces;
         let mut process = None;
         let mut hear = |answer, bytes: &[u8]| match answer {
-            Answer::Pieces(count) => {
-                let (_, more) = check::pieces(count, bytes, &mut |piece| sink(piece).is_continue())?;
+            Answer::Recognised(summary) => Ok(Next::Done(check::summary(summary, size, 0, 0)?)),
+            answer => {
+                let (_, more) = take(answer, bytes)?;
                 Ok(Next::Say(if more { Order::More } else { Order::Enough }))
             }
-            Answer::Recognised(summary) => Ok(Next::Done(check::summary(summary, size, 0, 0)?)),
-            _ => Err(check::nonsense("an answer to another question")),
         };
         let order = (Order::Recognise { size, wanted }, head(ask.source, 0, size));
         let found = self.request(ask, &mut process, order, &mut hear);

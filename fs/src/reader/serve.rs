@@ -90,17 +90,25 @@ fn decode(
 
 fn recognise(remote: &Remote, wanted: Wanted) -> io::Result<()> {
     let first = wanted == Wanted::First;
-    let of = if wanted == Wanted::Pieces { Answer::Pieces } else { Answer::Tensors };
+    let of = match wanted {
+        Wanted::Pieces => Answer::Pieces,
+        Wanted::Nodes(_) => Answer::Nodes,
+        _ => Answer::Tensors,
+    };
     let mut lot = Lot { remote, of, bytes: Vec::new(), count: 0, most: 1, first, failed: None };
     if wanted == Wanted::Pieces {
         let found = formats::pieces(remote, &mut |piece| lot.add(&piece));
+        return lot.end(found);
+    }
+    if let Wanted::Nodes(metadata) = wanted {
+        let found = formats::nodes(remote, metadata, &mut |node| lot.add(&node));
         return lot.end(found);
     }
     let mut sink = |tensor: Tensor| lot.add(&tensor);
     let found = match wanted {
         Wanted::All | Wanted::First => formats::recognise(remote, &mut sink),
         Wanted::Shards => formats::shards(remote),
-        Wanted::Plan | Wanted::Pieces => formats::planned(remote),
+        Wanted::Plan | Wanted::Pieces | Wanted::Nodes(_) => formats::planned(remote),
         Wanted::Part => formats::part(remote),
         Wanted::From { at, limit } => formats::resume_some(remote, at, limit, &mut sink),
         Wanted::Behind { at, front } => formats::resume_behind(remote, at, front, &mut sink),

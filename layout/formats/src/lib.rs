@@ -11,6 +11,7 @@
 //! constant times the file's. A file is recognised whole or not at all, except for event files, which grow: they are
 //! recognised up to their first bad frame.
 
+mod arrays;
 mod arrow;
 mod bare;
 mod checksum;
@@ -45,6 +46,7 @@ mod tfrecord;
 mod torch;
 mod zip;
 
+pub use arrays::{Array, Keys, Metadata, Node, What};
 pub use checksum::{crc32c_join, crc32c_zeroes};
 pub use crc32c::{crc32c, crc32c_append};
 pub use dtype::Dtype;
@@ -54,6 +56,6 @@ pub use front::Front;
 pub use limits::{DIMENSIONS_MAX, MEMORY, NAME_MAX, TENSORS_MAX};
 pub use plan::{Planned, is_called_as_plan};
 pub use read::{Reader, TensorReader, copy_stored, is_stored_as_read, npy_header, npy_len, read_tensor, tensor_len};
-pub use recognise::{part, pieces, planned, recognise, resume, resume_behind, resume_some, shards};
+pub use recognise::{nodes, part, pieces, planned, recognise, resume, resume_behind, resume_some, shards};
 pub use source::{Source, hole_of, read_exact};
 pub use tensor::{Kind, Location, Mode, Order, Storage, Tensor};

@@ -31,12 +31,12 @@ pub(crate) struct Header {
 
 /// A type of elements, as a header has it.
 #[derive(Debug)]
-struct Element {
-    dtype: Dtype,
-    size: u64,
-    big_endian: bool,
+pub(crate) struct Element {
+    pub dtype: Dtype,
+    pub size: u64,
+    pub big_endian: bool,
     /// Where the type does not say it all.
-    descr: Option<String>,
+    pub descr: Option<String>,
 }
 
 /// The arrays of the file, one behind the other: `np.save` to an open file appends.
@@ -239,7 +239,7 @@ fn element(descr: &Literal, source: String) -> Result<Element> {
 }
 
 /// A type with a code, like `<f4`. The sizes are those of NumPy on every 64-bit machine.
-fn simple(code: &str, source: String) -> Result<Element> {
+pub(crate) fn simple(code: &str, source: String) -> Result<Element> {
     let unknown = || malformed(format!("the type {:?} is unknown", excerpt(code)));
     let (order, rest) = match code.chars().next() {
         Some(order @ ('<' | '>' | '|' | '=')) => (order, &code[1..]),

@@ -2,13 +2,16 @@
 
 use std::ops::ControlFlow;
 
+use crate::arrays::{Metadata, Node};
 use crate::fault::{Fault, Result, malformed};
 use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
 use crate::front::{self, Front, HEAD};
 use crate::plan::Planned;
 use crate::source::{Source, read_up_to};
-use crate::{arrow, bare, ends, gguf, hdf5, keras, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip};
+use crate::{
+    arrays, arrow, bare, ends, gguf, hdf5, keras, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip,
+};
 
 /// Says what the file is, and gives each of its tensors to `sink`.
 pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
@@ -88,6 +91,12 @@ pub fn planned(source: &dyn Source) -> Recognised {
 /// `sink`: of each tensor first its parts, then itself, and at last where everything is.
 pub fn pieces(source: &dyn Source, sink: &mut dyn FnMut(Planned) -> ControlFlow<()>) -> Recognised {
     run(source, &mut |_| ControlFlow::Break(()), |source, out| plan::read_in_full(source, out, sink))
+}
+
+/// Reads the metadata of a hierarchy of arrays, and gives what it says of each directory to `sink`: of those below it,
+/// then of the one that it is in. Nothing, if it is a file of that name and no such metadata.
+pub fn nodes(source: &dyn Source, metadata: Metadata, sink: &mut dyn FnMut(Node) -> ControlFlow<()>) -> Recognised {
+    run(source, &mut |_| ControlFlow::Break(()), |source, out| arrays::read(source, metadata, out, sink))
 }
 
 /// Says whether a file in which nothing is recognised may be a part of a distributed checkpoint all the same: objects

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io::{self, BufReader, Read};
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::de::IoRead;
 
 use crate::fault::{Fault, Result, malformed, short};
 use crate::found::Out;
@@ -33,26 +34,36 @@ pub(crate) fn read_with(source: &dyn Source, out: &mut Out<'_, '_>, each: &mut E
         return malformed(format!("JSON of {size} bytes"));
     }
     let (mut shards, mut refused) = (BTreeMap::new(), None);
-    let strings = Strings::of(Part { source, at: 0, end: size });
-    let words = Words::of(BufReader::with_capacity(64 << 10, strings));
-    let mut json = serde_json::Deserializer::from_reader(words);
+    let mut json = json(source, size);
     let index = Index(&mut shards, each, &mut refused);
     let read = index.deserialize(&mut json).and_then(|()| json.end());
     if let Some(fault) = refused {
         return Err(fault);
     }
-    match read {
-        Ok(()) => {}
-        Err(error) if error.is_io() => return Err(std::io::Error::from(error).into()),
-        Err(error) if error.is_eof() => {
-            out.found.cut = true;
-            return short("JSON that is cut short");
-        }
-        Err(error) => return malformed(format!("JSON: {error}")),
-    }
+    judge(read, out)?;
     out.found.end = size;
     out.found.metadata = shards.into_iter().map(|(name, tensors)| (tensors.to_string(), name)).collect();
     Ok(())
+}
+
+/// Reads JSON as Python writes it, without strings that are too long to be held.
+pub(crate) fn json<'a>(source: &'a dyn Source, size: u64) -> serde_json::Deserializer<IoRead<impl Read + 'a>> {
+    let strings = Strings::of(Part { source, at: 0, end: size });
+    let words = Words::of(BufReader::with_capacity(64 << 10, strings));
+    serde_json::Deserializer::from_reader(words)
+}
+
+/// What came of reading it.
+pub(crate) fn judge(read: serde_json::Result<()>, out: &mut Out<'_, '_>) -> Result<()> {
+    match read {
+        Ok(()) => Ok(()),
+        Err(error) if error.is_io() => Err(std::io::Error::from(error).into()),
+        Err(error) if error.is_eof() => {
+            out.found.cut = true;
+            short("JSON that is cut short")
+        }
+        Err(error) => malformed(format!("JSON: {error}")),
+    }
 }
 
 /// What Python's `json` writes for numbers that JSON does not have, such as a loss that is not finite.

@@ -16,6 +16,8 @@ use tensorfs_formats::{
     resume,
 };
 
+#[path = "hostile_formats/arrays.rs"]
+mod arrays;
 #[path = "hostile_formats/arrow.rs"]
 mod arrow;
 #[path = "hostile_formats/bare.rs"]

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use tensorfs_formats::{
-    Format, TensorReader, crc32c, npy_header, pieces, planned, read_tensor, recognise, resume, shards,
+    Format, Metadata, TensorReader, What, crc32c, nodes, npy_header, pieces, planned, read_tensor, recognise, resume,
+    shards,
 };
 use tensorfs_layout::check::fault_of_run;
 use tensorfs_layout::segment::{Before, examine};
@@ -63,6 +64,50 @@ pub fn plan(bytes: &[u8]) {
     }
     // Whatever it is cut to is not whole.
     assert!(found.reason.is_some() || planned(&&bytes[..found.end as usize - 1]).cut);
+}
+
+/// The metadata of a hierarchy of arrays, taken for that of each format.
+pub fn arrays(bytes: &[u8]) {
+    for metadata in Metadata::ALL {
+        let mut count = 0;
+        let found = nodes(&bytes, metadata, &mut |node| {
+            assert_eq!(node.fault(), None, "{node:?}");
+            if let What::Array(array) = &node.what {
+                // None of it overflows.
+                let chunks = array.grid().map(|grid| grid.iter().product::<u64>());
+                assert!(chunks.is_none_or(|chunks| chunks <= i64::MAX as u64), "{node:?}");
+                let _ = (array.bytes(), array.plain_chunk(), array.tensor(b"x".to_vec()));
+            }
+            count += 1;
+            if count < 10_000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        assert!(found.end <= bytes.len() as u64 && found.tensors == 0 && found.error.is_none());
+    }
+}
+
+/// Metadata of each format, as their libraries write it.
+pub fn hierarchies() -> Vec<Vec<u8>> {
+    let zarr2 = r#"{"shape": [10, 7], "chunks": [4, 7], "dtype": "<f4", "fill_value": NaN, "order": "C", "filters": [
+        {"id": "delta", "dtype": "<f4"}], "dimension_separator": "/", "zarr_format": 2,
+        "compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}}"#;
+    let zarr3 = r#"{"zarr_format": 3, "node_type": "array", "shape": [64], "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [32]}}, "attributes": {"a": [1, {}]},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "codecs": [
+        {"name": "sharding_indexed", "configuration": {"chunk_shape": [8], "codecs": [{"name": "bytes"}],
+        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]}}]}"#;
+    let n5 = r#"{"dimensions": [9, 8], "blockSize": [4, 4], "dataType": "uint16", "compression": {"type": "gzip"}}"#;
+    let all2 = format!(
+        r#"{{"metadata": {{".zgroup": {{"zarr_format": 2}}, "a/b/.zarray": {zarr2}, "a/b/.zattrs": {{}},
+        "a/.zgroup": {{"zarr_format": 2}}}}, "zarr_consolidated_format": 1}}"#
+    );
+    let all3 = format!(
+        r#"{{"zarr_format": 3, "node_type": "group", "consolidated_metadata": {{"kind": "inline",
+        "must_understand": false, "metadata": {{"a": {{"zarr_format": 3, "node_type": "group"}}, "a/b": {zarr3}}}}}}}"#
+    );
+    let mut manifest = vec![0x0c, 0xdb, 0x3a, 0x2a, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2];
+    manifest.extend(crc32c(&manifest).to_le_bytes());
+    let texts = [zarr2, zarr3, n5, r#"{"n5": "4.0.0"}"#, &all2, &all3];
+    texts.iter().map(|text| text.as_bytes().to_vec()).chain([manifest]).collect()
 }
 
 /// All that a plan or an index says.

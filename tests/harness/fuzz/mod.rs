@@ -24,7 +24,7 @@ pub struct Target {
 }
 
 /// Everything that is fuzzed.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     Target { name: "record", run: tensorfs_layout::testing::decode_record, seeds: log::records, cost: 1 },
     Target {
         name: "description",
@@ -41,6 +41,7 @@ pub const TARGETS: [Target; 17] = [
     Target { name: "npz", run: formats::any, seeds: formats::npz, cost: 4 },
     Target { name: "shards", run: formats::named_shards, seeds: formats::indexes, cost: 1 },
     Target { name: "plan", run: formats::plan, seeds: formats::plans, cost: 1 },
+    Target { name: "arrays", run: formats::arrays, seeds: formats::hierarchies, cost: 2 },
     Target { name: "gguf", run: formats::any, seeds: formats::gguf, cost: 2 },
     Target { name: "hdf5", run: formats::any, seeds: formats::hdf5, cost: 4 },
     Target { name: "arrow", run: formats::any, seeds: formats::arrow, cost: 3 },

@@ -77,16 +77,20 @@ const FORMATS: &str = "tensorfs_formats";
 const READER: [&str; 1] = ["fs/src/reader"];
 
 /// What others may name of it: what was found, how bytes are had, checksums, and copying. None of it takes bytes apart.
-const NO_PARSER: [&str; 29] = [
+const NO_PARSER: [&str; 34] = [
+    "Array",
     "DIMENSIONS_MAX",
     "Dtype",
     "Format",
     "Front",
+    "Keys",
     "Kind",
     "Location",
     "MEMORY",
+    "Metadata",
     "Mode",
     "NAME_MAX",
+    "Node",
     "Order",
     "Planned",
     "Recognised",
@@ -95,6 +99,7 @@ const NO_PARSER: [&str; 29] = [
     "Storage",
     "TENSORS_MAX",
     "Tensor",
+    "What",
     "copy_stored",
     "crc32c",
     "crc32c_append",
