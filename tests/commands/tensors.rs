@@ -7,10 +7,15 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tensorfs_tests::{
-    Mount, Passthrough, Setup, client, on_mounts, run, run_ok, samples, scratch, skip, tensorfs, venv,
+    Mount, Passthrough, Setup, client, on_mounts, run, run_ok, samples, scratch, skip, tensorfs, venv, xattr,
 };
 
-on_mounts!(the_same_on_a_mount, sealed_files_are_listed_from_their_records, sealed_files_agree_with_numpy);
+on_mounts!(
+    the_same_on_a_mount,
+    sealed_files_are_listed_from_their_records,
+    sealed_files_agree_with_numpy,
+    hierarchies_of_arrays_are_what_their_libraries_wrote,
+);
 
 fn sample(name: &str) -> String {
     samples().join(name).to_str().unwrap().to_owned()
@@ -364,4 +369,141 @@ fn distributed_checkpoints_have_the_names_of_the_program() {
     fs::write(dir.join(".metadata"), b"\x80\x04}.").unwrap();
     let output = call(&["tensors", path]);
     assert!(String::from_utf8(output.stderr).unwrap().contains(".metadata: the plan of a checkpoint that cannot be"));
+}
+
+/// What zarr's and TensorStore's libraries wrote: each array with its chunks, none of which is damaged.
+/// Proves T15.
+fn hierarchies_of_arrays_are_what_their_libraries_wrote(setup: Setup) {
+    let Some(python) = setup.python("small") else { return };
+    let mount = setup.mount();
+    let top = mount.at("zoo");
+    fs::create_dir(&top).unwrap();
+    let expected = client(&python, "arrays_client.py").arg(&top).output().unwrap();
+    assert!(expected.status.success(), "{}", String::from_utf8_lossy(&expected.stderr));
+    let lines = |text: &[u8]| -> Vec<Value> {
+        String::from_utf8_lossy(text).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let key = |hierarchy: &str, array: &Value| format!("{hierarchy} {}", array["name"]);
+    let (mut wanted, mut found) = (std::collections::BTreeMap::new(), std::collections::BTreeMap::new());
+    for array in lines(&expected.stdout) {
+        wanted.insert(key(array["hierarchy"].as_str().unwrap(), &array), array);
+    }
+    let path = top.to_str().unwrap();
+    let listed = call(&["tensors", "--json", path]);
+    assert_eq!((listed.status.code(), listed.stderr.as_slice()), (Some(0), &b""[..]));
+    for array in lines(&listed.stdout) {
+        let root = Path::new(array["path"].as_str().unwrap()).file_name().unwrap().to_str().unwrap().to_owned();
+        found.insert(key(&root, &array), array);
+    }
+    assert!(wanted.len() > 20 && wanted.keys().eq(found.keys()), "{:?} {:?}", wanted.keys(), found.keys());
+    for (name, wanted) in &wanted {
+        for field in ["dtype", "shape", "chunk", "codecs", "chunks", "chunks_there"] {
+            assert_eq!(wanted[field], found[name][field], "{name}, {field}");
+        }
+        let (hierarchy, array) = (wanted["hierarchy"].as_str().unwrap(), wanted["name"].as_str().unwrap());
+        let dir = top.join(hierarchy);
+        let dir = dir.to_str().unwrap();
+        // Elements, where they are plain bytes; else why not.
+        match wanted["sum"].as_f64() {
+            Some(sum) => {
+                let numbers: Value = serde_json::from_str(&prints(0, &["stat", "--json", dir, array])).unwrap();
+                let mean = numbers["mean"].as_f64().unwrap();
+                let count = numbers["count"].as_f64().unwrap();
+                assert!((mean * count - sum).abs() < 1e-6 * sum.abs().max(1.0), "{name}: {numbers}, and {sum}");
+            }
+            None => {
+                let told = complains(1, &["cat", dir, array]);
+                let why = ["encoded (", "plain bytes", "what is in those is not known"];
+                assert!(why.iter().any(|why| told.contains(why)), "{told}");
+            }
+        }
+    }
+    let text = prints(0, &["tensors", path]);
+    for said in
+        ["zarr2: zarr 2, 7 arrays, 11 of 113 chunks (the others are the fill value)", "database: OCDBT, a database"]
+    {
+        assert!(text.contains(said), "{text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80 || line.starts_with('/')), "{text}");
+    let of = |name: &str| top.join(name).to_str().unwrap().to_owned();
+    let listed = prints(0, &["ls", &of("zarr3")]);
+    assert!(listed.contains("zarr3: zarr 3, 8 arrays, 13 of 117 chunks (the others are the fill value)"), "{listed}");
+    let listed = lines(prints(0, &["ls", "--json", &of("nested")]).as_bytes());
+    assert_eq!(listed.last().unwrap()["chunks_there"], 1);
+    assert!(prints(0, &["ls", &of("database")]).contains("OCDBT, a database of TensorStore's"));
+    // Nothing of it is damaged, nor a checkpoint that something is missing of, sealed or not.
+    for _ in 0..2 {
+        for name in ["zarr2", "zarr3", "nested", "n5-raw", "database"] {
+            assert!(xattr::get(&top.join(name), "user.tensorfs.complete").is_err(), "{name}");
+        }
+        prints(0, &["seal", path]);
+        prints(0, &["verify", path]);
+    }
+    assert_eq!(prints(0, &["diff", &of("zarr2"), &of("zarr2-consolidated")]), "0 different, 7 the same\n");
+    // A chunk less is the fill value; other bytes in a chunk that is encoded are told as such.
+    fs::remove_file(top.join("zarr2/plain/0")).unwrap();
+    fs::write(top.join("zarr2/encoder/sparse/0.0"), b"other").unwrap();
+    let different = prints(1, &["diff", "--json", &of("zarr2"), &of("zarr2-consolidated")]);
+    let different: Vec<_> = lines(different.as_bytes()).iter().map(|line| line["change"].clone()).collect();
+    assert_eq!(different, ["bytes", "values"]);
+}
+
+/// What is wrong with hierarchies, and what is none.
+#[test]
+fn hierarchies_of_arrays_say_what_is_wrong() {
+    let scratch = scratch();
+    let make = |name: &str, bytes: &[u8]| {
+        let path = scratch.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    };
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let array = |more: &str| {
+        format!(
+            r#"{{"zarr_format": 2, "shape": [2, 3], "chunks": [1, 3], "dtype": "|u1", "compressor": null,
+            "filters": null, "order": "C", "fill_value": 9{more}}}"#
+        )
+    };
+    make("good/.zarray", array("").as_bytes());
+    make("good/1.0", &[1, 2, 3]);
+    make("good/notes.txt", b"no chunk");
+    make("good/2.0", &[1, 2, 3]);
+    let numbers: Value = serde_json::from_str(&prints(0, &["stat", "--json", &at("good"), "array"])).unwrap();
+    assert_eq!((&numbers["min"], &numbers["max"], &numbers["mean"]), (&1.into(), &9.into(), &5.5.into()));
+    let found: Value = serde_json::from_str(&prints(0, &["tensors", "--json", &at("good")])).unwrap();
+    assert_eq!((&found["chunks"], &found["chunks_there"], &found["stored"]), (&2.into(), &1.into(), &3.into()));
+    // A chunk that its writer did not come to the end of.
+    make("short/.zarray", array("").as_bytes());
+    make("short/0.0", &[1, 2]);
+    assert!(complains(1, &["tensors", &at("short")]).contains("its chunk 0.0 has 2 bytes, and elements of 3"));
+    // Metadata that is cut short, that says what cannot be, and of a type that is not known.
+    make("cut/.zarray", array("").split_at(40).0.as_bytes());
+    assert!(
+        complains(1, &["tensors", &at("cut")]).contains("metadata of zarr 2 that cannot be read: JSON that is cut")
+    );
+    make("odd/.zarray", br#"{"zarr_format": 2, "shape": [2], "chunks": [0], "dtype": "|u1"}"#);
+    assert!(complains(1, &["tensors", &at("odd")]).contains("not understood: chunks without elements"));
+    make("new/.zarray", br#"{"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "int4"}"#);
+    assert!(complains(0, &["tensors", &at("new")]).contains("\"int4\" is not known"));
+    // An array that only the root tells of, and one of which it tells something else.
+    let all = format!(
+        r#"{{"metadata": {{".zgroup": {{"zarr_format": 2}}, "a/b/.zarray": {0}, "c/.zarray": {0}}}}}"#,
+        array("")
+    );
+    make("all/.zmetadata", all.as_bytes());
+    make("all/.zgroup", br#"{"zarr_format": 2}"#);
+    make("all/c/.zarray", array("").replace("[2, 3]", "[5, 3]").as_bytes());
+    let output = call(&["tensors", "--json", &at("all")]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("all/c: what is told of it in the root"));
+    assert_eq!(names(&["tensors", &at("all")]), ["c", "a/b"]);
+    assert_eq!(call(&["stat", &at("all"), "a/b"]).status.code(), Some(0), "all of it is the fill value");
+    // Of n5's names any program may have some.
+    make("other/attributes.json", b"[1, 2]");
+    make("other2/attributes.json", b"{}");
+    for other in ["other", "other2"] {
+        assert_eq!(prints(0, &["tensors", &at(other)]), "");
+    }
+    // A database whose manifest is none.
+    make("db/manifest.ocdbt", b"\x0c\xdb\x3a\x2a\x20\0\0\0\0\0\0\0cut");
+    assert!(complains(1, &["tensors", &at("db")]).contains("cut short"));
 }

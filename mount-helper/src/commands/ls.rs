@@ -11,10 +11,12 @@ use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Summary;
 
 use crate::cli::Ls;
+use crate::commands::arrays::{describe_sum, summary};
 use crate::commands::latest::{LACKING, Said, is_trainers, said_of};
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{clock, output, size, table, text};
+use crate::tensors::hierarchy::{Hierarchies, Seen};
 use crate::tensors::place::{About, Entered, Kind, Place, Trouble};
 use crate::tensors::plan::Plan;
 use crate::tensors::recorded::{is_complete, is_looked_into};
@@ -79,6 +81,7 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table, trouble: &mut Trouble<
     }
     if !arguments.complete {
         table.flush()?;
+        print_hierarchy(place, &inside, arguments.json, trouble)?;
         let plans = match Plan::all_in(place, &inside, &Inspector::default()) {
             // Of a plan that cannot be read the server says what that comes to.
             Err(why) if !place.is_in_pool() && said_of(place) == Said::Incomplete => {
@@ -93,6 +96,43 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table, trouble: &mut Trouble<
         }
     }
     Ok(())
+}
+
+/// Says what a directory is that is a hierarchy of arrays, and how much of it is there.
+fn print_hierarchy(dir: &Place, inside: &[Place], json: bool, trouble: &mut Trouble<'_>) -> Result<(), Failure> {
+    let hierarchies = RefCell::new(Hierarchies::new(&Inspector::default()));
+    let trouble = RefCell::new(trouble);
+    let tell = |seen: Vec<Seen>| {
+        seen.into_iter().try_for_each(|one| match one {
+            Seen::End(sum) => output::print(&match json {
+                true => format!("{}\n", describe_sum(&sum)),
+                false => format!("{}\n", summary(&sum)),
+            }),
+            Seen::Trouble(failure) => {
+                (trouble.borrow_mut())(failure);
+                Ok(())
+            }
+            Seen::Array(_) | Seen::Odd(_) => Ok(()),
+        })
+    };
+    let mut inside = inside.to_vec();
+    let seen = hierarchies.borrow_mut().enter(dir, &mut inside);
+    tell(seen)?;
+    if !hierarchies.borrow().is_open() {
+        return Ok(());
+    }
+    for place in inside {
+        let Some(about) = place.looked_at(Place::about_itself, *trouble.borrow_mut()) else { continue };
+        if about.kind() != Kind::Directory {
+            continue;
+        }
+        let mut enter = |dir: &Place, inside: &mut Vec<Place>| {
+            tell(hierarchies.borrow_mut().enter(dir, inside))?;
+            Ok(true)
+        };
+        place.walk(&mut enter, &mut |_, _| Ok(true), &mut |failure| (trouble.borrow_mut())(failure))?;
+    }
+    tell(hierarchies.into_inner().end())
 }
 
 /// Says of a checkpoint that it is incomplete: what nothing that is named in it tells.

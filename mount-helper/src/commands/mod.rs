@@ -1,6 +1,7 @@
 //! What each command does, one file a command.
 
 mod alarm;
+mod arrays;
 mod cat;
 mod check;
 mod completions;

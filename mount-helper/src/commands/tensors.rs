@@ -12,11 +12,13 @@ use tensorfs_formats::{Location, Order, Tensor};
 use tensorfs_fs::Inspector;
 
 use crate::cli::Tensors;
+use crate::commands::arrays::Arrays;
 use crate::commands::status::DAMAGED;
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{output, size, table, text};
 use crate::tensors::filter::Filter;
+use crate::tensors::hierarchy::{Hierarchies, Seen};
 use crate::tensors::listed::Listed;
 use crate::tensors::model::{At, Model};
 use crate::tensors::place::{Kind, Place};
@@ -71,11 +73,16 @@ struct Run<'a> {
 impl Run<'_> {
     /// Lists what is in a directory: checkpoints as one thing each, and other files. Says whether to go on.
     fn directory(&mut self, place: &Place) -> Result<bool, Failure> {
+        let hierarchies = RefCell::new((Hierarchies::new(&self.inspector), Arrays::new(self.arguments.json)));
         let run = RefCell::new(self);
         let mut parts = HashSet::new();
-        place.walk(
+        let goes_on = place.walk(
             &mut |dir, inside| {
                 let mut run = run.borrow_mut();
+                let (of, arrays) = &mut *hierarchies.borrow_mut();
+                if !run.arrays(arrays, of.enter(dir, inside))? {
+                    return Ok(false);
+                }
                 let plans = match Plan::all_in(dir, inside, &run.inspector) {
                     Ok(plans) => plans,
                     Err(failure) => {
@@ -94,9 +101,40 @@ impl Run<'_> {
                 inside.retain(|place| !parts.contains(place.path()));
                 Ok(true)
             },
-            &mut |file, _| run.borrow_mut().file(file, true),
+            &mut |file, _| {
+                let (of, arrays) = &mut *hierarchies.borrow_mut();
+                let ended = of.leave(file.path()).unwrap_or_default();
+                Ok(run.borrow_mut().arrays(arrays, ended)? && run.borrow_mut().file(file, true)?)
+            },
             &mut |failure| run.borrow_mut().fail(failure),
-        )
+        )?;
+        let (mut of, mut arrays) = hierarchies.into_inner();
+        Ok(goes_on && run.into_inner().arrays(&mut arrays, of.end())?)
+    }
+
+    /// Lists what was come by of hierarchies of arrays. Says whether to go on.
+    fn arrays(&mut self, arrays: &mut Arrays, seen: Vec<Seen>) -> Result<bool, Failure> {
+        for one in seen {
+            let printed = match one {
+                Seen::Array(stored) => {
+                    let is_taken = self.filter.takes(&stored.array().tensor(stored.name().into()));
+                    if is_taken { arrays.add(&stored, self.out) } else { Ok(()) }
+                }
+                Seen::Odd(failure) => {
+                    output::complain(failure);
+                    Ok(())
+                }
+                Seen::Trouble(failure) => {
+                    self.fail(failure);
+                    Ok(())
+                }
+                Seen::End(sum) => arrays.end(&sum, self.out),
+            };
+            if printed.is_err() {
+                return output::printed(printed).map(|()| false);
+            }
+        }
+        Ok(true)
     }
 
     fn fail(&mut self, failure: Failure) {

@@ -36,9 +36,14 @@ pub fn told_path<'a>(text: Option<&'a str>, bytes: Option<&'a [u8]>) -> Option<&
 
 /// `3x4`, or `()` for a single number.
 pub fn shape(tensor: &Tensor) -> String {
-    match tensor.shape.as_slice() {
+    dimensions(&tensor.shape)
+}
+
+/// `3x4`, or `()` where there are none.
+pub fn dimensions(sizes: &[u64]) -> String {
+    match sizes {
         [] => "()".to_owned(),
-        shape => shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x"),
+        sizes => sizes.iter().map(u64::to_string).collect::<Vec<_>>().join("x"),
     }
 }
 

@@ -1,14 +1,16 @@
 //! How two tensors differ, and by how much.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use tensorfs_formats::{Order, Tensor, crc32c_append};
+use tensorfs_formats::{Array, Order, Tensor, crc32c_append};
 
 use crate::show::failure::{At, Failure};
 use crate::show::text;
 use crate::tensors::assembled::by_rows;
+use crate::tensors::chunks::Chunks;
 use crate::tensors::listed::{Bytes, Listed};
 use crate::tensors::numbers::{Decoder, Number};
 use crate::tensors::tensor_file::TensorFile;
@@ -187,22 +189,42 @@ fn readable_order(a: &Tensor, b: &Tensor) -> bool {
 /// What is not plain bytes is the same if its encoding is.
 fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     let bytes = |(file, listed): Part<'_>| -> Result<_, Failure> {
-        let Some((opened, offset, len)) = file.encoded(listed)? else { return Ok(None) };
-        let mut crc = 0;
-        let mut piece = vec![0; PIECE];
-        let mut at = 0;
-        while at < len {
-            let count = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
-            opened.read_exact_at(&mut piece[..count], offset + at).at(file.path())?;
-            crc = crc32c_append(crc, &piece[..count]);
-            at += count as u64;
+        if let Some((array, chunks)) = file.chunks(listed) {
+            return in_chunks(array, chunks).map(Some);
         }
-        Ok(Some((len, crc)))
+        let Some((opened, offset, len)) = file.encoded(listed)? else { return Ok(None) };
+        Ok(Some((len, sum_up(&opened, (offset, len), 0).at(file.path())?)))
     };
     Ok(match (bytes(a)?, bytes(b)?) {
         (Some(a), Some(b)) if a == b => Change::Same,
         _ => Change::Bytes,
     })
+}
+
+/// Length and checksum of the chunks of an array, one behind the other, and of what tells what they mean.
+fn in_chunks(array: &Array, chunks: &Chunks) -> Result<(u64, u32), Failure> {
+    let (mut total, mut crc) = (0_u64, crc32c_append(0, format!("{array:?}").as_bytes()));
+    for (key, place) in &chunks.files {
+        let file = place.open()?;
+        let len = file.metadata().at(place.path())?.len();
+        crc = crc32c_append(crc, format!("{key:?} {len}").as_bytes());
+        crc = sum_up(&file, (0, len), crc).at(place.path())?;
+        total = total.saturating_add(len);
+    }
+    Ok((total, crc))
+}
+
+/// The checksum of bytes of a file, behind others.
+fn sum_up(file: &File, (offset, len): (u64, u64), mut crc: u32) -> io::Result<u32> {
+    let mut piece = vec![0; PIECE];
+    let mut at = 0;
+    while at < len {
+        let count = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
+        file.read_exact_at(&mut piece[..count], offset + at)?;
+        crc = crc32c_append(crc, &piece[..count]);
+        at += count as u64;
+    }
+    Ok(crc)
 }
 
 fn kind(tensor: &Tensor) -> String {

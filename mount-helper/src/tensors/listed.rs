@@ -7,6 +7,7 @@ use tensorfs_formats::Tensor;
 use tensorfs_fs::TensorBytes;
 
 use crate::tensors::assembled::Assembled;
+use crate::tensors::grid::Grid;
 
 /// What is read of a tensor at a time. All sizes of elements divide it.
 const PIECE: usize = 1 << 20;
@@ -39,6 +40,8 @@ pub enum Bytes {
     One(TensorBytes),
     /// From several.
     Many(Assembled),
+    /// From chunks.
+    Chunks(Grid),
 }
 
 impl Bytes {
@@ -48,6 +51,7 @@ impl Bytes {
         match self {
             Bytes::One(bytes) => bytes.len(),
             Bytes::Many(bytes) => bytes.len(),
+            Bytes::Chunks(bytes) => bytes.len(),
         }
     }
 
@@ -56,6 +60,7 @@ impl Bytes {
         match self {
             Bytes::One(bytes) => bytes.read_at(offset, buffer),
             Bytes::Many(bytes) => bytes.read_at(offset, buffer),
+            Bytes::Chunks(bytes) => bytes.read_at(offset, buffer),
         }
     }
 

@@ -6,11 +6,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use tensorfs_formats::{Dtype, Location, Tensor};
+use tensorfs_formats::{Array, Dtype, Location, Tensor};
 use tensorfs_fs::{Inspector, TensorBytes};
 
 use crate::show::failure::Failure;
 use crate::tensors::assembled::{Assembled, Part, by_rows};
+use crate::tensors::chunks::Chunks;
+use crate::tensors::grid::{Grid, why_not};
+use crate::tensors::hierarchy::{Hierarchies, Seen, Stored};
 use crate::tensors::listed::{Bytes, Listed};
 use crate::tensors::place::{Entered, Kind, Place};
 use crate::tensors::plan::{Plan, Whole, name_of};
@@ -39,6 +42,8 @@ enum From {
     File(usize),
     /// Its parts.
     Shards(Vec<Piece>),
+    /// Its chunks, and why they are not read, if they are not.
+    Chunks(Rc<Array>, Rc<Chunks>, Option<String>),
     /// A part is not there, or is another: why.
     Nothing(String),
 }
@@ -51,11 +56,12 @@ struct Piece {
 }
 
 /// What was gone through of a directory.
-#[derive(Default)]
-struct Seen {
+struct Walked {
+    top: PathBuf,
     directories: Entered,
     /// Files that are parts of a checkpoint.
     parts: HashSet<PathBuf>,
+    hierarchies: Hierarchies,
 }
 
 impl Model {
@@ -63,9 +69,13 @@ impl Model {
     /// files stand behind the file's name, and what is in directories behind theirs.
     pub fn of_all(dir: &Place, inspector: &Inspector) -> Result<Model, Failure> {
         let mut model = Model::empty(inspector);
-        let mut seen = Seen::default();
-        seen.directories.enter(dir, &dir.about(true)?)?;
-        model.add_directory(dir, "", &mut seen)?;
+        let hierarchies = Hierarchies::to_read(inspector);
+        let mut walked =
+            Walked { top: dir.path().to_owned(), directories: Entered::default(), parts: HashSet::new(), hierarchies };
+        walked.directories.enter(dir, &dir.about(true)?)?;
+        model.add_directory(dir, "", &mut walked)?;
+        let left = walked.hierarchies.end();
+        model.add_arrays(left, &walked.top)?;
         Ok(model)
     }
 
@@ -103,7 +113,15 @@ impl Model {
     /// Why a tensor cannot be read, if a part of it is not there.
     pub fn why_missing(&self, listed: &Listed) -> Option<&str> {
         match &self.tensors.get(listed.number())?.from {
-            From::Nothing(why) => Some(why),
+            From::Nothing(why) | From::Chunks(_, _, Some(why)) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// The chunks of a tensor that is not read from them, and what its metadata says.
+    pub fn chunks(&self, listed: &Listed) -> Option<(&Array, &Chunks)> {
+        match &self.tensors.get(listed.number())?.from {
+            From::Chunks(array, chunks, _) => Some((array, chunks)),
             _ => None,
         }
     }
@@ -115,6 +133,11 @@ impl Model {
         let pieces = match &known.from {
             From::File(file) => return self.open(*file, &listed.tensor).map(Bytes::One),
             From::Nothing(why) => return Err(missing(why)),
+            From::Chunks(array, chunks, why) => {
+                let grid = Grid::new(array.clone(), chunks.clone()).filter(|_| why.is_none());
+                let refused = || why.clone().unwrap_or_else(|| "its elements are not stored as plain bytes".to_owned());
+                return grid.map(Bytes::Chunks).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, refused()));
+            }
             From::Shards(pieces) => pieces,
         };
         let part = |piece: &Piece| {
@@ -146,8 +169,10 @@ impl Model {
     }
 
     /// Adds what is in a directory, but for parts of a checkpoint, which are collected.
-    fn add_directory(&mut self, dir: &Place, prefix: &str, seen: &mut Seen) -> Result<(), Failure> {
-        let inside = dir.inside()?;
+    fn add_directory(&mut self, dir: &Place, prefix: &str, seen: &mut Walked) -> Result<(), Failure> {
+        let mut inside = dir.inside()?;
+        let arrays = seen.hierarchies.enter(dir, &mut inside);
+        self.add_arrays(arrays, &seen.top)?;
         for (number, plan) in Plan::all_in(dir, &inside, &self.inspector)?.iter().enumerate() {
             // Two checkpoints in one directory have mostly the same names.
             let prefix = if number == 0 { prefix.to_owned() } else { format!("{prefix}{}/", number + 1) };
@@ -169,6 +194,30 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// Adds arrays, which have the names of the directories from the top on.
+    fn add_arrays(&mut self, seen: Vec<Seen>, top: &Path) -> Result<(), Failure> {
+        for one in seen {
+            match one {
+                Seen::Trouble(failure) => return Err(failure),
+                Seen::Array(stored) => self.add_array(stored, top),
+                Seen::Odd(_) | Seen::End(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn add_array(&mut self, stored: Stored, top: &Path) {
+        let name = stored.name_from(top);
+        let Stored { array, chunks, .. } = stored;
+        let why = why_not(&array, chunks.as_ref());
+        let mut tensor = array.tensor(name.into_bytes());
+        if let (None, Some(len)) = (&why, array.bytes()) {
+            tensor.location = Location::Raw { offset: 0, len };
+        }
+        let from = From::Chunks(Rc::new(array), Rc::new(chunks.unwrap_or_default()), why);
+        self.add(tensor, Vec::new(), from);
     }
 
     fn add_file(&mut self, place: &Place, prefix: &str) -> Result<(), Failure> {

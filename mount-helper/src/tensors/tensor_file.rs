@@ -6,10 +6,11 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tensorfs_formats::{Location, Tensor};
+use tensorfs_formats::{Array, Location, Tensor};
 use tensorfs_fs::Inspector;
 
 use crate::show::failure::Failure;
+use crate::tensors::chunks::Chunks;
 use crate::tensors::listed::{Bytes, Listed};
 use crate::tensors::model::Model;
 use crate::tensors::place::{Kind, Place};
@@ -84,6 +85,14 @@ impl TensorFile {
         match &self.held {
             Held::File(file) => file.bytes(&listed.tensor).map(Bytes::One),
             Held::Directory(model) => model.bytes(listed),
+        }
+    }
+
+    /// Of an array in chunks that are not read, what its metadata says, and the chunks.
+    pub fn chunks(&self, listed: &Listed) -> Option<(&Array, &Chunks)> {
+        match &self.held {
+            Held::File(_) => None,
+            Held::Directory(model) => model.chunks(listed),
         }
     }
 

@@ -1,0 +1,146 @@
+//! How arrays of hierarchies are printed: zarr 2 and 3, n5.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use crate::show::colours::Colours;
+use crate::show::{size, table, text};
+use crate::tensors::chunks::{Chunks, text_of};
+use crate::tensors::hierarchy::{Stored, Sum};
+
+/// So many rows decide how wide the columns are.
+const ROWS_MEASURED: usize = 1000;
+const TITLES: [&str; 6] = ["DTYPE", "SHAPE", "CHUNK", "THERE", "SIZE", "CODECS"];
+/// Wider than this, columns are cut. All fit in a line.
+const WIDEST: [usize; 6] = [10, 14, 12, 11, 9, 12];
+
+/// Rows of one hierarchy. The first ones are held back until it is known how wide columns must be.
+pub struct Arrays {
+    json: bool,
+    colours: Colours,
+    held: Vec<Row>,
+    widths: Option<[usize; 6]>,
+}
+
+struct Row {
+    columns: [String; 6],
+    name: String,
+}
+
+impl Arrays {
+    /// No rows yet.
+    pub fn new(json: bool) -> Self {
+        Arrays { json, colours: Colours::of_stdout(), held: Vec::new(), widths: None }
+    }
+
+    /// Prints a row, or holds it back.
+    pub fn add(&mut self, stored: &Stored, out: &mut dyn Write) -> io::Result<()> {
+        if self.json {
+            return writeln!(out, "{}", describe(stored));
+        }
+        let array = stored.array();
+        let tensor = array.tensor(stored.name().into());
+        let columns = [
+            text::plain(&tensor.dtype_text()),
+            text::dimensions(&array.shape),
+            array.chunk.as_ref().map_or_else(|| "?".to_owned(), |chunk| text::dimensions(chunk)),
+            text_of(stored.chunks()),
+            array.bytes().map_or_else(|| "?".to_owned(), size::humane),
+            text::plain(&array.codecs.join("+")),
+        ];
+        self.held.push(Row { columns, name: text::plain(stored.name()) });
+        if self.widths.is_some() || self.held.len() >= ROWS_MEASURED { self.print(out) } else { Ok(()) }
+    }
+
+    /// Prints what is held back, and what the hierarchy has in all.
+    pub fn end(&mut self, sum: &Sum, out: &mut dyn Write) -> io::Result<()> {
+        if !self.json {
+            self.print(out)?;
+            writeln!(out, "{}\n", summary(sum))?;
+        }
+        self.widths = None;
+        Ok(())
+    }
+
+    fn print(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let widths = match self.widths {
+            Some(widths) => widths,
+            None => {
+                let widths = std::array::from_fn(|index| {
+                    let longest = self.held.iter().map(|row| row.columns[index].chars().count()).max().unwrap_or(0);
+                    if longest == 0 { 0 } else { longest.max(TITLES[index].len()).min(WIDEST[index]) }
+                });
+                self.widths = Some(widths);
+                let line = table::line(&TITLES.map(str::to_owned), &widths, "NAME");
+                writeln!(out, "{}", self.colours.faint(line.trim_end()))?;
+                widths
+            }
+        };
+        self.held.drain(..).try_for_each(|row| out.write_all(table::line(&row.columns, &widths, &row.name).as_bytes()))
+    }
+}
+
+/// What a hierarchy has in all, in print.
+pub fn summary(sum: &Sum) -> String {
+    let path = text::plain(&sum.path().to_string_lossy());
+    let Some(arrays) = sum.arrays() else {
+        return format!("{path}: {}, a database of TensorStore's; its arrays are not looked into", sum.format());
+    };
+    let (there, of) = sum.chunks();
+    let missing = match of.saturating_sub(there) {
+        0 => "",
+        1 => " (the other one is the fill value)",
+        _ => " (the others are the fill value)",
+    };
+    let (arrays, of) = (text::count(arrays, "array", "arrays"), text::count(of, "chunk", "chunks"));
+    format!("{path}: {}, {arrays}, {there} of {of}{missing}, {}", sum.format(), size::humane(sum.bytes()))
+}
+
+/// A line of JSON of what a hierarchy has in all.
+pub fn describe_sum(sum: &Sum) -> Value {
+    let arrays = sum.arrays();
+    let (there, of) = sum.chunks();
+    let line = json!({
+        "kind": if arrays.is_some() { "arrays" } else { "database" },
+        "format": sum.format(),
+        "arrays": arrays,
+        "chunks": arrays.map(|_| of),
+        "chunks_there": arrays.map(|_| there),
+        "stored": arrays.map(|_| sum.bytes()),
+    });
+    text::with_path(line, sum.path())
+}
+
+/// A line of JSON, with the fields that other tensors have.
+fn describe(stored: &Stored) -> Value {
+    let array = stored.array();
+    let tensor = array.tensor(stored.name().into());
+    let of = |get: fn(&Chunks) -> u64| stored.chunks().map(get);
+    let line = json!({
+        "name": stored.name(),
+        "dtype": tensor.dtype.name(),
+        "descr": tensor.descr,
+        "big_endian": array.big_endian,
+        "shape": array.shape,
+        "order": if array.column_major { "column-major" } else { "row-major" },
+        "kind": tensor.kind.name(),
+        "step": null,
+        "mode": null,
+        "bytes": array.bytes(),
+        "crc32c": null,
+        "place": "chunks",
+        "offset": null,
+        "len": null,
+        "format": stored.format(),
+        "chunk": array.chunk,
+        "codecs": array.codecs,
+        "chunks": of(Chunks::most),
+        "chunks_there": of(Chunks::there),
+        "stored": of(Chunks::bytes),
+    });
+    text::with_path(line, stored.root())
+}

@@ -1,0 +1,138 @@
+//! The bytes of an array whose elements are in chunks, each a file that has nothing else.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+
+use tensorfs_formats::Array;
+
+use crate::tensors::chunks::Chunks;
+
+/// An array, read row by row.
+pub struct Grid {
+    array: Rc<Array>,
+    chunks: Rc<Chunks>,
+    chunk: Vec<u64>,
+    len: u64,
+    /// The chunk that was read last: what comes next is mostly in it. None of it if it is not there.
+    last: Option<(Vec<u64>, Option<File>)>,
+}
+
+/// Why an array cannot be read, if it cannot.
+pub fn why_not(array: &Array, chunks: Option<&Chunks>) -> Option<String> {
+    let lacks = |chunks: &Chunks| array.fill.is_none() && chunks.there < chunks.of;
+    match chunks {
+        _ if !array.codecs.is_empty() => {
+            Some(format!("its chunks are encoded ({}), which is not undone here", array.codecs.join("+")))
+        }
+        _ if array.column_major => Some("its chunks are stored column by column".to_owned()),
+        _ if array.plain_chunk().is_none() => Some("its elements are not stored as plain bytes".to_owned()),
+        None => Some("it is not known how its chunks are called".to_owned()),
+        Some(chunks) if lacks(chunks) => Some("chunks are not there, and what is in those is not known".to_owned()),
+        Some(_) => None,
+    }
+}
+
+impl Grid {
+    /// An array of which nothing says why it could not be read.
+    pub fn new(array: Rc<Array>, chunks: Rc<Chunks>) -> Option<Grid> {
+        let (chunk, len) = (array.chunk.clone()?, array.bytes()?);
+        Some(Grid { array, chunks, chunk, len, last: None })
+    }
+
+    /// Bytes of the whole array.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Fills `buffer` with the bytes from `offset` on, as far as there are any. Both are to be whole elements.
+    pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let item = self.array.item_size;
+        let want = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+        if !offset.is_multiple_of(item) || !(want as u64).is_multiple_of(item) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut done = 0;
+        while done < want {
+            let (key, from, run) = self.find((offset + done as u64) / item);
+            let count = usize::try_from(run * item).unwrap_or(usize::MAX).min(want - done);
+            self.read_chunk(key, from * item, &mut buffer[done..done + count])?;
+            done += count;
+        }
+        Ok(done)
+    }
+
+    fn read_chunk(&mut self, key: Vec<u64>, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
+            let open = self.chunks.files.get(&key).map(|place| place.open().map_err(io::Error::other));
+            self.last = Some((key, open.transpose()?));
+        }
+        match &self.last {
+            Some((_, Some(file))) => file.read_exact_at(buffer, offset),
+            _ => {
+                let fill = self.array.fill.as_ref().ok_or(io::ErrorKind::NotFound)?;
+                buffer.chunks_mut(fill.len()).for_each(|element| element.copy_from_slice(&fill[..element.len()]));
+                Ok(())
+            }
+        }
+    }
+
+    /// The chunk that has an element, which of its elements that is, and how many follow each other in both.
+    fn find(&self, element: u64) -> (Vec<u64>, u64, u64) {
+        let (shape, chunk) = (&self.array.shape, &self.chunk);
+        let (mut key, mut rest) = (vec![0; shape.len()], element);
+        let (mut from, mut run, mut inner, mut is_whole) = (0, 1, 1, true);
+        for dim in (0..shape.len()).rev() {
+            let at = rest % shape[dim];
+            rest /= shape[dim];
+            key[dim] = at / chunk[dim];
+            from += at % chunk[dim] * inner;
+            // From the last dimension on, as long as a chunk has all of a dimension, the next one goes on.
+            if is_whole {
+                run = inner * chunk[dim].min(shape[dim] - key[dim] * chunk[dim]) - from;
+                is_whole = chunk[dim] == shape[dim];
+            }
+            inner *= chunk[dim];
+        }
+        (key, from, run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorfs_formats::Dtype;
+
+    use super::*;
+
+    #[test]
+    fn elements_are_found_in_their_chunks() {
+        let array = |shape: &[u64], chunk: &[u64]| Array {
+            dtype: Dtype::U8,
+            descr: None,
+            item_size: 1,
+            big_endian: false,
+            shape: shape.to_vec(),
+            column_major: false,
+            chunk: Some(chunk.to_vec()),
+            codecs: vec![],
+            keys: None,
+            fill: Some(vec![9]),
+            odd: None,
+        };
+        let grid =
+            |shape: &[u64], chunk: &[u64]| Grid::new(Rc::new(array(shape, chunk)), Rc::new(Chunks::default())).unwrap();
+        let rows = grid(&[5, 4], &[2, 4]);
+        assert_eq!((rows.find(0), rows.find(9)), ((vec![0, 0], 0, 8), (vec![1, 0], 1, 7)));
+        assert_eq!(rows.find(17), (vec![2, 0], 1, 3), "what is behind the end of the array is no part of it");
+        let tiles = grid(&[3, 5], &[2, 2]);
+        assert_eq!(
+            (tiles.find(0), tiles.find(4), tiles.find(8)),
+            ((vec![0, 0], 0, 2), (vec![0, 2], 0, 1), (vec![0, 1], 3, 1))
+        );
+        assert_eq!(grid(&[], &[]).find(0), (vec![], 0, 1));
+        let mut bytes = [0; 20];
+        assert_eq!(grid(&[5, 4], &[2, 3]).read_at(3, &mut bytes).unwrap(), 17);
+        assert_eq!((bytes[16], bytes[17]), (9, 0));
+    }
+}
