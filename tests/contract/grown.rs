@@ -20,6 +20,9 @@ on_mounts!(
     an_event_file_is_gone_on_with,
     a_chain_of_arrays_or_checkpoints_is_gone_on_with,
     a_chain_that_grew_is_what_a_copy_of_it_is,
+    an_empty_array_in_front_of_half_a_one_is_not_lost,
+    what_something_may_write_yet_is_not_called_sealed,
+    holes_of_what_was_sealed_are_not_read_for_what_is_appended,
     what_was_just_appended_is_among_the_tensors,
     damage_of_what_is_sealed_is_told_while_the_file_grows,
 );
@@ -397,6 +400,92 @@ fn a_chain_that_grew_is_what_a_copy_of_it_is(setup: Setup) {
             assert_eq!(sealed_bytes(&mount, &name), fs::metadata(&path).unwrap().len());
         }
     }
+    checked(&mut mount);
+}
+
+/// It begins where the record does that half of the next one is in, which is gone on with.
+///
+/// Proves C2.
+fn an_empty_array_in_front_of_half_a_one_is_not_lost(setup: Setup) {
+    let mut mount = setup.mount();
+    let (array, empty, next) = (npy(40_000, 1), npy(0, 2), npy(800, 3));
+    for (n, rest) in [&next[300..], b"no array"].into_iter().enumerate() {
+        let (name, copy) = (format!("f{n}"), format!("copy{n}"));
+        let file = File::create(mount.at(&name)).unwrap();
+        for part in [&[&array[..], &array, &empty].concat(), &next[..300]] {
+            (&file).write_all(part).unwrap();
+            file.sync_all().unwrap();
+        }
+        drop(file);
+        seal(&mount, &name);
+        appender(&mount.at(&name)).write_all(rest).unwrap();
+        seal(&mount, &name);
+        mount.remount();
+        fs::copy(mount.at(&name), mount.at(&copy)).unwrap();
+        seal(&mount, &copy);
+        let tree = |name: &str| {
+            let listed = fs::read_dir(mount.at(".tensorfs/tensors").join(name)).unwrap();
+            let mut names: Vec<_> = listed.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(tree(&name), tree(&copy));
+        assert_eq!(listed(&mount, &name), listed(&mount, &copy));
+        assert_eq!(tree(&name).len(), [4, 3][n]);
+    }
+    checked(&mut mount);
+}
+
+/// It was closed, and nothing of what was written is recorded: of what is, all is sealed.
+///
+/// Proves C2.
+fn what_something_may_write_yet_is_not_called_sealed(setup: Setup) {
+    let mount = setup.mount_with(["--commit", "3600"]).mount();
+    let path = mount.at("f");
+    let file = File::create(&path).unwrap();
+    file.write_all_at(&[7; 100_000], 0).unwrap();
+    // As the kernel may have it for a moment after the last close.
+    let yet = OpenOptions::new().write(true).open(segment_of(&mount, 100_000)).unwrap();
+    drop(file);
+    let output = mount.tensorfs(["seal".as_ref(), path.as_os_str()]);
+    let state = xattr::get(&path, "user.tensorfs.state").unwrap();
+    assert_eq!(output.status.success(), state == b"sealed", "{output:?}");
+    drop(yet);
+    seal(&mount, "f");
+    assert_eq!(xattr::get(&path, "user.tensorfs.state").unwrap(), b"sealed");
+}
+
+/// An archive of one array of so many bytes, all of which are a hole.
+fn sparse_archive(path: &Path, len: u32) {
+    let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({len},), }}\n");
+    let array = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
+    let size = (array.len() as u32 + len).to_le_bytes();
+    // Version, flags, stored, time, date; no checksum; sizes; lengths of the name and of what is extra.
+    let common = [&[20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &size, &size, &[5, 0, 0, 0]].concat();
+    let local = [&b"PK\x03\x04"[..], &common, b"a.npy"].concat();
+    let central = [&b"PK\x01\x02\x14\x00"[..], &common, &[0; 14], b"a.npy"].concat();
+    let at = local.len() as u64 + array.len() as u64 + u64::from(len);
+    let sizes = [(central.len() as u32).to_le_bytes(), (at as u32).to_le_bytes()].concat();
+    let end = [&b"PK\x05\x06\0\0\0\0\x01\0\x01\0"[..], &sizes, &[0, 0]].concat();
+    let file = File::create(path).unwrap();
+    file.write_all_at(&[local, array].concat(), 0).unwrap();
+    file.write_all_at(&[central, end].concat(), at).unwrap();
+}
+
+/// A small archive behind a sparse one had the server read the holes of that, and nothing else be sealed meanwhile.
+///
+/// Proves C2, C7.
+fn holes_of_what_was_sealed_are_not_read_for_what_is_appended(setup: Setup) {
+    let mut mount = setup.mount();
+    sparse_archive(&mount.at("f"), 3 << 30);
+    seal(&mount, "f");
+    assert_eq!(xattr::get(&mount.at("f"), "user.tensorfs.tensors").unwrap(), b"1");
+    let before = read_by_server(&mount);
+    appender(&mount.at("f")).write_all(&sample("arrays.npz")).unwrap();
+    seal(&mount, "f");
+    let read = read_by_server(&mount) - before;
+    assert!(read < 32 << 20, "{read} bytes read");
+    assert!(records(&mount, "f").iter().all(|record| record["crc32c"].is_string()));
     checked(&mut mount);
 }
 

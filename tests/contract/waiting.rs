@@ -17,6 +17,7 @@ on_mounts!(
     operations_on_other_files_go_on_near_the_limit_while_calls_of_the_host_are_held,
     operations_on_other_files_go_on_beside_a_keeper_while_calls_of_the_host_are_held,
     whoever_writes_near_the_limit_waits_for_no_call_on_another_file,
+    who_writes_in_place_near_the_limit_waits_for_nothing_that_is_removed,
     a_segment_that_the_kernel_gets_late_leaves_passthrough_as_it_is,
     operations_go_on_while_more_files_are_slow_than_there_are_threads,
     operations_go_on_while_one_user_has_more_writes_that_wait_than_is_kept,
@@ -374,6 +375,49 @@ fn whoever_writes_near_the_limit_waits_for_no_call_on_another_file(setup: Setup)
         }
         assert!(held_any, "{name}: the host is not asked for anything");
     }
+}
+
+/// What is removed has come to as much as may stand beside the limit, and cannot be made durable.
+///
+/// Proves W1, S3.
+fn who_writes_in_place_near_the_limit_waits_for_nothing_that_is_removed(setup: Setup) {
+    const MIB: usize = 1 << 20;
+    let calls = HostCalls::new();
+    let mount = Kind::NearLimit.mount(setup.mount_with(["--commit", "3600"]).host_calls(&calls));
+    if mount.is_plain() {
+        return;
+    }
+    let dir = mount.at("others");
+    fs::create_dir(&dir).unwrap();
+    let in_place = OpenOptions::new().write(true).create_new(true).open(dir.join("written")).unwrap();
+    in_place.write_all_at(&vec![7; MIB], 0).unwrap();
+    in_place.sync_all().unwrap();
+    let held = calls.add(Rule::of(Call::Fdatasync).on("/log").times(u64::MAX).held());
+    let rounds = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let greedy = thread::spawn({
+        let (path, rounds) = (dir.join("removed"), rounds.clone());
+        move || {
+            for _ in 0..100 {
+                fs::write(&path, vec![7; MIB]).unwrap();
+                fs::remove_file(&path).unwrap();
+                rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    });
+    let mut before = usize::MAX;
+    loop {
+        let now = rounds.load(std::sync::atomic::Ordering::Relaxed);
+        if now > 0 && now == before {
+            break;
+        }
+        before = now;
+        thread::sleep(Duration::from_secs(2));
+    }
+    assert!(held.waiting() > 0 && before < 100, "{before} MiB were removed, and nobody waited");
+    let took = in_time(move || in_place.write_all_at(&vec![8; MIB], 0).unwrap());
+    drop(held);
+    greedy.join().unwrap();
+    assert!(took.is_some(), "who needs no room waited for some");
 }
 
 /// Later than anybody waits for an answer of the keeper's.

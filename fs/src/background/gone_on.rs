@@ -91,16 +91,19 @@ fn unrecognised(chain: &FileChain) -> Option<Start> {
 fn arrays(chain: &FileChain, summary: &Summary) -> Option<Start> {
     let sealed = sealed_runs(chain);
     let (mut count, mut last) = (0, None);
-    for TensorEntry { index, tensor, .. } in entries(sealed) {
-        // They are in order, and one of objects ends where only its pickle says.
-        let (offset, len) = tensor.range();
-        if index != count || !matches!(tensor.location, Location::Raw { .. }) {
-            return None;
-        }
-        count += 1;
-        let end = offset.saturating_add(len);
-        if sealed.binary_search_by_key(&end, Run::end).is_ok() {
-            last = Some((end, count));
+    for run in sealed {
+        for TensorEntry { index, tensor, .. } in run.any_seal().into_iter().flat_map(|seal| seal.tensors()) {
+            // They are in order, and one of objects ends where only its pickle says.
+            let (offset, len) = tensor.range();
+            if index != count || !matches!(tensor.location, Location::Raw { .. }) {
+                return None;
+            }
+            count += 1;
+            let end = offset.saturating_add(len);
+            // One without elements may belong to the record that begins where it ends, and is found anew with that.
+            if run.offset < end && sealed.binary_search_by_key(&end, Run::end).is_ok() {
+                last = Some((end, count));
+            }
         }
     }
     let (at, tensors) = last?;

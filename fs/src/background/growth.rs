@@ -114,10 +114,15 @@ impl<F: AsFd> Source for Upto<'_, F> {
     }
 
     fn hole(&self, offset: u64) -> io::Result<u64> {
-        if !self.growth.held.is_empty() {
-            return Ok(0);
-        }
-        Ok(hole_of(&self.growth.file, offset).min(self.end.saturating_sub(offset)))
+        let Growth { file, from, held } = self.growth;
+        // What is held is what it was when it was read.
+        let end = match *from {
+            _ if held.is_empty() => self.end,
+            from if offset < from => self.end.min(from),
+            from if offset < from.saturating_add(held.len() as u64) => return Ok(0),
+            _ => self.end,
+        };
+        Ok(hole_of(file, offset).min(end.saturating_sub(offset)))
     }
 }
 
@@ -178,6 +183,22 @@ mod tests {
         assert_eq!(read(&growth, 20, 60), [vec![255; 30], (50..60).collect()].concat());
         assert_eq!(growth.hold(90, 101, Window::Held).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
+
+    #[test]
+    fn holes_in_front_of_what_is_held_and_behind_it_are_told() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        let mut growth = Growth::new(file.try_clone().unwrap());
+        let hole = |growth: &Growth<File>, offset| growth.upto(1 << 19).hole(offset).unwrap();
+        if hole(&growth, 0) == 0 {
+            return eprintln!("skipped: the filesystem of temporary files tells no holes");
+        }
+        assert_eq!(hole(&growth, 100), (1 << 19) - 100);
+        growth.hold(8192, 16384, Window::Held).unwrap();
+        let holes = [0, 8191, 8192, 16383, 16384, 1 << 19].map(|offset| hole(&growth, offset));
+        assert_eq!(holes, [8192, 1, 0, 0, (1 << 19) - 16384, 0]);
+    }
+
     #[test]
     fn of_a_header_nothing_else_is_seen() {
         let mut file = tempfile::tempfile().unwrap();

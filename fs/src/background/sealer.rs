@@ -127,6 +127,9 @@ pub(crate) fn seal_the_rest(files: &Files) {
     }
 }
 
+/// Nothing has it open to write, and yet something may write it.
+const UNSETTLED: &str = "it is mapped for writing, or open since before";
+
 /// Has a file sealed soon; or, if that was begun before, says what came of it.
 pub(crate) fn ask_for_seal(files: &Files, ino: Ino, begin: bool, again: bool) -> Result<Sealing> {
     let (store, queue) = (files.store(), files.to_seal());
@@ -147,9 +150,11 @@ pub(crate) fn ask_for_seal(files: &Files, ino: Ino, begin: bool, again: bool) ->
         Ok(_) | Err(Outcome::Already) if waits => Sealing::Waiting,
         Err(Outcome::Later) if file.is_quiet() || file.is_opening() => Sealing::Waiting,
         _ if store.is_known_damaged(ino) => Sealing::Unfit("its bytes are not those that were sealed".into()),
+        // What it was recorded as may be sealed: nothing of it, too.
+        Err(Outcome::Already) if file.is_written() && !file.is_open_to_write() => Sealing::InUse(UNSETTLED.into()),
         Err(Outcome::Already | Outcome::Sealed) => Sealing::Sealed,
         Err(Outcome::InUse) if file.is_open_to_write() => Sealing::InUse("it is open for writing".into()),
-        Err(Outcome::InUse | Outcome::Later) => Sealing::InUse("it is mapped for writing, or open since before".into()),
+        Err(Outcome::InUse | Outcome::Later) => Sealing::InUse(UNSETTLED.into()),
         Err(Outcome::Unfit) => Sealing::Unfit("it is no file with a name, or is damaged".into()),
         Ok(_) if queue.has(ino) => Sealing::InUse("it was written meanwhile".into()),
         Ok(_) => Sealing::Unfit("it could not be sealed; the server's log says why".into()),

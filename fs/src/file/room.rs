@@ -51,6 +51,7 @@ impl Files {
     /// Not to be called with an inode locked.
     pub(super) fn wait_for_removals(&self, bytes: u64) -> bool {
         let store = self.store();
+        self.hurry_removals(bytes);
         // Others may go on deleting.
         for _ in 0..ROUNDS {
             if !store.stands_beside_too_much(bytes) {
@@ -68,6 +69,17 @@ impl Files {
             }
         }
         false
+    }
+
+    /// Calls those who remove, long before anybody has to wait for them.
+    fn hurry_removals(&self, bytes: u64) {
+        let store = self.store();
+        if !store.stands_beside_much(bytes) {
+            return;
+        }
+        let (pool, bells) = (store.pool(), store.bells());
+        let removable = pool.next_freed(pool.horizon()).is_some();
+        if removable { bells.unlink() } else { bells.commit() }.ring();
     }
 
     /// Has the segments removed that may be, and waits for that as long as it goes on: a host that is late with one
@@ -135,11 +147,16 @@ impl Files {
     }
 
     fn admit_beside_removals(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
+        let store = self.store();
+        if store.may_wait_for_removals() && store.takes_nothing_more(ino, &fd, offset, len)? {
+            self.hurry_removals(0);
+            return self.admit_at_once(ino, fd, offset, len);
+        }
         let (mut rounds, mut more) = (0..ROUNDS, len);
         while rounds.next().is_some() && self.wait_for_removals(more) {
             let admitted = self.admit_at_once(ino, &fd, offset, len)?;
             // Those who looked at the same time did not see each other; now whoever has looked last sees all.
-            if !self.store().stands_beside_too_much(0) {
+            if !store.stands_beside_too_much(0) {
                 return Ok(admitted);
             }
             // With what lies in front of it in a file that can be mapped.

@@ -393,12 +393,36 @@ impl Store {
         self.may_stand_beside_too_much(u64::MAX)
     }
 
+    /// True if what is removed and stands on the host yet has come to half of what may stand beside the limit, without
+    /// asking the host: the background had better remove some before anybody has to wait for that.
+    pub fn stands_beside_much(&self, more: u64) -> bool {
+        self.limit.get().is_some_and(|limit| self.passes_by(self.limit.estimate(), more, Self::beside(limit) / 2))
+    }
+
     fn passes_by_far(&self, used: u64, more: u64) -> bool {
+        self.limit.get().is_some_and(|limit| self.passes_by(used, more, Self::beside(limit)))
+    }
+
+    fn passes_by(&self, used: u64, more: u64, beside: u64) -> bool {
         let Some(limit) = self.limit.get() else { return false };
         let removed = self.pool.freed_bytes().saturating_add(self.removed.held());
-        let most = limit.saturating_add(limit - Self::near(limit));
         // What does not fit anyway is refused, or cut to what does.
-        removed > 0 && removed.saturating_add(used.saturating_add(more).min(limit)) > most
+        removed > 0 && removed.saturating_add(used.saturating_add(more).min(limit)) > limit.saturating_add(beside)
+    }
+
+    /// So much of what is removed may stand on the host beside the limit.
+    fn beside(limit: u64) -> u64 {
+        limit - Self::near(limit)
+    }
+
+    /// True if `len` bytes at `offset` of a file take nothing of the host that does not count yet.
+    pub fn takes_nothing_more(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<bool> {
+        if self.keeps_room_for_holes(ino) {
+            // Everything below its end counts.
+            let size = host::stat(&fd).host("looking at a segment")?.size.next_multiple_of(BLOCK);
+            return Ok(offset.saturating_add(len) <= size);
+        }
+        Ok(host::unallocated(&fd, offset, len, BLOCK).host("measuring a segment")? == 0)
     }
 
     /// True if whoever deletes a file may be about to use its space.

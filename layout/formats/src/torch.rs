@@ -8,9 +8,9 @@ use crate::format::Format;
 use crate::found::Out;
 use crate::limits::{TENSORS_MAX, excerpt};
 use crate::pickle::{self, CALLS_MAX, Meaning, Pickle, View};
-use crate::source::{Source, read_exact};
+use crate::source::{Source, read_exact, read_up_to};
 use crate::tensor::{Location, Storage, Tensor, elements, numbered, order_of, span};
-use crate::zip::{ARCHIVES_MAX, Directory, Method};
+use crate::zip::{self, ARCHIVES_MAX, Directory, Method};
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -70,6 +70,11 @@ pub(crate) fn resume(
     out: &mut Out<'_, '_>,
 ) -> Result<()> {
     out.found.end = from;
+    // Behind one of the legacy format nothing is looked into: its last bytes may be those of a zip that is none of it.
+    let mut head = [0; 4];
+    if read_up_to(source, 0, &mut head)? < head.len() || head != zip::LOCAL_MAGIC {
+        return Err(Fault::Stopped);
+    }
     let Some((before, archives)) = Directory::find_behind(source, from)? else { return Err(Fault::Stopped) };
     // Names have the number of their checkpoint, but in the first one.
     let number = match number {
