@@ -36,7 +36,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Create(Create),
-    Mount(Mount),
+    Mount(Box<Mount>),
     #[command(visible_alias = "unmount")]
     Umount(Umount),
     #[command(visible_alias = "status")]
@@ -283,6 +283,17 @@ pub struct Mount {
     /// Descriptors that a server hands to its next keeper
     #[arg(long, hide = true, value_name = "NUMBERS")]
     pub adopted: Option<Adopted>,
+    #[command(flatten)]
+    pub instead: Instead,
+}
+
+// What `mount` does instead of mounting. (A comment for documentation would become that of `mount`.)
+#[derive(Debug, Args)]
+pub struct Instead {
+    /// For ExecStop= of a unit: if systemd is about to start that unit again, leave
+    /// the mount to what it starts; else do nothing, and the stop unmounts it
+    #[arg(long, value_name = "UNIT")]
+    pub restarting: Option<String>,
     /// Only say whether this program could serve the pool so
     #[arg(long, hide = true)]
     pub would_serve: bool,

@@ -80,12 +80,24 @@ pub(crate) struct Beginning {
     since: TxId,
     /// Files that were damaged already, as many as there is room for.
     damaged: Vec<Ino>,
+    /// Which one it is. A server of an older program says nothing of that.
+    #[serde(default)]
+    uuid: String,
 }
 
 impl Beginning {
     /// That of a mount that begins now.
     pub fn of(pool: &Pool) -> Self {
-        Self { since: pool.newest(), damaged: pool.view().damaged().take(DAMAGED).collect() }
+        Self {
+            since: pool.newest(),
+            damaged: pool.view().damaged().take(DAMAGED).collect(),
+            uuid: pool.superblock().uuid_text(),
+        }
+    }
+
+    /// True unless it is known to be of another pool than that of the number.
+    fn may_be_of(&self, uuid: &str) -> bool {
+        self.uuid.is_empty() || self.uuid == uuid
     }
 }
 
@@ -330,6 +342,11 @@ impl Handover {
         (!head.greeting.is_empty()).then(|| (head.greeting.clone(), head.answer.clone()))
     }
 
+    /// That what is left is of this pool.
+    pub(crate) fn is_of(&self, pool: &Beginning) -> io::Result<()> {
+        if self.head.read().pool.may_be_of(&pool.uuid) { Ok(()) } else { Err(of_another_pool()) }
+    }
+
     /// They have shaken hands.
     pub(crate) fn begin(&self, greeting: Vec<u8>, answer: Vec<u8>, pool: Beginning) -> io::Result<()> {
         let head = Head { greeting, answer, pool, ..self.head.read().clone() };
@@ -465,10 +482,17 @@ fn read_head(file: &File) -> io::Result<Head> {
     Err(io::Error::new(io::ErrorKind::Unsupported, why))
 }
 
-/// How the kernel and the first server shook hands, as a handover says that somebody else still has. None if they have
-/// not.
-pub(crate) fn handshake_of(handover: OwnedFd) -> io::Result<Option<(Vec<u8>, Vec<u8>)>> {
+fn of_another_pool() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "what the server before leaves is of another pool")
+}
+
+/// How the kernel and the first server of a pool shook hands, as a handover says that somebody else still has. None if
+/// they have not.
+pub(crate) fn handshake_of(handover: OwnedFd, uuid: &str) -> io::Result<Option<(Vec<u8>, Vec<u8>)>> {
     let head = read_head(&File::from(handover))?;
+    if !head.pool.may_be_of(uuid) {
+        return Err(of_another_pool());
+    }
     Ok((!head.greeting.is_empty()).then_some((head.greeting, head.answer)))
 }
 
@@ -501,7 +525,7 @@ mod tests {
     fn the_next_server_finds_what_is_open() {
         let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
         assert!(first.is_first() && first.handshake().is_none());
-        let pool = Beginning { since: TxId(9), damaged: vec![Ino(7)] };
+        let pool = Beginning { since: TxId(9), damaged: vec![Ino(7)], uuid: "one".into() };
         first.begin(vec![1, 2], vec![3], pool).unwrap();
         let kept: Vec<_> = (0..1000).map(|n| first.keep(Some(1000), entry(n)).unwrap()).collect();
         let numbers: Vec<_> = [3, 4].map(|number| first.keep_number(number).unwrap()).into();
@@ -511,6 +535,9 @@ mod tests {
         assert_eq!((second.describe().takeovers, second.since()), (1, TxId(9)));
         assert_eq!(second.damaged(), HashSet::from([Ino(7)]));
         assert_eq!(second.handshake(), Some((vec![1, 2], vec![3])));
+        let of = |uuid: &str| Beginning { uuid: uuid.into(), ..Beginning::default() };
+        assert!(second.is_of(&of("one")).is_ok() && second.is_of(&of("other")).is_err());
+        assert!(handshake_of(first.share().unwrap(), "other").is_err());
         let mut found: Vec<u64> = second.inherited.handles.iter().map(|(_, entry)| entry.handle).collect();
         found.sort_unstable();
         assert_eq!(found, (500..1000).collect::<Vec<_>>());

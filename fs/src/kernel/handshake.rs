@@ -40,7 +40,7 @@ pub(super) fn shake_hands<F: Filesystem>(
             write(&fuse, &answer)?;
             handover.begin(greeting, answer, pool)?;
         }
-        Some((_, told)) if told == answer => {}
+        Some((_, told)) if told == answer => handover.is_of(&pool)?,
         Some(_) => return Err(speaks_otherwise()),
     }
     // SAFETY: both descriptors are open; what the session reads from is the kernel from now on.
@@ -81,10 +81,10 @@ impl Filesystem for Greeter {
     }
 }
 
-/// That a server of this program could go on with what another one leaves: it can read that, and answers the kernel as
-/// that one did. Changes nothing.
-pub fn could_take_over(handover: impl Into<OwnedFd>, passthrough: PassthroughMode) -> io::Result<()> {
-    let Some((greeting, told)) = handshake_of(handover.into())? else { return Ok(()) };
+/// That a server of this program could go on with what another one of the pool of this number leaves: it can read that,
+/// and answers the kernel as that one did. Changes nothing.
+pub fn could_take_over(handover: impl Into<OwnedFd>, passthrough: PassthroughMode, uuid: &str) -> io::Result<()> {
+    let Some((greeting, told)) = handshake_of(handover.into(), uuid)? else { return Ok(()) };
     let (_, answer) = answer(Greeter(passthrough), &greeting, (SessionACL::All, Config::default()))?;
     if answer == told { Ok(()) } else { Err(speaks_otherwise()) }
 }

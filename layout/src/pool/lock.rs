@@ -181,6 +181,20 @@ pub fn lock_of(pool: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
+/// That a descriptor is the lock of a pool, and that nobody else holds that: takes it if nobody does.
+pub fn could_inherit(pool: &Path, lock: &OwnedFd) -> io::Result<()> {
+    let found = File::from(lock.try_clone()?).metadata()?;
+    if lock_of(pool) != Some((found.dev(), found.ino())) {
+        return Err(io::Error::other("it is not the lock of this pool"));
+    }
+    let written = fcntl(lock, FcntlArg::F_GETFL)? & libc::O_ACCMODE != libc::O_RDONLY;
+    match fcntl(lock, FcntlArg::F_OFD_SETLK(&if written { exclusive() } else { shared() })) {
+        Ok(_) => Ok(()),
+        Err(Errno::EAGAIN | Errno::EACCES) => Err(io::Error::other("somebody else holds the lock of this pool")),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// As [`holder`], of a pool whose directory is open.
 pub(crate) fn holder_of(dir: &Dir) -> Result<Option<Holder>> {
     let failed = |what, error| Error::in_pool(dir.path(), LOCK, what, error);

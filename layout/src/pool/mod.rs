@@ -35,7 +35,7 @@ mod values;
 pub use carrying::{COMMIT, Carried, Carrying, carried, have_committed};
 pub use create::{CreateOptions, LIMIT_MIN, is_unfinished, looks_like_pool};
 pub use edit::Edit;
-pub use lock::{Holder, holder, lock_of};
+pub use lock::{Holder, could_inherit, holder, lock_of};
 pub use open::{Inherited, OpenOptions, READ_ONLY_HOST};
 pub use opened::Pool;
 pub use recovery::{OpenSegment, Recovery};

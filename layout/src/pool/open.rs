@@ -73,8 +73,8 @@ pub struct Inherited {
 }
 
 impl Pool {
-    /// That this program could serve a pool that somebody serves now. Changes nothing.
-    pub fn could_open(dir: &Path, options: &OpenOptions) -> Result<()> {
+    /// That this program could serve a pool that somebody serves now, and which one that is. Changes nothing.
+    pub fn could_open(dir: &Path, options: &OpenOptions) -> Result<String> {
         let pool = open_pool(dir)?;
         let log = match open_log(&pool, true) {
             Err(error) if error.errno() == libc::EROFS && options.may_be_read_only => open_log(&pool, false),
@@ -91,7 +91,7 @@ impl Pool {
         }
         pool.open_only(LOCK, libc::O_RDONLY).map_err(|error| Error::in_pool(dir, LOCK, "open", error))?;
         match holder_of(&pool)? {
-            Some(_) => Ok(()),
+            Some(_) => Ok(superblock.uuid_text()),
             None => {
                 Err(Error::Invalid { pool: dir.into(), what: "its lock is not the one that its server has".into() })
             }

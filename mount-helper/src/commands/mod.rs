@@ -75,7 +75,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Cat(arguments) => cat::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Create(arguments) => create::run(&arguments),
-        Command::Mount(arguments) => mount::run(arguments),
+        Command::Mount(arguments) => mount::run(*arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),

@@ -7,22 +7,28 @@ use crate::mounting::kept::WOULD_SERVE;
 use crate::mounting::options::{MountOptions, Setting};
 use crate::mounting::request::MountRequest;
 use crate::mounting::server::{self, Listener};
-use crate::mounting::{alarm, background, beforehand, keeper, remount};
+use crate::mounting::stored::Stored;
+use crate::mounting::{alarm, background, beforehand, keeper, leaving, remount, resume};
 use crate::show::failure::Failure;
 use crate::show::{logging, output};
 
 /// Runs the command.
 pub fn run(arguments: Mount) -> Result<(), Failure> {
     let options = options(&arguments).map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
+    let is_main = arguments.foreground && !arguments.handshake && arguments.kept.is_none();
     let request = MountRequest::new(arguments.pool, arguments.mountpoint, options)
+        .stored(if is_main { Stored::here() } else { Stored::default() })
         .kept(arguments.kept, arguments.after)
         .errands(arguments.errands)
         .adopted(arguments.adopted);
     request.close_others()?;
+    if let Some(unit) = &arguments.instead.restarting {
+        return leaving::run(&request, unit);
+    }
     if request.options().is_remount() {
         return remount::run(&request, &arguments.options);
     }
-    if arguments.would_serve {
+    if arguments.instead.would_serve {
         beforehand::would_serve(&request)?;
         return output::print(WOULD_SERVE);
     }
@@ -40,9 +46,13 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
         return alarm::start(&request);
     }
     log_here(&request)?;
+    if let Some((request, resumed)) = resume::take(&request, request.kept_by_manager())? {
+        alarm::start(&request)?;
+        return keeper::keep(&request, false, Some(resumed));
+    }
     let request = request.prepare()?;
     alarm::start(&request)?;
-    if request.is_to_be_kept() { keeper::keep(&request, false) } else { server::serve(&request, &mut Terminal) }
+    if request.is_to_be_kept() { keeper::keep(&request, false, None) } else { server::serve(&request, &mut Terminal) }
 }
 
 fn log_here(request: &MountRequest) -> Result<(), Failure> {

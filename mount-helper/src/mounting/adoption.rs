@@ -102,12 +102,13 @@ fn take_from(server: Pid, mount: &Mount) -> io::Result<[OwnedFd; 4]> {
 }
 
 /// True if it is a file in memory (memfd_create(2)): no other has seals.
-fn is_memory(file: &OwnedFd) -> bool {
+pub fn is_memory(file: &OwnedFd) -> bool {
     let is_regular = fstat(file).is_ok_and(|found| found.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits());
     is_regular && fcntl(file, FcntlArg::F_GET_SEALS).is_ok()
 }
 
-fn is_file(open: &OwnedFd, number: (u64, u64)) -> bool {
+/// True if it is the file of this device with this number.
+pub fn is_file(open: &OwnedFd, number: (u64, u64)) -> bool {
     fstat(open).is_ok_and(|found| (found.st_dev, found.st_ino) == number)
 }
 

@@ -96,7 +96,7 @@ fn wait(reader: PipeReader) -> Result<Answer, Failure> {
 /// The server's side: serves the mount, and answers on standard output until it is ready.
 pub fn serve(request: &MountRequest) -> Result<(), Failure> {
     if request.is_to_be_kept() {
-        let kept = prepare(request).and_then(|_| keeper::keep(request, true));
+        let kept = prepare(request).and_then(|_| keeper::keep(request, true, None));
         if let Err(failure) = &kept {
             log::error!("{failure}");
             // Until a server serves, standard output is the pipe.

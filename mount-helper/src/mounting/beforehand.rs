@@ -13,16 +13,21 @@ use crate::show::failure::{Failure, reason};
 /// That this program could take the place of the server of a pool. What that one leaves is standard input; from a
 /// keeper of an older program nothing comes.
 pub fn would_serve(request: &MountRequest) -> Result<(), Failure> {
-    could_open(request)?;
+    let uuid = could_open(request)?;
     let left = io::stdin().as_fd().try_clone_to_owned().map(File::from);
     match left {
-        Ok(left) if left.metadata().is_ok_and(|found| found.is_file()) => could_take_over(request, left),
+        Ok(left) if left.metadata().is_ok_and(|found| found.is_file()) => go_on(request, left, &uuid),
         _ => Ok(()),
     }
 }
 
-/// That a program like this one finds what it has to open, as long as somebody else serves the pool.
-pub fn could_open(request: &MountRequest) -> Result<(), Failure> {
+/// That this program could go on with what a server leaves.
+pub fn could_take_over(request: &MountRequest, handover: impl Into<OwnedFd>) -> Result<(), Failure> {
+    go_on(request, handover, &could_open(request)?)
+}
+
+/// That a program like this one finds what it has to open, as long as somebody else serves the pool; and its number.
+pub fn could_open(request: &MountRequest) -> Result<String, Failure> {
     let options = OpenOptions {
         layout: request.options.layout.clone(),
         may_be_read_only: request.options.flags.read_only,
@@ -31,9 +36,8 @@ pub fn could_open(request: &MountRequest) -> Result<(), Failure> {
     Ok(Pool::could_open(&request.pool, &options)?)
 }
 
-/// That this program could go on with what a server leaves.
-pub fn could_take_over(request: &MountRequest, handover: impl Into<OwnedFd>) -> Result<(), Failure> {
+fn go_on(request: &MountRequest, handover: impl Into<OwnedFd>, uuid: &str) -> Result<(), Failure> {
     let passthrough = request.options.server.passthrough.unwrap_or(Options::default().passthrough);
-    tensorfs_fs::could_take_over(handover, passthrough)
+    tensorfs_fs::could_take_over(handover, passthrough, uuid)
         .map_err(|error| Failure::at(&request.pool, format!("cannot take over: {}", reason(&error))))
 }

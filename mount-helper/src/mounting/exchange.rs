@@ -1,4 +1,4 @@
-//! Asking a keeper for another server: with another program, or with other options.
+//! Asking a keeper for another server: with another program, or with other options; or to leave to another keeper.
 //!
 //! The keeper listens on a socket with an abstract name (unix(7)), which has its pid. It hears whoever may end it
 //! anyway: its own user and root. One message says how the server is to be started, and has the program with it as an
@@ -53,6 +53,8 @@ pub struct Wish {
     pub program: Option<File>,
     /// The options of the mount, if others are wanted.
     pub options: Option<String>,
+    /// The next keeper is to start that server, with what the service manager keeps.
+    pub leaves: bool,
 }
 
 impl Wish {
@@ -102,12 +104,13 @@ fn hear(socket: OwnedFd) -> io::Result<Wish> {
         return Err(io::Error::other("whoever asked for another server waits no more"));
     }
     let program = programs.into_iter().next().map(File::from);
-    let options = match text.split_at_checked(1) {
-        Some(("o", list)) => Some(list.to_owned()),
-        Some(("p", "")) => None,
+    let (options, leaves) = match text.split_at_checked(1) {
+        Some(("o", list)) => (Some(list.to_owned()), false),
+        Some(("l", list)) => (Some(list.to_owned()), true),
+        Some(("p", "")) => (None, false),
         _ => return Err(Errno::EPROTO.into()),
     };
-    Ok(Wish { socket, program, options })
+    Ok(Wish { socket, program, options, leaves })
 }
 
 /// True if nobody will hear an answer.
@@ -192,9 +195,18 @@ pub fn watch_again(mount: &Mount, server: Pid, log: Option<&Path>) -> Result<Pid
 /// Has a keeper put another server in the place of the one that serves. Returns when that one serves; if it does not,
 /// the one before goes on, and this is an error.
 pub fn ask(keeper: Pid, program: Option<&File>, options: Option<&str>) -> Result<(), Failure> {
+    say(keeper, program, &options.map_or("p".to_owned(), |list| format!("o{list}")))
+}
+
+/// Has a keeper and its server end and leave the mount to the next ones, which its service manager starts: of this
+/// program, with these options. Returns when the server has ended; if it does not, this is an error.
+pub fn ask_to_leave(keeper: Pid, program: &File, options: &str) -> Result<(), Failure> {
+    say(keeper, Some(program), &format!("l{options}"))
+}
+
+fn say(keeper: Pid, program: Option<&File>, text: &str) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::new(format!("the keeper, process {keeper}: {}", reason(&error)));
     let socket = reach(keeper).map_err(failed)?;
-    let text = options.map_or("p".to_owned(), |list| format!("o{list}"));
     let numbers: Vec<_> = program.map(File::as_raw_fd).into_iter().collect();
     let with = [ControlMessage::ScmRights(&numbers)];
     let with = if numbers.is_empty() { &[] } else { &with[..] };

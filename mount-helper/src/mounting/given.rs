@@ -157,6 +157,11 @@ pub fn is_of(mount: &Mount, device: &OwnedFd) -> bool {
     is_device(&found) && connection(device).is_none_or(|number| number == mount.device().1)
 }
 
+/// Whether a descriptor is one of `/dev/fuse`.
+pub fn is_fuse(device: &OwnedFd) -> bool {
+    fstat(device).is_ok_and(|found| is_device(&found))
+}
+
 fn is_device(found: &FileStat) -> bool {
     let is_character = SFlag::from_bits_truncate(found.st_mode & libc::S_IFMT) == SFlag::S_IFCHR;
     is_character && (major(found.st_rdev), minor(found.st_rdev)) == DEVICE

@@ -3,7 +3,8 @@
 //! what the kernel has open. It reads nothing of a pool, of clients, or of that file.
 //!
 //! A server that ends by itself has unmounted, or has said why it does not: the keeper ends with it. If the keeper is
-//! killed, the server serves on.
+//! killed, the server serves on. A service manager that keeps descriptors gets those that the next keeper needs: then
+//! this one may leave, and its server with it, while the mount stays.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -28,12 +29,17 @@ use tensorfs_fs::{Handover, keep_to_quotas};
 
 use crate::mounting::errands;
 use crate::mounting::exchange::{self, Wish};
-use crate::mounting::kept::{Adopted, KEEPER_DIED, LEFT, READY, SERVES, TOLD_TO_LEAVE, UPGRADE, WOULD_SERVE};
+use crate::mounting::fuse_device::Mounted;
+use crate::mounting::kept::{
+    Adopted, KEEPER_DIED, LEFT, READY, SERVES, STARTED_AGAIN, TOLD_TO_LEAVE, UPGRADE, WOULD_SERVE,
+};
 use crate::mounting::message::{self, Patience};
 use crate::mounting::notify;
 use crate::mounting::options::MountOptions;
 use crate::mounting::request::{MountRequest, PROGRAM};
+use crate::mounting::resume::Resumed;
 use crate::mounting::signals::{self, TO_LEAVE};
+use crate::mounting::stored::Manager;
 use crate::mounting::watchdog::{self, Watchdog};
 use crate::show::failure::{Failure, reason};
 use crate::show::logging;
@@ -82,8 +88,7 @@ struct Keeper<'a> {
     stopping: Option<Signal>,
     /// Standard output is the pipe to somebody who waits for the first server.
     awaited: bool,
-    /// The service manager has not heard yet that it is mounted.
-    untold: bool,
+    manager: Manager,
     /// Servers say by that pipe how their start went.
     handshake: bool,
     /// What the next server is.
@@ -180,15 +185,17 @@ enum Said {
 
 /// Keeps watch over servers of a mount until the last one has ended. Standard output is the pipe to whoever waits for
 /// the first one to serve, if there is a `handshake`.
-pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
+pub fn keep(request: &MountRequest, handshake: bool, resumed: Option<Resumed>) -> Result<(), Failure> {
     let _ = prctl::set_name(c"tensorfs-keeper");
     // The kernel moves the bytes of segments with the rights of whoever has given them to it.
     keep_to_quotas();
     let signals = take_signals().map_err(cannot_watch)?;
     logging::write_beside();
-    let (handover, inherited) = match request.adopted.map(Adopted::take).transpose()? {
-        Some([handover, fuse, lock]) => (handover, Some([fuse, lock])),
-        None => (Handover::create().map_err(cannot_watch)?, None),
+    let (kept, why) = (resumed.as_ref().map(|resumed| resumed.name.clone()), resumed.as_ref().map(|_| STARTED_AGAIN));
+    let (handover, inherited) = match (request.adopted.map(Adopted::take).transpose()?, resumed) {
+        (Some([handover, fuse, lock]), _) => (handover, Some([fuse, lock])),
+        (None, Some(Resumed { handover, fuse, lock, .. })) => (handover, Some([fuse, lock])),
+        (None, None) => (Handover::create().map_err(cannot_watch)?, None),
     };
     let listener = exchange::open();
     if let Err(error) = &listener {
@@ -198,7 +205,7 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
         request,
         handover,
         awaited: handshake && inherited.is_none(),
-        untold: true,
+        manager: Manager::new(kept),
         inherited,
         signals,
         stopping: None,
@@ -210,43 +217,67 @@ pub fn keep(request: &MountRequest, handshake: bool) -> Result<(), Failure> {
         watchdog: request.options().watchdog().map(|patience| Watchdog::new(request.mountpoint(), patience)),
         given_up: Vec::new(),
     };
-    let mut life = match keeper.inherited {
-        None => keeper.begin(None).map_err(cannot_start)?,
-        Some(_) => keeper.begin_again(KEEPER_DIED)?,
-    };
-    let mut deaths = Deaths::default();
-    loop {
-        let status = keeper.watch(&mut life).map_err(cannot_watch)?;
-        if status.success() || keeper.inherited.is_none() {
-            return ended(request, status);
-        }
-        keeper.watchdog.iter_mut().for_each(Watchdog::forget);
-        if let Some(wish) = keeper.wish.take() {
-            life = keeper.fulfil(wish)?;
-            continue;
-        }
-        // One that is ended as it does not answer has not crashed.
-        let left = status.code() == Some(LEFT);
-        let killed = life.hangs || left || status.signal() == Some(libc::SIGKILL);
-        let why = match (life.hangs, left) {
-            (true, _) => NO_ANSWER.to_owned(),
-            (false, true) => TOLD_TO_LEAVE.to_owned(),
-            (false, false) => how(status),
+    let served = keeper.serve(why.unwrap_or(KEEPER_DIED));
+    // Whatever becomes of the mount: nobody goes on with it.
+    if !matches!(served, Ok(None)) {
+        keeper.manager.forget();
+    }
+    served?.map_or(Ok(()), |status| ended(request, status))
+}
+
+impl Keeper<'_> {
+    /// Until the last server has ended, and how; none if the mount is left to another keeper. `why` says why this one
+    /// goes on with a mount, if it does.
+    fn serve(&mut self, why: &str) -> Result<Option<ExitStatus>, Failure> {
+        let keeper = self;
+        let request = keeper.request;
+        let mut life = match keeper.inherited {
+            None => keeper.begin(None).map_err(cannot_start)?,
+            Some(_) => keeper.begin_again(why)?,
         };
-        // One that was to end and failed at that has done nothing for long, and nobody waits for long that it does.
-        let served = match keeper.stopping {
-            Some(_) if !killed => Some(Duration::ZERO),
-            _ => life.serves.map(|since| since.elapsed()),
-        };
-        let Some(pause) = deaths.count(killed, served) else {
-            return Err(stays_dead(request, &why));
-        };
-        match left {
-            true => log::info!("{}: the server left, as {why}; another one takes over", request.pool().display()),
-            false => log::error!("{}: the server died ({why}); another one takes over", request.pool().display()),
+        let mut deaths = Deaths::default();
+        loop {
+            let status = keeper.watch(&mut life).map_err(cannot_watch)?;
+            if status.success() || keeper.inherited.is_none() {
+                return Ok(Some(status));
+            }
+            keeper.watchdog.iter_mut().for_each(Watchdog::forget);
+            match keeper.wish.take() {
+                Some(wish) if wish.leaves && keeper.stopping.is_none() => {
+                    log::info!("{}: left to the next keeper", request.pool().display());
+                    wish.answer(Ok(()));
+                    return Ok(None);
+                }
+                Some(wish) if wish.leaves => wish.answer(Err("it is being unmounted".to_owned())),
+                Some(wish) => {
+                    life = keeper.fulfil(wish)?;
+                    continue;
+                }
+                None => {}
+            }
+            // One that is ended as it does not answer has not crashed.
+            let left = status.code() == Some(LEFT);
+            let killed = life.hangs || left || status.signal() == Some(libc::SIGKILL);
+            let why = match (life.hangs, left) {
+                (true, _) => NO_ANSWER.to_owned(),
+                (false, true) => TOLD_TO_LEAVE.to_owned(),
+                (false, false) => how(status),
+            };
+            // One that was to end and failed at that has done nothing for long, and nobody waits for long that it does.
+            let served = match keeper.stopping {
+                Some(_) if !killed => Some(Duration::ZERO),
+                _ => life.serves.map(|since| since.elapsed()),
+            };
+            let Some(pause) = deaths.count(killed, served) else {
+                return Err(stays_dead(request, &why));
+            };
+            match left {
+                true => log::info!("{}: the server left, as {why}; another one takes over", request.pool().display()),
+                false => log::error!("{}: the server died ({why}); another one takes over", request.pool().display()),
+            }
+            thread::sleep(pause);
+            life = keeper.begin_again(&why)?;
         }
-        thread::sleep(pause);
-        life = keeper.begin_again(&why)?;
     }
 }
 
@@ -412,8 +443,9 @@ impl Keeper<'_> {
     fn consider(&mut self, wish: Wish, life: &mut Life) {
         let pool = self.request.pool().display();
         let done = match self.stopping {
-            None => self.would_serve(&wish, life),
             Some(_) => Err("it is being unmounted".to_owned()),
+            None if wish.leaves && !self.manager.keeps() => Err("nobody keeps what the next keeper needs".to_owned()),
+            None => self.would_serve(&wish, life),
         };
         match done {
             Ok(()) => {
@@ -427,11 +459,12 @@ impl Keeper<'_> {
         }
     }
 
-    /// The options of the server that is wished for: those of this one, but for what others can be had.
+    /// The options of the server that is wished for: those of this one, but for what others can be had. The next keeper
+    /// has its own.
     fn options_of(&self, wish: &Wish) -> Result<MountOptions, String> {
         let mut wanted = MountOptions::default();
         wish.options.iter().try_for_each(|list| wanted.apply(list, false))?;
-        Ok(self.options.exchanged(&wanted))
+        Ok(if wish.leaves { wanted } else { self.options.exchanged(&wanted) })
     }
 
     /// Asks a program whether it could serve, as long as the server lives.
@@ -530,7 +563,11 @@ impl Keeper<'_> {
             Said::Serves(_) if life.serves.is_some() => {}
             Said::Serves(descriptors) => {
                 // The first one had them before it looked at any request. They stay the same.
-                self.inherited.get_or_insert(descriptors);
+                let [fuse, lock] = self.inherited.get_or_insert(descriptors);
+                let mounted = Mounted::inherited(fuse, self.request.pool(), self.request.mountpoint());
+                if let Some(device) = mounted.device() {
+                    self.manager.keep(device, [&self.handover, fuse, lock]);
+                }
                 life.serves = Some(Instant::now());
                 if let Some(signal) = self.stopping {
                     // The one before died of it, or before it had heard of it.
@@ -552,9 +589,7 @@ impl Keeper<'_> {
         if std::mem::take(&mut self.awaited) {
             dup2_stdout(File::options().write(true).open("/dev/null")?)?;
         }
-        if std::mem::take(&mut self.untold) {
-            notify::notify("READY=1");
-        }
+        self.manager.ready();
         Ok(())
     }
 

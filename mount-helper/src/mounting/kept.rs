@@ -28,6 +28,8 @@ pub const UPGRADE: &str = "upgrade";
 pub const KEEPER_DIED: &str = "its keeper had died";
 /// Why the next server serves, if the one before was told to leave (SIGQUIT).
 pub const TOLD_TO_LEAVE: &str = "it was told to leave";
+/// Why the next server serves, if its service manager has started both anew.
+pub const STARTED_AGAIN: &str = "its service was started again";
 /// What a program prints that could serve.
 pub const WOULD_SERVE: &str = "would serve\n";
 /// The exit status of a server that leaves the rest to another one (`EX_TEMPFAIL` of sysexits.h).

@@ -35,6 +35,7 @@ pub struct Mount {
     fs_type: OsString,
     source: PathBuf,
     user: Option<u32>,
+    lets_others_in: bool,
 }
 
 impl Mount {
@@ -93,6 +94,11 @@ impl Mount {
     /// Whose mount it is, if it is one of FUSE.
     pub fn user(&self) -> Option<u32> {
         self.user
+    }
+
+    /// Whether the kernel lets in others than whose mount it is.
+    pub fn lets_others_in(&self) -> bool {
+        self.lets_others_in
     }
 
     /// Whether it is a mount of a pool.
@@ -234,8 +240,10 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     fields.find(|field| *field == b"-")?;
     let fs_type = unescape(fields.next()?);
     let source = unescape(fields.next()?);
-    let user = fields.next().and_then(parse_user);
-    Some(Mount { id, device, root, mount_point, options, fs_type, source: source.into(), user })
+    let of_fuse = fields.next().unwrap_or_default();
+    let user = parse_user(of_fuse);
+    let lets_others_in = of_fuse.split(|byte| *byte == b',').any(|option| option == b"allow_other");
+    Some(Mount { id, device, root, mount_point, options, fs_type, source: source.into(), user, lets_others_in })
 }
 
 /// Whose mount it is, as FUSE says among a mount's options.

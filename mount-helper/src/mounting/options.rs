@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::mount::MsFlags;
+use nix::unistd::geteuid;
 use tensorfs_fs::{Durability, LatencyMode, Options, PassthroughMode};
 
+use crate::mounting::mountinfo::Mount;
 use crate::show::failure::{At, Failure};
 use crate::show::size;
 
@@ -336,6 +338,20 @@ impl MountOptions {
             (changed(&self.on_damage, &running.on_damage, None), "on-damage"),
         ];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
+    }
+
+    /// What only the kernel decides, and a mount that is there is otherwise.
+    pub fn of_the_kernel(&self, mount: &Mount) -> Option<&'static str> {
+        let (flags, others) = (self.flags, self.allow_other || geteuid().is_root());
+        let wanted = [
+            (flags.read_only, mount.has("ro"), "ro"),
+            (flags.noexec, mount.has("noexec"), "noexec"),
+            (flags.noatime, mount.has("noatime"), "noatime"),
+            (flags.nodiratime, mount.has("nodiratime"), "nodiratime"),
+            (flags.nosymfollow, mount.has("nosymfollow"), "nosymfollow"),
+            (others, mount.lets_others_in(), "allow_other"),
+        ];
+        wanted.into_iter().find_map(|(wanted, is_so, name)| (wanted != is_so).then_some(name))
     }
 
     /// These options, with what is `wanted` of those that another server in the place of the one that runs can have:

@@ -9,8 +9,9 @@ use nix::unistd::geteuid;
 
 use crate::mounting::errands::{self, Sockets};
 use crate::mounting::kept::{Adopted, Descriptors};
-use crate::mounting::mountinfo::Table;
+use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::options::MountOptions;
+use crate::mounting::stored::Stored;
 use crate::mounting::{given, holder, inherited, paths, pool, unmount};
 use crate::show::failure::{At, Failure};
 
@@ -31,12 +32,20 @@ pub struct MountRequest {
     pub(super) errands: Option<Sockets>,
     /// What a server whose keeper has died handed to this one.
     pub(super) adopted: Option<Adopted>,
+    /// What the service manager has started this process with.
+    stored: Stored,
 }
 
 impl MountRequest {
     /// A mount of `pool` at `mountpoint`, as paths on the command line.
     pub fn new(pool: PathBuf, mountpoint: PathBuf, options: MountOptions) -> MountRequest {
-        MountRequest { pool, mountpoint, options, kept: None, after: None, errands: None, adopted: None }
+        let stored = Stored::default();
+        MountRequest { pool, mountpoint, options, kept: None, after: None, errands: None, adopted: None, stored }
+    }
+
+    /// As a keeper that a service manager has started with these.
+    pub fn stored(self, stored: Stored) -> MountRequest {
+        MountRequest { stored, ..self }
     }
 
     /// As the server of a keeper, who handed these over.
@@ -60,8 +69,13 @@ impl MountRequest {
         let named = [Some(&*self.pool), Some(&*self.mountpoint), self.options.log()].into_iter().flatten();
         let handed = self.kept.into_iter().flat_map(Descriptors::numbers);
         let handed = handed.chain(self.errands.into_iter().flat_map(Sockets::numbers));
-        let handed = handed.chain(self.adopted.into_iter().flat_map(Adopted::numbers));
+        let handed = handed.chain(self.adopted.into_iter().flat_map(Adopted::numbers)).chain(self.stored.numbers());
         inherited::close_all_but(handed.chain(named.filter_map(inherited::number_in)))
+    }
+
+    /// What the service manager has kept.
+    pub fn kept_by_manager(&self) -> &Stored {
+        &self.stored
     }
 
     /// True if somebody is to keep watch over its server, and this is not that server.
@@ -86,11 +100,7 @@ impl MountRequest {
 
     /// Makes sure that the pool can be mounted there: paths, a dead mount, another server, `create`.
     pub fn prepare(mut self) -> Result<MountRequest, Failure> {
-        self.options.allow_other |= geteuid().is_root();
-        self.options.make_absolute()?;
-        if self.options.server.watchdog.is_some() && !self.options.server.keeper {
-            return Err(Failure::at(&self.mountpoint, "option \"watchdog\": it takes the option keeper, too"));
-        }
+        self.settle()?;
         if let Some(number) = given::number(&self.mountpoint) {
             return self.prepare_given(number);
         }
@@ -109,6 +119,22 @@ impl MountRequest {
             return Err(Failure::at(&self.mountpoint, "not a directory"));
         }
         Ok(self)
+    }
+
+    /// As [`MountRequest::prepare`], of what is mounted so already. Nothing is asked of the mount.
+    pub(super) fn of_mount(mut self, mount: &Mount) -> Result<MountRequest, Failure> {
+        self.settle()?;
+        (self.pool, self.mountpoint) = (mount.source().into(), mount.mount_point().into());
+        Ok(self)
+    }
+
+    fn settle(&mut self) -> Result<(), Failure> {
+        self.options.allow_other |= geteuid().is_root();
+        self.options.make_absolute()?;
+        if self.options.server.watchdog.is_some() && !self.options.server.keeper {
+            return Err(Failure::at(&self.mountpoint, "option \"watchdog\": it takes the option keeper, too"));
+        }
+        Ok(())
     }
 
     /// As [`MountRequest::prepare`], where somebody else has mounted it.

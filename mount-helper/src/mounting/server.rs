@@ -14,7 +14,7 @@ use tensorfs_layout::pool::{Inherited, OpenOptions, Pool, READ_ONLY_HOST};
 
 use crate::mounting::errands::{Errands, Sockets};
 use crate::mounting::fuse_device::{self, Mounted};
-use crate::mounting::kept::{KEEPER_DIED, Kept, LEFT, TOLD_TO_LEAVE, UPGRADE};
+use crate::mounting::kept::{KEEPER_DIED, Kept, LEFT, STARTED_AGAIN, TOLD_TO_LEAVE, UPGRADE};
 use crate::mounting::request::MountRequest;
 use crate::mounting::{beforehand, given, keeper, notify, signals};
 use crate::show::failure::{Failure, reason};
@@ -113,7 +113,8 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
     signals::block(to_end(request))?;
     // One that left to this one on purpose was neither killed, nor is anything to be said of that.
     let after = request.after.as_deref().unwrap_or_default();
-    let left = [UPGRADE, KEEPER_DIED, TOLD_TO_LEAVE].contains(&after) && pool.recovery().kind == Shutdown::ServerKilled;
+    let left = [UPGRADE, KEEPER_DIED, STARTED_AGAIN, TOLD_TO_LEAVE].contains(&after)
+        && pool.recovery().kind == Shutdown::ServerKilled;
     let recovered = recovery_note(&pool).filter(|line| !(left && line.ends_with(NOTHING_LOST)));
     for line in [recovered, read_only_note(&pool)].into_iter().flatten() {
         log::warn!("{line}");
