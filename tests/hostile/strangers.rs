@@ -581,6 +581,8 @@ fn what_changes_while_root_looks_at_it_leads_nowhere() {
                 done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             });
             assert_untouched(&scene.look(links), &before, &what);
+            // What is gone for a moment is missed, a line each.
+            scene.said.borrow_mut().retain(|said| !said.contains(": says too much: "));
         }
     }
     scene.end();
