@@ -355,8 +355,8 @@ impl Table {
                 let actor = thread::spawn(move || {
                     for n in (0..).take_while(|_| !told.load(Ordering::SeqCst)) {
                         act(&dir, n);
-                        // What it brings about needs a moment.
-                        thread::sleep(Duration::from_millis(10));
+                        // The log writes zeroes first: who goes on meanwhile leaves no room, for which everybody waits.
+                        thread::sleep(Duration::from_millis(200));
                     }
                 });
                 late.wait_for_waiting(1);
