@@ -1,6 +1,7 @@
 //! A mount as a service: started again, stopped and killed by its manager.
 
 mod manager;
+mod options;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
