@@ -113,6 +113,9 @@ pub(crate) struct Decoder {
 /// What is done with what a reader says. An answer ends the request.
 type Hear<'a, T> = &'a mut dyn FnMut(Answer, &[u8]) -> io::Result<Next<T>>;
 
+/// Takes what is said of what is no tensor; returns how much that was, and whether more is wanted.
+type Take<'a> = &'a mut dyn FnMut(Answer, &[u8]) -> io::Result<(u64, bool)>;
+
 enum Next<T> {
     Say(Order),
     Listen,
@@ -238,12 +241,7 @@ impl Readers {
 
     /// Has a file read that says something other than tensors. `take` is given what is said, and says whether more is
     /// wanted.
-    fn each_said(
-        &self,
-        ask: &Ask<'_>,
-        wanted: Wanted,
-        take: &mut dyn FnMut(Answer, &[u8]) -> io::Result<(u64, bool)>,
-    ) -> io::Result<Recognised> {
+    fn each_said(&self, ask: &Ask<'_>, wanted: Wanted, take: Take<'_>) -> io::Result<Recognised> {
         let size = ask.source.size()?;
         let mut process = None;
         let mut hear = |answer, bytes: &[u8]| match answer {

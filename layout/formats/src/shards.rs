@@ -10,6 +10,7 @@ use serde_json::de::IoRead;
 
 use crate::fault::{Fault, Result, malformed, short};
 use crate::found::Out;
+use crate::limits::excerpt;
 use crate::safetensors::Strings;
 use crate::source::{Part, Source};
 
@@ -62,7 +63,7 @@ pub(crate) fn judge(read: serde_json::Result<()>, out: &mut Out<'_, '_>) -> Resu
             out.found.cut = true;
             short("JSON that is cut short")
         }
-        Err(error) => malformed(format!("JSON: {error}")),
+        Err(error) => malformed(format!("JSON: {}", excerpt(&error.to_string()))),
     }
 }
 

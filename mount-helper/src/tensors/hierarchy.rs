@@ -19,7 +19,7 @@ const ALONE: &str = "array";
 /// What a walk has come by.
 pub enum Seen {
     /// An array.
-    Array(Stored),
+    Array(Box<Stored>),
     /// Something of it is not understood, or is told twice and not the same: no damage.
     Odd(Failure),
     /// What cannot be read.
@@ -105,7 +105,7 @@ impl Hierarchies {
                 let stored = open.sum.add(&name, array, chunks);
                 let fault = stored.chunks.as_ref().and_then(Chunks::fault);
                 seen.extend(fault.map(|fault| Seen::Trouble(Failure::at(dir.path(), fault))));
-                seen.push(Seen::Array(stored));
+                seen.push(Seen::Array(Box::new(stored)));
             }
             Some(What::Unknown(why)) => {
                 let what = format!("{} that is not understood: {why}", open.sum.format);
@@ -131,7 +131,7 @@ impl Hierarchies {
         for (name, what) in named {
             if let What::Array(array) = what {
                 let chunks = Chunks::none_of(&array);
-                seen.push(Seen::Array(sum.add(&name, array, chunks)));
+                seen.push(Seen::Array(Box::new(sum.add(&name, array, chunks))));
             }
         }
         seen.push(Seen::End(sum));

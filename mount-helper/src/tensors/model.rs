@@ -201,7 +201,7 @@ impl Model {
         for one in seen {
             match one {
                 Seen::Trouble(failure) => return Err(failure),
-                Seen::Array(stored) => self.add_array(stored, top),
+                Seen::Array(stored) => self.add_array(*stored, top),
                 Seen::Odd(_) | Seen::End(_) => {}
             }
         }
