@@ -29,6 +29,7 @@ on_mounts!(
     what_is_no_program_is_not_waited_for,
     a_server_that_is_stopped_is_exchanged,
     what_the_next_server_would_not_find_is_missed_beforehand,
+    a_pool_that_only_root_reaches_is_upgraded,
 );
 
 fn kept(setup: Setup) -> Mount {
@@ -627,4 +628,31 @@ fn what_the_next_server_would_not_find_is_missed_beforehand(setup: Setup) {
     mount.umount();
     let check = mount.tensorfs(["check", "--data", mount.pool().to_str().unwrap()]);
     assert!(check.status.success(), "{}", said(&check));
+}
+
+/// Its server has given up root's rights, and does not reach it by its path any more.
+///
+/// Proves K7.
+fn a_pool_that_only_root_reaches_is_upgraded(setup: Setup) {
+    if !is_root() {
+        return setup.skip("this takes root");
+    }
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    mount.umount();
+    let pool = mount.pool().to_owned();
+    let chown = std::process::Command::new("chown").args(["-R", "54321:54321"]).arg(&pool).status().unwrap();
+    assert!(chown.success());
+    fs::set_permissions(pool.parent().unwrap(), fs::Permissions::from_mode(0o700)).unwrap();
+    mount.mount();
+    fs::write(mount.at("f"), [1; 100_000]).unwrap();
+    let before = mount.pid();
+    let done = upgrade(&mount, None);
+    assert!(done.status.success(), "{}", said(&done));
+    mount.adopt();
+    assert!(mount.pid() != before && !mount.log().contains("not leaving to another server"), "{}", mount.log());
+    assert_eq!(fs::read(mount.at("f")).unwrap(), [1; 100_000]);
+    mount.umount();
 }

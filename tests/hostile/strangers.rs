@@ -798,6 +798,5 @@ impl Scene {
         assert!(said.is_empty(), "{} of them do not say what is wrong:\n{}", said.len(), said.join("\n"));
         let (took, what) = &*self.longest.borrow();
         println!("the longest took {took:.1?}: {what}");
-        assert!(took.as_secs() < PATIENCE / 2, "{what}: {took:?}");
     }
 }

@@ -78,8 +78,8 @@ impl Files {
             return;
         }
         let (pool, bells) = (store.pool(), store.bells());
-        let removable = pool.next_freed(pool.horizon()).is_some();
-        if removable { bells.unlink() } else { bells.commit() }.ring();
+        let waits_for_commit = pool.has_freed() && pool.next_freed(pool.horizon()).is_none();
+        if waits_for_commit { bells.commit() } else { bells.unlink() }.ring();
     }
 
     /// Has the segments removed that may be, and waits for that as long as it goes on: a host that is late with one
@@ -148,12 +148,17 @@ impl Files {
 
     fn admit_beside_removals(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<Admitted<'_>> {
         let store = self.store();
-        if store.may_wait_for_removals() && store.takes_nothing_more(ino, &fd, offset, len)? {
-            self.hurry_removals(0);
-            return self.admit_at_once(ino, fd, offset, len);
-        }
         let (mut rounds, mut more) = (0..ROUNDS, len);
-        while rounds.next().is_some() && self.wait_for_removals(more) {
+        while rounds.next().is_some() {
+            self.hurry_removals(more);
+            if store.stands_beside_too_much(more) {
+                if store.are_there(ino, &fd, offset, len)? {
+                    break;
+                }
+                if !self.wait_for_removals(more) {
+                    break;
+                }
+            }
             let admitted = self.admit_at_once(ino, &fd, offset, len)?;
             // Those who looked at the same time did not see each other; now whoever has looked last sees all.
             if !store.stands_beside_too_much(0) {

@@ -415,14 +415,18 @@ impl Store {
         limit - Self::near(limit)
     }
 
-    /// True if `len` bytes at `offset` of a file take nothing of the host that does not count yet.
-    pub fn takes_nothing_more(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<bool> {
-        if self.keeps_room_for_holes(ino) {
-            // Everything below its end counts.
-            let size = host::stat(&fd).host("looking at a segment")?.size.next_multiple_of(BLOCK);
-            return Ok(offset.saturating_add(len) <= size);
+    /// True if there are bytes already on the host wherever `len` bytes at `offset` of a file go: that takes nothing of
+    /// it, whatever counts.
+    pub fn are_there(&self, ino: Ino, fd: impl AsFd, offset: u64, len: u64) -> Result<bool> {
+        if host::unallocated(&fd, offset, len, BLOCK).host("measuring a segment")? > 0 {
+            return Ok(false);
         }
-        Ok(host::unallocated(&fd, offset, len, BLOCK).host("measuring a segment")? == 0)
+        if !self.keeps_room_for_holes(ino) {
+            return Ok(true);
+        }
+        // What would make it longer counts with the holes in front of it.
+        let size = host::stat(&fd).host("looking at a segment")?.size.next_multiple_of(BLOCK);
+        Ok(offset.saturating_add(len) <= size)
     }
 
     /// True if whoever deletes a file may be about to use its space.

@@ -199,7 +199,8 @@ fn is_unfinished_in(dir: &Dir) -> io::Result<bool> {
 /// they are what they should be whoever opens it finds out, and says of which they are not.
 pub fn looks_like_pool(dir: &Path) -> bool {
     let Ok(dir) = Dir::open(dir) else { return false };
-    let has = |name| !matches!(dir.stat(name), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    let is_none = |kind| matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
+    let has = |name| dir.stat(name).map_or_else(|error| !is_none(error.kind()), |_| true);
     [LOG, SEGMENTS, QUARANTINE].into_iter().all(has)
 }
 

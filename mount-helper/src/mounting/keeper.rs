@@ -27,6 +27,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{Pid, dup2_stdout};
 use tensorfs_fs::{Handover, keep_to_quotas};
 
+use crate::mounting::alone::Alone;
 use crate::mounting::errands;
 use crate::mounting::exchange::{self, Wish};
 use crate::mounting::fuse_device::Mounted;
@@ -192,11 +193,13 @@ pub fn keep(request: &MountRequest, handshake: bool, resumed: Option<Resumed>) -
     let signals = take_signals().map_err(cannot_watch)?;
     logging::write_beside();
     let (kept, why) = (resumed.as_ref().map(|resumed| resumed.name.clone()), resumed.as_ref().map(|_| STARTED_AGAIN));
-    let (handover, inherited) = match (request.adopted.map(Adopted::take).transpose()?, resumed) {
-        (Some([handover, fuse, lock]), _) => (handover, Some([fuse, lock])),
-        (None, Some(Resumed { handover, fuse, lock, .. })) => (handover, Some([fuse, lock])),
-        (None, None) => (Handover::create().map_err(cannot_watch)?, None),
+    let is_own = !handshake && request.adopted.is_none();
+    let (handover, inherited, alone) = match (request.adopted.map(Adopted::take).transpose()?, resumed) {
+        (Some([handover, fuse, lock]), _) => (handover, Some([fuse, lock]), None),
+        (None, Some(Resumed { handover, fuse, lock, alone, .. })) => (handover, Some([fuse, lock]), Some(alone)),
+        (None, None) => (Handover::create().map_err(cannot_watch)?, None, None),
     };
+    let _alone = alone.map_or_else(|| Alone::take(&handover), Ok).map_err(cannot_watch)?;
     let listener = exchange::open();
     if let Err(error) = &listener {
         log::warn!("{}: cannot be upgraded while it is mounted: {}", request.pool().display(), reason(error));
@@ -205,7 +208,7 @@ pub fn keep(request: &MountRequest, handshake: bool, resumed: Option<Resumed>) -
         request,
         handover,
         awaited: handshake && inherited.is_none(),
-        manager: Manager::new(kept),
+        manager: Manager::new(is_own, kept),
         inherited,
         signals,
         stopping: None,

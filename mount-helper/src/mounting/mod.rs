@@ -2,6 +2,7 @@
 
 mod adoption;
 pub mod alarm;
+mod alone;
 pub mod background;
 pub mod beforehand;
 pub mod busy;

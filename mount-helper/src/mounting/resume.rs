@@ -14,11 +14,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tensorfs_layout::pool::{could_inherit, holder, lock_of};
 
 use crate::mounting::adoption::{is_file, is_memory};
+use crate::mounting::alone::Alone;
 use crate::mounting::busy::has_locked;
 use crate::mounting::kept::{WOULD_SERVE, own};
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::paths::{self, Leads};
-use crate::mounting::process::Process;
+use crate::mounting::process::{Process, is_ending};
 use crate::mounting::request::{MountRequest, PROGRAM};
 use crate::mounting::stored::{self, Name, Stored};
 use crate::mounting::{given, notify};
@@ -32,6 +33,8 @@ pub struct Resumed {
     pub handover: OwnedFd,
     pub fuse: OwnedFd,
     pub lock: OwnedFd,
+    /// No other keeper is one of this mount.
+    pub alone: Alone,
     /// What it is called by who keeps it.
     pub name: Name,
 }
@@ -103,12 +106,16 @@ fn fits(request: &MountRequest, name: &str, set: Vec<OwnedFd>) -> Result<(MountR
     if let Some(option) = request.options().of_the_kernel(&mount) {
         return Err(anew(format!("it is not mounted as it is to be ({option})")));
     }
-    // Before the lock, which the server has, too.
+    let not = |error: io::Error| {
+        Refused::Not(Failure::at(mount.mount_point(), format!("another keeper has it: {}", reason(&error))))
+    };
+    // The lock keeps none of those from it who have inherited it, and between two servers a keeper has none that runs.
+    let alone = Alone::take(&handover).map_err(not)?;
     server_is_gone(&pool, &mount)?;
     could_inherit(&pool, &lock).map_err(|error| anew(reason(&error)))?;
     let request = request.clone().of_mount(&mount).map_err(Refused::Not)?;
     could_serve(&request, &handover).map_err(anew)?;
-    Ok((request, Resumed { handover, fuse, lock, name }))
+    Ok((request, Resumed { handover, fuse, lock, alone, name }))
 }
 
 /// The mount that is to be served, if this device is its.
@@ -136,15 +143,19 @@ fn server_is_gone(pool: &Path, mount: &Mount) -> Result<(), Refused> {
     if found.pid == 0 {
         return Err(anew("whether its server has ended cannot be told"));
     }
-    // The number of one that has ended may be another one's by now.
+    let not = |why: String| Refused::Not(Failure::at(mount.mount_point(), why));
+    let process = match Process::open(found.pid) {
+        Ok(process) => process,
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+        Err(error) => return Err(not(format!("process {} may serve it still: {}", found.pid, reason(&error)))),
+    };
+    // The number of one that has ended may be another one's by now. Of one whose first thread alone has ended nobody
+    // sees what it has.
     let serves = |pid| given::is_served_by(mount, pid).or_else(|| has_locked(pid, pool)).unwrap_or(true);
-    let Ok(process) = Process::open(found.pid) else { return Ok(()) };
-    if serves(found.pid) && !process.wait(TO_END).unwrap_or(false) && serves(found.pid) {
-        let why = format!(
-            "process {} serves it still, without a keeper; tensorfs upgrade has another one watch over it",
-            found.pid
-        );
-        return Err(Refused::Not(Failure::at(mount.mount_point(), why)));
+    let lives = is_ending(found.pid) || serves(found.pid);
+    if lives && !process.wait(TO_END).unwrap_or(false) {
+        let why = "serves it still, without a keeper; tensorfs upgrade has another one watch over it";
+        return Err(not(format!("process {} {why}", found.pid)));
     }
     Ok(())
 }

@@ -93,14 +93,16 @@ impl FromStr for Name {
 pub struct Manager {
     /// It has not heard yet that it is mounted.
     untold: bool,
+    /// It has started this process, whose descriptors are its to keep.
+    is_own: bool,
     /// What it keeps of this mount has that name.
     kept: Option<Name>,
 }
 
 impl Manager {
-    /// One who keeps what has that name.
-    pub fn new(kept: Option<Name>) -> Self {
-        Self { untold: true, kept }
+    /// One who keeps what has that name. That of another service, in which somebody has mounted, keeps nothing.
+    pub fn new(is_own: bool, kept: Option<Name>) -> Self {
+        Self { untold: true, is_own, kept }
     }
 
     /// It is mounted, which is said once.
@@ -115,11 +117,11 @@ impl Manager {
         self.kept.is_some()
     }
 
-    /// Has it keep what the next keeper needs of a mount: all, or nothing.
+    /// Has it keep what the next keeper needs of a mount, and not ask the kernel about that meanwhile.
     pub fn keep(&mut self, device: (u32, u32), descriptors: [&OwnedFd; 3]) {
         let name = Name::new(device.1);
-        let message = format!("FDSTORE=1\nFDNAME={name}");
-        if self.kept.is_none() && notify::notify_with(&message, &descriptors.map(AsFd::as_fd)) {
+        let message = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}");
+        if self.is_own && self.kept.is_none() && notify::notify_with(&message, &descriptors.map(AsFd::as_fd)) {
             self.kept = Some(name);
         }
     }
