@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::repository::{
-    BASES, Hash, LOG, Newest, OBJECTS, Part, Repository, State, base_name, batch_name, number_in, object_name,
-};
+use crate::repository::{Hash, Newest, OBJECTS, Part, Repository, State, base_name, batch_name, object_name};
 
 /// So many files are named that a damaged object is part of.
 const NAMED: usize = 3;
@@ -137,11 +135,8 @@ fn paths(newest: &Newest, damaged: &BTreeMap<Hash, String>) -> HashMap<Hash, Vec
 
 /// Every base, and that every batch follows the one before it. Returns how many there are.
 fn check_log(repository: &Repository, report: &mut Report, progress: &dyn Fn(u64, u64)) -> Result<u64> {
-    let (mut bases, mut batches) = (Vec::new(), Vec::new());
-    repository.place().list(BASES, |found| bases.extend(number_in(&found.name)))?;
-    repository.place().list(LOG, |found| batches.extend(number_in(&found.name)))?;
-    batches.sort_unstable();
-    let (mut done, total) = (0, (bases.len() + batches.len()) as u64);
+    let listing = repository.listing()?;
+    let (mut done, total) = (0, (listing.bases.len() + listing.batches.len()) as u64);
     let mut one_more = || {
         done += 1;
         progress(done, total);
@@ -153,14 +148,14 @@ fn check_log(repository: &Repository, report: &mut Report, progress: &dyn Fn(u64
         }
         error => Err(error),
     };
-    for number in bases {
+    for number in listing.bases() {
         if let Err(error) = repository.from_base(Some(number)) {
             found(error, report)?;
         }
         one_more();
     }
     let mut before: Option<(u64, Option<Hash>)> = Some((0, None));
-    for number in batches {
+    for (number, _) in listing.batches {
         one_more();
         let name = batch_name(number);
         let Some(bytes) = repository.place().get(&name)? else { continue };

@@ -11,7 +11,8 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::place::Listed;
 use crate::repository::{
-    BASES, Hash, LOG, Line, OBJECTS, Part, Repository, base_name, batch_name, number_in, object_in, object_name,
+    BASES, Hash, LOG, Line, Listing, OBJECTS, Part, Repository, base_name, batch_name, number_in, object_in,
+    object_name,
 };
 
 /// For so long stays what is not named yet.
@@ -80,15 +81,10 @@ pub type Progress<'a> = &'a dyn Fn(u64, u64);
 /// Removes what is not kept. Whoever calls it is the only one that puts anything.
 pub fn collect(repository: &Repository, keep: Keep, dry_run: bool, progress: Progress<'_>) -> Result<Removed> {
     let place = repository.place();
-    let list = |directory| -> Result<Vec<(u64, Listed)>> {
-        let mut all = Vec::new();
-        place.list(directory, |found| all.extend(number_in(&found.name).map(|number| (number, found))))?;
-        all.sort_unstable_by_key(|(number, _)| *number);
-        Ok(all)
-    };
-    let (mut bases, batches) = (list(BASES)?, list(LOG)?);
-    // The store's clock, not ours.
-    let Some(newest) = bases.iter().chain(&batches).map(|(_, found)| found.put).max() else {
+    let Listing { mut bases, batches, strays } = repository.listing()?;
+    // The store's clock, not ours; and the bases that this puts itself are no step of it, as long as there is a batch.
+    let of = if batches.is_empty() { &bases } else { &batches };
+    let Some(newest) = of.iter().map(|(_, found)| found.put).max() else {
         return Ok(Removed::default());
     };
     let cut = cut(&bases, &batches, newest.saturating_sub(keep.trees), keep.last);
@@ -118,6 +114,12 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool, progress: Pro
     let (mut named, mut done) = named(repository, &bases, &batches, first, progress)?;
     named.extend(named_here);
     let mut removed = Removed::default();
+    for stray in strays {
+        removed.trees += 1;
+        if !dry_run {
+            place.delete(&batch_name(stray))?;
+        }
+    }
     if let Some(first) = first {
         let bases = bases.iter().filter(|(number, _)| *number < first).map(|(number, _)| base_name(*number));
         let batches = batches.iter().filter(|(number, _)| *number <= first).map(|(number, _)| batch_name(*number));

@@ -204,9 +204,10 @@ impl Carrier {
     fn claim(&mut self) -> Result<()> {
         let (number, hash) = (self.newest.number(), self.newest.hash);
         let ours = (number, hash) == (self.note.number, self.note.hash);
-        let intended = self.note.intended.take();
-        let arrived = intended.is_some_and(|batch| batch.number == number && Some(batch.hash) == hash);
+        let arrived =
+            self.note.intended.as_ref().is_some_and(|batch| batch.number == number && Some(batch.hash) == hash);
         if ours || arrived {
+            self.note.intended = None;
             (self.note.number, self.note.hash) = (number, hash);
             if let Some(head) = self.newest.head.as_ref().filter(|_| arrived) {
                 (self.note.transaction, self.note.carried) = (head.transaction, Some(head.time));
@@ -216,6 +217,11 @@ impl Carrier {
         if number < self.note.number {
             let what = format!("its newest batch is {number}, and this pool has put {}", self.note.number);
             return Err(Error::damaged(self.repository.place().shown(), what));
+        }
+        if let Some(batch) = self.note.intended.clone() {
+            // It may have got there when others had gone on without it already.
+            self.repository.withdraw(batch.number, batch.hash)?;
+            self.note.intended = None;
         }
         let by = self.newest.head.as_ref().map_or_else(|| "nobody".to_owned(), |head| format!("pool {}", head.pool));
         Err(Error::Fenced { remote: self.repository.place().shown().into(), number, by })

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::TryStreamExt;
+use futures_util::stream::BoxStream;
 use object_store::path::Path;
 use object_store::{
-    Attribute, AttributeValue, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode,
-    PutOptions,
+    Attribute, AttributeValue, GetResult, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme,
+    PutMode, PutOptions,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
@@ -50,6 +51,9 @@ pub struct Listed {
     /// When it was put, by the store's clock, in seconds since 1970.
     pub put: i64,
 }
+
+/// What a listing comes as.
+type Found = BoxStream<'static, object_store::Result<ObjectMeta>>;
 
 /// A place in an object store.
 #[derive(Debug)]
@@ -170,11 +174,19 @@ impl Place {
     }
 
     /// Calls back with every object below a directory, in no order.
-    pub fn list(&self, directory: &str, mut each: impl FnMut(Listed)) -> Result<()> {
-        let below = self.path(directory);
+    pub fn list(&self, directory: &str, each: impl FnMut(Listed)) -> Result<()> {
+        self.each_of(directory, self.store.list(Some(&self.path(directory))), each)
+    }
+
+    /// As above, with those alone whose names come after this one.
+    pub fn list_after(&self, directory: &str, name: &str, each: impl FnMut(Listed)) -> Result<()> {
+        let found = self.store.list_with_offset(Some(&self.path(directory)), &self.path(name));
+        self.each_of(directory, found, each)
+    }
+
+    fn each_of(&self, directory: &str, mut found: Found, mut each: impl FnMut(Listed)) -> Result<()> {
         let skip = self.prefix.parts().count();
         self.runtime.block_on(async {
-            let mut found = self.store.list(Some(&below));
             while let Some(one) = within(ANSWER, found.try_next()).await.map_err(self.failed(directory, "list"))? {
                 let parts: Vec<String> = one.location.parts().skip(skip).map(|part| part.as_ref().to_owned()).collect();
                 each(Listed { name: parts.join("/"), size: one.size, put: one.last_modified.timestamp() });

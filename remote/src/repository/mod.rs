@@ -4,16 +4,19 @@
 //! * `entry`: an object of the tree, as text;
 //! * `batch`: the lines of a batch or of a base;
 //! * `tree`: what all lines together say;
+//! * `listing`: which bases and batches there are;
 //! * `open`: reading the newest tree, and putting the batch that comes next.
 
 mod batch;
 mod entry;
+mod listing;
 mod names;
 mod open;
 mod tree;
 
 pub use batch::{FORMAT, Head, Line};
 pub use entry::{Content, Entry, Part, Sealed, State, name_of, text_of};
+pub use listing::Listing;
 pub use names::{BASES, Hash, LOG, OBJECTS, base_name, batch_name, number_in, object_in, object_name};
 pub use open::{Came, Newest, Repository};
 pub use tree::{Stored, Tree};

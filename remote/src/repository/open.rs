@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::repository::batch::{Head, Line, lines, open, seal};
-use crate::repository::names::{BASES, Hash, LOG, base_name, batch_name, number_in, object_name};
+use crate::repository::names::{Hash, base_name, batch_name, object_name};
 use crate::repository::tree::Tree;
 
 /// Longer lists of lines stand in pages.
@@ -77,19 +77,14 @@ impl Repository {
     /// The tree that a batch made; the newest one if none is named.
     pub fn tree_at(&self, wanted: Option<u64>) -> Result<Newest> {
         let upto = wanted.unwrap_or(u64::MAX);
-        let newest_base = |name: &str| number_in(name).filter(|number| *number <= upto);
-        let mut bases = Vec::new();
-        self.place.list(BASES, |found| bases.extend(newest_base(&found.name)))?;
-        let (mut listed, mut first) = (0, u64::MAX);
-        self.place.list(LOG, |found| {
-            if let Some(number) = number_in(&found.name) {
-                (listed, first) = (number.max(listed), number.min(first));
-            }
-        })?;
-        bases.sort_unstable_by(|a, b| b.cmp(a));
+        let listing = self.listing()?;
+        let bases: Vec<u64> = listing.bases().filter(|number| *number <= upto).collect();
+        let first = listing.first();
+        // There was a batch for each base, also where that cannot be read.
+        let listed = listing.last().max(bases.last().copied().unwrap_or(0));
         let mut why = None;
         // A base that is damaged is as none: the batches behind the one before it say as much.
-        for base in bases.into_iter().map(Some).chain([None]) {
+        for base in bases.into_iter().rev().map(Some).chain([None]) {
             if base.is_none() && (why.is_some() && listed == 0 || first > 1 && listed > 0) {
                 break;
             }
@@ -129,16 +124,10 @@ impl Repository {
 
     /// Calls back with every tree that [`Repository::tree_at`] can give, the oldest one first.
     pub fn each_tree(&self, mut each: impl FnMut(&Newest)) -> Result<()> {
-        let (mut bases, mut listed, mut first) = (Vec::new(), 0, u64::MAX);
-        self.place.list(BASES, |found| bases.extend(number_in(&found.name)))?;
-        self.place.list(LOG, |found| {
-            if let Some(number) = number_in(&found.name) {
-                (listed, first) = (number.max(listed), number.min(first));
-            }
-        })?;
-        bases.sort_unstable();
-        let from_nothing = (first == 1).then_some(None);
-        for base in from_nothing.into_iter().chain(bases.into_iter().map(Some)) {
+        let listing = self.listing()?;
+        let listed = listing.last();
+        let from_nothing = (listing.first() == 1).then_some(None);
+        for base in from_nothing.into_iter().chain(listing.bases().map(Some)) {
             match self.from_base(base) {
                 Ok(start) => {
                     if base.is_some() {
@@ -257,19 +246,43 @@ impl Repository {
         Ok((seal(head, &pages)?, len))
     }
 
-    /// Puts a batch, if nobody has put one of its number; else says whose that is, and whether it is this very one.
+    /// Puts a batch, if nobody has put one of its number, and nobody has gone on without it; else says whose that is.
     pub fn put_batch(&self, number: u64, bytes: &[u8]) -> Result<()> {
         let name = batch_name(number);
-        if self.place.put_new(&name, Bytes::copy_from_slice(bytes))? {
+        if !self.place.put_new(&name, Bytes::copy_from_slice(bytes))? {
+            // An answer that was lost on its way looks like somebody else.
+            let there = self.place.get(&name)?.unwrap_or_default();
+            if there != bytes {
+                return Err(self.fenced(number, &there));
+            }
+        }
+        // One of its number may have been there, and have been removed with all that a base makes needless.
+        let Some(later) = self.later(number)? else { return Ok(()) };
+        self.withdraw(number, Hash::of(bytes))?;
+        let later = self.place.get(&later)?.unwrap_or_default();
+        Err(self.fenced(number, &later))
+    }
+
+    fn fenced(&self, number: u64, there: &[u8]) -> Error {
+        let by = open(there).map_or_else(|what| format!("which {what}"), |(head, _)| format!("pool {}", head.pool));
+        Error::Fenced { remote: self.place.shown().into(), number, by }
+    }
+
+    /// Removes a batch of this number that was put behind others' backs, if it is this very one: nobody else has gone
+    /// on behind it.
+    pub fn withdraw(&self, number: u64, hash: Hash) -> Result<()> {
+        let name = batch_name(number);
+        if self.place.get(&name)?.is_none_or(|there| Hash::of(&there) != hash) {
             return Ok(());
         }
-        // An answer that was lost on its way looks like somebody else.
-        let there = self.place.get(&name)?.unwrap_or_default();
-        if there == bytes {
-            return Ok(());
+        for next in [base_name(number), batch_name(number + 1)] {
+            let Some(next) = self.place.get(&next)? else { continue };
+            // Of one that cannot be read nobody knows it.
+            if open(&next).map_or(true, |(head, _)| head.before == Some(hash)) {
+                return Ok(());
+            }
         }
-        let by = open(&there).map_or_else(|what| format!("which {what}"), |(head, _)| format!("pool {}", head.pool));
-        Err(Error::Fenced { remote: self.place.shown().into(), number, by })
+        self.place.delete(&name)
     }
 
     /// Puts a base: the whole tree, after the batch that made it.

@@ -7,6 +7,7 @@ mod damage;
 mod directories;
 mod kills;
 mod left_out;
+mod lost;
 mod pools;
 mod program;
 mod progress;

@@ -1,9 +1,10 @@
 //! What garbage collection keeps.
 
+use object_store::path::Path;
 use tensorfs_layout::ROOT;
 use tensorfs_layout::log::{Record, Transaction};
 use tensorfs_remote::check::check;
-use tensorfs_remote::gc::{Keep, collect};
+use tensorfs_remote::gc::{Keep, Removed, collect};
 use tensorfs_remote::repository::Repository;
 
 use crate::pools::{TestPool, noise, restored, seen};
@@ -191,6 +192,30 @@ fn so_many_trees_are_kept_however_old_they_are() {
         all.push(seen(&pool.path()));
         assert_eq!(to_be_had(&store, &all), [had, vec![9]].concat(), "{trees} {last}");
     }
+}
+
+/// A pool to which nothing happens keeps what it has: that a collection has put a base is no reason to remove anything.
+///
+/// Proves E6.
+#[test]
+fn what_one_collection_keeps_the_next_one_keeps() {
+    const HOUR: i64 = 3600;
+    let (_pool, store, all) = replaced(8);
+    let repository = Repository::new(store.place());
+    // What has arrived for a batch that is about to be: nobody names it yet.
+    let early = tensorfs_remote::repository::Hash::of(b"early");
+    let early = tensorfs_remote::repository::object_name(early);
+    let keep = Keep { trees: 3 * HOUR, last: 1, objects: 9 * HOUR };
+    store.spoil(&Path::from(early.as_str()), bytes::Bytes::from_static(b"early"));
+    assert!(collect(&repository, keep, false, &|_, _| {}).unwrap().trees > 0);
+    assert_eq!(to_be_had(&store, &all), [5, 6, 7, 8]);
+    let before = store.objects();
+    for _ in 0..2 {
+        assert_eq!(collect(&repository, keep, false, &|_, _| {}).unwrap(), Removed::default());
+        assert!(store.objects() == before);
+    }
+    assert_eq!(to_be_had(&store, &all), [5, 6, 7, 8]);
+    assert!(before.iter().any(|(path, _)| path.as_ref() == early));
 }
 
 /// Once and again: what is kept moves on.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -36,8 +36,11 @@ pub struct Recorded {
     loses_answers: AtomicBool,
     /// So many seconds ago all objects but batches and bases were put, beside the time that it is known for.
     age: AtomicI64,
-    /// Each batch, and each base, was put an hour after the one before, and all else before them.
+    /// Each batch was put an hour after the one before, long ago, and all else before them; but for bases, of which
+    /// each is as old as it is.
     is_hour_each: AtomicBool,
+    /// When the hours are counted from.
+    began: SystemTime,
     /// The next time that this is read, that fails.
     unread: Mutex<Option<Path>>,
 }
@@ -71,6 +74,7 @@ impl Recorded {
             loses_answers: AtomicBool::new(false),
             age: AtomicI64::new(0),
             is_hour_each: AtomicBool::new(false),
+            began: SystemTime::now() - Duration::from_secs(1000 * 3600),
             unread: Mutex::default(),
         })
     }
@@ -98,7 +102,7 @@ impl Recorded {
         self.age.store(seconds, Ordering::SeqCst);
     }
 
-    /// From now on each batch looks as if it was put an hour after the one before.
+    /// From now on each batch looks as if it was put an hour after the one before, the first ones weeks ago.
     pub fn hour_each(&self, each: bool) {
         self.is_hour_each.store(each, Ordering::SeqCst);
     }
@@ -179,10 +183,11 @@ impl ObjectStore for Recorded {
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let age = Duration::from_secs(self.age.load(Ordering::SeqCst) as u64);
         let is_hour_each = self.is_hour_each.load(Ordering::SeqCst);
+        let began = self.began;
         let aged = move |mut found: ObjectMeta| {
-            if is_hour_each {
+            if is_hour_each && !found.location.as_ref().starts_with("base/") {
                 let number = tensorfs_remote::repository::number_in(found.location.as_ref()).unwrap_or(0);
-                found.last_modified = (std::time::UNIX_EPOCH + Duration::from_secs(3600 * number)).into();
+                found.last_modified = (began + Duration::from_secs(3600 * number)).into();
             }
             if found.location.as_ref().starts_with("objects/") {
                 found.last_modified -= age;
