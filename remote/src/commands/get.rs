@@ -136,14 +136,16 @@ fn write(to: Option<&Path>, write: impl FnOnce(&mut Target<'_>, &str) -> Result<
     }
 }
 
-/// A new file, and whether it has its name yet: where the host can do it, whoever is killed leaves nothing.
+/// A new file, and whether it has its name yet: where the host can do it, whoever is killed leaves nothing. Without
+/// /proc no name could be given later.
 fn make(to: &Path) -> io::Result<(File, bool)> {
     if fs::symlink_metadata(to).is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     let mut options = File::options();
     match options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(above(to)) {
-        Ok(file) => Ok((file, false)),
+        Ok(file) if fs::symlink_metadata(own(&file)).is_ok() => Ok((file, false)),
+        Ok(_) => File::create_new(to).map(|file| (file, true)),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
             File::create_new(to).map(|file| (file, true))
         }
@@ -153,9 +155,17 @@ fn make(to: &Path) -> io::Result<(File, bool)> {
 
 /// Gives a file its name, durably, if nobody has it.
 fn name(file: &File, to: &Path) -> io::Result<()> {
-    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    linkat(AT_FDCWD, own.as_str(), AT_FDCWD, to, LinkatFlags::AT_SYMLINK_FOLLOW)?;
-    File::open(above(to))?.sync_all()
+    linkat(AT_FDCWD, own(file).as_str(), AT_FDCWD, to, LinkatFlags::AT_SYMLINK_FOLLOW)?;
+    match File::open(above(to)) {
+        // Who may make names in a directory need not be one who may read it.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(nix::unistd::syncfs(file)?),
+        directory => directory?.sync_all(),
+    }
+}
+
+/// What leads to an open file, whatever its name is.
+fn own(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 fn above(path: &Path) -> &Path {

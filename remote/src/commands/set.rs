@@ -7,13 +7,16 @@ use tensorfs_layout::pool::Carrying;
 use crate::carry::left_out::Globs;
 use crate::carry::{Note, Settings};
 use crate::commands::cli::{Pool, Set};
+use crate::commands::show;
 use crate::error::{Error, Result};
 use crate::place::{Access, Place};
-use crate::repository::Repository;
+use crate::repository::{Hash, Repository, object_name};
 
 /// Says what a place is, and proves that puts there can be made conditional.
 const MARK: &str = "tensorfs-remote";
 const MARK_TEXT: &[u8] = b"{\"tensorfs_remote\":1}\n";
+/// An object that is put to see whether a store takes one.
+const TRIED: &[u8] = b"An object of a tensorfs remote was put here to see whether that can be done.\n";
 
 pub fn set(arguments: Set) -> Result<()> {
     let uuid = Committed::read(&arguments.pool)?.superblock().uuid_text();
@@ -29,8 +32,14 @@ pub fn set(arguments: Set) -> Result<()> {
     let settings = Settings { url: arguments.url, access, exclude: arguments.exclude };
     let place = Place::make(&settings.url, &settings.access)?;
     mark(&place)?;
+    if settings.access.sse.is_some() || settings.access.storage_class.is_some() {
+        try_object(&place)?;
+    }
     let newest = Repository::new(place).newest()?;
     let before = Note::kept(&carrying, &uuid)?.filter(|note| note.settings.url == settings.url);
+    if let Some(before) = &before {
+        tell_dropped(&before.settings, &settings);
+    }
     let is_taken = arguments.take_over || before.is_none();
     let note = match (before, &newest.head) {
         (Some(before), _) => Note { settings, ..before },
@@ -57,6 +66,44 @@ pub fn off(arguments: &Pool) -> Result<()> {
 fn take(pool: &std::path::Path) -> Result<Carrying> {
     let busy = || Error::Refused(format!("{}: its carrier is at work; end that first", pool.display()));
     Carrying::take(pool)?.ok_or_else(busy)
+}
+
+/// What was asked for before, and is not now: all that is to be said is said each time.
+fn tell_dropped(before: &Settings, now: &Settings) {
+    let mut dropped: Vec<String> = Vec::new();
+    let gone = before.exclude.iter().filter(|glob| !now.exclude.contains(glob));
+    dropped.extend(gone.map(|glob| format!("--exclude {glob:?}")));
+    let (was, is) = (&before.access, &now.access);
+    let limits = [was.bandwidth, is.bandwidth].map(|limit| limit.map(|limit| (limit >> 20).to_string()));
+    let [had, have] = limits;
+    for (name, had, have) in [
+        ("--bandwidth", &had, &have),
+        ("--sse", &was.sse, &is.sse),
+        ("--sse-kms-key", &was.sse_kms_key, &is.sse_kms_key),
+        ("--storage-class", &was.storage_class, &is.storage_class),
+        ("--endpoint", &was.endpoint, &is.endpoint),
+        ("--region", &was.region, &is.region),
+    ] {
+        dropped.extend(had.as_ref().filter(|_| have.is_none()).map(|had| format!("{name} {had}")));
+    }
+    if !dropped.is_empty() {
+        let dropped = dropped.join(", ");
+        eprintln!("{}", show::plain(&format!("no more, as it was not said again: {dropped}")));
+    }
+}
+
+/// An object is put as it is asked for, and read back: a store that does not know how would refuse the first one of a
+/// carrier. Nothing names it, so that it goes with garbage.
+fn try_object(place: &Place) -> Result<()> {
+    let bytes = Bytes::from_static(TRIED);
+    let name = object_name(Hash::of(&bytes));
+    let mut puts = place.puts();
+    puts.put(name.clone(), bytes.clone())?;
+    puts.finish()?;
+    match place.get(&name)? {
+        Some(there) if there == bytes => Ok(()),
+        _ => Err(Error::Refused(format!("{}: what was put there is not there", place.shown()))),
+    }
 }
 
 /// The mark is put twice: a store that takes it both times does not heed conditions, and two pools could not be told

@@ -40,11 +40,28 @@ impl Access {
         if self.storage_class.is_some() && scheme == "file" {
             return refused("--storage-class is for object stores; a directory has none");
         }
-        // All that a carrier, a check or a restore reads would have to be asked for hours before.
-        let is_asleep = |class: &String| ["GLACIER", "DEEP_ARCHIVE", "Archive"].contains(&class.as_str());
-        match self.storage_class.as_ref().filter(|class| is_asleep(class)) {
-            Some(class) => refused(&format!("--storage-class {class}: objects of this class cannot be read at once")),
-            None => Ok(()),
-        }
+        self.storage_class.as_ref().map_or(Ok(()), |class| check_class(scheme, class))
     }
+}
+
+/// Fails for a class that a store of this scheme does not know, or whose objects cannot be read at once: all that a
+/// carrier, a check or a restore reads would have to be asked for hours before. Which classes there are behind `s3`,
+/// the store itself has to say, as others than Amazon's have their own.
+fn check_class(scheme: &str, class: &str) -> Result<()> {
+    let is_one = |of: &[&str]| of.iter().any(|known| known.eq_ignore_ascii_case(class));
+    let (known, asleep): (&[&str], &[&str]) = match scheme {
+        "gs" => (&["STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"], &[]),
+        "az" | "azure" | "adl" | "abfs" | "abfss" => (&["Hot", "Cool", "Cold", "Archive"], &["Archive"]),
+        "s3" | "s3a" => (&[], &["GLACIER", "DEEP_ARCHIVE"]),
+        _ => (&[], &["GLACIER", "DEEP_ARCHIVE", "Archive"]),
+    };
+    let refused = |what: String| Err(Error::Refused(format!("--storage-class {class}: {what}")));
+    if is_one(asleep) {
+        return refused("objects of this class cannot be read at once".into());
+    }
+    if !known.is_empty() && !is_one(known) {
+        let known: Vec<&str> = known.iter().copied().filter(|class| !asleep.contains(class)).collect();
+        return refused(format!("this store has no such class; there are {}", known.join(", ")));
+    }
+    Ok(())
 }

@@ -189,6 +189,36 @@ fn what_has_no_name_any_more_is_not_carried_where_anything_is_left_out() {
     assert!(!has_bytes(&store, &secret));
 }
 
+/// As above, of a directory that has not even its attribute any more: nothing is left out by then, and still nobody
+/// knows which name the file had. What is open and has no name is in no tree that a carrier sees.
+///
+/// Proves E16.
+#[test]
+fn what_has_no_name_any_more_is_not_carried_when_nothing_is_left_out_any_more() {
+    let mut pool = TestPool::new();
+    let secret = noise(77, 5000);
+    let store = Recorded::new();
+    let (scratch, file) = pool.edit(|edit| {
+        let scratch = edit.make(ROOT, b"scratch", DIR, |_, _| {});
+        (scratch, edit.file(scratch, b"secret", &[&secret], true))
+    });
+    mark(&mut pool, scratch);
+    let own = pool.path();
+    carrier(&own, &store, &[]).pass().unwrap();
+    pool.edit(|edit| {
+        let removed = Transaction::new(0).with(Record::Removal { dir: scratch, name: b"secret".as_slice().into() });
+        edit.store(removed.with(Record::XattrRemoval { ino: scratch, name: NO.as_bytes().into() }));
+        edit.pool.commit(edit.pool.newest()).unwrap();
+        assert!(edit.pool.view().object(file).is_some(), "it is open, as far as the pool knows");
+        assert_eq!(carrier(&own, &store, &[]).pass().unwrap().outcome, Outcome::Carried);
+        assert_eq!(carrier(&own, &store, &[]).pass().unwrap().outcome, Outcome::Nothing);
+    });
+    assert_eq!(got(&store).1, paths(&["scratch"]));
+    assert!(!has_bytes(&store, &secret));
+    let tree = Repository::new(store.place()).newest().unwrap().tree;
+    assert!(tree.entry(file.0).is_none() && tree.entry(scratch.0).unwrap().xattrs.is_empty());
+}
+
 /// What is left out only now stays in the batches that have it, and no newer one names it.
 ///
 /// Proves E16.

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -418,4 +420,72 @@ fn nothing_is_restored_over_a_mount_point() {
         assert!(!staged, "something was restored beside it");
         assert!(inside.status.success(), "{}", String::from_utf8_lossy(&inside.stderr));
     }
+}
+
+/// In a directory that one may write to and not read, the file has its name, and nothing is told that failed.
+///
+/// Proves E18.
+#[test]
+fn a_file_is_got_into_a_directory_that_cannot_be_read() {
+    let mut remote = Remote::new();
+    remote.file("file");
+    remote.carry();
+    let to = remote.pool.dir.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let program = remote.pool.dir.path().join("carrier");
+    fs::copy(env!("CARGO_BIN_EXE_tensorfs-carrier"), &program).unwrap();
+    let mut get = Command::new(&program);
+    get.args(["get", &remote.url, "file", "--to", text(&to.join("file"))]);
+    if geteuid().is_root() {
+        // Root may read everything.
+        fs::set_permissions(remote.pool.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::chown(&to, Some(12345), Some(12345)).unwrap();
+        get.uid(12345).gid(12345);
+    }
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o300)).unwrap();
+    let output = get.output().unwrap();
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(fs::read(to.join("file")).unwrap() == noise(4, 70_000));
+}
+
+/// Proves E18.
+#[test]
+fn a_file_is_got_without_proc() {
+    if !geteuid().is_root() {
+        return println!("SKIPPED: needs root, to be without /proc");
+    }
+    let mut remote = Remote::new();
+    remote.file("file");
+    remote.carry();
+    let to = remote.pool.dir.path().join("to");
+    let script = "mount -t tmpfs none /proc || exit 77; exec \"$0\" \"$@\"";
+    let mut get = Command::new("unshare");
+    get.args(["--mount", "--propagation", "private", "sh", "-c", script, env!("CARGO_BIN_EXE_tensorfs-carrier")]);
+    let output = get.args(["get", &remote.url, "file", "--to", text(&to)]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) || said.contains("unshare") {
+        return println!("SKIPPED: nothing is mounted here: {said}");
+    }
+    assert!(output.status.success(), "{said}");
+    assert!(fs::read(&to).unwrap() == noise(4, 70_000));
+}
+
+/// What is not said again is none any more, which nobody is to find out by what is carried.
+///
+/// Proves E16.
+#[test]
+fn set_tells_what_was_said_before_and_is_no_more() {
+    let remote = Remote::new();
+    let set = |more: &[&str]| {
+        let output = run(&[&["set", text(&remote.own), &remote.url], more].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(set(&["--exclude", "*.tmp", "--exclude", "secret", "--bandwidth", "5"]), "");
+    assert_eq!(set(&["--exclude", "secret", "--exclude", "*.tmp", "--bandwidth", "7"]), "");
+    let said = set(&["--exclude", "*.tmp"]);
+    assert!(said.contains("--exclude \"secret\"") && said.contains("--bandwidth 7"), "{said}");
+    assert!(!said.contains("*.tmp") && said.lines().count() == 1, "{said}");
+    assert_eq!(set(&["--exclude", "*.tmp"]), "");
 }

@@ -14,6 +14,9 @@ const LONG: Duration = Duration::from_secs(33);
 /// An answer to any listing.
 const EMPTY: &str = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
 
+/// The one class that a store has beside the usual one.
+const CLASS: &str = "x-amz-storage-class: standard_ia";
+
 /// An S3 store with one bucket. It is asked for everything by HTTP, and takes long over some of it.
 struct Store {
     objects: Mutex<HashMap<String, Vec<u8>>>,
@@ -61,7 +64,14 @@ impl Store {
             told.sort();
             let mut body = vec![0; len];
             requests.read_exact(&mut body).ok()?;
+            let is_unknown = told.iter().any(|header| header.starts_with("x-amz-storage") && header != CLASS);
             self.asked.lock().unwrap().push([vec![request.clone()], told].concat().join("; "));
+            if is_unknown {
+                let refused =
+                    "HTTP/1.1 400 Bad Request\r\nContent-Length: 33\r\n\r\n<Code>InvalidStorageClass</Code>\n";
+                write!(&mut &*stream, "{refused}").ok()?;
+                continue;
+            }
             self.answer(stream, &request, body, is_new)?;
         }
     }
@@ -167,6 +177,26 @@ fn the_store_is_told_how_to_keep_what_is_put() {
     }
 }
 
+/// Of a class that nobody knows, `set` hears from the store, and not the first carrier.
+///
+/// Proves E17.
+#[test]
+fn a_class_that_the_store_does_not_know_is_refused_by_set() {
+    let pool = TestPool::new();
+    let (store, address) = Store::start(false, false);
+    let own = pool.path();
+    let own = own.to_str().unwrap();
+    let at = ["set", own, "s3://bucket/run", "--endpoint", &address, "--region", "x", "--storage-class"];
+    let output = command(&[&at[..], &["STANDARD-IA"]].concat()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains("cannot put") && said.lines().count() == 1, "{said}");
+    assert!(!pool.path().join("remote").exists());
+    let output = command(&[&at[..], &["STANDARD_IA"]].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(pool.path().join("remote").exists());
+    assert!(store.asked.lock().unwrap().iter().any(|request| request.starts_with("PUT /bucket/run/objects/")));
+}
+
 /// Proves E17.
 #[test]
 fn what_a_store_cannot_be_told_is_refused() {
@@ -180,6 +210,11 @@ fn what_a_store_cannot_be_told_is_refused() {
         ("s3://bucket/x", &["--sse-kms-key", "k"], "--sse aws:kms"),
         ("s3://bucket/x", &["--sse", "AES256", "--sse-kms-key", "k"], "--sse aws:kms"),
         ("s3://bucket/x", &["--storage-class", "DEEP_ARCHIVE"], "cannot be read at once"),
+        ("s3://bucket/x", &["--storage-class", "glacier"], "cannot be read at once"),
+        ("az://container/x", &["--storage-class", "Archive"], "cannot be read at once"),
+        ("az://container/x", &["--storage-class", "archive"], "cannot be read at once"),
+        ("az://container/x", &["--storage-class", "STANDARD_IA"], "there are Hot, Cool, Cold"),
+        ("gs://bucket/x", &["--storage-class", "NEAR-LINE"], "there are STANDARD, NEARLINE, COLDLINE, ARCHIVE"),
     ] {
         let output = command(&[&["set", own.to_str().unwrap(), url], more].concat()).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
