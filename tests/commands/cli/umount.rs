@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IoSliceMut, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
@@ -28,14 +28,20 @@ fn the_service_manager_is_told_by_whom_it_has_started() {
     // Where nothing is mounted, nothing is said.
     socket.set_read_timeout(Some(std::time::Duration::from_secs(600))).unwrap();
     let hear = || {
-        let (mut bytes, mut space) = ([0; 128], nix::cmsg_space!(UnixCredentials));
+        let (mut bytes, mut space) = ([0; 128], nix::cmsg_space!(UnixCredentials, [RawFd; 3]));
         let (len, sender) = {
             let mut buffer = [IoSliceMut::new(&mut bytes)];
             let heard = recvmsg::<()>(socket.as_raw_fd(), &mut buffer, Some(&mut space), MsgFlags::empty()).unwrap();
-            let sender = heard.cmsgs().unwrap().find_map(|part| match part {
-                ControlMessageOwned::ScmCredentials(sender) => Some(sender.pid() as u32),
-                _ => None,
-            });
+            let mut sender = None;
+            for part in heard.cmsgs().unwrap() {
+                match part {
+                    ControlMessageOwned::ScmCredentials(of) => sender = Some(of.pid() as u32),
+                    ControlMessageOwned::ScmRights(kept) => {
+                        kept.into_iter().for_each(|one| nix::unistd::close(one).unwrap());
+                    }
+                    _ => {}
+                }
+            }
             (heard.bytes, sender)
         };
         (String::from_utf8(bytes[..len].to_vec()).unwrap(), sender.unwrap())
