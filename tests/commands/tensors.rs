@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -15,6 +16,7 @@ on_mounts!(
     sealed_files_are_listed_from_their_records,
     sealed_files_agree_with_numpy,
     hierarchies_of_arrays_are_what_their_libraries_wrote,
+    hierarchies_are_summed_up_as_far_as_is_soon_done,
 );
 
 fn sample(name: &str) -> String {
@@ -496,7 +498,15 @@ fn hierarchies_of_arrays_say_what_is_wrong() {
     let output = call(&["tensors", "--json", &at("all")]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("all/c: what is told of it in the root"));
     assert_eq!(names(&["tensors", &at("all")]), ["c", "a/b"]);
-    assert_eq!(call(&["stat", &at("all"), "a/b"]).status.code(), Some(0), "all of it is the fill value");
+    // What is only told of, and has no metadata itself, is not taken for one whose elements are known.
+    fs::create_dir_all(scratch.path().join("all/a/b")).unwrap();
+    for _ in 0..2 {
+        assert!(
+            complains(1, &["stat", &at("all"), "a/b"]).contains("nothing but the root of its hierarchy tells of it")
+        );
+        assert_eq!(names(&["tensors", &at("all")]).len(), 2);
+        fs::remove_dir_all(scratch.path().join("all/a")).ok();
+    }
     // Of n5's names any program may have some.
     make("other/attributes.json", b"[1, 2]");
     make("other2/attributes.json", b"{}");
@@ -506,4 +516,139 @@ fn hierarchies_of_arrays_say_what_is_wrong() {
     // A database whose manifest is none.
     make("db/manifest.ocdbt", b"\x0c\xdb\x3a\x2a\x20\0\0\0\0\0\0\0cut");
     assert!(complains(1, &["tensors", &at("db")]).contains("cut short"));
+}
+
+/// An array of bytes, of zarr 2, whose chunks that are not there are full of nines.
+fn bytes_in_chunks(shape: &str, chunk: &str, separator: &str) -> String {
+    format!(
+        r#"{{"zarr_format": 2, "shape": {shape}, "chunks": {chunk}, "dtype": "|u1", "compressor": null,
+        "filters": null, "order": "C", "fill_value": 9, "dimension_separator": "{separator}"}}"#
+    )
+}
+
+/// A chunk that is there and is no file is not taken for one that is not there.
+#[test]
+fn hierarchies_have_no_fill_value_where_a_chunk_is_no_file() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("elsewhere"), [1, 2, 3]).unwrap();
+    fs::create_dir_all(at("beside/0")).unwrap();
+    fs::write(at("beside/0/0"), [1, 2, 3]).unwrap();
+    let link = |to: &str, name: &str| symlink(at(to), at(name)).unwrap();
+    type Make<'a> = &'a dyn Fn(&str);
+    let made: [(&str, &str, Make<'_>); 6] = [
+        (".", "0.0 is a link, which is not followed", &|dir| link("elsewhere", &format!("{dir}/0.0"))),
+        (".", "1.0 is a directory", &|dir| fs::create_dir(at(dir) + "/1.0").unwrap()),
+        (".", "0.0 is no regular file", &|dir| make_fifo(&at(&format!("{dir}/0.0")))),
+        ("/", "/0 is a link, which is not followed, and no directory", &|dir| {
+            link("beside/0", &format!("{dir}/0"));
+        }),
+        ("/", "/1/0 is a link, which is not followed", &|dir| {
+            fs::create_dir(at(dir) + "/1").unwrap();
+            link("elsewhere", &format!("{dir}/1/0"));
+        }),
+        ("/", "/1 is a file, and no directory of chunks", &|dir| fs::write(at(dir) + "/1", "1").unwrap()),
+    ];
+    for (number, (separator, why, make)) in made.iter().enumerate() {
+        let dir = format!("array{number}");
+        fs::create_dir(at(&dir)).unwrap();
+        fs::write(at(&dir) + "/.zarray", bytes_in_chunks("[2, 3]", "[1, 3]", separator)).unwrap();
+        assert_eq!(call(&["cat", &at(&dir), "array"]).status.code(), Some(0));
+        make(&dir);
+        for command in [["tensors", &at(&dir)].to_vec(), ["stat", &at(&dir), "array"].to_vec()] {
+            let told = complains(1, &command);
+            assert!(told.contains("not all of its chunks can be read: ") && told.contains(why), "{told}");
+        }
+        assert_eq!(call(&["cat", &at(&dir), "array"]).status.code(), Some(1), "{why}");
+        assert!(complains(2, &["diff", &at(&dir), &at(&dir)]).contains(why));
+        let listed = prints(1, &["tensors", &at(&dir)]);
+        assert!(listed.contains("0 of 2 chunks (not all others are the fill value)"), "{listed}");
+    }
+    // Chunks that are encoded are only compared, and no fill value stands for one there, either.
+    let encoded =
+        bytes_in_chunks("[2, 3]", "[1, 3]", ".").replace("\"filters\": null", "\"filters\": [{\"id\": \"a\"}]");
+    for dir in ["encoded", "encoded2"] {
+        fs::create_dir(at(dir)).unwrap();
+        fs::write(at(dir) + "/.zarray", &encoded).unwrap();
+    }
+    assert_eq!(prints(0, &["diff", &at("encoded"), &at("encoded2")]), "0 different, 1 the same\n");
+    link("elsewhere", "encoded2/0.0");
+    assert!(complains(2, &["diff", &at("encoded"), &at("encoded2")]).contains("0.0 is a link"));
+}
+
+/// Metadata that is no regular file is told, and neither followed nor opened; nor is that any failure of `ls`.
+#[test]
+fn hierarchies_have_metadata_in_regular_files() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("elsewhere.json"), bytes_in_chunks("[2, 3]", "[1, 3]", ".")).unwrap();
+    for name in ["zarr.json", ".zarray", ".zgroup", ".zmetadata", "attributes.json", "manifest.ocdbt"] {
+        let status = if name == "attributes.json" { 0 } else { 1 };
+        let makes: [(&str, &dyn Fn(&str)); 3] = [
+            ("a link, which is not followed", &|path| symlink(at("elsewhere.json"), path).unwrap()),
+            ("no regular file", &|path| make_fifo(path)),
+            ("a directory", &|path| fs::create_dir(path).unwrap()),
+        ];
+        for (number, (what, make)) in makes.iter().enumerate() {
+            let dir = at(&format!("{name}-{number}"));
+            fs::create_dir(&dir).unwrap();
+            make(&format!("{dir}/{name}"));
+            let told = format!("{dir}/{name}: has the name of metadata, and is {what}");
+            assert!(complains(status, &["tensors", &dir]).contains(&told));
+            assert!(complains(0, &["ls", &dir]).contains(&told));
+        }
+    }
+    // A FIFO is not opened: whoever writes to it would find a reader.
+    let fifo = at(".zarray-1") + "/.zarray";
+    let writer = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(fifo);
+    assert_eq!(writer.unwrap_err().raw_os_error(), Some(libc::ENXIO));
+    // A file that any program may have, of no hierarchy, and unreadable.
+    if !nix::unistd::geteuid().is_root() {
+        let dir = at("unreadable");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.clone() + "/attributes.json", "{}").unwrap();
+        fs::set_permissions(dir.clone() + "/attributes.json", fs::Permissions::from_mode(0)).unwrap();
+        assert_eq!(call(&["ls", &dir]).status.code(), Some(0));
+    }
+}
+
+/// `ls` of a hierarchy looks at so much of it as is soon done, and what is below is no failure of it.
+fn hierarchies_are_summed_up_as_far_as_is_soon_done(setup: Setup) {
+    let mount = setup.mount();
+    let top = mount.at("zoo");
+    fs::create_dir(&top).unwrap();
+    let top = top.to_str().unwrap();
+    let at = |name: &str| format!("{top}/{name}");
+    fs::write(at(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    for dir in ["one", "short", "cut"] {
+        fs::create_dir(at(dir)).unwrap();
+        fs::write(at(dir) + "/.zarray", bytes_in_chunks("[99999]", "[1]", ".")).unwrap();
+    }
+    fs::write(at("one/5"), [1]).unwrap();
+    let listed = prints(0, &["ls", top]);
+    assert!(listed.contains("3 arrays, 1 of 299997 chunks (the others are the fill value), 1 B\n"), "{listed}");
+    // What is wrong below is found by who looks for it.
+    fs::write(at("short/7"), "").unwrap();
+    fs::write(at("cut/.zarray"), "{").unwrap();
+    let output = call(&["ls", top]);
+    let listed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+    assert!(listed.contains("2 arrays, 2 of 199998 chunks, 1 B, and more that is not looked at here\n"), "{listed}");
+    assert_eq!(call(&["tensors", top]).status.code(), Some(1));
+    // Those of all directories count together, also those that chunks are in.
+    fs::create_dir(at("one/nested")).unwrap();
+    fs::write(at("one/nested/.zarray"), bytes_in_chunks("[2, 99999]", "[1, 1]", "/")).unwrap();
+    for dir in ["one", "one/nested/0", "one/nested/1"] {
+        fs::create_dir_all(at(dir)).unwrap();
+        (0..4000).for_each(|number| fs::write(at(&format!("{dir}/{number}")), [1]).unwrap());
+    }
+    let listed: Value = serde_json::from_str(prints(0, &["ls", "--json", top]).lines().last().unwrap()).unwrap();
+    let there = listed["chunks_there"].as_u64().unwrap();
+    assert!(listed["all"] == false && (9000..=10_000).contains(&there), "{listed}");
+    let found = prints(1, &["tensors", "--json", top]);
+    assert!(found.contains("\"chunks_there\":8000"), "{found}");
+}
+
+fn make_fifo(path: &str) {
+    nix::unistd::mkfifo(path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
 }

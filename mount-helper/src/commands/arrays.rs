@@ -57,7 +57,7 @@ impl Arrays {
     pub fn end(&mut self, sum: &Sum, out: &mut dyn Write) -> io::Result<()> {
         if !self.json {
             self.print(out)?;
-            writeln!(out, "{}\n", summary(sum))?;
+            writeln!(out, "{}\n", summary(sum, true))?;
         }
         self.widths = None;
         Ok(())
@@ -84,8 +84,8 @@ impl Arrays {
     }
 }
 
-/// What a hierarchy has in all, in print.
-pub fn summary(sum: &Sum) -> String {
+/// What a hierarchy has in all, in print; or part of it.
+pub fn summary(sum: &Sum, is_all: bool) -> String {
     let path = text::plain(&sum.path().to_string_lossy());
     let Some(arrays) = sum.arrays() else {
         return format!("{path}: {}, a database of TensorStore's; its arrays are not looked into", sum.format());
@@ -93,15 +93,18 @@ pub fn summary(sum: &Sum) -> String {
     let (there, of) = sum.chunks();
     let missing = match of.saturating_sub(there) {
         0 => "",
+        _ if !is_all => "",
+        _ if sum.strange() > 0 => " (not all others are the fill value)",
         1 => " (the other one is the fill value)",
         _ => " (the others are the fill value)",
     };
     let (arrays, of) = (text::count(arrays, "array", "arrays"), text::count(of, "chunk", "chunks"));
-    format!("{path}: {}, {arrays}, {there} of {of}{missing}, {}", sum.format(), size::humane(sum.bytes()))
+    let more = if is_all { "" } else { ", and more that is not looked at here" };
+    format!("{path}: {}, {arrays}, {there} of {of}{missing}, {}{more}", sum.format(), size::humane(sum.bytes()))
 }
 
-/// A line of JSON of what a hierarchy has in all.
-pub fn describe_sum(sum: &Sum) -> Value {
+/// A line of JSON of what a hierarchy has in all, or part of it.
+pub fn describe_sum(sum: &Sum, is_all: bool) -> Value {
     let arrays = sum.arrays();
     let (there, of) = sum.chunks();
     let line = json!({
@@ -111,6 +114,7 @@ pub fn describe_sum(sum: &Sum) -> Value {
         "chunks": arrays.map(|_| of),
         "chunks_there": arrays.map(|_| there),
         "stored": arrays.map(|_| sum.bytes()),
+        "all": is_all,
     });
     text::with_path(line, sum.path())
 }

@@ -16,6 +16,7 @@ use crate::commands::latest::{LACKING, Said, is_trainers, said_of};
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{clock, output, size, table, text};
+use crate::tensors::bound::Bound;
 use crate::tensors::hierarchy::{Hierarchies, Seen};
 use crate::tensors::place::{About, Entered, Kind, Place, Trouble};
 use crate::tensors::plan::Plan;
@@ -23,6 +24,9 @@ use crate::tensors::recorded::{is_complete, is_looked_into};
 
 /// Lines are printed in lots of so many: the first decides how wide columns are.
 const LOT: usize = 1000;
+
+/// So many entries of directories are looked at below one that is a hierarchy of arrays.
+const ENTRIES: u64 = 10_000;
 
 /// What is missing of a checkpoint is told so often.
 const FAULTS: usize = 20;
@@ -81,7 +85,7 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table, trouble: &mut Trouble<
     }
     if !arguments.complete {
         table.flush()?;
-        print_hierarchy(place, &inside, arguments.json, trouble)?;
+        print_hierarchy(place, &inside, arguments.json)?;
         let plans = match Plan::all_in(place, &inside, &Inspector::default()) {
             // Of a plan that cannot be read the server says what that comes to.
             Err(why) if !place.is_in_pool() && said_of(place) == Said::Incomplete => {
@@ -98,41 +102,46 @@ fn list(arguments: &Ls, place: &Place, table: &mut Table, trouble: &mut Trouble<
     Ok(())
 }
 
-/// Says what a directory is that is a hierarchy of arrays, and how much of it is there.
-fn print_hierarchy(dir: &Place, inside: &[Place], json: bool, trouble: &mut Trouble<'_>) -> Result<(), Failure> {
-    let hierarchies = RefCell::new(Hierarchies::new(&Inspector::default()));
-    let trouble = RefCell::new(trouble);
-    let tell = |seen: Vec<Seen>| {
-        seen.into_iter().try_for_each(|one| match one {
-            Seen::End(sum) => output::print(&match json {
-                true => format!("{}\n", describe_sum(&sum)),
-                false => format!("{}\n", summary(&sum)),
-            }),
-            Seen::Trouble(failure) => {
-                (trouble.borrow_mut())(failure);
-                Ok(())
-            }
-            Seen::Array(_) | Seen::Odd(_) => Ok(()),
-        })
-    };
+/// Says what a directory is that is a hierarchy of arrays, and how much of it is there. It goes no further than is soon
+/// done, and what is wrong with any of it is no failure: the files of the directory are listed.
+fn print_hierarchy(dir: &Place, inside: &[Place], json: bool) -> Result<(), Failure> {
+    let mut hierarchies = Hierarchies::within(&Inspector::default(), Bound::of(ENTRIES));
     let mut inside = inside.to_vec();
-    let seen = hierarchies.borrow_mut().enter(dir, &mut inside);
-    tell(seen)?;
-    if !hierarchies.borrow().is_open() {
+    for one in hierarchies.enter(dir, &mut inside) {
+        if let Seen::Trouble(failure) | Seen::Odd(failure) = one {
+            output::complain(failure);
+        }
+    }
+    if !hierarchies.is_open() {
         return Ok(());
     }
-    for place in inside {
-        let Some(about) = place.looked_at(Place::about_itself, *trouble.borrow_mut()) else { continue };
-        if about.kind() != Kind::Directory {
+    let is_all = Cell::new(true);
+    let mut missed = |_| is_all.set(false);
+    let mut entered = Entered::default();
+    entered.enter(dir, &dir.about(true)?)?;
+    inside.reverse();
+    while let Some(place) = inside.pop() {
+        let about = place.looked_at(Place::about_itself, &mut missed);
+        let Some(about) = about.filter(|about| about.kind() == Kind::Directory) else { continue };
+        if let Err(failure) = entered.enter(&place, &about) {
+            missed(failure);
             continue;
         }
-        let mut enter = |dir: &Place, inside: &mut Vec<Place>| {
-            tell(hierarchies.borrow_mut().enter(dir, inside))?;
-            Ok(true)
-        };
-        place.walk(&mut enter, &mut |_, _| Ok(true), &mut |failure| (trouble.borrow_mut())(failure))?;
+        let Some(mut below) = place.looked_at(|place| hierarchies.bound().inside(place), &mut missed) else { continue };
+        let seen = hierarchies.enter(&place, &mut below);
+        is_all.set(is_all.get() && !seen.iter().any(|one| matches!(one, Seen::Trouble(_))));
+        inside.extend(below.into_iter().rev());
     }
-    tell(hierarchies.into_inner().end())
+    is_all.set(is_all.get() && !hierarchies.bound().is_passed());
+    for one in hierarchies.end() {
+        if let Seen::End(sum) = one {
+            output::print(&match json {
+                true => format!("{}\n", describe_sum(&sum, is_all.get())),
+                false => format!("{}\n", summary(&sum, is_all.get())),
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Says of a checkpoint that it is incomplete: what nothing that is named in it tells.

@@ -1,10 +1,13 @@
 //! Which chunks of an array are there: each is a file, and called by its numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 
 use tensorfs_formats::{Array, Keys};
 
-use crate::tensors::place::{Kind, Place, Trouble};
+use crate::show::failure::Failure;
+use crate::tensors::bound::Bound;
+use crate::tensors::place::{Kind, Place};
 
 /// What comes before the numbers, where something does, and what stands for the chunk of a single element.
 const PREFIX: &str = "c";
@@ -21,6 +24,10 @@ pub struct Chunks {
     bytes: u64,
     /// Where they are, by their numbers, if that was asked for.
     pub(super) files: BTreeMap<Vec<u64>, Place>,
+    /// What has the name of a chunk, or of a directory of chunks, and is none, or cannot be looked at.
+    strange: u64,
+    /// The first of these, in words.
+    first_strange: Option<String>,
     /// Those that are as many bytes as their elements take and no more, by what their metadata says, and are not.
     odd: u64,
     /// The first of these: its name, bytes that it has, and bytes that it should.
@@ -28,27 +35,23 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Those of an array, in what is in its directory. They are taken out of that. None if it is not known how they are
-    /// called.
-    pub fn of(inside: &mut Vec<Place>, array: &Array, keep: bool, trouble: &mut Trouble<'_>) -> Option<Chunks> {
+    /// Those of an array, in what is in its directory. They are taken out of that, and so are directories that have
+    /// nothing else. None if it is not known how they are called.
+    pub fn of(inside: &mut Vec<Place>, array: &Array, keep: bool, going: Going<'_>) -> Option<Chunks> {
         let mut chunks = Chunks::none_of(array)?;
         let (grid, keys) = (array.grid()?, array.keys?);
-        let mut count = Counting { chunks: &mut chunks, grid: &grid, plain: array.plain_chunk(), keep, trouble };
-        let mut left = Vec::new();
-        for place in std::mem::take(inside) {
+        let mut count = Counting { chunks: &mut chunks, grid: &grid, plain: array.plain_chunk(), keep, going };
+        inside.retain(|place| {
             let name = place.name().to_string_lossy().into_owned();
             let is_chunk = match keys {
                 _ if grid.is_empty() || !keys.is_nested => {
-                    key_of(&name, keys.has_prefix, &grid).is_some_and(|key| count.file(&place, &key))
+                    key_of(&name, keys.has_prefix, &grid).is_some_and(|key| count.file(place, &key))
                 }
-                Keys { has_prefix: true, .. } => name == PREFIX && count.below(&place, &[]),
-                Keys { has_prefix: false, .. } => count.numbered(&place, &[]),
+                Keys { has_prefix: true, .. } => name == PREFIX && count.below(place, &[]),
+                Keys { has_prefix: false, .. } => count.numbered(place, &[]),
             };
-            if !is_chunk {
-                left.push(place);
-            }
-        }
-        *inside = left;
+            !is_chunk
+        });
         Some(chunks)
     }
 
@@ -67,37 +70,55 @@ impl Chunks {
         self.bytes
     }
 
-    /// What is wrong with those that are not as long as their elements, in words.
+    /// How many are no files, or cannot be looked at.
+    pub fn strange(&self) -> u64 {
+        self.strange
+    }
+
+    /// What is wrong with those that cannot be read, or are not as long as their elements, in words.
     pub fn fault(&self) -> Option<String> {
+        if let Some(first) = &self.first_strange {
+            let more = if self.strange > 1 { format!("; and {} more", self.strange - 1) } else { String::new() };
+            return Some(format!("not all of its chunks can be read: {first}{more}"));
+        }
         let (first, size, plain) = self.first_odd.as_ref()?;
         let more = if self.odd > 1 { format!("; and {} more", self.odd - 1) } else { String::new() };
         Some(format!("its chunk {first} has {size} bytes, and elements of {plain}{more}"))
     }
 
     /// Of an array of which none is there.
-    pub fn none_of(array: &Array) -> Option<Chunks> {
+    fn none_of(array: &Array) -> Option<Chunks> {
         array.keys?;
         let of = array.grid()?.iter().fold(1_u64, |of, count| of.saturating_mul(*count));
         Some(Chunks { of, ..Chunks::default() })
     }
 }
 
+/// How the directories are gone through that chunks are in.
+pub struct Going<'a> {
+    /// How much of them is looked at.
+    pub(super) bound: &'a Bound,
+    /// What is in them that is no chunk, by the directories that have such.
+    pub(super) others: &'a mut HashMap<PathBuf, Vec<Place>>,
+}
+
 /// Chunks that are counted.
-struct Counting<'a, 't> {
+struct Counting<'a, 'g> {
     chunks: &'a mut Chunks,
     grid: &'a [u64],
     /// Bytes of one, if that is known.
     plain: Option<u64>,
     /// Whether it is kept where they are.
     keep: bool,
-    trouble: &'a mut Trouble<'t>,
+    going: Going<'g>,
 }
 
 impl Counting<'_, '_> {
     /// Counts a chunk, if it is a file.
     fn file(&mut self, place: &Place, key: &[u64]) -> bool {
-        let Some(about) = place.looked_at(Place::about_itself, self.trouble) else { return true };
+        let Some(about) = self.look(place, Place::about_itself) else { return true };
         if about.kind() != Kind::File {
+            self.strange(format!("{} is {}", place.path().display(), other(about.kind())));
             return false;
         }
         self.chunks.there += 1;
@@ -113,17 +134,23 @@ impl Counting<'_, '_> {
         true
     }
 
-    /// Counts those in a directory, whose names are numbers in the dimension behind those that are known.
+    /// Counts those in a directory, whose names are numbers in the dimension behind those that are known. True if
+    /// nothing else is in it.
     fn below(&mut self, place: &Place, known: &[u64]) -> bool {
-        let Some(about) = place.looked_at(Place::about_itself, self.trouble) else { return true };
+        let Some(about) = self.look(place, Place::about_itself) else { return true };
         if about.kind() != Kind::Directory {
+            let what = other(about.kind());
+            self.strange(format!("{} is {what}, and no directory of chunks", place.path().display()));
             return false;
         }
-        let inside = place.looked_at(Place::inside, self.trouble).unwrap_or_default();
-        for place in inside {
-            self.numbered(&place, known);
+        let bound = self.going.bound;
+        let mut others = self.look(place, |place| bound.inside(place)).unwrap_or_default();
+        others.retain(|place| !self.numbered(place, known));
+        if others.is_empty() {
+            return true;
         }
-        true
+        self.going.others.insert(place.path().to_owned(), others);
+        false
     }
 
     /// Counts what has a number in that dimension: a chunk, or a directory of those.
@@ -132,6 +159,31 @@ impl Counting<'_, '_> {
         let Some(number) = number(&name, self.grid[known.len()]) else { return false };
         let key = [known, &[number]].concat();
         if key.len() == self.grid.len() { self.file(place, &key) } else { self.below(place, &key) }
+    }
+
+    /// Looks at what is no fill value, as long as it has its name.
+    fn look<T>(&mut self, place: &Place, look: impl Fn(&Place) -> Result<T, Failure>) -> Option<T> {
+        let mut why = None;
+        let found = place.looked_at(look, &mut |failure| why = Some(failure.to_string()));
+        if let Some(why) = why {
+            self.strange(why);
+        }
+        found
+    }
+
+    fn strange(&mut self, why: String) {
+        self.chunks.strange += 1;
+        self.chunks.first_strange.get_or_insert(why);
+    }
+}
+
+/// What something is that is not what it should be, in words.
+pub(super) fn other(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Link => "a link, which is not followed",
+        Kind::Directory => "a directory",
+        Kind::File => "a file",
+        Kind::Other => "no regular file",
     }
 }
 

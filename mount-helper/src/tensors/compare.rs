@@ -205,7 +205,7 @@ fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
 fn in_chunks(array: &Array, chunks: &Chunks) -> Result<(u64, u32), Failure> {
     let (mut total, mut crc) = (0_u64, crc32c_append(0, format!("{array:?}").as_bytes()));
     for (key, place) in &chunks.files {
-        let file = place.open()?;
+        let file = place.open_found()?;
         let len = file.metadata().at(place.path())?.len();
         crc = crc32c_append(crc, format!("{key:?} {len}").as_bytes());
         crc = sum_up(&file, (0, len), crc).at(place.path())?;

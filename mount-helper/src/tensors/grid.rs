@@ -65,7 +65,7 @@ impl Grid {
 
     fn read_chunk(&mut self, key: Vec<u64>, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
-            let open = self.chunks.files.get(&key).map(|place| place.open().map_err(io::Error::other));
+            let open = self.chunks.files.get(&key).map(|place| place.open_found().map_err(io::Error::other));
             self.last = Some((key, open.transpose()?));
         }
         match &self.last {

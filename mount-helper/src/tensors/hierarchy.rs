@@ -1,6 +1,7 @@
 //! Hierarchies of arrays that are directories, as a walk comes by them: zarr 2 and 3, n5, and OCDBT.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -8,13 +9,19 @@ use tensorfs_formats::{Array, Metadata, What};
 use tensorfs_fs::Inspector;
 
 use crate::show::failure::{self, Failure};
-use crate::tensors::chunks::Chunks;
-use crate::tensors::place::Place;
+use crate::tensors::bound::Bound;
+use crate::tensors::chunks::{self, Chunks, Going};
+use crate::tensors::place::{Kind, Place};
 
 /// What users say of arrays and groups of zarr 2.
 const ATTRIBUTES: &str = ".zattrs";
 /// What an array is called that is a hierarchy by itself.
 const ALONE: &str = "array";
+
+/// Why an array is not read that has no metadata of its own.
+const ONLY_TOLD: &str = "nothing but the root of its hierarchy tells of it";
+/// So many bytes of metadata are as much work as an entry of a directory.
+const METADATA_ENTRY: u64 = 1024;
 
 /// What a walk has come by.
 pub enum Seen {
@@ -38,8 +45,10 @@ pub struct Stored {
     way: String,
     /// What its metadata says.
     pub(super) array: Array,
-    /// Which chunks are there, if it is known how they are called.
+    /// Which chunks are there, if it is known how they are called, and where.
     pub(super) chunks: Option<Chunks>,
+    /// Why it cannot be told what its elements are, if so.
+    pub(super) fault: Option<String>,
 }
 
 /// What a hierarchy has in all.
@@ -56,6 +65,8 @@ pub struct Sum {
     chunks: (u64, u64),
     /// Bytes of those that are there.
     bytes: u64,
+    /// What has the name of a chunk and is none.
+    strange: u64,
 }
 
 /// Those that a walk comes by, of which one at a time is gone through.
@@ -64,6 +75,9 @@ pub struct Hierarchies {
     /// Whether it is kept where chunks are.
     keep: bool,
     open: Option<Open>,
+    bound: Bound,
+    /// What is no chunk in directories of chunks that are gone into for that, by those.
+    others: HashMap<PathBuf, Vec<Place>>,
 }
 
 /// One that is gone through.
@@ -76,7 +90,12 @@ struct Open {
 impl Hierarchies {
     /// Nothing is gone through yet.
     pub fn new(inspector: &Inspector) -> Hierarchies {
-        Hierarchies { inspector: inspector.clone(), keep: false, open: None }
+        Hierarchies::within(inspector, Bound::none())
+    }
+
+    /// Looks no further than that.
+    pub fn within(inspector: &Inspector, bound: Bound) -> Hierarchies {
+        Hierarchies { inspector: inspector.clone(), keep: false, open: None, bound, others: HashMap::new() }
     }
 
     /// Keeps where chunks are, for who is to read them.
@@ -86,6 +105,9 @@ impl Hierarchies {
 
     /// Comes into a directory. What of it is metadata or chunks is taken out of what is in it.
     pub fn enter(&mut self, dir: &Place, inside: &mut Vec<Place>) -> Vec<Seen> {
+        if let Some(others) = self.others.remove(dir.path()) {
+            *inside = others;
+        }
         let mut seen: Vec<Seen> = self.leave(dir.path()).into_iter().flatten().collect();
         let own = self.look(dir, inside, &mut seen);
         let Some(open) = &mut self.open else { return seen };
@@ -98,14 +120,16 @@ impl Hierarchies {
             }
             _ => {}
         }
+        let is_only_told = own.is_none();
         match own.or(told) {
             Some(What::Array(array)) => {
                 seen.extend(array.odd.iter().map(|why| Seen::Odd(Failure::at(dir.path(), why))));
-                let chunks = Chunks::of(inside, &array, self.keep, &mut |failure| seen.push(Seen::Trouble(failure)));
-                let stored = open.sum.add(&name, array, chunks);
-                let fault = stored.chunks.as_ref().and_then(Chunks::fault);
-                seen.extend(fault.map(|fault| Seen::Trouble(Failure::at(dir.path(), fault))));
-                seen.push(Seen::Array(Box::new(stored)));
+                let going = Going { bound: &self.bound, others: &mut self.others };
+                let chunks = Chunks::of(inside, &array, self.keep, going);
+                let fault = chunks.as_ref().and_then(Chunks::fault);
+                seen.extend(fault.iter().map(|fault| Seen::Trouble(Failure::at(dir.path(), fault))));
+                let fault = fault.or_else(|| is_only_told.then(|| ONLY_TOLD.to_owned()));
+                seen.push(Seen::Array(Box::new(open.sum.add(&name, array, chunks, fault))));
             }
             Some(What::Unknown(why)) => {
                 let what = format!("{} that is not understood: {why}", open.sum.format);
@@ -127,11 +151,10 @@ impl Hierarchies {
     pub fn end(&mut self) -> Vec<Seen> {
         let Some(Open { mut sum, named }) = self.open.take() else { return Vec::new() };
         let mut seen = Vec::new();
-        // Of what is told of below, and has no directory, no chunk is there.
+        // What is told of below, and has no directory: a link may have its name, or one that cannot be entered.
         for (name, what) in named {
             if let What::Array(array) = what {
-                let chunks = Chunks::none_of(&array);
-                seen.push(Seen::Array(Box::new(sum.add(&name, array, chunks))));
+                seen.push(Seen::Array(Box::new(sum.add(&name, array, None, Some(ONLY_TOLD.to_owned())))));
             }
         }
         seen.push(Seen::End(sum));
@@ -141,6 +164,11 @@ impl Hierarchies {
     /// True if one is gone through.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
+    }
+
+    /// How much more is looked at.
+    pub fn bound(&self) -> &Bound {
+        &self.bound
     }
 
     /// What a directory says that it is. Begins to go through a hierarchy, if it is the root of one.
@@ -157,11 +185,14 @@ impl Hierarchies {
             if own.as_ref().is_some_and(is_more) {
                 continue;
             }
-            let file = match place.open() {
-                Ok(file) => file,
+            // A file of that name may be any program's.
+            let is_any = metadata == Metadata::N5 && self.open.is_none();
+            let file = match self.open(place, is_any) {
+                Ok(Some(file)) => file,
+                Ok(None) => continue,
                 Err(_) if place.is_gone() => continue,
-                Err(failure) => {
-                    seen.push(Seen::Trouble(failure));
+                Err(one) => {
+                    seen.push(one);
                     continue;
                 }
             };
@@ -174,8 +205,7 @@ impl Hierarchies {
             });
             match (&found.error, found.reason) {
                 (Some(error), _) => seen.push(Seen::Trouble(Failure::at(place.path(), failure::reason(error)))),
-                // A file of that name may be any program's.
-                (None, Some(_)) if metadata == Metadata::N5 && self.open.is_none() => {}
+                (None, Some(_)) if is_any => {}
                 (None, Some(why)) => {
                     let what = format!("metadata of {} that cannot be read: {why}", metadata.format());
                     seen.push(Seen::Trouble(Failure::at(place.path(), what)));
@@ -193,6 +223,26 @@ impl Hierarchies {
             inside.retain(|place| of_name(place).is_none() && place.name() != ATTRIBUTES);
         }
         own.map(|(_, what)| what)
+    }
+
+    /// Opens metadata, if it is a regular file: what else has such a name is neither followed nor opened. Nothing is
+    /// said of what cannot be read and may be anything.
+    fn open(&self, place: &Place, is_any: bool) -> Result<Option<File>, Seen> {
+        let refused = |failure| if is_any { Ok(None) } else { Err(Seen::Trouble(failure)) };
+        let about = match place.about_itself() {
+            Ok(about) => about,
+            Err(failure) => return refused(failure),
+        };
+        if about.kind() != Kind::File {
+            let what = format!("has the name of metadata, and is {}", chunks::other(about.kind()));
+            let failure = Failure::at(place.path(), what);
+            return Err(if is_any { Seen::Odd(failure) } else { Seen::Trouble(failure) });
+        }
+        // The root of a hierarchy is looked at in any case.
+        if !self.bound.take(about.size() / METADATA_ENTRY) && self.open.is_some() {
+            return Ok(None);
+        }
+        place.open_found().map_or_else(refused, |file| Ok(Some(file)))
     }
 }
 
@@ -233,7 +283,7 @@ impl Stored {
 
 impl Sum {
     fn new(path: &Path, format: &'static str) -> Sum {
-        Sum { path: path.to_owned(), format, is_database: false, arrays: 0, chunks: (0, 0), bytes: 0 }
+        Sum { path: path.to_owned(), format, is_database: false, arrays: 0, chunks: (0, 0), bytes: 0, strange: 0 }
     }
 
     /// Its root.
@@ -261,14 +311,20 @@ impl Sum {
         self.bytes
     }
 
-    fn add(&mut self, name: &str, array: Array, chunks: Option<Chunks>) -> Stored {
+    /// What has the name of a chunk and is none.
+    pub fn strange(&self) -> u64 {
+        self.strange
+    }
+
+    fn add(&mut self, name: &str, array: Array, chunks: Option<Chunks>, fault: Option<String>) -> Stored {
         self.arrays += 1;
         if let Some(chunks) = &chunks {
             self.chunks.0 = self.chunks.0.saturating_add(chunks.there);
             self.chunks.1 = self.chunks.1.saturating_add(chunks.of);
             self.bytes = self.bytes.saturating_add(chunks.bytes());
+            self.strange = self.strange.saturating_add(chunks.strange());
         }
-        Stored { root: self.path.clone(), format: self.format, way: name.to_owned(), array, chunks }
+        Stored { root: self.path.clone(), format: self.format, way: name.to_owned(), array, chunks, fault }
     }
 }
 

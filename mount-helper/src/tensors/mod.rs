@@ -2,6 +2,7 @@
 
 pub mod assembled;
 pub mod attribute;
+pub mod bound;
 mod called;
 pub mod choice;
 pub mod chunks;

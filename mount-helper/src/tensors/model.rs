@@ -210,7 +210,10 @@ impl Model {
 
     fn add_array(&mut self, stored: Stored, top: &Path) {
         let name = stored.name_from(top);
-        let Stored { array, chunks, .. } = stored;
+        let Stored { array, chunks, fault, .. } = stored;
+        if let Some(fault) = fault {
+            return self.add(array.tensor(name.into_bytes()), Vec::new(), From::Nothing(fault));
+        }
         let why = why_not(&array, chunks.as_ref());
         let mut tensor = array.tensor(name.into_bytes());
         if let (None, Some(len)) = (&why, array.bytes()) {

@@ -299,6 +299,17 @@ impl Place {
         self.open_with(0).at(self.path())
     }
 
+    /// Opens a regular file that was found in a directory, and was one then. What has its name by now is not followed,
+    /// if it is a link, nor read, if it is anything else.
+    pub fn open_found(&self) -> Result<File, Failure> {
+        let file = self.open_with(libc::O_NOFOLLOW).at(self.path())?;
+        // In a pool its contents say what it is.
+        match self.is_in_pool() || file.metadata().at(self.path())?.is_file() {
+            true => Ok(file),
+            false => Err(Failure::at(self.path(), "no regular file")),
+        }
+    }
+
     /// Opens a regular file to read what its medium holds.
     pub fn open_direct(&self) -> Result<Direct, Failure> {
         Direct::open(|flags| self.open_with(flags)).at(self.path())
@@ -368,9 +379,15 @@ impl Place {
 
     /// What is in a directory, by name.
     pub fn inside(&self) -> Result<Vec<Place>, Failure> {
+        self.inside_at_most(usize::MAX).map(|(places, _)| places)
+    }
+
+    /// Some of what is in a directory, no more than so many, and whether that is all.
+    pub fn inside_at_most(&self, most: usize) -> Result<(Vec<Place>, bool), Failure> {
         if self.called.len() > DEEPEST {
             return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)).at(self.path());
         }
+        let mut is_all = true;
         let mut places = match &self.at {
             Where::Host => {
                 let mut places = Vec::new();
@@ -378,6 +395,10 @@ impl Place {
                 let separator = if self.path().as_os_str().as_bytes().ends_with(b"/") { "" } else { "/" };
                 for entry in fs::read_dir(self.path()).at(self.path())? {
                     let entry = entry.at(self.path())?;
+                    if places.len() >= most {
+                        is_all = false;
+                        break;
+                    }
                     // Somebody has mounted something there.
                     match foreign::check_in(&foreign, &entry.path()) {
                         Ok(()) => {
@@ -390,17 +411,19 @@ impl Place {
                 places
             }
             Where::Pool(contents, dir) => {
-                let entries = contents.view().entries_after(*dir, 0);
+                let mut entries = contents.view().entries_after(*dir, 0);
                 let separator = if self.called.is_named() { separator(self.path()) } else { "/" };
                 let place = |(_, name, ino): (u64, &[u8], Ino)| {
                     let called = self.called.inside(separator, OsStr::from_bytes(name));
                     Place::new(called, Where::Pool(contents.clone(), ino))
                 };
-                entries.map(place).collect()
+                let places = entries.by_ref().take(most).map(place).collect();
+                is_all = entries.next().is_none();
+                places
             }
         };
         places.sort_by(|a, b| a.called.name().cmp(b.called.name()));
-        Ok(places)
+        Ok((places, is_all))
     }
 
     /// True if nothing of its name is there any more.
