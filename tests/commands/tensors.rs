@@ -584,7 +584,8 @@ fn hierarchies_have_metadata_in_regular_files() {
     fs::write(at("elsewhere.json"), bytes_in_chunks("[2, 3]", "[1, 3]", ".")).unwrap();
     for name in ["zarr.json", ".zarray", ".zgroup", ".zmetadata", "attributes.json", "manifest.ocdbt"] {
         let status = if name == "attributes.json" { 0 } else { 1 };
-        let makes: [(&str, &dyn Fn(&str)); 3] = [
+        type Make<'a> = (&'a str, &'a dyn Fn(&str));
+        let makes: [Make; 3] = [
             ("a link, which is not followed", &|path| symlink(at("elsewhere.json"), path).unwrap()),
             ("no regular file", &|path| make_fifo(path)),
             ("a directory", &|path| fs::create_dir(path).unwrap()),
@@ -607,7 +608,7 @@ fn hierarchies_have_metadata_in_regular_files() {
         let dir = at("unreadable");
         fs::create_dir(&dir).unwrap();
         fs::write(dir.clone() + "/attributes.json", "{}").unwrap();
-        fs::set_permissions(dir.clone() + "/attributes.json", fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(dir.clone() + "/attributes.json", fs::Permissions::from_mode(0o0)).unwrap();
         assert_eq!(call(&["ls", &dir]).status.code(), Some(0));
     }
 }
