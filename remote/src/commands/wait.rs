@@ -1,6 +1,5 @@
 //! `wait`: returns when the remote has files as they are now, whole.
 
-use std::ffi::CString;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
+use rustix::fs::lgetxattr;
+use rustix::io::Errno;
 use tensorfs_layout::check::Committed;
 
 use crate::carry::left_out::{self, Globs};
@@ -225,14 +225,11 @@ fn is_carried(tree: &Tree, (place, note): (&OnMount, &Note), path: &Path) -> Res
 
 /// True of a directory nothing below which is carried.
 fn says_no(path: &Path) -> io::Result<bool> {
-    let (path, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(left_out::ATTRIBUTE)?);
     let mut value = [0_u8; left_out::NO.len()];
-    // SAFETY: both strings end with a zero, and there is room for as many bytes as are asked for.
-    let len = unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
-    match Errno::result(len) {
-        Ok(len) => Ok(value[..len as usize] == *left_out::NO),
+    match lgetxattr(path, left_out::ATTRIBUTE, &mut value[..]) {
+        Ok(len) => Ok(value[..len] == *left_out::NO),
         // What is longer is something else.
-        Err(Errno::ENODATA | Errno::EOPNOTSUPP | Errno::ERANGE) => Ok(false),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }
