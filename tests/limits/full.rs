@@ -45,6 +45,7 @@ on_mounts!(
     a_file_for_whose_holes_there_is_no_room_opens_once_the_last_close_is_heard_of,
     near_the_limit_a_slow_write_keeps_no_other_waiting,
     counting_looks_at_no_more_files_the_more_are_open,
+    looking_again_and_again_has_files_asked_for_a_part_of_the_time,
     in_a_pool_with_a_limit_the_server_writes_and_the_kernel_reads,
     versions_in_quarantine_count_and_are_few,
     deleted_space_comes_back_on_the_host,
@@ -684,6 +685,32 @@ fn counting_looks_at_no_more_files_the_more_are_open(setup: Setup) {
         looks.arrived()
     });
     assert!(looks[1] <= looks[0] + TIMES, "{TIMES} writes and as many statfs take {looks:?} looks at segments");
+}
+
+/// Of files that the kernel writes the server hears nothing: it asks the host.
+fn looking_again_and_again_has_files_asked_for_a_part_of_the_time(setup: Setup) {
+    if setup.passthrough() == Passthrough::Off {
+        return;
+    }
+    const TIMES: u64 = 200;
+    const OPEN: u64 = 500;
+    let calls = HostCalls::new();
+    let mount = setup.mount_with(["--commit", "3600"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let used = || {
+        let text = std::fs::read(mount.at(".tensorfs/info")).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&text).unwrap()["used"].as_u64().unwrap()
+    };
+    let writers: Vec<File> = (0..OPEN).map(|n| File::create(mount.at(format!("open-{n}"))).unwrap()).collect();
+    let before = used();
+    writers.iter().for_each(|writer| writer.write_all_at(&[1; 4096], 0).unwrap());
+    wait_until("what they take is counted", || used() >= before + OPEN * 4096);
+    let looks = calls.add(Rule::of(Call::Fstat).on("/segments/"));
+    (0..TIMES).for_each(|_| drop(used()));
+    let looks = looks.arrived();
+    assert!(looks < TIMES * OPEN / 2, "{OPEN} open files are looked at {looks} times for {TIMES} looks at `info`");
 }
 
 /// Proves S1, F2, F3.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorfs_layout::Ino;
@@ -16,12 +16,20 @@ use super::writers::{Changed, Writers};
 /// So many are late at a time, and then nobody is asked before one has answered.
 const THREADS: usize = 8;
 
+/// Of so few files who only wants to see what they take has the host asked each time.
+const FEW: usize = 64;
+
+/// Of more he has it asked anew after so many times as long as that took.
+const REST: u32 = 20;
+
 /// Who asks, and about what just now.
 #[derive(Default)]
 pub(super) struct Asking {
     /// The files whose answers are waited for.
     files: Mutex<HashSet<Ino>>,
     threads: Arc<()>,
+    /// When the host is next asked of many for who only wants to see it.
+    next_look: Mutex<Option<Instant>>,
 }
 
 /// Which of the files are wanted.
@@ -61,6 +69,21 @@ impl Asking {
         if let Some(done) = self.begin_to_ask(writers, pool, which) {
             // An error says that it is done.
             let _ = done.recv_timeout(patience);
+        }
+    }
+
+    /// As [`Asking::ask`] for those that have changed, for whoever may see how it was a moment ago: however many are
+    /// open, and however often he looks, the host is asked for a small part of the time.
+    pub fn ask_to_see(self: &Arc<Self>, writers: &Arc<Writers>, pool: &Arc<Pool>, patience: Duration) {
+        if writers.count_unknown() <= FEW {
+            return self.ask(writers, pool, Which::Unknown, patience);
+        }
+        // Who comes while another has them asked sees what is known.
+        let Some(mut next) = self.next_look.try_lock() else { return };
+        let begun = Instant::now();
+        if next.is_none_or(|next| next <= begun) {
+            self.ask(writers, pool, Which::Unknown, patience);
+            *next = Some(Instant::now() + begun.elapsed() * REST);
         }
     }
 

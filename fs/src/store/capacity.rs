@@ -56,10 +56,15 @@ impl Store {
         self.limit.count(|| self.count())
     }
 
-    /// As [`Store::recount`], for who only wants to see it: others may have removed some of what is in quarantine.
+    /// As [`Store::recount`], for who only wants to see it: others may have removed some of what is in quarantine. If
+    /// there is no limit and many files are open, it may be how much it was a moment ago.
     pub fn used(&self) -> u64 {
         self.pool.quarantine().recount();
-        self.recount()
+        if self.is_limited() {
+            return self.recount();
+        }
+        self.asking.ask_to_see(&self.writers, &self.pool, OTHERS);
+        self.limit.count(|| self.count())
     }
 
     /// As [`Store::recount`], asking the host for all open files: what they take may change without their being
@@ -316,7 +321,7 @@ impl Store {
             if answer.is_some() {
                 return answer;
             }
-            if (alone && !self.writers.has_unknown()) || begun.elapsed() > OTHERS {
+            if (alone && self.writers.count_unknown() == 0) || begun.elapsed() > OTHERS {
                 break;
             }
             std::thread::sleep(AGAIN);

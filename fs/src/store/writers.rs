@@ -208,9 +208,9 @@ impl Writers {
         table.unknown.iter().filter_map(|ino| Some(table.files.get(ino)?.to_ask())).collect()
     }
 
-    /// True if the host is still to be asked for some of them.
-    pub(super) fn has_unknown(&self) -> bool {
-        !self.0.lock().unknown.is_empty()
+    /// For so many of them the host is still to be asked.
+    pub(super) fn count_unknown(&self) -> usize {
+        self.0.lock().unknown.len()
     }
 
     /// All of them: the host, too, changes what a file takes.

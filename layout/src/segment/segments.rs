@@ -112,7 +112,8 @@ impl Segments {
                 Ok(None) => drop(self.away.insert(number, Gone::Lost { tier: name })),
                 Err(reason) => {
                     if write {
-                        log::error!("tier {name}: missing, its files give errors: {reason}");
+                        let place = tier.path().display();
+                        log::error!("tier {name}, {place}: missing, its files give errors: {reason}");
                     }
                     self.away.insert(number, Gone::Missing { tier: name, reason });
                 }

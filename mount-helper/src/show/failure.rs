@@ -6,6 +6,8 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
+use crate::show::text;
+
 /// One line, `PATH: reason`. The program's name goes in front where it is printed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -14,7 +16,7 @@ pub struct Failure(String);
 impl Failure {
     /// A failure in one line.
     pub fn new(line: impl Into<String>) -> Self {
-        Failure(plain(&line.into().replace('\n', " ")))
+        Failure(one_line(&line.into()))
     }
 
     /// A failure that has to do with a path, and its reason.
@@ -52,8 +54,14 @@ impl<T> At<T> for nix::Result<T> {
     }
 }
 
+/// Text on one line that cannot play with the terminal, whoever named the files in it, and without the numbers of
+/// errors.
+pub fn one_line(text: &str) -> String {
+    text::plain(&without_numbers(&text.replace(['\n', '\0'], " ")))
+}
+
 /// Text without the numbers of errors that Rust puts behind their names: "(os error 2)".
-pub fn plain(text: &str) -> String {
+fn without_numbers(text: &str) -> String {
     const BEFORE: &str = " (os error ";
     let mut parts = text.split(BEFORE);
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -95,5 +103,10 @@ mod tests {
     #[test]
     fn stays_on_one_line() {
         assert_eq!(Failure::new("a\nb").to_string(), "a b");
+    }
+
+    #[test]
+    fn names_in_it_cannot_play_with_the_terminal() {
+        assert_eq!(Failure::at(Path::new("/a\x1b[2J\r"), "no").to_string(), "/a\\u{1b}[2J\\r: no");
     }
 }

@@ -2,7 +2,7 @@
 
 use log::Record;
 
-use crate::show::failure::plain;
+use crate::show::failure::one_line;
 
 /// The module of fuser that logs, as an error, every reply that the kernel does not want any more: the client was
 /// interrupted meanwhile. It logs nothing else.
@@ -10,5 +10,5 @@ pub const UNHEARD_REPLIES: &str = "fuser::reply";
 
 /// Whatever is logged, one line each.
 pub fn line(record: &Record) -> String {
-    plain(&record.args().to_string().replace(['\n', '\0'], " "))
+    one_line(&record.args().to_string())
 }

@@ -6,8 +6,7 @@ use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::show::failure::{Failure, plain};
-use crate::show::text;
+use crate::show::failure::{Failure, one_line};
 
 /// Prints to standard output, in one write.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -44,5 +43,5 @@ pub fn unless_closed(result: io::Result<()>) -> io::Result<()> {
 /// One line on standard error, with the program's name in front.
 pub fn complain(line: impl Display) {
     // Standard error may be closed; there is nowhere left to say so.
-    let _ = writeln!(io::stderr().lock(), "tensorfs: {}", text::plain(&plain(&line.to_string())));
+    let _ = writeln!(io::stderr().lock(), "tensorfs: {}", one_line(&line.to_string()));
 }

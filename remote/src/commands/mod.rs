@@ -18,6 +18,11 @@ pub use cli::Cli;
 use crate::commands::cli::{Command, Progress};
 use crate::error::Result;
 
+/// Text on one line that cannot play with the terminal: a store or a pool's owner may have named what is in it.
+pub fn one_line(text: &str) -> String {
+    show::plain(&text.replace(['\n', '\0'], " "))
+}
+
 /// Does what was asked for. False if that found something wrong.
 pub fn run(asked: Cli) -> Result<bool> {
     show::progress_by(match asked.progress {
