@@ -12,6 +12,7 @@ on_mounts!(
     no_link_in_a_pool_leads_out_of_it,
     what_is_no_regular_file_keeps_nobody_waiting,
     what_info_tells_everybody_names_no_files,
+    names_in_a_pool_play_with_no_terminal_and_make_no_lines_of_a_log,
 );
 
 /// An operator's `mv` of the pool's directory does not end the mount.
@@ -208,4 +209,42 @@ fn what_info_tells_everybody_names_no_files(setup: Setup) {
     assert!(read(0).contains("hidden-name"));
     let told = read(12_345);
     assert!(told.contains("interrupted-replace") && !told.contains("hidden-name"), "{told}");
+}
+
+/// The pool's owner has named a tier's directory and a file, and root looks at what is wrong with them.
+fn names_in_a_pool_play_with_no_terminal_and_make_no_lines_of_a_log(setup: Setup) {
+    const NAME: &str = "a\x1b[2J\r\nforged";
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    mount.umount();
+    let tier = mount.host().join(NAME);
+    mount.add_tier("odd", &tier);
+    mount.mount();
+    std::fs::write(mount.at(NAME), "f").unwrap();
+    tensorfs_tests::xattr::set(&mount.at(NAME), "user.tensorfs.tier", b"odd", 0).unwrap();
+    mount.sync();
+    mount.umount();
+    std::fs::rename(&tier, tier.with_file_name("elsewhere")).unwrap();
+    let before = mount.log().len();
+    mount.mount();
+    assert!(std::fs::read(mount.at(NAME)).is_err());
+    let mut told = vec![mount.log()[before..].to_owned()];
+    assert!(told[0].contains("missing, its files give errors"), "{}", told[0]);
+    let ask = |mount: &tensorfs_tests::Mount, place: &Path| {
+        let commands = [&["info"][..], &["ls", "-l"], &["check"], &["verify"]];
+        commands.map(|words| {
+            let output = mount.program().args(words).arg(place).output().unwrap();
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+        })
+    };
+    told.extend(ask(&mount, mount.path()));
+    mount.umount();
+    told.extend(ask(&mount, mount.pool()));
+    for told in &told {
+        assert!(!told.contains(['\x1b', '\r']), "{told:?}");
+        assert!(!told.lines().any(|line| line.starts_with("forged")), "{told}");
+    }
+    assert!(told.iter().skip(1).any(|told| told.contains("forged")), "{told:?}");
 }

@@ -155,21 +155,21 @@ const ON_FUSE: &str = "it is on a FUSE filesystem, perhaps on a mount of tensorf
 
 /// Makes the directory of a volatile tier again. Nothing if it is to be looked at only, and could be made.
 fn make_volatile(tier: &Tier, owner: Owner, write: bool) -> std::result::Result<Option<Dir>, String> {
+    const NOT_THERE: &str = "its directory is not there";
     let path = tier.path();
-    let not_there = || format!("{} is not there", path.display());
     if !tier.volatile {
-        return Err(not_there());
+        return Err(NOT_THERE.to_owned());
     }
     // Below what is volatile itself, and nowhere else: an empty mount point would be filled.
     let (above, missing) = Dir::nearest(path, owner).map_err(|error| why("cannot be opened", error))?;
     if !above.filesystem().is_ok_and(is_volatile) {
-        return Err(not_there());
+        return Err(NOT_THERE.to_owned());
     }
     // And only where the pool's owner could make it himself.
     if owner.is_other() {
         let found = above.stat_self().map_err(|error| why("cannot be asked", error))?;
         if found.st_uid != owner.uid() && found.st_mode & 0o002 == 0 {
-            return Err(format!("{}, and the pool's owner may not make it", not_there()));
+            return Err(format!("{NOT_THERE}, and the pool's owner may not make it"));
         }
     }
     if !write {

@@ -10,7 +10,7 @@ use tensorfs_layout::segment::{TierInfo, TierState};
 use crate::show::report::last_scrub;
 use crate::show::size::humane;
 use crate::show::table::WIDTH;
-use crate::show::text::count;
+use crate::show::text::{self, count};
 
 /// Columns of the labels.
 const LABELS: usize = 15;
@@ -219,7 +219,7 @@ struct Rows(String);
 
 impl Rows {
     fn add(&mut self, label: &str, value: impl Display) {
-        let value = value.to_string();
+        let value = text::plain(&value.to_string());
         for (n, line) in wrap(&value, WIDTH - LABELS).into_iter().enumerate() {
             let label = if n == 0 { label } else { "" };
             self.0.push_str(&format!("{label:LABELS$}{line}\n"));
