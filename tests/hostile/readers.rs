@@ -27,6 +27,7 @@ on_mounts!(
     there_are_so_many_readers_however_many_users_want_one,
     holes_of_no_format_are_read,
     a_reader_that_fails_is_an_error_of_that_request,
+    what_three_readers_did_not_survive_is_sealed_without_tensors,
     what_is_in_small_files_is_said_by_readers_too,
 );
 
@@ -559,6 +560,47 @@ fn a_reader_that_fails_is_an_error_of_that_request(setup: Setup) {
         // The next one is told.
         assert_eq!(get(&path, "tensors"), "1000");
     }
+}
+
+/// Proves T10, C5.
+fn what_three_readers_did_not_survive_is_sealed_without_tensors(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    // Larger than what comes with the question. As long as somebody may write it nobody looks into it to seal it.
+    let path = mount.at("killer");
+    let names: Vec<String> = (0..1000).map(|n| format!("tensor number {n}")).collect();
+    let tensors: Vec<(&str, &[u8])> = names.iter().map(|name| (&**name, &b"abcd"[..])).collect();
+    fs::write(&path, safetensors(&tensors)).unwrap();
+    let open = File::options().write(true).open(&path).unwrap();
+    for time in 1..=3 {
+        let held = calls.add(Rule::of(Call::Read).on("/segments/").skip(1).held());
+        let asked = path.clone();
+        let asking = std::thread::spawn(move || xattr::get(&asked, "user.tensorfs.tensors"));
+        held.wait_for_waiting(1);
+        for pid in readers(&mount) {
+            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        }
+        drop(held);
+        assert_eq!(asking.join().unwrap(), Err(nix::errno::Errno::EIO));
+        assert_eq!(of_readers(&mount, "failed"), time);
+    }
+    let started = of_readers(&mount, "started");
+    for _ in 0..5 {
+        assert_eq!(xattr::get(&path, "user.tensorfs.tensors"), Err(nix::errno::Errno::EIO));
+    }
+    assert_eq!((of_readers(&mount, "started"), of_readers(&mount, "failed")), (started, 3));
+    drop(open);
+    mount.wait_for_seals(1);
+    assert_eq!(get(&path, "state"), "sealed");
+    assert_eq!(get(&path, "tensors"), "0");
+    // Until it changes.
+    let bytes = fs::read(&path).unwrap();
+    let changed = File::options().write(true).open(&path).unwrap();
+    changed.write_all_at(&bytes, 0).unwrap();
+    assert_eq!(get(&path, "tensors"), "1000");
 }
 
 /// Every sample of every format says through a reader what it says to whoever looks into it himself.

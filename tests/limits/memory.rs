@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
-use tensorfs_tests::{Mount, Setup, on_mounts};
+use tensorfs_tests::{Mount, Setup, on_mounts, xattr};
 
 on_mounts!(
     the_uses_of_files_in_a_deep_tree_are_told_line_by_line,
     names_are_made_while_the_uses_and_requests_of_a_deep_tree_are_told,
+    a_pool_whose_server_was_killed_is_opened_in_as_little_memory_as_a_closed_one,
 );
 
 const DEPTH: usize = 4000;
@@ -127,4 +128,34 @@ fn names_are_made_while_the_uses_and_requests_of_a_deep_tree_are_told(setup: Set
     println!("{alone} a second alone, {beside} in three beside {told} uses and {lines} requests that were told");
     assert!(told > DEPTH, "{told}");
     assert!(beside * 20 > alone, "{beside} in three seconds, where {alone} are in one");
+}
+
+/// The server has what files are called and their attributes in memory, once: recovery makes no copy of it.
+fn a_pool_whose_server_was_killed_is_opened_in_as_little_memory_as_a_closed_one(setup: Setup) {
+    const FILES: usize = 2000;
+    const ATTRIBUTES: usize = 4;
+    const BYTES: usize = 6 << 10;
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    for n in 0..FILES {
+        let path = mount.at(format!("f{n}"));
+        std::fs::write(&path, "x").unwrap();
+        for attribute in 0..ATTRIBUTES {
+            xattr::set(&path, format!("user.{attribute}"), &[n as u8; BYTES], 0).unwrap();
+        }
+    }
+    mount.remount();
+    let closed = peak(&server(&mount));
+    for n in 0..FILES {
+        std::fs::write(mount.at(format!("f{n}")), "y").unwrap();
+    }
+    mount.kill9();
+    mount.mount();
+    let killed = peak(&server(&mount));
+    let attributes = (FILES * ATTRIBUTES * BYTES) as u64 >> 10;
+    println!("{closed} KiB after a close, {killed} after a kill; attributes are {attributes}");
+    assert!(closed > attributes, "they are in memory: {closed} KiB");
+    assert!(killed < closed + attributes / 2, "{closed} KiB after a close, and {killed} after a kill");
 }

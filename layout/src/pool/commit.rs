@@ -230,3 +230,47 @@ impl Pool {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ROOT;
+    use crate::pool::create::CreateOptions;
+    use crate::pool::open::OpenOptions;
+    use crate::time::Timestamp;
+    use crate::tree::view::walks;
+
+    /// A new name, and a commit of it. How often all objects were looked at for that.
+    fn commit_something(pool: &Pool, name: &str) -> u64 {
+        let ino = Ino(pool.edit().next_id());
+        let now = Timestamp::default();
+        let times = (now, now, now, now);
+        let (mode, uid, gid, rdev, segment, damaged) = (libc::S_IFREG | 0o644, 0, 0, 0, None, false);
+        let (atime, mtime, ctime, btime) = times;
+        let attributes = Attributes { mode, uid, gid, rdev, atime, mtime, ctime, btime, segment, damaged };
+        let named = Record::Name { dir: ROOT, name: name.as_bytes().into(), ino };
+        let made = Transaction::new(0).with(Record::Attributes { ino, attributes }).with(named);
+        let newest = pool.edit().store(made).unwrap();
+        let before = walks::COUNT.get();
+        pool.commit(newest).unwrap();
+        walks::COUNT.get() - before
+    }
+
+    #[test]
+    fn a_failed_segment_that_is_no_files_is_looked_for_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        Pool::create(&path, &CreateOptions::default()).unwrap();
+        let pool = Pool::open(&path, &OpenOptions::default()).unwrap();
+        assert_eq!(commit_something(&pool, "before"), 0);
+        for n in 0..2 {
+            let segment = SegmentId(pool.edit().next_id());
+            pool.segments.create(segment).unwrap();
+            pool.segments.fail(segment, "a test has it so");
+            assert_eq!(commit_something(&pool, &format!("first {n}")), 1);
+            for later in 0..5 {
+                assert_eq!(commit_something(&pool, &format!("{later} after {n}")), 0);
+            }
+        }
+    }
+}

@@ -122,6 +122,8 @@ impl View {
 
     /// All objects, in no order.
     pub fn objects(&self) -> impl Iterator<Item = (Ino, &Object)> {
+        #[cfg(test)]
+        walks::COUNT.set(walks::COUNT.get() + 1);
         self.objects.iter()
     }
 
@@ -337,5 +339,13 @@ impl View {
         if let Some((text, placed, _)) = &self.placement {
             records.push((Record::Placement { text: text.clone() }, placed.seq));
         }
+    }
+}
+
+/// How often this thread went through all objects of a view.
+#[cfg(test)]
+pub(crate) mod walks {
+    thread_local! {
+        pub static COUNT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
 }
