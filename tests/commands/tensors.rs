@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use tensorfs_formats::crc32c;
 use tensorfs_tests::{
     Mount, Passthrough, Setup, client, on_mounts, run, run_ok, samples, scratch, skip, tensorfs, venv, xattr,
 };
@@ -17,6 +18,7 @@ on_mounts!(
     sealed_files_agree_with_numpy,
     hierarchies_of_arrays_are_what_their_libraries_wrote,
     hierarchies_are_summed_up_as_far_as_is_soon_done,
+    one_array_is_read_without_the_others,
 );
 
 fn sample(name: &str) -> String {
@@ -648,6 +650,176 @@ fn hierarchies_are_summed_up_as_far_as_is_soon_done(setup: Setup) {
     assert!(listed["all"] == false && (9000..=10_000).contains(&there), "{listed}");
     let found = prints(1, &["tensors", "--json", top]);
     assert!(found.contains("\"chunks_there\":8000"), "{found}");
+}
+
+/// An odd array, or whatever else cannot be read in a directory, had all the others fail.
+#[test]
+fn what_is_odd_in_a_directory_keeps_nobody_from_the_rest() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let make = |name: &str, bytes: &[u8]| {
+        fs::create_dir_all(Path::new(&at(name)).parent().unwrap()).unwrap();
+        fs::write(at(name), bytes).unwrap();
+    };
+    let array = bytes_in_chunks("[2, 3]", "[1, 3]", ".");
+    let group = br#"{"zarr_format": 2}"#;
+    type Make<'a> = (&'a str, &'a dyn Fn(&str));
+    let makes: [Make<'_>; 7] = [
+        ("array0: zarr 2 that is not understood: chunks without elements", &|dir| {
+            make(&format!("{dir}/array0/.zarray"), array.replace("[1, 3]", "[0, 3]").as_bytes());
+        }),
+        ("array0/.zarray: metadata of zarr 2 that cannot be read: JSON that is cut short", &|dir| {
+            make(&format!("{dir}/array0/.zarray"), array.split_at(40).0.as_bytes());
+        }),
+        ("array0: its chunk 1.0 has 1 bytes, and elements of 3", &|dir| {
+            make(&format!("{dir}/array0/.zarray"), array.as_bytes());
+            make(&format!("{dir}/array0/1.0"), b"1");
+        }),
+        ("array0/.zarray: has the name of metadata, and is a link", &|dir| {
+            make(&format!("{dir}/array0/here"), b"");
+            symlink(at(dir), at(&format!("{dir}/array0/.zarray"))).unwrap();
+        }),
+        ("array0/.zgroup: metadata of zarr 2 that cannot be read", &|dir| {
+            make(&format!("{dir}/array0/.zgroup"), b"[");
+        }),
+        ("index.json: the plan of a checkpoint that cannot be read", &|dir| {
+            make(&format!("{dir}/array0/model.safetensors.index.json"), b"{\"weight_map\": {");
+        }),
+        ("array0/model.safetensors.index.json", &|dir| {
+            make(&format!("{dir}/array0/model.safetensors.index.json"), br#"{"weight_map": {"a": "gone"}}"#);
+        }),
+    ];
+    for (number, (why, odd)) in makes.iter().enumerate() {
+        let (old, new) = (format!("old{number}"), format!("new{number}"));
+        for (dir, byte) in [(&old, 1), (&new, 2)] {
+            make(&format!("{dir}/.zgroup"), group);
+            make(&format!("{dir}/array1/.zarray"), array.as_bytes());
+            make(&format!("{dir}/array1/0.0"), &[byte, byte, byte]);
+            make(&format!("{dir}/array2/.zarray"), array.as_bytes());
+            safetensors(Path::new(&at(&format!("{dir}/z.safetensors"))), &[("t", b"same")]);
+            odd(dir);
+        }
+        let why = if number == 6 { "gone is missing" } else { why };
+        let (old, new) = (at(&old), at(&new));
+        for (name, mean) in [("array1", 5.0), ("array2", 9.0)] {
+            let numbers: Value = serde_json::from_str(&prints(0, &["stat", "--json", &old, name])).unwrap();
+            assert_eq!(numbers["mean"], mean, "{why}");
+            assert_eq!(prints_bytes(&["cat", &old, name]).len(), 128 + 6);
+        }
+        prints_bytes(&["cat", &old, "z.safetensors/t"]);
+        // What there is differs as it does, and it is said that it is not all.
+        let output = call(&["diff", "--json", &old, &new]);
+        let (told, lines) = (String::from_utf8(output.stderr).unwrap(), String::from_utf8(output.stdout).unwrap());
+        assert_eq!(output.status.code(), Some(2), "{told}{lines}");
+        assert!(told.contains(why), "{told} and not {why}");
+        let changed: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(changed.len(), 1, "{lines}");
+        assert_eq!((&changed[0]["name"], &changed[0]["elements"]), (&"array1".into(), &3.into()), "{lines}");
+        // Whoever asks for just that hears why not.
+        if number < 4 {
+            let told = complains(1, &["cat", &old, "array0"]);
+            assert!(told.contains(why.split_once(": ").unwrap().1), "{told}");
+        }
+    }
+}
+
+/// Metadata can say anything in a few bytes: no more work comes of that than of what is stored.
+#[test]
+fn hierarchies_are_read_for_what_is_stored() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let many: String = format!("[{}]", 1_u64 << 62);
+    for (dir, chunk) in [("one", "[1]"), ("all", many.as_str())] {
+        fs::create_dir(at(dir)).unwrap();
+        fs::write(at(dir) + "/.zarray", bytes_in_chunks(&many, chunk, ".")).unwrap();
+        fs::create_dir(at(dir) + "/other").unwrap();
+        fs::write(at(dir) + "/other/.zarray", bytes_in_chunks("[3]", "[3]", ".")).unwrap();
+        if dir == "one" {
+            fs::write(at(dir) + "/7", [1]).unwrap();
+        }
+        for command in ["stat", "cat"] {
+            let told = complains(1, &[command, &at(dir), "array"]);
+            assert!(told.contains("it is said to have 4.0 EiB, of which ") && told.contains("are stored"), "{told}");
+        }
+        assert_eq!(prints(0, &["diff", &at(dir), &at(dir)]), "0 different, 2 the same\n");
+        assert_eq!(prints_bytes(&["cat", &at(dir), "other"])[128..], [9; 3]);
+        assert_eq!(call(&["tensors", &at(dir)]).status.code(), Some(0));
+    }
+    // More chunks side by side than are open at a time.
+    fs::create_dir(at("wide")).unwrap();
+    fs::write(at("wide/.zarray"), bytes_in_chunks("[3, 200]", "[2, 1]", ".")).unwrap();
+    for column in (0..200_u8).filter(|column| column % 7 != 0) {
+        fs::write(at(&format!("wide/0.{column}")), [column, 100]).unwrap();
+    }
+    fs::write(at("wide/1.199"), [77, 0]).unwrap();
+    let bytes = prints_bytes(&["cat", &at("wide"), "array"]);
+    let of_row = |other: Option<u8>| {
+        (0..200_u8).map(move |column| if column % 7 == 0 { 9 } else { other.unwrap_or(column) }).collect::<Vec<_>>()
+    };
+    assert_eq!(bytes[128..], [of_row(None), of_row(Some(100)), [vec![9; 199], vec![77]].concat()].concat());
+}
+
+/// What is of another format within a hierarchy is a hierarchy of its own, and any program's file is none.
+#[test]
+fn hierarchies_in_each_other_are_told_apart() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    for dir in ["top/a", "top/db/d", "top/n5", "top/z"] {
+        fs::create_dir_all(at(dir)).unwrap();
+    }
+    fs::write(at("top/.zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    for dir in ["top/a", "top/z"] {
+        fs::write(at(dir) + "/.zarray", bytes_in_chunks("[3]", "[3]", ".")).unwrap();
+    }
+    let manifest = [&b"\x0c\xdb\x3a\x2a"[..], &20_u64.to_le_bytes(), b"none"].concat();
+    fs::write(at("top/db/manifest.ocdbt"), [&manifest[..], &crc32c(&manifest).to_le_bytes()].concat()).unwrap();
+    fs::write(at("top/a/attributes.json"), b"[1, 2]").unwrap();
+    fs::write(
+        at("top/n5/attributes.json"),
+        r#"{"dimensions": [4], "blockSize": [4], "dataType": "uint8", "compression": {"type": "raw"}}"#,
+    )
+    .unwrap();
+    let text = prints(0, &["tensors", &at("top")]);
+    for said in
+        ["top: zarr 2, 2 arrays, 0 of 2 chunks", "top/db: OCDBT, a database", "top/n5: n5, 1 array, 0 of 1 chunk"]
+    {
+        assert!(text.contains(said), "{text}");
+    }
+    assert_eq!(names(&["tensors", &at("top")]), ["a", "array", "z"]);
+    assert_eq!(prints(0, &["diff", &at("top"), &at("top")]), "0 different, 3 the same\n");
+}
+
+/// Whoever wants one array has the others left alone.
+fn one_array_is_read_without_the_others(setup: Setup) {
+    let mut mount = setup.mount();
+    let top = mount.path().to_owned();
+    let at = |name: &str| top.join(name).to_str().unwrap().to_owned();
+    for (dir, chunks) in [("top/few", 3), ("top/many", 3000), ("top/nested/many", 3000)] {
+        fs::create_dir_all(at(dir)).unwrap();
+        fs::write(at(dir) + "/.zarray", bytes_in_chunks("[9999]", "[1]", ".")).unwrap();
+        (0..chunks).for_each(|number| fs::write(at(&format!("{dir}/{number}")), [1]).unwrap());
+    }
+    fs::write(at("top/.zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    // What was just made the kernel knows by itself.
+    mount.remount();
+    let asked = || {
+        let info = mount.info();
+        let of = |kind: &str| info["counters"][kind].as_u64().unwrap();
+        ["lookup", "getattr", "readdir", "readdirplus"].map(of).iter().sum::<u64>()
+    };
+    let before = asked();
+    assert_eq!(prints_bytes(&["cat", &at("top"), "few"])[128..132], [1, 1, 1, 9]);
+    prints(0, &["stat", &at("top"), "few"]);
+    let count = asked() - before;
+    assert!(count < 150, "{count} requests for an array of three chunks");
+}
+
+/// What a command prints, that has to succeed.
+#[track_caller]
+fn prints_bytes(arguments: &[&str]) -> Vec<u8> {
+    let output = call(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
 }
 
 fn make_fifo(path: &str) {

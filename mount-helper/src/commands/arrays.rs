@@ -1,37 +1,32 @@
 //! How arrays of hierarchies are printed: zarr 2 and 3, n5.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use crate::show::colours::Colours;
-use crate::show::{size, table, text};
+use crate::show::table::Held;
+use crate::show::{size, text};
 use crate::tensors::chunks::{Chunks, text_of};
 use crate::tensors::hierarchy::{Stored, Sum};
 
-/// So many rows decide how wide the columns are.
-const ROWS_MEASURED: usize = 1000;
 const TITLES: [&str; 6] = ["DTYPE", "SHAPE", "CHUNK", "THERE", "SIZE", "CODECS"];
 /// Wider than this, columns are cut. All fit in a line.
 const WIDEST: [usize; 6] = [10, 14, 12, 11, 9, 12];
 
-/// Rows of one hierarchy. The first ones are held back until it is known how wide columns must be.
+/// Rows of hierarchies, each of which has a table of its own.
 pub struct Arrays {
     json: bool,
     colours: Colours,
-    held: Vec<Row>,
-    widths: Option<[usize; 6]>,
-}
-
-struct Row {
-    columns: [String; 6],
-    name: String,
+    /// By their roots: those that are not at their end, each in the one before.
+    tables: Vec<(PathBuf, Held<6>)>,
 }
 
 impl Arrays {
     /// No rows yet.
     pub fn new(json: bool) -> Self {
-        Arrays { json, colours: Colours::of_stdout(), held: Vec::new(), widths: None }
+        Arrays { json, colours: Colours::of_stdout(), tables: Vec::new() }
     }
 
     /// Prints a row, or holds it back.
@@ -49,38 +44,22 @@ impl Arrays {
             array.bytes().map_or_else(|| "?".to_owned(), size::humane),
             text::plain(&array.codecs.join("+")),
         ];
-        self.held.push(Row { columns, name: text::plain(stored.name()) });
-        if self.widths.is_some() || self.held.len() >= ROWS_MEASURED { self.print(out) } else { Ok(()) }
-    }
-
-    /// Prints what is held back, and what the hierarchy has in all.
-    pub fn end(&mut self, sum: &Sum, out: &mut dyn Write) -> io::Result<()> {
-        if !self.json {
-            self.print(out)?;
-            writeln!(out, "{}\n", summary(sum, true))?;
-        }
-        self.widths = None;
-        Ok(())
-    }
-
-    fn print(&mut self, out: &mut dyn Write) -> io::Result<()> {
-        if self.held.is_empty() {
-            return Ok(());
-        }
-        let widths = match self.widths {
-            Some(widths) => widths,
+        let at = match self.tables.iter().rposition(|(root, _)| root == stored.root()) {
+            Some(at) => at,
             None => {
-                let widths = std::array::from_fn(|index| {
-                    let longest = self.held.iter().map(|row| row.columns[index].chars().count()).max().unwrap_or(0);
-                    if longest == 0 { 0 } else { longest.max(TITLES[index].len()).min(WIDEST[index]) }
-                });
-                self.widths = Some(widths);
-                let line = table::line(&TITLES.map(str::to_owned), &widths, "NAME");
-                writeln!(out, "{}", self.colours.faint(line.trim_end()))?;
-                widths
+                self.tables.push((stored.root().to_owned(), Held::new(TITLES, WIDEST, self.colours)));
+                self.tables.len() - 1
             }
         };
-        self.held.drain(..).try_for_each(|row| out.write_all(table::line(&row.columns, &widths, &row.name).as_bytes()))
+        self.tables[at].1.add(columns, text::plain(stored.name()), out)
+    }
+
+    /// Prints what is held back of a hierarchy, and what it has in all.
+    pub fn end(&mut self, sum: &Sum, out: &mut dyn Write) -> io::Result<()> {
+        if let Some((_, mut table)) = self.tables.pop_if(|(root, _)| root == sum.path()) {
+            table.print(out)?;
+        }
+        if self.json { Ok(()) } else { writeln!(out, "{}\n", summary(sum, true)) }
     }
 }
 

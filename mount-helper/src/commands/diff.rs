@@ -46,7 +46,7 @@ struct Side {
 impl Side {
     fn open(path: &Path, inspector: &Inspector) -> Result<Side, Failure> {
         foreign::check(path)?;
-        let opened = TensorFile::open(&Place::of(path)?, inspector)?;
+        let opened = TensorFile::open(&Place::of(path)?, inspector, None)?;
         let (mut tensors, mut seen) = (BTreeMap::new(), BTreeMap::new());
         opened.tensors(&mut |listed| {
             let tensor = &listed.tensor;
@@ -55,20 +55,23 @@ impl Side {
             tensors.insert((name.0, name.1, name.2, *count), listed);
             *count += 1;
         })?;
-        // What is not there cannot be compared, and is not the same.
-        match opened.faults() {
-            [] => Ok(Side { file: opened, tensors }),
-            [first, rest @ ..] => {
-                let more = if rest.is_empty() { String::new() } else { format!("; and {} more", rest.len()) };
-                Err(Failure::at(path, format!("{first}{more}")))
-            }
-        }
+        Ok(Side { file: opened, tensors })
+    }
+
+    /// What is not there cannot be compared, and is not the same: what of a directory that is.
+    fn fault(&self) -> Option<Failure> {
+        let (first, rest) = self.file.faults().split_first()?;
+        let more = if rest.is_empty() { String::new() } else { format!("; and {} more", rest.len()) };
+        Some(Failure::at(self.file.path(), format!("{first}{more}")))
     }
 }
 
 fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
     let inspector = Inspector::default();
     let (a, b) = (Side::open(&arguments.old, &inspector)?, Side::open(&arguments.new, &inspector)?);
+    let mut told: Vec<String> = [a.fault(), b.fault()].into_iter().flatten().map(|fault| fault.to_string()).collect();
+    told.dedup();
+    told.iter().for_each(|fault| output::complain(fault));
     // In the order of the old file, then what is only in the new one.
     let mut old: Vec<_> = a.tensors.iter().collect();
     old.sort_by_key(|(_, found)| found.number());
@@ -78,17 +81,32 @@ fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
     for (key, found) in old {
         let tensor = &found.tensor;
         let change = match b.tensors.get(key) {
-            None => Change::Removed,
-            Some(other) if !arguments.bytes && have_equal_checksums(found, other) => Change::Same,
-            Some(other) => compare((&a.file, found), (&b.file, other))?,
+            None => Ok(Change::Removed),
+            Some(other) if a.file.is_missing(found) || b.file.is_missing(other) => {
+                // That is told.
+                printer.not_compared += 1;
+                continue;
+            }
+            Some(other) if !arguments.bytes && have_equal_checksums(found, other) => Ok(Change::Same),
+            Some(other) => compare((&a.file, found), (&b.file, other)),
         };
-        printer.add(tensor, &change)?;
+        match change {
+            Ok(change) => printer.add(tensor, &change)?,
+            Err(failure) => {
+                output::complain(failure);
+                printer.not_compared += 1;
+            }
+        }
     }
     for (_, found) in new {
         printer.add(&found.tensor, &Change::Added)?;
     }
     printer.end()?;
-    Ok(if printer.different > 0 { ExitCode::from(DIFFERENT) } else { ExitCode::SUCCESS })
+    Ok(match (printer.not_compared > 0 || !told.is_empty(), printer.different > 0) {
+        (true, _) => ExitCode::from(TROUBLE),
+        (false, true) => ExitCode::from(DIFFERENT),
+        (false, false) => ExitCode::SUCCESS,
+    })
 }
 
 /// True if two tensors of sealed files are the same in all that tells how bytes are read, and their bytes had the same
@@ -109,6 +127,7 @@ struct Printer {
     out: BufWriter<io::Stdout>,
     same: u64,
     different: u64,
+    not_compared: u64,
 }
 
 const COLUMNS: [(&str, usize); 5] =
@@ -117,7 +136,7 @@ const COLUMNS: [(&str, usize); 5] =
 impl Printer {
     fn new(json: bool) -> Self {
         let out = BufWriter::new(io::stdout());
-        Printer { json, colours: Colours::of_stdout(), out, same: 0, different: 0 }
+        Printer { json, colours: Colours::of_stdout(), out, same: 0, different: 0, not_compared: 0 }
     }
 
     fn add(&mut self, tensor: &Tensor, change: &Change) -> Result<(), Failure> {
@@ -174,7 +193,11 @@ impl Printer {
 
     fn end(&mut self) -> Result<(), Failure> {
         if !self.json {
-            let line = format!("{} different, {} the same\n", self.different, self.same);
+            let more = match self.not_compared {
+                0 => String::new(),
+                count => format!(", {count} not compared"),
+            };
+            let line = format!("{} different, {} the same{more}\n", self.different, self.same);
             output::printed(self.out.write_all(line.as_bytes()))?;
         }
         output::printed(self.out.flush())

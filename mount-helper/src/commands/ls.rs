@@ -108,7 +108,7 @@ fn print_hierarchy(dir: &Place, inside: &[Place], json: bool) -> Result<(), Fail
     let mut hierarchies = Hierarchies::within(&Inspector::default(), Bound::of(ENTRIES));
     let mut inside = inside.to_vec();
     for one in hierarchies.enter(dir, &mut inside) {
-        if let Seen::Trouble(failure) | Seen::Odd(failure) = one {
+        if let Seen::Trouble(failure) | Seen::Odd(failure) | Seen::Array(_, Some(failure)) = one {
             output::complain(failure);
         }
     }
@@ -129,12 +129,15 @@ fn print_hierarchy(dir: &Place, inside: &[Place], json: bool) -> Result<(), Fail
         }
         let Some(mut below) = place.looked_at(|place| hierarchies.bound().inside(place), &mut missed) else { continue };
         let seen = hierarchies.enter(&place, &mut below);
-        is_all.set(is_all.get() && !seen.iter().any(|one| matches!(one, Seen::Trouble(_))));
+        is_all.set(is_all.get() && !seen.iter().any(|one| matches!(one, Seen::Trouble(_) | Seen::Array(_, Some(_)))));
         inside.extend(below.into_iter().rev());
     }
     is_all.set(is_all.get() && !hierarchies.bound().is_passed());
     for one in hierarchies.end() {
-        if let Seen::End(sum) = one {
+        // Those below that are of another format are listed by `tensors`.
+        if let Seen::End(sum) = one
+            && sum.path() == dir.path()
+        {
             output::print(&match json {
                 true => format!("{}\n", describe_sum(&sum, is_all.get())),
                 false => format!("{}\n", summary(&sum, is_all.get())),

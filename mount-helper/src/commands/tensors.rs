@@ -16,7 +16,8 @@ use crate::commands::arrays::Arrays;
 use crate::commands::status::DAMAGED;
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
-use crate::show::{output, size, table, text};
+use crate::show::table::Held;
+use crate::show::{output, size, text};
 use crate::tensors::filter::Filter;
 use crate::tensors::hierarchy::{Hierarchies, Seen};
 use crate::tensors::listed::Listed;
@@ -26,8 +27,6 @@ use crate::tensors::plan::Plan;
 use crate::tensors::recorded::is_looked_into;
 use crate::tensors::single::{Listing, Single};
 
-/// So many rows decide how wide the columns are.
-const ROWS_MEASURED: usize = 1000;
 /// What is missing of a checkpoint is told so often.
 const FAULTS: usize = 20;
 
@@ -103,7 +102,7 @@ impl Run<'_> {
             },
             &mut |file, _| {
                 let (of, arrays) = &mut *hierarchies.borrow_mut();
-                let ended = of.leave(file.path()).unwrap_or_default();
+                let ended = of.leave(file.path());
                 Ok(run.borrow_mut().arrays(arrays, ended)? && run.borrow_mut().file(file, true)?)
             },
             &mut |failure| run.borrow_mut().fail(failure),
@@ -116,7 +115,8 @@ impl Run<'_> {
     fn arrays(&mut self, arrays: &mut Arrays, seen: Vec<Seen>) -> Result<bool, Failure> {
         for one in seen {
             let printed = match one {
-                Seen::Array(stored) => {
+                Seen::Array(stored, trouble) => {
+                    trouble.into_iter().for_each(|failure| self.fail(failure));
                     let is_taken = self.filter.takes(&stored.array().tensor(stored.name().into()));
                     if is_taken { arrays.add(&stored, self.out) } else { Ok(()) }
                 }
@@ -226,28 +226,22 @@ fn list(
     Ok(found)
 }
 
-/// Rows of one file. The first ones are held back until it is known how wide columns must be.
-struct Table {
-    json: bool,
-    colours: Colours,
-    held: Vec<Row>,
-    widths: Option<[usize; 5]>,
-    count: u64,
-    bytes: u64,
-}
-
-struct Row {
-    columns: [String; 5],
-    name: String,
-}
-
 const TITLES: [&str; 5] = ["DTYPE", "SHAPE", "SIZE", "STEP", "MODE"];
 /// Wider than this, columns are cut.
 const WIDEST: [usize; 5] = [16, 20, 10, 12, 10];
 
+/// Rows of one file.
+struct Table {
+    json: bool,
+    rows: Held<5>,
+    count: u64,
+    bytes: u64,
+}
+
 impl Table {
     fn new(json: bool) -> Self {
-        Table { json, colours: Colours::of_stdout(), held: Vec::new(), widths: None, count: 0, bytes: 0 }
+        let rows = Held::new(TITLES, WIDEST, Colours::of_stdout());
+        Table { json, rows, count: 0, bytes: 0 }
     }
 
     fn add(&mut self, path: &Path, tensor: &Tensor, crc: Option<u32>, out: &mut dyn Write) -> io::Result<()> {
@@ -263,8 +257,7 @@ impl Table {
             tensor.step.map(|step| step.to_string()).unwrap_or_default(),
             tensor.mode.map(|mode| mode.name().to_owned()).unwrap_or_default(),
         ];
-        self.held.push(Row { columns, name: text::plain(&tensor.name_text()) });
-        if self.widths.is_some() || self.held.len() >= ROWS_MEASURED { self.print(out) } else { Ok(()) }
+        self.rows.add(columns, text::plain(&tensor.name_text()), out)
     }
 
     /// A row of a tensor of a checkpoint, with where its parts are, if they are all there.
@@ -299,39 +292,16 @@ impl Table {
         if self.json {
             return Ok(());
         }
-        if self.count > 0 {
-            self.print(out)?;
-        }
+        self.rows.print(out)?;
         let path = text::plain(&plan.dir().path().to_string_lossy());
         writeln!(out, "{path}: {}, {}\n", plan.summary(), size::humane(self.bytes))
-    }
-
-    fn print(&mut self, out: &mut dyn Write) -> io::Result<()> {
-        let widths = match self.widths {
-            Some(widths) => widths,
-            None => {
-                let widths = std::array::from_fn(|index| {
-                    let longest = self.held.iter().map(|row| row.columns[index].chars().count()).max().unwrap_or(0);
-                    // Steps and modes are columns only where there are any.
-                    if longest == 0 { 0 } else { longest.max(TITLES[index].len()).min(WIDEST[index]) }
-                });
-                self.widths = Some(widths);
-                let titles = TITLES.map(str::to_owned);
-                let line = table::line(&titles, &widths, "NAME");
-                writeln!(out, "{}", self.colours.faint(line.trim_end()))?;
-                widths
-            }
-        };
-        self.held.drain(..).try_for_each(|row| out.write_all(table::line(&row.columns, &widths, &row.name).as_bytes()))
     }
 
     fn end(&mut self, path: &Path, found: &Listing, out: &mut dyn Write) -> io::Result<()> {
         if self.json || !is_looked_into(found.format()) {
             return Ok(());
         }
-        if self.count > 0 {
-            self.print(out)?;
-        }
+        self.rows.print(out)?;
         let tensors = text::count(self.count, "tensor", "tensors");
         let of = if self.count < found.tensors() { format!(" of {}", found.tensors()) } else { String::new() };
         let path = text::plain(&path.to_string_lossy());

@@ -1,9 +1,59 @@
 //! Tables of 80 columns, whose last column is a name of any length.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use crate::show::colours::Colours;
 
 /// What a line fits in.
 pub const WIDTH: usize = 80;
+
+/// So many rows decide how wide columns are that are fitted to them.
+const ROWS_MEASURED: usize = 1000;
+
+/// Rows, of which the first are held back until it is known how wide columns must be.
+pub struct Held<const N: usize> {
+    titles: [&'static str; N],
+    /// Wider than this, columns are cut.
+    widest: [usize; N],
+    colours: Colours,
+    rows: Vec<([String; N], String)>,
+    widths: Option<[usize; N]>,
+}
+
+impl<const N: usize> Held<N> {
+    /// No rows yet, under these titles. A column in which no row has anything is left out.
+    pub fn new(titles: [&'static str; N], widest: [usize; N], colours: Colours) -> Self {
+        Held { titles, widest, colours, rows: Vec::new(), widths: None }
+    }
+
+    /// Prints a row and its name, or holds it back.
+    pub fn add(&mut self, columns: [String; N], name: String, out: &mut dyn Write) -> io::Result<()> {
+        self.rows.push((columns, name));
+        if self.widths.is_some() || self.rows.len() >= ROWS_MEASURED { self.print(out) } else { Ok(()) }
+    }
+
+    /// Prints what is held back.
+    pub fn print(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let widths = match self.widths {
+            Some(widths) => widths,
+            None => {
+                let longest = widths(self.rows.iter().map(|(columns, _)| &columns[..]), N);
+                let widths = std::array::from_fn(|column| match longest[column] {
+                    0 => 0,
+                    longest => longest.max(self.titles[column].len()).min(self.widest[column]),
+                });
+                let titles = line(&self.titles.map(str::to_owned), &widths, "NAME");
+                writeln!(out, "{}", self.colours.faint(titles.trim_end()))?;
+                *self.widths.insert(widths)
+            }
+        };
+        self.rows.drain(..).try_for_each(|(columns, name)| out.write_all(line(&columns, &widths, &name).as_bytes()))
+    }
+}
 
 /// The widths of columns, in characters, that fit the longest cell of each.
 pub fn widths<'a>(rows: impl Iterator<Item = &'a [String]> + Clone, columns: usize) -> Vec<usize> {

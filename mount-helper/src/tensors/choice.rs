@@ -13,7 +13,7 @@ use crate::tensors::tensor_file::TensorFile;
 
 /// Opens a file and finds the tensor that a person means by `NAME`, `NAME@STEP` or `NAME@last`.
 pub fn one(path: &Path, wanted: &str) -> Result<(TensorFile, Listed), Failure> {
-    let opened = TensorFile::open(&Place::of(path)?, &Inspector::default())?;
+    let opened = TensorFile::open(&Place::of(path)?, &Inspector::default(), Some(wanted))?;
     let at_step = wanted.rsplit_once('@').and_then(|(name, step)| match step {
         "last" => Some((name, None)),
         step => Some((name, Some(step.parse::<i64>().ok()?))),
@@ -34,7 +34,13 @@ pub fn one(path: &Path, wanted: &str) -> Result<(TensorFile, Listed), Failure> {
     })?;
     let candidates = if whole.count > 0 { whole } else { stepped };
     match (candidates.last, candidates.count) {
-        (None, _) => Err(Failure::at(path, format!("no tensor {:?}; `tensorfs tensors` lists what there is", wanted))),
+        (None, _) => Err(Failure::at(
+            path,
+            match opened.trouble() {
+                None => format!("no tensor {wanted:?}; `tensorfs tensors` lists what there is"),
+                Some(trouble) => format!("no tensor {wanted:?}; {trouble}"),
+            },
+        )),
         (Some(listed), 1) => match opened.why_missing(&listed) {
             Some(why) => Err(Failure::at(path, format!("{}: {why}", text::plain(&listed.tensor.name_text())))),
             None => Ok((opened, listed)),

@@ -1,6 +1,7 @@
 //! Which chunks of an array are there: each is a file, and called by its numbers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::fs::File;
 use std::path::PathBuf;
 
 use tensorfs_formats::{Array, Keys};
@@ -22,8 +23,8 @@ pub struct Chunks {
     pub(super) of: u64,
     /// Bytes of those that are there.
     bytes: u64,
-    /// Where they are, by their numbers, if that was asked for.
-    pub(super) files: BTreeMap<Vec<u64>, Place>,
+    /// Which those are, if that was asked for.
+    files: Files,
     /// What has the name of a chunk, or of a directory of chunks, and is none, or cannot be looked at.
     strange: u64,
     /// The first of these, in words.
@@ -37,7 +38,7 @@ pub struct Chunks {
 impl Chunks {
     /// Those of an array, in what is in its directory. They are taken out of that, and so are directories that have
     /// nothing else. None if it is not known how they are called.
-    pub fn of(inside: &mut Vec<Place>, array: &Array, keep: bool, going: Going<'_>) -> Option<Chunks> {
+    pub fn of((dir, inside): (&Place, &mut Vec<Place>), array: &Array, keep: bool, going: Going<'_>) -> Option<Chunks> {
         let mut chunks = Chunks::none_of(array)?;
         let (grid, keys) = (array.grid()?, array.keys?);
         let mut count = Counting { chunks: &mut chunks, grid: &grid, plain: array.plain_chunk(), keep, going };
@@ -52,7 +53,27 @@ impl Chunks {
             };
             !is_chunk
         });
+        if keep {
+            chunks.files.numbers.sort_unstable();
+            chunks.files.within = Some((dir.clone(), keys, grid));
+        }
         Some(chunks)
+    }
+
+    /// Numbers of those that are there, in order, each of which stands for all that its name says.
+    pub fn numbers(&self) -> &[u64] {
+        &self.files.numbers
+    }
+
+    /// Opens one of those, by its number. None if it was not there.
+    pub fn open(&self, number: u64) -> Result<Option<File>, Failure> {
+        let Some((dir, keys, grid)) = &self.files.within else { return Ok(None) };
+        if self.files.numbers.binary_search(&number).is_err() {
+            return Ok(None);
+        }
+        let names = names_of(&key_of_number(number, grid), *keys);
+        let place = names.iter().try_fold(dir.clone(), |place, name| place.named_in(name))?;
+        place.open_found().map(Some)
     }
 
     /// How many files of chunks are there.
@@ -94,6 +115,14 @@ impl Chunks {
     }
 }
 
+/// Which chunks are there: each is a number, however many there are, and found by the name that it has.
+#[derive(Default)]
+struct Files {
+    numbers: Vec<u64>,
+    /// The array's directory, how they are called, and how many there are in each dimension.
+    within: Option<(Place, Keys, Vec<u64>)>,
+}
+
 /// How the directories are gone through that chunks are in.
 pub struct Going<'a> {
     /// How much of them is looked at.
@@ -123,7 +152,7 @@ impl Counting<'_, '_> {
         }
         self.chunks.there += 1;
         if self.keep {
-            self.chunks.files.insert(key.to_vec(), place.clone());
+            self.chunks.files.numbers.push(number_of(key, self.grid));
         }
         self.chunks.bytes = self.chunks.bytes.saturating_add(about.size());
         if let Some(plain) = self.plain.filter(|plain| *plain != about.size()) {
@@ -203,6 +232,31 @@ fn key_of(name: &str, has_prefix: bool, grid: &[u64]) -> Option<Vec<u64>> {
     numbers.next().is_none().then_some(key)
 }
 
+/// The chunks of a grid have numbers, row by row.
+pub(super) fn number_of(key: &[u64], grid: &[u64]) -> u64 {
+    // There are no more of them than an array has elements, which are counted by 64 bits.
+    key.iter().zip(grid).fold(0, |number, (at, most)| number * most + at)
+}
+
+fn key_of_number(mut number: u64, grid: &[u64]) -> Vec<u64> {
+    let mut key: Vec<u64> = grid.to_vec();
+    for at in key.iter_mut().rev() {
+        let most = (*at).max(1);
+        (*at, number) = (number % most, number / most);
+    }
+    key
+}
+
+/// The names on the way to a chunk.
+fn names_of(key: &[u64], Keys { has_prefix, is_nested }: Keys) -> Vec<String> {
+    if key.is_empty() {
+        return vec![if has_prefix { PREFIX } else { SINGLE }.to_owned()];
+    }
+    let prefix = has_prefix.then(|| PREFIX.to_owned());
+    let names = prefix.into_iter().chain(key.iter().map(u64::to_string)).collect::<Vec<_>>();
+    if is_nested { names } else { vec![names.join(".")] }
+}
+
 /// What is said of chunks, in print.
 pub fn text_of(chunks: Option<&Chunks>) -> String {
     chunks.map_or_else(|| "?".to_owned(), |chunks| format!("{}/{}", chunks.there, chunks.of))
@@ -221,6 +275,18 @@ mod tests {
         for name in ["2.0", "0.3", "0", "0.0.0", "00.0", "0.+1", "0.", ".0", "c.0.0", "0.0.partial", ""] {
             assert_eq!(of(name, false, &[2, 3]), None, "{name}");
         }
+        for (keys, way) in
+            [((false, false), "1.2"), ((true, false), "c.1.2"), ((false, true), "1/2"), ((true, true), "c/1/2")]
+        {
+            let keys = Keys { has_prefix: keys.0, is_nested: keys.1 };
+            assert_eq!(names_of(&[1, 2], keys).join("/"), way);
+            assert_eq!(names_of(&[], keys), [if keys.has_prefix { "c" } else { "0" }]);
+        }
+        let grid = [2, 1, 1 << 40];
+        for key in [[0, 0, 0], [1, 0, (1 << 40) - 1], [0, 0, 77]] {
+            assert_eq!(key_of_number(number_of(&key, &grid), &grid), key);
+        }
+        assert_eq!((number_of(&[], &[]), key_of_number(0, &[])), (0, vec![]));
         assert!(of("0.0", true, &[2, 3]).is_none() && of("c0.0", true, &[2, 3]).is_none());
         assert!(of("1", false, &[]).is_none());
     }

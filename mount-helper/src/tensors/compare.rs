@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tensorfs_formats::{Array, Order, Tensor, crc32c_append};
 
-use crate::show::failure::{At, Failure};
+use crate::show::failure::{At, Failure, reason};
 use crate::show::text;
 use crate::tensors::assembled::by_rows;
 use crate::tensors::chunks::Chunks;
@@ -188,10 +188,10 @@ fn readable_order(a: &Tensor, b: &Tensor) -> bool {
 
 /// What is not plain bytes is the same if its encoding is.
 fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
+    if let (Some(a), Some(b)) = (a.0.chunks(a.1), b.0.chunks(b.1)) {
+        return Ok(if have_same_chunks(a, b)? { Change::Same } else { Change::Bytes });
+    }
     let bytes = |(file, listed): Part<'_>| -> Result<_, Failure> {
-        if let Some((array, chunks)) = file.chunks(listed) {
-            return in_chunks(array, chunks).map(Some);
-        }
         let Some((opened, offset, len)) = file.encoded(listed)? else { return Ok(None) };
         Ok(Some((len, sum_up(&opened, (offset, len), 0).at(file.path())?)))
     };
@@ -201,17 +201,41 @@ fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     })
 }
 
-/// Length and checksum of the chunks of an array, one behind the other, and of what tells what they mean.
-fn in_chunks(array: &Array, chunks: &Chunks) -> Result<(u64, u32), Failure> {
-    let (mut total, mut crc) = (0_u64, crc32c_append(0, format!("{array:?}").as_bytes()));
-    for (key, place) in &chunks.files {
-        let file = place.open_found()?;
-        let len = file.metadata().at(place.path())?.len();
-        crc = crc32c_append(crc, format!("{key:?} {len}").as_bytes());
-        crc = sum_up(&file, (0, len), crc).at(place.path())?;
-        total = total.saturating_add(len);
+/// True if two arrays have the same chunks, byte by byte, and the same is said of what those mean.
+fn have_same_chunks(a: (&Array, &Chunks), b: (&Array, &Chunks)) -> Result<bool, Failure> {
+    let ((array_a, chunks_a), (array_b, chunks_b)) = (a, b);
+    if array_a != array_b || chunks_a.numbers() != chunks_b.numbers() {
+        return Ok(false);
     }
-    Ok((total, crc))
+    let mut pieces = (vec![0; PIECE], vec![0; PIECE]);
+    for number in chunks_a.numbers() {
+        let (Some(file_a), Some(file_b)) = (chunks_a.open(*number)?, chunks_b.open(*number)?) else {
+            return Ok(false);
+        };
+        if !have_same_bytes((&file_a, &file_b), &mut pieces).map_err(|error| Failure::new(reason(&error)))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn have_same_bytes((a, b): (&File, &File), pieces: &mut (Vec<u8>, Vec<u8>)) -> io::Result<bool> {
+    let len = a.metadata()?.len();
+    if b.metadata()?.len() != len {
+        return Ok(false);
+    }
+    let mut at = 0;
+    while at < len {
+        let count = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
+        let (piece_a, piece_b) = (&mut pieces.0[..count], &mut pieces.1[..count]);
+        a.read_exact_at(piece_a, at)?;
+        b.read_exact_at(piece_b, at)?;
+        if piece_a != piece_b {
+            return Ok(false);
+        }
+        at += count as u64;
+    }
+    Ok(true)
 }
 
 /// The checksum of bytes of a file, behind others.

@@ -7,21 +7,31 @@ use std::rc::Rc;
 
 use tensorfs_formats::Array;
 
-use crate::tensors::chunks::Chunks;
+use crate::show::size;
+use crate::tensors::chunks::{Chunks, number_of};
+
+/// So many chunks are open at a time: a row of an array goes through several, and so does the next one.
+const OPEN_MAX: usize = 64;
+/// So many bytes of an array are read whatever is stored of it, and so many for each that is.
+const ALWAYS_READ: u64 = 4 << 30;
+const READ_FOR_STORED: u64 = 1024;
 
 /// An array, read row by row.
 pub struct Grid {
     array: Rc<Array>,
     chunks: Rc<Chunks>,
     chunk: Vec<u64>,
+    grid: Vec<u64>,
     len: u64,
-    /// The chunk that was read last: what comes next is mostly in it. None of it if it is not there.
-    last: Option<(Vec<u64>, Option<File>)>,
+    /// Chunks that were read, the newest last. None of those that are not there.
+    open: Vec<(u64, Option<File>)>,
 }
 
 /// Why an array cannot be read, if it cannot.
 pub fn why_not(array: &Array, chunks: Option<&Chunks>) -> Option<String> {
     let lacks = |chunks: &Chunks| array.fill.is_none() && chunks.there < chunks.of;
+    let most = |chunks: &Chunks| chunks.bytes().saturating_mul(READ_FOR_STORED).saturating_add(ALWAYS_READ);
+    let is_hollow = |chunks: &Chunks| array.bytes().is_none_or(|bytes| bytes > most(chunks));
     match chunks {
         _ if !array.codecs.is_empty() => {
             Some(format!("its chunks are encoded ({}), which is not undone here", array.codecs.join("+")))
@@ -30,6 +40,11 @@ pub fn why_not(array: &Array, chunks: Option<&Chunks>) -> Option<String> {
         _ if array.plain_chunk().is_none() => Some("its elements are not stored as plain bytes".to_owned()),
         None => Some("it is not known how its chunks are called".to_owned()),
         Some(chunks) if lacks(chunks) => Some("chunks are not there, and what is in those is not known".to_owned()),
+        // Whoever reads it would read the fill value for as long as somebody says it is.
+        Some(chunks) if is_hollow(chunks) => {
+            let (bytes, stored) = (size::humane(array.bytes().unwrap_or(u64::MAX)), size::humane(chunks.bytes()));
+            Some(format!("it is said to have {bytes}, of which {stored} are stored: more of a fill value is not read"))
+        }
         Some(_) => None,
     }
 }
@@ -37,8 +52,8 @@ pub fn why_not(array: &Array, chunks: Option<&Chunks>) -> Option<String> {
 impl Grid {
     /// An array of which nothing says why it could not be read.
     pub fn new(array: Rc<Array>, chunks: Rc<Chunks>) -> Option<Grid> {
-        let (chunk, len) = (array.chunk.clone()?, array.bytes()?);
-        Some(Grid { array, chunks, chunk, len, last: None })
+        let (chunk, grid, len) = (array.chunk.clone()?, array.grid()?, array.bytes()?);
+        Some(Grid { array, chunks, chunk, grid, len, open: Vec::new() })
     }
 
     /// Bytes of the whole array.
@@ -57,20 +72,28 @@ impl Grid {
         while done < want {
             let (key, from, run) = self.find((offset + done as u64) / item);
             let count = usize::try_from(run * item).unwrap_or(usize::MAX).min(want - done);
-            self.read_chunk(key, from * item, &mut buffer[done..done + count])?;
+            self.read_chunk(&key, from * item, &mut buffer[done..done + count])?;
             done += count;
         }
         Ok(done)
     }
 
-    fn read_chunk(&mut self, key: Vec<u64>, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
-            let open = self.chunks.files.get(&key).map(|place| place.open_found().map_err(io::Error::other));
-            self.last = Some((key, open.transpose()?));
-        }
-        match &self.last {
-            Some((_, Some(file))) => file.read_exact_at(buffer, offset),
-            _ => {
+    fn read_chunk(&mut self, key: &[u64], offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let number = number_of(key, &self.grid);
+        let at = match self.open.iter().rposition(|(open, _)| *open == number) {
+            Some(at) => at,
+            None => {
+                let opened = self.chunks.open(number).map_err(io::Error::other)?;
+                if self.open.len() == OPEN_MAX {
+                    self.open.remove(0);
+                }
+                self.open.push((number, opened));
+                self.open.len() - 1
+            }
+        };
+        match &self.open[at] {
+            (_, Some(file)) => file.read_exact_at(buffer, offset),
+            (_, None) => {
                 let fill = self.array.fill.as_ref().ok_or(io::ErrorKind::NotFound)?;
                 buffer.chunks_mut(fill.len()).for_each(|element| element.copy_from_slice(&fill[..element.len()]));
                 Ok(())

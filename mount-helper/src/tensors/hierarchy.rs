@@ -25,8 +25,8 @@ const METADATA_ENTRY: u64 = 1024;
 
 /// What a walk has come by.
 pub enum Seen {
-    /// An array.
-    Array(Box<Stored>),
+    /// An array, and what of it cannot be read.
+    Array(Box<Stored>, Option<Failure>),
     /// Something of it is not understood, or is told twice and not the same: no damage.
     Odd(Failure),
     /// What cannot be read.
@@ -69,12 +69,13 @@ pub struct Sum {
     strange: u64,
 }
 
-/// Those that a walk comes by, of which one at a time is gone through.
+/// Those that a walk comes by. One of another format in one is a hierarchy of its own.
 pub struct Hierarchies {
     inspector: Inspector,
-    /// Whether it is kept where chunks are.
+    /// Whether it is kept which chunks are there.
     keep: bool,
-    open: Option<Open>,
+    /// Those that are gone through, each in the one before.
+    open: Vec<Open>,
     bound: Bound,
     /// What is no chunk in directories of chunks that are gone into for that, by those.
     others: HashMap<PathBuf, Vec<Place>>,
@@ -95,10 +96,10 @@ impl Hierarchies {
 
     /// Looks no further than that.
     pub fn within(inspector: &Inspector, bound: Bound) -> Hierarchies {
-        Hierarchies { inspector: inspector.clone(), keep: false, open: None, bound, others: HashMap::new() }
+        Hierarchies { inspector: inspector.clone(), keep: false, open: Vec::new(), bound, others: HashMap::new() }
     }
 
-    /// Keeps where chunks are, for who is to read them.
+    /// Keeps which chunks are there, for who is to read them.
     pub fn to_read(inspector: &Inspector) -> Hierarchies {
         Hierarchies { keep: true, ..Hierarchies::new(inspector) }
     }
@@ -108,9 +109,9 @@ impl Hierarchies {
         if let Some(others) = self.others.remove(dir.path()) {
             *inside = others;
         }
-        let mut seen: Vec<Seen> = self.leave(dir.path()).into_iter().flatten().collect();
+        let mut seen = self.leave(dir.path());
         let own = self.look(dir, inside, &mut seen);
-        let Some(open) = &mut self.open else { return seen };
+        let Some(open) = self.open.last_mut() else { return seen };
         let Some(name) = below(&open.sum.path, dir.path()) else { return seen };
         let told = open.named.remove(&name);
         match (&own, &told) {
@@ -125,11 +126,11 @@ impl Hierarchies {
             Some(What::Array(array)) => {
                 seen.extend(array.odd.iter().map(|why| Seen::Odd(Failure::at(dir.path(), why))));
                 let going = Going { bound: &self.bound, others: &mut self.others };
-                let chunks = Chunks::of(inside, &array, self.keep, going);
+                let chunks = Chunks::of((dir, inside), &array, self.keep, going);
                 let fault = chunks.as_ref().and_then(Chunks::fault);
-                seen.extend(fault.iter().map(|fault| Seen::Trouble(Failure::at(dir.path(), fault))));
+                let trouble = fault.as_ref().map(|fault| Failure::at(dir.path(), fault));
                 let fault = fault.or_else(|| is_only_told.then(|| ONLY_TOLD.to_owned()));
-                seen.push(Seen::Array(Box::new(open.sum.add(&name, array, chunks, fault))));
+                seen.push(Seen::Array(Box::new(open.sum.add(&name, array, chunks, fault)), trouble));
             }
             Some(What::Unknown(why)) => {
                 let what = format!("{} that is not understood: {why}", open.sum.format);
@@ -141,29 +142,34 @@ impl Hierarchies {
         seen
     }
 
-    /// Comes to a path, and says what there is of a hierarchy that it is not in.
-    pub fn leave(&mut self, path: &Path) -> Option<Vec<Seen>> {
-        let is_over = self.open.as_ref().is_some_and(|open| below(&open.sum.path, path).is_none());
-        is_over.then(|| self.end())
+    /// Comes to a path, and says what there is of hierarchies that it is not in.
+    pub fn leave(&mut self, path: &Path) -> Vec<Seen> {
+        self.end_those(|open| below(&open.sum.path, path).is_none())
     }
 
     /// The walk is over.
     pub fn end(&mut self) -> Vec<Seen> {
-        let Some(Open { mut sum, named }) = self.open.take() else { return Vec::new() };
+        self.end_those(|_| true)
+    }
+
+    fn end_those(&mut self, is_over: impl Fn(&Open) -> bool) -> Vec<Seen> {
         let mut seen = Vec::new();
-        // What is told of below, and has no directory: a link may have its name, or one that cannot be entered.
-        for (name, what) in named {
-            if let What::Array(array) = what {
-                seen.push(Seen::Array(Box::new(sum.add(&name, array, None, Some(ONLY_TOLD.to_owned())))));
+        while let Some(Open { mut sum, named }) = self.open.pop_if(|open| is_over(open)) {
+            // What is told of below, and has no directory: a link may have its name, or one that cannot be entered.
+            for (name, what) in named {
+                if let What::Array(array) = what {
+                    let stored = sum.add(&name, array, None, Some(ONLY_TOLD.to_owned()));
+                    seen.push(Seen::Array(Box::new(stored), None));
+                }
             }
+            seen.push(Seen::End(sum));
         }
-        seen.push(Seen::End(sum));
         seen
     }
 
     /// True if one is gone through.
     pub fn is_open(&self) -> bool {
-        self.open.is_some()
+        !self.open.is_empty()
     }
 
     /// How much more is looked at.
@@ -186,7 +192,7 @@ impl Hierarchies {
                 continue;
             }
             // A file of that name may be any program's.
-            let is_any = metadata == Metadata::N5 && self.open.is_none();
+            let is_any = metadata == Metadata::N5 && self.format() != Some(metadata.format());
             let file = match self.open(place, is_any) {
                 Ok(Some(file)) => file,
                 Ok(None) => continue,
@@ -214,15 +220,25 @@ impl Hierarchies {
             }
         }
         if let Some((metadata, _)) = &own
-            && self.open.is_none()
+            && self.format() != Some(metadata.format())
         {
+            if let Some(open) = self.open.last_mut()
+                && let Some(name) = below(&open.sum.path, dir.path())
+            {
+                open.named.remove(&name);
+            }
             let sum = Sum::new(dir.path(), metadata.format());
-            self.open = Some(Open { sum, named });
+            self.open.push(Open { sum, named });
         }
         if own.is_some() {
             inside.retain(|place| of_name(place).is_none() && place.name() != ATTRIBUTES);
         }
         own.map(|(_, what)| what)
+    }
+
+    /// The format of what is gone through, in print.
+    fn format(&self) -> Option<&'static str> {
+        self.open.last().map(|open| open.sum.format)
     }
 
     /// Opens metadata, if it is a regular file: what else has such a name is neither followed nor opened. Nothing is
@@ -239,7 +255,7 @@ impl Hierarchies {
             return Err(if is_any { Seen::Odd(failure) } else { Seen::Trouble(failure) });
         }
         // The root of a hierarchy is looked at in any case.
-        if !self.bound.take(about.size() / METADATA_ENTRY) && self.open.is_some() {
+        if !self.bound.take(about.size() / METADATA_ENTRY) && self.is_open() {
             return Ok(None);
         }
         place.open_found().map_or_else(refused, |file| Ok(Some(file)))

@@ -29,6 +29,9 @@ pub struct Model {
     files: Vec<Place>,
     tensors: Vec<Known>,
     faults: Vec<String>,
+    trouble: Option<Failure>,
+    /// What may be called so is wanted, or all.
+    wanted: Option<String>,
 }
 
 /// A tensor, and what it is read from.
@@ -66,16 +69,17 @@ struct Walked {
 
 impl Model {
     /// All tensors below a directory. Those of a checkpoint have the names that the program gave them; those of other
-    /// files stand behind the file's name, and what is in directories behind theirs.
-    pub fn of_all(dir: &Place, inspector: &Inspector) -> Result<Model, Failure> {
-        let mut model = Model::empty(inspector);
+    /// files stand behind the file's name, and what is in directories behind theirs. What cannot be read is told, and
+    /// the rest is there. If one is `wanted`, no other files and directories are looked into than its name leads to.
+    pub fn of(dir: &Place, inspector: &Inspector, wanted: Option<&str>) -> Result<Model, Failure> {
+        let mut model = Model { wanted: wanted.map(str::to_owned), ..Model::empty(inspector) };
         let hierarchies = Hierarchies::to_read(inspector);
         let mut walked =
             Walked { top: dir.path().to_owned(), directories: Entered::default(), parts: HashSet::new(), hierarchies };
         walked.directories.enter(dir, &dir.about(true)?)?;
-        model.add_directory(dir, "", &mut walked)?;
+        model.add_directory((dir, dir.inside()?), "", &mut walked);
         let left = walked.hierarchies.end();
-        model.add_arrays(left, &walked.top)?;
+        model.add_arrays(left, &walked.top);
         Ok(model)
     }
 
@@ -87,7 +91,8 @@ impl Model {
     }
 
     fn empty(inspector: &Inspector) -> Model {
-        Model { inspector: inspector.clone(), files: Vec::new(), tensors: Vec::new(), faults: Vec::new() }
+        let (files, tensors, faults) = (Vec::new(), Vec::new(), Vec::new());
+        Model { inspector: inspector.clone(), files, tensors, faults, trouble: None, wanted: None }
     }
 
     /// The tensors, and checksums of their bytes as far as there are any.
@@ -95,9 +100,14 @@ impl Model {
         self.tensors.iter().map(|known| &known.listed)
     }
 
-    /// What of the checkpoints is not there, in words.
+    /// What is not there, or cannot be read, in words.
     pub fn faults(&self) -> &[String] {
         &self.faults
+    }
+
+    /// Why there may be tensors that are not among these: the first reason.
+    pub fn trouble(&self) -> Option<&Failure> {
+        self.trouble.as_ref()
     }
 
     /// Where the parts of a tensor are, if it has some that are all there.
@@ -116,6 +126,11 @@ impl Model {
             From::Nothing(why) | From::Chunks(_, _, Some(why)) => Some(why),
             _ => None,
         }
+    }
+
+    /// True if a tensor is among what is told to be not there.
+    pub fn is_missing(&self, listed: &Listed) -> bool {
+        self.tensors.get(listed.number()).is_some_and(|known| matches!(known.from, From::Nothing(_)))
     }
 
     /// The chunks of a tensor that is not read from them, and what its metadata says.
@@ -168,50 +183,80 @@ impl Model {
         self.tensors.push(Known { listed, from });
     }
 
+    /// True if the tensor that is wanted may be in what has this name, or is that.
+    fn leads_on(&self, name: &str) -> bool {
+        let is_it =
+            |wanted: &str| wanted.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        // It may be wanted at a step, and may have that in its name.
+        self.wanted.as_ref().is_none_or(|all| is_it(all) || all.rsplit_once('@').is_some_and(|(name, _)| is_it(name)))
+    }
+
+    /// Notes what cannot be looked at. What was removed meanwhile is no trouble.
+    fn note(&mut self, place: &Place, failure: Failure) {
+        if !place.is_gone() {
+            self.faults.push(failure.to_string());
+            self.trouble.get_or_insert(failure);
+        }
+    }
+
     /// Adds what is in a directory, but for parts of a checkpoint, which are collected.
-    fn add_directory(&mut self, dir: &Place, prefix: &str, seen: &mut Walked) -> Result<(), Failure> {
-        let mut inside = dir.inside()?;
+    fn add_directory(&mut self, (dir, mut inside): (&Place, Vec<Place>), prefix: &str, seen: &mut Walked) {
         let arrays = seen.hierarchies.enter(dir, &mut inside);
-        self.add_arrays(arrays, &seen.top)?;
-        for (number, plan) in Plan::all_in(dir, &inside, &self.inspector)?.iter().enumerate() {
+        self.add_arrays(arrays, &seen.top);
+        let plans = Plan::all_in(dir, &inside, &self.inspector).unwrap_or_else(|failure| {
+            self.note(dir, failure);
+            Vec::new()
+        });
+        for (number, plan) in plans.iter().enumerate() {
             // Two checkpoints in one directory have mostly the same names.
             let prefix = if number == 0 { prefix.to_owned() } else { format!("{prefix}{}/", number + 1) };
             self.add_plan(plan, &prefix);
             seen.parts.extend(plan.places().map(Path::to_owned));
         }
         for place in inside {
-            let name = name_of(&place);
-            let about = place.about(false)?;
-            match about.kind() {
-                Kind::Directory => {
-                    seen.directories.enter(&place, &about)?;
-                    self.add_directory(&place, &format!("{prefix}{name}/"), seen)?;
-                }
-                Kind::File if !seen.parts.contains(place.path()) => {
-                    self.add_file(&place, &format!("{prefix}{name}/"))?
-                }
-                _ => {}
+            let name = format!("{prefix}{}", name_of(&place));
+            if self.leads_on(&name) && !seen.parts.contains(place.path()) {
+                let added = self.add_place(&place, &format!("{name}/"), seen);
+                added.unwrap_or_else(|failure| self.note(&place, failure));
             }
         }
-        Ok(())
+    }
+
+    fn add_place(&mut self, place: &Place, prefix: &str, seen: &mut Walked) -> Result<(), Failure> {
+        let about = place.about(false)?;
+        match about.kind() {
+            Kind::Directory => {
+                seen.directories.enter(place, &about)?;
+                self.add_directory((place, place.inside()?), prefix, seen);
+                Ok(())
+            }
+            Kind::File => self.add_file(place, prefix),
+            Kind::Link | Kind::Other => Ok(()),
+        }
     }
 
     /// Adds arrays, which have the names of the directories from the top on.
-    fn add_arrays(&mut self, seen: Vec<Seen>, top: &Path) -> Result<(), Failure> {
+    fn add_arrays(&mut self, seen: Vec<Seen>, top: &Path) {
         for one in seen {
             match one {
-                Seen::Trouble(failure) => return Err(failure),
-                Seen::Array(stored) => self.add_array(*stored, top),
+                Seen::Trouble(failure) => {
+                    self.faults.push(failure.to_string());
+                    self.trouble.get_or_insert(failure);
+                }
+                Seen::Array(stored, _) => self.add_array(*stored, top),
                 Seen::Odd(_) | Seen::End(_) => {}
             }
         }
-        Ok(())
     }
 
     fn add_array(&mut self, stored: Stored, top: &Path) {
         let name = stored.name_from(top);
+        if !self.leads_on(&name) {
+            return;
+        }
         let Stored { array, chunks, fault, .. } = stored;
         if let Some(fault) = fault {
+            self.faults.push(format!("{name}: {fault}"));
             return self.add(array.tensor(name.into_bytes()), Vec::new(), From::Nothing(fault));
         }
         let why = why_not(&array, chunks.as_ref());
@@ -231,14 +276,13 @@ impl Model {
             self.add(tensor, checksums, From::File(number));
             ControlFlow::Continue(())
         });
-        match found.failure(place.path()) {
-            Some(failure) if found.is_cut_short() => return Err(failure),
-            _ => {}
-        }
         if self.tensors.len() > before {
             self.files.push(place.clone());
         }
-        Ok(())
+        match found.failure(place.path()) {
+            Some(failure) if found.is_cut_short() => Err(failure),
+            _ => Ok(()),
+        }
     }
 
     fn add_plan(&mut self, plan: &Plan, prefix: &str) {

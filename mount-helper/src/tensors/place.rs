@@ -377,6 +377,29 @@ impl Place {
         }
     }
 
+    /// What has this name in a directory: a file that was found there, or a directory on the way to it.
+    pub fn named_in(&self, name: &str) -> Result<Place, Failure> {
+        let called = self.called.inside(self.separator(), OsStr::new(name));
+        let at = match &self.at {
+            Where::Host => Where::Host,
+            Where::Pool(contents, dir) => {
+                let found = contents.view().lookup(*dir, name.as_bytes());
+                let found = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT));
+                Where::Pool(contents.clone(), found.at(&called.path())?)
+            }
+        };
+        Ok(Place::new(called, at))
+    }
+
+    /// What stands between a directory and the names in it.
+    fn separator(&self) -> &'static str {
+        match &self.at {
+            Where::Host if self.path().as_os_str().as_bytes().ends_with(b"/") => "",
+            Where::Pool(..) if self.called.is_named() => separator(self.path()),
+            _ => "/",
+        }
+    }
+
     /// What is in a directory, by name.
     pub fn inside(&self) -> Result<Vec<Place>, Failure> {
         self.inside_at_most(usize::MAX).map(|(places, _)| places)
@@ -392,7 +415,7 @@ impl Place {
             Where::Host => {
                 let mut places = Vec::new();
                 let foreign = foreign::table()?;
-                let separator = if self.path().as_os_str().as_bytes().ends_with(b"/") { "" } else { "/" };
+                let separator = self.separator();
                 for entry in fs::read_dir(self.path()).at(self.path())? {
                     let entry = entry.at(self.path())?;
                     if places.len() >= most {
@@ -412,7 +435,7 @@ impl Place {
             }
             Where::Pool(contents, dir) => {
                 let mut entries = contents.view().entries_after(*dir, 0);
-                let separator = if self.called.is_named() { separator(self.path()) } else { "/" };
+                let separator = self.separator();
                 let place = |(_, name, ino): (u64, &[u8], Ino)| {
                     let called = self.called.inside(separator, OsStr::from_bytes(name));
                     Place::new(called, Where::Pool(contents.clone(), ino))

@@ -28,10 +28,10 @@ enum Held {
 }
 
 impl TensorFile {
-    /// Opens it to read it.
-    pub fn open(place: &Place, inspector: &Inspector) -> Result<TensorFile, Failure> {
+    /// Opens it to read it. Of a directory what may be called as one is `wanted`, or all.
+    pub fn open(place: &Place, inspector: &Inspector, wanted: Option<&str>) -> Result<TensorFile, Failure> {
         let held = match place.about(true)?.kind() {
-            Kind::Directory => Held::Directory(Model::of_all(place, inspector)?),
+            Kind::Directory => Held::Directory(Model::of(place, inspector, wanted)?),
             _ => Held::File(Single::open(place, inspector)?),
         };
         Ok(TensorFile { path: place.path().to_owned(), held })
@@ -64,11 +64,19 @@ impl TensorFile {
         }
     }
 
-    /// What of a directory's checkpoints is not there, in words.
+    /// What of a directory is not there, or cannot be read, in words.
     pub fn faults(&self) -> &[String] {
         match &self.held {
             Held::File(_) => &[],
             Held::Directory(model) => model.faults(),
+        }
+    }
+
+    /// Why what is in a directory may not be all that there is: the first reason.
+    pub fn trouble(&self) -> Option<&Failure> {
+        match &self.held {
+            Held::File(_) => None,
+            Held::Directory(model) => model.trouble(),
         }
     }
 
@@ -77,6 +85,14 @@ impl TensorFile {
         match &self.held {
             Held::File(_) => None,
             Held::Directory(model) => model.why_missing(listed),
+        }
+    }
+
+    /// True if a tensor, or a part of it, is among what is not there.
+    pub fn is_missing(&self, listed: &Listed) -> bool {
+        match &self.held {
+            Held::File(_) => false,
+            Held::Directory(model) => model.is_missing(listed),
         }
     }
 
