@@ -11,7 +11,7 @@ use std::thread;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg, socket,
 };
-use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, is_root, on_mounts, wait_until, write_program};
+use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, at_work, is_root, on_mounts, wait_until, write_program};
 
 on_mounts!(
     an_upgrade_is_not_noticed,
@@ -105,20 +105,7 @@ fn an_upgrade_is_not_noticed(setup: Setup) {
     let mut mapped = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
     thread::scope(|scope| {
         let dir = mount.path().to_owned();
-        let busy = scope.spawn(move || {
-            // Somebody at work meanwhile: each of these would fail if it were done twice.
-            let mut rounds = 0;
-            while !dir.join("stop").exists() {
-                fs::create_dir(dir.join("d")).unwrap();
-                fs::write(dir.join("d/new"), "x".repeat(rounds % 5000)).unwrap();
-                fs::rename(dir.join("d/new"), dir.join("moved")).unwrap();
-                assert_eq!(fs::read(dir.join("moved")).unwrap().len(), rounds % 5000);
-                fs::remove_file(dir.join("moved")).unwrap();
-                fs::remove_dir(dir.join("d")).unwrap();
-                rounds += 1;
-            }
-            rounds
-        });
+        let busy = scope.spawn(move || at_work(&dir));
         for round in 0..6_u8 {
             let (to, expected) = if round % 2 == 0 { (&newer, &other) } else { (&older, &own) };
             let done = upgrade(&mount, Some(to));

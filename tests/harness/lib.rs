@@ -8,6 +8,7 @@
 //! tests/README.md has the environment variables.
 
 pub mod aio;
+mod at_work;
 mod built;
 mod children;
 mod disk;
@@ -27,6 +28,7 @@ mod tree;
 mod volatile;
 pub mod xattr;
 
+pub use at_work::at_work;
 pub use built::built;
 pub use children::{
     Child, as_user, c_path, child, copy_program, has_ended, program, run, run_ok, shell, start, wait_for_end,

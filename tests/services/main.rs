@@ -13,7 +13,7 @@ use std::thread;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use tensorfs_tests::{Mount, Setup, is_root, on_mounts, wait_until};
+use tensorfs_tests::{Mount, Setup, at_work, is_root, on_mounts, wait_until};
 
 use manager::{Manager, Store, kill};
 
@@ -66,20 +66,7 @@ fn a_service_that_is_started_again_is_not_noticed(setup: Setup) {
     let mut listed: Vec<_> = listing.by_ref().take(10).map(|one| one.unwrap().file_name()).collect();
     thread::scope(|scope| {
         let dir = mount.path().to_owned();
-        let busy = scope.spawn(move || {
-            // Each of these would fail if it were done twice.
-            let mut rounds = 0;
-            while !dir.join("stop").exists() {
-                fs::create_dir(dir.join("d")).unwrap();
-                fs::write(dir.join("d/new"), "x".repeat(rounds % 5000)).unwrap();
-                fs::rename(dir.join("d/new"), dir.join("moved")).unwrap();
-                assert_eq!(fs::read(dir.join("moved")).unwrap().len(), rounds % 5000);
-                fs::remove_file(dir.join("moved")).unwrap();
-                fs::remove_dir(dir.join("d")).unwrap();
-                rounds += 1;
-            }
-            rounds
-        });
+        let busy = scope.spawn(move || at_work(&dir));
         for round in 0..4_u8 {
             let before = manager.main();
             // Options of the server may be others.
