@@ -99,8 +99,8 @@ Examples:
   tensorfs remote wait /mnt/tensors/checkpoint-1000
   tensorfs remote restore s3://bucket/run-7 /var/lib/tensors
 
-`tensorfs remote --help` lists its commands: set, off, status, carry, wait, list, check,
-gc, restore. The program tensorfs-carrier does them."
+`tensorfs remote --help` lists its commands: set, key, off, status, carry, wait, list,
+get, check, gc, restore. The program tensorfs-carrier does them."
 )]
 pub struct Remote {
     /// A command of `tensorfs remote`, and what belongs to it

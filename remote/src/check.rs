@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::repository::{Hash, Newest, OBJECTS, Part, Repository, State, base_name, batch_name, object_name};
+use crate::repository::{
+    Hash, MARK, Newest, OBJECTS, Part, Repository, State, base_name, batch_name, mark_fault, object_name,
+};
 
 /// So many files are named that a damaged object is part of.
 const NAMED: usize = 3;
@@ -41,6 +43,7 @@ struct Use<'a> {
 /// Checks all batches, bases and the objects of the newest tree; their bytes too if `data`.
 pub fn check(repository: &Repository, data: bool, progress: &dyn Fn(u64, u64)) -> Result<Report> {
     let mut report = Report::default();
+    report.findings.extend(mark_fault(repository.place())?.map(|what| format!("{MARK}: {what}")));
     let logged = check_log(repository, &mut report, progress)?;
     let newest = match repository.newest() {
         Err(error @ Error::Damaged { .. }) => {
@@ -108,7 +111,7 @@ fn fault(repository: &Repository, hash: Hash, used: &Use<'_>) -> Result<Option<S
     let is_wrong = |part: &&&Part| {
         let (Some((_, at)), Some(hash)) = (part.object(), part.hash()) else { return false };
         let end = at.saturating_add(part.len()) as usize;
-        bytes.get(at as usize..end).is_none_or(|bytes| Hash::of(bytes) != hash)
+        bytes.get(at as usize..end).is_none_or(|bytes| repository.hash(bytes) != hash)
     };
     let wrong = used.parts.iter().filter(is_wrong).count();
     Ok((wrong > 0).then(|| format!("{wrong} parts in it are not what the tree says")))
@@ -158,7 +161,15 @@ fn check_log(repository: &Repository, report: &mut Report, progress: &dyn Fn(u64
     for (number, _) in listing.batches {
         one_more();
         let name = batch_name(number);
-        let Some(bytes) = repository.place().get(&name)? else { continue };
+        let bytes = match repository.place().get(&name) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => continue,
+            Err(error) => {
+                found(error, report)?;
+                before = None;
+                continue;
+            }
+        };
         let known = before.filter(|(last, _)| last + 1 == number);
         if known.is_none() && before.is_some_and(|(last, _)| last > 0) {
             report.findings.push(format!("{}: it is missing", batch_name(number - 1)));

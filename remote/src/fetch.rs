@@ -55,7 +55,7 @@ impl<'a> Fetcher<'a> {
         };
         let end = at.checked_add(part.len()).filter(|end| *end <= whole.len() as u64);
         let bytes = end.map(|end| whole.slice(at as usize..end as usize));
-        let bytes = bytes.filter(|bytes| Hash::of(bytes) == hash);
+        let bytes = bytes.filter(|bytes| self.repository.hash(bytes) == hash);
         bytes.map(Some).ok_or_else(|| Error::damaged(object_name(object), "it has not the bytes that a file names"))
     }
 
@@ -71,7 +71,7 @@ impl<'a> Fetcher<'a> {
         let host = |what| move |source| Error::Host { path: path.to_owned(), what, source };
         let (mut at, mut fetched) = (0_u64, 0);
         for part in &content.parts {
-            let bytes = match here.and_then(|here| read_part(here, part, at)) {
+            let bytes = match here.and_then(|here| self.read_part(here, part, at)) {
                 Some(bytes) => Some(bytes),
                 None => {
                     let bytes = self.part(part)?;
@@ -93,14 +93,14 @@ impl<'a> Fetcher<'a> {
         }
         Ok(fetched)
     }
-}
 
-/// The bytes of a part, if a file has them where the part is to be.
-fn read_part(here: &File, part: &Part, at: u64) -> Option<Bytes> {
-    let hash = part.hash().filter(|_| part.len() <= LONGEST)?;
-    let mut bytes = vec![0; part.len() as usize];
-    here.read_exact_at(&mut bytes, at).ok()?;
-    (Hash::of(&bytes) == hash).then(|| bytes.into())
+    /// The bytes of a part, if a file has them where the part is to be.
+    fn read_part(&self, here: &File, part: &Part, at: u64) -> Option<Bytes> {
+        let hash = part.hash().filter(|_| part.len() <= LONGEST)?;
+        let mut bytes = vec![0; part.len() as usize];
+        here.read_exact_at(&mut bytes, at).ok()?;
+        (self.repository.hash(&bytes) == hash).then(|| bytes.into())
+    }
 }
 
 fn write_zeroes(stream: &mut dyn Write, len: u64) -> io::Result<()> {

@@ -13,11 +13,13 @@
 //! * [`gc`]: removing from a repository what nobody needs;
 //! * [`fetch`]: the bytes of a file in it;
 //! * [`repository`]: batches, bases and objects, and the tree that they make;
-//! * [`place`]: the object store: put, get, list, delete.
+//! * [`place`]: the object store: put, get, list, delete;
+//! * [`crypt`]: what is put, encrypted.
 
 pub mod carry;
 pub mod check;
 pub mod commands;
+pub mod crypt;
 mod error;
 pub mod fetch;
 pub mod gc;

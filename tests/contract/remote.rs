@@ -20,6 +20,7 @@ use crate::grown::{frames, records};
 
 on_mounts!(
     what_was_waited_for_is_in_the_remote,
+    what_was_waited_for_is_in_an_encrypted_remote_and_cannot_be_read_there,
     a_file_that_stays_open_is_carried_as_far_as_it_is_sealed,
     what_was_put_before_it_waited_is_told,
     a_pool_that_changes_all_the_time_is_carried_whole,
@@ -82,10 +83,16 @@ fn tree_of(top: &Path) -> BTreeMap<PathBuf, (u32, i64, Vec<u8>)> {
 /// A pool made from the remote, mounted, has the same files as this one.
 #[track_caller]
 fn restores(mount: &mut Mount, url: &str) {
+    restores_with(mount, url, &[]);
+}
+
+/// As [`restores`], if that is told more.
+#[track_caller]
+fn restores_with(mount: &mut Mount, url: &str, more: &[&str]) {
     let expected = tree_of(mount.path());
     mount.umount();
     let other = mount.pool().with_file_name("restored");
-    mount.tensorfs_ok(["remote", "restore", url, text(&other)]);
+    mount.tensorfs_ok([&["remote", "restore", url, text(&other)], more].concat());
     mount.tensorfs_ok(["check", "--data", text(&other)]);
     mount.tensorfs_ok(["mount", text(&other), text(mount.path())]);
     let found = tree_of(mount.path());
@@ -118,6 +125,49 @@ fn what_was_waited_for_is_in_the_remote(setup: Setup) {
     }
     mount.tensorfs_ok(["remote", "check", &url, "--data"]);
     restores(&mut mount, &url);
+}
+
+/// Proves E8, E10, E19.
+fn what_was_waited_for_is_in_an_encrypted_remote_and_cannot_be_read_there(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let (at, key) = (mount.pool().with_file_name("remote"), mount.pool().with_file_name("key"));
+    let (url, key) = (format!("file://{}", at.display()), text(&key).to_owned());
+    mount.tensorfs_ok(["remote", "key", &key]);
+    mount.tensorfs_ok(["remote", "set", text(mount.pool()), &url, "--key-file", &key]);
+    let watching = Watching::start(&mount);
+    let dir = mount.at("hidden-directory");
+    fs::create_dir(&dir).unwrap();
+    let bytes = Pattern(7).bytes(0, SIZE);
+    fs::write(dir.join("hidden-file"), &bytes).unwrap();
+    fs::write(dir.join("hidden-text"), "what nobody is to read. ".repeat(99)).unwrap();
+    symlink("hidden-file", dir.join("hidden-link")).unwrap();
+    mount.tensorfs_ok(["remote", "wait", text(&dir)]);
+    drop(watching);
+    let listed = mount.tensorfs_ok(["remote", "list", &url, "--key-file", &key]);
+    assert!(listed.contains("/hidden-directory/hidden-file"), "{listed}");
+    assert!(get(&mount, &dir.join("hidden-file")).0 == bytes);
+    mount.tensorfs_ok(["remote", "check", text(mount.pool()), "--data"]);
+    let refused = mount.tensorfs(["remote", "list", &url]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && said.contains("--key-file") && said.lines().count() == 1, "{said}");
+    let stored = tree_of(&at);
+    assert!(stored.len() > 4, "{stored:?}");
+    for (path, (_, _, stored)) in &stored {
+        let middle = &bytes[SIZE / 2..][..32];
+        for part in [&b"hidden"[..], b"what nobody", middle] {
+            let is_there = stored.windows(part.len()).any(|window| window == part);
+            assert!(!is_there && !text(path).contains("hidden"), "{}", path.display());
+        }
+    }
+    let secret = fs::read_to_string(&key).unwrap();
+    let secret = secret.lines().last().unwrap().split_once(':').unwrap().1;
+    for told in [mount.tensorfs_ok(["info", text(mount.path())]), mount.info().to_string(), mount.log()] {
+        assert!(!told.contains(secret), "{told}");
+    }
+    restores_with(&mut mount, &url, &["--key-file", &key]);
 }
 
 fn setup_needs_a_mount() {

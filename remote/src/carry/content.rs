@@ -202,7 +202,7 @@ impl<'a> Cutter<'a> {
 
     /// A part with these bytes, which are put unless they are somewhere already.
     fn part(&mut self, bytes: Vec<u8>) -> Result<Part> {
-        let (len, hash) = (bytes.len() as u64, Hash::of(&bytes));
+        let (len, hash) = (bytes.len() as u64, Hash::named(self.puts.names(), &bytes));
         if self.placed.at.contains_key(&hash) || self.packed.iter().any(|(packed, _)| *packed == hash) {
             return Ok(Part::Alone((len, hash)));
         }
@@ -224,7 +224,7 @@ impl<'a> Cutter<'a> {
             return Ok(());
         }
         let bytes = Bytes::from(std::mem::take(&mut self.pack));
-        let object = Hash::of(&bytes);
+        let object = Hash::named(self.puts.names(), &bytes);
         let packed = self.packed.iter().map(|(hash, _)| *hash).collect();
         let stored = self.packed.drain(..).map(|(hash, at)| (hash, Stored { object, at }));
         self.placed.at.extend(stored);

@@ -1,14 +1,15 @@
 //! What the carrier keeps in the pool's directory: where the remote is, and how far it has come.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use tensorfs_layout::pool::{Carried, Carrying, carried};
 
+use crate::crypt::Key;
 use crate::error::{Error, Result};
-use crate::place::Access;
-use crate::repository::Hash;
+use crate::place::{Access, Place};
+use crate::repository::{Hash, unlocked};
 
 /// What was asked for with `remote set`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,17 @@ pub struct Settings {
     /// Globs of what is left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
+    /// The file of the key that the remote is encrypted with, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+}
+
+impl Settings {
+    /// The remote, as it is used.
+    pub fn open(&self) -> Result<Place> {
+        let key = self.key_file.as_deref().map(Key::read).transpose()?;
+        unlocked(Place::open(&self.url, &self.access)?, key.as_ref())
+    }
 }
 
 /// A batch that is being put: it may have got there though nobody heard of it.

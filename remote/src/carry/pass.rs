@@ -97,7 +97,7 @@ impl Carrier {
         let mut note = note.ok_or_else(|| {
             Error::Refused(format!("{}: it has no remote; `tensorfs remote set` gives it one", pool.display()))
         })?;
-        let place = Place::open(&note.settings.url, &note.settings.access);
+        let place = note.settings.open();
         let place = noted(&mut note, &carrying, place)?;
         Self::with(pool, carrying, note, place, patience).map(Some)
     }

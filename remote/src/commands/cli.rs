@@ -13,6 +13,10 @@ Examples:
   tensorfs remote wait /mnt/tensors/checkpoint-1000
   tensorfs remote restore s3://bucket/run-7 /var/lib/tensors
 
+Encrypted here, so that the store cannot read it:
+  tensorfs remote key /etc/tensorfs/run-7.key
+  tensorfs remote set /var/lib/tensors s3://bucket/run-7 --key-file /etc/tensorfs/run-7.key
+
 A URL is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY.
 Credentials are those of the environment (AWS_ACCESS_KEY_ID and its like; for s3 also
 ~/.aws/credentials). They are kept nowhere.
@@ -48,6 +52,8 @@ pub enum Progress {
 pub enum Command {
     /// Give a pool a remote; nothing is carried yet
     Set(Set),
+    /// Make a key to encrypt remotes with, in a new file
+    Key(Key),
     /// Take a pool's remote away; what is there stays there
     Off(Pool),
     /// Tell where a pool's remote is, how far it has come, and what went wrong last
@@ -77,6 +83,16 @@ pub struct Reach {
     /// The store's region
     #[arg(long)]
     pub region: Option<String>,
+    /// The remote is encrypted with the key in this file, which `tensorfs remote key` makes
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+}
+
+/// `key`
+#[derive(Debug, Args)]
+pub struct Key {
+    /// The file, which is not there yet
+    pub file: PathBuf,
 }
 
 /// A pool.

@@ -13,11 +13,10 @@ use nix::unistd::{LinkatFlags, linkat};
 
 use crate::commands::cli;
 use crate::commands::mount;
-use crate::commands::place::{note_of, repository};
+use crate::commands::place::{note_of, repository, with_key};
 use crate::commands::show;
 use crate::error::{Error, Result};
 use crate::fetch::{Fetcher, Target};
-use crate::place::Place;
 use crate::repository::{Entry, Newest, Repository, State, text_of};
 
 /// The file that is meant, in the remote.
@@ -89,8 +88,7 @@ fn on_mount(arguments: &cli::Get, path: &Path) -> Result<Wanted> {
     let no_mount = || Error::Refused(format!("{shown}: not on a tensorfs mount; name the remote, and the path in it"));
     let mount::OnMount { pool, within, .. } = mount::on_mount(&path).ok_or_else(no_mount)?;
     let note = note_of(&pool)?;
-    let place = Place::open(&note.settings.url, &note.settings.access)?;
-    let repository = Repository::new(place);
+    let repository = Repository::new(with_key(&note, &arguments.reach).open()?);
     let newest = repository.tree_at(arguments.at)?;
     // In the tree of another pool, which had this remote before, the number is another file's.
     let is_ours = newest.head.as_ref().is_none_or(|head| head.pool == note.pool);

@@ -32,6 +32,7 @@ pub fn run(asked: Cli) -> Result<bool> {
     });
     let done = match asked.command {
         Command::Set(arguments) => set::set(arguments).map(|()| true),
+        Command::Key(arguments) => set::key(&arguments).map(|()| true),
         Command::Off(arguments) => set::off(&arguments).map(|()| true),
         Command::Status(arguments) => status::run(&arguments),
         Command::Carry(arguments) => carry::run(&arguments).map(|()| true),

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use tensorfs_layout::check::Committed;
 
-use crate::carry::Note;
+use crate::carry::{Note, Settings};
 use crate::commands::cli::Reach;
 use crate::error::{Error, Result};
-use crate::place::{Access, Place};
+use crate::place::Access;
 use crate::repository::Repository;
 
 impl Reach {
@@ -21,10 +21,17 @@ impl Reach {
 pub fn repository(remote: impl AsRef<OsStr>, reach: &Reach) -> Result<Repository> {
     let remote = remote.as_ref();
     if let Some(url) = remote.to_str().filter(|text| text.contains("://")) {
-        return Ok(Repository::new(Place::open(url, &reach.access())?));
+        let (access, key_file) = (reach.access(), reach.key_file.clone());
+        let settings = Settings { url: url.to_owned(), access, key_file, ..Settings::default() };
+        return Ok(Repository::new(settings.open()?));
     }
-    let note = note_of(Path::new(remote))?;
-    Ok(Repository::new(Place::open(&note.settings.url, &note.settings.access)?))
+    Ok(Repository::new(with_key(&note_of(Path::new(remote))?, reach).open()?))
+}
+
+/// What a pool's remote was set to, but for the file of the key if another one is named.
+pub fn with_key(note: &Note, reach: &Reach) -> Settings {
+    let key_file = reach.key_file.clone().or_else(|| note.settings.key_file.clone());
+    Settings { key_file, ..note.settings.clone() }
 }
 
 /// What the pool's carrier keeps.

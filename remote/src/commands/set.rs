@@ -1,4 +1,6 @@
-//! `set` and `off`: whether a pool has a remote, and where.
+//! `set`, `key` and `off`: whether a pool has a remote, and where, and what it is encrypted with.
+
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use tensorfs_layout::check::Committed;
@@ -6,15 +8,13 @@ use tensorfs_layout::pool::Carrying;
 
 use crate::carry::left_out::Globs;
 use crate::carry::{Note, Settings};
-use crate::commands::cli::{Pool, Set};
+use crate::commands::cli::{self, Pool, Set};
 use crate::commands::show;
+use crate::crypt::Key;
 use crate::error::{Error, Result};
 use crate::place::{Access, Place};
-use crate::repository::{Hash, Repository, object_name};
+use crate::repository::{Hash, Repository, marked, object_name};
 
-/// Says what a place is, and proves that puts there can be made conditional.
-const MARK: &str = "tensorfs-remote";
-const MARK_TEXT: &[u8] = b"{\"tensorfs_remote\":1}\n";
 /// An object that is put to see whether a store takes one.
 const TRIED: &[u8] = b"An object of a tensorfs remote was put here to see whether that can be done.\n";
 
@@ -29,9 +29,9 @@ pub fn set(arguments: Set) -> Result<()> {
         ..arguments.reach.access()
     };
     Globs::of(&arguments.exclude)?;
-    let settings = Settings { url: arguments.url, access, exclude: arguments.exclude };
-    let place = Place::make(&settings.url, &settings.access)?;
-    mark(&place)?;
+    let (key, key_file) = arguments.reach.key_file.as_deref().map(key_in).transpose()?.unzip();
+    let settings = Settings { url: arguments.url, access, exclude: arguments.exclude, key_file };
+    let place = marked(Place::make(&settings.url, &settings.access)?, key.as_ref())?;
     if settings.access.sse.is_some() || settings.access.storage_class.is_some() {
         try_object(&place)?;
     }
@@ -59,11 +59,31 @@ pub fn set(arguments: Set) -> Result<()> {
     if is_taken { taken.keep(&carrying) } else { note.keep(&carrying) }
 }
 
+/// The key in a file, and the path that it has from wherever it is looked for.
+fn key_in(path: &Path) -> Result<(Key, PathBuf)> {
+    let key = Key::read(path)?;
+    let host = |source| Error::Host { path: path.display().to_string(), what: "find", source };
+    let path = std::path::absolute(path).map_err(host)?;
+    match path.to_str() {
+        Some(_) => Ok((key, path)),
+        None => Err(Error::Refused(format!("{}: the pool's settings take names in UTF-8 only", path.display()))),
+    }
+}
+
+pub fn key(arguments: &cli::Key) -> Result<()> {
+    Key::make(&arguments.file)?;
+    let file = arguments.file.display();
+    show::line(&format!(
+        "{file}: a key; keep a copy elsewhere, as nobody can read what is encrypted with it without it"
+    ));
+    Ok(())
+}
+
 pub fn off(arguments: &Pool) -> Result<()> {
     Ok(take(&arguments.pool)?.forget()?)
 }
 
-fn take(pool: &std::path::Path) -> Result<Carrying> {
+fn take(pool: &Path) -> Result<Carrying> {
     let busy = || Error::Refused(format!("{}: its carrier is at work; end that first", pool.display()));
     Carrying::take(pool)?.ok_or_else(busy)
 }
@@ -96,28 +116,12 @@ fn tell_dropped(before: &Settings, now: &Settings) {
 /// carrier. Nothing names it, so that it goes with garbage.
 fn try_object(place: &Place) -> Result<()> {
     let bytes = Bytes::from_static(TRIED);
-    let name = object_name(Hash::of(&bytes));
+    let name = object_name(Hash::named(place.names(), &bytes));
     let mut puts = place.puts();
     puts.put(name.clone(), bytes.clone())?;
     puts.finish()?;
     match place.get(&name)? {
         Some(there) if there == bytes => Ok(()),
         _ => Err(Error::Refused(format!("{}: what was put there is not there", place.shown()))),
-    }
-}
-
-/// The mark is put twice: a store that takes it both times does not heed conditions, and two pools could not be told
-/// apart there.
-fn mark(place: &Place) -> Result<()> {
-    let put = || place.put_new(MARK, Bytes::from_static(MARK_TEXT));
-    if put()? && put()? {
-        return Err(Error::Refused(format!(
-            "{}: this store does not heed conditions of puts, so that two pools could not be kept apart there",
-            place.shown()
-        )));
-    }
-    match place.get(MARK)?.as_deref() {
-        Some(MARK_TEXT) => Ok(()),
-        _ => Err(Error::Refused(format!("{}: what is there is not for this version of tensorfs", place.shown()))),
     }
 }

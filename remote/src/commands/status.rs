@@ -1,5 +1,6 @@
 //! `status`: where a pool's remote is, and how far it has come.
 
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -14,6 +15,9 @@ use crate::error::Result;
 #[derive(Serialize)]
 struct Status {
     url: String,
+    /// The file of the key that it is encrypted with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_file: Option<PathBuf>,
     batch: u64,
     transaction: u64,
     transactions_behind: u64,
@@ -34,6 +38,7 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let status = Status {
         url: note.settings.url,
+        key_file: note.settings.key_file,
         batch: note.number,
         transaction: note.transaction,
         transactions_behind: committed.saturating_sub(note.transaction),
@@ -52,6 +57,9 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
         return Ok(is_well);
     }
     show::line(&format!("remote      {}", status.url));
+    if let Some(key) = &status.key_file {
+        show::line(&format!("encrypted   with the key in {}", key.display()));
+    }
     match status.seconds_since {
         Some(seconds) => show::line(&format!("carried     {seconds} seconds ago, in batch {}", status.batch)),
         None => show::line("carried     never"),

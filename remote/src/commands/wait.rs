@@ -21,7 +21,6 @@ use crate::commands::mount::{self, OnMount};
 use crate::commands::place::note_of;
 use crate::commands::show;
 use crate::error::{Error, Result};
-use crate::place::Place;
 use crate::repository::{Entry, Repository, State, Tree, text_of};
 
 /// Between two looks.
@@ -153,10 +152,7 @@ fn on_mount(place: &OnMount, transaction: u64, path: &Path, teller: &mut Teller<
             let now = (note.number, note.transaction);
             let tree = match fetched.take().filter(|(number, _)| *number == note.number) {
                 Some((_, tree)) => tree,
-                None => {
-                    let remote = Place::open(&note.settings.url, &note.settings.access)?;
-                    Repository::new(remote).newest()?.tree
-                }
+                None => Repository::new(note.settings.open()?).newest()?.tree,
             };
             // The mount may have come to be as the tree is, so that no batch is put.
             if seen.replace(now) != Some(now) {

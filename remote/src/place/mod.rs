@@ -18,12 +18,13 @@ use futures_util::stream::BoxStream;
 use object_store::path::Path;
 use object_store::{
     Attribute, AttributeValue, GetResult, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme,
-    PutMode, PutOptions,
+    PutMode, PutOptions, PutPayload,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use url::Url;
 
+use crate::crypt::{Cipher, OVERHEAD};
 use crate::error::{Error, Result};
 use crate::place::directory::{Directory, object_of};
 
@@ -46,7 +47,7 @@ const SLOWEST: u64 = 32 << 10;
 pub struct Listed {
     /// Its name in the repository.
     pub name: String,
-    /// Its bytes.
+    /// Bytes that are in it.
     pub size: u64,
     /// When it was put, by the store's clock, in seconds since 1970.
     pub put: i64,
@@ -66,6 +67,7 @@ pub struct Place {
     runtime: Runtime,
     bandwidth: Option<u64>,
     class: Option<String>,
+    cipher: Option<Cipher>,
 }
 
 impl Place {
@@ -120,7 +122,22 @@ impl Place {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.map_err(|source| Error::Host { path: "threads".into(), what: "start", source })?;
         let (bandwidth, class) = (access.bandwidth, access.storage_class.clone());
-        Ok(Self { store, directory: None, prefix, shown, runtime, bandwidth, class })
+        Ok(Self { store, directory: None, prefix, shown, runtime, bandwidth, class, cipher: None })
+    }
+
+    /// The place, where from now on all that is put is encrypted, and all that is got was.
+    pub fn encrypted_with(self, cipher: Cipher) -> Self {
+        Self { cipher: Some(cipher), ..self }
+    }
+
+    /// What encrypts what is put, if anything does.
+    pub fn cipher(&self) -> Option<&Cipher> {
+        self.cipher.as_ref()
+    }
+
+    /// The key of the BLAKE3 that objects are named after, where they are encrypted.
+    pub fn names(&self) -> Option<&[u8; 32]> {
+        self.cipher.as_ref().map(Cipher::names)
     }
 
     /// Its URL.
@@ -138,6 +155,16 @@ impl Place {
 
     /// All bytes of an object; `None` if there is none.
     pub fn get(&self, name: &str) -> Result<Option<Bytes>> {
+        match (self.get_as_put(name)?, &self.cipher) {
+            (Some(bytes), Some(cipher)) => {
+                cipher.open(name, bytes).map(Some).map_err(|what| Error::damaged(name, what))
+            }
+            (bytes, _) => Ok(bytes),
+        }
+    }
+
+    /// As [`Place::get`], of what the store has, be it encrypted or not.
+    pub fn get_as_put(&self, name: &str) -> Result<Option<Bytes>> {
         self.runtime.block_on(async {
             match within(ANSWER, self.store.get(&self.path(name))).await {
                 Ok(found) if found.meta.size > LARGEST => {
@@ -153,10 +180,19 @@ impl Place {
 
     /// Puts an object under a name that nobody has; false if somebody has it.
     pub fn put_new(&self, name: &str, bytes: Bytes) -> Result<bool> {
+        self.put_new_payload(name, sealed(self.cipher.as_ref(), name, bytes)?)
+    }
+
+    /// As [`Place::put_new`], and not encrypted.
+    pub fn put_new_as_is(&self, name: &str, bytes: Bytes) -> Result<bool> {
+        self.put_new_payload(name, bytes.into())
+    }
+
+    fn put_new_payload(&self, name: &str, payload: PutPayload) -> Result<bool> {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let limit = time_for(bytes.len() as u64);
-        let (path, bytes) = (self.path(name), bytes.into());
-        let put = async { within(limit, self.store.put_opts(&path, bytes, options)).await };
+        let limit = time_for(payload.content_length() as u64);
+        let path = self.path(name);
+        let put = async { within(limit, self.store.put_opts(&path, payload, options)).await };
         match self.runtime.block_on(put) {
             Ok(_) => Ok(true),
             Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => Ok(false),
@@ -186,10 +222,12 @@ impl Place {
 
     fn each_of(&self, directory: &str, mut found: Found, mut each: impl FnMut(Listed)) -> Result<()> {
         let skip = self.prefix.parts().count();
+        let over = self.cipher.as_ref().map_or(0, |_| OVERHEAD);
         self.runtime.block_on(async {
             while let Some(one) = within(ANSWER, found.try_next()).await.map_err(self.failed(directory, "list"))? {
                 let parts: Vec<String> = one.location.parts().skip(skip).map(|part| part.as_ref().to_owned()).collect();
-                each(Listed { name: parts.join("/"), size: one.size, put: one.last_modified.timestamp() });
+                let (size, put) = (one.size.saturating_sub(over), one.last_modified.timestamp());
+                each(Listed { name: parts.join("/"), size, put });
             }
             Ok(())
         })
@@ -268,14 +306,27 @@ impl Puts<'_> {
         let class = self.place.class.iter().map(|class| (Attribute::StorageClass, AttributeValue::from(class.clone())));
         let options = PutOptions { attributes: class.collect(), ..PutOptions::default() };
         let object = format!("{}/{name}", self.place.shown.trim_end_matches('/'));
+        let cipher = self.place.cipher.clone();
         runtime.spawn(async move {
-            match within(limit, store.put_opts(&path, bytes.into(), options)).await {
+            let put = match payload(cipher, &name, bytes).await {
+                Ok(payload) => {
+                    let put = within(limit, store.put_opts(&path, payload, options)).await;
+                    put.map_err(|source| Error::Store { object, what: "put", source })
+                }
+                Err(error) => Err(error),
+            };
+            match put {
                 Ok(_) => drop(locked(&arrived).insert(name)),
-                Err(source) => drop(locked(&failed).get_or_insert(Error::Store { object, what: "put", source })),
+                Err(error) => drop(locked(&failed).get_or_insert(error)),
             }
             drop(permit);
         });
         Ok(())
+    }
+
+    /// As [`Place::names`].
+    pub fn names(&self) -> Option<&[u8; 32]> {
+        self.place.names()
     }
 
     /// The names of those that are there by now.
@@ -301,6 +352,22 @@ impl Puts<'_> {
         let due = Duration::from_secs_f64(*put as f64 / limit as f64);
         std::thread::sleep(due.saturating_sub(since.elapsed()));
     }
+}
+
+/// What is put of an object of this name with these bytes.
+fn sealed(cipher: Option<&Cipher>, name: &str, bytes: Bytes) -> Result<PutPayload> {
+    match cipher {
+        Some(cipher) => Ok(cipher.seal(name, bytes)?.into_iter().collect()),
+        None => Ok(bytes.into()),
+    }
+}
+
+/// As [`sealed`], beside what else goes on: that takes as long as the processor needs for it.
+async fn payload(cipher: Option<Cipher>, name: &str, bytes: Bytes) -> Result<PutPayload> {
+    let Some(cipher) = cipher else { return Ok(bytes.into()) };
+    let name = name.to_owned();
+    let sealed = tokio::task::spawn_blocking(move || sealed(Some(&cipher), &name, bytes)).await;
+    sealed.unwrap_or_else(|error| Err(Error::Refused(format!("an object could not be encrypted: {error}"))))
 }
 
 fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

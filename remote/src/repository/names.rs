@@ -9,6 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub const OBJECTS: &str = "objects";
 /// Numbered batches.
 pub const LOG: &str = "log";
+/// Says what a place is.
+pub const MARK: &str = "tensorfs-remote";
 /// Trees as they were after the batch of their number.
 pub const BASES: &str = "base";
 
@@ -20,6 +22,11 @@ impl Hash {
     /// That of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
+    }
+
+    /// What objects and parts of files with these bytes are named after: where a remote is encrypted, that has a key.
+    pub fn named(key: Option<&[u8; 32]>, bytes: &[u8]) -> Self {
+        key.map_or_else(|| Self::of(bytes), |key| Self(*blake3::keyed_hash(key, bytes).as_bytes()))
     }
 }
 

@@ -69,6 +69,11 @@ impl Repository {
         &self.place
     }
 
+    /// What an object or a part of a file with these bytes is named after here.
+    pub fn hash(&self, bytes: &[u8]) -> Hash {
+        Hash::named(self.place.names(), bytes)
+    }
+
     /// The newest tree.
     pub fn newest(&self) -> Result<Newest> {
         self.tree_at(None)
@@ -214,7 +219,7 @@ impl Repository {
     pub fn object(&self, hash: Hash) -> Result<Bytes> {
         let name = object_name(hash);
         let bytes = self.place.get(&name)?.ok_or_else(|| Error::damaged(&name, "it is gone"))?;
-        if Hash::of(&bytes) != hash {
+        if self.hash(&bytes) != hash {
             return Err(Error::damaged(name, "its bytes are not those that it is named after"));
         }
         Ok(bytes)
@@ -227,7 +232,7 @@ impl Repository {
         let mut page = |text: &mut Vec<u8>, pages: &mut Vec<u8>| {
             let bytes = Bytes::from(std::mem::take(text));
             len += bytes.len() as u64;
-            let hash = Hash::of(&bytes);
+            let hash = self.hash(&bytes);
             Line::Page(hash).write(pages)?;
             puts.put(object_name(hash), bytes)
         };
@@ -251,7 +256,7 @@ impl Repository {
         let name = batch_name(number);
         if !self.place.put_new(&name, Bytes::copy_from_slice(bytes))? {
             // An answer that was lost on its way looks like somebody else.
-            let there = self.place.get(&name)?.unwrap_or_default();
+            let there = self.whatever(&name)?.unwrap_or_default();
             if there != bytes {
                 return Err(self.fenced(number, &there));
             }
@@ -259,8 +264,16 @@ impl Repository {
         // One of its number may have been there, and have been removed with all that a base makes needless.
         let Some(later) = self.later(number)? else { return Ok(()) };
         self.withdraw(number, Hash::of(bytes))?;
-        let later = self.place.get(&later)?.unwrap_or_default();
+        let later = self.whatever(&later)?.unwrap_or_default();
         Err(self.fenced(number, &later))
+    }
+
+    /// What there is under a name, be it ours or not: of what is not encrypted as ours is, nothing can be read.
+    fn whatever(&self, name: &str) -> Result<Option<Bytes>> {
+        match self.place.get(name) {
+            Err(Error::Damaged { .. }) => Ok(Some(Bytes::new())),
+            there => there,
+        }
     }
 
     fn fenced(&self, number: u64, there: &[u8]) -> Error {
@@ -272,11 +285,11 @@ impl Repository {
     /// on behind it.
     pub fn withdraw(&self, number: u64, hash: Hash) -> Result<()> {
         let name = batch_name(number);
-        if self.place.get(&name)?.is_none_or(|there| Hash::of(&there) != hash) {
+        if self.whatever(&name)?.is_none_or(|there| Hash::of(&there) != hash) {
             return Ok(());
         }
         for next in [base_name(number), batch_name(number + 1)] {
-            let Some(next) = self.place.get(&next)? else { continue };
+            let Some(next) = self.whatever(&next)? else { continue };
             // Of one that cannot be read nobody knows it.
             if open(&next).map_or(true, |(head, _)| head.before == Some(hash)) {
                 return Ok(());

@@ -1,21 +1,38 @@
 //! Flipped bits, cut and lost objects: found by `check --data`, and by whoever restores.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tensorfs_remote::check::check;
-use tensorfs_remote::repository::Repository;
+use tensorfs_remote::place::Place;
+use tensorfs_remote::repository::{MARK, Repository};
 
+use crate::encrypted::KeyFile;
 use crate::pools::{noise, restored, seen, varied};
 use crate::stores::Recorded;
 
 /// Proves E4.
 #[test]
 fn what_is_damaged_in_any_object_is_found_and_never_restored() {
+    is_found(Recorded::place);
+}
+
+/// Proves E4, E19.
+#[test]
+fn what_is_damaged_in_any_object_of_an_encrypted_remote_is_found_and_never_restored() {
+    let key = KeyFile::new();
+    let made = std::cell::Cell::new(false);
+    is_found(|store| if made.replace(true) { key.open(store) } else { key.make(store) });
+}
+
+/// Spoils every object of a remote, one after the other, which this opens.
+fn is_found(place: impl Fn(&Arc<Recorded>) -> Place) {
     let mut pool = varied();
     let store = Recorded::new();
-    pool.carrier(store.place()).unwrap().pass().unwrap();
+    pool.carrier(place(&store)).unwrap().pass().unwrap();
     pool.edit(|edit| edit.file(tensorfs_layout::ROOT, b"second", &[&noise(9, 70_000)], true));
-    pool.carrier(store.place()).unwrap().pass().unwrap();
-    let repository = Repository::new(store.place());
+    pool.carrier(place(&store)).unwrap().pass().unwrap();
+    let repository = Repository::new(place(&store));
     repository.put_base(&mut repository.newest().unwrap()).unwrap();
     let sound = check(&repository, true, &|_, _| {}).unwrap();
     assert!(sound.findings.is_empty() && sound.files == 5, "{sound:?}");
@@ -34,9 +51,9 @@ fn what_is_damaged_in_any_object_is_found_and_never_restored() {
             assert!(!report.findings.is_empty(), "{path} is spoiled, and nothing is found");
             count += 1;
             // The base may stand in for a batch, and the batches for the base: but nothing else is ever given.
-            if let Ok((_, found)) = restored(store.place(), &scratch.path().join(count.to_string())) {
+            if let Ok((_, found)) = restored(place(&store), &scratch.path().join(count.to_string())) {
                 assert!(found == expected, "{path} is spoiled");
-                let stands_in = ["log/", "base/"].iter().any(|part| path.as_ref().starts_with(part));
+                let stands_in = ["log/", "base/", MARK].iter().any(|part| path.as_ref().starts_with(part));
                 assert!(stands_in, "{path} is spoiled, and nobody noticed");
             }
         }

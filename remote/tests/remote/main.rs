@@ -5,6 +5,7 @@ mod carrying;
 mod crashes;
 mod damage;
 mod directories;
+mod encrypted;
 mod kills;
 mod left_out;
 mod lost;
