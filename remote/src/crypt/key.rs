@@ -8,6 +8,8 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use nix::sys::prctl::set_dumpable;
+use nix::unistd::geteuid;
 
 use crate::crypt::random;
 use crate::error::{Error, Result};
@@ -36,6 +38,7 @@ impl Key {
     /// A new one, in a new file that its owner alone can read.
     pub fn make(path: &Path) -> Result<()> {
         let host = |what| move |source| Error::Host { path: path.display().to_string(), what, source };
+        no_dumps();
         let key = BASE64_STANDARD.encode(random::<32>()?);
         let mut file = match File::options().write(true).create_new(true).mode(0o600).open(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -68,11 +71,17 @@ impl Key {
         if !found.is_file() {
             return Err(refused("the key is not in a regular file".into()));
         }
+        // Who owns it can read and change it, whatever its mode says.
+        if found.uid() != geteuid().as_raw() && found.uid() != 0 {
+            let what = "it is neither root's nor that of whoever runs this, and its owner can change it";
+            return Err(refused(format!("the key belongs to user {}: {what}; chown it", found.uid())));
+        }
         let mode = found.mode() & 0o7777;
         if mode & 0o077 != 0 {
             let what = format!("others than its owner may read or change the key (mode {mode:03o}); chmod 600 it");
             return Err(refused(what));
         }
+        no_dumps();
         let mut text = String::new();
         match file.take(LONGEST).read_to_string(&mut text) {
             Err(error) if error.kind() != io::ErrorKind::InvalidData => return Err(host(error)),
@@ -102,6 +111,12 @@ impl Key {
     pub(super) fn with(byte: u8) -> Self {
         Self([byte; 32])
     }
+}
+
+/// From now on a crash writes nothing of this process to a file, and no other one without root's rights looks into it.
+fn no_dumps() {
+    set_dumpable(false)
+        .unwrap_or_else(|errno| log::warn!("what is in memory may be dumped where this crashes: {errno}"));
 }
 
 #[cfg(test)]
@@ -152,6 +167,32 @@ mod tests {
             let said = Key::read(&path).unwrap_err().to_string();
             assert!(said.contains("others") && said.contains(&format!("{mode:o}")) && !said.contains('\n'), "{said}");
         }
+    }
+
+    /// Proves E19.
+    #[test]
+    fn a_key_of_another_user_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        Key::make(&path).unwrap();
+        if !geteuid().is_root() {
+            return;
+        }
+        std::os::unix::fs::chown(&path, Some(1000), None).unwrap();
+        let said = Key::read(&path).unwrap_err().to_string();
+        assert!(said.contains("belongs to user 1000") && !said.contains('\n'), "{said}");
+        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        Key::read(&path).unwrap();
+    }
+
+    #[test]
+    fn what_has_a_key_in_memory_is_not_dumped() {
+        let dir = tempfile::tempdir().unwrap();
+        Key::make(&dir.path().join("key")).unwrap();
+        assert!(!nix::sys::prctl::get_dumpable().unwrap());
+        set_dumpable(true).unwrap();
+        Key::read(&dir.path().join("key")).unwrap();
+        assert!(!nix::sys::prctl::get_dumpable().unwrap());
     }
 
     #[test]
