@@ -29,6 +29,16 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// The remote is as it was before.
+    #[error("{remote}: its newest batch is {number}, and this pool has put {put}")]
+    RolledBack {
+        /// The remote.
+        remote: String,
+        /// The newest batch that is there.
+        number: u64,
+        /// The newest one that was put.
+        put: u64,
+    },
     /// Somebody else has put the batch that was to come next.
     #[error(
         "{remote}: batch {number} was put by another pool or carrier ({by}); of two only one may write here: give this \
@@ -85,7 +95,7 @@ impl Error {
             Self::Store { .. } | Self::Host { .. } | Self::Late { .. } | Self::NotYet(_) => true,
             // A pool whose server was killed is mounted sooner or later.
             Self::Pool(error) => matches!(error, tensorfs_layout::Error::Invalid { .. }),
-            Self::Damaged { .. } | Self::Fenced { .. } | Self::Refused(_) => false,
+            Self::Damaged { .. } | Self::RolledBack { .. } | Self::Fenced { .. } | Self::Refused(_) => false,
         }
     }
 

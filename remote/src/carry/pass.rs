@@ -31,6 +31,8 @@ pub struct Carrier {
     note: Note,
     repository: Repository,
     newest: Newest,
+    /// What was last found there was not what this pool has put.
+    is_doubted: bool,
     placed: Placed,
     /// What had been read and put before this pass, and those before it that waited.
     before: (u64, u64),
@@ -116,7 +118,8 @@ impl Carrier {
             repository,
             placed: Placed::new(newest.tree.index()),
             before: (0, 0),
-            newest,
+            newest: Newest::default(),
+            is_doubted: false,
             ready: HashMap::new(),
             reader: Reader::default(),
             held: None,
@@ -124,8 +127,7 @@ impl Carrier {
             patience,
             exclude,
         };
-        carrier.reader.know(&carrier.newest.tree);
-        let claimed = carrier.claim().and_then(|()| carrier.find());
+        let claimed = carrier.claim(newest).and_then(|()| carrier.find());
         noted(&mut carrier.note, &carrier.carrying, claimed)?;
         Ok(carrier)
     }
@@ -189,9 +191,8 @@ impl Carrier {
     }
 
     fn collect_now(&mut self, keep: Keep, dry_run: bool, progress: gc::Progress<'_>) -> Result<Removed> {
-        self.newest = self.repository.newest()?;
-        self.reader.know(&self.newest.tree);
-        self.claim()?;
+        let newest = self.repository.newest()?;
+        self.claim(newest)?;
         if !dry_run {
             // What was put and is not named may be gone, also if this fails.
             self.placed.forget(self.newest.tree.index());
@@ -200,30 +201,41 @@ impl Carrier {
         gc::collect(&self.repository, keep, dry_run, progress)
     }
 
+    /// Goes on from a tree, if its batch is one that this pool has put. Another one is not gone on from, nor is
+    /// anything else until the remote has this pool's again.
+    fn claim(&mut self, newest: Newest) -> Result<()> {
+        self.is_doubted = true;
+        self.is_own(&newest)?;
+        self.is_doubted = false;
+        self.reader.know(&newest.tree);
+        self.newest = newest;
+        Ok(())
+    }
+
     /// That the newest batch is one that this pool has put.
-    fn claim(&mut self) -> Result<()> {
-        let (number, hash) = (self.newest.number(), self.newest.hash);
+    fn is_own(&mut self, newest: &Newest) -> Result<()> {
+        let (number, hash) = (newest.number(), newest.hash);
         let ours = (number, hash) == (self.note.number, self.note.hash);
         let arrived =
             self.note.intended.as_ref().is_some_and(|batch| batch.number == number && Some(batch.hash) == hash);
         if ours || arrived {
             self.note.intended = None;
             (self.note.number, self.note.hash) = (number, hash);
-            if let Some(head) = self.newest.head.as_ref().filter(|_| arrived) {
+            if let Some(head) = newest.head.as_ref().filter(|_| arrived) {
                 (self.note.transaction, self.note.carried) = (head.transaction, Some(head.time));
             }
             return Ok(());
         }
         if number < self.note.number {
-            let what = format!("its newest batch is {number}, and this pool has put {}", self.note.number);
-            return Err(Error::damaged(self.repository.place().shown(), what));
+            let (remote, put) = (self.repository.place().shown().into(), self.note.number);
+            return Err(Error::RolledBack { remote, number, put });
         }
         if let Some(batch) = self.note.intended.clone() {
             // It may have got there when others had gone on without it already.
             self.repository.withdraw(batch.number, batch.hash)?;
             self.note.intended = None;
         }
-        let by = self.newest.head.as_ref().map_or_else(|| "nobody".to_owned(), |head| format!("pool {}", head.pool));
+        let by = newest.head.as_ref().map_or_else(|| "nobody".to_owned(), |head| format!("pool {}", head.pool));
         Err(Error::Fenced { remote: self.repository.place().shown().into(), number, by })
     }
 
@@ -239,11 +251,10 @@ impl Carrier {
     }
 
     fn pass_now(&mut self) -> Result<Passed> {
-        if self.note.intended.is_some() {
-            // It failed to be put, as far as anybody heard.
-            self.newest = self.repository.newest()?;
-            self.reader.know(&self.newest.tree);
-            self.claim()?;
+        if self.note.intended.is_some() || self.is_doubted {
+            // It failed to be put, as far as anybody heard; or what was there was not this pool's.
+            let newest = self.repository.newest()?;
+            self.claim(newest)?;
         }
         if self.held.is_some() || self.note.incomplete > 0 {
             have_committed(&self.pool);

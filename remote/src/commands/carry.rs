@@ -57,7 +57,7 @@ pub fn run(arguments: &cli::Carry) -> Result<()> {
 /// recovers the pool; a carrier that is at work ends for fewer reasons.
 fn is_final(error: &Error, is_at_work: bool) -> bool {
     match is_at_work {
-        true => matches!(error, Error::Fenced { .. } | Error::Damaged { .. }),
+        true => matches!(error, Error::Fenced { .. } | Error::RolledBack { .. } | Error::Damaged { .. }),
         false => !error.may_pass(),
     }
 }
@@ -82,7 +82,7 @@ fn pass(arguments: &cli::Carry, carrier: &mut Option<Carrier>) -> Result<Outcome
     {
         match carrier.collect(keep, false, &|_, _| {}) {
             Ok(removed) => log::info!("removed {} bases and batches, and {} objects", removed.trees, removed.objects),
-            Err(error @ Error::Fenced { .. }) => return Err(error),
+            Err(error @ (Error::Fenced { .. } | Error::RolledBack { .. })) => return Err(error),
             // What is carried does not need it.
             Err(error) => log::error!("nothing was removed from the remote: {error}; trying again in an hour"),
         }
