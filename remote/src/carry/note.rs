@@ -6,7 +6,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use tensorfs_layout::pool::{Carried, Carrying, carried};
 
-use crate::crypt::Key;
+use crate::crypt::{Id, Key};
 use crate::error::{Error, Result};
 use crate::place::{Access, Place};
 use crate::repository::{Hash, unlocked};
@@ -25,13 +25,20 @@ pub struct Settings {
     /// The file of the key that the remote is encrypted with, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
+    /// Which remote it is, if it is encrypted and that is known: of one key there may be many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<Id>,
 }
 
 impl Settings {
     /// The remote, as it is used.
     pub fn open(&self) -> Result<Place> {
         let key = self.key_file.as_deref().map(Key::read).transpose()?;
-        unlocked(Place::open(&self.url, &self.access)?, key.as_ref())
+        if key.is_none() && self.id.is_some() {
+            let what = "--id is that of an encrypted remote; name the file of its key with --key-file";
+            return Err(Error::Refused(format!("{}: {what}", self.url)));
+        }
+        unlocked(Place::open(&self.url, &self.access)?, key.as_ref(), self.id)
     }
 }
 

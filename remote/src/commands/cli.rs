@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::crypt::Id;
+
 const EXAMPLES: &str = "\
 Examples:
   tensorfs remote set /var/lib/tensors s3://bucket/run-7
@@ -86,6 +88,9 @@ pub struct Reach {
     /// The remote is encrypted with the key in this file, which `tensorfs remote key` makes
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
+    /// It is the encrypted remote of this ID, and no other one of its key; `status` and `restore` tell it
+    #[arg(long, value_name = "ID", value_parser = parse_id)]
+    pub id: Option<Id>,
 }
 
 /// `key`
@@ -272,6 +277,10 @@ pub struct Restore {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn parse_id(text: &str) -> Result<Id, &'static str> {
+    Id::try_from(text.to_owned())
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

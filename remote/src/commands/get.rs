@@ -15,6 +15,7 @@ use crate::commands::cli;
 use crate::commands::mount;
 use crate::commands::place::{note_of, repository, with_key};
 use crate::commands::show;
+use crate::crypt::Id;
 use crate::error::{Error, Result};
 use crate::fetch::{Fetcher, Target};
 use crate::repository::{Entry, Newest, Repository, State, text_of};
@@ -72,10 +73,22 @@ pub fn run(arguments: &cli::Get) -> Result<bool> {
 fn in_remote(arguments: &cli::Get, path: &OsStr) -> Result<Wanted> {
     let repository = repository(&arguments.remote, &arguments.reach)?;
     let newest = repository.tree_at(arguments.at)?;
+    // The store has said which one it is.
+    if let (Some(cipher), None, Some(head)) = (repository.place().cipher(), known_id(arguments), &newest.head) {
+        let id = cipher.id().text();
+        eprintln!("{}", show::plain(&format!("from the remote {id} of pool {}; --id has it be that one", head.pool)));
+    }
     // As the remote writes it, or as it is on the mount if that is no text.
     let text = path.to_str().map_or_else(|| text_of(path.as_bytes()), str::to_owned);
     let ino = newest.tree.resolve(&text).ok_or_else(|| nowhere(&text, &newest))?;
     Ok(Wanted { repository, newest, ino, here: None })
+}
+
+/// Which remote it is, if that is said, or a pool knows it.
+fn known_id(arguments: &cli::Get) -> Option<Id> {
+    let is_pool = arguments.remote.to_str().is_none_or(|text| !text.contains("://"));
+    let of_pool = || note_of(Path::new(&arguments.remote)).ok()?.settings.id;
+    arguments.reach.id.or_else(|| is_pool.then(of_pool).flatten())
 }
 
 /// A path on a mount, which need not be there any more. A file that is there is known by its number, whatever it is

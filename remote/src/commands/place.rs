@@ -21,17 +21,17 @@ impl Reach {
 pub fn repository(remote: impl AsRef<OsStr>, reach: &Reach) -> Result<Repository> {
     let remote = remote.as_ref();
     if let Some(url) = remote.to_str().filter(|text| text.contains("://")) {
-        let (access, key_file) = (reach.access(), reach.key_file.clone());
-        let settings = Settings { url: url.to_owned(), access, key_file, ..Settings::default() };
+        let (access, key_file, id) = (reach.access(), reach.key_file.clone(), reach.id);
+        let settings = Settings { url: url.to_owned(), access, key_file, id, ..Settings::default() };
         return Ok(Repository::new(settings.open()?));
     }
     Ok(Repository::new(with_key(&note_of(Path::new(remote))?, reach).open()?))
 }
 
-/// What a pool's remote was set to, but for the file of the key if another one is named.
+/// What a pool's remote was set to, but for the file of the key, and which remote it is, if others are named.
 pub fn with_key(note: &Note, reach: &Reach) -> Settings {
     let key_file = reach.key_file.clone().or_else(|| note.settings.key_file.clone());
-    Settings { key_file, ..note.settings.clone() }
+    Settings { key_file, id: reach.id.or(note.settings.id), ..note.settings.clone() }
 }
 
 /// What the pool's carrier keeps.

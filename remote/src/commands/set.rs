@@ -10,10 +10,10 @@ use crate::carry::left_out::Globs;
 use crate::carry::{Note, Settings};
 use crate::commands::cli::{self, Pool, Set};
 use crate::commands::show;
-use crate::crypt::Key;
+use crate::crypt::{Cipher, Key};
 use crate::error::{Error, Result};
 use crate::place::{Access, Place};
-use crate::repository::{Hash, Repository, marked, object_name};
+use crate::repository::{Hash, Marking, Repository, object_name};
 
 /// An object that is put to see whether a store takes one.
 const TRIED: &[u8] = b"An object of a tensorfs remote was put here to see whether that can be done.\n";
@@ -29,18 +29,31 @@ pub fn set(arguments: Set) -> Result<()> {
         ..arguments.reach.access()
     };
     Globs::of(&arguments.exclude)?;
+    let before = Note::kept(&carrying, &uuid)?;
+    let key_before = before.as_ref().and_then(|note| note.settings.key_file.as_ref());
+    if let Some(file) = key_before.filter(|_| arguments.reach.key_file.is_none()) {
+        // Nobody is to lose it by not saying it again.
+        return Err(Error::Refused(format!(
+            "{}: it is encrypted; name the file of its key with --key-file ({}), or say `tensorfs remote off` before",
+            arguments.pool.display(),
+            file.display()
+        )));
+    }
+    let before = before.filter(|note| note.settings.url == arguments.url);
+    let id = arguments.reach.id.or(before.as_ref().and_then(|before| before.settings.id));
     let (key, key_file) = arguments.reach.key_file.as_deref().map(key_in).transpose()?.unzip();
-    let settings = Settings { url: arguments.url, access, exclude: arguments.exclude, key_file };
-    let place = marked(Place::make(&settings.url, &settings.access)?, key.as_ref())?;
-    if settings.access.sse.is_some() || settings.access.storage_class.is_some() {
-        try_object(&place)?;
+    let settings = Settings { url: arguments.url, access, exclude: arguments.exclude, key_file, id };
+    let place = Place::make(&settings.url, &settings.access)?;
+    if arguments.reach.id.is_some() {
+        // Whoever says which remote it is, makes none.
+        settings.open()?;
     }
-    let newest = Repository::new(place).newest()?;
-    let before = Note::kept(&carrying, &uuid)?.filter(|note| note.settings.url == settings.url);
-    if let Some(before) = &before {
-        tell_dropped(&before.settings, &settings);
-    }
+    let (place, marking) = Marking::of(place, key.as_ref(), id)?;
+    let settings = Settings { id: place.cipher().map(Cipher::id), ..settings };
+    let repository = Repository::new(place);
+    let newest = repository.newest()?;
     let is_taken = arguments.take_over || before.is_none();
+    let dropped = before.as_ref().map(|before| dropped(&before.settings, &settings)).unwrap_or_default();
     let note = match (before, &newest.head) {
         (Some(before), _) => Note { settings, ..before },
         (None, Some(head)) if !arguments.take_over && head.pool != uuid => {
@@ -51,12 +64,26 @@ pub fn set(arguments: Set) -> Result<()> {
         }
         (None, _) => Note { settings, pool: uuid, ..Note::default() },
     };
+    // Up to here, nothing was put.
+    marking.put(repository.place())?;
+    if note.settings.access.sse.is_some() || note.settings.access.storage_class.is_some() {
+        try_object(repository.place())?;
+    }
+    if !dropped.is_empty() {
+        let dropped = dropped.join(", ");
+        eprintln!("{}", show::plain(&format!("no more, as it was not said again: {dropped}")));
+    }
     // What was carried before another pool had the place is not what is there.
     let ours = newest.head.as_ref().filter(|head| head.pool == note.pool);
     let (transaction, carried) = (ours.map_or(0, |head| head.transaction), ours.map(|head| head.time));
     let (number, hash) = (newest.number(), newest.hash);
     let taken = Note { number, hash, intended: None, transaction, carried, ..note.clone() };
-    if is_taken { taken.keep(&carrying) } else { note.keep(&carrying) }
+    let kept = if is_taken { &taken } else { &note };
+    kept.keep(&carrying)?;
+    if let Some(id) = note.settings.id {
+        show::line(&format!("{}: encrypted, as the remote {}", note.settings.url, id.text()));
+    }
+    Ok(())
 }
 
 /// The key in a file, and the path that it has from wherever it is looked for.
@@ -89,7 +116,7 @@ fn take(pool: &Path) -> Result<Carrying> {
 }
 
 /// What was asked for before, and is not now: all that is to be said is said each time.
-fn tell_dropped(before: &Settings, now: &Settings) {
+fn dropped(before: &Settings, now: &Settings) -> Vec<String> {
     let mut dropped: Vec<String> = Vec::new();
     let gone = before.exclude.iter().filter(|glob| !now.exclude.contains(glob));
     dropped.extend(gone.map(|glob| format!("--exclude {glob:?}")));
@@ -106,10 +133,7 @@ fn tell_dropped(before: &Settings, now: &Settings) {
     ] {
         dropped.extend(had.as_ref().filter(|_| have.is_none()).map(|had| format!("{name} {had}")));
     }
-    if !dropped.is_empty() {
-        let dropped = dropped.join(", ");
-        eprintln!("{}", show::plain(&format!("no more, as it was not said again: {dropped}")));
-    }
+    dropped
 }
 
 /// An object is put as it is asked for, and read back: a store that does not know how would refuse the first one of a

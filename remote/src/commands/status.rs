@@ -10,6 +10,7 @@ use tensorfs_layout::pool::Carrying;
 use crate::commands::cli;
 use crate::commands::place::note_of;
 use crate::commands::show;
+use crate::crypt::Id;
 use crate::error::Result;
 
 #[derive(Serialize)]
@@ -18,6 +19,9 @@ struct Status {
     /// The file of the key that it is encrypted with.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_file: Option<PathBuf>,
+    /// Which remote of that key it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<Id>,
     batch: u64,
     transaction: u64,
     transactions_behind: u64,
@@ -39,6 +43,7 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
     let status = Status {
         url: note.settings.url,
         key_file: note.settings.key_file,
+        id: note.settings.id,
         batch: note.number,
         transaction: note.transaction,
         transactions_behind: committed.saturating_sub(note.transaction),
@@ -58,7 +63,8 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
     }
     show::line(&format!("remote      {}", status.url));
     if let Some(key) = &status.key_file {
-        show::line(&format!("encrypted   with the key in {}", key.display()));
+        let id = status.id.map_or_else(String::new, |id| format!(", as the remote {}", id.text()));
+        show::line(&format!("encrypted   with the key in {}{id}", key.display()));
     }
     match status.seconds_since {
         Some(seconds) => show::line(&format!("carried     {seconds} seconds ago, in batch {}", status.batch)),

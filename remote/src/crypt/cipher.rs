@@ -12,6 +12,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use chacha20poly1305::aead::AeadInOut;
 use chacha20poly1305::{KeyInit, Tag, XChaCha20Poly1305, XNonce};
+use serde::{Deserialize, Serialize};
 
 use crate::crypt::key::Key;
 use crate::crypt::random;
@@ -30,8 +31,23 @@ const TAG: usize = 16;
 pub const OVERHEAD: u64 = (ID + NONCE + TAG) as u64;
 
 /// Which remote it is: a number that no other one has. It is no secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Id([u8; ID]);
+
+impl From<Id> for String {
+    fn from(id: Id) -> Self {
+        id.text()
+    }
+}
+
+impl TryFrom<String> for Id {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> std::result::Result<Self, &'static str> {
+        Self::of(&text).ok_or("no ID of a remote: that is 16 bytes in base64")
+    }
+}
 
 impl Id {
     /// That of a new remote.

@@ -19,7 +19,7 @@ mod tree;
 pub use batch::{FORMAT, Head, Line};
 pub use entry::{Content, Entry, Part, Sealed, State, name_of, text_of};
 pub use listing::Listing;
-pub use mark::{mark_fault, marked, unlocked};
+pub use mark::{Marking, mark_fault, marked, unlocked};
 pub use names::{BASES, Hash, LOG, MARK, OBJECTS, base_name, batch_name, number_in, object_in, object_name};
 pub use open::{Came, Newest, Repository};
 pub use tree::{Stored, Tree};

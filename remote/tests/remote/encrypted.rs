@@ -34,27 +34,27 @@ impl KeyFile {
         made
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.dir.path().join("key")
     }
 
-    fn key(&self) -> Key {
+    pub fn key(&self) -> Key {
         Key::read(&self.path()).unwrap()
     }
 
     /// A store, which becomes a remote with this key.
     pub fn make(&self, store: &Arc<Recorded>) -> Place {
-        marked(store.place(), Some(&self.key())).unwrap()
+        marked(store.place(), Some(&self.key()), None).unwrap()
     }
 
     /// A remote with this key, as whoever reads it opens it.
     pub fn open(&self, store: &Arc<Recorded>) -> Place {
-        unlocked(store.place(), Some(&self.key())).unwrap()
+        unlocked(store.place(), Some(&self.key()), None).unwrap()
     }
 }
 
 /// All that is in a directory: paths from it on, and bytes.
-fn all_in(top: &Path) -> Vec<(String, Vec<u8>)> {
+pub fn all_in(top: &Path) -> Vec<(String, Vec<u8>)> {
     let (mut found, mut left) = (Vec::new(), vec![top.to_owned()]);
     while let Some(dir) = left.pop() {
         for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
@@ -115,7 +115,8 @@ fn telling() -> (TestPool, Vec<(&'static str, Vec<u8>)>) {
 /// Carries a pool twice, with a base and a collection, to a directory; what is there then.
 fn carried_to(pool: &mut TestPool, name: &str, key: Option<&Key>) -> Vec<(String, Vec<u8>)> {
     let at = pool.dir.path().join(name);
-    let place = || marked(Place::make(&format!("file://{}", at.display()), &Access::default()).unwrap(), key).unwrap();
+    let url = format!("file://{}", at.display());
+    let place = || marked(Place::make(&url, &Access::default()).unwrap(), key, None).unwrap();
     carrier(&pool.path(), place()).unwrap().pass().unwrap();
     pool.edit(|edit| edit.file(ROOT, format!("second {name}").as_bytes(), &[&noise(9, 70_000)], true));
     carrier(&pool.path(), place()).unwrap().pass().unwrap();
@@ -187,7 +188,7 @@ fn what_was_put_in_anothers_place_is_found_and_never_restored() {
     let fill = |seed: u64| {
         let mut pool = TestPool::new();
         let store = Recorded::new();
-        for round in 0..3 {
+        for round in 0..2 {
             pool.edit(|edit| {
                 edit.file(ROOT, format!("large-{round}").as_bytes(), &[&noise(seed + round, 1 << 20)], true);
                 edit.file(ROOT, format!("small-{round}").as_bytes(), &[&noise(seed + 9 + round, 999)], true);
@@ -221,7 +222,7 @@ fn what_was_put_in_anothers_place_is_found_and_never_restored() {
         }
         store.spoil(path, whole.clone());
     }
-    assert!(count > 100 && check(&repository, true, &|_, _| {}).unwrap().findings.is_empty(), "{count}");
+    assert!(count > 60 && check(&repository, true, &|_, _| {}).unwrap().findings.is_empty(), "{count}");
 }
 
 /// Proves E2, E19.
@@ -247,7 +248,7 @@ fn after_every_put_an_encrypted_remote_has_a_promised_tree() {
         for from in [0, 1] {
             let store = Recorded::of(&events[from..len.max(from)]);
             let to = scratch.path().join(format!("{len}-{from}"));
-            match (unlocked(store.place(), Some(&key.key())), batches) {
+            match (unlocked(store.place(), Some(&key.key()), None), batches) {
                 (Err(error), 0) => assert!(from == 1, "{error}"),
                 (place, 0) => drop(restored(place.unwrap(), &to).unwrap_err()),
                 (place, _) => assert!(restored(place.unwrap(), &to).unwrap().1 == trees[batches], "{len} events"),
@@ -281,10 +282,10 @@ fn what_becomes_of_the_file_of_a_remote_keeps_nobody_from_it() {
         let findings = check(&repository, true, &|_, _| {}).unwrap().findings;
         assert!(matches!(&findings[..], [one] if one.starts_with("tensorfs-remote: ")), "{bytes:?}: {findings:?}");
         // Whoever has another key, or none, gets nothing.
-        unlocked(store.place(), Some(&strange)).unwrap_err();
+        unlocked(store.place(), Some(&strange), None).unwrap_err();
         if count < 3 {
             assert!(restored(key.open(&store), &pool.dir.path().join(count.to_string())).unwrap().1 == expected);
-            let without = unlocked(store.place(), None);
+            let without = unlocked(store.place(), None, None);
             assert!(without.and_then(|place| Repository::new(place).newest()).is_err());
         }
         // And `remote set` mends it.
@@ -309,13 +310,13 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-fn run(arguments: &[&str]) -> Output {
+pub fn run(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
 
 /// What a command says that succeeds.
 #[track_caller]
-fn ok(arguments: &[&str]) -> String {
+pub fn ok(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -323,14 +324,14 @@ fn ok(arguments: &[&str]) -> String {
 
 /// The one line that a command says that fails.
 #[track_caller]
-fn fails(arguments: &[&str]) -> String {
+pub fn fails(arguments: &[&str]) -> String {
     let output = command(arguments).env_remove("RUST_LOG").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && said.lines().count() == 1, "{arguments:?}: {said}");
     said
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 

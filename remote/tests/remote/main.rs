@@ -4,6 +4,7 @@ mod by_hand;
 mod carrying;
 mod crashes;
 mod damage;
+mod deceit;
 mod directories;
 mod encrypted;
 mod kills;

@@ -43,6 +43,8 @@ pub struct Recorded {
     began: SystemTime,
     /// The next time that this is read, that fails.
     unread: Mutex<Option<Path>>,
+    /// What nobody can put or remove; the next time that it is read, it is not there.
+    stubborn: Mutex<(Option<Path>, bool)>,
 }
 
 impl fmt::Display for Recorded {
@@ -76,6 +78,7 @@ impl Recorded {
             is_hour_each: AtomicBool::new(false),
             began: SystemTime::now() - Duration::from_secs(1000 * 3600),
             unread: Mutex::default(),
+            stubborn: Mutex::default(),
         })
     }
 
@@ -110,6 +113,16 @@ impl Recorded {
     /// The next time that an object is read, that fails, and not again.
     pub fn fail_to_read(&self, path: &str) {
         *self.unread.lock().unwrap() = Some(path.into());
+    }
+
+    /// From now on this object is what it is, though the store says that it was removed; or is not there the next time
+    /// that it is read, and then is.
+    pub fn insist_on(&self, path: &Path, is_hidden: bool) {
+        *self.stubborn.lock().unwrap() = (Some(path.clone()), is_hidden);
+    }
+
+    fn insists_on(&self, path: &Path) -> bool {
+        self.stubborn.lock().unwrap().0.as_ref() == Some(path)
     }
 
     /// Everything that is there.
@@ -149,6 +162,9 @@ fn runtime() -> Runtime {
 impl ObjectStore for Recorded {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         let bytes = Bytes::from(payload.clone());
+        if self.insists_on(location) {
+            return Err(object_store::Error::AlreadyExists { path: location.to_string(), source: "it is".into() });
+        }
         if opts.mode == object_store::PutMode::Create && self.inner.head(location).await.is_ok() {
             return self.inner.put_opts(location, payload, opts).await;
         }
@@ -168,6 +184,9 @@ impl ObjectStore for Recorded {
         if self.unread.lock().unwrap().take_if(|unread| unread == location).is_some() {
             return Err(object_store::Error::Generic { store: "recorded", source: "it was away".into() });
         }
+        if self.insists_on(location) && std::mem::take(&mut self.stubborn.lock().unwrap().1) {
+            return Err(object_store::Error::NotFound { path: location.to_string(), source: "it is not".into() });
+        }
         self.inner.get_opts(location, options).await
     }
 
@@ -176,6 +195,9 @@ impl ObjectStore for Recorded {
         let outcome: Vec<Result<Path>> =
             all.into_iter().map(|path| self.change(|| Event::Delete(path.clone())).map(|()| path)).collect();
         let (good, bad): (Vec<_>, Vec<_>) = outcome.into_iter().partition(Result::is_ok);
+        let (kept, good): (Vec<_>, Vec<_>) =
+            good.into_iter().partition(|path| path.as_ref().is_ok_and(|path| self.insists_on(path)));
+        let bad = bad.into_iter().chain(kept).collect::<Vec<_>>();
         let deleted = self.inner.delete_stream(futures_util::stream::iter(good).boxed());
         deleted.chain(futures_util::stream::iter(bad)).boxed()
     }
