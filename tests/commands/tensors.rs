@@ -723,6 +723,45 @@ fn what_is_odd_in_a_directory_keeps_nobody_from_the_rest() {
     }
 }
 
+/// What one of two directories cannot tell was called removed, or added.
+#[test]
+fn what_cannot_be_read_on_one_side_is_not_called_gone() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let array = bytes_in_chunks("[2, 3]", "[1, 3]", ".");
+    for dir in ["old/a", "old/b", "new/a", "new/b"] {
+        fs::create_dir_all(at(dir)).unwrap();
+        fs::write(at(dir) + "/.zarray", &array).unwrap();
+    }
+    fs::write(at("new/b/.zarray"), array.split_at(40).0).unwrap();
+    for [old, new] in [["old", "new"], ["new", "old"]] {
+        let output = call(&["diff", "--json", &at(old), &at(new)]);
+        let (told, lines) = (String::from_utf8(output.stderr).unwrap(), String::from_utf8(output.stdout).unwrap());
+        assert_eq!((output.status.code(), lines.as_str()), (Some(2), ""), "{told}");
+        assert!(told.contains("metadata of zarr 2 that cannot be read"), "{told}");
+    }
+    // What is really gone is.
+    fs::remove_dir_all(at("new/b")).unwrap();
+    let output = call(&["diff", "--json", &at("old"), &at("new")]);
+    assert!(String::from_utf8(output.stdout).unwrap().contains("removed"), "{}", at("new"));
+}
+
+/// An array that was made at its full size, and is to be filled.
+#[test]
+fn sparse_arrays_are_read() {
+    use std::io::Read;
+    let scratch = scratch();
+    let dir = scratch.path().to_str().unwrap();
+    fs::write(format!("{dir}/.zarray"), bytes_in_chunks("[100, 1000000000]", "[1, 1000000]", ".")).unwrap();
+    let mut cat = tensorfs_tests::tensorfs();
+    let mut cat = cat.args(["cat", dir, "array"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut begin = [0; 1 << 20];
+    let read = cat.stdout.take().unwrap().read_exact(&mut begin);
+    cat.wait().unwrap();
+    read.unwrap();
+    assert!(begin[128..].iter().all(|byte| *byte == 9));
+}
+
 /// Metadata can say anything in a few bytes: no more work comes of that than of what is stored.
 #[test]
 fn hierarchies_are_read_for_what_is_stored() {

@@ -58,6 +58,10 @@ impl Side {
         Ok(Side { file: opened, tensors })
     }
 
+    fn may_have_more(&self) -> bool {
+        self.file.trouble().is_some()
+    }
+
     /// What is not there cannot be compared, and is not the same: what of a directory that is.
     fn fault(&self) -> Option<Failure> {
         let (first, rest) = self.file.faults().split_first()?;
@@ -81,6 +85,11 @@ fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
     for (key, found) in old {
         let tensor = &found.tensor;
         let change = match b.tensors.get(key) {
+            // It may be in what cannot be read there, which is told.
+            None if b.may_have_more() => {
+                printer.not_compared += 1;
+                continue;
+            }
             None => Ok(Change::Removed),
             Some(other) if a.file.is_missing(found) || b.file.is_missing(other) => {
                 // That is told.
@@ -99,7 +108,11 @@ fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
         }
     }
     for (_, found) in new {
-        printer.add(&found.tensor, &Change::Added)?;
+        if a.may_have_more() {
+            printer.not_compared += 1;
+        } else {
+            printer.add(&found.tensor, &Change::Added)?;
+        }
     }
     printer.end()?;
     Ok(match (printer.not_compared > 0 || !told.is_empty(), printer.different > 0) {

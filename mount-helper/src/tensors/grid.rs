@@ -13,7 +13,7 @@ use crate::tensors::chunks::{Chunks, number_of};
 /// So many chunks are open at a time: a row of an array goes through several, and so does the next one.
 const OPEN_MAX: usize = 64;
 /// So many bytes of an array are read whatever is stored of it, and so many for each that is.
-const ALWAYS_READ: u64 = 4 << 30;
+const ALWAYS_READ: u64 = 1 << 40;
 const READ_FOR_STORED: u64 = 1024;
 
 /// An array, read row by row.
