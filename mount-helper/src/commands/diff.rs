@@ -75,7 +75,9 @@ fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
     let (a, b) = (Side::open(&arguments.old, &inspector)?, Side::open(&arguments.new, &inspector)?);
     let mut told: Vec<String> = [a.fault(), b.fault()].into_iter().flatten().map(|fault| fault.to_string()).collect();
     told.dedup();
-    told.iter().for_each(|fault| output::complain(fault));
+    for fault in &told {
+        output::complain(fault);
+    }
     // In the order of the old file, then what is only in the new one.
     let mut old: Vec<_> = a.tensors.iter().collect();
     old.sort_by_key(|(_, found)| found.number());
