@@ -19,6 +19,7 @@ use crate::verify::{flip, lines, report, safetensors, seal, segment};
 on_mounts!(
     damaged_files_are_mended_with_their_second_copy,
     a_scrub_mends_what_it_finds,
+    a_file_is_mended_with_an_encrypted_second_copy,
     bytes_that_were_not_sealed_mend_nothing,
     a_file_that_is_open_is_not_mended,
     a_file_whose_segment_is_gone_is_mended,
@@ -106,6 +107,32 @@ fn damaged_files_are_mended_with_their_second_copy(setup: Setup) {
     mount.tensorfs_ok(["check", "--data", text(mount.pool())]);
     let names: Vec<_> = fs::read_dir(mount.pool().join("quarantine")).unwrap().collect();
     assert_eq!(names.len(), 0, "{names:?}");
+}
+
+/// Proves E11, E19.
+fn a_file_is_mended_with_an_encrypted_second_copy(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let key = mount.pool().with_file_name("key");
+    let url = format!("file://{}", mount.pool().with_file_name("remote").display());
+    mount.tensorfs_ok(["remote", "key", text(&key)]);
+    mount.tensorfs_ok(["remote", "set", text(mount.pool()), &url, "--key-file", text(&key)]);
+    let bytes = Pattern(1).bytes(0, 2 << 20);
+    let path = mount.at("f");
+    fs::write(&path, &bytes).unwrap();
+    carry(&mount);
+    flip(&segment(&mount, &bytes), 70_000);
+    let elsewhere = key.with_file_name("elsewhere");
+    fs::rename(&key, &elsewhere).unwrap();
+    let output = mount.tensorfs(["verify".as_ref(), "--mend".as_ref(), path.as_os_str()]);
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.code() == Some(4) && said.contains(text(&key)), "{said}");
+    fs::rename(&elsewhere, &key).unwrap();
+    let (status, said) = lines(&mount, &["verify", "--mend", "--json"], &path);
+    assert_eq!((status, mended(&said).len()), (Some(0), 1), "{said:?}");
+    assert!(fs::read(&path).unwrap() == bytes);
 }
 
 /// Proves C6, E11.
