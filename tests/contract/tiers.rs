@@ -610,7 +610,8 @@ fn files_of_a_missing_tier_are_back_with_it(setup: Setup) {
     t.mount.mount();
     assert_eq!(t.tier("ssd")["state"], "missing");
     assert!(t.tier("ssd")["reason"].as_str().unwrap().contains("is not there"));
-    assert!(t.mount.log().contains("tier ssd: missing"), "{}", t.mount.log());
+    let told = format!("tier ssd, {}: missing", t.ssd.display());
+    assert!(t.mount.log().contains(&told), "{told}: {}", t.mount.log());
     for name in ["a", "b", "c"] {
         assert_eq!(state_of(&dir.join(name)), "missing");
         assert_eq!(errno(fs::read(dir.join(name))), Some(libc::EIO));
