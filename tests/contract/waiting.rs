@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tensorfs_tests::{Call, HostCalls, Injected, Mount, Passthrough, Rule, Setup, on_mounts, xattr};
+use tensorfs_tests::{Call, HostCalls, Injected, Mount, Passthrough, Rule, Setup, on_mounts, wait_until, xattr};
 
 on_mounts!(
     operations_on_other_files_go_on_while_calls_of_the_host_are_held,
@@ -30,6 +30,8 @@ on_mounts!(
     who_records_nothing_goes_on_while_the_log_is_written,
     a_server_ends_when_the_log_has_taken_the_last_of_it,
     nobody_finds_the_log_full_while_it_is_made_longer,
+    who_replaces_what_the_log_holds_goes_on_while_it_is_made_longer,
+    a_log_has_room_ahead_for_who_makes_names_while_it_is_made_longer,
     removing_a_file_waits_for_nothing_that_is_done_with_it,
     removing_a_file_does_not_wait_for_its_sealing,
     a_directory_is_synced_while_the_host_removes_a_segment,
@@ -751,22 +753,34 @@ fn who_records_nothing_goes_on_while_the_log_is_written(setup: Setup) {
     }
 }
 
+/// Holds the call of the host with which a log gets longer, behind its zeroes; a commit makes the log durable by
+/// another one.
+fn hold_growth(calls: &HostCalls) -> Injected {
+    calls.add(Rule::of(Call::Fsync).on("/log").times(1).held())
+}
+
+/// Gives each of so many directories a value that stays in the log: twice as much, and more, as a new log has room for.
+fn fill_log(parent: &Path, directories: usize) -> std::io::Result<()> {
+    (0..directories).try_for_each(|n| {
+        let dir = parent.join(n.to_string());
+        fs::create_dir(&dir)?;
+        Ok(xattr::set(&dir, "user.a", &[7; 60_000], 0)?)
+    })
+}
+
 /// Who needs the room waits for it, and who needs none goes on.
 ///
 /// Proves W1, S1.
 fn nobody_finds_the_log_full_while_it_is_made_longer(setup: Setup) {
-    const VALUES: u8 = 60;
     let calls = HostCalls::new();
     let mount = setup.mount_with(["--commit", "3600"]).host_calls(&calls).mount();
     if mount.is_plain() {
         return;
     }
-    let dirs: Vec<PathBuf> = (0..4).map(|n| mount.at(format!("dir-{n}"))).collect();
-    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
-    // Behind the zeroes; a commit makes the log durable by another call.
-    let held = calls.add(Rule::of(Call::Fsync).on("/log").times(1).held());
-    let fill = |dir: PathBuf| move || (0..VALUES).try_for_each(|n| xattr::set(&dir, "user.a", &vec![n; 60_000], 0));
-    let filling: Vec<_> = dirs.iter().map(|dir| thread::spawn(fill(dir.clone()))).collect();
+    let parents: Vec<PathBuf> = (0..4).map(|n| mount.at(format!("dir-{n}"))).collect();
+    parents.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let held = hold_growth(&calls);
+    let filling: Vec<_> = parents.iter().cloned().map(|dir| thread::spawn(move || fill_log(&dir, 40))).collect();
     held.wait_for_waiting(1);
     // There is no room left for all of them.
     thread::sleep(Duration::from_millis(300));
@@ -781,9 +795,62 @@ fn nobody_finds_the_log_full_while_it_is_made_longer(setup: Setup) {
     }
     assert!(looked.is_some(), "who looks waits for a longer log");
     assert!(waiting > 0, "there was room for all");
+    for dir in parents.iter().flat_map(|parent| (0..40).map(move |n| parent.join(n.to_string()))) {
+        assert_eq!(xattr::get(&dir, "user.a").unwrap(), vec![7; 60_000]);
+    }
+}
+
+/// What is dead in the log is room, too, and is cleaned meanwhile.
+///
+/// Proves W1.
+fn who_replaces_what_the_log_holds_goes_on_while_it_is_made_longer(setup: Setup) {
+    const VALUES: u8 = 60;
+    let calls = HostCalls::new();
+    let mount = setup.mount_with(["--commit", "3600"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let dirs: Vec<PathBuf> = (0..4).map(|n| mount.at(format!("dir-{n}"))).collect();
+    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let held = hold_growth(&calls);
+    let replace = |dir: &PathBuf| {
+        let dir = dir.clone();
+        move || (0..VALUES).try_for_each(|n| xattr::set(&dir, "user.a", &vec![n; 60_000], 0))
+    };
+    let replacing: Vec<_> = dirs.iter().map(|dir| thread::spawn(replace(dir))).collect();
+    held.wait_for_waiting(1);
+    let done = in_time(move || {
+        for replacing in replacing {
+            replacing.join().unwrap().expect("room in the log");
+        }
+    });
+    let is_held = held.waiting() > 0;
+    drop(held);
+    assert!(done.is_some(), "who replaces waits for a longer log");
+    assert!(is_held, "the log was longer before they were done");
     for dir in &dirs {
         assert_eq!(xattr::get(dir, "user.a").unwrap(), vec![VALUES - 1; 60_000]);
     }
+}
+
+/// Proves W1.
+fn a_log_has_room_ahead_for_who_makes_names_while_it_is_made_longer(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.mount_with(["--commit", "1"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    wait_until("the log has room ahead", || mount.info()["log_bytes"].as_u64().unwrap() >= 18 << 20);
+    let held = hold_growth(&calls);
+    let (first, second) = (mount.at("first"), mount.at("second"));
+    [&first, &second].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    fill_log(&first, 30).unwrap();
+    held.wait_for_waiting(1);
+    let done = in_time(move || fill_log(&second, 200).unwrap());
+    let is_held = held.waiting() > 0;
+    drop(held);
+    assert!(done.is_some(), "who makes names waits for a longer log");
+    assert!(is_held, "the log was longer before they were done");
 }
 
 /// Whichever of the last writes of the log is late, the server ends once it is done, and nothing is missing.

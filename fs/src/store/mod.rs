@@ -90,7 +90,7 @@ pub(crate) struct Store {
     writers: Arc<Writers>,
     removed: Removed,
     damage: Damage,
-    bells: Bells,
+    bells: Arc<Bells>,
 }
 
 impl Store {
@@ -100,6 +100,9 @@ impl Store {
         let damage = Damage::remembered(Scrubbed::read(&pool));
         let counted = writers.clone();
         pool.when_recorded(Box::new(move |ino| counted.recorded(ino)));
+        let bells = Arc::<Bells>::default();
+        let called = bells.clone();
+        pool.when_out_of_room(Box::new(move || called.clean().ring()));
         Self {
             limit: Limit::new(&pool),
             asking: Arc::default(),
@@ -116,7 +119,7 @@ impl Store {
             writers,
             removed: Removed::default(),
             damage,
-            bells: Bells::default(),
+            bells,
         }
     }
 

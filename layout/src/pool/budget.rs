@@ -9,6 +9,9 @@ use crate::ids::Ino;
 /// Hears of each object of which something was recorded, before anybody sees that in the view. Waits for nothing.
 pub type WhenRecorded = Box<dyn Fn(Ino) + Send + Sync>;
 
+/// Hears that somebody waits for room in the log, while it gets longer: cleaning would help. Waits for nothing.
+pub type WhenOutOfRoom = Box<dyn Fn() + Send + Sync>;
+
 /// What may still be taken, and what is taken and not recorded.
 #[derive(Default)]
 pub(super) struct Budget {
@@ -18,6 +21,8 @@ pub(super) struct Budget {
     claimed: AtomicU64,
     /// Who counts that.
     when_recorded: OnceLock<WhenRecorded>,
+    /// Who cleans.
+    when_out_of_room: OnceLock<WhenOutOfRoom>,
 }
 
 impl fmt::Debug for Budget {
@@ -57,6 +62,18 @@ impl Budget {
     pub fn recorded(&self, ino: Ino) {
         if let Some(when) = self.when_recorded.get() {
             when(ino);
+        }
+    }
+
+    /// Who is told that somebody waits for room in the log. The first one stays.
+    pub fn when_out_of_room(&self, when: WhenOutOfRoom) {
+        let _ = self.when_out_of_room.set(when);
+    }
+
+    /// Somebody waits for room in the log.
+    pub fn is_out_of_room(&self) {
+        if let Some(when) = self.when_out_of_room.get() {
+            when();
         }
     }
 

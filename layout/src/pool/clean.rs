@@ -1,6 +1,7 @@
 //! An open pool: transactions in, commits out.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
@@ -56,9 +57,10 @@ fn is_recent(at: Option<Instant>) -> bool {
     at.is_some_and(|at| at.elapsed() < Duration::from_secs(1))
 }
 
-/// The blocks that stay where so many are in use: the log can grow by a quarter before the host has to be asked again.
-fn staying(in_use: usize) -> usize {
-    (in_use + in_use / 4 + RESERVE_BLOCKS).max(INITIAL_BLOCKS as usize)
+/// The blocks that stay where so many are in use: the log can grow by a quarter before the host has to be asked again,
+/// or by what it should have ahead.
+fn staying(in_use: usize, ahead: usize) -> usize {
+    (in_use + (in_use / 4).max(ahead) + RESERVE_BLOCKS).max(INITIAL_BLOCKS as usize)
 }
 
 impl Pool {
@@ -69,9 +71,14 @@ impl Pool {
         self.refill_values();
         self.may_grow();
         self.clean_some()?;
+        // Somebody may wait for the next block to be cleaned.
+        if self.is_growing() {
+            return Ok(());
+        }
         // The log is left alone until it is worth a few flushes, unless hardly anything is left in the pool: then it
         // gets as short as it was.
-        self.shrink(|blocks, in_use| if in_use <= 1 { 1 } else { (blocks / 4).max(2) })
+        let ahead = self.upkeep.ahead.load(Relaxed);
+        self.shrink(ahead, |blocks, in_use| if in_use <= 1 { 1 } else { (blocks / 4).max(2) })
     }
 
     /// True if the log is longer than its records need by a block at least, so that some of it can be given back to the
@@ -85,7 +92,7 @@ impl Pool {
         let (_, wasteful) = self.waste();
         let log = &self.state.read().log;
         let blocks = log.blocks().len();
-        blocks > staying(blocks - log.free_blocks()) + 1 || (wasteful && blocks > INITIAL_BLOCKS as usize + 1)
+        blocks > staying(blocks - log.free_blocks(), 0) + 1 || (wasteful && blocks > INITIAL_BLOCKS as usize + 1)
     }
 
     /// Gives back to the host what the log does not need, for who finds no space. Waits for commits, for whoever does
@@ -104,7 +111,7 @@ impl Pool {
         // A round cleans a part of it, and cuts what is free at its end.
         while self.is_long() && stalled < 2 {
             self.clean_some()?;
-            self.shrink(|_, _| 1)?;
+            self.shrink(0, |_, _| 1)?;
             let usage = self.usage();
             let now = (usage.log_blocks, usage.free_blocks);
             stalled = if progress.replace(now) == Some(now) { stalled + 1 } else { 0 };
@@ -135,14 +142,15 @@ impl Pool {
         }
     }
 
-    /// Cuts free blocks off the end of the log, if so many as `worth` says of all and of those in use can go.
-    fn shrink(&self, worth: impl Fn(usize, usize) -> usize) -> Result<()> {
+    /// Cuts free blocks off the end of the log, if so many as `worth` says of all and of those in use can go, and so many
+    /// as are to be `ahead` stay.
+    fn shrink(&self, ahead: usize, worth: impl Fn(usize, usize) -> usize) -> Result<()> {
         // Who changes how long the log is waits for the host; who looks something up does not.
         let growing = self.upkeep.growing.lock();
         let mut state = self.state.write();
         let log = &mut state.log;
         let (blocks, free) = (log.blocks().len(), log.free_blocks());
-        let stay = staying(blocks - free);
+        let stay = staying(blocks - free, ahead);
         let worth = worth(blocks, blocks - free);
         if blocks < stay + worth {
             return Ok(());
@@ -289,7 +297,7 @@ impl Pool {
                 return Ok(Err(error));
             }
         }
-        let mut edit = self.edit();
+        let mut edit = self.edit_with_any_room();
         let record = edit.retire(TxId(victim.first), TxId(victim.last));
         // Of requests that may come again it has to be known that they were done: a frame says it of one.
         let unanswered = unanswered();

@@ -33,6 +33,11 @@ impl Pool {
         Some(Edit { pool: self, state: self.state.try_upgradable_read_for(patience)? })
     }
 
+    /// As [`Pool::edit`], for cleaning: it makes room, and waits for none.
+    pub(super) fn edit_with_any_room(&self) -> Edit<'_> {
+        Edit { pool: self, state: self.state.upgradable_read() }
+    }
+
     /// As [`Pool::edit`], for a transaction that takes so many bytes of the log.
     pub(super) fn edit_with_room(&self, len: usize) -> Edit<'_> {
         Edit { pool: self, state: self.state_with_room(Some(len)) }

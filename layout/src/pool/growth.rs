@@ -4,19 +4,36 @@
 //! them. The state's lock is needed for the last step alone. One at a time changes how long the log is.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
 
 use crate::error::{Error, Result};
 use crate::log::blocks::{Log, RESERVE_BLOCKS, Reserve};
 use crate::log::draft::Draft;
 use crate::log::superblock::BLOCKS_MAX;
 use crate::medium::domain::Medium;
+use crate::pool::budget::WhenOutOfRoom;
 use crate::pool::opened::{Changing, Pool};
 
 /// An ordinary transaction is not larger than this.
 const ORDINARY: usize = 80 << 10;
 
-/// Beyond the reserve, a log has this part of its blocks free before somebody needs them.
-const AHEAD: usize = 32;
+/// The log begins to get longer when this part of its blocks is left beyond the reserve.
+const LOW: usize = 32;
+
+/// So many bytes a log has free beyond the reserve, where the pool has plenty of room: who makes many names has them,
+/// while the host takes seconds to make the log longer.
+const AHEAD: u64 = 16 << 20;
+
+/// That is at most this part of all the room that the pool may have, ...
+const OF_ALL: u64 = 64;
+
+/// ... and of what is left of it.
+const OF_REST: u64 = 16;
+
+/// So long who wants room waits for the log to get longer, before he looks whether cleaning has made some.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Room that is there whenever somebody begins to change the pool, if the log can have it.
 fn ordinary(log: &Log) -> usize {
@@ -29,32 +46,78 @@ impl Pool {
         self.upkeep.short.load(Relaxed)
     }
 
-    /// Makes the log longer, if it is short. Ordinary operations go on meanwhile.
+    /// True while somebody makes the log longer or shorter.
+    pub(super) fn is_growing(&self) -> bool {
+        self.upkeep.growing.is_locked()
+    }
+
+    /// Makes the log longer, if it is short, or has less free than it could have. Ordinary operations go on meanwhile.
     pub fn grow_ahead(&self) -> Result<()> {
-        self.grow_unless(|log, refused| refused || !is_short(log))
+        let ahead = self.find_ahead();
+        self.upkeep.ahead.store(ahead, Relaxed);
+        let growing = self.upkeep.growing.lock();
+        self.grow_unless(&growing, ahead, |log, refused| {
+            refused || (!is_short(log) && log.free_blocks() >= RESERVE_BLOCKS + ahead)
+        })
     }
 
-    /// Makes the log longer, unless there is room for a frame of an ordinary transaction.
+    /// Makes the log longer, unless there is room for a frame of an ordinary transaction. Where somebody else is at it,
+    /// that is waited for, or for cleaning.
     pub(super) fn grow_for(&self, len: usize) -> Result<()> {
-        self.grow_unless(|log, refused| refused || log.has_room(len, Reserve::Untouched))
+        let enough = |log: &Log, refused| refused || log.has_room(len, Reserve::Untouched);
+        loop {
+            if let Some(growing) = self.upkeep.growing.try_lock_for(AGAIN) {
+                return self.grow_unless(&growing, 0, enough);
+            }
+            if enough(&self.state.read().log, self.upkeep.refused.load(Relaxed)) {
+                return Ok(());
+            }
+            self.budget.is_out_of_room();
+        }
     }
 
-    /// Makes the log longer, unless it has blocks beyond the reserve.
+    /// Has `when` called while somebody waits for the log to get longer, again and again: what is dead in it is room,
+    /// too, and can be had by [`Pool::maintain`].
+    pub fn when_out_of_room(&self, when: WhenOutOfRoom) {
+        self.budget.when_out_of_room(when);
+    }
+
+    /// Makes the log longer, unless it has blocks beyond the reserve, or somebody is at it.
     pub(super) fn grow_beyond_reserve(&self) -> Result<()> {
-        self.grow_unless(|log, _| log.free_blocks() > RESERVE_BLOCKS)
+        let Some(growing) = self.upkeep.growing.try_lock() else { return Ok(()) };
+        self.grow_unless(&growing, 0, |log, _| log.free_blocks() > RESERVE_BLOCKS)
     }
 
-    fn grow_unless(&self, enough: impl Fn(&Log, bool) -> bool) -> Result<()> {
+    /// How many blocks the log should have free beyond the reserve, as far as the pool has room.
+    fn find_ahead(&self) -> usize {
+        let superblock = self.superblock();
+        let Ok(host) = self.host_space() else { return 0 };
+        let unit = host.fragment_size();
+        let (mut all, mut rest) = (host.blocks().saturating_mul(unit), host.blocks_available().saturating_mul(unit));
+        if let Some(limit) = superblock.limit {
+            let used = superblock.log_len() + self.view().totals().allocated + self.budget.claimed();
+            (all, rest) = (all.min(limit), rest.min(limit.saturating_sub(used)));
+        }
+        let bytes = AHEAD.min(all / OF_ALL).min(rest / OF_REST);
+        (bytes / u64::from(superblock.block_size)) as usize
+    }
+
+    /// The caller has the turn to grow, and wants so many blocks free beyond the reserve.
+    fn grow_unless(
+        &self,
+        _growing: &MutexGuard<'_, ()>,
+        ahead: usize,
+        enough: impl Fn(&Log, bool) -> bool,
+    ) -> Result<()> {
         self.check_writable()?;
-        let _growing = self.upkeep.growing.lock();
-        let allocated = {
+        let (allocated, missing) = {
             let state = self.state.read();
             if enough(&state.log, self.upkeep.refused.load(Relaxed)) {
                 return Ok(());
             }
-            state.view.totals().allocated
+            (state.view.totals().allocated, (RESERVE_BLOCKS + ahead).saturating_sub(state.log.free_blocks()))
         };
-        let blocks = self.lengthen(allocated)?;
+        let blocks = self.lengthen(allocated, missing as u32)?;
         let mut state = self.state.write();
         state.log.resize(blocks);
         self.note_room(&state.log);
@@ -71,7 +134,7 @@ impl Pool {
         let Some(_growing) = self.upkeep.growing.try_lock() else {
             return Err(self.full("the log is just getting longer"));
         };
-        let blocks = self.lengthen(state.view.totals().allocated)?;
+        let blocks = self.lengthen(state.view.totals().allocated, 0)?;
         state.with_upgraded(|live| live.log.resize(blocks));
         self.note_room(&state.log);
         Ok(())
@@ -95,15 +158,16 @@ impl Pool {
         }
     }
 
-    /// Writes more blocks; returns how many there are then. The caller has the turn to grow.
-    fn lengthen(&self, allocated: u64) -> Result<usize> {
+    /// Writes more blocks, so many at least if it can be; returns how many there are then. The caller has the turn to
+    /// grow.
+    fn lengthen(&self, allocated: u64, at_least: u32) -> Result<usize> {
         self.check_writable()?;
         let refuse = |what| {
             self.upkeep.refused.store(true, Relaxed);
             Err(self.full(what))
         };
         let superblock = self.superblock();
-        let more = (superblock.blocks / 8).clamp(1, 64).min(BLOCKS_MAX.saturating_sub(superblock.blocks));
+        let more = (superblock.blocks / 8).max(at_least).clamp(1, 64).min(BLOCKS_MAX.saturating_sub(superblock.blocks));
         if more == 0 {
             return refuse("the log has as many blocks as it can have");
         }
@@ -161,5 +225,5 @@ impl Pool {
 
 /// True if what is left of the newest block will not last long, and nothing is free behind it.
 fn is_short(log: &Log) -> bool {
-    log.free_blocks() <= RESERVE_BLOCKS + log.blocks().len() / AHEAD && !log.has_head_room(log.block_size() / 2)
+    log.free_blocks() <= RESERVE_BLOCKS + log.blocks().len() / LOW && !log.has_head_room(log.block_size() / 2)
 }

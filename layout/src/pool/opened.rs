@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -65,6 +65,9 @@ pub(super) struct Upkeep {
     pub shortening: Mutex<Shortening>,
     /// The log should get longer.
     pub short: AtomicBool,
+    /// So many blocks it should have free beyond the reserve, as far as the pool had room for them the last time that
+    /// somebody looked.
+    pub ahead: AtomicUsize,
     /// It could not, and nothing has changed since that might let it.
     pub refused: AtomicBool,
     /// When that is worth finding out again.
