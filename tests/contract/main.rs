@@ -20,6 +20,7 @@ mod left;
 mod mapping;
 mod passthrough;
 mod posix;
+mod recut;
 mod remote;
 mod replace;
 mod seal;

@@ -4,8 +4,9 @@ use std::io;
 
 use tensorfs_formats::Source;
 use tensorfs_layout::Ino;
-use tensorfs_layout::check::{crc_of_run, fault_of_run};
+use tensorfs_layout::check::{crc_of_run, fault_of_run, other_checksum};
 use tensorfs_layout::log::Seal;
+use tensorfs_layout::segment::NotAsSealed;
 use tensorfs_layout::tree::Run;
 
 use crate::store::{BadRun, Store};
@@ -43,10 +44,21 @@ pub(super) fn bad_runs(source: &dyn Source, runs: &[Checksum], go_on: &dyn Fn() 
             break;
         }
         if let Some(what) = fault_of_run(source, offset, len, crc, &|_| {}) {
-            bad.push(BadRun { offset, len, what });
+            bad.push(BadRun::new(offset, len, what));
         }
     }
     bad
+}
+
+/// The runs that were found not to have the checksums that they were sealed with, if that is what an error says.
+pub(super) fn not_as_sealed(error: &io::Error) -> Option<Vec<BadRun>> {
+    let bad = NotAsSealed::of(error)?.0.iter().map(|unlike| BadRun {
+        offset: unlike.offset,
+        len: unlike.len,
+        what: other_checksum(unlike.offset, unlike.len),
+        tensors: unlike.tensors.clone(),
+    });
+    Some(bad.collect())
 }
 
 /// True if all runs have their checksums. Means nothing once `go_on` has said no.

@@ -196,7 +196,7 @@ fn verify_file(files: &Files, ino: Ino, job: &Job, pace: &mut Pace, read: &dyn F
         Ok(bytes) => bytes,
         Err(error) => {
             let (offset, len) = runs.first().map_or((0, 0), |run| (run.offset, run.len));
-            let bad = BadRun { offset, len, what: format!("its segment cannot be opened: {}", reason(&error)) };
+            let bad = BadRun::new(offset, len, format!("its segment cannot be opened: {}", reason(&error)));
             // There are no bytes to look at.
             return Look::Verified(store.settle_damage(ino, &&[][..], &[bad]));
         }
@@ -223,7 +223,7 @@ fn verify_file(files: &Files, ino: Ino, job: &Job, pace: &mut Pace, read: &dyn F
 fn bad_size(store: &Store, ino: Ino, bytes: &Direct) -> Option<BadRun> {
     let recorded = store.view().object(ino)?.chain().filter(|chain| chain.is_sealed())?.size();
     let (offset, len, what) = fault_of_size(bytes.size().ok()?, recorded)?;
-    Some(BadRun { offset, len, what })
+    Some(BadRun::new(offset, len, what))
 }
 
 /// A source that says how much was read of it.

@@ -17,7 +17,7 @@ use crate::reader::{Ask, Broken, Wanted};
 use crate::store::host::HostStat;
 use crate::store::{BadRun, Store, host};
 
-use super::checksums::{bad_runs, checksums, have_checksums, provisional_checksums};
+use super::checksums::{bad_runs, checksums, have_checksums, not_as_sealed, provisional_checksums};
 use super::gone_on::{Start, starts};
 use super::growth::{FRAME_HEADER, Growth, HELD, Window};
 
@@ -172,7 +172,7 @@ pub(super) fn may_seal(
 
 /// Finds out what a file's bytes are: a reader says what tensors there are in them. A file that readers do not get
 /// through is sealed as one without tensors. What is sealed already is not read for its checksum, but where it is to be
-/// sealed `again`: then it is compared first.
+/// sealed `again`: then it is compared first; or where it is to be cut otherwise: then it is compared meanwhile.
 fn look(
     files: &Files,
     (ino, segment): (Ino, SegmentId),
@@ -201,8 +201,10 @@ fn look(
         return Ok(Found::AsSealed);
     }
     let (mut known, starts) = known(store, ino, (again, believed));
-    let runs = examine_file(files, (ino, segment), (bytes, before), (&mut known, starts), go_on)?;
-    Ok(runs.map_or(Found::GivenUp, Found::Runs))
+    match examine_file(files, (ino, segment), (bytes, before), (&mut known, starts), go_on) {
+        Ok(runs) => Ok(runs.map_or(Found::GivenUp, Found::Runs)),
+        Err(error) => not_as_sealed(&error).map(Found::Bad).ok_or(error),
+    }
 }
 
 /// Reads a file and makes seals of it; a reader says what tensors there are in it. It is looked at as a whole where it

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use tensorfs_formats::{Format, Sink, Source};
 use tensorfs_layout::Ino;
-use tensorfs_layout::segment::{Before, GoneOn, Known, SealedRun, examine};
+use tensorfs_layout::segment::{Before, GoneOn, Known, NotAsSealed, SealedRun, examine};
 use tensorfs_layout::tree::{Object, Run};
 
 use crate::error::{Host, Result};
@@ -124,7 +124,10 @@ impl Sealing<'_> {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(Err(Came::Later)),
                 held => held.host("reading a segment")?,
             }
-            let Some(look) = self.examine(before, upto, &seen)? else { return Ok(Err(Came::Later)) };
+            let look = match self.examine(before, upto, &seen)? {
+                Ok(look) => look,
+                Err(came) => return Ok(Err(came)),
+            };
             if !window.is_held() {
                 let now = self.growth.stat().host("looking at a segment")?;
                 if (now.size, now.mtime, now.ctime) != (seen.size, seen.mtime, seen.ctime) {
@@ -139,7 +142,7 @@ impl Sealing<'_> {
         }
     }
 
-    fn examine(&self, before: &Before, upto: u64, seen: &host::HostStat) -> Result<Option<Look>> {
+    fn examine(&self, before: &Before, upto: u64, seen: &host::HostStat) -> Result<std::result::Result<Look, Came>> {
         let Self { files, ino, grown, growth, go_on, .. } = self;
         let reader = Reader::new(files, (*ino, grown.segment), seen, go_on);
         let wanted = before
@@ -156,11 +159,13 @@ impl Sealing<'_> {
             examine(&growth.upto(upto), upto, files.store().pool().description_room(), before, go_on, &recognise);
         let runs = match runs {
             // It is tried again, until it is known that no reader will do.
-            Err(error) if Broken::of(&error).is_some() || !go_on() => return Ok(None),
+            Err(error) if Broken::of(&error).is_some() || !go_on() => return Ok(Err(Came::Later)),
+            // What it is to be told as is seen when nothing can write it.
+            Err(error) if NotAsSealed::of(&error).is_some() => return Ok(Err(Came::Nowhere)),
             runs => runs.host("reading a segment")?,
         };
         let (format, is_cut) = found.get();
-        Ok(runs.map(|runs| Look { runs, is_of_frames: format == Format::TfRecord, is_cut }))
+        Ok(runs.map(|runs| Look { runs, is_of_frames: format == Format::TfRecord, is_cut }).ok_or(Came::Later))
     }
 
     /// Stores the seals, if the file has not been cut or replaced meanwhile.

@@ -116,7 +116,7 @@ impl Locked<'_> {
         }
         let what = format!("the host has {size} bytes of a file of {recorded}");
         if !store.is_known_damaged(ino) {
-            let missing = BadRun { offset: size, len: recorded - size, what: what.clone() };
+            let missing = BadRun::new(size, recorded - size, what.clone());
             store.settle_damage(ino, &&[][..], &[missing]);
         }
         Err(Fault { level: Level::Info, ..Fault::warn(libc::EIO, format!("inode {ino}: {what}")) })

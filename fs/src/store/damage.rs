@@ -53,6 +53,15 @@ pub(crate) struct BadRun {
     pub offset: u64,
     pub len: u64,
     pub what: String,
+    /// Tensors that are in it now, of which its seal says nothing.
+    pub tensors: Vec<String>,
+}
+
+impl BadRun {
+    /// Of its tensors those are hurt that its seal speaks of.
+    pub fn new(offset: u64, len: u64, what: String) -> Self {
+        Self { offset, len, what, tensors: Vec::new() }
+    }
 }
 
 impl Damage {

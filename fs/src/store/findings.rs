@@ -35,7 +35,8 @@ impl Store {
         drop(view);
         let finding = |fault: &BadRun| {
             let hurt = chain.tensors().filter(|entry| is_hurt(file, entry, fault.offset, fault.len));
-            let names = hurt.take(NAMED).map(|entry| entry.tensor.label().chars().take(NAME_LEN).collect());
+            let names = hurt.map(|entry| entry.tensor.label()).chain(fault.tensors.iter().cloned());
+            let names = names.take(NAMED).map(|name| name.chars().take(NAME_LEN).collect());
             Finding {
                 subject: Subject::File,
                 path: path.clone(),

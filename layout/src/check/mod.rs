@@ -19,4 +19,4 @@ pub use inspect::{Contents, Inspection, inspect, inspect_in_use, limit_of, was_c
 pub use repair::{Repair, repair};
 pub use report::{Finding, LastScrub, Progress, Report, Subject, segment_path};
 pub use scrubbed::{DamagedFile, Scrubbed, Unfinished};
-pub use verify::{Verdict, crc_of_run, fault_of_run, fault_of_size, is_hurt, verify_runs};
+pub use verify::{Verdict, crc_of_run, fault_of_run, fault_of_size, is_hurt, other_checksum, verify_runs};

@@ -57,11 +57,14 @@ pub fn verify_runs(segments: &Segments, id: SegmentId, chain: &FileChain, read: 
 pub fn fault_of_run(source: &dyn Source, offset: u64, len: u64, crc: u32, read: &dyn Fn(u64)) -> Option<String> {
     match crc_of_run(source, offset, len, read) {
         Err(error) => Some(format!("cannot be read: {}", reason(&error))),
-        Ok(found) if found != crc => {
-            Some(format!("{len} bytes from offset {offset} do not have the checksum they were sealed with"))
-        }
+        Ok(found) if found != crc => Some(other_checksum(offset, len)),
         Ok(_) => None,
     }
+}
+
+/// What is said of a run whose bytes are not those that were sealed.
+pub fn other_checksum(offset: u64, len: u64) -> String {
+    format!("{len} bytes from offset {offset} do not have the checksum they were sealed with")
 }
 
 /// The checksum of a run as it is. `read` hears of all bytes that were read.

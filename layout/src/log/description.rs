@@ -72,6 +72,11 @@ pub(crate) fn put_entry(out: &mut Vec<u8>, index: u64, crc: Option<u32>, tensor:
     out.extend_from_slice(tensor);
 }
 
+/// Reads a tensor that is encoded.
+pub(crate) fn tensor(encoded: &[u8]) -> Option<Tensor> {
+    postcard::from_bytes(encoded).ok()
+}
+
 /// Reads the summary of a description, if it has one.
 pub(crate) fn summary(description: &[u8]) -> Option<Summary> {
     open(description)?.0

@@ -5,9 +5,11 @@
 //! What was a record of its own stays one: there is a cut at its beginning. No run is longer than [`RUN_MAX`]. Memory
 //! is bounded by [`DESCRIPTIONS_MAX`] and what recognition takes, whatever the file holds.
 //!
-//! What is sealed already is not read again for its checksum: a file that has grown costs what it has grown by.
+//! What is sealed already is not read again for its checksum: a file that has grown costs what it has grown by. Where
+//! it has to be cut otherwise, or a tensor in it is to have a checksum of its own, it is read, and compared with the
+//! checksum that it had: bytes that are damaged get no new one ([`NotAsSealed`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::ControlFlow;
 
@@ -15,8 +17,9 @@ use tensorfs_formats::{Format, Recognised, Sink, Source, Tensor, crc32c, crc32c_
 
 use crate::log::Origin;
 use crate::log::description::{ENTRY_OVERHEAD, REASON_MAX, SUMMARY_MAX, Summary, put_entry};
-use crate::log::description::{put, start};
+use crate::log::description::{put, start, tensor};
 use crate::log::seal::Seal;
+use crate::segment::compared::{Checksum, Compared};
 
 /// A tensor of so many bytes has runs of its own.
 pub const LARGE: u64 = 4096;
@@ -26,6 +29,8 @@ pub const RUN_MAX: u64 = 1 << 30;
 pub const DESCRIPTIONS_MAX: usize = 64 << 20;
 /// What is read at a time.
 const PIECE: usize = 1 << 20;
+/// So many tensors of bytes that are not what was sealed are named.
+const NAMED: usize = 16;
 
 /// A run of a file and its seal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +78,29 @@ pub struct Before {
     pub is_open: bool,
 }
 
+/// Bytes that do not have the checksum any more that they were sealed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unlike {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Tensors that were found in them now, of which their seal says nothing: the first few.
+    pub tensors: Vec<String>,
+}
+
+/// A file that was sealed has other bytes now, though nothing could write it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("its bytes are not those that were sealed")]
+pub struct NotAsSealed(pub Vec<Unlike>);
+
+impl NotAsSealed {
+    /// What an error says of it.
+    pub fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
 /// Says what is in a file, as [`tensorfs_formats::recognise()`] does. Whoever does not trust the file has it done
 /// elsewhere.
 pub type Recognise<'a> = dyn Fn(&dyn Source, &mut Sink<'_>) -> Recognised + 'a;
@@ -83,7 +111,8 @@ pub type Recognise<'a> = dyn Fn(&dyn Source, &mut Sink<'_>) -> Recognised + 'a;
 /// `None` if `go_on` said no, which is asked at least for every 1 MiB. Holes are not read.
 ///
 /// # Errors
-/// What reading gives; [`io::ErrorKind::UnexpectedEof`] if the file is shorter.
+/// What reading gives; [`io::ErrorKind::UnexpectedEof`] if the file is shorter; [`NotAsSealed`] if what is sealed would
+/// have to be sealed anew and is not what it was.
 pub fn examine(
     source: &dyn Source,
     size: u64,
@@ -108,6 +137,9 @@ pub fn examine(
         true => (recognised.end.min(size), Recognised { reason: whole(&recognised), cut: false, ..recognised }),
         false => (size, recognised),
     };
+    if before.is_sealed_across(size) {
+        return Ok(Some(Vec::new()));
+    }
     if recognised.tensors == 0 {
         // Whoever looked gave up in the middle, and stands by nothing of what he said.
         found.forget();
@@ -129,17 +161,28 @@ pub fn examine(
     if to_say && runs.len() == cuts.len() {
         runs.pop();
     }
-    let mut reader = Reader { source, go_on, buffer: vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))] };
+    let buffer = vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))];
+    let mut reader = Reader { source, go_on, buffer, compared: Compared::new(before.checksums()), reach: 0 };
     for cut in &cuts[runs.len()..] {
         let said_here = std::mem::take(&mut to_say).then_some(&summary);
-        let seal = match before.seal_of(cut) {
-            Some(known) => Some(reader.seal_again(cut, &found, said_here, known)?),
+        let again = before.seal_of(cut).and_then(|known| reader.seal_again(cut, &found, said_here, known));
+        let seal = match again {
+            Some(seal) => Some(seal),
             None => reader.seal(cut, &found, said_here)?,
         };
         let Some(seal) = seal else { return Ok(None) };
         runs.push(SealedRun { offset: cut.offset, len: cut.len, seal, origin: Origin::default() });
     }
-    Ok(Some(runs))
+    let unlike = reader.compared.unlike();
+    if unlike.is_empty() {
+        return Ok(Some(runs));
+    }
+    let unlike = unlike.iter().map(|Checksum { offset, len, .. }| Unlike {
+        offset: *offset,
+        len: *len,
+        tensors: found.new_within(before, *offset, *len),
+    });
+    Err(io::Error::other(NotAsSealed(unlike.collect())))
 }
 
 /// What is wrong with the frames of a file that are complete.
@@ -153,6 +196,22 @@ impl Before {
         let at = self.records.binary_search_by_key(&cut.offset, |known| known.offset).ok()?;
         let known = self.records.get(at).filter(|known| known.len == cut.len)?;
         known.seal.as_ref()
+    }
+
+    /// True if a record that is sealed goes on behind a place: it cannot be compared.
+    fn is_sealed_across(&self, place: u64) -> bool {
+        let at = self.records.partition_point(|known| known.offset < place);
+        let last = at.checked_sub(1).and_then(|at| self.records.get(at));
+        last.is_some_and(|known| known.seal.is_some() && known.offset.saturating_add(known.len) > place)
+    }
+
+    /// The checksums that there are.
+    fn checksums(&self) -> Vec<Checksum> {
+        let checksum = |known: &Known| {
+            let crc = known.seal.as_ref()?.crc;
+            Some(Checksum { offset: known.offset, len: known.len, crc })
+        };
+        self.records.iter().filter_map(checksum).collect()
     }
 }
 
@@ -330,6 +389,18 @@ impl Found {
         tensors.all(same) && said.next().is_none()
     }
 
+    /// Tensors that have bytes in a record, but those that its seal speaks of.
+    fn new_within(&self, before: &Before, offset: u64, len: u64) -> Vec<String> {
+        let sealed = before.records.iter().filter(|known| known.offset < offset + len);
+        let said: HashSet<(u64, u64)> = sealed
+            .filter_map(|known| known.seal.as_ref())
+            .flat_map(|seal| seal.tensors().map(|entry| entry.tensor.range()).collect::<Vec<_>>())
+            .collect();
+        let within = self.pending.iter().filter(|tensor| tensor.start < offset + len && tensor.end > offset);
+        let new = within.filter(|tensor| !said.contains(&(tensor.start, tensor.end - tensor.start)));
+        new.filter_map(|new| Some(tensor(self.encoded(new))?.label())).take(NAMED).collect()
+    }
+
     fn encoded(&self, tensor: &Pending) -> &[u8] {
         &self.arena[tensor.at as usize..][..tensor.len as usize]
     }
@@ -340,11 +411,18 @@ struct Reader<'a> {
     source: &'a dyn Source,
     go_on: &'a dyn Fn() -> bool,
     buffer: Vec<u8>,
+    compared: Compared,
+    /// Behind the last byte of the tensors that have got a checksum of their own.
+    reach: u64,
 }
 
 impl Reader<'_> {
-    /// The seal of a run whose bytes have one: only what is said of them is new.
-    fn seal_again(&self, cut: &Cut, found: &Found, summary: Option<&Summary>, known: &Seal) -> io::Result<Seal> {
+    /// The seal of a run whose bytes have one: only what is said of them is new. None if a tensor is to have a checksum
+    /// of its own that it has not, for which the bytes have to be those that were sealed.
+    fn seal_again(&self, cut: &Cut, found: &Found, summary: Option<&Summary>, known: &Seal) -> Option<Seal> {
+        if cut.offset < self.reach {
+            return None;
+        }
         let tensors = &found.pending[cut.first..cut.last];
         let crcs: HashMap<(u64, u64), u32> =
             known.tensors().filter_map(|entry| Some((entry.tensor.range(), entry.crc?))).collect();
@@ -357,15 +435,12 @@ impl Reader<'_> {
             let crc = match crcs.get(&(tensor.start, len)) {
                 _ if len >= LARGE => None,
                 Some(crc) => Some(*crc),
-                None => {
-                    let mut bytes = vec![0; len as usize];
-                    read_exact(self.source, tensor.start, &mut bytes)?;
-                    Some(crc32c(&bytes))
-                }
+                None if len == 0 => Some(0),
+                None => return None,
             };
             put_entry(&mut description, found.before() + u64::from(tensor.index), crc, found.encoded(tensor));
         }
-        Ok(Seal { crc: known.crc, description: description.into() })
+        Some(Seal { crc: known.crc, description: description.into() })
     }
 
     fn seal(&mut self, cut: &Cut, found: &Found, summary: Option<&Summary>) -> io::Result<Option<Seal>> {
@@ -384,10 +459,12 @@ impl Reader<'_> {
             let len = if hole > 0 { hole } else { (end - at).min(self.buffer.len() as u64) };
             if hole > 0 {
                 crc = crc32c_zeroes(crc, hole);
+                self.compared.zeroes(at, hole);
             } else {
                 let piece = &mut self.buffer[..len as usize];
                 read_exact(self.source, at, piece)?;
                 crc = crc32c_append(crc, piece);
+                self.compared.bytes(at, piece);
             }
             let behind = at + len;
             while let Some(tensor) = tensors.get(next)
@@ -396,6 +473,9 @@ impl Reader<'_> {
                 next += 1;
                 if tensor.left_out {
                     continue;
+                }
+                if tensor.end - tensor.start < LARGE {
+                    self.reach = self.reach.max(tensor.end);
                 }
                 let crc = if tensor.end - tensor.start >= LARGE {
                     None
@@ -503,6 +583,99 @@ mod tests {
         assert_eq!(runs.iter().flat_map(|run| run.seal.tensors()).count(), 0);
         assert!(runs.iter().all(|run| run.seal.description.is_empty()));
         assert_eq!(runs.len(), 1, "nothing is cut at what is no tensor");
+    }
+
+    /// Where a file is completed that was sealed in the middle: whichever byte was changed in between, no checksum fits
+    /// it afterwards, of a record or of a tensor in it.
+    #[test]
+    fn no_checksum_fits_what_was_changed_since_it_was_sealed() {
+        let (mut told, mut kept) = (0, 0);
+        for len in [300, 5000] {
+            let parts: Vec<(String, usize)> = (0..12).map(|n| (format!("t{n}"), len)).collect();
+            let parts: Vec<(&str, usize)> = parts.iter().map(|(name, len)| (name.as_str(), *len)).collect();
+            let whole = safetensors(&parts);
+            let begin = whole.len() - 12 * len;
+            let half = begin + 7 * len + len / 2;
+            // In one record, and in some whose borders are inside of tensors.
+            for borders in [vec![half], vec![begin + len / 3, begin + 3 * len + len / 2, begin + 4 * len - 9, half]] {
+                let mut offset = 0;
+                let known = |border: &usize| {
+                    let from = std::mem::replace(&mut offset, *border);
+                    let seal = Seal { crc: crc32c(&whole[from..*border]), description: Box::default() };
+                    Known { offset: from as u64, len: (border - from) as u64, seal: Some(seal) }
+                };
+                let before = Before { records: borders.iter().map(known).collect(), ..Before::default() };
+                let again = |bytes: &[u8]| {
+                    let runs = examine(&bytes, bytes.len() as u64, 16 << 10, &before, &|| true, &formats::recognise);
+                    runs.map(Option::unwrap)
+                };
+                let fit = |bytes: &[u8], run: &SealedRun| {
+                    crc32c(&bytes[run.offset as usize..(run.offset + run.len) as usize]) == run.seal.crc
+                };
+                let runs = again(&whole).unwrap();
+                assert!(runs.iter().all(|run| fit(&whole, run)), "{len}: {borders:?}");
+                assert_eq!(runs.iter().flat_map(|run| run.seal.tensors()).count(), 12);
+                for at in (0..half).step_by(41) {
+                    let mut bytes = whole.clone();
+                    bytes[at] ^= 1;
+                    let is_in = |offset: u64, len: u64| (offset..offset + len).contains(&(at as u64));
+                    match again(&bytes) {
+                        Err(error) => {
+                            let NotAsSealed(unlike) = NotAsSealed::of(&error).unwrap();
+                            assert!(unlike.len() == 1 && is_in(unlike[0].offset, unlike[0].len), "{at}: {unlike:?}");
+                            assert!(before.records.iter().any(|known| known.offset == unlike[0].offset));
+                            told += usize::from(!unlike[0].tensors.is_empty());
+                        }
+                        Ok(runs) => {
+                            let run = runs.iter().find(|run| is_in(run.offset, run.len)).unwrap();
+                            assert!(!fit(&bytes, run), "{len}, {borders:?}: {at} in {run:?}");
+                            for entry in runs.iter().flat_map(|run| run.seal.tensors()) {
+                                let (offset, len) = entry.tensor.range();
+                                let own = crc32c(&bytes[offset as usize..(offset + len) as usize]);
+                                assert!(!is_in(offset, len) || entry.crc != Some(own), "{len}, {borders:?}: {at}");
+                            }
+                            kept += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(told > 500 && kept > 0, "{told} told, {kept} kept");
+    }
+
+    /// What is stored where a hole was sealed, and a hole where something was.
+    #[test]
+    fn a_hole_that_is_none_any_more_is_found_when_it_is_cut_anew() {
+        struct Holes<'a>(&'a [u8]);
+        impl Source for Holes<'_> {
+            fn size(&self) -> io::Result<u64> {
+                self.0.size()
+            }
+            fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+                self.0.read_at(offset, buffer)
+            }
+            fn hole(&self, offset: u64) -> io::Result<u64> {
+                let rest = &self.0[offset as usize..];
+                let zeroes = rest.iter().take_while(|byte| **byte == 0).count();
+                Ok(if zeroes > 4096 { zeroes as u64 } else { 0 })
+            }
+        }
+        let mut whole = safetensors(&[("a", 100_000), ("b", 100_000)]);
+        let begin = whole.len() - 200_000;
+        whole[begin + 50_000..begin + 150_000].fill(0);
+        let cut = begin + 140_000;
+        let seal = Seal { crc: crc32c(&whole[..cut]), description: Box::default() };
+        let records = vec![Known { offset: 0, len: cut as u64, seal: Some(seal) }];
+        let before = Before { records, ..Before::default() };
+        let size = whole.len() as u64;
+        let again = |bytes: &[u8]| examine(&Holes(bytes), size, 4096, &before, &|| true, &formats::recognise);
+        assert!(again(&whole).is_ok());
+        for (from, upto, byte) in [(100_000, 100_001, 1), (60_000, 140_000, 7), (10_000, 50_000, 0)] {
+            let mut bytes = whole.clone();
+            bytes[begin + from..begin + upto].fill(byte);
+            let error = again(&bytes).unwrap_err();
+            assert_eq!(NotAsSealed::of(&error).unwrap().0[0].tensors, ["a", "b"]);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod ahead;
 pub(crate) mod apart;
 mod collisions;
+mod compared;
 pub(crate) mod examine;
 pub(crate) mod gone;
 pub(crate) mod home;
@@ -23,7 +24,7 @@ mod unsynced;
 mod versions;
 
 pub use apart::start_apart;
-pub use examine::{Before, DESCRIPTIONS_MAX, GoneOn, Known, LARGE, SealedRun, examine};
+pub use examine::{Before, DESCRIPTIONS_MAX, GoneOn, Known, LARGE, NotAsSealed, SealedRun, Unlike, examine};
 pub use gone::Gone;
 pub use note::{Note, Reason};
 pub use quarantine::{Changes, Quarantine, QuarantineEntry};

@@ -1,0 +1,349 @@
+//! What is sealed gets other records when a file is completed: then it is compared with the checksums that it had, and
+//! no bytes that are damaged come to one that fits them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tensorfs_tests::{Mount, Pattern, Setup, child, npy, on_mounts, safetensors, samples, xattr};
+
+use crate::grown::{frames, records, seal, sealed_bytes};
+
+on_mounts!(
+    damage_is_no_truth_for_a_file_that_is_completed,
+    damage_in_a_sealed_hole_is_found_when_it_is_cut_anew,
+    who_wrote_it_himself_has_damaged_nothing,
+);
+
+/// A file as its writer left it, in durable pieces, and what it is completed with.
+struct Case {
+    name: &'static str,
+    pieces: Vec<Vec<u8>>,
+    rest: Vec<u8>,
+    /// A byte that is damaged in between.
+    at: usize,
+    /// A tensor that it is in, if completing the file has its bytes sealed anew.
+    told: Option<&'static str>,
+}
+
+impl Case {
+    /// Of one piece, cut at a place.
+    fn of(name: &'static str, whole: &[u8], cut: usize, at: usize, told: Option<&'static str>) -> Self {
+        Self { name, pieces: vec![whole[..cut].to_vec()], rest: whole[cut..].to_vec(), at, told }
+    }
+
+    fn first(&self) -> Vec<u8> {
+        self.pieces.concat()
+    }
+}
+
+fn model(count: usize, len: usize) -> Vec<u8> {
+    let tensors: Vec<(String, Vec<u8>)> =
+        (0..count).map(|n| (format!("t{n}"), Pattern(n as u64).bytes(0, len))).collect();
+    let tensors: Vec<(&str, &[u8])> = tensors.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
+    safetensors(&tensors)
+}
+
+fn array(len: usize, seed: u64) -> Vec<u8> {
+    npy("|u1", false, &[len as u64], &Pattern(seed).bytes(0, len))
+}
+
+/// An archive of arrays, and where its directory begins.
+fn archive(count: usize, len: usize) -> (Vec<u8>, usize) {
+    let (mut locals, mut centrals) = (Vec::new(), Vec::new());
+    for n in 0..count {
+        let (name, bytes) = (format!("t{n}.npy"), array(len, n as u64));
+        let size = (bytes.len() as u32).to_le_bytes();
+        let name_len = [name.len() as u8, 0, 0, 0];
+        // Version, flags, stored, time, date; no checksum; sizes; lengths of the name and of what is extra.
+        let common = [&[20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &size, &size, &name_len].concat();
+        let at = (locals.len() as u32).to_le_bytes();
+        locals.extend([&b"PK\x03\x04"[..], &common, name.as_bytes(), &bytes].concat());
+        centrals.extend([&b"PK\x01\x02\x14\x00"[..], &common, &[0; 10], &at, name.as_bytes()].concat());
+    }
+    let (at, len) = (locals.len(), centrals.len());
+    let count = (count as u16).to_le_bytes();
+    let sizes = [(len as u32).to_le_bytes(), (at as u32).to_le_bytes()].concat();
+    let end = [&b"PK\x05\x06\0\0\0\0"[..], &count, &count, &sizes, &[0, 0]].concat();
+    ([locals, centrals, end].concat(), at)
+}
+
+fn cases() -> Vec<Case> {
+    let (small, large) = (model(200, 300), model(20, 10_000));
+    let begin = |bytes: &[u8]| 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let (in_small, in_large) = (begin(&small), begin(&large));
+    // Records whose border is inside of a small tensor, the second half of which is damaged.
+    let middle = in_small + 120 * 300 + 150;
+    let across = Case {
+        name: "across.safetensors",
+        pieces: vec![small[..middle].to_vec(), small[middle..middle + 9000].to_vec()],
+        rest: small[middle + 9000..].to_vec(),
+        at: middle + 20,
+        told: Some("t120"),
+    };
+    let arrays = |len: usize, count: u64| (0..count).flat_map(|seed| array(len, seed)).collect::<Vec<u8>>();
+    let ((small_zip, _), (large_zip, _)) = (archive(150, 400), archive(10, 10_000));
+    let checkpoint = fs::read(samples().join("torch2-tensor.pt")).unwrap();
+    let checkpoints = checkpoint.repeat(50);
+    let (many, few) = (frames(0..100, 600), frames(0..12, 8192));
+    let last = checkpoints.len() - checkpoint.len();
+    vec![
+        Case::of("small.safetensors", &small, in_small + 45_000, in_small + 10 * 300 + 7, Some("t10")),
+        Case::of("large.safetensors", &large, in_large + 105_000, in_large + 30_007, Some("t3")),
+        across,
+        Case::of("small.npz", &small_zip, 50_000, 20_000, Some("t")),
+        Case::of("large.npz", &large_zip, 55_000, 25_000, Some("t2")),
+        Case::of("small arrays", &arrays(3000, 20), 48_000, 47_900, Some("")),
+        Case::of("large arrays", &arrays(9000, 10), 50_000, 49_900, Some("")),
+        Case::of("checkpoints", &checkpoints, last + 1000, last + 750, Some("")),
+        // Frames tell of their damage themselves, and are no tensors then.
+        Case::of("many frames", &many, many.len() - 300, many.len() - 400, None),
+        Case::of("few frames", &few, few.len() - 3000, few.len() - 4000, None),
+        Case::of("nothing known", &Pattern(5).bytes(0, 150_000), 100_000, 5000, None),
+    ]
+}
+
+fn append(path: &Path, bytes: &[u8]) {
+    let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// The host's file with these bytes.
+fn segment(mount: &Mount, bytes: &[u8]) -> PathBuf {
+    let shards = fs::read_dir(mount.pool().join("segments")).unwrap().map(|shard| shard.unwrap().path());
+    let mut files = shards.flat_map(|shard| fs::read_dir(shard).unwrap().map(|file| file.unwrap().path()));
+    let is_it =
+        |path: &PathBuf| fs::metadata(path).unwrap().len() == bytes.len() as u64 && fs::read(path).unwrap() == bytes;
+    files.find(is_it).unwrap()
+}
+
+/// Changes a byte behind the server's back.
+fn flip(segment: &Path, at: usize) {
+    let file = OpenOptions::new().read(true).write(true).open(segment).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at as u64).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at as u64).unwrap();
+    file.sync_all().unwrap();
+}
+
+fn state(mount: &Mount, name: &str) -> String {
+    String::from_utf8(xattr::get(&mount.at(name), "user.tensorfs.state").unwrap()).unwrap()
+}
+
+fn verify(mount: &Mount, name: &str) -> Value {
+    let output = mount.tensorfs(["verify".as_ref(), "--json".as_ref(), mount.at(name).as_os_str()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).next_back().unwrap()
+}
+
+/// The record that a byte is in: first byte, length, checksum.
+fn record_of(mount: &Mount, name: &str, at: usize) -> (u64, u64, Value) {
+    let records = records(mount, name);
+    let number = |record: &Value, key: &str| record[key].as_u64().unwrap();
+    let is_in = |record: &&Value| number(record, "offset") + number(record, "len") > at as u64;
+    let record = records.iter().find(is_in).unwrap();
+    (number(record, "offset"), number(record, "len"), record["crc32c"].clone())
+}
+
+/// What comes of sealing a file whose byte was damaged: the record that it is in is as it was.
+#[track_caller]
+fn is_told(mount: &Mount, case: &Case, name: &str, before: &(u64, u64, Value)) {
+    let output = mount.tensorfs(["seal".as_ref(), mount.at(name).as_os_str()]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(before.2.is_string(), "{name}: {before:?}");
+    assert_eq!(&record_of(mount, name, case.at), before, "{name}");
+    let verdict = verify(mount, name);
+    assert_eq!(verdict["verdict"], "damaged", "{name}: {verdict}");
+    assert_eq!(verdict["damaged_runs"].as_array().unwrap().len(), 1, "{name}: {verdict}");
+    let Some(tensor) = case.told else { return };
+    assert_eq!(output.status.code(), Some(1), "{name}: {errors}");
+    assert!(errors.contains("its bytes are not those that were sealed"), "{name}: {errors}");
+    assert_eq!(state(mount, name), "damaged", "{name}");
+    let log = mount.log();
+    let place = format!("{} bytes from offset {}", before.1, before.0);
+    let said = log.lines().rfind(|line| line.contains(&format!("{name}: ")) && line.contains(&place));
+    let said = said.unwrap_or_else(|| panic!("{name}: {log}"));
+    let tensors = said.rsplit("tensors: ").next().unwrap();
+    assert!(tensors != "none that is known" && tensors.contains(tensor), "{name}: {said}");
+}
+
+/// A file that was interrupted got, once it was completed, checksums of what its bytes were then.
+///
+/// Proves C4, C8.
+fn damage_is_no_truth_for_a_file_that_is_completed(setup: Setup) {
+    let mut mount = setup.mount();
+    let cases = cases();
+    let names = |case: &Case| [1, 2, 3].map(|n| format!("{} {n}", case.name));
+    for case in &cases {
+        for name in names(case) {
+            for piece in &case.pieces {
+                append(&mount.at(&name), piece);
+            }
+        }
+    }
+    mount.tensorfs_ok(["seal".as_ref(), mount.path().as_os_str()]);
+    let before: Vec<_> = cases.iter().map(|case| record_of(&mount, &names(case)[0], case.at)).collect();
+    // Two of three that are the same, whichever they are, are damaged: the first while the pool is in use.
+    for case in &cases {
+        flip(&segment(&mount, &case.first()), case.at);
+    }
+    mount.umount();
+    for case in &cases {
+        flip(&segment(&mount, &case.first()), case.at);
+    }
+    mount.mount();
+    for (case, before) in cases.iter().zip(&before) {
+        let first = case.first();
+        for name in names(case) {
+            let is_damaged = fs::read(mount.at(&name)).unwrap() != first;
+            append(&mount.at(&name), &case.rest);
+            if is_damaged {
+                is_told(&mount, case, &name, before);
+            } else {
+                seal(&mount, &name);
+                assert_eq!(state(&mount, &name), "sealed", "{name}");
+                assert_eq!(sealed_bytes(&mount, &name), (first.len() + case.rest.len()) as u64);
+            }
+        }
+        let damaged = names(case).iter().filter(|name| verify(&mount, name)["verdict"] == "damaged").count();
+        assert_eq!(damaged, 2, "{}", case.name);
+    }
+    // Nor does a server that was killed, or another one, make them whole.
+    mount.sync();
+    mount.kill9();
+    mount.mount();
+    for (case, before) in cases.iter().zip(&before) {
+        for name in names(case).iter().filter(|name| verify(&mount, name)["verdict"] == "damaged") {
+            is_told(&mount, case, name, before);
+        }
+    }
+    mount.umount();
+    let output = mount.tensorfs(["check", "--data", "--json", mount.pool().to_str().unwrap()]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["findings"].as_array().unwrap().len(), 2 * cases.len(), "{report}");
+}
+
+/// Proves C4, C7.
+fn damage_in_a_sealed_hole_is_found_when_it_is_cut_anew(setup: Setup) {
+    let mut mount = setup.mount();
+    let whole = model(4, 1 << 20);
+    let begin = whole.len() - (4 << 20);
+    let (hole, end) = (begin + (1 << 20), begin + (7 << 19));
+    for name in ["stored", "kept"] {
+        let file = File::create(mount.at(name)).unwrap();
+        file.write_all_at(&whole[..hole], 0).unwrap();
+        file.set_len(end as u64).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        seal(&mount, name);
+    }
+    let before = record_of(&mount, "stored", hole + (1 << 20));
+    let sealed = fs::read(mount.at("stored")).unwrap();
+    let segment = segment(&mount, &sealed);
+    let file = OpenOptions::new().write(true).open(&segment).unwrap();
+    file.write_all_at(&[1], (hole + (1 << 20)) as u64).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    for name in ["stored", "kept"] {
+        append(&mount.at(name), &whole[end..]);
+        let is_whole = fs::read(mount.at(name)).unwrap()[..end] == sealed;
+        let output = mount.tensorfs(["seal".as_ref(), mount.at(name).as_os_str()]);
+        assert_eq!(
+            (output.status.success(), state(&mount, name)),
+            match is_whole {
+                true => (true, "sealed".to_owned()),
+                false => (false, "damaged".to_owned()),
+            }
+        );
+        if !is_whole {
+            assert_eq!(record_of(&mount, name, hole + (1 << 20)), before);
+        }
+    }
+    assert_eq!(["stored", "kept"].iter().filter(|name| state(&mount, name) == "damaged").count(), 1);
+    mount.end();
+}
+
+/// Who opens a file to write it in place voids its seals: what he makes of it is what it is.
+///
+/// Proves C2, C6.
+fn who_wrote_it_himself_has_damaged_nothing(setup: Setup) {
+    let mut mount = setup.mount();
+    let cases: Vec<Case> = cases().into_iter().filter(|case| case.told.is_some()).collect();
+    type Change = fn(&mut Mount, &str, usize);
+    let changes: [(&str, Change); 7] = [
+        ("written", |mount, name, at| {
+            let file = OpenOptions::new().write(true).open(mount.at(name)).unwrap();
+            file.write_all_at(b"x", at as u64).unwrap();
+        }),
+        ("written and sealed", |mount, name, at| {
+            let file = OpenOptions::new().read(true).write(true).open(mount.at(name)).unwrap();
+            file.write_all_at(b"x", at as u64).unwrap();
+            drop(file);
+            seal(mount, name);
+        }),
+        ("written through a mapping", |mount, name, at| {
+            let mut child = child(["do"]);
+            assert_eq!(child.ask(&format!("open f rw {}", mount.at(name).display())), "ok");
+            assert_eq!(child.ask(&format!("map f m {} w", at + 1)), "ok");
+            assert_eq!(child.ask(&format!("store m {at} 77 1")), "ok");
+        }),
+        ("cut and rewritten", |mount, name, at| {
+            let bytes = fs::read(mount.at(name)).unwrap();
+            let file = OpenOptions::new().write(true).open(mount.at(name)).unwrap();
+            file.set_len(at as u64).unwrap();
+            file.write_all_at(&bytes[at..], at as u64).unwrap();
+            file.write_all_at(b"x", at as u64).unwrap();
+        }),
+        ("cut, rewritten and its server killed", |mount, name, at| {
+            let bytes = fs::read(mount.at(name)).unwrap();
+            let file = OpenOptions::new().write(true).open(mount.at(name)).unwrap();
+            file.set_len(at as u64).unwrap();
+            file.write_all_at(&[b"x", &bytes[at + 1..]].concat(), at as u64).unwrap();
+            file.sync_all().unwrap();
+            mount.kill9();
+            drop(file);
+            mount.mount();
+        }),
+        ("written before power was lost", |mount, name, at| {
+            let file = OpenOptions::new().write(true).open(mount.at(name)).unwrap();
+            file.write_all_at(b"x", at as u64).unwrap();
+            file.sync_all().unwrap();
+            drop(file);
+            mount.power_loss();
+            mount.mount();
+        }),
+        ("written over damage", |mount, name, at| {
+            let bytes = fs::read(mount.at(name)).unwrap();
+            flip(&segment(mount, &bytes), at);
+            let file = OpenOptions::new().write(true).open(mount.at(name)).unwrap();
+            file.write_all_at(b"x", at as u64).unwrap();
+        }),
+    ];
+    for (n, (what, change)) in changes.iter().enumerate() {
+        for case in &cases[n % 2 * 3..][..5] {
+            let name = format!("{} {what}", case.name).replace(' ', "-");
+            for piece in &case.pieces {
+                append(&mount.at(&name), piece);
+            }
+            seal(&mount, &name);
+            let first = case.first();
+            change(&mut mount, &name, case.at);
+            let mut expected = fs::read(mount.at(&name)).unwrap();
+            assert!(expected.len() == first.len() && expected[case.at] != first[case.at], "{name}");
+            append(&mount.at(&name), &case.rest);
+            expected.extend(&case.rest);
+            assert!(fs::read(mount.at(&name)).unwrap() == expected, "{name}");
+            seal(&mount, &name);
+            assert_eq!((state(&mount, &name), sealed_bytes(&mount, &name)), ("sealed".into(), expected.len() as u64));
+            assert_eq!(verify(&mount, &name)["verdict"], "ok", "{name}");
+            fs::remove_file(mount.at(&name)).unwrap();
+        }
+    }
+    mount.umount();
+    let output = mount.tensorfs(["check", "--data", "--json", mount.pool().to_str().unwrap()]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["findings"], serde_json::json!([]), "{report}");
+}
