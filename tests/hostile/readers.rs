@@ -27,7 +27,7 @@ on_mounts!(
     there_are_so_many_readers_however_many_users_want_one,
     holes_of_no_format_are_read,
     a_reader_that_fails_is_an_error_of_that_request,
-    what_three_readers_did_not_survive_is_sealed_without_tensors,
+    what_three_readers_did_not_survive_is_sealed_and_looked_into_again,
     what_is_in_small_files_is_said_by_readers_too,
 );
 
@@ -563,9 +563,9 @@ fn a_reader_that_fails_is_an_error_of_that_request(setup: Setup) {
 }
 
 /// Proves T10, C5.
-fn what_three_readers_did_not_survive_is_sealed_without_tensors(setup: Setup) {
+fn what_three_readers_did_not_survive_is_sealed_and_looked_into_again(setup: Setup) {
     let calls = HostCalls::new();
-    let mount = setup.host_calls(&calls).mount();
+    let mut mount = setup.host_calls(&calls).mount();
     if mount.is_plain() {
         return;
     }
@@ -595,8 +595,16 @@ fn what_three_readers_did_not_survive_is_sealed_without_tensors(setup: Setup) {
     drop(open);
     mount.wait_for_seals(1);
     assert_eq!(get(&path, "state"), "sealed");
-    assert_eq!(get(&path, "tensors"), "0");
-    // Until it changes.
+    // It was said to have none, for good.
+    assert_eq!(xattr::get(&path, "user.tensorfs.tensors"), Err(nix::errno::Errno::EIO));
+    mount.remount();
+    assert_eq!(get(&path, "tensors"), "1000");
+    let verified = || mount.tensorfs_ok(["verify".as_ref(), "--json".as_ref(), path.as_os_str()]);
+    assert!(verified().contains("no reader survived it"), "{}", verified());
+    mount.tensorfs_ok(["seal".as_ref(), "--again".as_ref(), path.as_os_str()]);
+    assert!(!verified().contains("no reader survived it"), "{}", verified());
+    assert_eq!((get(&path, "state"), get(&path, "tensors")), ("sealed".into(), "1000".into()));
+    // Or until it changes.
     let bytes = fs::read(&path).unwrap();
     let changed = File::options().write(true).open(&path).unwrap();
     changed.write_all_at(&bytes, 0).unwrap();

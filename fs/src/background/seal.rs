@@ -171,8 +171,9 @@ pub(super) fn may_seal(
 }
 
 /// Finds out what a file's bytes are: a reader says what tensors there are in them. A file that readers do not get
-/// through is sealed as one without tensors. What is sealed already is not read for its checksum, but where it is to be
-/// sealed `again`: then it is compared first; or where it is to be cut otherwise: then it is compared meanwhile.
+/// through is sealed as one of which that is not known. What is sealed already is not read for its checksum, but where
+/// it is to be sealed `again`: then it is compared first; or where it is to be cut otherwise: then it is compared
+/// meanwhile.
 fn look(
     files: &Files,
     (ino, segment): (Ino, SegmentId),
@@ -253,7 +254,7 @@ fn examine_file(
     examine(bytes, size, room, known, go_on, &recognise)
 }
 
-/// Has readers say what is in a file that is to be sealed. One that they do not get through is one without tensors.
+/// Has readers say what is in a file that is to be sealed. Of one that they do not get through that is said.
 pub(super) struct Reader<'a> {
     files: &'a Files,
     ino: Ino,
@@ -290,7 +291,8 @@ impl<'a> Reader<'a> {
         };
         let mut found = files.readers().recognise(&ask, wanted, sink);
         if found.error.as_ref().and_then(Broken::of) == Some(Broken::ForGood) {
-            (found.error, found.tensors) = (None, 0);
+            // Its reason is that of the error.
+            (found.error, found.tensors, found.stopped) = (None, 0, true);
         }
         found
     }

@@ -78,7 +78,7 @@ impl Content {
         let object = view.object(ino).filter(|object| object.attributes.segment == Some(version.segment))?;
         let chain = object.chain().filter(|chain| chain.is_sealed() && chain.size() == version.size)?;
         // Without one it may be opaque, or of an earlier version.
-        let summary = chain.summary()?;
+        let summary = chain.summary().filter(|summary| summary.format != Format::Opaque || summary.complete)?;
         let is_damaged = is_damaged(summary.format, summary.bad_frames, summary.reason.as_deref());
         // Where not all are described there may be any number.
         let tensors = if summary.complete { summary.tensors } else { u64::MAX };

@@ -157,7 +157,8 @@ pub fn examine(
     // From here on runs are stored anew, and what was said in them of the whole is gone.
     let said = runs.iter().rev().find_map(|run| run.seal.summary());
     let said = said.or_else(|| before.gone_on.as_ref().map(|gone_on| gone_on.summary.clone()));
-    let mut to_say = said.map_or(summary.format != Format::Opaque || summary.cut, |said| said != summary);
+    let says_something = summary.format != Format::Opaque || summary.cut || !summary.complete;
+    let mut to_say = said.map_or(says_something, |said| said != summary);
     if to_say && runs.len() == cuts.len() {
         runs.pop();
     }
@@ -352,7 +353,9 @@ impl Found {
             reason.truncate(end.unwrap_or(0));
         }
         let tensors = self.before() + self.pending.len() as u64 - left_out;
-        let complete = !self.full && left_out == 0;
+        // Of what nobody got through nothing is known.
+        let is_unknown = recognised.stopped && recognised.format == Format::Opaque;
+        let complete = !self.full && left_out == 0 && !is_unknown;
         match &self.gone_on {
             None => {
                 let (format, bad_frames) = (recognised.format, recognised.bad_frames);
@@ -575,14 +578,17 @@ mod tests {
         let given_up = |source: &dyn Source, sink: &mut Sink<'_>| {
             let found = formats::recognise(source, sink);
             assert_eq!(found.tensors, 3);
-            Recognised { error: None, tensors: 0, ..Recognised::unread(io::Error::other("the budget is spent")) }
+            let unread = Recognised::unread(io::Error::other("the budget is spent"));
+            Recognised { error: None, tensors: 0, stopped: true, ..unread }
         };
         let bytes = &bytes[..];
         let runs = examine(&bytes, bytes.len() as u64, 16 << 10, &Before::default(), &|| true, &given_up);
         let runs = runs.unwrap().unwrap();
         assert_eq!(runs.iter().flat_map(|run| run.seal.tensors()).count(), 0);
-        assert!(runs.iter().all(|run| run.seal.description.is_empty()));
         assert_eq!(runs.len(), 1, "nothing is cut at what is no tensor");
+        let summary = runs[0].seal.summary().unwrap();
+        assert_eq!((summary.format, summary.tensors, summary.complete), (Format::Opaque, 0, false));
+        assert_eq!(summary.reason.as_deref(), Some("the budget is spent"));
     }
 
     /// Where a file is completed that was sealed in the middle: whichever byte was changed in between, no checksum fits
