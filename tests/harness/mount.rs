@@ -107,6 +107,13 @@ impl Setup {
         self
     }
 
+    /// What the tests' program calls the test that [`crate::on_mounts!`] made of it.
+    pub fn test_name(&self) -> String {
+        let rest = self.name.split_once("::").map_or(&*self.name, |(_, rest)| rest);
+        let (test, mode) = rest.rsplit_once("::").unwrap_or((rest, ""));
+        format!("{test}::passthrough_{mode}")
+    }
+
     /// Whether the kernel is to move the bytes.
     pub fn passthrough(&self) -> Passthrough {
         self.passthrough

@@ -1,21 +1,30 @@
 //! A mount as a service: started again, stopped and killed by its manager.
 
+mod booted;
+mod fstab;
+mod host;
 mod manager;
 mod options;
+mod service;
+mod systemd;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::channel;
 use std::thread;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use tensorfs_tests::{Mount, Setup, at_work, is_root, on_mounts, wait_until};
+use nix::unistd::gettid;
+use tensorfs_tests::{Mount, Setup, at_work, has_ended, is_root, on_mounts, wait_for_end, wait_until};
 
 use manager::{Manager, Store, kill};
+use service::Service;
 
 on_mounts!(
     a_service_that_is_started_again_is_not_noticed,
@@ -23,6 +32,7 @@ on_mounts!(
     what_cannot_be_carried_over_is_mounted_anew,
     what_the_manager_gives_is_not_believed,
     a_server_without_a_keeper_is_not_doubled,
+    a_server_that_the_lock_does_not_name_is_not_doubled,
     without_a_store_nothing_is_left,
 );
 
@@ -49,8 +59,12 @@ fn lock(file: &File) -> Result<(), Errno> {
 /// Proves K8.
 fn a_service_that_is_started_again_is_not_noticed(setup: Setup) {
     let Some(mount) = place(setup) else { return };
-    let mut manager = Manager::new();
-    manager.start(&mount, &[]);
+    is_started_again_unnoticed(&mount, &mut Manager::new());
+}
+
+/// A service that is started again in every way, as programs are at work and have files open.
+fn is_started_again_unnoticed(mount: &Mount, manager: &mut impl Service) {
+    manager.start(mount, &[]);
     let create = |name: &str| File::options().read(true).write(true).create_new(true).open(mount.at(name)).unwrap();
     let (file, gone) = (create("f"), create("gone"));
     gone.write_all_at(b"still", 0).unwrap();
@@ -72,10 +86,9 @@ fn a_service_that_is_started_again_is_not_noticed(setup: Setup) {
             // Options of the server may be others.
             let options = ["-o", ["commit=1", "commit=7,threads=3"][usize::from(round % 2)]];
             if round == 2 {
-                manager.kill(&mount);
-                manager.start(&mount, &options);
+                manager.kill_and_start(mount, &options);
             } else {
-                assert_eq!(manager.restart(&mount, &options), "", "{}", mount.log());
+                assert_eq!(manager.restart(mount, &options), "", "{}", mount.log());
             }
             assert_ne!(manager.main(), before);
             let info = mount.info();
@@ -101,14 +114,14 @@ fn a_service_that_is_started_again_is_not_noticed(setup: Setup) {
     listed.sort();
     listed.dedup();
     assert_eq!(listed.len(), 4000);
-    assert_eq!(manager.store(|store| store.len()), 3, "what is kept is what was kept first");
+    assert_eq!(manager.kept(), 3, "what is kept is what was kept first");
     // Who dies meanwhile is replaced by this keeper.
     let server = mount.info()["pid"].as_i64().unwrap() as i32;
     kill(server, libc::SIGKILL);
     wait_until("another server", || mount.info()["pid"].as_i64() != Some(server.into()));
     assert_eq!(fs::read(mount.at("appended")).unwrap(), [0, 1, 2, 3]);
     drop((file, gone, appended, mapped));
-    manager.stop(&mount);
+    manager.stop(mount);
     assert!(mount.tensorfs(["check", "--data", mount.pool().to_str().unwrap()]).status.success());
 }
 
@@ -302,6 +315,45 @@ fn a_server_without_a_keeper_is_not_doubled(setup: Setup) {
     manager.start(&mount, &[]);
     assert_eq!(fs::read(mount.at("f")).unwrap(), b"text");
     assert_eq!(mount.info()["keeper"]["takeovers"], 1);
+    manager.stop(&mount);
+}
+
+/// The words of the lock are the owner's; and the number of a server that has ended may be anybody's, also a thread's.
+///
+/// Proves K8.
+fn a_server_that_the_lock_does_not_name_is_not_doubled(setup: Setup) {
+    let Some(mount) = place(setup) else { return };
+    let mut manager = Manager::new();
+    let mut file = begun(&mount, &mut manager);
+    let server = mount.info()["pid"].as_i64().unwrap() as i32;
+    kill(manager.main(), libc::SIGKILL);
+    manager.wait();
+    let say =
+        |pid: u32| fs::write(mount.pool().join("lock"), format!("{{\"pid\":{pid},\"mountpoint\":null}}")).unwrap();
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    say(ended.id());
+    manager.begin(&mount, &[]);
+    wait_until("the end of a keeper that cannot go on", || has_ended(manager.main()));
+    assert!(!manager.wait());
+    let said = manager.errors();
+    assert!(said.contains("another server serves it still") && said.lines().count() == 1, "{said}");
+    file.write_all(b"w").unwrap();
+    assert!(!has_ended(server));
+    let (_gate, shut) = channel::<()>();
+    let (tell, told) = channel();
+    thread::spawn(move || {
+        tell.send(gettid().as_raw() as u32).unwrap();
+        shut.recv().is_ok()
+    });
+    say(told.recv().unwrap());
+    kill(server, libc::SIGKILL);
+    wait_for_end(server);
+    manager.start(&mount, &[]);
+    file.write_all(b"h").unwrap();
+    assert_eq!(fs::read(mount.at("f")).unwrap(), b"whole");
+    assert_eq!(mount.info()["keeper"]["takeovers"], 1);
+    drop(file);
     manager.stop(&mount);
 }
 

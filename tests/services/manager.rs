@@ -9,15 +9,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Sender, channel};
-use std::thread;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tempfile::TempDir;
 use tensorfs_tests::{Mount, scratch, wait_for_end, wait_until};
+
+use super::host::Host;
+use super::service::Service;
 
 pub const UNIT: &str = "tensorfs@test.service";
 
@@ -31,39 +31,9 @@ struct Unit {
     said: Vec<String>,
 }
 
-type Work = Box<dyn FnOnce(&mut Vec<Unit>) + Send>;
-
-/// A thread with a table of descriptors of its own: what clients of this process have open, its children have not. They
-/// would close that as they execute a program, and nobody would answer.
-#[derive(Clone)]
-struct Host(Sender<Work>);
-
-impl Host {
-    fn begin() -> Self {
-        let (tell, told) = channel::<Work>();
-        let (ready, begun) = channel();
-        thread::spawn(move || {
-            unshare(CloneFlags::CLONE_FILES).unwrap();
-            // SAFETY: takes integers, and nothing of this thread has any of the descriptors.
-            unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
-            ready.send(()).unwrap();
-            let mut units = Vec::new();
-            told.into_iter().for_each(|work| work(&mut units));
-        });
-        begun.recv().unwrap();
-        Self(tell)
-    }
-
-    fn run<T: Send + 'static>(&self, work: impl FnOnce(&mut Vec<Unit>) -> T + Send + 'static) -> T {
-        let (tell, told) = channel();
-        self.0.send(Box::new(move |units| drop(tell.send(work(units))))).unwrap();
-        told.recv().unwrap()
-    }
-}
-
 pub struct Manager {
     room: TempDir,
-    host: Host,
+    host: Host<Vec<Unit>>,
     unit: usize,
     main: Option<Child>,
 }
@@ -78,7 +48,7 @@ impl Manager {
         Self::on(self.host.clone())
     }
 
-    fn on(host: Host) -> Self {
+    fn on(host: Host<Vec<Unit>>) -> Self {
         let room = scratch();
         // What systemctl says of the unit.
         let script = "#!/bin/sh\ncat \"$(dirname \"$0\")/$1\"\n";
@@ -92,11 +62,6 @@ impl Manager {
             units.len() - 1
         });
         Self { room, host, unit, main: None }
-    }
-
-    /// The main process.
-    pub fn main(&self) -> i32 {
-        self.main.as_ref().unwrap().id() as i32
     }
 
     /// What it keeps, to be looked at and changed.
@@ -142,16 +107,6 @@ impl Manager {
         }));
     }
 
-    /// Starts the main process, and waits until it is ready.
-    pub fn start(&mut self, mount: &Mount, options: &[&str]) {
-        self.begin(mount, options);
-        wait_until("READY=1", || {
-            assert_eq!(self.main.as_mut().unwrap().try_wait().unwrap(), None, "{}", mount.log());
-            let unit = self.unit;
-            self.host.run(move |units| units[unit].heard().said.iter().any(|line| line == "READY=1"))
-        });
-    }
-
     /// What the main process said that was started last, beside its log.
     pub fn errors(&self) -> String {
         fs::read_to_string(self.room.path().join("errors")).unwrap()
@@ -185,25 +140,47 @@ impl Manager {
         said
     }
 
-    /// `systemctl restart`: what ExecStop= said.
-    pub fn restart(&mut self, mount: &Mount, options: &[&str]) -> String {
-        let said = self.end(mount, options, "restart");
-        self.start(mount, options);
-        String::from_utf8(said.stderr).unwrap()
-    }
-
-    /// `systemctl stop`. Nothing is kept any longer.
-    pub fn stop(&mut self, mount: &Mount) {
-        self.end(mount, &[], "stop");
-        self.store(Vec::clear);
-    }
-
     /// Kills all of the unit.
     pub fn kill(&mut self, mount: &Mount) {
         let servers = servers(mount);
         self.main.as_mut().unwrap().kill().unwrap();
         self.wait();
         servers.into_iter().for_each(finish);
+    }
+}
+
+impl Service for Manager {
+    fn main(&self) -> i32 {
+        self.main.as_ref().unwrap().id() as i32
+    }
+
+    fn kept(&self) -> usize {
+        self.store(|store| store.len())
+    }
+
+    fn start(&mut self, mount: &Mount, options: &[&str]) {
+        self.begin(mount, options);
+        wait_until("READY=1", || {
+            assert_eq!(self.main.as_mut().unwrap().try_wait().unwrap(), None, "{}", mount.log());
+            let unit = self.unit;
+            self.host.run(move |units| units[unit].heard().said.iter().any(|line| line == "READY=1"))
+        });
+    }
+
+    fn restart(&mut self, mount: &Mount, options: &[&str]) -> String {
+        let said = self.end(mount, options, "restart");
+        self.start(mount, options);
+        String::from_utf8(said.stderr).unwrap()
+    }
+
+    fn kill_and_start(&mut self, mount: &Mount, options: &[&str]) {
+        self.kill(mount);
+        self.start(mount, options);
+    }
+
+    fn stop(&mut self, mount: &Mount) {
+        self.end(mount, &[], "stop");
+        self.store(Vec::clear);
     }
 }
 

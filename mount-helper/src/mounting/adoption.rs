@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -46,7 +46,7 @@ pub fn adopt(mount: &Mount, server: Pid, log: Option<&Path>) -> Result<(), Failu
     let failed =
         |error: io::Error| Failure::at(pool, format!("cannot start a keeper for process {server}: {}", reason(&error)));
     let log = log.map(|path| std::path::absolute(path).at(path)).transpose()?;
-    let options = options_of(server);
+    let (options, given) = said_by(server);
     if let (Some(own), None) = (options.log(), &log) {
         let file = own.display();
         output::complain(format!(
@@ -56,7 +56,9 @@ pub fn adopt(mount: &Mount, server: Pid, log: Option<&Path>) -> Result<(), Failu
         ));
     }
     let handed = take_from(server, mount).map_err(failed)?;
-    let request = MountRequest::new(pool.into(), mount.mount_point().into(), options.of_adopted(log));
+    // What somebody else has mounted is his to unmount.
+    let mountpoint = given.unwrap_or_else(|| mount.mount_point().into());
+    let request = MountRequest::new(pool.into(), mountpoint, options.of_adopted(log));
     could_take_over(&request, handed[0].try_clone().map_err(failed)?)?;
     for descriptor in &handed {
         fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|errno| failed(errno.into()))?;
@@ -112,11 +114,14 @@ pub fn is_file(open: &OwnedFd, number: (u64, u64)) -> bool {
     fstat(open).is_ok_and(|found| (found.st_dev, found.st_ino) == number)
 }
 
-/// The options that a server says it was started with.
-fn options_of(server: Pid) -> MountOptions {
+/// What a server says it was started with: options, and the mount point if that is a descriptor.
+fn said_by(server: Pid) -> (MountOptions, Option<PathBuf>) {
     let line = fs::read(format!("/proc/{server}/cmdline")).unwrap_or_default();
+    let line = line.strip_suffix(&[0]).unwrap_or(&line);
     let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
-    MountOptions::of_command_line(&words.collect::<Vec<_>>())
+    let words: Vec<String> = words.collect();
+    let given = words.last().map(PathBuf::from).filter(|last| given::number(last).is_some());
+    (MountOptions::of_command_line(&words), given)
 }
 
 fn open_process(pid: Pid) -> io::Result<OwnedFd> {

@@ -1,7 +1,8 @@
 //! What a server has its keeper do that has given up its rights: `Errands` is the server's end, [`run`] the keeper's.
 //!
 //! There are two sockets. At the first: giving segments to the kernel and taking them back. At the second, where what
-//! is asked may take longer: what others have open, how they end, the log under its name, and unmounting.
+//! is asked may take longer: what others have open, how they end, the log under its name, and unmounting, or what comes
+//! before that where somebody else has mounted.
 //!
 //! A message has 32 bytes and a number, its answer 12 and the same one, and several are under way at a time: what the
 //! host is late with for one segment keeps no other waiting. Nobody waits for an answer for longer than [`TO_ANSWER`];
@@ -29,8 +30,8 @@ use nix::sys::stat::{Mode, SFlag, fstat};
 use tensorfs_fs::{Own, Privileged};
 
 use crate::mounting::fuse_device::Mounted;
-use crate::mounting::kept;
 use crate::mounting::message::{Patience, receive};
+use crate::mounting::{given, kept};
 use crate::show::failure::{Failure, reason};
 use crate::show::{log_file, logging};
 
@@ -61,8 +62,10 @@ enum Errand {
     Signal(u32),
     /// The file to log to, opened by its name.
     Log,
-    /// The mount is to go.
+    /// The mount is to go; one that somebody else has made, to be served no more.
     Unmount,
+    /// The kernel is to write what it would drop then.
+    WriteBack,
 }
 
 impl Errand {
@@ -75,6 +78,7 @@ impl Errand {
             Self::Signal(pid) => (4, pid, None, 0),
             Self::Log => (5, 0, None, 0),
             Self::Unmount => (6, 0, None, 0),
+            Self::WriteBack => (7, 0, None, 0),
         };
         let (major, minor) = device.unwrap_or_default();
         let mut bytes = [0; MESSAGE];
@@ -100,6 +104,7 @@ impl Errand {
             4 => Self::Signal(a),
             5 => Self::Log,
             6 => Self::Unmount,
+            7 => Self::WriteBack,
             _ => return None,
         };
         Some((errand, word(20)))
@@ -350,6 +355,11 @@ impl Errands {
         self.looks.ask(Errand::Unmount, &[]).map(drop)
     }
 
+    /// Has the kernel write what it would drop of a mount that somebody else has made.
+    pub fn write_back(&self) -> io::Result<()> {
+        self.looks.ask(Errand::WriteBack, &[]).map(drop)
+    }
+
     /// The log's file, as it has its name now.
     pub fn log(&self) -> io::Result<File> {
         let (_, descriptor) = self.looks.ask(Errand::Log, &[])?;
@@ -500,10 +510,29 @@ impl Runner {
                 Ok((0, Some(file.into())))
             }
             Errand::Unmount => {
-                Mounted::inherited(&reach()?.fuse, &self.mount.pool, &self.mount.mountpoint).stop();
+                let mounted = self.mounted(reach()?);
+                if mounted.is_given() {
+                    mounted.abort().map_err(io::Error::other)?;
+                } else {
+                    mounted.stop();
+                }
+                Ok((0, None))
+            }
+            Errand::WriteBack => {
+                let mounted = self.mounted(reach()?);
+                if let Some(Err(why)) = mounted.to_write_back().map(given::write_back) {
+                    log::warn!("{}: what was stored through mappings: {why}", mounted.mountpoint().display());
+                    return Err(io::Error::other(why));
+                }
                 Ok((0, None))
             }
         }
+    }
+}
+
+impl Runner {
+    fn mounted(&self, reach: &Reach) -> Mounted {
+        Mounted::inherited(&reach.fuse, &self.mount.pool, &self.mount.mountpoint)
     }
 }
 
@@ -608,6 +637,7 @@ mod tests {
             Errand::Signal(9),
             Errand::Log,
             Errand::Unmount,
+            Errand::WriteBack,
         ] {
             assert_eq!(Errand::from_bytes(&errand.to_bytes(5)), Some((errand, 5)));
         }

@@ -1,7 +1,8 @@
 //! Asking a keeper for another server: with another program, or with other options; or to leave to another keeper.
 //!
-//! The keeper listens on a socket with an abstract name (unix(7)), which has its pid. It hears whoever may end it
-//! anyway: its own user and root. One message says how the server is to be started, and has the program with it as an
+//! The keeper listens on a socket with an abstract name (unix(7)), which has its pid; and where that is the name of a
+//! keeper of another process namespace, as in the other container of a pod, that of its own namespace, too. It hears
+//! whoever may end it anyway: its own user and root. One message says how the server is to be started, and has the program with it as an
 //! open file; one answer says why that was not done, or nothing.
 
 use std::fs::File;
@@ -66,8 +67,14 @@ impl Wish {
     }
 }
 
-fn address(keeper: Pid) -> nix::Result<UnixAddr> {
-    UnixAddr::new_abstract(format!("tensorfs-keeper/{keeper}").as_bytes())
+/// Where a keeper listens: at one of these.
+fn addresses(keeper: Pid) -> impl Iterator<Item = io::Result<UnixAddr>> {
+    let namespace = move || Ok(std::fs::read_link(format!("/proc/{keeper}/ns/pid"))?.display().to_string());
+    let names = [Ok(String::new()), namespace().map(|own| format!("/{own}"))];
+    let address = move |rest: io::Result<String>| {
+        Ok(UnixAddr::new_abstract(format!("tensorfs-keeper/{keeper}{}", rest?).as_bytes())?)
+    };
+    names.into_iter().map(address)
 }
 
 fn new_socket(flags: SockFlag) -> nix::Result<OwnedFd> {
@@ -77,7 +84,13 @@ fn new_socket(flags: SockFlag) -> nix::Result<OwnedFd> {
 /// Where this process, a keeper, can be asked.
 pub fn open() -> io::Result<OwnedFd> {
     let socket = new_socket(SockFlag::SOCK_NONBLOCK)?;
-    bind(socket.as_raw_fd(), &address(Pid::this())?)?;
+    let mut bound = Err(Errno::EADDRINUSE);
+    for address in addresses(Pid::this()) {
+        if bound == Err(Errno::EADDRINUSE) {
+            bound = bind(socket.as_raw_fd(), &address?);
+        }
+    }
+    bound?;
     listen(&socket, Backlog::new(8)?)?;
     Ok(socket)
 }
@@ -240,11 +253,22 @@ fn hear_answer<'a>(keeper: Pid, socket: &OwnedFd, bytes: &'a mut [u8]) -> io::Re
 }
 
 fn reach(keeper: Pid) -> io::Result<OwnedFd> {
+    let mut failed = io::Error::from(Errno::ECONNREFUSED);
+    for address in addresses(keeper) {
+        match address.and_then(|address| reach_at(&address, keeper)) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+fn reach_at(address: &UnixAddr, keeper: Pid) -> io::Result<OwnedFd> {
     let socket = new_socket(SockFlag::empty())?;
     // One that takes nobody in has others wait in front of it.
     setsockopt(&socket, SendTimeout, &TimeVal::new(LOOK, 0))?;
-    connect(socket.as_raw_fd(), &address(keeper)?)?;
-    // Anybody could have taken the name.
+    connect(socket.as_raw_fd(), address)?;
+    // Anybody could have taken the name, and a keeper of another process namespace has.
     if getsockopt(&socket, PeerCredentials)?.pid() != keeper.as_raw() {
         return Err(Errno::EPERM.into());
     }

@@ -33,10 +33,8 @@ pub struct Mounted {
 /// Takes over what somebody else has mounted, and returns the descriptor that the filesystem serves.
 pub fn take_given(number: RawFd) -> Result<(OwnedFd, Mounted), Failure> {
     let fuse = given::take(number)?;
-    let mount = given::mount_of(&fuse);
-    let mountpoint =
-        mount.as_ref().map_or_else(|| format!("/dev/fd/{number}").into(), |mount| mount.mount_point().into());
-    Ok((fuse, Mounted { mountpoint, mount, given: true }))
+    let mounted = Mounted::given(&fuse, &PathBuf::from(format!("/dev/fd/{number}")));
+    Ok((fuse, mounted))
 }
 
 /// Mounts, and returns the descriptor that the filesystem serves.
@@ -119,8 +117,19 @@ pub enum Ending {
 }
 
 impl Mounted {
+    /// What somebody else has mounted, called so where it is not seen.
+    fn given(fuse: &OwnedFd, called: &Path) -> Mounted {
+        let mount = given::mount_of(fuse);
+        let mountpoint = mount.as_ref().map_or(called, Mount::mount_point).to_owned();
+        Mounted { mountpoint, mount, given: true }
+    }
+
     /// The mount of a server that died, wherever it is to be seen. If nothing of it is, it was unmounted meanwhile.
     pub fn inherited(fuse: &OwnedFd, pool: &Path, mountpoint: &Path) -> Mounted {
+        if given::number(mountpoint).is_some() {
+            // By now the number may be anything's.
+            return Self::given(fuse, mountpoint);
+        }
         // Once it is gone, another pool's may have its number.
         let mount = given::mount_of(fuse).filter(|mount| mount.is_tensorfs() && mount.source() == pool).or_else(|| {
             // A kernel that does not tell which it is. The pool is locked: nobody else serves it.
@@ -146,15 +155,9 @@ impl Mounted {
         self.given
     }
 
-    /// Has the kernel write what it would drop as the serving of one ends that somebody else has made. False if nobody
-    /// has to record anything for it.
-    pub fn write_back(&self, written: impl Fn() -> u64) -> bool {
-        let Some(mount) = self.mount.as_ref().filter(|_| self.given) else { return false };
-        if let Err(why) = given::write_back(mount, written) {
-            let at = self.mountpoint.display();
-            log::warn!("{at}: what was stored through mappings and not synced may be lost: {why}");
-        }
-        true
+    /// The mount whose pages the kernel would drop as the serving ends: one that somebody else has made, if it is seen.
+    pub fn to_write_back(&self) -> Option<&Mount> {
+        self.mount.as_ref().filter(|_| self.given)
     }
 
     /// Ends the serving of one that somebody else has made, if that can be done from here.

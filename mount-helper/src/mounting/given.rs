@@ -26,7 +26,7 @@ const DEVICE: (u64, u64) = (10, 229);
 const REQUIRED: [&str; 2] = ["nosuid", "nodev"];
 
 /// So long the kernel is waited for as it writes what was not synced.
-const WRITE_BACK: Duration = Duration::from_secs(10);
+pub const WRITE_BACK: Duration = Duration::from_secs(10);
 /// No more is to be expected when nothing was written for so many looks.
 const QUIET: u32 = 10;
 const LOOK: Duration = Duration::from_millis(20);
@@ -97,19 +97,22 @@ pub fn check_mounts(number: RawFd, pool: &Path) -> Result<Vec<PathBuf>, Failure>
 }
 
 /// Has the kernel write what programs have stored through mappings, and nobody has synced: it drops that when the
-/// connection ends. Takes a limited time: it waits for programs, and for whoever serves them, who has `written` so many
-/// bytes.
-pub fn write_back(mount: &Mount, written: impl Fn() -> u64) -> Result<(), String> {
-    let (until, (done, heard)) = (Instant::now() + WRITE_BACK, mpsc::channel());
+/// connection ends. Takes a limited time: it waits for programs, and for whoever serves them.
+pub fn write_back(mount: &Mount) -> Result<(), String> {
+    let (done, heard) = mpsc::channel();
     let root = mount.clone();
     let flush = move || drop(done.send(flush(&root)));
     let thread = thread::Builder::new().name("write-back".to_owned()).spawn(flush);
     let heard = thread.map(|_| heard.recv_timeout(WRITE_BACK));
     match heard.map_err(|error| reason(&error))? {
-        Ok(flushed) => flushed.map_err(|error| reason(&error))?,
-        Err(_) => return Err(format!("it takes longer than {} s", WRITE_BACK.as_secs())),
+        Ok(flushed) => flushed.map_err(|error| reason(&error)),
+        Err(_) => Err(format!("it takes longer than {} s", WRITE_BACK.as_secs())),
     }
-    // The kernel may only have asked for the writes. It counts what waits, where that can be read.
+}
+
+/// Waits for the server, who has `written` so many bytes, to write what [`write_back`] has asked for. The kernel counts
+/// what waits, where that can be read.
+pub fn settle(mount: &Mount, until: Instant, written: impl Fn() -> u64) {
     let waiting = format!("/sys/fs/fuse/connections/{}/waiting", mount.device().1);
     let (mut before, mut quiet) = (written(), 0);
     while Instant::now() < until && quiet < QUIET {
@@ -121,7 +124,6 @@ pub fn write_back(mount: &Mount, written: impl Fn() -> u64) -> Result<(), String
         quiet = if now == before { quiet + 1 } else { 0 };
         before = now;
     }
-    Ok(())
 }
 
 fn flush(mount: &Mount) -> io::Result<()> {

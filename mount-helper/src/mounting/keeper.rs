@@ -568,7 +568,7 @@ impl Keeper<'_> {
                 // The first one had them before it looked at any request. They stay the same.
                 let [fuse, lock] = self.inherited.get_or_insert(descriptors);
                 let mounted = Mounted::inherited(fuse, self.request.pool(), self.request.mountpoint());
-                if let Some(device) = mounted.device() {
+                if let Some(device) = mounted.device().filter(|_| !mounted.is_given()) {
                     self.manager.keep(device, [&self.handover, fuse, lock]);
                 }
                 life.serves = Some(Instant::now());

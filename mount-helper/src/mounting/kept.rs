@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -14,6 +15,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
 use nix::unistd::Pid;
 use tensorfs_fs::Handover;
 
+use crate::mounting::alone::Serving;
 use crate::mounting::touching;
 use crate::show::failure::{Failure, reason};
 
@@ -32,6 +34,8 @@ pub const TOLD_TO_LEAVE: &str = "it was told to leave";
 pub const STARTED_AGAIN: &str = "its service was started again";
 /// What a program prints that could serve.
 pub const WOULD_SERVE: &str = "would serve\n";
+/// So long a server may take to end in whose place another one is started.
+const TO_END: Duration = Duration::from_secs(10);
 /// The exit status of a server that leaves the rest to another one (`EX_TEMPFAIL` of sysexits.h).
 pub const LEFT: i32 = 75;
 
@@ -122,6 +126,8 @@ pub struct Kept {
     socket: OwnedFd,
     handover: Arc<Handover>,
     inherited: Option<(OwnedFd, OwnedFd)>,
+    #[expect(dead_code, reason = "held")]
+    serving: Serving,
 }
 
 impl Kept {
@@ -138,9 +144,13 @@ impl Kept {
         // Who has made the socket; by now it may have died.
         let keeper = getsockopt(&socket, PeerCredentials).map(|peer| Pid::from_raw(peer.pid()));
         let keeper = keeper.map_err(|errno| Failure::new(format!("the keeper's socket: {}", errno.desc())))?;
-        let handover = Handover::open(own(numbers.handover)?, after, keeper)
+        let handover = own(numbers.handover)?;
+        // Its keeper waits for the end of the server before; whoever started this one may be another one.
+        let serving = Serving::take(&handover, TO_END)
+            .map_err(|error| Failure::new(format!("nothing can be taken over: {}", reason(&error))))?;
+        let handover = Handover::open(handover, after, keeper)
             .map_err(|error| Failure::new(format!("what the server before left cannot be used: {}", reason(&error))))?;
-        Ok(Kept { socket, handover, inherited })
+        Ok(Kept { socket, handover, inherited, serving })
     }
 
     /// What the next server takes over.

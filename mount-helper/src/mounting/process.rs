@@ -16,12 +16,17 @@ pub struct Process {
 }
 
 impl Process {
-    /// Takes hold of a process that runs now. An error: there is none with this id, or it cannot be seen from here.
+    /// Takes hold of a process that runs now. An error: there is none with this id (`ESRCH`), or it cannot be seen from
+    /// here.
     pub fn open(pid: u32) -> io::Result<Process> {
         let id = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
         // SAFETY: pidfd_open takes two integers and returns a new file descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) };
-        let fd = Errno::result(fd)?;
+        let fd = Errno::result(fd).map_err(|errno| match errno {
+            // A thread of another process: Linux says the one, and from 6.15 on the other.
+            Errno::EINVAL | Errno::ENOENT => Errno::ESRCH,
+            errno => errno,
+        })?;
         // SAFETY: the call above succeeded, so this is an open descriptor that nobody else owns.
         let handle = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
         Ok(Process { handle, pid })
@@ -93,5 +98,17 @@ mod tests {
         child.wait().unwrap();
         assert!(!is_ending(std::process::id()));
         assert!(Process::open(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn the_number_of_a_thread_is_no_process() {
+        let (_gate, shut) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            tell.send(nix::unistd::gettid().as_raw() as u32).unwrap();
+            shut.recv().is_ok()
+        });
+        let error = Process::open(told.recv().unwrap()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
     }
 }

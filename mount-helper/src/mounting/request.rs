@@ -149,8 +149,8 @@ impl MountRequest {
                 format!("option \"{option}\": it is for whoever mounts, and this is mounted"),
             ));
         }
-        if self.options.server.keeper {
-            let reason = "option \"keeper\": it is not for a mount that somebody else has made";
+        if self.options.server.watchdog.is_some() {
+            let reason = "option \"watchdog\": it is not for a mount that somebody else has made";
             return Err(Failure::at(&self.mountpoint, reason));
         }
         let mounted_at = given::check_mounts(number, &self.pool)?;

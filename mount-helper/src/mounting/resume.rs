@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tensorfs_layout::pool::{could_inherit, holder, lock_of};
 
 use crate::mounting::adoption::{is_file, is_memory};
-use crate::mounting::alone::Alone;
+use crate::mounting::alone::{Alone, Serving};
 use crate::mounting::busy::has_locked;
 use crate::mounting::kept::{WOULD_SERVE, own};
 use crate::mounting::mountinfo::{Mount, Table};
@@ -112,6 +112,10 @@ fn fits(request: &MountRequest, name: &str, set: Vec<OwnedFd>) -> Result<(MountR
     // The lock keeps none of those from it who have inherited it, and between two servers a keeper has none that runs.
     let alone = Alone::take(&handover).map_err(not)?;
     server_is_gone(&pool, &mount)?;
+    // Of the lock's words the pool's owner could make any; and a server that has just begun has said none.
+    Serving::take(&handover, TO_END).map_err(|error| {
+        Refused::Not(Failure::at(mount.mount_point(), format!("cannot be gone on with: {}", reason(&error))))
+    })?;
     could_inherit(&pool, &lock).map_err(|error| anew(reason(&error)))?;
     let request = request.clone().of_mount(&mount).map_err(Refused::Not)?;
     could_serve(&request, &handover).map_err(anew)?;

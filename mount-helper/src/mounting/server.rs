@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use nix::sys::signal::Signal;
 use tensorfs_fs::{Confinement, Error, Handover, Options, Server, ServerHandle, confine, leave_privileged_to};
@@ -102,8 +102,9 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
         let mounted = Mounted::inherited(&fuse, &request.pool, &request.mountpoint);
         (fuse, mounted)
     });
-    let given = given::number(&request.mountpoint).map(fuse_device::take_given).transpose()?;
-    let mountpoint = given.as_ref().map_or(&*request.mountpoint, |(_, mounted)| mounted.mountpoint());
+    let given = given::number(&request.mountpoint).filter(|_| !taken_over);
+    let there = given.map(fuse_device::take_given).transpose()?.or(inherited);
+    let mountpoint = there.as_ref().map_or(&*request.mountpoint, |(_, mounted)| mounted.mountpoint());
     let lock = kept.as_ref().and_then(|kept| {
         let handover = kept.handover();
         let (open, since, damaged) = (handover.open_files(), handover.since(), handover.damaged());
@@ -123,7 +124,7 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
         listener.note(&line);
     }
     let mount = || fuse_device::mount_pool(&request.pool, &request.mountpoint, &request.options);
-    let (fuse, mounted) = match given.or(inherited).map_or_else(mount, Ok) {
+    let (fuse, mounted) = match there.map_or_else(mount, Ok) {
         Ok(done) => done,
         Err(failure) => {
             pool.close()?;
@@ -216,6 +217,33 @@ struct Mount {
 }
 
 impl Mount {
+    /// Has the kernel write what it would drop as this ends, and waits until the server has `written` it. False if
+    /// nobody has to record anything for it.
+    fn write_back(&self, written: impl Fn() -> u64) -> bool {
+        let Some(mount) = self.mounted.to_write_back() else { return false };
+        let until = Instant::now() + given::WRITE_BACK;
+        let asked = match &self.errands {
+            None => given::write_back(mount),
+            Some(errands) => errands.write_back().map_err(|error| reason(&error)),
+        };
+        match asked {
+            Ok(()) => given::settle(mount, until, written),
+            Err(why) => {
+                let at = self.mounted.mountpoint().display();
+                log::warn!("{at}: what was stored through mappings and not synced may be lost: {why}");
+            }
+        }
+        true
+    }
+
+    /// Ends the serving of one that somebody else has made, if that can be done from here.
+    fn abort(&self) -> Result<(), String> {
+        match &self.errands {
+            None => self.mounted.abort(),
+            Some(errands) => errands.unmount().map_err(|error| reason(&error)),
+        }
+    }
+
     fn stop(&self) {
         match &self.errands {
             None => self.mounted.stop(),
@@ -225,6 +253,9 @@ impl Mount {
 
     /// Normally it is gone by now. It is not if nobody wanted it, or if the connection was aborted.
     fn end(&self) {
+        if self.mounted.is_given() {
+            return;
+        }
         if self.errands.is_some() {
             return self.stop();
         }
@@ -287,7 +318,7 @@ fn announce(
         handle.look_no_more();
         let commit = || handle.commit().unwrap_or_else(|error| log::error!("{error}"));
         commit();
-        if stopping.mounted.write_back(|| handle.written()) {
+        if stopping.write_back(|| handle.written()) {
             commit();
         }
         stop(&stopping);
@@ -314,7 +345,7 @@ fn stop(mount: &Mount) {
     let mounted = &mount.mounted;
     if mounted.is_given() {
         let path = mounted.mountpoint().display();
-        let Err(why) = mounted.abort() else { return };
+        let Err(why) = mount.abort() else { return };
         log::warn!("{path}: cannot end the connection: {why}; the next mount recovers the pool");
         // All is committed. Requests wait in the kernel, which answers them when nobody has the device any more.
         logging::end();

@@ -13,6 +13,7 @@ mod mount;
 mod names;
 mod packages;
 mod restore;
+mod rights;
 mod sight;
 mod umount;
 

@@ -49,7 +49,7 @@ fn a_foreign_dead_mount_is_left_alone() {
 }
 
 /// A mount of this process's, and the descriptor that a server is to be given.
-fn mounted_for(room: &Room, user: u32) -> OwnedFd {
+pub fn mounted_for(room: &Room, user: u32) -> OwnedFd {
     mounted_with(room, user, MsFlags::MS_NOSUID | MsFlags::MS_NODEV)
 }
 
