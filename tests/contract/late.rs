@@ -329,7 +329,8 @@ impl Table {
         let actors = self.start(row, &paths, &late);
         wait_for_held(&late, row.most);
         let figures = timed(&self.others, self.rest);
-        assert!(late.waiting() > 0, "{}: it was over too early", row.name);
+        let longest = || figures.iter().map(|of| &*of.of_longest).collect::<Vec<_>>().join("\n");
+        assert!(late.waiting() > 0, "{}: it was over too early. The longest:\n{}", row.name, longest());
         if row.at_once {
             let waiting = actors.iter().filter(|actor| !actor.is_finished()).count();
             assert_eq!(waiting, 0, "{}: so many wait for it", row.name);

@@ -813,12 +813,20 @@ fn who_replaces_what_the_log_holds_goes_on_while_it_is_made_longer(setup: Setup)
     let dirs: Vec<PathBuf> = (0..4).map(|n| mount.at(format!("dir-{n}"))).collect();
     dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let held = hold_growth(&calls);
+    // All that it holds until then stays.
+    let stays = mount.at("stays");
+    fs::create_dir(&stays).unwrap();
+    for n in (0..).take_while(|_| held.waiting() == 0) {
+        let dir = stays.join(n.to_string());
+        fs::create_dir(&dir).unwrap();
+        xattr::set(&dir, "user.a", &[7; 60_000], 0).unwrap();
+        thread::sleep(Duration::from_millis(30));
+    }
     let replace = |dir: &PathBuf| {
         let dir = dir.clone();
         move || (0..VALUES).try_for_each(|n| xattr::set(&dir, "user.a", &vec![n; 60_000], 0))
     };
     let replacing: Vec<_> = dirs.iter().map(|dir| thread::spawn(replace(dir))).collect();
-    held.wait_for_waiting(1);
     let done = in_time(move || {
         for replacing in replacing {
             replacing.join().unwrap().expect("room in the log");

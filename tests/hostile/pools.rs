@@ -13,6 +13,7 @@ on_mounts!(
     what_is_no_regular_file_keeps_nobody_waiting,
     what_info_tells_everybody_names_no_files,
     names_in_a_pool_play_with_no_terminal_and_make_no_lines_of_a_log,
+    a_directory_that_is_gone_is_not_told_of_with_a_line_for_each_file_in_it,
 );
 
 /// An operator's `mv` of the pool's directory does not end the mount.
@@ -247,4 +248,27 @@ fn names_in_a_pool_play_with_no_terminal_and_make_no_lines_of_a_log(setup: Setup
         assert!(!told.lines().any(|line| line.starts_with("forged")), "{told}");
     }
     assert!(told.iter().skip(1).any(|told| told.contains("forged")), "{told:?}");
+}
+
+/// What all the files in a directory have in common is told with a few of them.
+fn a_directory_that_is_gone_is_not_told_of_with_a_line_for_each_file_in_it(setup: Setup) {
+    let mut mount = setup.mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    for n in 0..40 {
+        std::fs::write(mount.at(format!("f{n}")), vec![7; 100_000]).unwrap();
+    }
+    mount.kill9();
+    let shard = mount.pool().join("segments/00");
+    let kept = mount.pool().with_extension("kept");
+    std::fs::rename(&shard, &kept).unwrap();
+    std::os::unix::fs::symlink(&kept, &shard).unwrap();
+    let said = mount.tensorfs(["resize".as_ref(), mount.pool().as_os_str(), "1G".as_ref()]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    std::fs::remove_file(&shard).unwrap();
+    std::fs::rename(&kept, &shard).unwrap();
+    let lines = said.lines().count();
+    assert!((1..=12).contains(&lines), "{lines} lines: {said}");
+    assert!(said.contains("and that of more"), "{said}");
 }

@@ -177,6 +177,14 @@ impl Log {
         }
     }
 
+    /// Has the next frame start another block, if there is one and the newest has no room for so many bytes: then that
+    /// can be cleaned, too.
+    pub fn leave_full_head(&mut self, len: usize) {
+        if self.free_blocks() > 0 && !self.has_head_room(len) {
+            self.head = None;
+        }
+    }
+
     /// True if frames are appended to this block.
     pub fn is_head(&self, index: usize) -> bool {
         self.head == Some(index)

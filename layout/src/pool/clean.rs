@@ -19,6 +19,7 @@ use crate::log::superblock::Superblock;
 use crate::log::transaction::Transaction;
 use crate::medium::domain::Medium;
 use crate::pool::create::INITIAL_BLOCKS;
+use crate::pool::growth::ordinary;
 use crate::pool::opened::{Live, Pool};
 use crate::pool::unanswered::unanswered;
 
@@ -64,13 +65,14 @@ fn staying(in_use: usize, ahead: usize) -> usize {
 }
 
 impl Pool {
-    /// A bounded stretch of housekeeping for the log, if there is anything worth doing: cleans blocks, gives blocks
-    /// that it will not need soon back to the host, or grows the log before it has to grow in somebody's way.
+    /// A bounded stretch of housekeeping for the log, if there is anything worth doing: cleans blocks, and gives blocks
+    /// that it will not need soon back to the host.
     pub fn maintain(&self) -> Result<()> {
         self.check_writable()?;
         self.refill_values();
+        let cleaned = self.clean_some();
         self.may_grow();
-        self.clean_some()?;
+        cleaned?;
         // Somebody may wait for the next block to be cleaned.
         if self.is_growing() {
             return Ok(());
@@ -129,21 +131,27 @@ impl Pool {
             if free > RESERVE_BLOCKS + 1 && !wasteful {
                 return Ok(());
             }
-            if !self.clean_if(|victims| cheapest(victims).filter(|victim| victim.cost <= worth))? {
+            let clean = || self.clean_if(|victims| cheapest(victims).filter(|victim| victim.cost <= worth));
+            if !clean()? && !(free <= RESERVE_BLOCKS && self.leave_full_head() && clean()?) {
                 break;
             }
         }
         if self.state.read().log.free_blocks() > RESERVE_BLOCKS {
             return Ok(());
         }
-        match self.grow_beyond_reserve() {
-            Err(Error::NoSpace { .. }) => self.clean_if(|victims| cheapest(victims)).map(drop),
-            other => other,
-        }
+        // Who makes the log longer may wait for the host, and is somebody else.
+        if self.upkeep.refused.load(Relaxed) { self.clean_if(|victims| cheapest(victims)).map(drop) } else { Ok(()) }
     }
 
-    /// Cuts free blocks off the end of the log, if so many as `worth` says of all and of those in use can go, and so many
-    /// as are to be `ahead` stay.
+    /// The newest block can be cleaned, if it is full. True if so.
+    fn leave_full_head(&self) -> bool {
+        let log = &mut self.state.write().log;
+        log.leave_full_head(ordinary(log));
+        !log.has_head_room(1)
+    }
+
+    /// Cuts free blocks off the end of the log, if so many as `worth` says of all and of those in use can go, and those
+    /// that are to be `ahead` stay.
     fn shrink(&self, ahead: usize, worth: impl Fn(usize, usize) -> usize) -> Result<()> {
         // Who changes how long the log is waits for the host; who looks something up does not.
         let growing = self.upkeep.growing.lock();

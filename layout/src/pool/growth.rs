@@ -36,7 +36,7 @@ const OF_REST: u64 = 16;
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// Room that is there whenever somebody begins to change the pool, if the log can have it.
-fn ordinary(log: &Log) -> usize {
+pub(super) fn ordinary(log: &Log) -> usize {
     ORDINARY.min(log.block_size() / 8)
 }
 
@@ -80,12 +80,6 @@ impl Pool {
     /// too, and can be had by [`Pool::maintain`].
     pub fn when_out_of_room(&self, when: WhenOutOfRoom) {
         self.budget.when_out_of_room(when);
-    }
-
-    /// Makes the log longer, unless it has blocks beyond the reserve, or somebody is at it.
-    pub(super) fn grow_beyond_reserve(&self) -> Result<()> {
-        let Some(growing) = self.upkeep.growing.try_lock() else { return Ok(()) };
-        self.grow_unless(&growing, 0, |log, _| log.free_blocks() > RESERVE_BLOCKS)
     }
 
     /// How many blocks the log should have free beyond the reserve, as far as the pool has room.

@@ -159,7 +159,7 @@ impl Segments {
     /// Bytes of the segment did not get to the disk: this was told to whoever began to write them, or synced them.
     pub fn fail(&self, id: SegmentId, why: impl Display) {
         self.unsynced.fail(id);
-        log::error!("{}: sync failed: {why}", self.path_of(id).display());
+        self.unsynced.tell(self.path_of(id).display(), why);
         // Of one that was removed meanwhile nobody asks any more.
         let home = self.homes.get(&id.tier());
         if home.is_some_and(|home| home.look(id).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)) {

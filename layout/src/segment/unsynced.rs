@@ -1,9 +1,11 @@
 //! Which segments may have bytes, or a name, that are not durable.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -21,9 +23,30 @@ pub(super) struct Unsynced {
     pub turns: Mutex<HashMap<SegmentId, Arc<Mutex<()>>>>,
     /// How often a segment became due without a record that says so.
     pub touches: AtomicU64,
+    /// When failures were told of last, and how many at that time.
+    pub told: Mutex<Option<(Instant, usize)>>,
 }
 
+/// So many failures are told of, each with its segment, ...
+const TOLD: usize = 6;
+
+/// ... in so long a time: where a directory is gone, all that is in it fails.
+const TOLD_IN: Duration = Duration::from_secs(10);
+
 impl Unsynced {
+    /// Tells that a segment could not be synced, unless that was told of many just now.
+    pub fn tell(&self, segment: impl Display, why: impl Display) {
+        let mut told = self.told.lock();
+        let (since, count) = told.filter(|(since, _)| since.elapsed() < TOLD_IN).unwrap_or((Instant::now(), 0));
+        *told = Some((since, count + 1));
+        drop(told);
+        match count {
+            ..TOLD => log::error!("{segment}: sync failed: {why}"),
+            TOLD => log::error!("{segment}: sync failed, and that of more: `tensorfs check` has them all"),
+            _ => log::debug!("{segment}: sync failed: {why}"),
+        }
+    }
+
     /// The segment is about to be removed.
     pub fn forget(&self, id: SegmentId) {
         let gone = self.tracked.lock().remove(id);
