@@ -107,13 +107,8 @@ impl Piece {
             Stored::At(start) => read_exact(&*source, start + offset, buffer),
             Stored::Decoded(decoded) => {
                 let (tensor, held) = &**decoded;
-                content.decoders.note(held);
-                let mut held = held.lock();
-                let decoding = held.take();
                 let new = || Decoding::new(content.files.readers().decoder(tensor.clone()));
-                let mut decoding = decoding.unwrap_or_else(new);
-                let read = decoding.read(&source, offset, buffer);
-                *held = read.is_ok().then_some(decoding);
+                let read = content.decoders.with(held, new, |decoding| decoding.read(&source, offset, buffer));
                 read.and_then(|count| if count == buffer.len() { Ok(()) } else { Err(short()) })
             }
         };

@@ -32,8 +32,26 @@ pub(super) struct Decoding {
 pub(super) struct Decoders(Mutex<VecDeque<Weak<Mutex<Option<Decoding>>>>>);
 
 impl Decoders {
+    /// Has a tensor's decoder do something, or a new one if it has none just then. One that fails does no more.
+    pub fn with<T>(
+        &self,
+        held: &Held,
+        new: impl FnOnce() -> Decoding,
+        work: impl FnOnce(&mut Decoding) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.note(held);
+        let mut place = held.lock();
+        let mut decoding = place.take().unwrap_or_else(new);
+        let done = work(&mut decoding);
+        *place = done.is_ok().then_some(decoding);
+        drop(place);
+        // Meanwhile it was not to be taken away, by whoever found that there are too many.
+        self.note(held);
+        done
+    }
+
     /// Notes that a tensor has a decoder, and takes the oldest ones away if there are too many.
-    pub fn note(&self, decoding: &Held) {
+    fn note(&self, decoding: &Held) {
         let mut all = self.0.lock();
         let this = Arc::downgrade(decoding);
         all.retain(|other| !other.ptr_eq(&this) && other.strong_count() > 0);
@@ -81,5 +99,45 @@ impl Decoding {
         block.truncate(count);
         self.blocks.push_back((start, block));
         Ok(self.blocks.back().map_or(&[], |(_, block)| block))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use tensorfs_formats::{Dtype, Location, Tensor};
+
+    use crate::reader::Readers;
+
+    use super::*;
+
+    fn decoding() -> Decoding {
+        let location = Location::Raw { offset: 0, len: 1 };
+        let tensor = Tensor::new(b"t".to_vec(), Dtype::U8, vec![1], location);
+        Decoding::new(Readers::default().decoder(Arc::new(tensor)))
+    }
+
+    /// Proves B9.
+    #[test]
+    fn however_many_decode_at_once_few_decoders_are_kept_when_they_are_done() {
+        let (decoders, all) = (Decoders::default(), (0..20).map(|_| Held::default()).collect::<Vec<_>>());
+        for some in all.chunks(10) {
+            let started = Barrier::new(some.len());
+            std::thread::scope(|scope| {
+                for held in some {
+                    scope.spawn(|| {
+                        let work = |_: &mut Decoding| Ok(started.wait());
+                        decoders.with(held, decoding, work).map(drop).unwrap();
+                    });
+                }
+            });
+            let kept = all.iter().filter(|held| held.lock().is_some()).count();
+            assert_eq!(kept, IDLE);
+        }
+        // One that fails is not kept.
+        let last = all.iter().rfind(|held| held.lock().is_some()).unwrap();
+        decoders.with(last, decoding, |_| Err::<(), _>(io::ErrorKind::Other.into())).unwrap_err();
+        assert!(last.lock().is_none());
     }
 }

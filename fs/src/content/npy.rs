@@ -98,15 +98,8 @@ impl OpenTensor {
             // They are copied from their place, which needs no reader.
             return copy_stored(&*self.source, &self.tensor, offset, buffer);
         }
-        content.decoders.note(&self.decoding);
-        let mut held = self.decoding.lock();
-        let mut decoding = match held.take() {
-            Some(decoding) => decoding,
-            None => Decoding::new(content.files.readers().decoder(self.tensor.clone())),
-        };
-        let read = decoding.read(&self.source, offset, buffer)?;
-        *held = Some(decoding);
-        Ok(read)
+        let new = || Decoding::new(content.files.readers().decoder(self.tensor.clone()));
+        content.decoders.with(&self.decoding, new, |decoding| decoding.read(&self.source, offset, buffer))
     }
 
     /// Fails if the file's bytes are not those that were there when the tensor was opened. A file that is gone, or has
