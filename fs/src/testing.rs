@@ -23,6 +23,7 @@ use crate::handover::Handover;
 pub use crate::handover::LeftBehind;
 use crate::options::{Durability, Options};
 use crate::reader::lock_in as lock_in_as_a_reader;
+pub use crate::reader::{Heard, Question, heard, said_of};
 use crate::store::{Backing, Kernel, Store};
 use crate::tree::{Change, New, Tree};
 

@@ -73,18 +73,18 @@ macro_rules! targets {
 }
 
 targets!(
-    record description block handover log tfrecord safetensors npy npz shards plan arrays gguf hdf5 arrow bare
+    record description block handover answers log tfrecord safetensors npy npz shards plan arrays gguf hdf5 arrow bare
     ends torch
 );
 
-/// Targets that readers run, asked by a command; asked by a server; and what is no file of a user's, but of a pool, or
-/// of the server before.
+/// Targets that readers run, asked by a command; asked by a server; and what is no file of a user's, but of a pool, of
+/// the server before, or what a reader says.
 const BY_COMMANDS: [&str; 10] =
     ["tfrecord", "safetensors", "npy", "npz", "gguf", "hdf5", "arrow", "bare", "ends", "torch"];
 const BY_SERVERS: [(&str, &str); 2] = [("plan", ".metadata"), ("shards", "model.safetensors.index.json")];
 /// What commands ask readers of files of these names.
 const BY_NAMES: [&str; 1] = ["arrays"];
-const NOT_BY_READERS: [&str; 5] = ["record", "description", "block", "handover", "log"];
+const NOT_BY_READERS: [&str; 6] = ["record", "description", "block", "handover", "answers", "log"];
 
 #[test]
 fn every_target_of_users_files_is_run_in_readers() {

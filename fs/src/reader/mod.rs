@@ -14,11 +14,13 @@
 
 mod ask;
 mod check;
+mod hear;
 mod inspector;
 mod jail;
 mod process;
 mod protocol;
 mod readers;
+mod said;
 mod serve;
 
 pub(crate) use ask::{Ask, Mark};
@@ -27,4 +29,5 @@ pub(crate) use jail::lock_in;
 pub(crate) use protocol::Wanted;
 pub use readers::ReaderInfo;
 pub(crate) use readers::{BUDGET, Broken, Decoder, Readers};
+pub use said::{Heard, Question, heard, said_of};
 pub use serve::{READER, serve_reader};

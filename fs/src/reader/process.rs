@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -18,7 +19,7 @@ use nix::unistd::Pid;
 
 use tensorfs_layout::segment::start_apart;
 
-use super::protocol::{Answer, Order, Wire};
+use super::protocol::Wire;
 use super::serve::READER;
 
 /// A claim on the file must not wait longer than this for a reader that thinks.
@@ -45,13 +46,15 @@ pub(super) struct Process {
     child: Child,
     socket: UnixStream,
     clock: ClockId,
+    /// Let go of when the process has ended.
+    _counted: Arc<()>,
 }
 
 /// A conversation with a reader about one request.
 pub(super) struct Talk<'a>(Wire<Patient<'a>>);
 
 /// A stream that is waited for, but not for longer than the request is wanted.
-struct Patient<'a> {
+pub(super) struct Patient<'a> {
     socket: &'a UnixStream,
     clock: ClockId,
     watch: Watch<'a>,
@@ -72,7 +75,7 @@ pub(super) struct Spent;
 
 impl Process {
     /// Starts one. It ends with the thread that does so.
-    pub fn start(program: &Path) -> io::Result<Self> {
+    pub fn start(program: &Path, counted: Arc<()>) -> io::Result<Self> {
         let (socket, other) = UnixStream::pair()?;
         let mut command = Command::new(program);
         command.arg0(READER).env_clear().current_dir("/").stdin(OwnedFd::from(other));
@@ -80,7 +83,7 @@ impl Process {
         let child = start_apart(|| command.spawn())?;
         let clock = clock_getcpuclockid(Pid::from_raw(child.id() as i32))?;
         socket.set_nonblocking(true)?;
-        Ok(Self { child, socket, clock })
+        Ok(Self { child, socket, clock, _counted: counted })
     }
 
     /// Begins a conversation.
@@ -123,20 +126,15 @@ impl Drop for Process {
     }
 }
 
-impl Talk<'_> {
-    /// Says something.
-    pub fn say(&mut self, order: &Order, bytes: &[u8]) -> io::Result<()> {
-        self.0.send(order, bytes)
+impl<'a> Talk<'a> {
+    /// What is said goes over this, both ways.
+    pub fn wire(&mut self) -> &mut Wire<Patient<'a>> {
+        &mut self.0
     }
 
     /// What the reader, and this thread if that counts, have taken of the processors for it.
     pub fn spent(&self) -> Duration {
         self.0.stream().spent()
-    }
-
-    /// Waits for what the reader says, and what comes with it.
-    pub fn hear(&mut self) -> io::Result<(Answer, &[u8])> {
-        self.0.receive()
     }
 }
 

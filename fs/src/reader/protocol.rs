@@ -3,10 +3,12 @@
 //! The server asks for one thing at a time. Until it has the answer, the reader asks back: for bytes of the file, or
 //! whether more tensors are wanted. A message is two lengths, the message, and bytes that belong to it.
 
+use std::fmt;
 use std::io::{self, Read, Write};
+use std::marker::PhantomData;
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use tensorfs_formats::{Format, Front, Metadata, Recognised, Tensor};
 
 /// The most bytes of a file that are read at once.
@@ -20,6 +22,10 @@ pub(super) const DECODE_MAX: usize = 1 << 20;
 pub(super) const LOT_MAX: u32 = 1024;
 /// A lot is sent once it has so many bytes.
 pub(super) const LOT_BYTES: usize = 256 << 10;
+
+/// The most that a file may say about itself, and the most calls that are told of it.
+const METADATA_PAIRS: usize = 1 << 17;
+const CALLS_MAX: usize = 32;
 
 /// The longest message, and the most bytes with it.
 const MESSAGE_MAX: usize = 4 << 20;
@@ -83,7 +89,7 @@ pub(super) enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// It is locked in. What of that was not to be had is told.
-    Ready(Vec<String>),
+    Ready(#[serde(deserialize_with = "few::<CALLS_MAX, _, _>")] Vec<String>),
     /// These bytes of the file are wanted.
     Read { offset: u64, len: u32 },
     /// Is there a hole?
@@ -111,10 +117,43 @@ pub(super) struct Summary {
     pub end: u64,
     pub cut: bool,
     pub reason: Option<String>,
+    #[serde(deserialize_with = "few::<METADATA_PAIRS, _, _>")]
     pub metadata: Vec<(String, String)>,
+    #[serde(deserialize_with = "few::<CALLS_MAX, _, _>")]
     pub calls: Vec<String>,
     pub stopped: bool,
     pub failed: Option<String>,
+}
+
+/// So many of something at most. A byte of a message stands for an empty text, which takes many: more of them are not
+/// even taken in.
+fn few<'de, const MOST: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    struct Few<const MOST: usize, T>(PhantomData<T>);
+
+    impl<'de, const MOST: usize, T: Deserialize<'de>> Visitor<'de> for Few<MOST, T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MOST} of them")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Vec<T>, A::Error> {
+            let mut taken = Vec::new();
+            while let Some(one) = all.next_element()? {
+                if taken.len() == MOST {
+                    return Err(A::Error::custom("too many"));
+                }
+                taken.push(one);
+            }
+            Ok(taken)
+        }
+    }
+
+    from.deserialize_seq(Few::<MOST, T>(PhantomData))
 }
 
 impl From<Recognised> for Summary {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
@@ -12,15 +12,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tensorfs_formats::{self as formats, Metadata, Node, Planned, Recognised, Sink, Source, Tensor};
+use tensorfs_formats::{self as formats, Metadata, Node, Planned, Recognised, Sink, Tensor};
 
 use crate::waits::{self, Wait};
 
 use super::ask::{Ask, Mark};
 use super::check;
-use super::process::{Process, Spent, Talk, Unwanted, Watch};
-use super::protocol::{Answer, DECODE_MAX, HEAD, Order, READ_MAX, Wanted};
+use super::hear::{Hear, Take, converse, head, of_bytes, of_others, of_tensors, taking_nodes, taking_pieces};
+use super::process::{Process, Spent, Unwanted, Watch};
+use super::protocol::{Answer, DECODE_MAX, Order, Wanted};
 
+/// There are no more than so many. Who has one at work, or has it kept for an open tensor, are fewer: 24 threads that
+/// answer users, four tensors that nobody reads from, and what seals and moves files.
+const MOST: usize = 33;
 /// So many are kept while there is nothing to do, so that hardly anybody waits for one to start.
 const IDLE: usize = 4;
 /// What a request may take of the processor, as a rule, and one second more for so many bytes that the host has of the
@@ -74,9 +78,29 @@ struct Shared {
     idle: Mutex<Vec<(u32, Process)>>,
     struck: Mutex<HashMap<Mark, u8>>,
     missing: Mutex<Option<Vec<String>>>,
+    /// Each process has one of these, and this is one more.
+    counted: Arc<()>,
     started: AtomicU64,
     failed: AtomicU64,
     given_up: AtomicU64,
+}
+
+impl Shared {
+    /// Starts a process. Where there are as many as there may be, one that has nothing to do makes room for it. Called
+    /// by one thread.
+    fn start(&self) -> io::Result<Process> {
+        while Arc::strong_count(&self.counted) > MOST {
+            let idle = {
+                let mut idle = self.idle.lock();
+                if idle.is_empty() { None } else { Some(idle.remove(0)) }
+            };
+            if idle.is_none() {
+                return Err(io::Error::other("there are as many as there may be"));
+            }
+        }
+        let program = self.program.as_deref().unwrap_or(Path::new("/proc/self/exe"));
+        Process::start(program, self.counted.clone())
+    }
 }
 
 /// What a request may take of the processor.
@@ -108,18 +132,6 @@ pub(crate) struct Decoder {
     at_work: Option<Process>,
     /// Whose file it is.
     owner: u32,
-}
-
-/// What is done with what a reader says. An answer ends the request.
-type Hear<'a, T> = &'a mut dyn FnMut(Answer, &[u8]) -> io::Result<Next<T>>;
-
-/// Takes what is said of what is no tensor; returns how much that was, and whether more is wanted.
-type Take<'a> = &'a mut dyn FnMut(Answer, &[u8]) -> io::Result<(u64, bool)>;
-
-enum Next<T> {
-    Say(Order),
-    Listen,
-    Done(T),
 }
 
 impl Readers {
@@ -182,31 +194,9 @@ impl Readers {
         sink: &mut Sink<'_>,
     ) -> io::Result<Recognised> {
         let size = ask.source.size()?;
-        let from = wanted.start();
-        let head = head(ask.source, from, size);
-        let mut enough = false;
+        let order = (Order::Recognise { size, wanted }, head(ask.source, wanted.start(), size));
         let mut process = None;
-        let mut hear = |answer, bytes: &[u8]| match answer {
-            Answer::Tensors(count) if !enough => {
-                let mut each = |tensor| sink(tensor).is_continue();
-                let (given, more) = check::tensors(count, bytes, size, &mut each)?;
-                *tensors += given;
-                enough = !more || wanted == Wanted::First;
-                Ok(match wanted {
-                    Wanted::First => Next::Listen,
-                    _ if more => Next::Say(Order::More),
-                    _ => Next::Say(Order::Enough),
-                })
-            }
-            Answer::Recognised(summary) => {
-                let mut found = check::summary(summary, size, from, *tensors)?;
-                found.stopped |= enough;
-                Ok(Next::Done(found))
-            }
-            _ => Err(check::nonsense("an answer to another question")),
-        };
-        let order = (Order::Recognise { size, wanted }, head);
-        let found = self.request(ask, &mut process, order, &mut hear);
+        let found = self.request(ask, &mut process, order, &mut of_tensors(size, wanted, tensors, sink));
         self.put(ask.owner, process);
         found
     }
@@ -216,10 +206,7 @@ impl Readers {
         if self.0.here.load(Relaxed) {
             return Ok(formats::pieces(ask.source, sink));
         }
-        self.each_said(ask, Wanted::Pieces, &mut |answer, bytes| match answer {
-            Answer::Pieces(count) => check::pieces(count, bytes, &mut |piece| sink(piece).is_continue()),
-            _ => Err(check::nonsense("an answer to another question")),
-        })
+        self.each_said(ask, Wanted::Pieces, &mut taking_pieces(sink))
     }
 
     /// Reads the metadata of a hierarchy of arrays, and gives each directory that it tells of to `sink`: as
@@ -233,10 +220,7 @@ impl Readers {
         if self.0.here.load(Relaxed) {
             return Ok(formats::nodes(ask.source, metadata, sink));
         }
-        self.each_said(ask, Wanted::Nodes(metadata), &mut |answer, bytes| match answer {
-            Answer::Nodes(count) => check::nodes(count, bytes, &mut |node| sink(node).is_continue()),
-            _ => Err(check::nonsense("an answer to another question")),
-        })
+        self.each_said(ask, Wanted::Nodes(metadata), &mut taking_nodes(sink))
     }
 
     /// Has a file read that says something other than tensors. `take` is given what is said, and says whether more is
@@ -244,15 +228,8 @@ impl Readers {
     fn each_said(&self, ask: &Ask<'_>, wanted: Wanted, take: Take<'_>) -> io::Result<Recognised> {
         let size = ask.source.size()?;
         let mut process = None;
-        let mut hear = |answer, bytes: &[u8]| match answer {
-            Answer::Recognised(summary) => Ok(Next::Done(check::summary(summary, size, 0, 0)?)),
-            answer => {
-                let (_, more) = take(answer, bytes)?;
-                Ok(Next::Say(if more { Order::More } else { Order::Enough }))
-            }
-        };
         let order = (Order::Recognise { size, wanted }, head(ask.source, 0, size));
-        let found = self.request(ask, &mut process, order, &mut hear);
+        let found = self.request(ask, &mut process, order, &mut of_others(size, take));
         self.put(ask.owner, process);
         found
     }
@@ -284,7 +261,7 @@ impl Readers {
         // What reading the file gave: the reader is not asked what it made of it.
         let mut unreadable = None;
         let mut talk = taken.talk(watch);
-        let said = waits::during(Wait::Reader, || converse(ask, &mut talk, order, hear, &mut unreadable));
+        let said = waits::during(Wait::Reader, || converse(ask.source, talk.wire(), order, hear, &mut unreadable));
         (ask.took)(talk.spent().saturating_sub(for_bytes));
         drop(talk);
         match said {
@@ -369,11 +346,13 @@ impl Readers {
         let mut starter = self.0.starter.lock();
         if starter.is_none() {
             let (ask, asked) = channel::<Sender<io::Result<Process>>>();
-            let program = self.0.program.clone().unwrap_or_else(|| "/proc/self/exe".into());
+            // Not so that it would keep alive whoever it waits for.
+            let shared = Arc::downgrade(&self.0);
             thread::Builder::new().name("tensorfs-readers".into()).spawn(move || {
                 for tell in asked {
+                    let Some(shared) = shared.upgrade() else { return };
                     // Nobody may wait for it any more.
-                    let _ = tell.send(Process::start(&program));
+                    let _ = tell.send(shared.start());
                 }
             })?;
             *starter = Some(ask);
@@ -383,7 +362,7 @@ impl Readers {
         let gone = || io::Error::other("nobody starts readers");
         let process = if asked { hear.recv().map_err(|_| gone())?? } else { return Err(gone()) };
         let watch = Watch { pause: &|| (), wanted: &|| Ok(()), budget: self.0.budget.0, at_leisure: false };
-        let missing = match process.talk(watch).hear() {
+        let missing = match process.talk(watch).wire().receive() {
             Ok((Answer::Ready(missing), _)) => missing,
             Ok(_) => return Err(check::nonsense("a reader that is none")),
             Err(error) => {
@@ -404,51 +383,6 @@ impl Readers {
     }
 }
 
-/// The bytes that a reader will want first. None if they cannot be read: it will ask for them.
-fn head(source: &dyn Source, from: u64, size: u64) -> Vec<u8> {
-    let len = usize::try_from(size.saturating_sub(from)).unwrap_or(HEAD).min(HEAD);
-    let mut head = vec![0; len];
-    let read = source.read_at(from, &mut head).unwrap_or(0);
-    head.truncate(read);
-    head
-}
-
-/// Says what is wanted, reads for the reader, and hands everything else on.
-fn converse<T>(
-    ask: &Ask<'_>,
-    talk: &mut Talk<'_>,
-    (order, head): (Order, Vec<u8>),
-    hear: Hear<'_, T>,
-    unreadable: &mut Option<io::Error>,
-) -> io::Result<T> {
-    talk.say(&order, &head)?;
-    let mut buffer = head;
-    loop {
-        let (answer, bytes) = talk.hear()?;
-        match answer {
-            Answer::Read { offset, len } => {
-                buffer.resize((len as usize).min(READ_MAX), 0);
-                match ask.source.read_at(offset, &mut buffer) {
-                    Ok(count) => talk.say(&Order::Bytes, &buffer[..count])?,
-                    Err(error) => {
-                        *unreadable = Some(error);
-                        talk.say(&Order::Unreadable, &[])?;
-                    }
-                }
-            }
-            Answer::Hole { offset } => {
-                let hole = ask.source.hole(offset).unwrap_or(0);
-                talk.say(&Order::Hole(hole), &[])?;
-            }
-            answer => match hear(answer, bytes)? {
-                Next::Say(order) => talk.say(&order, &[])?,
-                Next::Listen => {}
-                Next::Done(done) => return Ok(done),
-            },
-        }
-    }
-}
-
 impl Decoder {
     /// Fills `buffer` with decoded bytes from `offset` on, as far as there are any. Fast only from front to back.
     pub fn read_at(&mut self, ask: &Ask<'_>, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
@@ -460,15 +394,7 @@ impl Decoder {
         let len = buffer.len().min(DECODE_MAX);
         let tensor = self.at_work.is_none().then(|| Box::new(Tensor::clone(&self.tensor)));
         let order = Order::Decode { size, tensor, offset, len: len as u32 };
-        let mut hear = |answer, bytes: &[u8]| match answer {
-            Answer::Decoded if bytes.len() <= len => {
-                buffer[..bytes.len()].copy_from_slice(bytes);
-                Ok(Next::Done(Ok(bytes.len())))
-            }
-            Answer::Failed(_, why) => Ok(Next::Done(Err(io::Error::other(why)))),
-            _ => Err(check::nonsense("an answer to another question")),
-        };
-        self.readers.request(ask, &mut self.at_work, (order, Vec::new()), &mut hear)?
+        self.readers.request(ask, &mut self.at_work, (order, Vec::new()), &mut of_bytes(&mut buffer[..len]))?
     }
 }
 
@@ -490,7 +416,7 @@ mod tests {
     use tensorfs_formats::{Dtype, Format, Location};
     use tensorfs_layout::segment::start_apart;
 
-    use super::super::protocol::Summary;
+    use super::super::protocol::{Summary, Wire};
 
     /// A message as it is sent.
     fn message(message: &impl Serialize, bytes: &[u8]) -> Vec<u8> {
@@ -577,6 +503,31 @@ mod tests {
         assert!(found.error.is_none() && took < budget, "{:?} {told} {took:?}", found.error);
     }
 
+    /// Proves B9.
+    #[test]
+    fn there_are_so_many_and_one_that_is_idle_makes_room_for_another() {
+        let ready = message(&Answer::Ready(Vec::new()), &[]);
+        let dir = tempfile::tempdir().unwrap();
+        let readers = Readers::of(says(dir.path(), &ready, "exec sleep 1000"), BUDGET);
+        let there_are = || Arc::strong_count(&readers.0.counted) - 1;
+        let mut at_work: Vec<Process> = (0..MOST as u32).map(|owner| readers.take(owner).unwrap()).collect();
+        assert_eq!(there_are(), MOST);
+        let refused = readers.take(1000).err().unwrap();
+        assert_eq!((Broken::of(&refused), there_are()), (Some(Broken::Once), MOST));
+        // Each owner has his own: there are as many as before.
+        for owner in 0..IDLE as u32 {
+            readers.put(owner, at_work.pop());
+        }
+        assert_eq!((there_are(), readers.0.idle.lock().len()), (MOST, IDLE));
+        for left in (0..IDLE).rev() {
+            at_work.push(readers.take(1000).unwrap());
+            assert_eq!((there_are(), readers.0.idle.lock().len()), (MOST, left));
+        }
+        assert!(readers.take(1000).is_err());
+        drop(at_work);
+        assert_eq!(there_are(), 0);
+    }
+
     /// Proves T10.
     #[test]
     fn what_three_readers_did_not_survive_is_left_alone() {
@@ -614,6 +565,21 @@ mod tests {
             stopped: false,
             failed: None,
         })
+    }
+
+    /// What is empty takes a byte of a message, and more of the server's memory.
+    #[test]
+    fn no_more_is_taken_in_than_a_file_may_say() {
+        let pairs = |count| vec![(String::new(), String::new()); count];
+        let hears = |pairs: Vec<(String, String)>, calls: usize| {
+            let Answer::Recognised(summary) = summary(100) else { unreachable!() };
+            let said = Answer::Recognised(Summary { metadata: pairs, calls: vec![String::new(); calls], ..summary });
+            let mut wire = Wire::new(io::Cursor::new(message(&said, &[])));
+            wire.receive::<Answer>().is_ok()
+        };
+        assert!(hears(pairs(1 << 17), 32));
+        assert!(!hears(pairs((1 << 17) + 1), 0) && !hears(pairs(2_000_000), 0));
+        assert!(!hears(pairs(0), 33));
     }
 
     #[test]

@@ -22,8 +22,7 @@ pub fn serve_reader() -> ! {
     let missing = jail::lock_in();
     // SAFETY: descriptor 0 belongs to this process, and nothing else in it uses it.
     let socket = unsafe { File::from_raw_fd(0) };
-    let server = Rc::new(Server { wire: RefCell::new(Wire::new(socket)) });
-    let done = serve(&server, missing);
+    let done = serve(socket, missing);
     // Also when the server has gone, which is how most readers end. Nothing is to be cleaned up, and the calls that
     // would do it are forbidden.
     // SAFETY: it takes any number, and does not return.
@@ -47,7 +46,9 @@ struct Remote {
 
 type Decoder = Reader<Remote, Box<Tensor>>;
 
-fn serve(server: &Rc<Server>, missing: Vec<String>) -> io::Result<()> {
+/// Does what the server says, until it has gone.
+pub(super) fn serve(socket: File, missing: Vec<String>) -> io::Result<()> {
+    let server = Rc::new(Server { wire: RefCell::new(Wire::new(socket)) });
     server.wire.borrow_mut().send(&Answer::Ready(missing), &[])?;
     let mut decoder: Option<Decoder> = None;
     loop {

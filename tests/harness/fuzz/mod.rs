@@ -4,6 +4,7 @@
 //! these, on the stable toolchain and as part of the test run; `tests/hostile/cargo-fuzz` runs them under cargo-fuzz,
 //! guided by coverage.
 
+mod answers;
 mod formats;
 mod handover;
 mod log;
@@ -24,7 +25,7 @@ pub struct Target {
 }
 
 /// Everything that is fuzzed.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     Target { name: "record", run: tensorfs_layout::testing::decode_record, seeds: log::records, cost: 1 },
     Target {
         name: "description",
@@ -34,6 +35,7 @@ pub const TARGETS: [Target; 18] = [
     },
     Target { name: "block", run: log::block, seeds: log::blocks, cost: 1 },
     Target { name: "handover", run: handover::run, seeds: handover::seeds, cost: 60 },
+    Target { name: "answers", run: answers::run, seeds: answers::seeds, cost: 4 },
     Target { name: "log", run: log::pool, seeds: log::pools, cost: 100 },
     Target { name: "tfrecord", run: formats::tfrecord, seeds: formats::tfrecords, cost: 2 },
     Target { name: "safetensors", run: formats::any, seeds: formats::safetensors, cost: 2 },
