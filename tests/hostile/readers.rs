@@ -1,7 +1,7 @@
 //! Files that are made to keep whoever looks into them busy, to bring it down, or to take it over.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -25,6 +25,7 @@ on_mounts!(
     a_server_that_is_to_end_waits_for_no_reader,
     no_reader_outlives_its_server_or_its_mount,
     there_are_so_many_readers_however_many_users_want_one,
+    tensors_that_stay_open_keep_few_readers,
     holes_of_no_format_are_read,
     a_reader_that_fails_is_an_error_of_that_request,
     what_three_readers_did_not_survive_is_sealed_and_looked_into_again,
@@ -428,6 +429,67 @@ fn there_are_so_many_readers_however_many_users_want_one(setup: Setup) {
     }
     assert!((24..=33).contains(&most), "{most} readers");
     wait_until("all but idle readers to end", || readers(&mount).len() <= 5);
+}
+
+/// Those who have something open are ended with the test.
+struct Holders(Vec<Child>);
+
+impl Drop for Holders {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Some who read packed tensors at once, and have them open then, have the readers of a few. Each would keep blocks of
+/// what it gave, too.
+///
+/// Proves B9, T6.
+fn tensors_that_stay_open_keep_few_readers(setup: Setup) {
+    // One user has four at a time.
+    const AT_ONCE: u32 = 6;
+    const ROUNDS: u32 = 4;
+    if !is_root() {
+        return setup.skip("needs root, to become somebody else");
+    }
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let name = |n: u32| format!("{n}.npz");
+    (0..ROUNDS * AT_ONCE).for_each(|n| bomb_of(&mount.at(name(n)), 2 << 20));
+    mount.wait_for_seals(u64::from(ROUNDS * AT_ONCE));
+    let tensor = |n: u32| Path::new(".tensorfs/tensors").join(name(n)).join("a.npy");
+    (0..ROUNDS * AT_ONCE).for_each(|n| drop(fs::metadata(mount.at(tensor(n))).unwrap()));
+    // The end, by one request.
+    let script = "exec 3<$0; dd bs=16 skip=131079 count=1 status=none <&3 | wc -c; read";
+    let mut open = Holders(Vec::new());
+    for round in 0..ROUNDS {
+        let held = calls.add(Rule::of(Call::Read).on("/segments/").held());
+        let some = (0..AT_ONCE).map(|user| {
+            let mut command = as_user(1234 + user, 1234 + user);
+            command.args(["bash", "-c", script]).arg(tensor(round * AT_ONCE + user)).current_dir(mount.path());
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        });
+        open.0.extend(some);
+        // More than are kept have begun before one of them is done.
+        held.wait_for_waiting(AT_ONCE.into());
+        drop(held);
+        for child in open.0.iter_mut().rev().take(AT_ONCE as usize) {
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line.trim(), "16");
+        }
+    }
+    // Those of four tensors, and as many that have nothing to do.
+    wait_until("few readers", || readers(&mount).len() <= 8);
+    assert_eq!(of_readers(&mount, "failed"), 0);
+    drop(open);
+    wait_until("all but idle readers to end", || readers(&mount).len() <= 4);
 }
 
 /// The beginnings, and ends, of files of which most is a hole, that say as much as they can of what is in it.
