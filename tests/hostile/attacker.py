@@ -32,6 +32,8 @@ OPEN = 500
 TO_READ = 10_000
 BY_CHILD = 2_000
 THREADS = 200
+# Of what has no name any more.
+GONE = 500
 MIB = 1 << 20
 # Of a sample.
 LARGEST = 1 << 20
@@ -83,6 +85,7 @@ class Attack:
         os.makedirs(self.home, exist_ok=True)
         self.held = []
         self.looks = []
+        self.gone = []
         # Names go on where an earlier one of the same directory may have ended.
         self.files = seed << 20
 
@@ -219,6 +222,51 @@ class Attack:
         for n in range(20):
             os.makedirs(f"{directory}/{self.random.randrange(1000)}", exist_ok=True)
 
+    def by_removed(self):
+        """What is gone, and held by its path or as a working directory."""
+        for fd in self.gone[: len(self.gone) if len(self.gone) > GONE else self.random.randrange(10)]:
+            os.close(fd)
+            self.gone.remove(fd)
+        for _ in range(50):
+            self.files += 1
+            path = self.path(f"{self.files}-gone")
+            make, remove = self.random.choice([(os.mkdir, os.rmdir), (os.mkfifo, os.unlink)])
+            make(path)
+            self.gone.append(os.open(path, os.O_PATH))
+            remove(path)
+        self.killed([lambda: self.stay_in(self.path(f"{os.getpid()}-left"))])
+
+    def stay_in(self, path):
+        os.mkdir(path)
+        os.chdir(path)
+        os.rmdir(os.getcwd())
+        for name in (".", "..", "f"):
+            try:
+                os.stat(name)
+            except OSError:
+                pass
+        time.sleep(10)
+
+    def by_unnamed(self):
+        """Files that never had a name, and get one."""
+        fd = os.open(self.home, os.O_TMPFILE | os.O_RDWR, 0o600)
+        try:
+            os.write(fd, b"x" * self.random.randrange(1, 100_000))
+            os.fsync(fd)
+            self.files += 1
+            os.link(f"/proc/self/fd/{fd}", self.path(f"{self.files}-named"), follow_symlinks=True)
+        finally:
+            os.close(fd)
+
+    def by_exchanges(self):
+        """Names change places, files with directories too, and nothing is replaced."""
+        libc, here = ctypes.CDLL(None, use_errno=True), -100
+        for _ in range(50):
+            name = [None, None, f"d{self.random.randrange(20)}", f"lists{self.random.randrange(20)}"]
+            one, other = (self.path(self.random.choice(name)).encode() for _ in range(2))
+            # RENAME_NOREPLACE, EXCHANGE, WHITEOUT, and what is not known.
+            libc.renameat2(here, one, here, other, self.random.choice([1, 2, 2, 2, 4, 8]))
+
     def by_special_files(self):
         self.files += 1
         path = self.path(f"{self.files}-special")
@@ -238,6 +286,20 @@ class Attack:
                 os.pwrite(fd, os.urandom(self.random.randrange(1, 100_000)), self.random.randrange(MIB))
             os.fsync(fd)
             os.ftruncate(fd, self.random.randrange(MIB))
+        finally:
+            os.close(fd)
+
+    def by_direct(self):
+        """Past the cache, in places where a block is, and where none is; of memory that is a file of the mount, too."""
+        fd = self.file(os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+        try:
+            with mmap.mmap(-1, 1 << 16) as memory:
+                for _ in range(20):
+                    place = self.random.randrange(MIB) & ~self.random.choice([0, 511, 4095])
+                    self.random.choice([os.preadv, os.pwritev])(fd, [memory], place)
+            os.ftruncate(fd, MIB)
+            with mmap.mmap(fd, MIB) as memory:
+                os.pwritev(fd, [memory], self.random.randrange(MIB) & ~4095)
         finally:
             os.close(fd)
 
@@ -387,6 +449,26 @@ class Attack:
                 os.pread(fd, 4096, 16 * MIB - self.random.randrange(MIB))
         finally:
             os.close(fd)
+
+    def by_packed_at_once(self):
+        """The ends of some at the same time, which stay open behind that: each has something to go on with."""
+        packed = [self.path(f"packed-{n}") for n in range(5)]
+        below = f"{self.top()}/.tensorfs/tensors/{self.where()}"
+        begun = len(self.looks)
+        while len(self.looks) < begun + 10:
+            self.looks.append(os.open(f"{below}/{self.random.choice(packed)}/a.npy", os.O_RDONLY))
+
+        def read(fd):
+            try:
+                os.pread(fd, 4096, 16 * MIB - self.random.randrange(MIB))
+            except OSError:
+                pass
+
+        threads = [threading.Thread(target=read, args=(fd,)) for fd in self.looks[begun:]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def by_long_names(self):
         """Tensors are called something, which is in memory once the file is sealed."""

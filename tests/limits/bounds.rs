@@ -46,11 +46,25 @@ fn long_names_paths_and_targets(setup: Setup) {
     assert_eq!(errno(std::fs::rename(mount.at("f"), mount.at(&long))), Errno::ENAMETOOLONG);
     assert_eq!(errno(std::fs::remove_file(mount.at(&long))), Errno::ENAMETOOLONG);
     assert_eq!(errno(std::fs::metadata(mount.at(&long))), Errno::ENAMETOOLONG);
+    // One byte less is a name like any other.
+    let longest = &long[1..];
+    std::fs::create_dir(mount.at(longest)).unwrap();
+    std::fs::write(mount.at(longest).join(longest), "long").unwrap();
+    std::fs::hard_link(mount.at("f"), mount.at(longest).join("other")).unwrap();
+    std::fs::rename(mount.at(longest).join("other"), mount.at(format!("{}m", &longest[1..]))).unwrap();
+    assert_eq!(std::fs::read(mount.at(longest).join(longest)).unwrap(), b"long");
+    std::fs::remove_dir_all(mount.at(longest)).unwrap();
     assert_eq!(errno(symlink("t".repeat(4096), mount.at("link"))), Errno::ENAMETOOLONG);
     symlink("t".repeat(4095), mount.at("link")).unwrap();
     // A path may be as long as this; a tree may be deeper.
     let deep = "d/".repeat(2100);
     assert_eq!(errno(std::fs::metadata(mount.at(&deep))), Errno::ENAMETOOLONG);
+    let path_of = |len: usize| {
+        let (begin, end) = (mount.path().display().to_string(), "/f");
+        format!("{begin}{}{end}", "/".repeat(len - begin.len() - end.len()))
+    };
+    assert!(std::fs::metadata(path_of(4095)).unwrap().is_file());
+    assert_eq!(errno(std::fs::metadata(path_of(4096))), Errno::ENAMETOOLONG);
     let step = format!("{}/", "d".repeat(250)).repeat(10);
     let script = format!("for n in 1 2 3; do mkdir -p {step}; cd {step}; done; echo bottom > f; cat f");
     assert_eq!(shell(mount.path(), &script), "bottom\n");
@@ -398,7 +412,24 @@ fn texts_that_are_open_take_no_more_than_there_may_be(setup: Setup) {
     let as_other = format!("setpriv --reuid 54321 --regid 54321 --clear-groups bash -c '{open}' 2>&1");
     let said = shell(mount.path(), &format!("ulimit -n {}; {as_other}", fits + 1000));
     assert!(said.contains("in system") && said.trim().ends_with(&format!("\n{fits}")), "{fits}: {said}");
-    // Once they are closed, there is room again; and whoever runs the server was never refused.
+    // Meanwhile whoever runs the server is not refused, and other users are.
+    let hold = format!("{open}; read");
+    let mut holder = std::process::Command::new("prlimit");
+    holder.arg(format!("--nofile={0}:{0}", fits + 1000)).args(["setpriv", "--reuid", "54321", "--regid", "54321"]);
+    holder.args(["--clear-groups", "bash", "-c", &hold]).current_dir(mount.path());
+    holder.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut holder = holder.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(holder.stdout.take().unwrap()), &mut line).unwrap();
+    assert_eq!(line.trim(), fits.to_string());
+    for text in ["README", "info", "metrics", "placement"] {
+        std::fs::read(mount.at(".tensorfs").join(text)).unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+    let said = as_owner(&mount, OWNER + 1, "cat .tensorfs/README");
+    assert!(said.contains("in system"), "{said}");
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    // Once they are closed, there is room again.
     wait_until("all are closed", || {
         shell(mount.path(), &format!("ulimit -n {}; {as_other}", fits + 1000)).trim().ends_with(&format!("\n{fits}"))
     });
