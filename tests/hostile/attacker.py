@@ -247,17 +247,6 @@ class Attack:
                 pass
         time.sleep(10)
 
-    def by_unnamed(self):
-        """Files that never had a name, and get one."""
-        fd = os.open(self.home, os.O_TMPFILE | os.O_RDWR, 0o600)
-        try:
-            os.write(fd, b"x" * self.random.randrange(1, 100_000))
-            os.fsync(fd)
-            self.files += 1
-            os.link(f"/proc/self/fd/{fd}", self.path(f"{self.files}-named"), follow_symlinks=True)
-        finally:
-            os.close(fd)
-
     def by_exchanges(self):
         """Names change places, files with directories too, and nothing is replaced."""
         libc, here = ctypes.CDLL(None, use_errno=True), -100
@@ -295,8 +284,11 @@ class Attack:
         try:
             with mmap.mmap(-1, 1 << 16) as memory:
                 for _ in range(20):
-                    place = self.random.randrange(MIB) & ~self.random.choice([0, 511, 4095])
-                    self.random.choice([os.preadv, os.pwritev])(fd, [memory], place)
+                    place = self.random.randrange(MIB) & ~self.random.choice([0, 511, 4095, 4095, 4095])
+                    try:
+                        self.random.choice([os.preadv, os.pwritev])(fd, [memory], place)
+                    except OSError:
+                        pass
             os.ftruncate(fd, MIB)
             with mmap.mmap(fd, MIB) as memory:
                 os.pwritev(fd, [memory], self.random.randrange(MIB) & ~4095)
@@ -452,7 +444,7 @@ class Attack:
 
     def by_packed_at_once(self):
         """The ends of some at the same time, which stay open behind that: each has something to go on with."""
-        packed = [self.path(f"packed-{n}") for n in range(5)]
+        packed = [self.path(name) for name in os.listdir(self.home) if name.startswith("packed-")]
         below = f"{self.top()}/.tensorfs/tensors/{self.where()}"
         begun = len(self.looks)
         while len(self.looks) < begun + 10:
