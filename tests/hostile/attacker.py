@@ -445,6 +445,8 @@ class Attack:
     def by_packed_at_once(self):
         """The ends of some at the same time, which stay open behind that: each has something to go on with."""
         packed = [self.path(name) for name in os.listdir(self.home) if name.startswith("packed-")]
+        if not packed:
+            return self.by_packed()
         below = f"{self.top()}/.tensorfs/tensors/{self.where()}"
         begun = len(self.looks)
         while len(self.looks) < begun + 10:
