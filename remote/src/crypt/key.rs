@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -64,10 +65,10 @@ impl Key {
     pub fn read(path: &Path) -> Result<Self> {
         let refused = |what: String| Error::Refused(format!("{}: {what}", path.display()));
         let host = |source| Error::Host { path: path.display().to_string(), what: "read the key", source };
-        // Whatever stands there keeps nobody waiting.
-        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-        let file = File::options().read(true).custom_flags(flags).open(path).map_err(host)?;
-        let found = file.metadata().map_err(host)?;
+        // Whoever can write above it says what is at that path. To open a device does something, and whoever has the
+        // other end of a FIFO hears of it: what is there is looked at before it is opened.
+        let there = File::options().read(true).custom_flags(libc::O_PATH).open(path).map_err(host)?;
+        let found = there.metadata().map_err(host)?;
         if !found.is_file() {
             return Err(refused("the key is not in a regular file".into()));
         }
@@ -81,6 +82,10 @@ impl Key {
             let what = format!("others than its owner may read or change the key (mode {mode:03o}); chmod 600 it");
             return Err(refused(what));
         }
+        // The very file that was looked at, whatever has its path by now.
+        let again = format!("/proc/self/fd/{}", there.as_raw_fd());
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = File::options().read(true).custom_flags(flags).open(again).map_err(host)?;
         no_dumps();
         let mut text = String::new();
         match file.take(LONGEST).read_to_string(&mut text) {
@@ -121,6 +126,8 @@ fn no_dumps() {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::FromRawFd;
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -193,6 +200,37 @@ mod tests {
         set_dumpable(true).unwrap();
         Key::read(&dir.path().join("key")).unwrap();
         assert!(!nix::sys::prctl::get_dumpable().unwrap());
+    }
+
+    /// Proves E19.
+    #[test]
+    fn what_holds_no_key_is_not_even_opened() {
+        use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+        let dir = tempfile::tempdir().unwrap();
+        let place = |name: &str| dir.path().join(name);
+        let only_mine = Mode::S_IRUSR | Mode::S_IWUSR;
+        nix::unistd::mkfifo(&place("fifo"), only_mine).unwrap();
+        Key::make(&place("open to others")).unwrap();
+        fs::set_permissions(place("open to others"), fs::Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink("fifo", place("link")).unwrap();
+        Key::make(&place("key")).unwrap();
+        // Only root makes devices.
+        let has_device = mknod(&place("device"), SFlag::S_IFCHR, only_mine, makedev(1, 5)).is_ok();
+        // SAFETY: a new descriptor, of which nobody else knows.
+        let mut told = unsafe { File::from_raw_fd(libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC)) };
+        let watched = std::ffi::CString::new(dir.path().as_os_str().as_bytes()).unwrap();
+        // SAFETY: a path that ends with NUL and lives for the call.
+        let watch = unsafe { libc::inotify_add_watch(told.as_raw_fd(), watched.as_ptr(), libc::IN_OPEN) };
+        assert!(watch >= 0);
+        let mut is_opened = move || told.read(&mut [0; 4096]).is_ok();
+        for name in ["fifo", "link", "open to others", "device"] {
+            if name != "device" || has_device {
+                Key::read(&place(name)).unwrap_err();
+                assert!(!is_opened(), "{name}");
+            }
+        }
+        Key::read(&place("key")).unwrap();
+        assert!(is_opened());
     }
 
     #[test]
