@@ -33,8 +33,8 @@ const NAMES: u64 = 96;
 
 /// What docs/SECURITY.md says that the server takes: its own, for names and records, for each file that is open, for
 /// the attributes of each owner who fills them, for texts, for what is known of tensors, for plans of checkpoints, for
-/// blocks of decoded tensors, and for what is remembered of files. Nobody looks at requests, and no file is so slow that
-/// writes wait for it.
+/// blocks of decoded tensors, and for what is remembered. Nobody looks at requests, and no file is so slow that writes
+/// wait for it.
 fn most(owners: u64, open: u64) -> u64 {
     80 * MIB + NAMES * MIB + open * 2048 + owners * 256 * MIB + (16 + 125 + 512 + 112 + 64) * MIB
 }
