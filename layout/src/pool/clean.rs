@@ -132,7 +132,8 @@ impl Pool {
                 return Ok(());
             }
             let clean = || self.clean_if(|victims| cheapest(victims).filter(|victim| victim.cost <= worth));
-            if !clean()? && !(free <= RESERVE_BLOCKS && self.leave_full_head() && clean()?) {
+            let cleaned = clean()? || (free <= RESERVE_BLOCKS && self.leave_full_head() && clean()?);
+            if !cleaned {
                 break;
             }
         }
