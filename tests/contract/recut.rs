@@ -13,6 +13,7 @@ use crate::grown::{frames, records, seal, sealed_bytes};
 
 on_mounts!(
     damage_is_no_truth_for_a_file_that_is_completed,
+    damage_is_no_truth_for_a_file_that_is_moved,
     damage_in_a_sealed_hole_is_found_when_it_is_cut_anew,
     who_wrote_it_himself_has_damaged_nothing,
 );
@@ -224,6 +225,41 @@ fn damage_is_no_truth_for_a_file_that_is_completed(setup: Setup) {
     let output = mount.tensorfs(["check", "--data", "--json", mount.pool().to_str().unwrap()]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["findings"].as_array().unwrap().len(), 2 * cases.len(), "{report}");
+}
+
+/// A copy has the checksums of all of a file, or none, and would be sealed as it is.
+///
+/// Proves C4.
+fn damage_is_no_truth_for_a_file_that_is_moved(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    mount.umount();
+    mount.add_tier("ssd", &mount.host().join("ssd"));
+    mount.mount();
+    let case = &cases()[0];
+    let names = ["damaged", "whole"];
+    for name in names {
+        for piece in &case.pieces {
+            append(&mount.at(name), piece);
+        }
+    }
+    mount.tensorfs_ok(["seal".as_ref(), mount.path().as_os_str()]);
+    flip(&segment(&mount, &case.first()), case.at);
+    mount.remount();
+    for name in names {
+        let is_damaged = fs::read(mount.at(name)).unwrap() != case.first();
+        append(&mount.at(name), &case.rest);
+        let moved = xattr::set(&mount.at(name), "user.tensorfs.tier", b"ssd", 0);
+        if is_damaged {
+            assert_eq!(moved, Err(nix::errno::Errno::EIO), "{name}");
+            assert_eq!(verify(&mount, name)["verdict"], "damaged", "{name}");
+        } else {
+            moved.unwrap();
+            assert_eq!(state(&mount, name), "sealed", "{name}");
+        }
+    }
 }
 
 /// Proves C4, C7.

@@ -167,9 +167,17 @@ impl Mover {
     fn move_file(&self, ino: Ino, tier: u8, report: &dyn Fn(u64, u64)) -> Result<()> {
         let (files, store) = (&*self.files, self.files.store());
         store.check_writable()?;
-        // What was sealed while it was open is compared with what it is now, before the copy is all there is.
-        if has_provisional_seals(store, ino) && seal_file(files, ino, false, &|| false)? == Outcome::Later {
-            return Err(busy("its checksums could not be compared yet"));
+        // What was sealed while it was open is compared with what it is now, before the copy is all there is; and so is
+        // what was sealed of a file that has grown since, as a copy has the checksums of all of it or of nothing.
+        if is_sealed_in_part(store, ino) {
+            match seal_file(files, ino, false, &|| false)? {
+                Outcome::Later => return Err(busy("its checksums could not be compared yet")),
+                Outcome::Unfit if store.is_known_damaged(ino) => {
+                    let what = "its bytes are not those that were sealed, and a copy would hide that";
+                    return Err(Fault { level: Level::Info, ..Fault::warn(libc::EIO, what) });
+                }
+                _ => {}
+            }
         }
         store.settle_value(ino)?;
         let node = files.node(ino);
@@ -229,9 +237,14 @@ pub(super) fn make_room<'a>(files: &'a Files, ino: Ino, copy: &OwnedFd, bytes: u
     }
 }
 
-/// True if bytes of a file were sealed while something could write it, and not compared since.
-fn has_provisional_seals(store: &Store, ino: Ino) -> bool {
-    store.view().object(ino).and_then(|object| object.chain()).is_some_and(|chain| chain.has_provisional_seals())
+/// True if bytes of a file were sealed while something could write it, and not compared since; or if it has grown since
+/// it was sealed.
+fn is_sealed_in_part(store: &Store, ino: Ino) -> bool {
+    store
+        .view()
+        .object(ino)
+        .and_then(|object| object.chain())
+        .is_some_and(|chain| chain.has_provisional_seals() || (chain.has_seals() && !chain.is_sealed()))
 }
 
 /// A file that never had bytes gets its segment.

@@ -117,6 +117,8 @@ impl Content {
         match chain.summary() {
             // Versions before this one did not look into it.
             Some(summary) if summary.format == Format::Hdf5 && summary.tensors == 0 => None,
+            // Nobody got through it.
+            Some(summary) if summary.format == Format::Opaque && !summary.complete => None,
             Some(summary) => Some((summary.tensors, summary.complete)),
             None => {
                 let first = chain.runs().first().and_then(|run| run.seal())?;

@@ -177,12 +177,17 @@ impl Log {
         }
     }
 
-    /// Has the next frame start another block, if there is one and the newest has no room for so many bytes: then that
-    /// can be cleaned, too.
-    pub fn leave_full_head(&mut self, len: usize) {
-        if self.free_blocks() > 0 && !self.has_head_room(len) {
+    /// Has the next frame start another block, if it would go to this one, which can be cleaned then. False if a frame
+    /// has come to it since `last`.
+    pub fn leave_full_head(&mut self, index: usize, newest: u64) -> bool {
+        if !self.is_head(index) {
+            return true;
+        }
+        let is_same = matches!(self.blocks[index], Block::InUse { last, .. } if last == newest);
+        if is_same {
             self.head = None;
         }
+        is_same
     }
 
     /// True if frames are appended to this block.

@@ -73,13 +73,10 @@ impl Pool {
         let cleaned = self.clean_some();
         self.may_grow();
         cleaned?;
-        // Somebody may wait for the next block to be cleaned.
-        if self.is_growing() {
-            return Ok(());
-        }
+        // Nobody knows how much room there is.
+        let Some(ahead) = self.find_ahead() else { return Ok(()) };
         // The log is left alone until it is worth a few flushes, unless hardly anything is left in the pool: then it
         // gets as short as it was.
-        let ahead = self.upkeep.ahead.load(Relaxed);
         self.shrink(ahead, |blocks, in_use| if in_use <= 1 { 1 } else { (blocks / 4).max(2) })
     }
 
@@ -123,6 +120,13 @@ impl Pool {
         Ok(is_shorter)
     }
 
+    /// Cuts off what is free at the end of the log, but for what an ordinary pool has there; returns how many bytes.
+    pub(super) fn cut_log(&self) -> Result<u64> {
+        let before = self.superblock.of(Superblock::log_len);
+        self.shrink(0, |_, _| 1)?;
+        Ok(before.saturating_sub(self.superblock.of(Superblock::log_len)))
+    }
+
     fn clean_some(&self) -> Result<()> {
         let worth = self.block_size() * 3 / 4;
         let most = self.usage().log_blocks / 8 + 1;
@@ -131,9 +135,7 @@ impl Pool {
             if free > RESERVE_BLOCKS + 1 && !wasteful {
                 return Ok(());
             }
-            let clean = || self.clean_if(|victims| cheapest(victims).filter(|victim| victim.cost <= worth));
-            let cleaned = clean()? || (free <= RESERVE_BLOCKS && self.leave_full_head() && clean()?);
-            if !cleaned {
+            if !self.clean_if(|victims| cheapest(victims).filter(|victim| victim.cost <= worth))? {
                 break;
             }
         }
@@ -144,18 +146,12 @@ impl Pool {
         if self.upkeep.refused.load(Relaxed) { self.clean_if(|victims| cheapest(victims)).map(drop) } else { Ok(()) }
     }
 
-    /// The newest block can be cleaned, if it is full. True if so.
-    fn leave_full_head(&self) -> bool {
-        let log = &mut self.state.write().log;
-        log.leave_full_head(ordinary(log));
-        !log.has_head_room(1)
-    }
-
     /// Cuts free blocks off the end of the log, if so many as `worth` says of all and of those in use can go, and those
     /// that are to be `ahead` stay.
     fn shrink(&self, ahead: usize, worth: impl Fn(usize, usize) -> usize) -> Result<()> {
-        // Who changes how long the log is waits for the host; who looks something up does not.
-        let growing = self.upkeep.growing.lock();
+        // Who changes how long the log is waits for the host; who looks something up does not, nor who waits for the
+        // next block to be cleaned.
+        let Some(growing) = self.upkeep.growing.try_lock() else { return Ok(()) };
         let mut state = self.state.write();
         let log = &mut state.log;
         let (blocks, free) = (log.blocks().len(), log.free_blocks());
@@ -225,6 +221,9 @@ impl Pool {
         self.commit(self.newest())?;
         let victim = choose(&mut self.victims().into_iter());
         let Some(victim) = victim.filter(|victim| self.fits(victim)) else { return Ok(false) };
+        if !self.state.write().log.leave_full_head(victim.index, victim.last) {
+            return Ok(false);
+        }
         self.clean(victim)?;
         Ok(true)
     }
@@ -233,9 +232,12 @@ impl Pool {
     fn victims(&self) -> Vec<Victim> {
         let state = self.state.read();
         let costs = costs(&state);
+        // Where nothing else is left, and the next frame would start another block as well.
+        let log = &state.log;
+        let is_full_head = (1..=RESERVE_BLOCKS).contains(&log.free_blocks()) && !log.has_head_room(ordinary(log));
         let victims = state.log.blocks().iter().enumerate().filter_map(|(index, block)| match *block {
             Block::InUse { incarnation, first, last, .. }
-                if !state.log.is_head(index) && last <= state.log.horizon() =>
+                if (!state.log.is_head(index) || is_full_head) && last <= state.log.horizon() =>
             {
                 Some(Victim { index, incarnation, first, last, cost: *costs.get(&incarnation)? })
             }

@@ -4,7 +4,7 @@
 //! them. The state's lock is needed for the last step alone. One at a time changes how long the log is.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 
@@ -32,8 +32,15 @@ const OF_ALL: u64 = 64;
 /// ... and of what is left of it.
 const OF_REST: u64 = 16;
 
+/// So long it is left alone that there was no room ahead, at first and at most.
+const PAUSE: Duration = Duration::from_secs(60);
+const PAUSE_MOST: Duration = Duration::from_secs(3600);
+
 /// So long who wants room waits for the log to get longer, before he looks whether cleaning has made some.
 const AGAIN: Duration = Duration::from_millis(10);
+
+/// So often he looks before he asks for more of that.
+const RINGS: u32 = 10;
 
 /// Room that is there whenever somebody begins to change the pool, if the log can have it.
 pub(super) fn ordinary(log: &Log) -> usize {
@@ -46,34 +53,43 @@ impl Pool {
         self.upkeep.short.load(Relaxed)
     }
 
-    /// True while somebody makes the log longer or shorter.
-    pub(super) fn is_growing(&self) -> bool {
-        self.upkeep.growing.is_locked()
-    }
-
     /// Makes the log longer, if it is short, or has less free than it could have. Ordinary operations go on meanwhile.
     pub fn grow_ahead(&self) -> Result<()> {
-        let ahead = self.find_ahead();
-        self.upkeep.ahead.store(ahead, Relaxed);
         let growing = self.upkeep.growing.lock();
-        self.grow_unless(&growing, ahead, |log, refused| {
-            refused || (!is_short(log) && log.free_blocks() >= RESERVE_BLOCKS + ahead)
-        })
+        self.grow_unless(&growing, None, |log, refused| refused || !is_short(log))?;
+        let Some(ahead) = self.find_ahead() else { return Ok(()) };
+        let mut no_room = self.upkeep.no_room_ahead.lock();
+        if no_room.is_some_and(|(since, pause)| since.elapsed() < pause) {
+            return Ok(());
+        }
+        let grown = self.grow_unless(&growing, Some(ahead), |log, _| log.free_blocks() >= RESERVE_BLOCKS + ahead);
+        // A try writes what there is room for, and gives it back: not again and again for what nobody needs yet.
+        *no_room = match &grown {
+            Err(Error::NoSpace { .. }) => {
+                let pause = no_room.map_or(PAUSE, |(_, pause)| (pause * 2).min(PAUSE_MOST));
+                Some((Instant::now(), pause))
+            }
+            _ => None,
+        };
+        grown
     }
 
     /// Makes the log longer, unless there is room for a frame of an ordinary transaction. Where somebody else is at it,
     /// that is waited for, or for cleaning.
     pub(super) fn grow_for(&self, len: usize) -> Result<()> {
         let enough = |log: &Log, refused| refused || log.has_room(len, Reserve::Untouched);
-        loop {
+        for tries in 0_u32.. {
             if let Some(growing) = self.upkeep.growing.try_lock_for(AGAIN) {
-                return self.grow_unless(&growing, 0, enough);
+                return self.grow_unless(&growing, None, enough);
             }
             if enough(&self.state.read().log, self.upkeep.refused.load(Relaxed)) {
                 return Ok(());
             }
-            self.budget.is_out_of_room();
+            if tries.is_multiple_of(RINGS) {
+                self.budget.is_out_of_room();
+            }
         }
+        Ok(())
     }
 
     /// Has `when` called while somebody waits for the log to get longer, again and again: what is dead in it is room,
@@ -82,10 +98,10 @@ impl Pool {
         self.budget.when_out_of_room(when);
     }
 
-    /// How many blocks the log should have free beyond the reserve, as far as the pool has room.
-    fn find_ahead(&self) -> usize {
+    /// How many blocks the log should have free beyond the reserve, as far as the pool has room; none if nobody knows.
+    pub(super) fn find_ahead(&self) -> Option<usize> {
         let superblock = self.superblock();
-        let Ok(host) = self.host_space() else { return 0 };
+        let host = self.host_space().ok()?;
         let unit = host.fragment_size();
         let (mut all, mut rest) = (host.blocks().saturating_mul(unit), host.blocks_available().saturating_mul(unit));
         if let Some(limit) = superblock.limit {
@@ -93,14 +109,14 @@ impl Pool {
             (all, rest) = (all.min(limit), rest.min(limit.saturating_sub(used)));
         }
         let bytes = AHEAD.min(all / OF_ALL).min(rest / OF_REST);
-        (bytes / u64::from(superblock.block_size)) as usize
+        Some((bytes / u64::from(superblock.block_size)) as usize)
     }
 
-    /// The caller has the turn to grow, and wants so many blocks free beyond the reserve.
+    /// The caller has the turn to grow, and wants a block, or so many free beyond the reserve that nobody needs yet.
     fn grow_unless(
         &self,
         _growing: &MutexGuard<'_, ()>,
-        ahead: usize,
+        ahead: Option<usize>,
         enough: impl Fn(&Log, bool) -> bool,
     ) -> Result<()> {
         self.check_writable()?;
@@ -109,9 +125,10 @@ impl Pool {
             if enough(&state.log, self.upkeep.refused.load(Relaxed)) {
                 return Ok(());
             }
-            (state.view.totals().allocated, (RESERVE_BLOCKS + ahead).saturating_sub(state.log.free_blocks()))
+            let missing = |ahead: usize| (RESERVE_BLOCKS + ahead).saturating_sub(state.log.free_blocks()) as u32;
+            (state.view.totals().allocated, ahead.map(missing))
         };
-        let blocks = self.lengthen(allocated, missing as u32)?;
+        let blocks = self.lengthen(allocated, missing)?;
         let mut state = self.state.write();
         state.log.resize(blocks);
         self.note_room(&state.log);
@@ -128,7 +145,7 @@ impl Pool {
         let Some(_growing) = self.upkeep.growing.try_lock() else {
             return Err(self.full("the log is just getting longer"));
         };
-        let blocks = self.lengthen(state.view.totals().allocated, 0)?;
+        let blocks = self.lengthen(state.view.totals().allocated, None)?;
         state.with_upgraded(|live| live.log.resize(blocks));
         self.note_room(&state.log);
         Ok(())
@@ -152,16 +169,19 @@ impl Pool {
         }
     }
 
-    /// Writes more blocks, so many at least if it can be; returns how many there are then. The caller has the turn to
-    /// grow.
-    fn lengthen(&self, allocated: u64, at_least: u32) -> Result<usize> {
+    /// Writes more blocks, so many as are to be `ahead` if there is a number; returns how many there are then. The
+    /// caller has the turn to grow.
+    fn lengthen(&self, allocated: u64, ahead: Option<u32>) -> Result<usize> {
         self.check_writable()?;
         let refuse = |what| {
-            self.upkeep.refused.store(true, Relaxed);
+            if ahead.is_none() {
+                self.upkeep.refused.store(true, Relaxed);
+            }
             Err(self.full(what))
         };
         let superblock = self.superblock();
-        let more = (superblock.blocks / 8).max(at_least).clamp(1, 64).min(BLOCKS_MAX.saturating_sub(superblock.blocks));
+        let more = ahead.unwrap_or(superblock.blocks / 8).clamp(1, 64);
+        let more = more.min(BLOCKS_MAX.saturating_sub(superblock.blocks));
         if more == 0 {
             return refuse("the log has as many blocks as it can have");
         }
@@ -175,7 +195,9 @@ impl Pool {
         match self.medium.grow(superblock.log_len(), grown.log_len()) {
             Ok(()) => {}
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
-                self.upkeep.patience.refuse();
+                if ahead.is_none() {
+                    self.upkeep.patience.refuse();
+                }
                 return refuse("the host is full");
             }
             Err(error) => return Err(self.fail("growing the log", &error)),

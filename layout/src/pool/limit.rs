@@ -28,6 +28,11 @@ impl Pool {
     /// [`Error::Invalid`] if the limit is below what is used, or below [`LIMIT_MIN`].
     pub fn resize(&self, limit: Option<u64>, used: u64, removed: u64) -> Result<()> {
         self.check_writable()?;
+        let used = match limit {
+            // What the log has ahead is nothing that is in use.
+            Some(limit) if limit < used => used.saturating_sub(self.cut_log()?),
+            _ => used,
+        };
         // The log cannot grow past the new limit meanwhile.
         let _growing = self.upkeep.growing.lock();
         let superblock = self.superblock();

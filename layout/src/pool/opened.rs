@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard};
 
@@ -65,13 +65,12 @@ pub(super) struct Upkeep {
     pub shortening: Mutex<Shortening>,
     /// The log should get longer.
     pub short: AtomicBool,
-    /// So many blocks it should have free beyond the reserve, as far as the pool had room for them the last time that
-    /// somebody looked.
-    pub ahead: AtomicUsize,
     /// It could not, and nothing has changed since that might let it.
     pub refused: AtomicBool,
     /// When that is worth finding out again.
     pub patience: Patience,
+    /// When there was no room for more of it than somebody needs, and for how long that is not tried again.
+    pub no_room_ahead: Mutex<Option<(Instant, Duration)>>,
     /// How the pool is to be left.
     pub ending: Mutex<Ending>,
     /// What the next mount is told by where the log takes nothing ([`Pool::hold_note`]).
