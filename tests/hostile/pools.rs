@@ -11,6 +11,7 @@ on_mounts!(
     a_users_pool_stays_theirs_while_root_has_it_mounted,
     no_link_in_a_pool_leads_out_of_it,
     what_is_no_regular_file_keeps_nobody_waiting,
+    a_note_takes_the_place_of_nothing_that_is_elsewhere_too,
     what_info_tells_everybody_names_no_files,
     names_in_a_pool_play_with_no_terminal_and_make_no_lines_of_a_log,
     a_directory_that_is_gone_is_not_told_of_with_a_line_for_each_file_in_it,
@@ -189,6 +190,73 @@ fn what_is_no_regular_file_keeps_nobody_waiting(setup: Setup) {
     assert_eq!(run(&["check"], &inside).0, Some(0));
     mount.mount();
     assert_eq!(std::fs::read(mount.at("f")).unwrap(), bytes);
+}
+
+/// What has the name of a note beside the log may be a second name of a file elsewhere, which would be changed, if only
+/// in its time and in the number of its names.
+///
+/// Proves P3.
+fn a_note_takes_the_place_of_nothing_that_is_elsewhere_too(setup: Setup) {
+    const OWNER: u32 = 12_345;
+    if !is_root() || setup.mount_is_plain() {
+        return setup.skip("only root has files of others");
+    }
+    let mut mount = setup.mount();
+    std::fs::write(mount.at("f"), vec![7; 100_000]).unwrap();
+    mount.umount();
+    run_ok(std::process::Command::new("chown").arg("-R").arg(format!("{OWNER}:{OWNER}")).arg(mount.pool()));
+    let outside = mount.host().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    let look = |name: &str| {
+        let host = std::fs::symlink_metadata(outside.join(name)).unwrap();
+        let bytes = std::fs::read(outside.join(name)).unwrap();
+        (host.nlink(), (host.ctime(), host.ctime_nsec()), (host.uid(), host.mode()), bytes)
+    };
+    for whose in [0, OWNER] {
+        for names in [&["failed", "scrubbed", "remote"][..], &["failed.new", "scrubbed.new", "remote.new"]] {
+            mount.mount();
+            mount.kill9();
+            for name in names {
+                std::fs::write(outside.join(name), "outside").unwrap();
+                std::os::unix::fs::chown(outside.join(name), Some(whose), Some(whose)).unwrap();
+                std::fs::hard_link(outside.join(name), mount.pool().join(name)).unwrap();
+            }
+            let before: Vec<_> = names.iter().map(|name| look(name)).collect();
+            let logged = mount.log().len();
+            // It recovers, and ends.
+            mount.mount();
+            let _ = mount.tensorfs(["scrub".as_ref(), "--no-limit".as_ref(), mount.path().as_os_str()]);
+            mount.umount();
+            let told = mount.log()[logged..].to_owned();
+            let url = format!("file://{}", mount.host().join("remote").display());
+            let pool = mount.pool().as_os_str();
+            let off = mount.tensorfs(["remote".as_ref(), "off".as_ref(), pool]);
+            let set = mount.tensorfs(["remote".as_ref(), "set".as_ref(), pool, url.as_ref()]);
+            let _ = mount.tensorfs(["check".as_ref(), "--repair".as_ref(), pool]);
+            let why = if whose == 0 { "it belongs to user 0" } else { "it has another name elsewhere" };
+            let says = |output: &std::process::Output| {
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                let path = mount.pool().join("remote").display().to_string();
+                assert!(!output.status.success() && said.lines().count() == 1, "{whose}: {said}");
+                assert!(said.contains(&path) && said.contains(why), "{whose}: {said}");
+            };
+            says(&set);
+            if names.contains(&"remote") {
+                says(&off);
+                for name in ["failed", "scrubbed"] {
+                    assert!(told.contains(&format!("{name}: {why}")), "{whose}, {name}: {told}");
+                }
+            }
+            let after: Vec<_> = names.iter().map(|name| look(name)).collect();
+            assert_eq!(after, before, "{whose}: {names:?}: {told}");
+            names.iter().for_each(|name| std::fs::remove_file(mount.pool().join(name)).unwrap());
+        }
+    }
+    // Where nothing is in the way, there are notes.
+    mount.mount();
+    mount.tensorfs_ok(["scrub".as_ref(), "--no-limit".as_ref(), mount.path().as_os_str()]);
+    mount.umount();
+    assert_eq!(std::fs::metadata(mount.pool().join("scrubbed")).unwrap().uid(), OWNER);
 }
 
 /// A path may lead through directories that not everybody may look into.

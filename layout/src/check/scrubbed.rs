@@ -1,6 +1,7 @@
 //! What the last scrub of a pool came to, and the damage that is known: kept beside the log, so that it is not
 //! forgotten when the pool is closed. It is told of a file only for as long as that was not written again.
 
+use std::fs::File;
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
@@ -127,11 +128,9 @@ impl Scrubbed {
     pub fn write(&self, pool: &Pool) -> io::Result<()> {
         let (dir, uuid) = (pool.dir(), pool.superblock().uuid_text());
         let bytes = serde_json::to_vec(&Kept { pool: uuid, scrubbed: self.clone() })?;
-        let mut file = dir.create_anew(NEW_SCRUBBED)?;
-        let written = file.write_all(&bytes).and_then(|()| file.sync_all());
-        let named = written.and_then(|()| dir.rename(NEW_SCRUBBED, dir, SCRUBBED));
-        named.inspect_err(|_| drop(dir.unlink_if_there(NEW_SCRUBBED)))?;
-        dir.sync()
+        let write = |file: &mut File| file.write_all(&bytes).and_then(|()| file.sync_all());
+        let written = dir.replace_note(SCRUBBED, NEW_SCRUBBED, write).and_then(|()| dir.sync());
+        written.map_err(|error| io::Error::new(error.kind(), format!("{SCRUBBED}: {error}")))
     }
 
     /// The last scrub that came to its end, if there was one.

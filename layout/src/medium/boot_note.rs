@@ -126,9 +126,7 @@ impl<'a> BootNote<'a> {
     }
 
     fn write_in(&self, dir: &Dir, name: &str, new: &str, text: &str) -> io::Result<()> {
-        let mut file = dir.create_anew(new)?;
-        let written = file.write_all(format!("{}{text}", self.head).as_bytes());
-        written.and_then(|()| dir.rename(new, dir, name)).inspect_err(|_| drop(dir.unlink_if_there(new)))
+        dir.replace_note(name, new, |file| file.write_all(format!("{}{text}", self.head).as_bytes()))
     }
 
     /// What was written in this boot, if anything was.
@@ -148,7 +146,8 @@ impl<'a> BootNote<'a> {
         } else if let Ok(dir) = in_memory(false) {
             dir.unlink_if_there(self.name.as_str())?;
         }
-        self.pool.unlink_if_there(FAILED)
+        let removed = self.pool.remove_note(FAILED);
+        removed.map_err(|error| io::Error::new(error.kind(), format!("{FAILED}: {error}")))
     }
 }
 

@@ -260,7 +260,7 @@ impl Dir {
     /// directory, it may be a second name of a file of the owner's that stands elsewhere.
     pub fn open_only<P: ?Sized + NixPath>(&self, name: &P, flags: libc::c_int) -> io::Result<File> {
         let file = self.open_file(name, flags)?;
-        if fstat(&file)?.st_nlink > 1 && self.stat_self()?.st_mode & 0o022 != 0 {
+        if fstat(&file)?.st_nlink > 1 && self.is_open_to_others()? {
             return Err(Foreign::Linked.into());
         }
         Ok(file.into())
@@ -291,6 +291,48 @@ impl Dir {
             }
         }
         self.create(name)
+    }
+
+    /// Writes a note under the name `new`, and then puts it in the place of the one before: there is a whole one at any
+    /// moment. What has one of the names and is none of the pool's stays, and is an error.
+    pub fn replace_note<P: ?Sized + NixPath>(
+        &self,
+        name: &P,
+        new: &P,
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.is_note(name)?;
+        self.remove_note(new)?;
+        let mut file = self.create(new)?;
+        // It may be another one by now.
+        let written = write(&mut file).and_then(|()| self.is_note(name));
+        written.and_then(|_| self.rename(new, self, name)).inspect_err(|_| drop(self.remove_note(new)))
+    }
+
+    /// Removes a note; one that is not there is fine. What has the name and is none of the pool's stays, and is an
+    /// error.
+    pub fn remove_note<P: ?Sized + NixPath>(&self, name: &P) -> io::Result<()> {
+        if self.is_note(name)? { self.unlink_if_there(name) } else { Ok(()) }
+    }
+
+    /// True if what has a name is a note of the pool's, false if nothing has it. Anything else is an error: to take the
+    /// name from it would change a file that may be elsewhere, too. Who has a pool of his own may have copied it with
+    /// links, if only he can put names into it.
+    fn is_note<P: ?Sized + NixPath>(&self, name: &P) -> io::Result<bool> {
+        let found = match self.stat(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            found => found?,
+        };
+        self.check_file(&found)?;
+        if found.st_nlink > 1 && (self.owner.is_other() || self.is_open_to_others()?) {
+            return Err(Foreign::Linked.into());
+        }
+        Ok(true)
+    }
+
+    /// True if others than the owner may put names into it.
+    fn is_open_to_others(&self) -> io::Result<bool> {
+        Ok(self.stat_self()?.st_mode & 0o022 != 0)
     }
 
     /// Makes a directory that is not there yet, and gives it to the owner.
@@ -637,6 +679,55 @@ mod tests {
         };
         assert!(open(0o755).is_ok());
         assert_eq!(why(open(0o777)), Foreign::Linked);
+    }
+
+    #[test]
+    fn a_note_takes_the_place_of_nothing_but_a_note() {
+        let (scratch, dir) = odd_files();
+        let at = |name: &str| scratch.path().join(name);
+        let write = |file: &mut File| io::Write::write_all(file, b"note");
+        dir.replace_note("note", "note.new", write).unwrap();
+        dir.replace_note("note", "note.new", write).unwrap();
+        assert_eq!(dir.read("note", 4).unwrap(), b"note");
+        let odd = |name: &str, expected: &Foreign| {
+            assert_eq!(why(dir.replace_note(name, "other.new", write)), *expected, "{name}");
+            assert_eq!(why(dir.replace_note("other", name, write)), *expected, "{name}");
+            assert_eq!(why(dir.remove_note(name)), *expected, "{name}");
+            assert!(dir.has(name) && !dir.has("other") && !dir.has("other.new"), "{name}");
+        };
+        for (name, kind) in KINDS {
+            odd(name, &Foreign::NoFile(kind));
+        }
+        // What could not be written leaves the one before.
+        let full = |_: &mut File| Err(io::ErrorKind::StorageFull.into());
+        assert!(dir.replace_note("note", "note.new", full).is_err());
+        assert!(dir.has("note") && !dir.has("note.new"));
+        fs::hard_link(at("plain"), at("second")).unwrap();
+        let mode = |mode| fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(mode));
+        mode(0o777).unwrap();
+        odd("second", &Foreign::Linked);
+        mode(0o755).unwrap();
+        dir.remove_note("second").unwrap();
+        for _ in 0..2 {
+            dir.remove_note("note").unwrap();
+            assert!(!dir.has("note") && !dir.has("second"));
+        }
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        fs::hard_link(at("plain"), at("second")).unwrap();
+        chown(scratch.path(), Some(12_345), Some(23_456)).unwrap();
+        let dir = Dir::open(scratch.path()).unwrap();
+        let refused = |expected: &Foreign| {
+            assert_eq!(why(dir.replace_note("second", "other.new", write)), *expected);
+            assert_eq!(why(dir.remove_note("second")), *expected);
+        };
+        refused(&Foreign::Owner { found: 0, owner: 12_345 });
+        chown(at("second"), Some(12_345), None).unwrap();
+        refused(&Foreign::Linked);
+        assert_eq!(fs::metadata(at("plain")).unwrap().nlink(), 2);
+        dir.replace_note("note", "note.new", write).unwrap();
+        assert_eq!(dir.stat("note").unwrap().st_uid, 12_345);
     }
 
     #[test]

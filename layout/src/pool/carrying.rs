@@ -67,10 +67,8 @@ impl Carrying {
     /// Keeps a note, durably, in the place of the one before.
     pub fn write(&self, note: &[u8]) -> Result<()> {
         let written = || {
-            let mut file = self.dir.create_anew(NEW_REMOTE)?;
-            file.write_all(note)?;
-            file.sync_all()?;
-            self.dir.rename(NEW_REMOTE, &self.dir, REMOTE)?;
+            let write = |file: &mut File| file.write_all(note).and_then(|()| file.sync_all());
+            self.dir.replace_note(REMOTE, NEW_REMOTE, write)?;
             self.dir.sync()
         };
         written().map_err(|error| Error::in_pool(self.dir.path(), REMOTE, "write", error))
@@ -78,7 +76,7 @@ impl Carrying {
 
     /// Forgets the note.
     pub fn forget(&self) -> Result<()> {
-        let forgotten = self.dir.unlink_if_there(REMOTE).and_then(|()| self.dir.sync());
+        let forgotten = self.dir.remove_note(REMOTE).and_then(|()| self.dir.sync());
         forgotten.map_err(|error| Error::in_pool(self.dir.path(), REMOTE, "remove", error))
     }
 }

@@ -219,11 +219,11 @@ fn make(dir: &Dir, whose: Whose, number: u8, tier: &Tier) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => drop(made?),
     }
-    let mut file = dir.create_anew(IDENTITY_NEW)?;
-    serde_json::to_writer_pretty(&mut file, &Identity::new(whose, number, tier))?;
-    file.write_all(b"\n")?;
-    file.sync_all()?;
-    dir.rename(IDENTITY_NEW, dir, IDENTITY)?;
+    dir.replace_note(IDENTITY, IDENTITY_NEW, |file| {
+        serde_json::to_writer_pretty(&mut *file, &Identity::new(whose, number, tier))?;
+        file.write_all(b"\n")?;
+        file.sync_all()
+    })?;
     dir.sync()
 }
 
@@ -330,7 +330,7 @@ pub(crate) fn destroy(path: &Path, owner: Owner) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    dir.unlink(IDENTITY)?;
+    dir.remove_note(IDENTITY)?;
     dir.remove_dir(SEGMENTS)
 }
 
