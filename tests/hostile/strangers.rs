@@ -46,7 +46,7 @@ const KINDS: [&str; 11] = [
 ];
 
 /// What root does: `POOL`, `MNT`, `OUT`, `ENTRY` stand for paths and names. What stands behind a mount is done on it.
-const COMMANDS: [&str; 52] = [
+const COMMANDS: [&str; 58] = [
     "mount POOL MNT",
     "mount --create POOL MNT",
     "mount -o keeper POOL MNT",
@@ -85,6 +85,12 @@ const COMMANDS: [&str; 52] = [
     "remote check POOL",
     "remote carry POOL",
     "remote set POOL file://OUT/remote",
+    "remote off POOL",
+    "remote list POOL",
+    "remote wait POOL",
+    "remote gc POOL",
+    "remote get POOL /f",
+    "verify --mend POOL",
     "mount POOL MNT; check POOL",
     "mount POOL MNT; scrub --no-limit MNT",
     "mount POOL MNT; verify --seal MNT",
@@ -226,6 +232,13 @@ impl Scene {
             name(false, &format!("quarantine/{replaced}"), false),
             name(false, &format!("quarantine/{replaced}.json"), false),
             name(false, "quarantine/.partial", false),
+            name(false, "failed", false),
+            name(false, "failed.new", false),
+            name(false, "scrubbed", false),
+            name(false, "scrubbed.new", false),
+            name(false, "remote", false),
+            name(false, "remote.new", false),
+            name(false, "remote.lock", false),
             name(true, "tier.json", false),
             name(true, "tier.json.new", false),
             name(true, "segments", true),
@@ -494,9 +507,13 @@ fn assert_untouched(now: &Outside, before: &Outside, what: &str) {
     assert!(shown.is_empty(), "{what}: something outside is not as it was: {shown:#?}");
 }
 
-/// How many cells are tried: all, or one of so many.
-fn one_in(few: usize) -> usize {
-    if std::env::var("TENSORFS_STRANGERS").is_ok_and(|value| value == "all") { 1 } else { few }
+/// Which cells are tried: all, those that have a word in what they are called, or one of so many.
+fn is_tried(what: &str, few: u64, random: &mut Random) -> bool {
+    match std::env::var("TENSORFS_STRANGERS").as_deref() {
+        Err(_) | Ok("") => random.once_in(few),
+        Ok("all") => true,
+        Ok(word) => what.contains(word),
+    }
 }
 
 fn seed() -> u64 {
@@ -518,12 +535,11 @@ fn whatever_stands_in_a_users_pool_root_touches_nothing_outside_and_ends() {
     }
     // The filesystem of the tier is another one, and a link to a directory is one to a tier.
     let mut random = Random::new(seed());
-    let few = one_in(100);
     for (name, kind, command) in cells {
-        if few > 1 && !random.once_in(few as u64) {
+        let what = format!("{}{}, {kind}, {command}", if name.in_tier { "tier:" } else { "" }, name.path);
+        if !is_tried(&what, 100, &mut random) {
             continue;
         }
-        let what = format!("{}{}, {kind}, {command}", if name.in_tier { "tier:" } else { "" }, name.path);
         scene.reset();
         let top = if name.in_tier { scene.tier() } else { scene.pool() };
         let at = if name.path.is_empty() { top } else { top.join(&name.path) };
@@ -549,13 +565,12 @@ fn what_changes_while_root_looks_at_it_leads_nowhere() {
     tensorfs_tests::needs_mount!();
     let Some(scene) = Scene::new("strangers::swaps") else { return };
     let mut random = Random::new(seed());
-    let few = one_in(48);
     for name in scene.names.iter().filter(|name| !name.path.is_empty() && name.path != "segments/ff") {
         for (kind, command) in SWAPPED.into_iter().flat_map(|kind| BESIDE_SWAPS.map(|command| (kind, command))) {
-            if few > 1 && !random.once_in(few as u64) {
+            let what = format!("{}, {kind} in and out, {command}", name.path);
+            if !is_tried(&what, 48, &mut random) {
                 continue;
             }
-            let what = format!("{}, {kind} in and out, {command}", name.path);
             scene.reset();
             let top = if name.in_tier { scene.memory.path() } else { scene.base.path() };
             let at = if name.in_tier { scene.tier() } else { scene.pool() }.join(&name.path);
