@@ -234,11 +234,13 @@ fn a_note_takes_the_place_of_nothing_that_is_elsewhere_too(setup: Setup) {
             let set = mount.tensorfs(["remote".as_ref(), "set".as_ref(), pool, url.as_ref()]);
             let _ = mount.tensorfs(["check".as_ref(), "--repair".as_ref(), pool]);
             let why = if whose == 0 { "it belongs to user 0" } else { "it has another name elsewhere" };
+            // Where the note on the second copy seems to be the owner's, that is said before anything is looked at.
             let says = |output: &std::process::Output| {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                let path = mount.pool().join("remote").display().to_string();
+                let pool = mount.pool().display().to_string();
                 assert!(!output.status.success() && said.lines().count() == 1, "{whose}: {said}");
-                assert!(said.contains(&path) && said.contains(why), "{whose}: {said}");
+                assert!(said.contains(&pool), "{whose}: {said}");
+                assert!([why, "it belongs to user 12345"].iter().any(|why| said.contains(why)), "{whose}: {said}");
             };
             says(&set);
             if names.contains(&"remote") {
@@ -336,7 +338,7 @@ fn a_directory_that_is_gone_is_not_told_of_with_a_line_for_each_file_in_it(setup
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     std::fs::remove_file(&shard).unwrap();
     std::fs::rename(&kept, &shard).unwrap();
-    let lines = said.lines().count();
-    assert!((1..=12).contains(&lines), "{lines} lines: {said}");
+    let synced = said.lines().filter(|line| line.contains("sync failed")).count();
+    assert_eq!(synced, 4, "{said}");
     assert!(said.contains("and that of more"), "{said}");
 }

@@ -70,6 +70,11 @@ impl Budget {
         let _ = self.when_out_of_room.set(when);
     }
 
+    /// True if somebody is told of that.
+    pub fn has_cleaner(&self) -> bool {
+        self.when_out_of_room.get().is_some()
+    }
+
     /// Somebody waits for room in the log.
     pub fn is_out_of_room(&self) {
         if let Some(when) = self.when_out_of_room.get() {

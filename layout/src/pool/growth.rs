@@ -100,6 +100,10 @@ impl Pool {
 
     /// How many blocks the log should have free beyond the reserve, as far as the pool has room; none if nobody knows.
     pub(super) fn find_ahead(&self) -> Option<usize> {
+        // Nobody makes names in a pool that is not served.
+        if !self.budget.has_cleaner() {
+            return Some(0);
+        }
         let superblock = self.superblock();
         let host = self.host_space().ok()?;
         let unit = host.fragment_size();

@@ -28,7 +28,7 @@ pub(super) struct Unsynced {
 }
 
 /// So many failures are told of, each with its segment, ...
-const TOLD: usize = 6;
+const TOLD: usize = 3;
 
 /// ... in so long a time: where a directory is gone, all that is in it fails.
 const TOLD_IN: Duration = Duration::from_secs(10);
