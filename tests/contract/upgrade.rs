@@ -5,7 +5,7 @@ use std::io::{IoSlice, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 use std::thread;
 
 use nix::sys::socket::{
@@ -21,6 +21,7 @@ on_mounts!(
     options_are_changed_by_a_remount,
     a_keeper_that_is_stopped_is_not_waited_for,
     only_whoever_mounted_upgrades,
+    root_with_less_than_the_keeper_has_is_not_heard,
     without_a_keeper_there_is_no_upgrade,
     a_server_whose_keeper_died_is_watched_again,
     a_lock_that_names_another_server_is_followed_by_nobody,
@@ -351,6 +352,56 @@ fn only_whoever_mounted_upgrades(setup: Setup) {
     }
     wait_until("word of the stranger", || mount.log().contains("may not ask for another server"));
     assert_eq!(mount.info()["pid"], before["pid"]);
+    assert_eq!(upgrade(&mount, Some(&program)).status.code(), Some(0));
+}
+
+/// Says `p` to a keeper, with a program, and prints the answer.
+const ASKING: &str = "
+import array, os, socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asker:
+    asker.connect('\\0tensorfs-keeper/' + sys.argv[1])
+    program = array.array('i', [os.open(sys.argv[2], os.O_RDONLY)])
+    try:
+        asker.sendmsg([b'p'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, program)])
+    except BrokenPipeError:
+        pass
+    sys.stdout.buffer.write(asker.recv(1000))
+";
+
+/// As root of a container that has the network of its host. The keeper would execute what it is given.
+///
+/// Proves K7.
+fn root_with_less_than_the_keeper_has_is_not_heard(setup: Setup) {
+    if !is_root() {
+        return setup.skip("only root is called root");
+    }
+    let mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let before = mount.info();
+    let program = changed(&mount, "program", "tensorfs handover 1", "tensorfs handover 1");
+    let keeper = before["keeper"]["pid"].to_string();
+    let status = fs::read_to_string(format!("/proc/{keeper}/status")).unwrap();
+    let has_capabilities = status.lines().any(|line| line.starts_with("CapPrm:") && line.contains(['f', '1']));
+    let ways: [(&[&str], &str); 4] = [
+        (&["unshare", "--user", "--map-root-user", "--pid", "--fork"], "process namespace"),
+        (&["unshare", "--pid", "--fork"], "process namespace"),
+        (&["unshare", "--user", "--map-root-user"], "user namespace"),
+        (&["setpriv", "--bounding-set=-all", "--inh-caps=-all"], "capabilities"),
+    ];
+    for (way, why) in ways {
+        if why == "capabilities" && !has_capabilities {
+            continue;
+        }
+        let mut command = Command::new(way[0]);
+        command.args(&way[1..]).args(["python3", "-c", ASKING, &keeper]).arg(&program);
+        let output = command.output().unwrap();
+        let text = said(&output);
+        assert!(text.starts_with("=may not ask for another server: ") && text.contains(why), "{way:?}: {text}");
+        assert!(mount.log().contains(text.strip_prefix("=may not ask for another server: ").unwrap()), "{way:?}");
+    }
+    assert_eq!((&mount.info()["pid"], &mount.info()["keeper"]), (&before["pid"], &before["keeper"]));
     assert_eq!(upgrade(&mount, Some(&program)).status.code(), Some(0));
 }
 

@@ -1,9 +1,11 @@
 //! Asking a keeper for another server: with another program, or with other options; or to leave to another keeper.
 //!
 //! The keeper listens on a socket with an abstract name (unix(7)), which has its pid; and where that is the name of a
-//! keeper of another process namespace, as in the other container of a pod, that of its own namespace, too. It hears
-//! whoever may end it anyway: its own user and root. One message says how the server is to be started, and has the program with it as an
-//! open file; one answer says why that was not done, or nothing.
+//! keeper of another process namespace, as in the other container of a pod, that of its own namespace, too. It executes
+//! what it is given, with its own rights: so it hears its own user and root, and of them processes that have those
+//! rights anyway. Who is only called root, in a container with the same network or without capabilities, is refused.
+//! One message says how the server is to be started, and has the program with it as an open file; one answer says why
+//! that was not done, or nothing.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read};
@@ -16,10 +18,10 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::kill;
-use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout, SendTimeout};
+use nix::sys::socket::sockopt::{ReceiveTimeout, SendTimeout};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt,
-    listen, send, sendmsg, setsockopt, socket,
+    AddressFamily, Backlog, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind, connect,
+    listen, send, sendmsg, setsockopt, shutdown, socket,
 };
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::sys::time::TimeVal;
@@ -28,6 +30,7 @@ use nix::unistd::{Pid, geteuid};
 use crate::mounting::busy::has_locked;
 use crate::mounting::message::{Patience, receive};
 use crate::mounting::mountinfo::Mount;
+use crate::mounting::peer::Peer;
 use crate::mounting::signals::TO_LEAVE;
 use crate::mounting::{adoption, given, process};
 use crate::show::failure::{Failure, reason};
@@ -46,6 +49,10 @@ const TO_ANSWER: Duration = Duration::from_secs(200);
 const STOPPED: Duration = Duration::from_secs(10);
 /// So often is looked whether it is, and so long it may take to be reached, in seconds.
 const LOOK: i64 = 1;
+
+/// What the log says of whoever is not heard. It begins without numbers, by which the log would take each for a kind of
+/// line of its own.
+const REFUSED: &str = "may not ask for another server";
 
 /// What a keeper was asked for.
 pub struct Wish {
@@ -85,8 +92,11 @@ fn new_socket(flags: SockFlag) -> nix::Result<OwnedFd> {
 pub fn open() -> io::Result<OwnedFd> {
     let socket = new_socket(SockFlag::SOCK_NONBLOCK)?;
     let mut bound = Err(Errno::EADDRINUSE);
-    for address in addresses(Pid::this()) {
+    for (before, address) in addresses(Pid::this()).enumerate() {
         if bound == Err(Errno::EADDRINUSE) {
+            if before > 0 {
+                log::info!("listening by its second name: another process, as a keeper of a container, has the first");
+            }
             bound = bind(socket.as_raw_fd(), &address?);
         }
     }
@@ -100,13 +110,30 @@ pub fn next(listener: &OwnedFd) -> Option<Wish> {
     let accepted = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).ok()?;
     // SAFETY: the kernel has just opened it for this process.
     let socket = unsafe { OwnedFd::from_raw_fd(accepted) };
-    let asker = getsockopt(&socket, PeerCredentials).ok()?;
+    let asker = match Peer::of(&socket) {
+        Ok(asker) => asker,
+        Err(error) => {
+            log::warn!("{REFUSED}: whoever has connected: {}", reason(&error));
+            return None;
+        }
+    };
     if asker.uid() != 0 && asker.uid() != geteuid().as_raw() {
-        // It begins without numbers, by which the log would take each for a kind of line of its own.
-        log::warn!("may not ask for another server: process {} of user {}", asker.pid(), asker.uid());
+        log::warn!("{REFUSED}: process {} of user {}", asker.pid(), asker.uid());
+        return None;
+    }
+    if let Err(why) = asker.check_could_be() {
+        log::warn!("{REFUSED}: process {} of user {}: {why}", asker.pid(), asker.uid());
+        refuse(&socket, &format!("{REFUSED}: {why}"));
         return None;
     }
     hear(socket).inspect_err(|error| log::warn!("process {}: {}", asker.pid(), reason(error))).ok()
+}
+
+/// Says why, to one who is not waited for. What it has said is taken, or it would hear of that alone.
+fn refuse(socket: &OwnedFd, why: &str) {
+    let _ = shutdown(socket.as_raw_fd(), Shutdown::Read);
+    let _ = receive(socket, &mut vec![0; MOST], Patience::Now);
+    let _ = send(socket.as_raw_fd(), format!("={why}").as_bytes(), MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
 }
 
 fn hear(socket: OwnedFd) -> io::Result<Wish> {
@@ -223,8 +250,9 @@ fn say(keeper: Pid, program: Option<&File>, text: &str) -> Result<(), Failure> {
     let numbers: Vec<_> = program.map(File::as_raw_fd).into_iter().collect();
     let with = [ControlMessage::ScmRights(&numbers)];
     let with = if numbers.is_empty() { &[] } else { &with[..] };
-    sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(text.as_bytes())], with, MsgFlags::MSG_NOSIGNAL, None)
-        .map_err(|errno| failed(errno.into()))?;
+    let sent = sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(text.as_bytes())], with, MsgFlags::MSG_NOSIGNAL, None);
+    // One that was refused before it has said anything may hear why.
+    sent.map(drop).or_else(|errno| if errno == Errno::EPIPE { Ok(()) } else { Err(failed(errno.into())) })?;
     let mut bytes = vec![0; MOST];
     let answer = hear_answer(keeper, &socket, &mut bytes).map_err(failed)?;
     match answer.strip_prefix('=') {
@@ -268,8 +296,11 @@ fn reach_at(address: &UnixAddr, keeper: Pid) -> io::Result<OwnedFd> {
     // One that takes nobody in has others wait in front of it.
     setsockopt(&socket, SendTimeout, &TimeVal::new(LOOK, 0))?;
     connect(socket.as_raw_fd(), address)?;
-    // Anybody could have taken the name, and a keeper of another process namespace has.
-    if getsockopt(&socket, PeerCredentials)?.pid() != keeper.as_raw() {
+    // Anybody could have taken the name, and a keeper of another process namespace has. One who has listened and ended
+    // may have had the number of this keeper, and left the socket to others.
+    let listener = Peer::of(&socket)?;
+    let is_it = listener.pid() == keeper.as_raw() && process::user(keeper.as_raw() as u32) == Some(listener.uid());
+    if !is_it || listener.check_lives().is_err() {
         return Err(Errno::EPERM.into());
     }
     setsockopt(&socket, ReceiveTimeout, &TimeVal::new(LOOK, 0))?;

@@ -25,6 +25,7 @@ pub mod mountinfo;
 mod notify;
 pub mod options;
 pub mod paths;
+mod peer;
 pub mod pool;
 pub mod process;
 pub mod remount;

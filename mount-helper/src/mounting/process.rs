@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -30,6 +30,11 @@ impl Process {
         // SAFETY: the call above succeeded, so this is an open descriptor that nobody else owns.
         let handle = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
         Ok(Process { handle, pid })
+    }
+
+    /// One that the kernel has opened (`SO_PEERPIDFD`).
+    pub fn of_handle(handle: OwnedFd, pid: u32) -> Process {
+        Process { handle, pid }
     }
 
     /// Its number.
@@ -60,11 +65,24 @@ impl Process {
     }
 }
 
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}
+
 /// The name of a process, as `ps` shows it.
 pub fn name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm"))
         .map(|name| name.trim_end().to_owned())
         .unwrap_or_else(|_| "?".to_owned())
+}
+
+/// The user that a process is of, if it is there.
+pub fn user(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Whether a process does nothing until somebody has it go on (SIGSTOP).
