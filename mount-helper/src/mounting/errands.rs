@@ -15,7 +15,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -355,9 +355,9 @@ impl Errands {
         self.looks.ask(Errand::Unmount, &[]).map(drop)
     }
 
-    /// Has the kernel write what it would drop of a mount that somebody else has made.
-    pub fn write_back(&self) -> io::Result<()> {
-        self.looks.ask(Errand::WriteBack, &[]).map(drop)
+    /// Has the kernel write what it would drop of a mount that somebody else has made. True if all of it has come.
+    pub fn write_back(&self) -> io::Result<bool> {
+        Ok(self.looks.ask(Errand::WriteBack, &[])?.0 != 0)
     }
 
     /// The log's file, as it has its name now.
@@ -407,11 +407,12 @@ pub struct Mount {
 /// A server's ends of two new sockets. What it asks there is done until it ends.
 pub fn run(mount: &Mount) -> io::Result<[OwnedFd; 2]> {
     let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
-    let reach = Arc::new(OnceLock::new());
+    let (reach, wrote_back) = (Arc::new(OnceLock::new()), Arc::new(AtomicBool::new(false)));
     let ((segments, theirs), (looks, theirs_too)) = (pair()?, pair()?);
     for (name, socket) in [("giving", segments), ("looking", looks)] {
-        let (mount, reach) = (mount.clone(), reach.clone());
-        let runner = Runner { mount, reach, socket, name, threads: AtomicUsize::new(0), free: AtomicUsize::new(0) };
+        let (mount, reach, wrote_back) = (mount.clone(), reach.clone(), wrote_back.clone());
+        let (threads, free) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let runner = Runner { mount, reach, wrote_back, socket, name, threads, free };
         Arc::new(runner).start()?;
     }
     Ok([theirs, theirs_too])
@@ -429,6 +430,8 @@ struct Reach {
 struct Runner {
     mount: Mount,
     reach: Arc<OnceLock<Reach>>,
+    /// The kernel was asked to write back, which waits for this very server: once is enough.
+    wrote_back: Arc<AtomicBool>,
     socket: OwnedFd,
     name: &'static str,
     /// There are so many.
@@ -520,11 +523,17 @@ impl Runner {
             }
             Errand::WriteBack => {
                 let mounted = self.mounted(reach()?);
-                if let Some(Err(why)) = mounted.to_write_back().map(given::write_back) {
+                if self.wrote_back.swap(true, Ordering::SeqCst) {
+                    return Err(Errno::EALREADY.into());
+                }
+                let Some(mount) = mounted.to_write_back() else { return Ok((0, None)) };
+                let until = Instant::now() + given::WRITE_BACK;
+                if let Err(why) = given::write_back(mount) {
                     log::warn!("{}: what was stored through mappings: {why}", mounted.mountpoint().display());
                     return Err(io::Error::other(why));
                 }
-                Ok((0, None))
+                // The server may not look at what the kernel counts.
+                Ok((u32::from(given::has_settled(mount, until)), None))
             }
         }
     }
@@ -707,6 +716,12 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         errands.begin(null.as_fd(), &[open(room.path())]).unwrap();
         assert!(errands.begin(null.as_fd(), &[open(room.path())]).is_err(), "nobody else's either");
+        // What waits for the server itself is done once, whichever socket it is asked at.
+        assert!(!errands.write_back().unwrap(), "nothing is known to have come");
+        for socket in [&errands.looks, &errands.segments] {
+            let again = socket.ask(Errand::WriteBack, &[]).unwrap_err();
+            assert_eq!(again.raw_os_error(), Some(libc::EALREADY));
+        }
         // A message that nobody says ends it.
         send(&errands.looks.socket, &[9; MESSAGE], &[], MsgFlags::empty()).unwrap();
         assert!(errands.unmount().is_err() && errands.unmount().is_err());

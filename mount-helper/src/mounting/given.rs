@@ -27,8 +27,8 @@ const REQUIRED: [&str; 2] = ["nosuid", "nodev"];
 
 /// So long the kernel is waited for as it writes what was not synced.
 pub const WRITE_BACK: Duration = Duration::from_secs(10);
-/// No more is to be expected when nothing was written for so many looks.
-const QUIET: u32 = 10;
+/// No more is to be expected when nothing was written for so long: one write of the host may take its time.
+const QUIET: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The descriptor that a mount point stands for: of `/dev/fd/N` that is N.
@@ -110,20 +110,35 @@ pub fn write_back(mount: &Mount) -> Result<(), String> {
     }
 }
 
-/// Waits for the server, who has `written` so many bytes, to write what [`write_back`] has asked for. The kernel counts
-/// what waits, where that can be read.
-pub fn settle(mount: &Mount, until: Instant, written: impl Fn() -> u64) {
-    let waiting = format!("/sys/fs/fuse/connections/{}/waiting", mount.device().1);
-    let (mut before, mut quiet) = (written(), 0);
-    while Instant::now() < until && quiet < QUIET {
-        if std::fs::read_to_string(&waiting).is_ok_and(|count| count.trim() == "0") {
-            break;
+/// Waits until nothing waits for the server any more, which the kernel counts. False if that cannot be read here; and if
+/// something still waits when nothing was to be expected any more, as whoever waits for a lock does.
+pub fn has_settled(mount: &Mount, until: Instant) -> bool {
+    let until = until.min(Instant::now() + QUIET);
+    loop {
+        match waiting(mount) {
+            Ok(0) => return true,
+            Ok(_) if Instant::now() < until => thread::sleep(LOOK),
+            _ => return false,
         }
+    }
+}
+
+/// Waits for the server, who has `written` so many bytes, to write what [`write_back`] has asked for.
+pub fn settle(mount: &Mount, until: Instant, written: impl Fn() -> u64) {
+    let (mut before, mut since) = (written(), Instant::now());
+    while Instant::now() < until && since.elapsed() < QUIET && waiting(mount).ok() != Some(0) {
         thread::sleep(LOOK);
         let now = written();
-        quiet = if now == before { quiet + 1 } else { 0 };
-        before = now;
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
     }
+}
+
+/// How many requests of a mount wait for an answer.
+fn waiting(mount: &Mount) -> io::Result<u64> {
+    let count = std::fs::read_to_string(format!("/sys/fs/fuse/connections/{}/waiting", mount.device().1))?;
+    count.trim().parse().map_err(io::Error::other)
 }
 
 fn flush(mount: &Mount) -> io::Result<()> {

@@ -223,11 +223,12 @@ impl Mount {
         let Some(mount) = self.mounted.to_write_back() else { return false };
         let until = Instant::now() + given::WRITE_BACK;
         let asked = match &self.errands {
-            None => given::write_back(mount),
+            None => given::write_back(mount).map(|()| false),
             Some(errands) => errands.write_back().map_err(|error| reason(&error)),
         };
         match asked {
-            Ok(()) => given::settle(mount, until, written),
+            Ok(true) => {}
+            Ok(false) => given::settle(mount, until, written),
             Err(why) => {
                 let at = self.mounted.mountpoint().display();
                 log::warn!("{at}: what was stored through mappings and not synced may be lost: {why}");
