@@ -111,6 +111,13 @@ impl Mount {
         self.is_fuse() && self.user.is_some_and(|user| user != 0) && is_root_of_the_machine()
     }
 
+    /// Whether who answers for it may be a program, or another machine, and so nobody for a while.
+    pub fn may_not_answer(&self) -> bool {
+        let remote: [&[u8]; 10] =
+            [b"nfs", b"nfs4", b"cifs", b"smb3", b"9p", b"ceph", b"afs", b"lustre", b"fuseblk", b"virtiofs"];
+        self.is_fuse() || remote.contains(&self.fs_type.as_bytes())
+    }
+
     fn is_fuse(&self) -> bool {
         let name = self.fs_type.as_bytes();
         name == b"fuse" || name.starts_with(b"fuse.")
@@ -175,6 +182,12 @@ impl Table {
         self.0.iter().filter(move |mount| mount.mount_point.starts_with(path) && mount.mount_point != path)
     }
 
+    /// The mount by which something is open here, of which nothing is asked.
+    pub fn of_open(&self, open: &impl AsRawFd) -> Option<&Mount> {
+        let id = id_of(open).ok()?;
+        self.0.iter().find(|mount| mount.id == id)
+    }
+
     /// All mounts, the last one made first.
     pub fn latest_first(&self) -> impl Iterator<Item = &Mount> {
         self.0.iter().rev()
@@ -203,9 +216,15 @@ impl Table {
 /// What is at a path, opened so that nothing is asked of its filesystem, and the number of the mount that it lies in.
 fn pinned(path: &Path) -> io::Result<(OwnedFd, u64)> {
     let found = File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
-    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", found.as_raw_fd()))?;
+    let id = id_of(&found)?;
+    Ok((found.into(), id))
+}
+
+/// The number of the mount by which something is open.
+fn id_of(open: &impl AsRawFd) -> io::Result<u64> {
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", open.as_raw_fd()))?;
     let id = told.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    Ok((found.into(), id.ok_or(io::ErrorKind::InvalidData)?))
+    Ok(id.ok_or(io::ErrorKind::InvalidData)?)
 }
 
 /// The kernel gives the table out in pieces and may skip mounts if the table changes between two of them. It also tells
@@ -344,5 +363,10 @@ garbage
         assert!(!table.top_at(Path::new("/")).unwrap().is_dead());
         let around = table.around(Path::new("/proc/self")).unwrap();
         assert!(around.mount_point() == Path::new("/proc") && around.is_in_sight());
+        let open = table.of_open(&File::open("/proc/self/status").unwrap()).unwrap();
+        assert!(open == around && !open.may_not_answer());
+        let of_type = |name: &str| Mount::of_line(&format!("40 27 0:33 / /p rw - {name} host:/p rw")).may_not_answer();
+        assert!(["fuse", "fuse.sshfs", "nfs4", "cifs"].into_iter().all(of_type));
+        assert!(!["ext4", "xfs", "tmpfs", "fusectl"].into_iter().any(of_type));
     }
 }

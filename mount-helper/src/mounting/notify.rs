@@ -26,6 +26,11 @@ pub fn notify(state: &str) {
     notify_with(state, &[]);
 }
 
+/// Whether a service manager wants to be told.
+pub fn is_asked_for() -> bool {
+    std::env::var_os(SOCKET).is_some()
+}
+
 /// As [`notify`], with descriptors. True if a manager has got it.
 pub fn notify_with(state: &str, descriptors: &[BorrowedFd]) -> bool {
     let Some(socket) = std::env::var_os(SOCKET) else { return false };

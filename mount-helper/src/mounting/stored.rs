@@ -9,6 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::str::FromStr;
 
+use crate::mounting::mountinfo::Table;
 use crate::mounting::notify;
 
 /// The first descriptor that comes back.
@@ -117,11 +118,22 @@ impl Manager {
         self.kept.is_some()
     }
 
-    /// Has it keep what the next keeper needs of a mount, and not ask the kernel about that meanwhile.
-    pub fn keep(&mut self, device: (u32, u32), descriptors: [&OwnedFd; 3]) {
+    /// Has it keep what the next keeper needs of a mount, and not ask the kernel about that meanwhile. It asks about the
+    /// lock of a pool all the same, now and then: one that may not answer it does not get, as it would stand still.
+    pub fn keep(&mut self, device: (u32, u32), [handover, fuse, lock]: [&OwnedFd; 3]) {
+        if !self.is_own || self.kept.is_some() || !notify::is_asked_for() {
+            return;
+        }
+        let table = Table::read().unwrap_or_default();
+        if let Some(mount) = table.of_open(lock).filter(|mount| mount.may_not_answer()) {
+            let what = "the pool is on a filesystem that may not answer, and the service manager would wait for it";
+            log::warn!("{what} ({}): a restart unmounts", mount.fs_type().display());
+            return;
+        }
+        let descriptors = [handover, fuse, lock];
         let name = Name::new(device.1);
         let message = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}");
-        if self.is_own && self.kept.is_none() && notify::notify_with(&message, &descriptors.map(AsFd::as_fd)) {
+        if notify::notify_with(&message, &descriptors.map(AsFd::as_fd)) {
             self.kept = Some(name);
         }
     }
