@@ -110,8 +110,8 @@ pub fn write_back(mount: &Mount) -> Result<(), String> {
     }
 }
 
-/// Waits until nothing waits for the server any more, which the kernel counts. False if that cannot be read here; and if
-/// something still waits when nothing was to be expected any more, as whoever waits for a lock does.
+/// Waits until nothing waits for the server any more, which the kernel counts. False if that cannot be read here; and
+/// if something still waits when nothing was to be expected any more, as whoever waits for a lock does.
 pub fn has_settled(mount: &Mount, until: Instant) -> bool {
     let until = until.min(Instant::now() + QUIET);
     loop {

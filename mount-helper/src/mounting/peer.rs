@@ -109,8 +109,8 @@ impl Standing {
         if self.depth != own.depth {
             return Err("it is of another process namespace".to_owned());
         }
-        // Capabilities are those of a user namespace. Where that may not be looked at, it is no inner one of this user's,
-        // and another one has other users.
+        // Capabilities are those of a user namespace. Where that may not be looked at, it is no inner one of this
+        // user's, and another one has other users.
         if self.map != own.map || self.users.is_some() && self.users != own.users {
             return Err("it is of another user namespace".to_owned());
         }

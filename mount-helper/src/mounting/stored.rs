@@ -118,8 +118,8 @@ impl Manager {
         self.kept.is_some()
     }
 
-    /// Has it keep what the next keeper needs of a mount, and not ask the kernel about that meanwhile. It asks about the
-    /// lock of a pool all the same, now and then: one that may not answer it does not get, as it would stand still.
+    /// Has it keep what the next keeper needs of a mount, and not ask the kernel about that meanwhile. It asks about
+    /// the lock of a pool all the same, now and then: one that may not answer it does not get, as it would stand still.
     pub fn keep(&mut self, device: (u32, u32), [handover, fuse, lock]: [&OwnedFd; 3]) {
         if !self.is_own || self.kept.is_some() || !notify::is_asked_for() {
             return;
