@@ -18,6 +18,7 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Pid, geteuid};
 use tensorfs_layout::pool::lock_of;
 
+use crate::mounting::alone::anew;
 use crate::mounting::beforehand::could_take_over;
 use crate::mounting::given;
 use crate::mounting::mountinfo::Mount;
@@ -95,8 +96,11 @@ fn take_from(server: Pid, mount: &Mount) -> io::Result<[OwnedFd; 4]> {
         }
         Err(io::ErrorKind::NotFound.into())
     };
+    let handover =
+        find(&|link, copy| link.as_os_str().as_encoded_bytes().starts_with(HANDOVER.as_bytes()) && is_memory(copy))?;
     Ok([
-        find(&|link, copy| link.as_os_str().as_encoded_bytes().starts_with(HANDOVER.as_bytes()) && is_memory(copy))?,
+        // The one that was found may be the one that the server has its lock with, which would not end with it.
+        anew(&handover)?.into(),
         find(&|_, copy| given::is_of(mount, copy))?,
         find(&|_, copy| lock_of(mount.source()).is_some_and(|lock| is_file(copy, lock)))?,
         process,

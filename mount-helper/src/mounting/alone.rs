@@ -47,7 +47,7 @@ impl Serving {
 }
 
 /// The memory, opened anew: a lock of it is nobody's who has inherited it.
-fn anew(handover: &OwnedFd) -> io::Result<File> {
+pub fn anew(handover: &OwnedFd) -> io::Result<File> {
     File::options().read(true).write(true).open(format!("/proc/self/fd/{}", handover.as_raw_fd()))
 }
 
