@@ -39,6 +39,8 @@ use crate::show::failure::{Failure, reason};
 pub const NAME: &str = "tensorfs-keeper";
 /// The most that a message has.
 const MOST: usize = 64 << 10;
+/// What is said of whoever has gone before he was heard.
+const WAITS_NO_MORE: &str = "whoever asked for another server waits no more";
 /// Whoever connects has so many seconds to say what for.
 const TO_ASK: i64 = 1;
 /// So long is waited for a new keeper.
@@ -110,6 +112,11 @@ pub fn next(listener: &OwnedFd) -> Option<Wish> {
     let accepted = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).ok()?;
     // SAFETY: the kernel has just opened it for this process.
     let socket = unsafe { OwnedFd::from_raw_fd(accepted) };
+    // Of one who has ended nobody can say who that was.
+    if has_gone(&socket) {
+        log::warn!("{WAITS_NO_MORE}");
+        return None;
+    }
     let asker = match Peer::of(&socket) {
         Ok(asker) => asker,
         Err(error) => {
@@ -141,7 +148,7 @@ fn hear(socket: OwnedFd) -> io::Result<Wish> {
     let mut bytes = vec![0; MOST];
     let (text, programs) = hear_one(&socket, &mut bytes)?;
     if has_gone(&socket) {
-        return Err(io::Error::other("whoever asked for another server waits no more"));
+        return Err(io::Error::other(WAITS_NO_MORE));
     }
     let program = programs.into_iter().next().map(File::from);
     let (options, leaves) = match text.split_at_checked(1) {
