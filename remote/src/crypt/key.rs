@@ -216,8 +216,11 @@ mod tests {
         Key::make(&place("key")).unwrap();
         // Only root makes devices.
         let has_device = mknod(&place("device"), SFlag::S_IFCHR, only_mine, makedev(1, 5)).is_ok();
+        // SAFETY: plain system call.
+        let number = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
+        assert!(number >= 0, "{}", std::io::Error::last_os_error());
         // SAFETY: a new descriptor, of which nobody else knows.
-        let mut told = unsafe { File::from_raw_fd(libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC)) };
+        let mut told = unsafe { File::from_raw_fd(number) };
         let watched = std::ffi::CString::new(dir.path().as_os_str().as_bytes()).unwrap();
         // SAFETY: a path that ends with NUL and lives for the call.
         let watch = unsafe { libc::inotify_add_watch(told.as_raw_fd(), watched.as_ptr(), libc::IN_OPEN) };
