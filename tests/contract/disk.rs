@@ -35,6 +35,7 @@ on_mounts!(
     a_file_that_is_written_directly_later_on_is_not_damaged_by_a_collision,
     a_file_that_was_opened_directly_before_a_takeover_is_not_damaged_by_a_collision,
     a_file_that_was_opened_directly_before_a_kill_is_not_damaged_by_a_collision,
+    a_file_that_collides_as_its_server_is_killed_is_not_damaged,
 );
 
 const EXT4: [&str; 5] = ["mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=0"];
@@ -556,22 +557,55 @@ fn collides(setup: Setup, open: fn(&mut Mount, &Path) -> (File, File)) {
     }
 }
 
-fn collides_as_written(setup: Setup, mkfs: &[&str], open: fn(&mut Mount, &Path) -> (File, File), write: Writes) {
-    const BLOCKS: usize = 8;
-    let Some(disk) = disk(&setup, mkfs, "loop") else { return };
-    let mut mount = setup.clone().pool_at(disk.at("pool")).mount();
-    let path = mount.at("f");
-    std::fs::write(&path, vec![1; BLOCKS << 12]).unwrap();
-    let (file, direct) = open(&mut mount, &path);
+/// The programs go on, with what the kernel has of the file, and the next server syncs it as it begins.
+///
+/// Proves D9, D12.
+fn a_file_that_collides_as_its_server_is_killed_is_not_damaged(setup: Setup) {
+    const KILLS: usize = 8;
+    if setup.passthrough() == Passthrough::Off {
+        return;
+    }
+    for mkfs in [&EXT4[..], &XFS[..]] {
+        let Some(disk) = disk(&setup, mkfs, "loop") else { return };
+        let mut mount = setup.clone().pool_at(disk.at("pool")).mount();
+        let path = mount.at("f");
+        std::fs::write(&path, vec![1; BLOCKS << 12]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let direct = File::options().write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+        colliding(&file, &direct, FileExt::write_all_at, || {
+            for _ in 0..KILLS {
+                mount.kill9();
+                mount.mount();
+                assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));
+            }
+        });
+        drop((direct, file));
+        mount.sync();
+        let want = std::fs::read(&path).unwrap();
+        mount.remount();
+        assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));
+        assert!(std::fs::read(&path).unwrap() == want);
+    }
+}
+
+const BLOCKS: usize = 8;
+
+/// Does something while one program stores to a mapping of a file and another one writes it directly.
+fn colliding(file: &File, direct: &File, write: Writes, then: impl FnOnce()) {
     // SAFETY: nobody cuts the file.
-    let mut mapping = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
+    let mut mapping = unsafe { memmap2::MmapMut::map_mut(file) }.unwrap();
     let done = AtomicBool::new(false);
+    /// Also where `then` fails.
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     std::thread::scope(|scope| {
+        let _ends = Ends(&done);
         scope.spawn(|| {
-            for n in 0.. {
-                if done.load(Ordering::Relaxed) {
-                    break;
-                }
+            for n in (0..).take_while(|_| !done.load(Ordering::Relaxed)) {
                 // One byte of each block is the mapping's.
                 mapping[n % BLOCKS * 4096] = n as u8;
             }
@@ -579,25 +613,28 @@ fn collides_as_written(setup: Setup, mkfs: &[&str], open: fn(&mut Mount, &Path) 
         scope.spawn(|| {
             let mut room = vec![0; 8192];
             let start = room.as_ptr().align_offset(4096);
-            for n in 0.. {
-                if done.load(Ordering::Relaxed) {
-                    break;
-                }
+            for n in (0..).take_while(|_| !done.load(Ordering::Relaxed)) {
                 room[start..start + 4096].fill(n as u8);
-                write(&direct, &room[start..start + 4096], (n % BLOCKS * 4096) as u64).unwrap();
+                write(direct, &room[start..start + 4096], (n % BLOCKS * 4096) as u64).unwrap();
             }
         });
-        for _ in 0..200 {
-            let synced = file.sync_all();
-            if synced.is_err() {
-                done.store(true, Ordering::Relaxed);
-            }
-            synced.unwrap();
+        then();
+    });
+}
+
+fn collides_as_written(setup: Setup, mkfs: &[&str], open: fn(&mut Mount, &Path) -> (File, File), write: Writes) {
+    let Some(disk) = disk(&setup, mkfs, "loop") else { return };
+    let mut mount = setup.clone().pool_at(disk.at("pool")).mount();
+    let path = mount.at("f");
+    std::fs::write(&path, vec![1; BLOCKS << 12]).unwrap();
+    let (file, direct) = open(&mut mount, &path);
+    colliding(&file, &direct, write, || {
+        for _ in 0..60 {
+            file.sync_all().unwrap();
         }
-        done.store(true, Ordering::Relaxed);
     });
     file.sync_all().unwrap();
-    drop((mapping, direct, file));
+    drop((direct, file));
     mount.sync();
     let want = std::fs::read(&path).unwrap();
     assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));

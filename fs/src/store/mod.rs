@@ -101,8 +101,6 @@ impl Store {
         let counted = writers.clone();
         pool.when_recorded(Box::new(move |ino| counted.recorded(ino)));
         let bells = Arc::<Bells>::default();
-        let called = bells.clone();
-        pool.when_out_of_room(Box::new(move || called.clean().ring()));
         Self {
             limit: Limit::new(&pool),
             asking: Arc::default(),
@@ -186,6 +184,12 @@ impl Store {
     /// What has no name any more, but is known to the kernel.
     pub fn removed(&self) -> &Removed {
         &self.removed
+    }
+
+    /// From now on somebody cleans the log, and is called where one waits for room in it.
+    pub fn has_cleaner(&self) {
+        let called = self.bells.clone();
+        self.pool.when_out_of_room(Box::new(move || called.clean().ring()));
     }
 
     /// Calls whoever works in the background.

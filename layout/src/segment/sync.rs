@@ -137,23 +137,22 @@ impl Segments {
     }
 
     fn ask_host(&self, id: SegmentId, call: impl FnOnce(&dyn Medium) -> io::Result<()>) -> bool {
-        if self.is_volatile(id.tier()) {
-            return true;
-        }
-        // A failure is told to one of two who sync at the same time. The other must not go on before it is kept in
-        // mind.
+        let asked = || call(&*self.medium).inspect_err(|error| self.fail(id, error)).is_ok();
+        self.is_volatile(id.tier()) || self.in_turn(id, asked)
+    }
+
+    /// A failure is told to one of two who sync a segment at the same time. The other must not go on before it is kept
+    /// in mind.
+    fn in_turn<T>(&self, id: SegmentId, call: impl FnOnce() -> T) -> T {
         let turn = self.unsynced.turns.lock().entry(id).or_default().clone();
         let mine = turn.lock();
-        let done = call(&*self.medium);
-        if let Err(error) = &done {
-            self.fail(id, error);
-        }
+        let done = call();
         drop(mine);
         let mut turns = self.unsynced.turns.lock();
         if Arc::strong_count(&turn) == 2 {
             turns.remove(&id);
         }
-        done.is_ok()
+        done
     }
 
     /// Bytes of the segment did not get to the disk: this was told to whoever began to write them, or synced them.
@@ -186,7 +185,7 @@ impl Segments {
     /// Syncs a segment. False if it does not hold its value durably, as far as the host says.
     pub fn keeps(&self, id: SegmentId, value: &[u8]) -> bool {
         let synced = |fd: OwnedFd| {
-            self.sync_witnessed(id, fd.as_fd())?;
+            self.in_turn(id, || self.sync_witnessed(id, fd.as_fd()))?;
             lost_in(fd, value)
         };
         // A sync that succeeds after one that failed says nothing.
@@ -361,7 +360,7 @@ impl Segments {
             let id = segments[at].id;
             match self.open(id, libc::O_RDONLY) {
                 Ok(fd) => {
-                    self.write_out(id, fd.as_fd(), true);
+                    self.ask_host(id, |_| self.write_out_witnessed(id, fd.as_fd()));
                 }
                 // One that is not there is for whoever settles its file.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
