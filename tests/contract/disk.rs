@@ -35,7 +35,7 @@ on_mounts!(
     a_file_that_is_written_directly_later_on_is_not_damaged_by_a_collision,
     a_file_that_was_opened_directly_before_a_takeover_is_not_damaged_by_a_collision,
     a_file_that_was_opened_directly_before_a_kill_is_not_damaged_by_a_collision,
-    a_file_that_collides_as_its_server_is_killed_is_not_damaged,
+    a_write_that_fails_among_collisions_is_told,
 );
 
 const EXT4: [&str; 5] = ["mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=0"];
@@ -557,35 +557,44 @@ fn collides(setup: Setup, open: fn(&mut Mount, &Path) -> (File, File)) {
     }
 }
 
-/// The programs go on, with what the kernel has of the file, and the next server syncs it as it begins.
+/// Of another block of the same file, which the disk does not take.
 ///
-/// Proves D9, D12.
-fn a_file_that_collides_as_its_server_is_killed_is_not_damaged(setup: Setup) {
-    const KILLS: usize = 8;
+/// Proves D12.
+fn a_write_that_fails_among_collisions_is_told(setup: Setup) {
     if setup.passthrough() == Passthrough::Off {
         return;
     }
+    const BAD: std::ops::Range<u64> = (BLOCKS << 12) as u64..(BLOCKS + 1 << 12) as u64;
     for mkfs in [&EXT4[..], &XFS[..]] {
         let Some(disk) = disk(&setup, mkfs, "loop") else { return };
-        let mut mount = setup.clone().pool_at(disk.at("pool")).mount();
+        let mount = setup.clone().pool_at(disk.at("pool")).mount();
         let path = mount.at("f");
-        std::fs::write(&path, vec![1; BLOCKS << 12]).unwrap();
+        std::fs::write(&path, vec![1; (BLOCKS + 1) << 12]).unwrap();
         let file = File::options().read(true).write(true).open(&path).unwrap();
+        file.sync_all().unwrap();
         let direct = File::options().write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+        disk.fail_in(Request::Write, &segment_of(&mount), &BAD);
         colliding(&file, &direct, FileExt::write_all_at, || {
-            for _ in 0..KILLS {
-                mount.kill9();
-                mount.mount();
-                assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));
-            }
+            let fails = |n: u8| {
+                file.write_all_at(&[n; 4096], BAD.start).unwrap();
+                file.sync_all().is_err()
+            };
+            assert!(fails(2), "{}", disk.failed(Request::Write));
+            // It is not tried again what the kernel has dropped.
+            assert!(fails(3));
         });
-        drop((direct, file));
-        mount.sync();
-        let want = std::fs::read(&path).unwrap();
-        mount.remount();
-        assert_eq!(mount.info()["damaged_files"], serde_json::json!([]));
-        assert!(std::fs::read(&path).unwrap() == want);
+        disk.mend();
+        assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+        assert_eq!(damaged_files(&mount), ["f"]);
     }
+}
+
+/// The largest segment of a pool.
+fn segment_of(mount: &Mount) -> std::path::PathBuf {
+    let shards = std::fs::read_dir(mount.pool().join("segments")).unwrap();
+    let segments = shards.flat_map(|shard| std::fs::read_dir(shard.unwrap().path()).unwrap());
+    let largest = segments.map(|segment| segment.unwrap().path()).max_by_key(|path| path.metadata().unwrap().len());
+    largest.expect("a segment")
 }
 
 const BLOCKS: usize = 8;
@@ -614,6 +623,8 @@ fn colliding(file: &File, direct: &File, write: Writes, then: impl FnOnce()) {
             let mut room = vec![0; 8192];
             let start = room.as_ptr().align_offset(4096);
             for n in (0..).take_while(|_| !done.load(Ordering::Relaxed)) {
+                // Most syncs are to collide, and not one after the other a hundred times.
+                std::thread::sleep(Duration::from_micros(200));
                 room[start..start + 4096].fill(n as u8);
                 write(direct, &room[start..start + 4096], (n % BLOCKS * 4096) as u64).unwrap();
             }

@@ -343,7 +343,7 @@ fn a_chain_of_arrays_or_checkpoints_is_gone_on_with(setup: Setup) {
         fs::write(mount.at(name), piece.repeat(count)).unwrap();
         seal(&mount, name);
         // For what else is asked and read meanwhile, among that what a reader asks for: a third of a KiB a checkpoint.
-        let slack = 1 << 20;
+        let slack = 3 << 20;
         let before = read_by_server(&mount);
         let more = piece.repeat((100 << 10) / piece.len());
         for _ in 0..8 {

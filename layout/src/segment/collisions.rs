@@ -10,11 +10,10 @@
 //! * a *witness*, a second descriptor, hears of each failure as well: so none was one of the disk's flush, of the
 //!   filesystem's own tables, or of beginning to write. One that is open all the time hears of all; one that is opened
 //!   for a sync, of those that were told to nobody before. The former is there for a file that was opened for direct
-//!   writes; the latter for one whose segment was there before it was written, as it may have been opened before this
-//!   server began, nobody knows how, and for one that the kernel itself maps, as `F_SETFL` is not heard of: asynchronous
-//!   writes heed it where the kernel moves the bytes.
-//! * in the end one of the whole host succeeds, which has not failed to write any file's bytes since the pool was
-//!   opened; and ext4 has counted no errors meanwhile.
+//!   writes; the latter for one that was opened before this server began, nobody knows how, and for one that the kernel
+//!   itself maps, as `F_SETFL` is not heard of: asynchronous writes heed it where the kernel moves the bytes.
+//! * in the end a sync succeeds, and after it one of the whole host, which has not failed to write any file's bytes
+//!   since the pool was opened; and ext4 has counted no errors meanwhile.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,8 +22,8 @@ use std::sync::Arc;
 use crate::ids::SegmentId;
 use crate::segment::segments::Segments;
 
-/// So often a sync is tried while programs go on colliding. The one of the whole host writes what is left.
-const TRIES: usize = 8;
+/// So often a sync is tried while programs go on colliding.
+const TRIES: usize = 100;
 
 impl Segments {
     /// The segment is about to be written directly. Call it after [`Segments::begin_write`].
@@ -54,8 +53,8 @@ impl Segments {
         open.or_else(opened)
     }
 
-    /// Syncs a segment, until no collision is in the way of it or the whole host has been synced. The caller has the
-    /// segment's turn: of two at the same time one would hear what the other's witness waits for.
+    /// Syncs a segment, until no collision is in the way of it. The caller has the segment's turn: of two at the same
+    /// time one would hear what the other's witness waits for.
     pub(super) fn sync_witnessed(&self, id: SegmentId, fd: BorrowedFd<'_>) -> io::Result<()> {
         let Some(witness) = self.witness(id) else { return self.medium.sync_segment(fd) };
         let mut collided = None;
@@ -63,7 +62,7 @@ impl Segments {
             self.medium.write_out(fd, false)?;
             match self.medium.sync_segment(fd) {
                 Ok(()) => return collided.map_or(Ok(()), |error| self.prove(id, error)),
-                Err(error) if hears(witness.as_fd()) => {
+                Err(error) if error.raw_os_error() == Some(libc::EIO) && hears(witness.as_fd()) => {
                     // Of one that came between the two the witness will not hear again, and the descriptor would.
                     hears(fd);
                     collided = Some(error);
@@ -71,19 +70,10 @@ impl Segments {
                 Err(error) => return Err(error),
             }
         }
-        self.prove(id, collided.unwrap_or_else(|| io::ErrorKind::Other.into()))
+        Err(collided.unwrap_or_else(|| io::ErrorKind::Other.into()))
     }
 
-    /// Writes out a segment that programs may have written, and write still, while no server ran: they may collide.
-    pub(super) fn write_out_witnessed(&self, id: SegmentId, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let witness = self.open(id, libc::O_RDONLY);
-        match (self.medium.write_out(fd, true), witness) {
-            (Err(error), Ok(witness)) if hears(witness.as_fd()) => self.prove(id, error),
-            (done, _) => done,
-        }
-    }
-
-    /// After syncs that failed: that these were collisions.
+    /// After a sync that succeeded: that those before it, which failed, were collisions.
     fn prove(&self, id: SegmentId, error: io::Error) -> io::Result<()> {
         let home = self.home(id.tier())?;
         // Whoever may have bytes is asked first: see `sync.rs`.

@@ -184,12 +184,14 @@ impl Segments {
 
     /// Syncs a segment. False if it does not hold its value durably, as far as the host says.
     pub fn keeps(&self, id: SegmentId, value: &[u8]) -> bool {
-        let synced = |fd: OwnedFd| {
+        // What the host tells one descriptor, the one that is held would hear later, and whoever is its witness would not.
+        let held = self.unsynced.descriptor(id);
+        let synced = |fd: Arc<OwnedFd>| {
             self.in_turn(id, || self.sync_witnessed(id, fd.as_fd()))?;
-            lost_in(fd, value)
+            lost_in(&*fd, value)
         };
         // A sync that succeeds after one that failed says nothing.
-        let lost = || self.open(id, libc::O_RDONLY).and_then(synced);
+        let lost = || held.map_or_else(|| self.open(id, libc::O_RDONLY).map(Arc::new), Ok).and_then(synced);
         self.is_volatile(id.tier()) || (!self.failed(id) && !lost().unwrap_or(true))
     }
 
@@ -360,7 +362,7 @@ impl Segments {
             let id = segments[at].id;
             match self.open(id, libc::O_RDONLY) {
                 Ok(fd) => {
-                    self.ask_host(id, |_| self.write_out_witnessed(id, fd.as_fd()));
+                    self.write_out(id, fd.as_fd(), true);
                 }
                 // One that is not there is for whoever settles its file.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

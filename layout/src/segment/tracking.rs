@@ -188,8 +188,6 @@ impl Segments {
             tracked = self.unsynced.tracked.lock();
             // Somebody else may have been faster.
             spare = tracked.add(id, fd);
-            // It was there before, and may be open for direct writes by who has never been heard of.
-            tracked.change(id, |entry| entry.unsaid = true);
         }
         let changed = tracked.change(id, change);
         drop(tracked);

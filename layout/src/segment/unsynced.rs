@@ -78,7 +78,7 @@ pub(super) struct Tracked {
     pub fd: Arc<OwnedFd>,
     /// See [`crate::segment::collisions`].
     pub witness: Option<Arc<OwnedFd>>,
-    /// Somebody may write it directly who did not say so.
+    /// Somebody has had it open since before this server, who may write it directly.
     pub unsaid: bool,
     pub writers: u32,
     /// The next commit must sync it.

@@ -1,5 +1,6 @@
 //! `tensorfs records`: the chain of a file, record by record.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,10 +28,10 @@ pub fn run(arguments: &cli::Records) -> Result<ExitCode, Failure> {
     let mut failed = false;
     for path in &arguments.paths {
         match Place::of(path).and_then(|place| Ok((recorded(&place)?, place))) {
-            Ok((recorded, place)) => {
+            Ok(((file, recorded), place)) => {
                 printer.all(place.path(), &recorded)?;
                 if arguments.follow {
-                    printer.follow(&place, recorded)?;
+                    printer.follow(&place, &file, recorded)?;
                 }
             }
             Err(failure) => {
@@ -42,12 +43,15 @@ pub fn run(arguments: &cli::Records) -> Result<ExitCode, Failure> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn recorded(place: &Place) -> Result<Recorded, Failure> {
+fn recorded(place: &Place) -> Result<(File, Recorded), Failure> {
     if place.about(true)?.kind() != Kind::File {
         return Err(Failure::at(place.path(), "not a file"));
     }
     let file = place.open()?;
-    place.recorded(&file)?.ok_or_else(|| Failure::at(place.path(), "not on a tensorfs mount, and in no pool"))
+    match place.recorded(&file)? {
+        Some(recorded) => Ok((file, recorded)),
+        None => Err(Failure::at(place.path(), "not on a tensorfs mount, and in no pool")),
+    }
 }
 
 struct Printer {
@@ -81,12 +85,11 @@ impl Printer {
 
     /// Prints records as they come, and those that were extended once more, until the file is gone or nobody reads
     /// what is printed.
-    fn follow(&self, place: &Place, mut known: Recorded) -> Result<(), Failure> {
+    fn follow(&self, place: &Place, file: &File, mut known: Recorded) -> Result<(), Failure> {
         // One that is removed goes on to exist while it is open, and another one may have its name by then.
-        let (file, ino) = (place.open()?, place.ino()?);
-        while place.ino().is_ok_and(|now| now == ino) && output::is_read() {
+        while place.is_still(file) && output::is_read() {
             std::thread::sleep(PAUSE);
-            let Some(now) = place.recorded(&file)? else { return Ok(()) };
+            let Some(now) = place.recorded(file)? else { return Ok(()) };
             let place_of = |record: &FileRecord| (record.offset, record.len, record.origin);
             let same =
                 now.records().iter().zip(known.records()).take_while(|(new, old)| place_of(new) == place_of(old));

@@ -245,6 +245,18 @@ impl Place {
         }
     }
 
+    /// True if a regular file, which is open, has this name still.
+    pub fn is_still(&self, file: &File) -> bool {
+        let identity = |found: fs::Metadata| (found.dev(), found.ino());
+        match &self.at {
+            Where::Host => match (fs::metadata(self.path()), file.metadata()) {
+                (Ok(named), Ok(open)) => identity(named) == identity(open),
+                _ => false,
+            },
+            Where::Pool(..) => true,
+        }
+    }
+
     /// Why the bytes of a regular file cannot be had, if that is because of its tier.
     pub fn gone(&self) -> Option<(FileState, String)> {
         match &self.at {
