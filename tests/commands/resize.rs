@@ -9,6 +9,7 @@ on_mounts!(
     a_full_pool_is_made_larger_while_it_is_in_use,
     a_pool_is_not_made_smaller_than_what_it_holds,
     a_pool_that_is_not_mounted_is_resized,
+    a_log_that_gets_longer_is_no_reason_to_refuse,
     only_root_resizes_a_mounted_pool,
     a_limit_waits_for_who_writes_without_one,
 );
@@ -81,6 +82,31 @@ fn a_pool_that_is_not_mounted_is_resized(setup: Setup) {
     mount.mount();
     assert_eq!(total(&mount), 100 * MIB);
     assert!(resize(&mount, &mount.host(), "100M").unwrap_err().contains("not a tensorfs pool"));
+}
+
+/// What it has ahead, or is about to have, is nothing that is in use; what a program has just written is.
+///
+/// Proves S1, W1.
+fn a_log_that_gets_longer_is_no_reason_to_refuse(setup: Setup) {
+    let mount = setup.mount();
+    let at_any_moment = |size: &str| -> Vec<_> {
+        let resized = (0..8).map(|moment| {
+            resize(&mount, mount.path(), "none").unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(170 * moment));
+            fs::create_dir(mount.at(format!("{size} {moment}"))).unwrap();
+            resize(&mount, mount.path(), size)
+        });
+        resized.collect()
+    };
+    for resized in at_any_moment("20M") {
+        resized.unwrap();
+    }
+    resize(&mount, mount.path(), "none").unwrap();
+    let mut file = fs::File::create(mount.at("f")).unwrap();
+    std::io::Write::write_all(&mut file, &vec![7; 18 << 20]).unwrap();
+    for resized in at_any_moment("21M") {
+        assert!(resized.is_err());
+    }
 }
 
 fn only_root_resizes_a_mounted_pool(setup: Setup) {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
+
 use crate::error::{Error, Result};
 use crate::ids::{POOL, TxId};
 use crate::log::blocks::{Block, Log, RESERVE_BLOCKS, Reserve};
@@ -120,11 +122,15 @@ impl Pool {
         Ok(is_shorter)
     }
 
-    /// Cuts off what is free at the end of the log, but for what an ordinary pool has there; returns how many bytes.
-    pub(super) fn cut_log(&self) -> Result<u64> {
-        let before = self.superblock.of(Superblock::log_len);
-        self.shrink(0, |_, _| 1)?;
-        Ok(before.saturating_sub(self.superblock.of(Superblock::log_len)))
+    /// Cuts off what is free at the end of the log, but for what an ordinary pool has there, for who has the turn to
+    /// change how long it is.
+    pub(super) fn cut_log(&self, growing: &MutexGuard<'_, ()>) -> Result<()> {
+        self.cut(growing, 0, |_, _| 1).map(drop)
+    }
+
+    /// As [`Pool::cut_log`], but what is in the way goes further in front. Once, while nobody makes the log longer.
+    pub(super) fn cut_some(&self) -> Result<()> {
+        self.shrink(0, |_, _| 1)
     }
 
     fn clean_some(&self) -> Result<()> {
@@ -147,29 +153,37 @@ impl Pool {
     }
 
     /// Cuts free blocks off the end of the log, if so many as `worth` says of all and of those in use can go, and those
-    /// that are to be `ahead` stay.
+    /// that are to be `ahead` stay; or has the last one in use that is in the way cleaned.
     fn shrink(&self, ahead: usize, worth: impl Fn(usize, usize) -> usize) -> Result<()> {
         // Who changes how long the log is waits for the host; who looks something up does not, nor who waits for the
         // next block to be cleaned.
         let Some(growing) = self.upkeep.growing.try_lock() else { return Ok(()) };
+        let Some(stay) = self.cut(&growing, ahead, worth)? else { return Ok(()) };
+        drop(growing);
+        // The live records of a block near the end go to one further in front.
+        self.clean_if(|victims| victims.max_by_key(|victim| victim.index).filter(|last| last.index >= stay)).map(drop)
+    }
+
+    /// The first half of it. How many blocks are to stay, if one behind them is in the way.
+    fn cut(
+        &self,
+        _growing: &MutexGuard<'_, ()>,
+        ahead: usize,
+        worth: impl Fn(usize, usize) -> usize,
+    ) -> Result<Option<usize>> {
         let mut state = self.state.write();
         let log = &mut state.log;
         let (blocks, free) = (log.blocks().len(), log.free_blocks());
         let stay = staying(blocks - free, ahead);
         let worth = worth(blocks, blocks - free);
         if blocks < stay + worth {
-            return Ok(());
+            return Ok(None);
         }
         let trailing = log.blocks().iter().rev().take_while(|block| **block == Block::Free).count();
         let cut = trailing.min(blocks - stay);
         if cut < worth {
-            // A block near the end is in the way; its live records go to one further in front.
             log.leave_head_behind(stay);
-            drop(state);
-            drop(growing);
-            return self
-                .clean_if(|victims| victims.max_by_key(|victim| victim.index).filter(|last| last.index >= stay))
-                .map(drop);
+            return Ok(Some(stay));
         }
         // From now on nobody takes one of them.
         log.resize(blocks - cut);
@@ -181,7 +195,7 @@ impl Pool {
         if let Err(error) = self.medium.shrink(self.superblock.of(Superblock::log_len)) {
             log::warn!("{}: cannot make the log shorter: {error}", self.path.display());
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Free blocks, and whether most of what the others hold is dead.

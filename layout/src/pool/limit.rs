@@ -1,9 +1,13 @@
 //! The size limit of a pool.
 
 use crate::error::{Error, Result};
+use crate::log::superblock::Superblock;
 use crate::pool::budget::WhenRecorded;
 use crate::pool::create::{LIMIT_MIN, small_limit};
 use crate::pool::opened::Pool;
+
+/// So many blocks that stand at its end the log has cleaned, to be cut for a smaller limit.
+const CUTS: usize = 8;
 
 impl Pool {
     /// Has `when` called with each object of which something is recorded: who counts what is used beyond the records
@@ -28,13 +32,18 @@ impl Pool {
     /// [`Error::Invalid`] if the limit is below what is used, or below [`LIMIT_MIN`].
     pub fn resize(&self, limit: Option<u64>, used: u64, removed: u64) -> Result<()> {
         self.check_writable()?;
-        let used = match limit {
-            // What the log has ahead is nothing that is in use.
-            Some(limit) if limit < used => used.saturating_sub(self.cut_log()?),
-            _ => used,
-        };
+        // What the log has ahead is nothing that is in use.
+        let is_too_small = limit.is_some_and(|limit| limit < used);
+        let had = self.superblock.of(Superblock::log_len);
+        if is_too_small {
+            (0..CUTS).try_for_each(|_| self.cut_some())?;
+        }
         // The log cannot grow past the new limit meanwhile.
-        let _growing = self.upkeep.growing.lock();
+        let growing = self.upkeep.growing.lock();
+        if is_too_small {
+            self.cut_log(&growing)?;
+        }
+        let used = used.saturating_sub(had).saturating_add(self.superblock.of(Superblock::log_len));
         let superblock = self.superblock();
         let recorded = self.view().totals().allocated.saturating_sub(removed);
         let used = used.max(superblock.log_len().saturating_add(recorded));
