@@ -49,7 +49,7 @@ fn append_no_more(file: &File) {
 }
 
 /// Bytes that the server has read so far.
-fn read_by_server(mount: &Mount) -> u64 {
+pub(crate) fn read_by_server(mount: &Mount) -> u64 {
     let io = fs::read_to_string(format!("/proc/{}/io", mount.pid().unwrap())).unwrap();
     io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).unwrap()
 }

@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tensorfs_tests::{Mount, Pattern, Setup, child, npy, on_mounts, safetensors, samples, xattr};
 
-use crate::grown::{frames, records, seal, sealed_bytes};
+use crate::grown::{frames, read_by_server, records, seal, sealed_bytes};
 
 on_mounts!(
     damage_is_no_truth_for_a_file_that_is_completed,
+    damage_of_what_says_where_tensors_are_is_no_truth_either,
     damage_is_no_truth_for_a_file_that_is_moved,
+    all_of_a_file_is_read_once_to_find_that_it_is_damaged,
     damage_in_a_sealed_hole_is_found_when_it_is_cut_anew,
     who_wrote_it_himself_has_damaged_nothing,
 );
@@ -225,6 +227,124 @@ fn damage_is_no_truth_for_a_file_that_is_completed(setup: Setup) {
     let output = mount.tensorfs(["check", "--data", "--json", mount.pool().to_str().unwrap()]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["findings"].as_array().unwrap().len(), 2 * cases.len(), "{report}");
+}
+
+/// Files whose headers are damaged, between the half of them and the rest.
+fn headers() -> Vec<Case> {
+    let gguf = |count: u64| {
+        let len = 10_016_u64;
+        let mut file = [&b"GGUF\x03\0\0\0"[..], &count.to_le_bytes(), &0_u64.to_le_bytes()].concat();
+        for n in 0..count {
+            let name = format!("t{n}");
+            file.extend([&(name.len() as u64).to_le_bytes(), name.as_bytes(), &1_u32.to_le_bytes()].concat());
+            // Bytes, and where they are.
+            file.extend([&len.to_le_bytes()[..], &24_u32.to_le_bytes(), &(n * len).to_le_bytes()].concat());
+        }
+        file.resize(file.len().next_multiple_of(32), 0);
+        file.extend(Pattern(9).bytes(0, (count * len) as usize));
+        file
+    };
+    // As many tensors as no other one has.
+    let [short, long, named] = [20, 21, 22].map(|count| model(count, 10_000));
+    let [array, other] = [9, 10].map(|seed| array(200_000, seed));
+    let ((first, _), (small, in_small), (large, in_large)) =
+        (archive(151, 400), archive(150, 400), archive(900, 10_000));
+    let hdf5 = fs::read(samples().join("many.h5")).unwrap();
+    let half = |name, whole: &[u8], at| Case::of(name, whole, whole.len() / 2, at, None);
+    vec![
+        half("length of a header", &short, 1),
+        // By which it ends too early.
+        half("length of a header that goes on", &long, 2),
+        half("header in JSON", &named, 9),
+        half("magic of GGUF", &gguf(20), 1),
+        half("list of GGUF", &gguf(21), 34),
+        half("magic of NumPy", &array, 1),
+        half("header of NumPy", &other, 12),
+        half("magic of HDF5", &hdf5, 1),
+        half("first zip entry", &first, 1),
+        Case::of("directory of a short zip", &small, in_small + 400, in_small + 1, None),
+        Case::of("directory of a long zip", &large, in_large + 40_000, in_large + 20_001, None),
+    ]
+}
+
+/// A file in which nothing was recognised for that was sealed as one that has nothing, and stayed so when it was
+/// mended.
+///
+/// Proves C4.
+fn damage_of_what_says_where_tensors_are_is_no_truth_either(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let cases = headers();
+    let whole = |case: &Case| format!("whole {}", case.name);
+    for case in &cases {
+        append(&mount.at(case.name), &case.first());
+        fs::write(mount.at(whole(case)), [case.first(), case.rest.clone()].concat()).unwrap();
+    }
+    mount.tensorfs_ok(["seal".as_ref(), mount.path().as_os_str()]);
+    let before: Vec<_> = cases.iter().map(|case| record_of(&mount, case.name, case.at)).collect();
+    let tensors = |mount: &Mount, name: &str| xattr::get(&mount.at(name), "user.tensorfs.tensors").unwrap();
+    let all: Vec<_> = cases.iter().map(|case| tensors(&mount, &whole(case))).collect();
+    let segments: Vec<PathBuf> = cases.iter().map(|case| segment(&mount, &case.first())).collect();
+    let flip_all = |mount: &mut Mount| {
+        cases.iter().zip(&segments).for_each(|(case, segment)| flip(segment, case.at));
+        // What another test starts just then may have a segment open for a moment, and could write it.
+        mount.remount();
+    };
+    flip_all(&mut mount);
+    for (case, before) in cases.iter().zip(&before) {
+        append(&mount.at(case.name), &case.rest);
+        for _ in 0..2 {
+            let output = mount.tensorfs(["seal".as_ref(), mount.at(case.name).as_os_str()]);
+            let errors = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{}: {errors}", case.name);
+            assert!(errors.contains("its bytes are not those that were sealed"), "{}: {errors}", case.name);
+        }
+        is_told(&mount, case, case.name, before);
+        assert_eq!(state(&mount, case.name), "damaged", "{}", case.name);
+    }
+    // As they were.
+    flip_all(&mut mount);
+    for (case, all) in cases.iter().zip(all) {
+        assert_ne!(all, b"0", "{}", case.name);
+        seal(&mount, case.name);
+        assert_eq!((tensors(&mount, case.name), state(&mount, case.name)), (all, "sealed".into()), "{}", case.name);
+        assert_eq!(verify(&mount, case.name)["verdict"], "ok", "{}", case.name);
+    }
+    mount.umount();
+    mount.tensorfs_ok(["check", "--data", mount.pool().to_str().unwrap()]);
+}
+
+/// What is appended behind damage later costs no more than looking at that.
+///
+/// Proves C4.
+fn all_of_a_file_is_read_once_to_find_that_it_is_damaged(setup: Setup) {
+    const PIECE: usize = 1 << 20;
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    // Each record has small tensors, which get checksums.
+    let whole = model(14_000, 1000);
+    let (pieces, path) = (12, mount.at("f"));
+    whole[..pieces * PIECE].chunks(PIECE).for_each(|piece| append(&path, piece));
+    seal(&mount, "f");
+    flip(&segment(&mount, &whole[..pieces * PIECE]), 3 * PIECE + 5);
+    mount.remount();
+    let mut read = Vec::new();
+    for part in [&whole[pieces * PIECE..], b"more", b"and more"] {
+        append(&path, part);
+        let before = read_by_server(&mount);
+        let output = mount.tensorfs(["seal".as_ref(), path.as_os_str()]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(state(&mount, "f"), "damaged");
+        read.push(read_by_server(&mount) - before);
+        let log = mount.log();
+        assert!(log.lines().rfind(|line| line.contains("tensors: ")).unwrap().contains("t2"), "{log}");
+    }
+    assert!(read[0] > (pieces * PIECE) as u64, "{read:?}");
+    assert!(read[1..].iter().all(|more| *more < read[0] / 2), "{read:?}");
 }
 
 /// A copy has the checksums of all of a file, or none, and would be sealed as it is.

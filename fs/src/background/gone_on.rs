@@ -25,6 +25,8 @@ pub(super) fn starts(chain: &FileChain) -> Vec<Start> {
         return Vec::new();
     }
     match summary.format {
+        // It was something that nobody got through, or that was cut, before.
+        Format::Opaque if !summary.cut => unrecognised(chain).into_iter().collect(),
         Format::Npy => arrays(chain, &summary).into_iter().collect(),
         Format::Torch if summary.reason.is_none() && !summary.cut => checkpoints(chain, &summary),
         Format::Npz if summary.reason.is_none() && !summary.cut => zips(chain, &summary),
@@ -78,7 +80,7 @@ fn described(chain: &FileChain) -> usize {
 /// One in which nothing was recognised.
 fn unrecognised(chain: &FileChain) -> Option<Start> {
     let from = chain.seals_end();
-    if from == 0 || described(chain) > 0 {
+    if from == 0 || chain.tensors().next().is_some() {
         return None;
     }
     let summary =

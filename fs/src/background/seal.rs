@@ -2,6 +2,7 @@
 //! has that given up; a file that is sealed is thawed, durably, before it can be written (rule 5).
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +18,7 @@ use crate::reader::{Ask, Broken, Wanted};
 use crate::store::host::HostStat;
 use crate::store::{BadRun, Store, host};
 
-use super::checksums::{bad_runs, checksums, have_checksums, not_as_sealed, provisional_checksums};
+use super::checksums::{Checksum, bad_runs, checksums, have_checksums, not_as_sealed, provisional_checksums};
 use super::gone_on::{Start, starts};
 use super::growth::{FRAME_HEADER, Growth, HELD, Window};
 
@@ -99,7 +100,7 @@ pub(crate) fn seal_file(files: &Files, ino: Ino, again: bool, stopped: &dyn Fn()
         Found::AsSealed => None,
         Found::GivenUp => return Ok(Outcome::Later),
         Found::Bad(bad) => {
-            store.settle_damage(ino, &bytes, &bad);
+            store.settle_unlike(ino, (segment, &bytes), bad);
             return Ok(Outcome::Unfit);
         }
     };
@@ -182,11 +183,13 @@ fn look(
     go_on: &dyn Fn() -> bool,
 ) -> io::Result<Found> {
     let store = files.store();
-    if again {
-        let bad = bad_runs(bytes, &checksums(store, ino), go_on);
-        if !bad.is_empty() {
-            return Ok(Found::Bad(bad));
-        }
+    let bad = match again {
+        true => bad_runs(bytes, &checksums(store, ino), go_on),
+        // However much it has grown since, all of it need not be read to find them once more.
+        false => still_unlike(store, (ino, segment), bytes, go_on),
+    };
+    if !bad.is_empty() {
+        return Ok(Found::Bad(bad));
     }
     let provisional = provisional_checksums(store, ino);
     let believed = have_checksums(bytes, &provisional, go_on)?;
@@ -206,6 +209,24 @@ fn look(
         Ok(runs) => Ok(runs.map_or(Found::GivenUp, Found::Runs)),
         Err(error) => not_as_sealed(&error).map(Found::Bad).ok_or(error),
     }
+}
+
+/// What kept a file from being sealed when that was tried last, as far as it is still so.
+fn still_unlike(
+    store: &Store,
+    (ino, segment): (Ino, SegmentId),
+    bytes: &File,
+    go_on: &dyn Fn() -> bool,
+) -> Vec<BadRun> {
+    let mut unlike = store.unlike(ino, segment);
+    if unlike.is_empty() {
+        return unlike;
+    }
+    let is_unlike = |known: &Checksum| unlike.iter().any(|bad| (bad.offset, bad.len) == (known.offset, known.len));
+    let sealed: Vec<Checksum> = checksums(store, ino).into_iter().filter(is_unlike).collect();
+    let bad: HashSet<u64> = bad_runs(bytes, &sealed, go_on).iter().map(|bad| bad.offset).collect();
+    unlike.retain(|known| bad.contains(&known.offset));
+    unlike
 }
 
 /// Reads a file and makes seals of it; a reader says what tensors there are in it. It is looked at as a whole where it
@@ -315,7 +336,7 @@ fn known(store: &Store, ino: Ino, (again, believed): (bool, bool)) -> (Before, V
     let records = runs.map(|run| Known { offset: run.offset, len: run.len, seal: seal(run) }).collect();
     let grown = chain.seals_end() < chain.size() || chain.has_provisional_seals();
     let starts = if grown && believed && !again { starts(&chain) } else { Vec::new() };
-    (Before { records, gone_on: None, is_open: false }, starts)
+    (Before { records, is_compared: again, ..Before::default() }, starts)
 }
 
 /// Where the seals of a file end, whether they hold or are provisional.

@@ -221,5 +221,5 @@ fn before(store: &Store, ino: Ino, grown: Grown, start: Start) -> Option<Before>
     let from = gone_on.as_ref().map_or(0, |gone_on| gone_on.from);
     let runs = chain.runs_behind(from).iter().filter(|run| run.len > 0);
     let known = |run: &Run| Known { offset: run.offset, len: run.len, seal: run.any_seal().cloned() };
-    Some(Before { records: runs.map(known).collect(), gone_on, is_open: true })
+    Some(Before { records: runs.map(known).collect(), gone_on, is_open: true, is_compared: false })
 }

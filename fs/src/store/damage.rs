@@ -32,6 +32,8 @@ pub(super) struct Damage {
     /// What the pool keeps of it.
     kept: Mutex<Scrubbed>,
     shown: Mutex<Shown>,
+    /// Files that were not sealed as these bytes of what was sealed before are others now.
+    unlike: Mutex<HashMap<Ino, (SegmentId, Vec<BadRun>)>>,
 }
 
 /// What is shown again and again, and takes long to find out.
@@ -49,6 +51,7 @@ struct Hurt {
 }
 
 /// A run that does not have the bytes that were sealed.
+#[derive(Clone, Debug)]
 pub(crate) struct BadRun {
     pub offset: u64,
     pub len: u64,
@@ -71,7 +74,7 @@ impl Damage {
             .damaged()
             .iter()
             .map(|file| (file.ino(), Hurt { version: file.version(), findings: file.findings().to_vec() }));
-        Self { hurt: Mutex::new(hurt.collect()), kept: Mutex::new(kept), shown: Mutex::default() }
+        Self { hurt: Mutex::new(hurt.collect()), kept: Mutex::new(kept), ..Self::default() }
     }
 
     /// The last scrub that came to its end.
@@ -106,6 +109,23 @@ impl Damage {
     /// What was found out to be shown.
     pub fn shown(&self) -> MutexGuard<'_, Shown> {
         self.shown.lock()
+    }
+
+    /// A file with this segment was not sealed as bytes of it are not what was sealed before.
+    pub fn set_unlike(&self, ino: Ino, segment: SegmentId, runs: Vec<BadRun>) {
+        let mut unlike = self.unlike.lock();
+        if unlike.len() >= MOST {
+            // Others are found out again.
+            unlike.clear();
+        }
+        unlike.insert(ino, (segment, runs.into_iter().take(MOST).collect()));
+    }
+
+    /// Why a file with this segment was not sealed.
+    pub fn unlike(&self, ino: Ino, segment: SegmentId) -> Vec<BadRun> {
+        let unlike = self.unlike.lock();
+        let found = unlike.get(&ino).filter(|(of, _)| *of == segment);
+        found.map_or(Vec::new(), |(_, runs)| runs.clone())
     }
 
     /// Nothing is known to be wrong with a file.

@@ -1,10 +1,10 @@
 //! What was found damaged is told, and kept in mind for as long as the file is not written again.
 
 use tensorfs_formats::Source;
-use tensorfs_layout::Ino;
 use tensorfs_layout::check::{Finding, LastScrub, Subject, Unfinished, is_hurt, segment_path};
 use tensorfs_layout::segment::QuarantineEntry;
 use tensorfs_layout::tree::{View, spelled};
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::clock;
 
@@ -58,6 +58,18 @@ impl Store {
         }
         self.damage.keep(ino, (segment, chain.version()), &findings);
         findings
+    }
+
+    /// A file is not sealed, as bytes that were sealed before are others now: told as [`Store::settle_damage`] does,
+    /// and kept in mind for who would seal it next.
+    pub fn settle_unlike(&self, ino: Ino, (segment, file): (SegmentId, &dyn Source), faults: Vec<BadRun>) {
+        self.settle_damage(ino, file, &faults);
+        self.damage.set_unlike(ino, segment, faults);
+    }
+
+    /// Why a file with this segment was not sealed when that was tried last, if it was for other bytes.
+    pub fn unlike(&self, ino: Ino, segment: SegmentId) -> Vec<BadRun> {
+        self.damage.unlike(ino, segment)
     }
 
     /// True if a file is known to be damaged, and has not been written since.

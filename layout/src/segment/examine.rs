@@ -7,11 +7,13 @@
 //!
 //! What is sealed already is not read again for its checksum: a file that has grown costs what it has grown by. Where
 //! it has to be cut otherwise, or a tensor in it is to have a checksum of its own, it is read, and compared with the
-//! checksum that it had: bytes that are damaged get no new one ([`NotAsSealed`]).
+//! checksum that it had: bytes that are damaged get no new one ([`NotAsSealed`]). So are records that recognising read
+//! something of: what is said of the file rests on them, and would be wrong for good.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use tensorfs_formats::{Format, Recognised, Sink, Source, Tensor, crc32c, crc32c_append, crc32c_zeroes, read_exact};
 
@@ -76,6 +78,8 @@ pub struct Before {
     pub gone_on: Option<GoneOn>,
     /// It is being written: of frames, those that are complete are sealed, and of another file nothing.
     pub is_open: bool,
+    /// What is sealed of it has just been compared with its checksums.
+    pub is_compared: bool,
 }
 
 /// Bytes that do not have the checksum any more that they were sealed with.
@@ -122,7 +126,7 @@ pub fn examine(
     recognise: &Recognise<'_>,
 ) -> io::Result<Option<Vec<SealedRun>>> {
     let room = room.max(SUMMARY_MAX);
-    let watched = Watched { source, go_on };
+    let watched = Watched { source, go_on, before, seen: RefCell::new(vec![false; before.records.len()]) };
     let mut found = Found { gone_on: before.gone_on.clone(), ..Found::default() };
     let recognised = recognise(&watched, &mut |tensor| found.add(&tensor, size, room));
     if !go_on() {
@@ -131,6 +135,7 @@ pub fn examine(
     if let Some(error) = recognised.error {
         return Err(error);
     }
+    let seen = watched.seen.into_inner();
     let (size, recognised) = match before.is_open {
         true if recognised.format != Format::TfRecord => return Ok(Some(Vec::new())),
         // What is behind them is not at its end yet.
@@ -164,10 +169,21 @@ pub fn examine(
     }
     let buffer = vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))];
     let mut reader = Reader { source, go_on, buffer, compared: Compared::new(before.checksums()), reach: 0 };
+    // Of a file that is open nobody knows who has changed it.
+    let is_to_compare = |cut: &Cut| {
+        let has_seen = |at: usize| seen.get(at).is_some_and(|seen| *seen);
+        !before.is_open && !before.is_compared && before.record_of(cut).is_some_and(has_seen)
+    };
+    for cut in cuts[..runs.len()].iter().filter(|cut| is_to_compare(cut)) {
+        if !reader.compare(cut)? {
+            return Ok(None);
+        }
+    }
     for cut in &cuts[runs.len()..] {
         let said_here = std::mem::take(&mut to_say).then_some(&summary);
         let again = before.seal_of(cut).and_then(|known| reader.seal_again(cut, &found, said_here, known));
         let seal = match again {
+            Some(_) if is_to_compare(cut) && !reader.compare(cut)? => None,
             Some(seal) => Some(seal),
             None => reader.seal(cut, &found, said_here)?,
         };
@@ -178,12 +194,7 @@ pub fn examine(
     if unlike.is_empty() {
         return Ok(Some(runs));
     }
-    let unlike = unlike.iter().map(|Checksum { offset, len, .. }| Unlike {
-        offset: *offset,
-        len: *len,
-        tensors: found.new_within(before, *offset, *len),
-    });
-    Err(io::Error::other(NotAsSealed(unlike.collect())))
+    found.tell(before, unlike, go_on).map_or(Ok(None), |unlike| Err(io::Error::other(NotAsSealed(unlike))))
 }
 
 /// What is wrong with the frames of a file that are complete.
@@ -194,9 +205,20 @@ fn whole(recognised: &Recognised) -> Option<String> {
 impl Before {
     /// The seal of a run, if there is a record of just these bytes that has one.
     fn seal_of(&self, cut: &Cut) -> Option<&Seal> {
+        self.records[self.record_of(cut)?].seal.as_ref()
+    }
+
+    /// Which record is of just these bytes.
+    fn record_of(&self, cut: &Cut) -> Option<usize> {
         let at = self.records.binary_search_by_key(&cut.offset, |known| known.offset).ok()?;
-        let known = self.records.get(at).filter(|known| known.len == cut.len)?;
-        known.seal.as_ref()
+        (self.records[at].len == cut.len).then_some(at)
+    }
+
+    /// The records that have bytes in a range.
+    fn within(&self, offset: u64, len: u64) -> Range<usize> {
+        let first = self.records.partition_point(|known| known.offset.saturating_add(known.len) <= offset);
+        let behind = self.records.partition_point(|known| known.offset < offset.saturating_add(len));
+        first..behind.max(first)
     }
 
     /// True if a record that is sealed goes on behind a place: it cannot be compared.
@@ -216,10 +238,19 @@ impl Before {
     }
 }
 
-/// A source that fails once it is no longer wanted.
+/// A source that fails once it is no longer wanted, and notes which records of a file were looked at.
 struct Watched<'a> {
     source: &'a dyn Source,
     go_on: &'a dyn Fn() -> bool,
+    before: &'a Before,
+    /// For each record whether something of it was.
+    seen: RefCell<Vec<bool>>,
+}
+
+impl Watched<'_> {
+    fn has_seen(&self, offset: u64, len: u64) {
+        self.seen.borrow_mut()[self.before.within(offset, len)].fill(true);
+    }
 }
 
 impl Source for Watched<'_> {
@@ -231,11 +262,16 @@ impl Source for Watched<'_> {
         if !(self.go_on)() {
             return Err(io::Error::other("no longer wanted"));
         }
-        self.source.read_at(offset, buffer)
+        let count = self.source.read_at(offset, buffer)?;
+        self.has_seen(offset, count as u64);
+        Ok(count)
     }
 
     fn hole(&self, offset: u64) -> io::Result<u64> {
-        self.source.hole(offset)
+        let hole = self.source.hole(offset)?;
+        // Somebody sees that there is nothing.
+        self.has_seen(offset, hole);
+        Ok(hole)
     }
 }
 
@@ -392,21 +428,44 @@ impl Found {
         tensors.all(same) && said.next().is_none()
     }
 
-    /// Tensors that have bytes in a record, but those that its seal speaks of.
-    fn new_within(&self, before: &Before, offset: u64, len: u64) -> Vec<String> {
-        let sealed = before.records.iter().filter(|known| known.offset < offset + len);
-        let said: HashSet<(u64, u64)> = sealed
-            .filter_map(|known| known.seal.as_ref())
-            .flat_map(|seal| seal.tensors().map(|entry| entry.tensor.range()).collect::<Vec<_>>())
-            .collect();
-        let within = self.pending.iter().filter(|tensor| tensor.start < offset + len && tensor.end > offset);
-        let new = within.filter(|tensor| !said.contains(&(tensor.start, tensor.end - tensor.start)));
-        new.filter_map(|new| Some(tensor(self.encoded(new))?.label())).take(NAMED).collect()
+    /// Says of records that are not what was sealed which tensors have bytes in them, but those that seals speak of.
+    /// None if `go_on` said no.
+    fn tell(&self, before: &Before, unlike: &[Checksum], go_on: &dyn Fn() -> bool) -> Option<Vec<Unlike>> {
+        let end = unlike.last().map_or(0, Checksum::end);
+        let mut said = HashSet::new();
+        for known in before.records.iter().take_while(|known| known.offset < end) {
+            if !go_on() {
+                return None;
+            }
+            said.extend(known.seal.iter().flat_map(Seal::tensors).map(|entry| entry.tensor.range()));
+        }
+        let is_new = |tensor: &&Pending| !said.contains(&(tensor.start, tensor.end - tensor.start));
+        let new: Vec<&Pending> = self.pending.iter().filter(is_new).collect();
+        let mut new = &new[..];
+        let mut told = Vec::with_capacity(unlike.len());
+        for &Checksum { offset, len, .. } in unlike {
+            if !go_on() {
+                return None;
+            }
+            // Both are in order.
+            new = &new[new.iter().take_while(|tensor| tensor.end <= offset).count()..];
+            let within = new.iter().take_while(|tensor| tensor.start < offset + len);
+            let within = within.filter(|tensor| tensor.end > offset);
+            let tensors = within.filter_map(|new| Some(tensor(self.encoded(new))?.label())).take(NAMED).collect();
+            told.push(Unlike { offset, len, tensors });
+        }
+        Some(told)
     }
 
     fn encoded(&self, tensor: &Pending) -> &[u8] {
         &self.arena[tensor.at as usize..][..tensor.len as usize]
     }
+}
+
+/// What comes next of a run: so many zeroes that nothing stores, or bytes.
+enum Piece {
+    Hole(u64),
+    Bytes(u64),
 }
 
 /// Reads runs from front to back.
@@ -446,6 +505,33 @@ impl Reader<'_> {
         Some(Seal { crc: known.crc, description: description.into() })
     }
 
+    /// Reads a run only to compare it. False if that was given up.
+    fn compare(&mut self, cut: &Cut) -> io::Result<bool> {
+        let (mut at, end) = (cut.offset, cut.offset + cut.len);
+        while at < end {
+            if !(self.go_on)() {
+                return Ok(false);
+            }
+            let (Piece::Hole(len) | Piece::Bytes(len)) = self.read(at, end)?;
+            at += len;
+        }
+        Ok(true)
+    }
+
+    /// Reads what comes next of a run that ends at a place into the buffer, and compares it.
+    fn read(&mut self, at: u64, end: u64) -> io::Result<Piece> {
+        let hole = self.source.hole(at)?.min(end - at);
+        if hole > 0 {
+            self.compared.zeroes(at, hole);
+            return Ok(Piece::Hole(hole));
+        }
+        let len = (end - at).min(self.buffer.len() as u64);
+        let piece = &mut self.buffer[..len as usize];
+        read_exact(self.source, at, piece)?;
+        self.compared.bytes(at, piece);
+        Ok(Piece::Bytes(len))
+    }
+
     fn seal(&mut self, cut: &Cut, found: &Found, summary: Option<&Summary>) -> io::Result<Option<Seal>> {
         let tensors = &found.pending[cut.first..cut.last];
         let mut description = match summary {
@@ -458,17 +544,14 @@ impl Reader<'_> {
             if !(self.go_on)() {
                 return Ok(None);
             }
-            let hole = self.source.hole(at)?.min(end - at);
-            let len = if hole > 0 { hole } else { (end - at).min(self.buffer.len() as u64) };
-            if hole > 0 {
-                crc = crc32c_zeroes(crc, hole);
-                self.compared.zeroes(at, hole);
-            } else {
-                let piece = &mut self.buffer[..len as usize];
-                read_exact(self.source, at, piece)?;
-                crc = crc32c_append(crc, piece);
-                self.compared.bytes(at, piece);
-            }
+            let (len, hole) = match self.read(at, end)? {
+                Piece::Hole(len) => (len, len),
+                Piece::Bytes(len) => (len, 0),
+            };
+            crc = match hole {
+                0 => crc32c_append(crc, &self.buffer[..len as usize]),
+                hole => crc32c_zeroes(crc, hole),
+            };
             let behind = at + len;
             while let Some(tensor) = tensors.get(next)
                 && (tensor.start < behind || behind == end)
@@ -592,7 +675,7 @@ mod tests {
     }
 
     /// Where a file is completed that was sealed in the middle: whichever byte was changed in between, no checksum fits
-    /// it afterwards, of a record or of a tensor in it.
+    /// it afterwards, of a record or of a tensor in it; and if tensors are found by it, that is told.
     #[test]
     fn no_checksum_fits_what_was_changed_since_it_was_sealed() {
         let (mut told, mut kept) = (0, 0);
@@ -633,6 +716,7 @@ mod tests {
                             told += usize::from(!unlike[0].tensors.is_empty());
                         }
                         Ok(runs) => {
+                            assert!(at >= begin, "{len}, {borders:?}: {at} in the header");
                             let run = runs.iter().find(|run| is_in(run.offset, run.len)).unwrap();
                             assert!(!fit(&bytes, run), "{len}, {borders:?}: {at} in {run:?}");
                             for entry in runs.iter().flat_map(|run| run.seal.tensors()) {

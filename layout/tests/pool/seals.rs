@@ -229,7 +229,7 @@ fn what_was_appended_at_once_is_a_record_and_stays_one() {
 fn seal_records(pool: &Pool, ino: Ino, segment: SegmentId) -> bool {
     let bytes = read_segment(pool, segment);
     let known = chain_of(pool, ino).into_iter().map(|(offset, len, _)| Known { offset, len, seal: None });
-    let before = Before { records: known.collect(), gone_on: None, is_open: false };
+    let before = Before { records: known.collect(), ..Before::default() };
     let room = pool.description_room();
     let runs = examine(&&bytes[..], bytes.len() as u64, room, &before, &|| true, &tensorfs_formats::recognise)
         .unwrap()
