@@ -31,6 +31,7 @@ on_mounts!(
     a_server_ends_when_the_log_has_taken_the_last_of_it,
     nobody_finds_the_log_full_while_it_is_made_longer,
     who_replaces_what_the_log_holds_goes_on_while_it_is_made_longer,
+    a_log_is_cleaned_below_a_directory_that_was_moved_while_it_is_made_longer,
     a_log_has_room_ahead_for_who_makes_names_while_it_is_made_longer,
     removing_a_file_waits_for_nothing_that_is_done_with_it,
     removing_a_file_does_not_wait_for_its_sealing,
@@ -804,6 +805,17 @@ fn nobody_finds_the_log_full_while_it_is_made_longer(setup: Setup) {
 ///
 /// Proves W1.
 fn who_replaces_what_the_log_holds_goes_on_while_it_is_made_longer(setup: Setup) {
+    replace_while_it_is_made_longer(setup, false);
+}
+
+/// Cleaning commits first, and a commit records what is written below a directory that was moved.
+///
+/// Proves W1, D7.
+fn a_log_is_cleaned_below_a_directory_that_was_moved_while_it_is_made_longer(setup: Setup) {
+    replace_while_it_is_made_longer(setup, true);
+}
+
+fn replace_while_it_is_made_longer(setup: Setup, is_moved: bool) {
     const VALUES: u8 = 60;
     let calls = HostCalls::new();
     let mount = setup.mount_with(["--commit", "3600"]).host_calls(&calls).mount();
@@ -812,6 +824,8 @@ fn who_replaces_what_the_log_holds_goes_on_while_it_is_made_longer(setup: Setup)
     }
     let dirs: Vec<PathBuf> = (0..4).map(|n| mount.at(format!("dir-{n}"))).collect();
     dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    fs::create_dir(mount.at("from")).unwrap();
+    let written = File::create(mount.at("from/f")).unwrap();
     let held = hold_growth(&calls);
     // All that it holds until then stays.
     let stays = mount.at("stays");
@@ -821,6 +835,10 @@ fn who_replaces_what_the_log_holds_goes_on_while_it_is_made_longer(setup: Setup)
         fs::create_dir(&dir).unwrap();
         xattr::set(&dir, "user.a", &[7; 60_000], 0).unwrap();
         thread::sleep(Duration::from_millis(30));
+    }
+    if is_moved {
+        fs::rename(mount.at("from"), mount.at("to")).unwrap();
+        written.write_all_at(&[1; 10_000], 0).unwrap();
     }
     let replace = |dir: &PathBuf| {
         let dir = dir.clone();

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use tensorfs_layout::log::{Origin, Record, Transaction};
 use tensorfs_layout::pool::{Edit, Pool};
 use tensorfs_layout::tree::{Object, View};
-use tensorfs_layout::{Ino, ROOT};
+use tensorfs_layout::{Error, Ino, ROOT};
 
 use crate::clock;
 use crate::store::Store;
@@ -128,10 +128,14 @@ fn learn(pool: &Pool, nodes: &Nodes, written: &Written) -> tensorfs_layout::Resu
         return Ok(());
     }
     pool.touch(segment)?;
-    let mut edit = pool.edit();
-    match grown(&edit, written, &host) {
+    let record = |mut edit: Edit<'_>| match grown(&edit, written, &host) {
         Some(record) => edit.store_for_commit(Transaction::new(0).with(record)).map(drop),
         None => Ok(()),
+    };
+    match record(pool.edit_with_any_room()) {
+        // Cleaning may be what commits: only where nothing at all is left, room is waited for.
+        Err(Error::NoSpace { .. }) => record(pool.edit()),
+        recorded => recorded,
     }
 }
 

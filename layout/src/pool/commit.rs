@@ -12,6 +12,7 @@ use crate::log::superblock::Superblock;
 use crate::log::transaction::Transaction;
 use crate::medium::domain::Medium;
 use crate::pool::commits::BeforeMoves;
+use crate::pool::edit::Edit;
 use crate::pool::opened::Pool;
 use crate::tree::object::Object;
 
@@ -141,7 +142,26 @@ impl Pool {
         // record gives it to a file says so.
         let lost: Vec<SegmentId> =
             failed.iter().filter(|(id, ino)| ino.is_none() && self.segments.search(*id)).map(|(id, _)| *id).collect();
-        let mut edit = self.edit();
+        let mut stored = false;
+        let marked = match self.mark_files(self.edit_with_any_room(), (&failed, &lost), &mut stored) {
+            // Cleaning may be what commits: only where nothing at all is left, room is waited for.
+            Err(Error::NoSpace { .. }) => self.mark_files(self.edit(), (&failed, &lost), &mut stored),
+            marked => marked,
+        };
+        match marked {
+            // Without the word there can be no horizon any more.
+            Err(Error::NoSpace { .. }) => Err(self.fail("recording a failed sync", &io::ErrorKind::StorageFull.into())),
+            marked => marked.map(|()| stored),
+        }
+    }
+
+    /// Records of files whose segments have `failed`, and of those that have one that is `lost`, that they are damaged.
+    fn mark_files(
+        &self,
+        mut edit: Edit<'_>,
+        (failed, lost): (&[(SegmentId, Option<Ino>)], &[SegmentId]),
+        stored: &mut bool,
+    ) -> Result<()> {
         let attributes = |ino: Ino, segment: SegmentId, object: &Object| {
             let attributes = &object.attributes;
             (attributes.segment == Some(segment)).then(|| (ino, segment, attributes.clone()))
@@ -154,24 +174,17 @@ impl Pool {
             };
             files.extend(edit.objects().filter_map(found));
         }
-        let mut stored = false;
         for (ino, segment, attributes) in files {
             if !attributes.damaged {
                 let attributes = Attributes { damaged: true, ..attributes };
                 let word = Transaction::new(0).with(Record::Attributes { ino, attributes });
-                match edit.store_with(word, Reserve::Cleaning) {
-                    // Without the word there can be no horizon any more.
-                    Err(Error::NoSpace { .. }) => {
-                        return Err(self.fail("recording a failed sync", &io::ErrorKind::StorageFull.into()));
-                    }
-                    other => drop(other?),
-                }
+                edit.store_for_commit(word)?;
                 self.commits.failures.add(ino);
-                stored = true;
+                *stored = true;
             }
             self.segments.set_marked(segment);
         }
-        Ok(stored)
+        Ok(())
     }
 
     /// Files of which a sync failed, and of which that is not recorded, as the pool may take no more changes; and those

@@ -33,8 +33,9 @@ impl Pool {
         Some(Edit { pool: self, state: self.state.try_upgradable_read_for(patience)? })
     }
 
-    /// As [`Pool::edit`], for cleaning: it makes room, and waits for none.
-    pub(super) fn edit_with_any_room(&self) -> Edit<'_> {
+    /// As [`Pool::edit`], for cleaning, and for what a commit records, which cleaning waits for: it makes room, and
+    /// waits for none.
+    pub fn edit_with_any_room(&self) -> Edit<'_> {
         Edit { pool: self, state: self.state.upgradable_read() }
     }
 
