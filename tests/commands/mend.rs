@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom};
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
@@ -24,6 +24,8 @@ on_mounts!(
     a_file_that_is_open_is_not_mended,
     a_file_whose_segment_is_gone_is_mended,
     a_file_that_recovery_found_damaged_is_mended,
+    a_file_that_has_grown_since_it_was_carried_is_mended,
+    a_file_whose_rest_is_lost_is_not_mended,
     nobody_changes_a_file_that_is_whole,
     nobody_mends_the_files_of_others,
     one_file_comes_back_from_the_remote,
@@ -253,6 +255,116 @@ fn a_file_that_recovery_found_damaged_is_mended(setup: Setup) {
     assert!(fs::read(mount.at("gone")).unwrap() == gone && fs::read(mount.at("short")).unwrap() == short);
     mount.umount();
     mount.tensorfs_ok(["check", "--data", text(mount.pool())]);
+}
+
+/// What was appended behind damage had no checksum for good, or the remote was too short.
+///
+/// Proves C4, E11.
+fn a_file_that_has_grown_since_it_was_carried_is_mended(setup: Setup) {
+    const FIRST: usize = 150_000;
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let append = |path: &Path, bytes: &[u8]| {
+        let mut file = File::options().create(true).append(true).open(path).unwrap();
+        file.write_all(bytes).unwrap();
+        file.sync_all().unwrap();
+    };
+    let scratch = mount.pool().with_file_name("model");
+    let tensors: Vec<(String, Vec<u8>)> = (0..30).map(|n| (format!("t{n}"), Pattern(n).bytes(0, 10_000))).collect();
+    let tensors: Vec<(&str, &[u8])> = tensors.iter().map(|(name, bytes)| (&**name, &**bytes)).collect();
+    let model = safetensors(&scratch, &tensors);
+    // Another one each, so that their segments differ.
+    let others = [1, 2].map(|n| {
+        let first = [n; 10];
+        let tensors: Vec<(&str, &[u8])> = [("first", &first[..])].into_iter().chain(tensors.iter().copied()).collect();
+        safetensors(&scratch, &tensors)
+    });
+    let [header, scrubbed] = others;
+    let files = [
+        ("model", model, 100_000),
+        ("header", header, 1),
+        ("scrubbed", scrubbed, 50_000),
+        ("plain", Pattern(77).bytes(0, 300_000), 70_000),
+    ];
+    for (name, bytes, _) in &files {
+        append(&mount.at(name), &bytes[..FIRST]);
+    }
+    carry(&mount);
+    let records = |mount: &Mount, name: &str| lines(mount, &["records", "--json"], &mount.at(name)).1;
+    for (name, bytes, at) in &files {
+        let crcs = records(&mount, name);
+        assert!(crcs.iter().all(|record| record["crc32c"].is_string()), "{crcs:?}");
+        flip(&segment(&mount, &bytes[..FIRST]), *at);
+        // What another test starts just then may have the segment open for a moment, and could write it.
+        mount.remount();
+        for part in [FIRST..200_000, 200_000..250_000, 250_000..bytes.len()] {
+            append(&mount.at(name), &bytes[part]);
+        }
+        let sealed = mount.tensorfs(["seal", text(&mount.at(name))]).status.code();
+        assert_eq!(sealed, Some(if *name == "plain" { 0 } else { 1 }), "{name}");
+        if *name == "header" {
+            // The remote is told, too, that it is damaged.
+            mount.tensorfs(["remote", "carry", "--patience", "0", text(mount.pool())]);
+        }
+        let (before, seen_before) = (records(&mount, name), seen(&mount.at(name)));
+        if *name == "scrubbed" {
+            let (status, found) = report(&mount, &["scrub", "--mend", "--json"], mount.path());
+            assert_eq!((status, &found["actions"]), (Some(0), &serde_json::json!(["/scrubbed is mended"])), "{found}");
+        } else {
+            let (status, said) = lines(&mount, &["verify", "--mend", "--json"], &mount.at(name));
+            assert_eq!((status, mended(&said).len()), (Some(0), 1), "{name}: {said:?}");
+        }
+        // Nothing but the bytes is another, what has no checksum yet included.
+        assert_eq!((records(&mount, name), seen(&mount.at(name))), (before, seen_before), "{name}");
+        assert!(fs::read(mount.at(name)).unwrap() == *bytes, "{name}");
+        // It is durable when it is told.
+        mount.power_loss();
+        mount.mount();
+        assert_eq!(records(&mount, name)[0]["crc32c"], crcs[0]["crc32c"], "{name}");
+        assert!(fs::read(mount.at(name)).unwrap() == *bytes, "{name}");
+        seal(&mount, &mount.at(name));
+        assert_eq!(lines(&mount, &["verify", "--json"], &mount.at(name)).0, Some(0), "{name}");
+        let listed = lines(&mount, &["tensors", "--json"], &mount.at(name)).1;
+        let count = listed.iter().filter(|line| line["dtype"].is_string()).count();
+        let expected = match *name {
+            "plain" => 0,
+            "model" => 30,
+            _ => 31,
+        };
+        assert_eq!(count, expected, "{name}");
+    }
+    mount.umount();
+    mount.tensorfs_ok(["check", "--data", text(mount.pool())]);
+}
+
+/// Bytes without a checksum are nowhere else: nothing is made up for them.
+///
+/// Proves E11.
+fn a_file_whose_rest_is_lost_is_not_mended(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let scratch = mount.pool().with_file_name("model");
+    let bytes = safetensors(&scratch, &[("a", &Pattern(1).bytes(0, 100_000)), ("b", &Pattern(2).bytes(0, 100_000))]);
+    let path = mount.at("f");
+    fs::write(&path, &bytes[..150_000]).unwrap();
+    carry(&mount);
+    let damaged = segment(&mount, &bytes[..150_000]);
+    flip(&damaged, 70_000);
+    mount.remount();
+    File::options().append(true).open(&path).unwrap().write_all(&bytes[150_000..]).unwrap();
+    assert_eq!(mount.tensorfs(["seal", text(&path)]).status.code(), Some(1));
+    mount.umount();
+    File::options().write(true).open(&damaged).unwrap().set_len(180_000).unwrap();
+    mount.mount();
+    let output = mount.tensorfs(["verify", "--mend", text(&path)]);
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() != Some(0) && why.contains("not all of it has checksums"), "{why}");
+    assert_eq!(fs::metadata(&damaged).unwrap().len(), 180_000);
+    assert_eq!(mount.info()["counters"]["mended"], 0);
 }
 
 /// Proves E11.

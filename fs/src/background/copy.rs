@@ -1,5 +1,6 @@
 //! Copying a segment's bytes to another one.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -13,44 +14,60 @@ const STEP: u64 = 8 << 20;
 /// So many are copied before they are synced.
 const SYNC_STEP: u64 = 64 << 20;
 
-/// Copies what the host has allocated, and leaves the holes. `report` hears how much of it is copied. False if
-/// `go_on` has said no: then the copy is not whole.
-pub(super) fn copy_all(
-    from: &OwnedFd,
-    to: &OwnedFd,
+/// Bytes that become those of another segment, of so many.
+pub(super) struct Copying<'a> {
+    to: &'a OwnedFd,
     size: u64,
-    go_on: &dyn Fn() -> bool,
-    report: &dyn Fn(u64, u64),
-) -> Result<bool> {
-    host::truncate(to, size).host("making a copy")?;
-    let mut buffer = Vec::new();
-    let mut at = 0;
-    let mut synced = 0;
-    while at < size {
-        let data = match host::seek(from, at as i64, Whence::SeekData) {
-            Ok(data) => (data as u64).min(size),
-            Err(Errno::ENXIO) => size,
-            Err(errno) => return Err(errno).host("making a copy"),
-        };
-        let end = match data {
-            data if data >= size => break,
-            data => host::seek(from, data as i64, Whence::SeekHole).host("making a copy")? as u64,
-        };
-        at = data;
-        while at < end.min(size) {
-            if !go_on() {
-                return Ok(false);
-            }
-            report(at, size);
-            at += copy_some(from, to, at, (end.min(size) - at).min(STEP), &mut buffer)?;
-            // Whoever removes the file waits until the copy is given up, so there must never be much left to sync.
-            if at - synced >= SYNC_STEP {
-                nix::unistd::fdatasync(to).host("syncing a copy")?;
-                synced = at;
+    /// Copied, and not synced yet.
+    unsynced: u64,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Copying<'a> {
+    /// Begins with a hole.
+    pub fn new(to: &'a OwnedFd, size: u64) -> Result<Self> {
+        host::truncate(to, size).host("making a copy")?;
+        Ok(Self { to, size, unsynced: 0, buffer: Vec::new() })
+    }
+
+    /// Copies what the host has allocated in a range, and leaves the holes. `report` hears how much is copied. False if
+    /// `go_on` has said no: then the copy is not whole.
+    pub fn copy(
+        &mut self,
+        from: &OwnedFd,
+        range: Range<u64>,
+        go_on: &dyn Fn() -> bool,
+        report: &dyn Fn(u64, u64),
+    ) -> Result<bool> {
+        let Range { start: mut at, end: last } = range;
+        while at < last {
+            let data = match host::seek(from, at as i64, Whence::SeekData) {
+                Ok(data) => (data as u64).min(last),
+                Err(Errno::ENXIO) => last,
+                Err(errno) => return Err(errno).host("making a copy"),
+            };
+            let end = match data {
+                data if data >= last => break,
+                data => host::seek(from, data as i64, Whence::SeekHole).host("making a copy")? as u64,
+            };
+            at = data;
+            while at < end.min(last) {
+                if !go_on() {
+                    return Ok(false);
+                }
+                report(at, self.size);
+                let copied = copy_some(from, self.to, at, (end.min(last) - at).min(STEP), &mut self.buffer)?;
+                at += copied;
+                self.unsynced += copied;
+                // Whoever removes the file waits until the copy is given up, so there must never be much left to sync.
+                if self.unsynced >= SYNC_STEP {
+                    nix::unistd::fdatasync(self.to).host("syncing a copy")?;
+                    self.unsynced = 0;
+                }
             }
         }
+        Ok(true)
     }
-    Ok(true)
 }
 
 fn copy_some(from: &OwnedFd, to: &OwnedFd, at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<u64> {

@@ -1,8 +1,9 @@
 //! Mending a sealed file whose bytes are damaged, or gone: somebody has fetched them from elsewhere into another file
-//! of the mount. They are copied to a new segment, and if the copy has the checksums that the file was sealed with, it
-//! becomes the file's own.
+//! of the mount. A copy of the file is made in a new segment, with those bytes where its own are not what was sealed.
+//! If it has the checksums that the file was sealed with, it becomes the file's own. What has none stays as it is.
 
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use log::Level;
 use tensorfs_formats::Source;
 use tensorfs_layout::log::{Attributes, PM};
 use tensorfs_layout::medium::Direct;
+use tensorfs_layout::tree::{FileChain, Object};
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::Caller;
@@ -23,6 +25,7 @@ use super::mover::{
     Copied, Mover, Switch, busy, cannot_be_synced, give_copy, make_copy, make_room, own_segment, wait_until_unused,
 };
 use super::moves::Gift;
+use super::seal::{Outcome, seal_file};
 
 /// Whoever has fetched the bytes had the file open for that, and RELEASE comes after `close` has returned.
 const RELEASES: Duration = Duration::from_secs(1);
@@ -43,6 +46,8 @@ impl Mover {
 struct Sealed {
     size: u64,
     checksums: Vec<Checksum>,
+    /// Every byte has one.
+    is_all: bool,
     attributes: Attributes,
 }
 
@@ -52,6 +57,13 @@ fn mend(files: &Files, ino: Ino, donor: Ino, report: &dyn Fn(u64, u64)) -> Resul
     store.settle_value(ino)?;
     let bytes = own_segment(store, donor).filter(|_| donor != ino);
     let bytes = bytes.ok_or_else(|| refused("there are no bytes to mend it with"))?;
+    // What was sealed while it was open is compared with what it is now, and told, before it is copied.
+    let is_provisional = |object: &Object| object.chain().is_some_and(FileChain::has_provisional_seals);
+    if store.view().object(ino).is_some_and(is_provisional)
+        && seal_file(files, ino, false, &|| false)? == Outcome::Later
+    {
+        return Err(busy("its checksums could not be compared yet"));
+    }
     let node = files.node(ino);
     let mut file = files.lock(&node);
     if file.is_quiet() {
@@ -62,13 +74,16 @@ fn mend(files: &Files, ino: Ino, donor: Ino, report: &dyn Fn(u64, u64)) -> Resul
         return Err(cannot_be_synced());
     }
     let (Some(from), Some(sealed)) = (from, sealed(store, ino)) else {
-        return Err(refused("not all of it has checksums, so that nobody can know its bytes"));
+        return Err(refused("nothing of it has a checksum, so that nobody can know its bytes"));
     };
+    check_rest(store, from, &sealed)?;
     let tier = Some(from.tier()).filter(|tier| store.segments().is_there(*tier)).unwrap_or(PM);
     let copy = files.new_segment(tier, Some(from))?.segment;
     let make = |undisturbed: &dyn Fn() -> bool| {
-        check_damaged(store, from, &sealed, undisturbed)?;
-        let copied = Copied { ino, from: bytes, copy, size: Some(sealed.size), recorded: &sealed.attributes };
+        let bad = damaged(store, from, &sealed, undisturbed)?;
+        // The other one may be as short as the file was when it was carried.
+        let (from, others) = bad.as_ref().map_or((bytes, None), |bad| (from, Some((bytes, &**bad))));
+        let copied = Copied { ino, from, others, copy, size: Some(sealed.size), recorded: &sealed.attributes };
         make_mended(files, &copied, &sealed, undisturbed, report)
     };
     let given = give_copy(files, file, &Switch { from, copy, whole: true, make: &make });
@@ -83,22 +98,45 @@ fn mend(files: &Files, ino: Ino, donor: Ino, report: &dyn Fn(u64, u64)) -> Resul
     Ok(())
 }
 
-/// A file of which every byte has a checksum.
+/// A file of which bytes have checksums.
 fn sealed(store: &Store, ino: Ino) -> Option<Sealed> {
     let view = store.view();
     let object = view.object(ino).filter(|object| object.names() > 0)?;
-    let chain = object.chain().filter(|chain| chain.is_sealed() && chain.size() > 0)?;
-    let (size, attributes) = (chain.size(), object.attributes.clone());
+    let chain = object.chain().filter(|chain| chain.has_seals() && chain.size() > 0)?;
+    let (size, is_all, attributes) = (chain.size(), chain.is_sealed(), object.attributes.clone());
     drop(view);
-    Some(Sealed { size, checksums: checksums(store, ino), attributes })
+    Some(Sealed { size, checksums: checksums(store, ino), is_all, attributes })
 }
 
-/// Fails if the bytes of a segment are those that were sealed: nobody changes what is whole.
-fn check_damaged(store: &Store, segment: SegmentId, sealed: &Sealed, undisturbed: &dyn Fn() -> bool) -> Result<()> {
-    let Ok(bytes) = open(store, segment) else { return Ok(()) };
-    let is_whole = Source::size(&bytes).is_ok_and(|size| size == sealed.size)
-        && bad_runs(&bytes, &sealed.checksums, undisturbed).is_empty();
-    if is_whole && undisturbed() { Err(refused(IS_WHOLE)) } else { Ok(()) }
+/// Fails if bytes that have no checksum are not to be had: they are nowhere else.
+fn check_rest(store: &Store, segment: SegmentId, sealed: &Sealed) -> Result<()> {
+    if sealed.is_all {
+        return Ok(());
+    }
+    if sealed.attributes.damaged || store.segments().failed(segment) {
+        return Err(refused("not all of it has checksums, and what has none could not be written"));
+    }
+    match store.segments().stat(segment) {
+        Ok(host) if host.size == sealed.size => Ok(()),
+        _ => Err(refused("not all of it has checksums, and its segment is gone, or longer or shorter than the file")),
+    }
+}
+
+/// The ranges of a segment that are not as they were sealed, if anything is to be had of it. Fails if there are none:
+/// nobody changes what is whole.
+fn damaged(
+    store: &Store,
+    segment: SegmentId,
+    sealed: &Sealed,
+    undisturbed: &dyn Fn() -> bool,
+) -> Result<Option<Vec<Range<u64>>>> {
+    let Ok(bytes) = open(store, segment) else { return Ok(None) };
+    let bad = bad_runs(&bytes, &sealed.checksums, undisturbed);
+    let is_whole = bad.is_empty() && Source::size(&bytes).is_ok_and(|size| size == sealed.size);
+    match is_whole && undisturbed() {
+        true => Err(refused(IS_WHOLE)),
+        false => Ok(Some(bad.iter().map(|run| run.offset..run.offset + run.len).collect())),
+    }
 }
 
 fn make_mended(

@@ -3,6 +3,7 @@
 //! old segment, and the move is given up.
 
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::shares::{Share, Shares};
 use crate::store::{Admitted, Store, host};
 use crate::workers::Workers;
 
-use super::copy::copy_all;
+use super::copy::Copying;
 use super::moves::{Gift, Moves};
 use super::seal::{Outcome, seal_file};
 use super::task::guarded;
@@ -211,7 +212,7 @@ impl Mover {
             let target = store.segments().open(copy, libc::O_RDWR).host("opening a segment")?;
             let takes = store.segments().stat(from).host("looking at a segment")?.allocated;
             *room.lock() = Some(make_room(files, ino, &target, takes)?);
-            let copied = Copied { ino, from, copy, size: None, recorded: &recorded };
+            let copied = Copied { ino, from, others: None, copy, size: None, recorded: &recorded };
             make_copy(store, &copied, undisturbed, report)
         };
         let given = give_copy(files, file, &Switch { from, copy, whole: false, make: &make });
@@ -269,7 +270,7 @@ pub(super) struct Switch<'a> {
     pub from: SegmentId,
     /// The one that it gets.
     pub copy: SegmentId,
-    /// Its bytes are known to be those that were sealed, whatever became of the old ones.
+    /// Its bytes are known to be those that were sealed, as far as the file is, whatever became of the old ones.
     pub whole: bool,
     /// Puts them there, as long as the file is undisturbed, and says how many there are.
     pub make: &'a dyn Fn(&dyn Fn() -> bool) -> Result<u64>,
@@ -327,6 +328,8 @@ pub(super) struct Copied<'a> {
     pub ino: Ino,
     /// The segment whose bytes they are.
     pub from: SegmentId,
+    /// But for these ranges, which are another one's.
+    pub others: Option<(SegmentId, &'a [Range<u64>])>,
     pub copy: SegmentId,
     /// So many of them; all, if it does not say.
     pub size: Option<u64>,
@@ -341,14 +344,27 @@ pub(super) fn make_copy(
     undisturbed: &dyn Fn() -> bool,
     report: &dyn Fn(u64, u64),
 ) -> Result<u64> {
-    let Copied { ino, from, copy, size, recorded } = *copied;
+    let Copied { ino, from, others, copy, size, recorded } = *copied;
     let segments = store.segments();
     store.pool().announce_copy(ino, copy)?;
     let source = segments.open(from, libc::O_RDONLY | libc::O_NOATIME).host("opening a segment")?;
     let target = segments.open(copy, libc::O_RDWR).host("opening a segment")?;
     let before = host::stat(&source).host("looking at a segment")?;
     let size = size.unwrap_or(before.size);
-    if !copy_all(&source, &target, size, undisturbed, report)? {
+    let mut copying = Copying::new(&target, size)?;
+    let mut at = 0;
+    if let Some((other, ranges)) = others {
+        let other = segments.open(other, libc::O_RDONLY | libc::O_NOATIME).host("opening a segment")?;
+        for range in ranges {
+            let is_copied = copying.copy(&source, at..range.start, undisturbed, report)?
+                && copying.copy(&other, range.clone(), undisturbed, report)?;
+            if !is_copied {
+                return Err(written_meanwhile());
+            }
+            at = range.end;
+        }
+    }
+    if !copying.copy(&source, at..size, undisturbed, report)? {
         return Err(written_meanwhile());
     }
     let after = host::stat(&source).host("looking at a segment")?;

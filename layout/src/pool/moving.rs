@@ -25,7 +25,8 @@ impl Pool {
     /// Makes a whole copy of a file's segment the file's own, in one transaction, with the file's seals; the caller
     /// sees to it that nothing can write the file meanwhile. The copy is durable before that, and the segment that it
     /// is a copy of is removed once that is durable too. False if the file is not as it was any more: then nothing has
-    /// changed. What is recorded of damage stays, unless the caller has seen that the copy is `whole`.
+    /// changed. What is recorded of damage stays, unless the caller has seen that the copy is `whole`: that what was
+    /// sealed has its checksums in it. Then what is sealed of a file that has grown since stays so, too.
     pub fn switch_to_copy(
         &self,
         ino: Ino,
@@ -58,8 +59,11 @@ impl Pool {
             };
             let Some(object) = edit.object(ino).filter(as_it_was) else { return Ok(false) };
             let chain = object.chain();
-            let sealed = chain.filter(|chain| chain.is_sealed()).map_or(&[][..], FileChain::runs);
-            let sealed = sealed.iter().filter_map(|run| {
+            let is_sealed = chain.is_some_and(FileChain::is_sealed);
+            let sealed = chain.filter(|chain| whole || chain.is_sealed());
+            let sealed_end = sealed.map_or(0, FileChain::sealed_end);
+            let sealed = sealed.map_or(&[][..], FileChain::runs).iter().filter(|run| run.end() <= sealed_end);
+            let sealed = sealed.filter_map(|run| {
                 let &Run { offset, len, origin, .. } = run;
                 Some(SealedRun { offset, len, seal: run.seal().cloned()?, origin })
             });
@@ -73,7 +77,8 @@ impl Pool {
             let (segment, allocated) = (copy, stat.allocated);
             let runs = chain.map_or(&[][..], FileChain::runs);
             // Of a file with more of them, not much would fit into one transaction.
-            let kept = if sealed.is_empty() && runs.len() <= RECORDS_KEPT { runs } else { &[] };
+            let has_all = is_sealed && !sealed.is_empty();
+            let kept = if !has_all && runs.len() <= RECORDS_KEPT { runs } else { &[] };
             for &Run { offset, len, origin, .. } in kept {
                 tx.push(Record::Data { ino, segment, offset, len, allocated, origin });
             }
@@ -85,9 +90,12 @@ impl Pool {
             sealed
         };
         // The switch has been made, whatever becomes of the seals.
-        if !runs.is_empty()
-            && let Err(error) = self.seal(ino, copy, stat.allocated, runs)
-        {
+        let stored = match runs.last().map(|run| run.offset + run.len) {
+            None => Ok(true),
+            Some(end) if end < size => self.carry_seals(ino, copy, runs),
+            Some(_) => self.seal(ino, copy, stat.allocated, runs),
+        };
+        if let Err(error) = stored {
             log::warn!("{}: inode {ino}: its seals are not there any more: {error}", self.path.display());
         }
         Ok(true)

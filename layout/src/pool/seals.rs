@@ -141,10 +141,28 @@ impl Pool {
             };
             while runs.next_if(is_there).is_some() {}
         }
+        self.seal_in_front((ino, segment), runs, true)
+    }
+
+    /// Stores the seals of a file's first bytes that have just become those of a new segment, which has the same. What
+    /// is behind them stays as it is. False, and long lists, as of [`Pool::seal_provisionally`].
+    ///
+    /// # Errors
+    /// The pool's own.
+    pub(super) fn carry_seals(&self, ino: Ino, segment: SegmentId, runs: Vec<SealedRun>) -> Result<bool> {
+        self.seal_in_front((ino, segment), runs.into_iter().peekable(), false)
+    }
+
+    fn seal_in_front(
+        &self,
+        file: (Ino, SegmentId),
+        mut runs: Peekable<impl Iterator<Item = SealedRun>>,
+        are_provisional: bool,
+    ) -> Result<bool> {
         while runs.peek().is_some() {
             let mut edit = self.edit_with_room(SEAL_FRAME);
             let room = edit.state.log.largest_frame().min(SEAL_FRAME);
-            let Some(tx) = provisional(&edit, (ino, segment), room, &mut runs) else { return Ok(false) };
+            let Some(tx) = in_front(&edit, file, room, &mut runs, are_provisional) else { return Ok(false) };
             edit.store(tx)?;
         }
         Ok(true)
@@ -161,12 +179,13 @@ fn is_as_it_was(view: &View, ino: Ino, segment: SegmentId, size: u64) -> bool {
     })
 }
 
-/// The records of provisional seals, as many as there is `room` for in a frame, and of what is behind them, as it is.
-fn provisional(
+/// The records of seals, as many as there is `room` for in a frame, and of what is behind them, as it is.
+fn in_front(
     view: &View,
     (ino, segment): (Ino, SegmentId),
     room: usize,
     runs: &mut Peekable<impl Iterator<Item = SealedRun>>,
+    are_provisional: bool,
 ) -> Option<Transaction> {
     let first = runs.peek()?.offset;
     let object = view.object(ino).filter(|object| {
@@ -182,13 +201,14 @@ fn provisional(
     let room = room.saturating_sub(frame::HEADER + SEAL_REST + rest);
     let (allocated, mut end) = (chain.allocated(), first);
     let (mut tx, mut used) = (Transaction::new(0), 0);
-    while let Some(SealedRun { offset, len, seal, .. }) = runs.next_if(|run| {
+    while let Some(SealedRun { offset, len, seal, origin }) = runs.next_if(|run| {
         used += length::sealed(run.seal.description.len()) + length::ORIGIN;
         used <= room
     }) {
         end = offset + len;
         let at = there.partition_point(|run| run.offset <= offset);
-        let origin = at.checked_sub(1).map_or(Origin::default(), |at| there[at].origin);
+        let of_there = || at.checked_sub(1).map_or(Origin::default(), |at| there[at].origin);
+        let origin = if origin.is_known() { origin } else { of_there() };
         tx.push(Record::Sealed { ino, segment, offset, len, allocated, seal, origin });
     }
     if tx.is_empty() || end > chain.size() {
@@ -201,7 +221,9 @@ fn provisional(
         let (len, origin) = (run.end() - offset, run.origin);
         tx.push(Record::Data { ino, segment, offset, len, allocated, origin });
     }
-    tx.push(Record::Provisional { ino, segment, from: chain.sealed_end() });
+    if are_provisional {
+        tx.push(Record::Provisional { ino, segment, from: chain.sealed_end() });
+    }
     Some(tx)
 }
 

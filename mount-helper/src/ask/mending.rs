@@ -45,13 +45,19 @@ pub fn mend(file: &Path, ino: Ino) -> Result<(), Failure> {
     command.stdin(Stdio::null()).stdout(out).stderr(Stdio::piped());
     let fetched = command.spawn().and_then(|child| child.wait_with_output());
     let fetched = fetched.map_err(|error| carrier::reason(&error))?;
-    if !fetched.status.success() {
+    let failed = (!fetched.status.success()).then(|| {
         let said = String::from_utf8_lossy(&fetched.stderr);
         let last = said.lines().last().unwrap_or("tensorfs-carrier failed");
-        return Err(not(last.trim_start_matches("tensorfs remote: ")));
+        last.trim_start_matches("tensorfs remote: ").to_owned()
+    });
+    let about = donor.metadata().at(file)?;
+    if let Some(why) = failed.as_ref().filter(|_| about.size() == 0) {
+        return Err(not(why));
     }
-    let with = Ino(donor.metadata().at(file)?.ino());
-    giving::wait(file, |begin| Request::Mend { ino, with, begin }, |_| {})?.map_err(|why| not(&why))
+    // What there is of a file that was damaged when it was carried may be enough, which its checksums say.
+    let with = Ino(about.ino());
+    let given = giving::wait(file, |begin| Request::Mend { ino, with, begin }, |_| {})?;
+    given.map_err(|why| not(&failed.unwrap_or(why)))
 }
 
 /// A file in the same directory, which is gone when it is closed.
