@@ -708,6 +708,10 @@ pub struct Alarm {
 pub struct Sync {
     /// Where a pool is mounted
     pub mountpoint: PathBuf,
+    /// Only have the kernel write what programs have stored through mappings of the
+    /// mount with this number: this process may have to be left behind
+    #[arg(long, hide = true, value_name = "NUMBER")]
+    pub write_back: Option<u32>,
 }
 
 /// List quarantined versions of files, bring one back, or drop one

@@ -25,6 +25,7 @@ pub mod random;
 mod samples;
 pub mod storm;
 mod tree;
+mod unmounting;
 mod volatile;
 pub mod xattr;
 
@@ -43,6 +44,7 @@ pub use python::{client, client_file, venv};
 pub use quota::{QuotaOf, put_in_project, set_quota};
 pub use samples::{PlannedPiece, dcp_plan, npy, safetensors, samples};
 pub use tree::{Tree, assert_same_tree, assert_same_tree_but};
+pub use unmounting::{LEAVE_MOUNTS, nobody_unmounts, unmounting};
 pub use volatile::{EVERYTHING, Request, VolatileDisk, forget_cached_files};
 
 /// Makes two tests, `passthrough_on` and `passthrough_off`, of each function of a [`Setup`].

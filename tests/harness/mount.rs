@@ -14,6 +14,7 @@ use crate::built::binary;
 use crate::children::{c_path, has_ended, program_path, run, run_ok, wait_for_end, wait_until};
 use crate::hang::{self, Watch};
 use crate::host_calls::HostCalls;
+use crate::unmounting::unmounting;
 
 /// Who moves the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -343,7 +344,9 @@ impl Mount {
         if plain() {
             return;
         }
+        let unmounting = unmounting();
         run_ok(self.program().arg("umount").arg(&self.path));
+        drop(unmounting);
         assert!(!is_mounted(&self.path), "still mounted after umount");
         if let Some(pid) = self.pid.take() {
             wait_for_end(pid);
@@ -353,7 +356,7 @@ impl Mount {
     /// Unmounts in an orderly way, unless something uses the mount: a child that another test was just starting has the
     /// files of this process until it executes its program.
     pub fn try_umount(&mut self) -> bool {
-        if !run(self.program().arg("umount").arg(&self.path)).status.success() {
+        if !self.ask_to_unmount() {
             return false;
         }
         if let Some(pid) = self.pid.take() {
@@ -371,6 +374,12 @@ impl Mount {
         self.mount();
     }
 
+    /// Asks for that, and says whether it was done.
+    fn ask_to_unmount(&self) -> bool {
+        let _unmounting = unmounting();
+        run(self.program().arg("umount").arg(&self.path)).status.success()
+    }
+
     /// Unmounts, whatever becomes of it: true if the server has ended within a minute. A mount that is still there
     /// stays. What keeps it busy may be a child that another test was just starting, so that is asked for again.
     pub fn end(&mut self) -> bool {
@@ -378,7 +387,7 @@ impl Mount {
         let mut asked = false;
         let ended = (0..600).any(|tenth| {
             if !asked && tenth % 10 == 0 {
-                asked = run(self.program().arg("umount").arg(&self.path)).status.success();
+                asked = self.ask_to_unmount();
             }
             let ended = has_ended(pid);
             if !ended {
@@ -482,7 +491,7 @@ impl Drop for Mount {
                 eprintln!("--- server's log\n{}---", self.log());
             } else if self.pid.is_some() {
                 // Part of the test: an orderly end works with whatever the test left behind.
-                let _ = run(self.program().arg("umount").arg(&self.path));
+                self.ask_to_unmount();
             }
             if let Some(keeper) = self.keeper.filter(|keeper| !has_ended(*keeper)) {
                 // It would start another server in the place of the one that is ended here.

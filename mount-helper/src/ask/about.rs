@@ -18,10 +18,9 @@ use tensorfs_layout::check::{Inspection, inspect, inspect_in_use};
 use tensorfs_layout::log::PoolState;
 use tensorfs_layout::medium::Flushes;
 
-use crate::ask::apart;
 use crate::mounting::mountinfo::Mount;
 use crate::mounting::target::Target;
-use crate::mounting::{busy, foreign, given, sight};
+use crate::mounting::{apart, busy, foreign, given, sight};
 use crate::show::failure::{At, Failure, reason};
 use crate::show::output;
 

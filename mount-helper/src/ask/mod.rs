@@ -1,7 +1,6 @@
 //! What is asked of the server of a mount, and of the pool itself where there is no server.
 
 pub mod about;
-pub mod apart;
 pub mod carrier;
 pub mod giving;
 pub mod job;

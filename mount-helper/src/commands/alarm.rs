@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 use tensorfs_fs::{Info, State};
 use tensorfs_layout::pool::READ_ONLY_HOST;
 
-use crate::ask::apart;
 use crate::cli::Alarm;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
-use crate::mounting::{alarm, inherited, paths};
+use crate::mounting::{alarm, apart, inherited, paths};
 use crate::show::failure::{At, Failure, reason};
 use crate::show::{logging, text};
 

@@ -9,11 +9,11 @@ use tensorfs_fs::{Info, State};
 use tensorfs_layout::check::LastScrub;
 use tensorfs_layout::pool::READ_ONLY_HOST;
 
+use crate::ask::about;
 use crate::ask::second_copy::SecondCopy;
-use crate::ask::{about, apart};
 use crate::cli::Health;
-use crate::mounting::foreign;
 use crate::mounting::target::Target;
+use crate::mounting::{apart, foreign};
 use crate::show::failure::Failure;
 use crate::show::{output, size};
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ask::{about, apart};
+use crate::ask::about;
 use crate::cli::Metrics;
+use crate::mounting::apart;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};

@@ -113,6 +113,8 @@ fn paths(command: &Command) -> Vec<&Path> {
         Command::Scrub(arguments) => vec![&arguments.target],
         Command::Seal(arguments) => all(&arguments.paths),
         Command::Stat(arguments) => vec![&arguments.path],
+        // Whoever serves it asks.
+        Command::Sync(arguments) if arguments.write_back.is_some() => Vec::new(),
         Command::Sync(arguments) => vec![&arguments.mountpoint],
         Command::Tensors(arguments) => all(&arguments.paths),
         Command::Tier(arguments) => match &arguments.command {

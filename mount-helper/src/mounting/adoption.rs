@@ -27,6 +27,10 @@ use crate::mounting::request::{MountRequest, PROGRAM};
 use crate::show::failure::{At, Failure, reason};
 use crate::show::output;
 
+/// What the kernel calls EPERM alone.
+const MAY_NOT: &str = "what it has open may not be taken from here: that takes the right to trace it, which root has \
+                       (CAP_SYS_PTRACE), and who runs it only with kernel.yama.ptrace_scope=0";
+
 /// Where its name begins so.
 const HANDOVER: &str = "/memfd:tensorfs-handover";
 
@@ -86,9 +90,13 @@ fn take_from(server: Pid, mount: &Mount) -> io::Result<[OwnedFd; 4]> {
     let process = open_process(server)?;
     let find = |is_it: &dyn Fn(&Path, &OwnedFd) -> bool| -> io::Result<OwnedFd> {
         for entry in fs::read_dir(format!("/proc/{server}/fd"))?.flatten() {
-            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            // It may have closed it by now, or made it another one.
-            let Some(copy) = number.and_then(|number| take_copy(&process, number).ok()) else { continue };
+            let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let copy = match take_copy(&process, number) {
+                Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Err(io::Error::other(MAY_NOT)),
+                // It may have closed it by now, or made it another one.
+                Err(_) => continue,
+                Ok(copy) => copy,
+            };
             let link = fs::read_link(format!("/proc/self/fd/{}", copy.as_raw_fd()))?;
             if is_it(&link, &copy) {
                 return Ok(copy);

@@ -21,7 +21,7 @@ use nix::sys::signal::kill;
 use nix::sys::socket::sockopt::{ReceiveTimeout, SendTimeout};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind, connect,
-    listen, send, sendmsg, setsockopt, shutdown, socket,
+    listen, recv, send, sendmsg, setsockopt, shutdown, socket,
 };
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::sys::time::TimeVal;
@@ -112,9 +112,12 @@ pub fn next(listener: &OwnedFd) -> Option<Wish> {
     let accepted = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).ok()?;
     // SAFETY: the kernel has just opened it for this process.
     let socket = unsafe { OwnedFd::from_raw_fd(accepted) };
-    // Of one who has ended nobody can say who that was.
+    // Of one who has ended nobody can say who that was. Who has not asked was looking for another keeper, that of
+    // another process namespace, and there is nothing to tell.
     if has_gone(&socket) {
-        log::warn!("{WAITS_NO_MORE}");
+        if has_said_something(&socket) {
+            log::warn!("{WAITS_NO_MORE}");
+        }
         return None;
     }
     let asker = match Peer::of(&socket) {
@@ -165,6 +168,12 @@ fn has_gone(socket: &OwnedFd) -> bool {
     let mut asked = [PollFd::new(socket.as_fd(), PollFlags::empty())];
     let _ = poll(&mut asked, PollTimeout::ZERO);
     asked[0].revents().is_some_and(|seen| seen.contains(PollFlags::POLLHUP))
+}
+
+/// True if there is a message that was not heard.
+fn has_said_something(socket: &OwnedFd) -> bool {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    recv(socket.as_raw_fd(), &mut [0], flags).is_ok_and(|len| len > 0)
 }
 
 /// One message: what it says, and the descriptors that came with it.
@@ -289,10 +298,13 @@ fn hear_answer<'a>(keeper: Pid, socket: &OwnedFd, bytes: &'a mut [u8]) -> io::Re
 
 fn reach(keeper: Pid) -> io::Result<OwnedFd> {
     let mut failed = io::Error::from(Errno::ECONNREFUSED);
+    // It is not there, or another one: the next one may be it.
+    let is_another = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::EPERM));
     for address in addresses(keeper) {
         match address.and_then(|address| reach_at(&address, keeper)) {
             Ok(socket) => return Ok(socket),
-            Err(error) => failed = error,
+            Err(error) if is_another(&failed) => failed = error,
+            Err(_) => {}
         }
     }
     Err(failed)

@@ -2,12 +2,12 @@
 //! needs no privilege. Drivers of Kubernetes (CSI) do this, and mount.fuse3(8) with `drop_privileges`; libfuse takes
 //! such a mount point, too.
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use nix::sys::stat::{FileStat, SFlag, fstat, major, minor};
 use nix::unistd::syncfs;
 
 use crate::mounting::mountinfo::{Mount, Table};
-use crate::mounting::{foreign, paths};
+use crate::mounting::{apart, foreign, inherited, paths};
 use crate::show::failure::{Failure, reason};
 
 /// The number of `/dev/fuse`, major and minor (`Documentation/admin-guide/devices.txt` of the kernel).
@@ -97,17 +97,19 @@ pub fn check_mounts(number: RawFd, pool: &Path) -> Result<Vec<PathBuf>, Failure>
 }
 
 /// Has the kernel write what programs have stored through mappings, and nobody has synced: it drops that when the
-/// connection ends. Takes a limited time: it waits for programs, and for whoever serves them.
+/// connection ends. Takes a limited time: it waits for programs, and for whoever serves them. So does whoever asks, and
+/// for as long as they like: a process that has nothing of what the mount is served by.
 pub fn write_back(mount: &Mount) -> Result<(), String> {
-    let (done, heard) = mpsc::channel();
-    let root = mount.clone();
-    let flush = move || drop(done.send(flush(&root)));
-    let thread = thread::Builder::new().name("write-back".to_owned()).spawn(flush);
-    let heard = thread.map(|_| heard.recv_timeout(WRITE_BACK));
-    match heard.map_err(|error| reason(&error))? {
-        Ok(flushed) => flushed.map_err(|error| reason(&error)),
-        Err(_) => Err(format!("it takes longer than {} s", WRITE_BACK.as_secs())),
-    }
+    let number = format!("--write-back={}", mount.device().1);
+    let asked = [OsStr::new("sync"), OsStr::new(&number), OsStr::new("--"), mount.mount_point().as_os_str()];
+    apart::ask::<Result<(), String>>(&asked, WRITE_BACK)?
+}
+
+/// What the process does that [`write_back`] starts, of the mount with this number. Nothing that was handed on to it
+/// stays open, which would have the mount served for as long as it waits.
+pub fn write_back_here(at: &Path, number: u32) -> Result<Result<(), String>, Failure> {
+    inherited::close_all_but([])?;
+    Ok(flush(at, number).map_err(|error| reason(&error)))
 }
 
 /// Waits until nothing waits for the server any more, which the kernel counts. False if that cannot be read here; and
@@ -141,10 +143,10 @@ fn waiting(mount: &Mount) -> io::Result<u64> {
     count.trim().parse().map_err(io::Error::other)
 }
 
-fn flush(mount: &Mount) -> io::Result<()> {
-    let root = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(mount.mount_point())?;
+fn flush(at: &Path, number: u32) -> io::Result<()> {
+    let root = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(at)?;
     let device = fstat(&root)?.st_dev;
-    if (major(device), minor(device)) != (0, mount.device().1.into()) {
+    if (major(device), minor(device)) != (0, number.into()) {
         return Err(io::Error::other("something else is mounted on top of it"));
     }
     Ok(syncfs(&root)?)

@@ -31,6 +31,7 @@ use crate::mounting::alone::Alone;
 use crate::mounting::errands;
 use crate::mounting::exchange::{self, Wish};
 use crate::mounting::fuse_device::Mounted;
+use crate::mounting::given;
 use crate::mounting::kept::{
     Adopted, KEEPER_DIED, LEFT, READY, SERVES, STARTED_AGAIN, TOLD_TO_LEAVE, UPGRADE, WOULD_SERVE,
 };
@@ -565,6 +566,13 @@ impl Keeper<'_> {
             // Once is enough, and the next one could be anybody's word.
             Said::Serves(_) if life.serves.is_some() => {}
             Said::Serves(descriptors) => {
+                if self.inherited.is_none()
+                    && let Some(number) = given::number(self.request.mountpoint())
+                {
+                    // The first server has it, and whoever is started from now on need not: the connection would not
+                    // end before he does. From now on the number is anything's.
+                    drop(given::take(number));
+                }
                 // The first one had them before it looked at any request. They stay the same.
                 let [fuse, lock] = self.inherited.get_or_insert(descriptors);
                 let mounted = Mounted::inherited(fuse, self.request.pool(), self.request.mountpoint());

@@ -3,6 +3,7 @@
 mod adoption;
 pub mod alarm;
 mod alone;
+pub mod apart;
 pub mod background;
 pub mod beforehand;
 pub mod busy;

@@ -4,9 +4,9 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use tensorfs_tests::{Pattern, is_root, needs_mount, wait_until, write_program};
+use tensorfs_tests::{Pattern, is_root, needs_mount, unmounting, wait_until, write_program};
 
-use super::{Room, UNMOUNTING, said, servers_of};
+use super::{Room, said, servers_of};
 
 /// A program that writes down what it is told; it fails the first time.
 fn teller(room: &Room) -> String {
@@ -42,7 +42,7 @@ fn damage_that_is_found_is_told_once_by_whoever_mounted() {
     wait_until("it was started with the mount", || alarms(&room).len() == 1);
     // One that asks more often than each ten seconds.
     let mut often = {
-        let _unmounting = UNMOUNTING.read();
+        let _unmounting = unmounting();
         room.command().args(["alarm", "--every", "0.05", "--run", &program, "mnt"]).spawn().unwrap()
     };
     let told = || fs::read_to_string(room.at("told")).unwrap_or_default();
@@ -113,7 +113,7 @@ fn an_alarm_says_where_nothing_is_mounted_and_what_it_cannot_run() {
     assert_eq!(room.fails(["alarm", "--run", &none, "mnt"]), format!("{none}: No such file or directory"));
     room.ok(["umount", "mnt"]);
     let mut waits = {
-        let _unmounting = UNMOUNTING.read();
+        let _unmounting = unmounting();
         let mut command = room.command();
         command.args(["alarm", "--every", "0.05", "--run", &program, "mnt"]).stderr(Stdio::piped());
         command.spawn().unwrap()

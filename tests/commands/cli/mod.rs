@@ -21,17 +21,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{PoisonError, RwLock};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tensorfs_tests::{run, scratch, tensorfs, wait_for_end};
+use tensorfs_tests::{run, scratch, tensorfs, unmounting, wait_for_end};
 
 /// The file of a pool that every record is in.
 const LOG: &str = "log";
-
-/// A namespace that is made while somebody unmounts has a copy of that mount.
-static UNMOUNTING: RwLock<()> = RwLock::new(());
 
 /// A place for pools and mounts. Whatever a test leaves mounted or running in it ends with it.
 struct Room {
@@ -54,7 +50,7 @@ impl Room {
 
     /// Runs `tensorfs` in this directory; every mount logs to `server.log`.
     fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Output {
-        let _unmounting = UNMOUNTING.read().unwrap_or_else(PoisonError::into_inner);
+        let _unmounting = unmounting();
         run(self.command().args(arguments))
     }
 

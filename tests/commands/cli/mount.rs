@@ -10,7 +10,10 @@ use std::process::{Command, Stdio};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::mount::MsFlags;
 use serde_json::Value;
-use tensorfs_tests::{as_user, has_ended, is_root, needs_mount, run, skip, tensorfs, wait_for_end, wait_until};
+use tensorfs_tests::{
+    LEAVE_MOUNTS, as_user, has_ended, is_root, needs_mount, nobody_unmounts, run, skip, tensorfs, wait_for_end,
+    wait_until,
+};
 
 use super::{LOG, Room, busy, failure, mounts, said, servers_of};
 
@@ -150,9 +153,16 @@ fn a_descriptor_that_is_closed_ends_no_replace_where_the_mount_is_not_seen() {
     let device = mounted_for(&room, 0);
     let at = format!("/dev/fd/{}", device.as_raw_fd());
     let mut server = Command::new("unshare");
-    server.args(["--mount", "sh", "-c", "umount -l \"$1\"; shift; exec \"$@\"", "sh"]).arg(room.at("mnt"));
+    // This one is not seen there either.
+    let script = format!("{LEAVE_MOUNTS} echo ready; exec \"$@\"");
+    server.args(["--mount", "sh", "-c", &script, "sh"]);
     server.arg(tensorfs().get_program()).args(["mount", "--foreground", "--durability", "close"]);
-    let mut server = server.arg(room.at("pool")).arg(&at).stderr(Stdio::null()).spawn().unwrap();
+    let alone = nobody_unmounts();
+    let mut server = server.arg(room.at("pool")).arg(&at).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    drop(alone);
+    assert_eq!(line, "ready\n");
     drop(device);
     let (file, old) = (room.at("mnt/f"), vec![1; 100_000]);
     fs::write(&file, &old).unwrap();
@@ -370,11 +380,14 @@ fn another_mount_namespace() {
     }
     let room = Room::with_pool();
     let script = "\"$0\" mount pool mnt --log server.log && echo mounted && read end; \"$0\" umount mnt";
+    let script = format!("{LEAVE_MOUNTS}{script}");
     let mut inside = Command::new("unshare");
-    inside.args(["-m", "sh", "-c", script]).arg(tensorfs().get_program()).current_dir(room.dir.path());
+    inside.args(["-m", "sh", "-c", &script]).arg(tensorfs().get_program()).current_dir(room.dir.path());
+    let alone = nobody_unmounts();
     let mut inside = inside.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(inside.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    drop(alone);
     assert_eq!(line, "mounted\n", "{}", room.log());
     assert!(!room.is_mounted("mnt"));
     let pid = room.pid("pool");

@@ -2,18 +2,22 @@
 //! mounted, by `fusermount3`, and in a user namespace.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::AsRawFd;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::PoisonError;
+use std::time::Duration;
 
-use nix::mount::{MntFlags, umount2};
+use nix::mount::{MntFlags, MsFlags, umount2};
 use serde_json::Value;
-use tensorfs_tests::{has_ended, is_root, needs_mount, run, skip, tensorfs, wait_for_end, wait_until};
+use tensorfs_tests::{
+    Call, HostCalls, LEAVE_MOUNTS, Rule, has_ended, is_root, needs_mount, nobody_unmounts, run, skip, tensorfs,
+    wait_for_end, wait_until,
+};
 
 use super::mount::mounted_for;
-use super::{Room, UNMOUNTING, kill, mounts, said};
+use super::{Room, failure, kill, mounts, said};
 
 const USER: &str = "65534";
 
@@ -122,6 +126,211 @@ fn a_descriptor_that_somebody_else_has_mounted_is_served_on() {
     assert!(refused.contains("\"watchdog\": it is not for a mount that somebody else has made"), "{refused}");
 }
 
+/// A kernel that does not say what is mounted on a descriptor: a server has nothing written back there.
+fn says_what_is_mounted(device: &OwnedFd) -> bool {
+    let told = fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd())).unwrap();
+    told.contains("fuse_connection:")
+}
+
+/// What the kernel brings in few writes.
+const LEN: usize = 1 << 20;
+
+/// One write of the host that takes its time is waited for.
+#[test]
+fn what_is_stored_through_mappings_of_a_given_mount_is_there_though_the_host_is_late() {
+    needs_mount!();
+    let name = "cli::what_is_stored_through_mappings_of_a_given_mount_is_there_though_the_host_is_late";
+    if !is_root() {
+        return skip(name, "only root mounts for others");
+    }
+    for options in ["passthrough=off", "passthrough=off,keeper"] {
+        let room = Room::with_pool();
+        let calls = HostCalls::new();
+        calls.set_pool(&room.at("pool"));
+        let device = mounted_for(&room, 0);
+        if !says_what_is_mounted(&device) {
+            return skip(name, "this kernel does not say what is mounted on a descriptor (Linux 6.18)");
+        }
+        let at = format!("/dev/fd/{}", device.as_raw_fd());
+        let mut mounting = room.command();
+        mounting.args(["mount", "pool", &at, "-o", options, "--log", "server.log"]);
+        calls.preload(&mut mounting);
+        let done = run(&mut mounting);
+        assert!(done.status.success(), "{options}: {}", said(&done));
+        drop(device);
+        let file = File::options().read(true).write(true).create_new(true).open(room.at("mnt/f")).unwrap();
+        file.set_len(LEN as u64).unwrap();
+        file.sync_all().unwrap();
+        // SAFETY: nobody makes the file shorter while it is mapped.
+        let mut mapped = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
+        let info = room.info("mnt");
+        let server = pid_of(&info, "server");
+        let main = if options.contains("keeper") { pid_of(&info, "keeper") } else { server };
+        // The kernel may begin with it by itself.
+        let late = calls.add(Rule::of(Call::Write).on("/segments/").times(1).delay(Duration::from_secs(1)));
+        mapped.fill(7);
+        kill(main, libc::SIGTERM);
+        wait_until("both have ended", || has_ended(server) && has_ended(main));
+        assert_eq!(late.hits(), 1, "{options}");
+        drop((file, mapped));
+        umount2(&room.at("mnt"), MntFlags::MNT_DETACH).unwrap();
+        room.mount("pool", "mnt");
+        let bytes = fs::read(room.at("mnt/f")).unwrap();
+        assert!(bytes.len() == LEN && bytes.iter().all(|byte| *byte == 7), "{options}: {}", room.log());
+    }
+}
+
+/// A mount of a program that reads what it is asked, and says nothing.
+struct Silent(File);
+
+const INIT: u32 = 26;
+const OPENDIR: u32 = 27;
+
+impl Silent {
+    fn over(place: &Path) -> Self {
+        let mut device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        nix::mount::mount(Some("silent"), place, Some("fuse.silent"), MsFlags::empty(), Some(&*data)).unwrap();
+        let (asked, unique) = next(&mut device);
+        assert_eq!(asked, INIT);
+        // `fuse_out_header` and `fuse_init_out` of the kernel's `include/uapi/linux/fuse.h`.
+        let mut answer = [0; 16 + 64];
+        answer[..4].copy_from_slice(&80_u32.to_ne_bytes());
+        answer[8..16].copy_from_slice(&unique);
+        answer[16..20].copy_from_slice(&7_u32.to_ne_bytes());
+        answer[20..24].copy_from_slice(&31_u32.to_ne_bytes());
+        answer[36..40].copy_from_slice(&4096_u32.to_ne_bytes());
+        assert_eq!(device.write(&answer).unwrap(), answer.len());
+        Self(device)
+    }
+
+    /// Until it has read that somebody opens it.
+    fn wait(&mut self) {
+        while next(&mut self.0).0 != OPENDIR {}
+    }
+}
+
+/// The next request of a device: its kind, and its number.
+fn next(device: &mut File) -> (u32, [u8; 8]) {
+    let mut bytes = vec![0; 64 << 10];
+    assert!(device.read(&mut bytes).unwrap() >= 40);
+    (u32::from_ne_bytes(bytes[4..8].try_into().unwrap()), bytes[8..16].try_into().unwrap())
+}
+
+/// What the process waits for that asks the kernel to write back, is not answered; nor can that process be killed then.
+///
+/// Proves K9.
+#[test]
+fn what_is_never_written_back_keeps_neither_the_keeper_nor_the_pool() {
+    needs_mount!();
+    let name = "cli::what_is_never_written_back_keeps_neither_the_keeper_nor_the_pool";
+    if !is_root() {
+        return skip(name, "only root mounts for others");
+    }
+    let mounts = ["keeper", "nokeeper"].map(|options| {
+        let room = Room::with_pool();
+        let device = mounted_for(&room, 0);
+        let is_told = says_what_is_mounted(&device);
+        let at = format!("/dev/fd/{}", device.as_raw_fd());
+        room.ok(["mount", "pool", &at, "-o", options, "--log", "server.log"]);
+        let mut file = File::create_new(room.at("mnt/f")).unwrap();
+        file.write_all(b"text").unwrap();
+        let info = room.info("mnt");
+        let server = pid_of(&info, "server");
+        let main = if options == "keeper" { pid_of(&info, "keeper") } else { server };
+        (room, is_told, [server, main], file)
+    });
+    if mounts.iter().any(|(_, is_told, ..)| !is_told) {
+        return skip(name, "this kernel does not say what is mounted on a descriptor (Linux 6.18)");
+    }
+    let mut silent = mounts.each_ref().map(|(room, ..)| Silent::over(&room.at("mnt")));
+    mounts.iter().for_each(|(_, _, [_, main], _)| kill(*main, libc::SIGTERM));
+    silent.iter_mut().for_each(Silent::wait);
+    for (room, _, own, file) in &mounts {
+        wait_until("both have ended", || own.iter().all(|one| has_ended(*one)));
+        let waits = asking(room);
+        assert!(waits.len() == 1 && !has_ended(waits[0]), "{waits:?}");
+        // Who has something open is told, and nobody has the pool.
+        assert!(file.metadata().is_err());
+        room.mount("pool", "other");
+        assert_eq!(fs::read(room.at("other/f")).unwrap(), b"text");
+        assert!(room.log().contains("what was stored through mappings"), "{}", room.log());
+    }
+    drop(silent);
+    for (room, ..) in &mounts {
+        wait_until("whoever was left behind has ended", || asking(room).is_empty());
+    }
+}
+
+/// Processes that ask the kernel to write what it has of a room's mount.
+fn asking(room: &Room) -> Vec<i32> {
+    let named = format!("\0{}\0", room.at("mnt").display());
+    let asks = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        line.contains("\0sync\0--write-back=") && line.contains(&named)
+    };
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    all.filter_map(|process| process.file_name().to_str()?.parse().ok()).filter(asks).collect()
+}
+
+/// Whoever hands a descriptor over may close it, and so does the keeper: what it starts later has not that, too.
+#[test]
+fn a_keeper_has_a_given_descriptor_once() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::a_keeper_has_a_given_descriptor_once", "only root mounts for others");
+    }
+    let room = Room::with_pool();
+    let device = mounted_for(&room, 0);
+    let at = format!("/dev/fd/{}", device.as_raw_fd());
+    room.ok(["mount", "pool", &at, "-o", "keeper", "--log", "server.log"]);
+    drop(device);
+    let devices = |pid: i32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        open.filter(|one| fs::read_link(one.path()).is_ok_and(|to| to == Path::new("/dev/fuse"))).count()
+    };
+    let both = || ["keeper", "server"].map(|of| devices(pid_of(&room.info("mnt"), of)));
+    // The first server has been given it, the next one has what the keeper holds for it.
+    let before = both();
+    room.ok(["upgrade", "mnt"]);
+    assert_eq!(both(), before);
+}
+
+/// Runs a program for which pidfd_getfd(2) gives EPERM, as it does for a user where Yama says so.
+const REFUSED: &str = "
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 438), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps))
+program = ctypes.create_string_buffer(struct.pack('HxxxxxxP', len(steps), ctypes.addressof(code)))
+assert libc.prctl(22, 2, program) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
+/// What a server has open is taken by who may trace it, and by nobody else: he hears what that takes.
+///
+/// Proves K9.
+#[test]
+fn who_may_not_trace_a_server_is_told_what_another_keeper_takes() {
+    needs_mount!();
+    let name = "cli::who_may_not_trace_a_server_is_told_what_another_keeper_takes";
+    if !is_root() {
+        return skip(name, "a keeper needs root");
+    }
+    let room = Room::with_pool();
+    room.ok(["mount", "pool", "mnt", "-o", "keeper", "--log", "server.log"]);
+    let (server, keeper) = (room.pid("mnt"), pid_of(&room.info("mnt"), "keeper"));
+    kill(keeper, libc::SIGKILL);
+    wait_until("nobody keeps watch", || room.info("mnt")["keeper"]["pid"].is_null());
+    let mut command = Command::new("python3");
+    command.args(["-c", REFUSED]).arg(tensorfs().get_program());
+    let told = failure(&run(command.args(["upgrade", "mnt", "--log", "server.log"]).current_dir(room.at(""))));
+    assert!(told.contains("CAP_SYS_PTRACE") && told.contains("kernel.yama.ptrace_scope=0"), "{told}");
+    assert_eq!(room.pid("mnt"), server, "it serves on");
+    room.ok(["upgrade", "mnt", "--log", "server.log"]);
+}
+
 /// What is done by whoever has made the mount: `$1` is the program, `$2` the place.
 const USED: &str = r#"
     set -eu
@@ -152,18 +361,23 @@ const USED: &str = r#"
 /// Runs [`USED`] by a command, where everybody may open `/dev/fuse`.
 fn used_by(room: &Room, by: &[&str]) -> String {
     let prepare = r#"
-        # Mounts of other tests are none of its business.
-        while read -r _ _ _ _ at _; do case $at in */mnt|*/other) umount -l "$at" ;; esac; done </proc/self/mountinfo
+        echo ready
         mknod -m 666 "$1/fuse" c 10 229
         mount --bind "$1/fuse" /dev/fuse
         shift
         exec "$@"
     "#;
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-ec", prepare, "sh"]).arg(room.at(""));
+    let prepare = format!("{LEAVE_MOUNTS}{prepare}");
+    command.args(["--mount", "--propagation", "private", "sh", "-ec", &prepare, "sh"]).arg(room.at(""));
     command.args(by).args(["bash", "-c", USED, "bash"]).arg(tensorfs().get_program()).arg(room.at(""));
-    let _nobody_unmounts = UNMOUNTING.write().unwrap_or_else(PoisonError::into_inner);
-    let done = run(&mut command);
+    let alone = nobody_unmounts();
+    let mut process =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("unshare");
+    let mut ready = [0; 6];
+    process.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    drop(alone);
+    let done = process.wait_with_output().unwrap();
     assert!(done.status.success(), "{}\n{}", said(&done), fs::read_to_string(room.at("pool/said")).unwrap_or_default());
     String::from_utf8(done.stdout).unwrap()
 }
@@ -203,7 +417,7 @@ fn what_is_mounted_in_a_user_namespace_is_served_on() {
     assert_eq!(used_by(&room, &own), EXPECTED);
 }
 
-/// As in two containers of a pod: both keepers are process 2, and one network namespace has the names of their sockets.
+/// As in two containers of a pod: both keepers have one number, and one network namespace has the names of their sockets.
 ///
 /// Proves K7.
 #[test]
@@ -216,9 +430,10 @@ fn keepers_of_two_process_namespaces_are_told_apart() {
     }
     let script = r#"
         set -eu
-        while read -r _ _ _ _ at _; do case $at in */mnt|*/other) umount -l "$at" ;; esac; done </proc/self/mountinfo
         echo ready
         cd "$2"
+        # However many processes it took until here.
+        echo 1000 >/proc/sys/kernel/ns_last_pid
         "$1" mount --foreground pool mnt -o keeper --log "$2/server.log" 2>&1 &
         keeper=$!
         until "$1" info mnt 2>/dev/null | grep -q "process $keeper keeps watch"; do kill -0 $keeper; sleep 0.01; done
@@ -229,19 +444,20 @@ fn keepers_of_two_process_namespaces_are_told_apart() {
         read go
         "$1" umount mnt
     "#;
+    let script = format!("{LEAVE_MOUNTS}{script}");
     let begin = |room: &Room| {
         let mut command = Command::new("unshare");
-        command.args(own).args(["bash", "-c", script, "bash"]).arg(tensorfs().get_program()).arg(room.at(""));
+        command.args(own).args(["bash", "-c", &script, "bash"]).arg(tensorfs().get_program()).arg(room.at(""));
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(process.stdout.take().unwrap()).lines();
         (process.stdin.take().unwrap(), said, process)
     };
     let rooms = [Room::with_pool(), Room::with_pool()];
-    let nobody_unmounts = UNMOUNTING.write().unwrap_or_else(PoisonError::into_inner);
+    let alone = nobody_unmounts();
     let mut both = rooms.each_ref().map(begin);
     let ready = both.each_mut().map(|(_, said, _)| said.next().unwrap().unwrap());
     assert_eq!(ready, ["ready"; 2]);
-    drop(nobody_unmounts);
+    drop(alone);
     let keepers = both.each_mut().map(|(_, said, _)| said.next().unwrap().unwrap());
     assert_eq!(keepers[0], keepers[1]);
     for (say, said, _) in &mut both {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use tensorfs_tests::{is_root, needs_mount, skip, tensorfs, wait_for_end, wait_until};
+use tensorfs_tests::{LEAVE_MOUNTS, is_root, needs_mount, nobody_unmounts, skip, tensorfs, wait_for_end, wait_until};
 
 use super::{Room, kill, said};
 
@@ -172,11 +172,14 @@ fn where_a_pool_is_mounted_in_another_mount_namespace() {
     }
     let room = Room::with_pool();
     let script = "\"$0\" mount pool mnt --log server.log && echo mounted && read end; \"$0\" umount mnt";
+    let script = format!("{LEAVE_MOUNTS}{script}");
     let mut inside = Command::new("unshare");
-    inside.args(["-m", "sh", "-c", script]).arg(tensorfs().get_program()).current_dir(room.dir.path());
+    inside.args(["-m", "sh", "-c", &script]).arg(tensorfs().get_program()).current_dir(room.dir.path());
+    let alone = nobody_unmounts();
     let mut inside = inside.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(inside.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    drop(alone);
     assert_eq!(line, "mounted\n", "{}", room.log());
     let (pid, mnt) = (room.pid("pool"), room.at("mnt"));
     let expected =

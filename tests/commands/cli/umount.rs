@@ -6,14 +6,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
-use std::sync::PoisonError;
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, setsockopt, sockopt};
 use tensorfs_tests::{
-    Call, HostCalls, Rule, child, has_ended, is_root, needs_mount, skip, tensorfs, wait_for_end, wait_until,
+    Call, HostCalls, Rule, child, has_ended, is_root, needs_mount, nobody_unmounts, skip, tensorfs, wait_for_end,
+    wait_until,
 };
 
-use super::{Room, UNMOUNTING, kill, said};
+use super::{Room, kill, said};
 
 /// A unit's main process, and so nobody whom a file or a client has taken over.
 #[test]
@@ -292,11 +292,11 @@ fn a_mount_that_another_namespace_has_is_waited_for_by_nobody() {
     let script = "while read -r _ _ _ _ at _; do case $at in \"$0\") ;; */mnt|*/other) umount -l \"$at\" ;; esac; done \
                   </proc/self/mountinfo; echo ready; exec sleep 600";
     container.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(room.at("mnt"));
-    let nobody_unmounts = UNMOUNTING.write().unwrap_or_else(PoisonError::into_inner);
+    let alone = nobody_unmounts();
     let mut container = container.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut ready = [0; 6];
     container.stdout.take().unwrap().read_exact(&mut ready).unwrap();
-    drop(nobody_unmounts);
+    drop(alone);
     let named = format!("in the mount namespace of process {} (sleep)", container.id());
     let output = room.run(["umount", "mnt"]);
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
@@ -332,11 +332,11 @@ fn a_mount_that_is_held_by_what_is_not_seen_is_waited_for_by_nobody() {
     let script = "while read -r _ _ _ _ at _; do case $at in \"$0\") ;; */mnt|*/other) umount -l \"$at\" ;; esac; done \
                   </proc/self/mountinfo; echo ready; exec sleep 600";
     container.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(room.at("mnt"));
-    let nobody_unmounts = UNMOUNTING.write().unwrap_or_else(PoisonError::into_inner);
+    let alone = nobody_unmounts();
     let mut container = container.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut ready = [0; 6];
     container.stdout.take().unwrap().read_exact(&mut ready).unwrap();
-    drop(nobody_unmounts);
+    drop(alone);
     let namespace = File::open(format!("/proc/{}/ns/mnt", container.id())).unwrap();
     container.kill().unwrap();
     container.wait().unwrap();
