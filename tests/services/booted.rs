@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use tempfile::TempDir;
-use tensorfs_tests::{Mount, Setup, is_root, run, scratch, wait_for_end, wait_until};
+use tensorfs_tests::{Mount, Setup, is_root, nobody_unmounts, run, scratch, wait_for_end, wait_until};
 
 use super::host::Host;
 use super::service::Service;
@@ -77,7 +77,8 @@ impl Booted {
         fs::write(units.join("tensorfs@.service"), unit).unwrap();
         fs::write(room.path().join("said"), "").unwrap();
         let log = fs::File::create(room.path().join("systemd")).unwrap();
-        let mut made = Command::new("unshare")
+        let alone = nobody_unmounts();
+        let made = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "sh", "-c", BOOT, "sh", program])
             .arg(room.path())
             .arg(cgroup_of(room.path()))
@@ -91,29 +92,54 @@ impl Booted {
             .stderr(log)
             .spawn()
             .unwrap();
-        let said = || fs::read_to_string(room.path().join("systemd")).unwrap();
-        let path = format!("/proc/{0}/task/{0}/children", made.id());
-        let mut first = 0;
+        let mut booted = Self { room, made, first: 0 };
+        booted.wait();
+        drop(alone);
+        booted
+    }
+
+    /// Until it has started what it was to start.
+    fn wait(&mut self) {
         wait_until("systemd", || {
-            assert_eq!(made.try_wait().unwrap(), None, "{}", said());
-            first = fs::read_to_string(&path).unwrap().trim().parse().unwrap_or(first);
-            first > 0 && run(enter(first).args(["systemctl", "is-active", "tensorfs-test.target"])).status.success()
+            assert_eq!(self.made.try_wait().unwrap(), None, "it has ended");
+            let is_active = |first: i32| run(enter(first).args(["systemctl", "is-active", "tensorfs-test.target"]));
+            let first = self.child().filter(|first| is_active(*first).status.success());
+            self.first = first.unwrap_or(0);
+            first.is_some()
         });
-        Self { room, made, first }
+    }
+
+    /// What whoever makes the namespaces has started, and waits for.
+    fn child(&self) -> Option<i32> {
+        fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.made.id())).ok()?.trim().parse().ok()
     }
 }
 
 impl Drop for Booted {
     fn drop(&mut self) {
-        // All others of the namespace end with it.
-        super::manager::kill(self.first, libc::SIGKILL);
-        wait_for_end(self.first);
+        // One that waits for a mount could not be ended. Before it has started, it has mounts of others.
+        let table = || fs::read_to_string(format!("/proc/{}/mountinfo", self.first)).unwrap_or_default();
+        let table = if self.first > 0 { table() } else { String::new() };
+        for line in table.lines().filter(|line| line.contains(" - fuse.tensorfs ")) {
+            let number = line.split(' ').nth(2).and_then(|device| device.strip_prefix("0:")).unwrap();
+            let _ = fs::write(format!("/sys/fs/fuse/connections/{number}/abort"), "1");
+        }
+        // All others of the namespace end with its first process, and that with whoever has made it.
+        let first = self.child();
+        let _ = self.made.kill();
         let _ = self.made.wait();
+        first.into_iter().for_each(wait_for_end);
         // The groups are gone through from below.
         let script = "mount -t cgroup2 cgroup2 \"$1/cgroup\"; find \"$1/cgroup/$2\" -depth -type d -exec rmdir {} +";
         let mut remove = Command::new("unshare");
-        run(remove.args(["--mount", "sh", "-c", script, "sh"]).arg(self.room.path()).arg(cgroup_of(self.room.path())));
-        if std::thread::panicking() {
+        remove.args(["--mount", "sh", "-ec", script, "sh"]).arg(self.room.path()).arg(cgroup_of(self.room.path()));
+        if !std::thread::panicking() {
+            let mut said = None;
+            let mut is_removed = || said.insert(run(&mut remove)).status.success();
+            let removed = (0..1000).any(|_| is_removed());
+            assert!(removed, "{said:?}");
+        } else {
+            run(&mut remove);
             let text = |name| fs::read_to_string(self.room.path().join(name)).unwrap_or_default();
             eprintln!("--- systemd\n{}--- its unit\n{}---", text("systemd"), text("said"));
         }

@@ -21,7 +21,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::gettid;
-use tensorfs_tests::{Mount, Setup, at_work, has_ended, is_root, on_mounts, wait_for_end, wait_until};
+use tensorfs_tests::{Mount, Setup, at_work, has_ended, is_root, on_mounts, unmounting, wait_for_end, wait_until};
 
 use manager::{Manager, Store, kill};
 use service::Service;
@@ -139,8 +139,10 @@ fn a_service_that_is_stopped_unmounts(setup: Setup) {
         let said = manager.stopping(&mount, &[], "stop");
         assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");
         assert_eq!(mount.info()["keeper"]["pid"], manager.main());
+        let unmounting = unmounting();
         kill(manager.main(), libc::SIGTERM);
         assert!(manager.wait());
+        drop(unmounting);
         wait_until("nothing kept", || manager.store(|store| store.is_empty()));
         let info = mount.info();
         // A takeover counts as an opening of what was not closed.
@@ -150,7 +152,9 @@ fn a_service_that_is_stopped_unmounts(setup: Setup) {
     // Nor is anything kept of a mount that somebody else has unmounted.
     manager.start(&mount, &[]);
     assert_eq!(fs::read(mount.at("f")).unwrap(), b"text");
+    let unmounting = unmounting();
     mount.tensorfs_ok([Path::new("umount"), mount.path()]);
+    drop(unmounting);
     assert!(manager.wait());
     wait_until("nothing kept", || manager.store(|store| store.is_empty()));
 }

@@ -14,7 +14,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tempfile::TempDir;
-use tensorfs_tests::{Mount, scratch, wait_for_end, wait_until};
+use tensorfs_tests::{Mount, scratch, unmounting, wait_for_end, wait_until};
 
 use super::host::Host;
 use super::service::Service;
@@ -130,6 +130,7 @@ impl Manager {
     /// `ExecStop=`, then SIGTERM if that has not ended it, and SIGKILL for what is left.
     fn end(&mut self, mount: &Mount, options: &[&str], job: &str) -> Output {
         let servers = servers(mount);
+        let _unmounting = unmounting();
         let said = self.stopping(mount, options, job);
         let mut main = self.main.take().unwrap();
         if main.try_wait().unwrap().is_none() {

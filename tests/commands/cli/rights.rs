@@ -417,7 +417,7 @@ fn what_is_mounted_in_a_user_namespace_is_served_on() {
     assert_eq!(used_by(&room, &own), EXPECTED);
 }
 
-/// As in two containers of a pod: both keepers have one number, and one network namespace has the names of their sockets.
+/// As in two containers of a pod: both keepers have one number, and one network namespace has their sockets' names.
 ///
 /// Proves K7.
 #[test]
