@@ -564,7 +564,7 @@ fn a_write_that_fails_among_collisions_is_told(setup: Setup) {
     if setup.passthrough() == Passthrough::Off {
         return;
     }
-    const BAD: std::ops::Range<u64> = (BLOCKS << 12) as u64..(BLOCKS + 1 << 12) as u64;
+    const BAD: std::ops::Range<u64> = (BLOCKS << 12) as u64..((BLOCKS + 1) << 12) as u64;
     for mkfs in [&EXT4[..], &XFS[..]] {
         let Some(disk) = disk(&setup, mkfs, "loop") else { return };
         let mount = setup.clone().pool_at(disk.at("pool")).mount();

@@ -184,7 +184,7 @@ impl Segments {
 
     /// Syncs a segment. False if it does not hold its value durably, as far as the host says.
     pub fn keeps(&self, id: SegmentId, value: &[u8]) -> bool {
-        // What the host tells one descriptor, the one that is held would hear later, and whoever is its witness would not.
+        // What is told to one that is opened here, the one that is held would hear later, and its witness would not.
         let held = self.unsynced.descriptor(id);
         let synced = |fd: Arc<OwnedFd>| {
             self.in_turn(id, || self.sync_witnessed(id, fd.as_fd()))?;
