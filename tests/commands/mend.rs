@@ -12,7 +12,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde_json::Value;
 use tensorfs_fs::{Moving, Reply, Request};
 use tensorfs_layout::Ino;
-use tensorfs_tests::{Mount, Pattern, Setup, is_root, on_mounts, run_ok};
+use tensorfs_tests::{Call, HostCalls, Mount, Pattern, Rule, Setup, is_root, on_mounts, run_ok};
 
 use crate::verify::{flip, lines, report, safetensors, seal, segment};
 
@@ -26,6 +26,7 @@ on_mounts!(
     a_file_that_recovery_found_damaged_is_mended,
     a_file_that_has_grown_since_it_was_carried_is_mended,
     a_file_whose_rest_is_lost_is_not_mended,
+    a_file_whose_rest_cannot_be_read_now_keeps_it,
     nobody_changes_a_file_that_is_whole,
     nobody_mends_the_files_of_others,
     one_file_comes_back_from_the_remote,
@@ -367,6 +368,54 @@ fn a_file_whose_rest_is_lost_is_not_mended(setup: Setup) {
     assert_eq!(mount.info()["counters"]["mended"], 0);
 }
 
+/// The host may work again a moment later. The other file's bytes are of no use where nothing is known of its own.
+///
+/// Proves E11.
+fn a_file_whose_rest_cannot_be_read_now_keeps_it(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let scratch = mount.pool().with_file_name("model");
+    let bytes = safetensors(&scratch, &[("a", &Pattern(1).bytes(0, 100_000)), ("b", &Pattern(2).bytes(0, 100_000))]);
+    let path = mount.at("f");
+    fs::write(&path, &bytes[..150_000]).unwrap();
+    seal(&mount, &path);
+    let damaged = segment(&mount, &bytes[..150_000]);
+    flip(&damaged, 70_000);
+    mount.remount();
+    File::options().append(true).open(&path).unwrap().write_all(&bytes[150_000..]).unwrap();
+    assert_eq!(mount.tensorfs(["seal", text(&path)]).status.code(), Some(1));
+    let mut other = bytes.clone();
+    other[150_000..].fill(0);
+    fs::write(mount.at("other"), &other).unwrap();
+    let [ino, with] = ["f", "other"].map(|name| Ino(fs::metadata(mount.at(name)).unwrap().ino()));
+    let root = File::open(mount.path()).unwrap();
+    let name = damaged.file_name().unwrap().to_str().unwrap();
+    let refused = calls.add(Rule::of(Call::Open).on(name).error(libc::EMFILE));
+    mend_with(&root, ino, with).unwrap_err();
+    assert!(refused.hits() > 0);
+    drop(refused);
+    assert!(fs::read(&path).unwrap()[150_000..] == bytes[150_000..]);
+    mend_with(&root, ino, with).unwrap();
+    assert!(fs::read(&path).unwrap() == bytes);
+}
+
+/// Asks for it as the tools do. An error: why it was refused.
+fn mend_with(root: &File, ino: Ino, with: Ino) -> Result<(), String> {
+    let mut begin = true;
+    loop {
+        match tensorfs_fs::ask(root, &Request::Mend { ino, with, begin }).unwrap() {
+            Reply::Moving(Moving::Working { .. }) => begin = false,
+            Reply::Moving(Moving::Refused(why)) => return Err(why),
+            Reply::Moving(Moving::Moved) => return Ok(()),
+            other => panic!("{other:?}"),
+        }
+        thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 /// Proves E11.
 fn nobody_changes_a_file_that_is_whole(setup: Setup) {
     let mount = setup.mount();
@@ -380,15 +429,7 @@ fn nobody_changes_a_file_that_is_whole(setup: Setup) {
     });
     seal(&mount, mount.path());
     let root = File::open(mount.path()).unwrap();
-    let mut begin = true;
-    let refused = loop {
-        match tensorfs_fs::ask(&root, &Request::Mend { ino, with, begin }).unwrap() {
-            Reply::Moving(Moving::Working { .. }) => begin = false,
-            Reply::Moving(Moving::Refused(why)) => break why,
-            other => panic!("{other:?}"),
-        }
-        thread::sleep(std::time::Duration::from_millis(1));
-    };
+    let refused = mend_with(&root, ino, with).unwrap_err();
     assert!(refused.contains("its bytes are those that were sealed"), "{refused}");
     assert_eq!(mount.info()["counters"]["mended"], 0);
 }

@@ -55,12 +55,14 @@ fn mend(files: &Files, ino: Ino, donor: Ino, report: &dyn Fn(u64, u64)) -> Resul
     let store = files.store();
     store.check_writable()?;
     store.settle_value(ino)?;
+    // What has no checksum is taken over: that it could not be written is known then.
+    store.commit()?;
     let bytes = own_segment(store, donor).filter(|_| donor != ino);
     let bytes = bytes.ok_or_else(|| refused("there are no bytes to mend it with"))?;
     // What was sealed while it was open is compared with what it is now, and told, before it is copied.
     let is_provisional = |object: &Object| object.chain().is_some_and(FileChain::has_provisional_seals);
     if store.view().object(ino).is_some_and(is_provisional)
-        && seal_file(files, ino, false, &|| false)? == Outcome::Later
+        && matches!(seal_file(files, ino, false, &|| false)?, Outcome::Later | Outcome::InUse)
     {
         return Err(busy("its checksums could not be compared yet"));
     }
@@ -86,7 +88,7 @@ fn mend(files: &Files, ino: Ino, donor: Ino, report: &dyn Fn(u64, u64)) -> Resul
         let copied = Copied { ino, from, others, copy, size: Some(sealed.size), recorded: &sealed.attributes };
         make_mended(files, &copied, &sealed, undisturbed, report)
     };
-    let given = give_copy(files, file, &Switch { from, copy, whole: true, make: &make });
+    let given = give_copy(files, file, &Switch { from, copy, whole: true, rests: !sealed.is_all, make: &make });
     if own_segment(store, ino) == Some(copy) {
         // The kernel may have pages of what it was.
         store.link().forget_bytes(ino, 0, 0);
@@ -117,7 +119,7 @@ fn check_rest(store: &Store, segment: SegmentId, sealed: &Sealed) -> Result<()> 
         return Err(refused("not all of it has checksums, and what has none could not be written"));
     }
     match store.segments().stat(segment) {
-        Ok(host) if host.size == sealed.size => Ok(()),
+        Ok(host) if host.size == sealed.size && store.segments().gone(segment).is_none() => Ok(()),
         _ => Err(refused("not all of it has checksums, and its segment is gone, or longer or shorter than the file")),
     }
 }
@@ -130,7 +132,12 @@ fn damaged(
     sealed: &Sealed,
     undisturbed: &dyn Fn() -> bool,
 ) -> Result<Option<Vec<Range<u64>>>> {
-    let Ok(bytes) = open(store, segment) else { return Ok(None) };
+    let bytes = match open(store, segment) {
+        Ok(bytes) => bytes,
+        // Every byte of the other one is looked at before it is believed.
+        Err(_) if sealed.is_all => return Ok(None),
+        Err(error) => return Err(error).host("opening a segment"),
+    };
     let bad = bad_runs(&bytes, &sealed.checksums, undisturbed);
     let is_whole = bad.is_empty() && Source::size(&bytes).is_ok_and(|size| size == sealed.size);
     match is_whole && undisturbed() {

@@ -215,7 +215,7 @@ impl Mover {
             let copied = Copied { ino, from, others: None, copy, size: None, recorded: &recorded };
             make_copy(store, &copied, undisturbed, report)
         };
-        let given = give_copy(files, file, &Switch { from, copy, whole: false, make: &make });
+        let given = give_copy(files, file, &Switch { from, copy, whole: false, rests: true, make: &make });
         drop(room);
         given
     }
@@ -272,6 +272,8 @@ pub(super) struct Switch<'a> {
     pub copy: SegmentId,
     /// Its bytes are known to be those that were sealed, as far as the file is, whatever became of the old ones.
     pub whole: bool,
+    /// Some of them are what the old one has.
+    pub rests: bool,
     /// Puts them there, as long as the file is undisturbed, and says how many there are.
     pub make: &'a dyn Fn(&dyn Fn() -> bool) -> Result<u64>,
 }
@@ -296,7 +298,7 @@ pub(super) fn give_copy(files: &Files, file: Locked<'_>, switch: &Switch<'_>) ->
 
 fn copy_and_switch(files: &Files, file: Locked<'_>, switch: &Switch<'_>) -> Result<()> {
     let (store, ino) = (files.store(), file.ino());
-    let Switch { from, copy, whole, make } = *switch;
+    let Switch { from, copy, whole, rests, make } = *switch;
     let begun = file.writes_begun();
     // As for a seal: whoever must have no descriptor of ours in the way says so, and waits. They are opened without
     // the lock, as the copy has to be announced first, and closed before it is taken again.
@@ -307,7 +309,7 @@ fn copy_and_switch(files: &Files, file: Locked<'_>, switch: &Switch<'_>) -> Resu
     if wait_until_unused(files, &mut file, RELEASES)? != Some(from) || file.writes_begun() != begun {
         return Err(written_meanwhile());
     }
-    if !whole && store.segments().failed(from) {
+    if rests && store.segments().failed(from) {
         return Err(cannot_be_synced());
     }
     store.descriptors().forget(from);
@@ -317,7 +319,7 @@ fn copy_and_switch(files: &Files, file: Locked<'_>, switch: &Switch<'_>) -> Resu
     file.come_to_rest();
     drop(file);
     store.commit()?;
-    if !whole && store.segments().failed(copy) {
+    if rests && store.segments().failed(copy) {
         return Err(cannot_be_synced());
     }
     Ok(())

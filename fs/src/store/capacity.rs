@@ -163,6 +163,8 @@ impl Store {
         // Whoever sets a limit can wait; what the host has not told counts as it did.
         self.asking.ask(&self.writers, &self.pool, Which::All, TO_SET);
         let before = self.limit.limit.load(SeqCst);
+        // The log may get longer meanwhile, and is made shorter if it has to be.
+        let log = self.pool.usage().log_bytes;
         let counted = {
             let _gate = self.limit.gate.lock();
             let meanwhile = limit.map_or(before, |limit| if before == 0 { limit } else { limit.min(before) });
@@ -179,7 +181,7 @@ impl Store {
                      try again when they are closed"
                 ),
             }),
-            _ => self.pool.resize(limit, counted, self.removed.recorded()),
+            _ => self.pool.resize(limit, counted.saturating_sub(log), self.removed.recorded()),
         };
         self.limit.limit.store(if resized.is_ok() { limit.unwrap_or(0) } else { before }, SeqCst);
         resized

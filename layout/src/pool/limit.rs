@@ -24,29 +24,29 @@ impl Pool {
         self.budget.claim(bytes);
     }
 
-    /// Sets or lifts the size limit, durably. `used` is what the pool uses on its host as far as the caller knows, open
-    /// files included; `removed` are the bytes recorded of files that are removed, but still known to somebody, which
-    /// do not count.
+    /// Sets or lifts the size limit, durably. `used` is what the pool uses on its host beside the log as far as the
+    /// caller knows, open files included; `removed` are the bytes recorded of files that are removed, but still known to
+    /// somebody, which do not count.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the limit is below what is used, or below [`LIMIT_MIN`].
     pub fn resize(&self, limit: Option<u64>, used: u64, removed: u64) -> Result<()> {
         self.check_writable()?;
+        let used = || {
+            let recorded = self.view().totals().allocated.saturating_sub(removed);
+            self.superblock.of(Superblock::log_len).saturating_add(used.max(recorded))
+        };
+        let is_too_small = || limit.is_some_and(|limit| limit < used());
         // What the log has ahead is nothing that is in use.
-        let is_too_small = limit.is_some_and(|limit| limit < used);
-        let had = self.superblock.of(Superblock::log_len);
-        if is_too_small {
+        if is_too_small() {
             (0..CUTS).try_for_each(|_| self.cut_some())?;
         }
         // The log cannot grow past the new limit meanwhile.
         let growing = self.upkeep.growing.lock();
-        if is_too_small {
+        if is_too_small() {
             self.cut_log(&growing)?;
         }
-        let used = used.saturating_sub(had).saturating_add(self.superblock.of(Superblock::log_len));
-        let superblock = self.superblock();
-        let recorded = self.view().totals().allocated.saturating_sub(removed);
-        let used = used.max(superblock.log_len().saturating_add(recorded));
+        let used = used();
         let too_small = |what| Err(Error::Invalid { pool: self.path.clone(), what });
         match limit {
             Some(limit) if limit < LIMIT_MIN => return too_small(small_limit()),

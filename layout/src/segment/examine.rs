@@ -269,8 +269,10 @@ impl Source for Watched<'_> {
 
     fn hole(&self, offset: u64) -> io::Result<u64> {
         let hole = self.source.hole(offset)?;
-        // Somebody sees that there is nothing.
-        self.has_seen(offset, hole);
+        if hole > 0 {
+            // Somebody sees that there is nothing.
+            self.has_seen(offset, hole);
+        }
         Ok(hole)
     }
 }

@@ -794,8 +794,9 @@ fn a_pool_is_resized_durably_and_not_below_what_it_uses() {
     let scratch = Scratch::with(CreateOptions { block_size: 1 << 20, limit: Some(LIMIT_MIN), ..Default::default() });
     let (pool, medium) = scratch.first_open();
     make_file(&pool, "f", &[7; 100_000]);
-    let used = 30 << 20;
-    let refused = pool.resize(Some(used - 1), used, 0).unwrap_err();
+    let files = 30 << 20;
+    let used = files + pool.usage().log_bytes;
+    let refused = pool.resize(Some(used - 1), files, 0).unwrap_err();
     assert!(matches!(&refused, Error::Invalid { what, .. } if what.contains(&used.to_string())), "{refused}");
     assert!(pool.resize(Some(LIMIT_MIN - 1), 0, 0).is_err());
     assert_eq!(pool.usage().limit, Some(LIMIT_MIN));

@@ -3,13 +3,15 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, umount2};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::Value;
 use tensorfs_tests::{
     Call, HostCalls, LEAVE_MOUNTS, Rule, has_ended, is_root, needs_mount, nobody_unmounts, run, skip, tensorfs,
@@ -212,6 +214,8 @@ impl Silent {
 
 /// The next request of a device: its kind, and its number.
 fn next(device: &mut File) -> (u32, [u8; 8]) {
+    let mut asked = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut asked, PollTimeout::from(60_000_u16)), Ok(1), "nobody asks");
     let mut bytes = vec![0; 64 << 10];
     assert!(device.read(&mut bytes).unwrap() >= 40);
     (u32::from_ne_bytes(bytes[4..8].try_into().unwrap()), bytes[8..16].try_into().unwrap())
@@ -251,7 +255,9 @@ fn what_is_never_written_back_keeps_neither_the_keeper_nor_the_pool() {
         let waits = asking(room);
         assert!(waits.len() == 1 && !has_ended(waits[0]), "{waits:?}");
         // Who has something open is told, and nobody has the pool.
-        assert!(file.metadata().is_err());
+        let (file, (tell, hear)) = (file.try_clone().unwrap(), mpsc::channel());
+        std::thread::spawn(move || tell.send(file.metadata().is_err()));
+        assert_eq!(hear.recv_timeout(Duration::from_secs(60)), Ok(true));
         room.mount("pool", "other");
         assert_eq!(fs::read(room.at("other/f")).unwrap(), b"text");
         assert!(room.log().contains("what was stored through mappings"), "{}", room.log());
