@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tensorfs_tests::{Mount, Pattern, Setup, child, npy, on_mounts, safetensors, samples, xattr};
@@ -123,13 +124,16 @@ fn segment(mount: &Mount, bytes: &[u8]) -> PathBuf {
     files.find(is_it).unwrap()
 }
 
-/// Changes a byte behind the server's back.
+/// Changes a byte behind the server's back, by another process: what a test beside this one starts has a copy of each
+/// descriptor of this one for a moment, and the server would take that for a program that writes.
 fn flip(segment: &Path, at: usize) {
-    let file = OpenOptions::new().read(true).write(true).open(segment).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at as u64).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x10], at as u64).unwrap();
-    file.sync_all().unwrap();
+    let byte = fs::read(segment).unwrap()[at] ^ 0x10;
+    let mut dd = Command::new("dd");
+    dd.args(["bs=1", "conv=notrunc,fsync", "status=none", &format!("seek={at}")]);
+    dd.arg(format!("of={}", segment.display())).stdin(Stdio::piped());
+    let mut writer = dd.spawn().unwrap();
+    writer.stdin.take().unwrap().write_all(&[byte]).unwrap();
+    assert!(writer.wait().unwrap().success());
 }
 
 fn state(mount: &Mount, name: &str) -> String {

@@ -685,8 +685,11 @@ fn a_file_that_could_not_be_synced_stays_so(setup: Setup) {
     whole.sync_all().unwrap();
     // It is heard of again and again only until the file is replaced.
     drop(bad);
-    fs::write(mount.at("unheard"), "anew").unwrap();
-    File::open(mount.at("unheard")).unwrap().sync_all().unwrap();
+    // While the close before is not heard of, it is changed in place.
+    wait_until("another version", || {
+        fs::write(mount.at("unheard"), "anew").unwrap();
+        File::open(mount.at("unheard")).unwrap().sync_all().is_ok()
+    });
 }
 
 fn kill(pid: i32, signal: i32) {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, on_mounts, safetensors, samples};
+use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, on_mounts, safetensors, samples, wait_until};
 
 use super::attribute;
 
@@ -645,6 +645,9 @@ fn the_latest_is_nothing_of_a_directory_that_cannot_be_judged(setup: Setup) {
     fs::write(dir.join("model.safetensors"), weights()).unwrap();
     mount.tensorfs_ok(["seal", dir.join("model.safetensors").to_str().unwrap()]);
     fs::write(dir.join("model.safetensors.index.json"), r#"{"weight_map":{"a":"model.safetensors"}}"#).unwrap();
+    // The kernel says of a close when it likes, and what is open is not looked at.
+    let index = dir.join("model.safetensors.index.json");
+    wait_until("its close is heard of", || attribute(&index, "state").unwrap() != "open");
     let failing = calls.add(Rule::of(Call::Read).on("/segments/").error(nix::libc::EIO));
     assert_eq!(attribute(&dir, "complete"), Err(Errno::EIO));
     assert_eq!(attribute(&dir.join("model.safetensors"), "complete").unwrap(), "complete", "its seal says so");
