@@ -25,8 +25,8 @@ impl Pool {
     }
 
     /// Sets or lifts the size limit, durably. `used` is what the pool uses on its host beside the log as far as the
-    /// caller knows, open files included; `removed` are the bytes recorded of files that are removed, but still known to
-    /// somebody, which do not count.
+    /// caller knows, open files included; `removed` are the bytes recorded of files that are removed, but still known
+    /// to somebody, which do not count.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the limit is below what is used, or below [`LIMIT_MIN`].

@@ -26,7 +26,7 @@ impl Pool {
     /// sees to it that nothing can write the file meanwhile. The copy is durable before that, and the segment that it
     /// is a copy of is removed once that is durable too. False if the file is not as it was any more: then nothing has
     /// changed. What is recorded of damage stays, unless the caller has seen that the copy is `whole`: that what was
-    /// sealed has its checksums in it, and all of it is sealed. What is sealed of one that has grown stays so then, too.
+    /// sealed has its checksums in it, and all of it is sealed. What is sealed of one that has grown stays then, too.
     pub fn switch_to_copy(
         &self,
         ino: Ino,
