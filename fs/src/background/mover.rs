@@ -171,8 +171,13 @@ impl Mover {
         // What was sealed while it was open is compared with what it is now, before the copy is all there is; and so is
         // what was sealed of a file that has grown since, as a copy has the checksums of all of it or of nothing.
         if is_sealed_in_part(store, ino) {
-            match seal_file(files, ino, false, &|| false)? {
-                Outcome::Later => return Err(busy("its checksums could not be compared yet")),
+            let mut outcome = seal_file(files, ino, false, &|| false)?;
+            if outcome == Outcome::InUse {
+                wait_until_unused(files, &mut files.lock(&files.node(ino)), RELEASES)?;
+                outcome = seal_file(files, ino, false, &|| false)?;
+            }
+            match outcome {
+                Outcome::Later | Outcome::InUse => return Err(busy("its checksums could not be compared yet")),
                 Outcome::Unfit if store.is_known_damaged(ino) => {
                     let what = "its bytes are not those that were sealed, and a copy would hide that";
                     return Err(Fault { level: Level::Info, ..Fault::warn(libc::EIO, what) });
