@@ -80,7 +80,7 @@ impl Background {
         let setter_aside = setter_aside::SetterAside.start(files)?;
         let settler = settler::Settler.start(files)?;
         let cleaner = cleaner::Cleaner.start(files)?;
-        files.store().has_cleaner();
+        files.store().clean_when_out_of_room();
         let grower = grower::Grower.start(files)?;
         Ok(Self {
             _out_writer: out_writer,

@@ -187,7 +187,7 @@ impl Store {
     }
 
     /// From now on somebody cleans the log, and is called where one waits for room in it.
-    pub fn has_cleaner(&self) {
+    pub fn clean_when_out_of_room(&self) {
         let called = self.bells.clone();
         self.pool.when_out_of_room(Box::new(move || called.clean().ring()));
     }
