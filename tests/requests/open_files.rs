@@ -1,12 +1,13 @@
 //! What is asked of the host does not grow with the files that are open, nor with those that are due.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 
-use tensorfs_tests::{Call, HostCalls, Passthrough, Rule, Setup, on_mounts};
+use tensorfs_tests::{Call, HostCalls, Mount, Passthrough, Rule, Setup, on_mounts};
 
 on_mounts!(
     telling_of_the_pool_asks_for_no_files_but_those_that_the_kernel_writes,
+    telling_of_the_pool_takes_as_long_however_many_files_there_are,
     a_sync_asks_no_more_of_the_host_the_more_files_are_open,
     a_commit_of_many_files_waits_for_nothing_else_on_the_host,
 );
@@ -15,7 +16,7 @@ const TIMES: u64 = 10;
 
 /// How much the server asks of its host while something is done ten times beside so many writers, of each call; the
 /// first of them does it.
-fn asked(setup: &Setup, writers: usize, act: fn(&tensorfs_tests::Mount, &File, u64)) -> Vec<(Call, u64)> {
+fn asked(setup: &Setup, writers: usize, act: fn(&Mount, &File, u64)) -> Vec<(Call, u64)> {
     let calls = HostCalls::new();
     let mount = setup.clone().mount_with(["--commit", "3600"]).host_calls(&calls).mount();
     let open = |n| {
@@ -35,11 +36,7 @@ fn asked(setup: &Setup, writers: usize, act: fn(&tensorfs_tests::Mount, &File, u
 }
 
 /// Beside 500 writers as much is asked as beside 10, and of each call so much for each writer.
-fn as_much_with_many_writers(
-    setup: Setup,
-    of_each: fn(Call) -> u64,
-    act: fn(&tensorfs_tests::Mount, &File, u64),
-) -> Vec<(Call, u64)> {
+fn as_much_with_many_writers(setup: Setup, of_each: fn(Call) -> u64, act: fn(&Mount, &File, u64)) -> Vec<(Call, u64)> {
     const MANY: u64 = 500;
     let (few, many) = (asked(&setup, 10, act), asked(&setup, MANY as usize, act));
     for ((call, few), (_, many)) in few.iter().zip(&many) {
@@ -63,6 +60,52 @@ fn telling_of_the_pool_asks_for_no_files_but_those_that_the_kernel_writes(setup:
         assert!(fs::read_to_string(mount.at(".tensorfs/info")).unwrap().contains("open"));
         assert!(!fs::read_to_string(mount.at(".tensorfs/metrics")).unwrap().is_empty());
     });
+}
+
+/// No file is looked at, either. Time of a processor is compared with the same server's, so that nothing depends on the
+/// machine.
+fn telling_of_the_pool_takes_as_long_however_many_files_there_are(setup: Setup) {
+    const FILES: usize = 40_000;
+    let mount = setup.mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let least = |name: &str| {
+        let look = || {
+            let before = processor_time(&mount);
+            (0..5).for_each(|_| assert!(!fs::read_to_string(mount.at(name)).unwrap().is_empty()));
+            processor_time(&mount) - before
+        };
+        // What the server does in the background meanwhile is not in the least of many.
+        (0..20).map(|_| look()).min().unwrap()
+    };
+    let names = [".tensorfs/info", ".tensorfs/metrics"];
+    let few = names.map(least);
+    let yardstick = few[0];
+    for dir in 0..40 {
+        let dir = mount.at(dir.to_string());
+        fs::create_dir(&dir).unwrap();
+        (0..FILES / 40).for_each(|n| symlink("nowhere", dir.join(n.to_string())).unwrap());
+    }
+    mount.sync();
+    let many = names.map(least);
+    for (name, (few, many)) in names.iter().zip(few.iter().zip(&many)) {
+        // A walk would take some five times of what `info` takes in an empty pool.
+        assert!(
+            *many < few + 2 * yardstick,
+            "{name}: {few} ns of the processor in an empty pool, {many} with {FILES} files"
+        );
+    }
+}
+
+/// Nanoseconds that all threads of the server had a processor for.
+fn processor_time(mount: &Mount) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{}/task", mount.pid().unwrap())).unwrap();
+    let of = |thread: std::io::Result<fs::DirEntry>| {
+        let said = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        said.split(' ').next()?.parse::<u64>().ok()
+    };
+    threads.filter_map(of).sum()
 }
 
 /// Proves W1.
