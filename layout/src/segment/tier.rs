@@ -129,7 +129,7 @@ pub(crate) fn open(
                 make(&dir, whose, number, tier).map_err(|error| why("cannot be made anew", error))?;
             }
         }
-        None if tier.volatile && dir.is_empty().unwrap_or(false) => {
+        None if tier.volatile && is_unmade(&dir).unwrap_or(false) => {
             if !write {
                 return Ok(Opened::Lost);
             }
@@ -149,6 +149,21 @@ pub(crate) fn open(
         made.unwrap_or_else(|error| log::debug!("{}: {error}", dir.path_of(QUARANTINE).display()));
     }
     Ok(Opened::Ready(Directory { above: dir, segments, lock }))
+}
+
+/// True if nothing is in a directory but what [`make`] may have left when it failed, or was killed.
+fn is_unmade(dir: &Dir) -> io::Result<bool> {
+    for entry in dir.entries()? {
+        let is_left = match entry.text() {
+            Some(IDENTITY_NEW) => entry.kind == SFlag::S_IFREG,
+            Some(name @ (SEGMENTS | QUARANTINE)) => dir.below(name)?.is_empty()?,
+            _ => false,
+        };
+        if !is_left {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 const ON_FUSE: &str = "it is on a FUSE filesystem, perhaps on a mount of tensorfs";

@@ -11,6 +11,7 @@
 mod cell;
 mod fault;
 mod operation;
+mod renamed;
 mod table;
 
 use std::cell::RefCell;
