@@ -8,8 +8,9 @@
             loss(model(batch)).backward()
             optimizer.step()
 
-Weights: `parameter.data` becomes a tensor that `torch.from_file` maps. What is in a persistent tier stays there: the
-next process that makes an equal model with equal tiers goes on with it (`placement.resumed`).
+Weights: `parameter.data` becomes a tensor that `torch.from_file` maps, of what is behind the header of a `.npy` file.
+What is in a persistent tier stays there: the next process that makes an equal model with equal tiers goes on with it
+(`placement.resumed`).
 
 Activations: hooks (`torch.autograd.graph.saved_tensors_hooks`) copy what an operation saves into a buffer of its tier,
 and give backward the buffer's memory. An activation is named after the module that saved it and its number there:
@@ -20,6 +21,7 @@ of the model is at work.
 import contextlib
 import inspect
 import itertools
+import sys
 import threading
 import time
 import weakref
@@ -28,7 +30,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from advisor import say
-from tiers import PAGE, Tier
+from tiers import PAGE, Tier, npy_header
 
 # Ordinary memory, which is always there.
 MEMORY = "memory"
@@ -53,6 +55,18 @@ def from_file(path, size):
     """A mapper for tiers."""
     tensor = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
     return tensor, tensor.data_ptr()
+
+
+# NumPy's letters; for what it has no name for, plain bytes, as its extensions write them.
+LETTERS = {"bool": "b", "uint": "u", "int": "i", "float": "f", "complex": "c"}
+
+
+def header_of(tensor):
+    """What a `.npy` file of such a tensor begins with."""
+    name, size = str(tensor.dtype).removeprefix("torch."), tensor.element_size()
+    letter = LETTERS.get(name.rstrip("0123456789"), "V")
+    order = "|" if size == 1 or letter == "V" else {"little": "<", "big": ">"}[sys.byteorder]
+    return npy_header(f"{order}{letter}{size}", tensor.shape)
 
 
 def open_tier(name, directory, limit=None, write_through=False):
@@ -200,7 +214,8 @@ class Placement:
         buffers = {}
         try:
             for name, tiers in found.items():
-                buffers[name] = tiers[0].weight(name, self.allocations[f"weight:{name}"].bytes)
+                size = self.allocations[f"weight:{name}"].bytes
+                buffers[name] = tiers[0].weight(name, size, header_of(self._tensors[name]))
         except (OSError, ValueError) as error:
             self.say(f"placement: the weights in the tiers cannot be used: {error}")
             return False
@@ -218,7 +233,8 @@ class Placement:
             wanted = self._wanted(allocation)
             if wanted == (old.tier.name if old else MEMORY):
                 continue
-            take = lambda tier: old if old and tier is old.tier else tier.new_weight(name, allocation.bytes)
+            new = lambda tier: tier.new_weight(name, allocation.bytes, header_of(tensor))
+            take = lambda tier: old if old and tier is old.tier else new(tier)
             buffer = self._take(allocation, take)
             if buffer is old:
                 continue

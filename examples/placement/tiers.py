@@ -2,7 +2,7 @@
 
 A tier's directory has
 
-    weights/NAME          a file for each weight; they stay
+    weights/NAME.npy      a file for each weight; they stay, and whatever knows NumPy's format can read them
     activations.XXXX/     buffers of one process, for as long as it lives
 """
 
@@ -31,26 +31,36 @@ def mark(directory, tier):
     return None
 
 
-class Buffer:
-    """A file and its memory."""
+def npy_header(descr, shape):
+    """What a `.npy` file of such an array begins with; its elements come next, 64 bytes or a multiple behind."""
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {tuple(shape)!r}, }}"
+    text = text.ljust(-(10 + len(text) + 1) % 64 + len(text)) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
 
-    def __init__(self, tier, path, size, mapper):
+
+class Buffer:
+    """A file, and the memory of what is behind its header."""
+
+    def __init__(self, tier, path, size, mapper, header=b""):
         self.tier, self.path, self.size = tier, path, size
+        self.mapped = len(header) + size
         # Room is taken before anything is stored: a store through a mapping of a full tier would be a SIGBUS.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, size)
+            os.posix_fallocate(descriptor, 0, self.mapped)
+            os.pwrite(descriptor, header, 0)
         except OSError:
             os.unlink(path)
             raise
         finally:
             os.close(descriptor)
-        self.memory, self.address = mapper(path, size)
+        memory, self.address = mapper(path, self.mapped)
+        self.memory = memory[len(header) :]
 
     def sync(self):
         """Returns when what was stored is on the tier's medium."""
         self.tier.syncs += 1
-        if libc.msync(self.address, self.size, MS_SYNC) != 0:
+        if libc.msync(self.address, self.mapped, MS_SYNC) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), self.path)
 
 
@@ -110,21 +120,25 @@ class Tier:
     # --- files for weights ---------------------------------------------------------------------------
 
     def weight_path(self, name):
-        return os.path.join(self.directory, "weights", name)
+        return os.path.join(self.directory, "weights", name + ".npy")
 
-    def weight(self, name, size):
-        """The file of a weight as it is, mapped."""
-        path = self.weight_path(name)
-        if os.stat(path).st_size != size:
-            raise ValueError(f"{path} has {os.stat(path).st_size} bytes, not {size}")
-        buffer = Buffer(self, path, size, self.mapper)
+    def weight(self, name, size, header=None):
+        """The file of a weight as it is, mapped. It has to be an array of that header, by default one of bytes."""
+        path, header = self.weight_path(name), header or npy_header("|u1", (size,))
+        with open(path, "rb") as file:
+            if file.read(len(header)) != header:
+                raise ValueError(f"{path} is another array")
+        if os.stat(path).st_size != len(header) + size:
+            raise ValueError(f"{path} has {os.stat(path).st_size} bytes, not {len(header) + size}")
+        buffer = Buffer(self, path, size, self.mapper, header)
         self.taken += size
         return buffer
 
-    def new_weight(self, name, size):
+    def new_weight(self, name, size, header=None):
         """A file for a weight, mapped; it gets its name by `settle`, when it is filled."""
         self._make_room(size)
-        buffer = Buffer(self, self.weight_path(f".{name}.tmp"), size, self.mapper)
+        path = os.path.join(self.directory, "weights", f".{name}.tmp")
+        buffer = Buffer(self, path, size, self.mapper, header or npy_header("|u1", (size,)))
         self.taken += size
         return buffer
 

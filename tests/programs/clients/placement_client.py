@@ -301,6 +301,8 @@ def tiers(directory, dram):
         for path in (buffer.path, tier.weight_path("w")):
             found = os.getxattr(path, "user.tensorfs.tier").decode()
             check(found == name, path, "is in", found)
+        check(np.load(tier.weight_path("w")).tobytes() == b"\x06" * 5000, "a weight is an array")
+        check(os.getxattr(tier.weight_path("w"), "user.tensorfs.tensors") == b"1", "a weight is a tensor")
         check(held(dram) - before == (2 if name == "dram" else 0), "where the bytes are:", name)
         buffer.sync()
     check("No space left" in refuses(OSError, lambda: [opened["small"].take(1 << 20) for _ in range(100)]), "full")

@@ -15,6 +15,7 @@ from common import check, main
 from memory import anonymous, frames
 from placement_client import EXAMPLE, Server
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -129,8 +130,8 @@ def mapped(directory):
     with placed.step():
         model(torch.ones(1, 256)).sum().backward()
     path = tiers[0].weight_path("weight")
-    code = f"import numpy as np, sys\na = np.memmap({path!r}, 'f4', 'r')\n"
-    code += "for line in sys.stdin: print(a[7], a.ctypes.data, a.sum() > 1e30, flush=True)\n"
+    code = f"import numpy as np, sys\na = np.load({path!r}, mmap_mode='r')\n"
+    code += "for line in sys.stdin: print(a[0, 7], a.ctypes.data, a.sum() > 1e30, flush=True)\n"
     other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask():
@@ -154,6 +155,62 @@ def mapped(directory):
     other.stdin.close()
     check(other.wait() == 0, "the other")
     placed.close()
+
+
+class Odd(nn.Module):
+    """Weights of many types, and one without dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        for name in "float32 float64 float16 bfloat16 float8_e4m3fn int64 uint8 bool complex64".split():
+            self.register_buffer(f"a_{name}", torch.arange(6).reshape(2, 3).to(getattr(torch, name)))
+        self.register_buffer("step", torch.tensor(7))
+
+    def forward(self, x):
+        return x
+
+
+def recognised(directory):
+    """A weight is a `.npy` file: NumPy loads it, and a mount says what it is."""
+    model = Odd()
+    tier = open_tier("pm", f"{directory}/recognised")
+    placed = Placement(model, [tier], {"weight": "pm"})
+    with placed.step():
+        pass
+    placed.close()
+    bits = {"bfloat16": ("V2", torch.int16), "float8_e4m3fn": ("V1", torch.uint8)}
+    for name, tensor in model.state_dict().items():
+        array = np.load(tier.weight_path(name))
+        wanted, view = bits.get(name[2:], (str(tensor.dtype).removeprefix("torch."), None))
+        check(array.dtype == np.dtype(wanted) and array.shape == tuple(tensor.shape), name, array.dtype, array.shape)
+        check(array.tobytes() == (tensor if view is None else tensor.view(view)).numpy().tobytes(), name)
+        if not is_plain(directory):
+            check(os.getxattr(tier.weight_path(name), "user.tensorfs.tensors") == b"1", name, "is no tensor")
+    again = Odd()
+    for tensor in again.state_dict().values():
+        tensor.zero_()
+    placed = Placement(again, [open_tier("pm", f"{directory}/recognised")])
+    check(placed.resumed and all((a.float() == b.float()).all() if not a.is_complex() else (a == b).all()
+                                 for a, b in zip(model.state_dict().values(), again.state_dict().values())))
+    placed.close()
+    # The same bytes, and other elements.
+    other = nn.Module()
+    other.register_buffer("step", torch.tensor(7.0, dtype=torch.float64))
+    said = []
+    placed = Placement(other, [open_tier("pm", f"{directory}/recognised")], say=said.append)
+    check(not placed.resumed and "is another array" in said[0], said)
+    placed.close()
+
+
+def is_plain(directory):
+    """Whether it is in no tensorfs."""
+    try:
+        with open(f"{directory}/probe", "wb") as file:
+            file.write(b"x")
+        os.getxattr(f"{directory}/probe", "user.tensorfs.state")
+        return False
+    except OSError:
+        return True
 
 
 class Deep(nn.Module):
@@ -277,7 +334,7 @@ def killed(directory):
     lines, summary, said = train(*options, steps=2)
     check(summary["resumed"], "goes on with the weights", said)
     check(os.listdir(f"{directory}/killed") == ["weights"], os.listdir(f"{directory}/killed"))
-    os.unlink(f"{directory}/killed/weights/head.bias")
+    os.unlink(f"{directory}/killed/weights/head.bias.npy")
     _, summary, said = train(*options, steps=2)
     check(not summary["resumed"] and "head.bias is missing" in said, said)
 
@@ -367,7 +424,7 @@ def in_all_threads(directory):
     placed.close()
 
 
-PARTS = [the_same_wherever_it_is, by_the_map, mapped, activations_leave_memory, graphs_that_stay, full,
+PARTS = [the_same_wherever_it_is, by_the_map, mapped, recognised, activations_leave_memory, graphs_that_stay, full,
          in_all_threads, without_its_agent]
 PARTS += [killed, better_than_chance, kept]
 
